@@ -1,0 +1,87 @@
+"""One cell from beginning to end: proved, timed, weighed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+
+from .clock import Samples, sample
+from .counting import flops, least_bytes
+from .gate import Gate, build_layer, check_layer, verify
+from .meters import Meter, meter_for
+from .options import Cell
+from .outcome import NoRow
+from .problem import Errors, layer_inputs, layer_problem
+
+
+@dataclass(frozen=True)
+class Proved:
+    """A layer that passed the gate, and so may be timed."""
+
+    layer: nn.Module
+    errors: Errors
+    compile_s: float | None
+    """Seconds that the first call of a compiled form took; None for an eager one."""
+
+
+def prove(cell: Cell, gate: Gate) -> Proved:
+    """Build the layer of a cell and hold it to the reference; raises `Wrong`, or what the implementation raised."""
+    with torch.inference_mode():
+        gate.prove(cell.impl, cell.case)
+    torch.compiler.reset()  # what was compiled for other cells and for the probes would run in this one, or be checked first
+    layer = build_layer(cell.impl, cell.case)
+    with torch.inference_mode():
+        compile_s = _compile(layer, cell) if cell.impl.compiled else None
+        return Proved(layer, check_layer(layer, cell.case), compile_s)
+
+
+def _compile(layer: nn.Module, cell: Cell) -> float:
+    """Seconds of the first call, in which the graph is compiled; raises when there is none."""
+    args, options = layer_inputs(cell.case)
+    counters.clear()
+    start = perf_counter()
+    layer(*args, **options)
+    spent = perf_counter() - start
+    if not counters["stats"]["unique_graphs"]:
+        raise NoRow("torch.compile made no graph: what would be timed is the eager form")
+    return spent
+
+
+def measure(cell: Cell, proved: Proved, call: Callable[[], Tensor], seconds: float) -> tuple[Samples, dict[str, Any]]:
+    """Time `call` for about `seconds`, see that its answer is still right, weigh it: samples, and the row's columns."""
+    case, meter = cell.case, meter_for(cell.case.device)
+    samples = sample(meter, call, seconds)
+    peak_bytes, answer = weigh(meter, call)
+    problem = layer_problem(case)
+    verify(answer, problem, "after the clock: ")
+    columns = {"impl": cell.impl.name, "id": case.id} | case.columns()
+    columns |= {
+        "threads": torch.get_num_threads(),
+        "error": proved.errors.overall,
+        "error_bound": problem.allowed.overall,
+        "rows_compared": case.T if problem.rows is None else len(problem.rows),
+        "peak_bytes": peak_bytes,
+        "flops": flops(case),
+        "bytes": least_bytes(case),
+        "clock": meter.clock,
+        "calls": samples.calls,
+        "compile_s": proved.compile_s,
+    }
+    return samples, columns
+
+
+def weigh(meter: Meter, call: Callable[[], Tensor]) -> tuple[int, Tensor]:
+    """Peak memory of a call, and its answer."""
+    answers: list[Tensor] = []
+
+    def kept() -> Tensor:
+        answers.append(call())
+        return answers[-1]
+
+    return meter.peak_bytes(kept), answers[-1]

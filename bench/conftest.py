@@ -1,0 +1,194 @@
+"""pytest's side of a run: options in, one test a cell, outcomes into the run file."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from . import cell as cells
+from .clock import replay
+from .gate import Gate
+from .listing import show_plan, show_shelf
+from .machine import fingerprint
+from .options import Cell, pytest_addoption
+from .outcome import FAILURES, NoRow, Unsupported, classify
+from .problem import layer_inputs
+from .progress import Progress
+from .run import Key, Run, begin, finite
+
+__all__ = ["pytest_addoption"]
+
+RUN = pytest.StashKey[Run]()
+GATE = pytest.StashKey[Gate]()
+
+
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """`--list` and `--dry-run` answer and leave."""
+    if config.getoption("attention_list"):
+        show_shelf()
+        return 0
+    if config.getoption("attention_dry_run"):
+        show_plan(begin(config), config.getoption("cell_time"))
+        return 0
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    run = config.stash[RUN] = begin(config)
+    config.stash[GATE] = Gate()
+    config.option.benchmark_storage = f"file://{run.folder.parent}"
+    config.option.benchmark_save_data = True
+    if not (config.option.benchmark_compare or config.option.benchmark_columns):
+        config.option.benchmark_quiet = True  # the suite's own table stands at the end
+    config.pluginmanager.register(Progress(config, run), "attention-progress")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "impl" in metafunc.fixturenames:
+        keys = [cell.key for cell in metafunc.config.stash[RUN].selection.cells if _test(cell) == metafunc.function.__name__]
+        metafunc.parametrize(("impl", "case"), keys, ids=["-".join(key) for key in keys])
+
+
+def _test(cell: Cell) -> str:
+    """The test function that measures a cell."""
+    return f"test_{cell.case.mode}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A resumed run leaves out what it already knows."""
+    run = config.stash[RUN]
+    left = [item for item in items if (key := _key(item)) not in run.known and (run.planned is None or key in run.planned)]
+    if len(left) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in left])
+        items[:] = left
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()  # what was imported stays: no collection has to look at it again
+    if not session.config.getoption("collectonly"):
+        session.config.stash[RUN].plan(key for item in session.items if (key := _key(item)))
+
+
+def _key(item: pytest.Item) -> Key | None:
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return (params["impl"], params["case"]) if "impl" in params else None
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest) -> Run:
+    return request.config.stash[RUN]
+
+
+@pytest.fixture
+def cell(run: Run, impl: str, case: str) -> Generator[Cell]:
+    """The cell of this test, with its number of threads set; ends the test where the implementation can't."""
+    cell = run.cell((impl, case))
+    if why := cell.impl.refusal(cell.case):
+        end(run, cell, Unsupported(why))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(cell.case.threads or threads)
+    yield cell
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def proved(request: pytest.FixtureRequest, run: Run, cell: Cell) -> cells.Proved:
+    """The gate stands before the clock: a layer that fails it is never handed over."""
+    try:
+        return cells.prove(cell, request.config.stash[GATE])
+    except Exception as error:
+        end(run, cell, classify(error))
+
+
+@pytest.fixture
+def layer(proved: cells.Proved) -> nn.Module:
+    """The layer, holding the canonical weights, proved right."""
+    return proved.layer
+
+
+@pytest.fixture
+def inputs(cell: Cell) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """x (B, T, d_model), with the other sequence where there is one; and the padding by keyword."""
+    return layer_inputs(cell.case)
+
+
+@pytest.fixture
+def measure(
+    request: pytest.FixtureRequest, run: Run, cell: Cell, proved: cells.Proved
+) -> Callable[[Callable[[], Tensor]], None]:
+    """Time and weigh a call, and write its row."""
+
+    def measure(call: Callable[[], Tensor]) -> None:
+        if request.config.getoption("benchmark_disable"):
+            call()
+            return
+        try:
+            samples, columns = cells.measure(cell, proved, call, request.config.getoption("cell_time"))
+        except Exception as error:
+            end(run, cell, classify(error))
+        benchmark = request.getfixturevalue("benchmark")
+        benchmark.group = cell.case.id
+        benchmark.extra_info.update(finite(columns))
+        replay(benchmark, samples.data)
+        if benchmark.stats is not None:  # None under xdist, where nothing can be timed
+            run.add_row(benchmark.stats.as_dict(include_data=True))
+
+    return measure
+
+
+def end(run: Run, cell: Cell, outcome: NoRow) -> NoReturn:
+    """Write down why a cell has no row, and end its test: skipped, or failed where that makes the run fail."""
+    run.add_skipped(cell, outcome)
+    sentence = f"{outcome.reason}: {outcome}"
+    if outcome.reason in FAILURES:
+        pytest.fail(sentence, pytrace=False)
+    pytest.skip(sentence)
+
+
+def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, Any]:
+    """Only what is stable: pytest-benchmark's own holds the clock of the moment, and warns when that differs."""
+    return fingerprint()
+
+
+def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
+    """The whole run, what an earlier process measured included."""
+    run = config.stash[RUN]
+    output_json["benchmarks"] = run.rows
+    output_json.update(run.top_level())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Save what pytest-benchmark (a wrapper, which has saved by now) won't; keep or drop the journal; settle the exit code."""
+    run = session.config.stash[RUN]
+    if run.planned is None or session.config.getoption("collectonly"):
+        return
+    if run.name:
+        run.saved = _saved_file(session.config, run)
+    run.close()
+    if run.complete and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        if run.known:  # a run that had nothing left to do ends like the whole run
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED if run.failed else pytest.ExitCode.OK
+
+
+def _saved_file(config: pytest.Config, run: Run) -> Path | None:
+    """The file that pytest-benchmark has just written; or, since it saves nothing when no test was timed, ours."""
+    path = run.own_file()
+    if path is None and run.known:
+        hook = config.hook
+        machine, commit = hook.pytest_benchmark_generate_machine_info(config=config), hook.pytest_benchmark_generate_commit_info(config=config)
+        data = hook.pytest_benchmark_generate_json(
+            config=config, benchmarks=[], include_data=True, machine_info=machine, commit_info=commit
+        )
+        hook.pytest_benchmark_update_json(config=config, benchmarks=[], output_json=data)
+        path = run.next_file()
+        path.write_text(json.dumps(data, indent=4), encoding="utf-8")
+    return path

@@ -1,0 +1,99 @@
+"""Each outcome on disk as soon as it is known, so that a killed run keeps what it had and can be resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+Entry = dict[str, Any]
+"""{"row": a benchmark as in the run file} or {"skipped": {"impl", "id", "reason", "detail"}}."""
+
+
+class Journal:
+    """A file of one JSON object a line, beside the run file: a header for each process that wrote to it, then entries."""
+
+    def __init__(self, path: Path, header: Entry, entries: list[Entry] | None = None):
+        self.path = path
+        self.header = header
+        self.entries = entries or []
+        self._file = path.open("a", encoding="utf-8")
+
+    @classmethod
+    def start(cls, folder: Path, name: str, header: Entry) -> Journal:
+        """A new journal; raises OSError when the folder can't be written to."""
+        folder.mkdir(parents=True, exist_ok=True)
+        stamp = time.strftime("%Y%m%dT%H%M%S")
+        journal = cls(folder / f"{name}.{stamp}-{os.getpid()}.journal", header)
+        journal._write({"header": header | _process()})
+        return journal
+
+    @classmethod
+    def reopen(cls, path: Path) -> Journal:
+        """Go on with a journal that a killed process left; a line that it didn't finish is cut off."""
+        whole, lines = _read(path)
+        with path.open("r+b") as file:
+            file.truncate(whole)
+        header = next(line["header"] for line in lines if "header" in line)
+        journal = cls(path, header, [line for line in lines if "header" not in line])
+        journal._write({"header": header | _process()})
+        return journal
+
+    @property
+    def keys(self) -> set[tuple[str, str]]:
+        """(impl, case id) of every outcome that is on disk."""
+        return {entry_key(entry) for entry in self.entries}
+
+    def add(self, entry: Entry) -> None:
+        """Write an outcome and wait until it is on disk."""
+        self.entries.append(entry)
+        self._write(entry)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def delete(self) -> None:
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+    def _write(self, line: Entry) -> None:
+        self._file.write(json.dumps(line, allow_nan=False) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def entry_key(entry: Entry) -> tuple[str, str]:
+    """(impl, case id) of an outcome."""
+    of = entry["skipped"] if "skipped" in entry else entry["row"]["extra_info"]
+    return of["impl"], of["id"]
+
+
+def newest(folder: Path, name: str) -> Path | None:
+    """The newest journal of a run that holds a header; None when there is none."""
+    found = [path for path in folder.glob("*.journal") if path.name.rsplit(".", 2)[0] == name and _read(path)[1]]
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def writer(path: Path) -> int | None:
+    """The process that is writing to a journal right now; None when it is gone."""
+    last = [line["header"] for line in _read(path)[1] if "header" in line][-1]
+    try:
+        alive = abs(psutil.Process(last["pid"]).create_time() - last["started"]) < 1
+    except psutil.Error:
+        return None
+    return last["pid"] if alive else None
+
+
+def _process() -> Entry:
+    return {"pid": os.getpid(), "started": psutil.Process().create_time()}
+
+
+def _read(path: Path) -> tuple[int, list[Entry]]:
+    """Bytes up to the end of the last whole line, and those lines."""
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    return whole, [json.loads(line) for line in data[:whole].splitlines()]

@@ -1,0 +1,47 @@
+"""Why a cell has no row. The reasons are part of the run file's format."""
+
+from __future__ import annotations
+
+
+class NoRow(Exception):
+    """A cell ends without a row; the message is the `detail` of its entry among the skipped."""
+
+    reason = "error"
+
+
+class Unsupported(NoRow):
+    """The implementation declares that it can't do this."""
+
+    reason = "unsupported"
+
+
+class Wrong(NoRow):
+    """The gate found the answer, or the way it was reached, at fault."""
+
+    reason = "wrong"
+
+
+class OutOfMemory(NoRow):
+    reason = "out_of_memory"
+
+
+class TimedOut(NoRow):
+    reason = "timeout"
+
+
+REASONS = ("unsupported", "wrong", "out_of_memory", "timeout", "error")
+FAILURES = ("wrong", "timeout", "error")
+"""The reasons that make a run end with exit code 1."""
+
+
+def classify(error: Exception) -> NoRow:
+    """What an exception out of an implementation means for its cell."""
+    import torch
+
+    if isinstance(error, NoRow):
+        return error
+    text = str(error).strip().splitlines()
+    sentence = f"{type(error).__name__}: {text[0] if text else 'no message'}"
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
+        return OutOfMemory(sentence)
+    return NoRow(sentence)

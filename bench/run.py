@@ -1,0 +1,235 @@
+"""One run: what was planned, what is already known, where it is saved, and how it is finished later."""
+
+from __future__ import annotations
+
+import glob
+import json
+import math
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_benchmark.utils import get_machine_id
+
+import impls
+
+from . import journal as journals
+from .journal import Entry, Journal, entry_key
+from .machine import fingerprint, state
+from .options import Cell, Selection, asked, select
+from .outcome import FAILURES, NoRow
+
+SCHEMA = 1
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+Key = tuple[str, str]
+"""(impl, case id)"""
+
+
+@dataclass
+class Run:
+    """The cells that were asked for, and the outcomes that are known, from this process or from the one it resumes."""
+
+    asked: dict[str, Any]
+    selection: Selection
+    folder: Path
+    """Where run files and journals lie: results/<machine>."""
+    name: str | None = None
+    """None when nothing is saved."""
+    command: str = ""
+    journal: Journal | None = None
+    planned: set[Key] | None = None
+    """What a whole run is; None until pytest has collected."""
+    entries: list[Entry] = field(default_factory=list)
+    saved: Path | None = None
+
+    def cell(self, key: Key) -> Cell:
+        """The cell with this name and case id."""
+        return next(cell for cell in self.selection.cells if cell.key == key)
+
+    @property
+    def known(self) -> set[Key]:
+        return {entry_key(entry) for entry in self.entries}
+
+    def entry(self, key: Key) -> Entry | None:
+        """What is known of a cell."""
+        return next((entry for entry in reversed(self.entries) if entry_key(entry) == key), None)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Benchmarks as pytest-benchmark writes them."""
+        return [entry["row"] for entry in self._in_order() if "row" in entry]
+
+    @property
+    def skipped(self) -> list[dict[str, str]]:
+        return [entry["skipped"] for entry in self._in_order() if "skipped" in entry]
+
+    @property
+    def failed(self) -> bool:
+        return any(entry["reason"] in FAILURES for entry in self.skipped)
+
+    @property
+    def yardstick(self) -> str | None:
+        """The implementation that speed-ups are over."""
+        return next((impl.name for impl in impls.shelf() if impl.yardstick), None)
+
+    @property
+    def complete(self) -> bool:
+        return self.planned is not None and self.planned <= self.known
+
+    def _in_order(self) -> list[Entry]:
+        """As planned, so that a resumed run's file reads like that of a run never interrupted."""
+        order = {cell.key: i for i, cell in enumerate(self.selection.cells)}
+        return sorted(self.entries, key=lambda entry: order.get(entry_key(entry), len(order)))
+
+    def plan(self, keys: Iterable[Key]) -> None:
+        """Fix what a whole run is, once pytest has deselected what it was told to, and open the journal.
+
+        Raises `pytest.UsageError` when the results can't be written.
+        """
+        if self.planned is not None:
+            return
+        self.planned = set(keys)
+        if self.name is None:
+            return
+        header = {"schema": SCHEMA, "asked": self.asked, "planned": sorted(self.planned), "machine": fingerprint()}
+        try:
+            self.journal = Journal.start(self.folder, self.name, header)
+        except OSError as error:
+            raise pytest.UsageError(f"results can't be written to {self.folder}: {error.strerror}") from None
+
+    def add_row(self, benchmark: dict[str, Any]) -> None:
+        self._add({"row": finite(benchmark)})
+
+    def add_skipped(self, cell: Cell, outcome: NoRow) -> None:
+        impl, case_id = cell.key
+        self._add({"skipped": {"impl": impl, "id": case_id, "reason": outcome.reason, "detail": str(outcome)}})
+
+    def _add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        if self.journal:
+            self.journal.add(entry)
+
+    def top_level(self) -> dict[str, Any]:
+        """What the run file holds beside pytest-benchmark's own keys."""
+        return {
+            "schema": SCHEMA,
+            "sweep": self.selection.sweep.name,
+            "command": self.command,
+            "asked": self.asked,
+            "complete": self.complete,
+            "journal": self.journal.path.name if self.journal else None,
+            "shelf": [impl.name for impl in impls.shelf()],
+            "yardstick": self.yardstick,
+            "skipped": self.skipped,
+            "state": state(),
+        }
+
+    def next_file(self) -> Path:
+        """Where a run file would be saved now, numbered as pytest-benchmark does."""
+        numbers = [int(path.name[:4]) for path in self.folder.glob("[0-9][0-9][0-9][0-9]_*.json")]
+        return self.folder / f"{max(numbers, default=0) + 1:04}_{self.name}.json"
+
+    def own_file(self) -> Path | None:
+        """The file that holds this very run, as saved by this process; None when there is none."""
+        files = run_files(self.folder, self.name or "")
+        mine = self.journal and self.journal.path.name
+        return next((p for p in reversed(files) if (data := load(p)).get("journal") == mine and data["complete"] == self.complete), None)
+
+    def close(self) -> None:
+        """A complete and saved run needs neither its journal nor the file that it left when it was interrupted."""
+        if self.journal is None:
+            return
+        if not (self.saved and self.complete):
+            return self.journal.close()
+        for path in run_files(self.folder, self.name or ""):
+            if path != self.saved and load(path).get("journal") == self.journal.path.name:
+                path.unlink()
+        self.journal.delete()
+
+
+def begin(config: pytest.Config) -> Run:
+    """Resolve the command line into a run, new or resumed; raises `pytest.UsageError`."""
+    folder = results_folder(config) / get_machine_id()
+    resume, save = config.getoption("resume"), config.getoption("benchmark_save")
+    command = shlex.join(["pytest", *map(str, config.invocation_params.args)])
+    if not resume:
+        options = asked(config)
+        return Run(options, select(config, options), folder, save or config.getoption("benchmark_autosave"), command)
+    if save and save != resume:
+        raise pytest.UsageError(f"--resume {resume} keeps that name; leave out --benchmark-save={save}")
+    run = _from_journal(config, folder, resume) or _from_file(config, folder, resume)
+    if run is None:
+        options = asked(config)
+        run = Run(options, select(config, options), folder, resume)
+    run.command = command
+    config.option.benchmark_save = run.name
+    return run
+
+
+def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
+    """The run that was killed; None when there is none."""
+    path = journals.newest(folder, name)
+    if path is None:
+        return None
+    if (pid := journals.writer(path)) is not None:
+        raise pytest.UsageError(f"run {name} is being measured right now, by process {pid}")
+    journal = Journal.reopen(path)
+    if journal.header["machine"] != fingerprint():
+        raise pytest.UsageError(f"run {name} was begun on another machine or with another torch; begin a new one")
+    options = _same(config, name, journal.header["asked"])
+    planned = {(impl, case) for impl, case in journal.header["planned"]}
+    return Run(options, select(config, options), folder, name, "", journal, planned, list(journal.entries))
+
+
+def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:
+    """The run that was finished, so that nothing is left to do and nothing is saved again; None when there is none."""
+    finished = [data for path in run_files(folder, name) if (data := load(path)).get("complete")]
+    if not finished:
+        return None
+    entries = [{"row": row} for row in finished[-1]["benchmarks"]] + [{"skipped": it} for it in finished[-1]["skipped"]]
+    options = _same(config, name, finished[-1]["asked"])
+    return Run(options, select(config, options), folder, planned={entry_key(e) for e in entries}, entries=entries)
+
+
+def _same(config: pytest.Config, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What the run was begun with; raises when the command line now asks for something else."""
+    now = asked(config)
+    if now and now != options:
+        raise pytest.UsageError(f"run {name} was begun with other options; `--resume {name}` alone finishes it")
+    return options
+
+
+def results_folder(config: pytest.Config) -> Path:
+    """The checkout's own results/ from anywhere inside it, the user's ./results from elsewhere, or --benchmark-storage."""
+    given = config.getoption("benchmark_storage")
+    if given != "file://./.benchmarks":
+        return Path(given.removeprefix("file://")).resolve()
+    start = config.invocation_params.dir.resolve()
+    return (CHECKOUT if start.is_relative_to(CHECKOUT) else start) / "results"
+
+
+def run_files(folder: Path, name: str) -> list[Path]:
+    """The run files that bear a name, oldest first."""
+    return sorted(folder.glob(f"[0-9][0-9][0-9][0-9]_{glob.escape(name)}.json"))
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A run file's contents; empty when it can't be read."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def finite(value: Any) -> Any:
+    """The same with null for numbers that are not finite: NaN and Infinity are not JSON."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,56 @@
+"""The table at the end of a run: a group for each case, best first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from .run import Run
+
+
+def rankings(run: Run) -> Iterator[Table]:
+    """A table for each case: median, spread, peak memory, error and speed-up over the yardstick of every row."""
+    wrong = {entry["impl"] for entry in run.skipped if entry["reason"] == "wrong"}
+    for case, rows in _groups(run.rows):
+        base = next((row["stats"]["median"] for row in rows if row["extra_info"]["impl"] == run.yardstick), None)
+        table = Table(title=case, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("implementation", min_width=20, overflow="fold")
+        for name in ("median", "spread", "peak memory", "error", f"over {run.yardstick}"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for row in sorted(rows, key=lambda row: row["stats"]["median"]):
+            stats, columns = row["stats"], row["extra_info"]
+            table.add_row(
+                columns["impl"] + (" (wrong elsewhere)" if columns["impl"] in wrong else ""),
+                time_text(stats["median"]),
+                f"± {stats['iqr'] / 2 / stats['median']:.1%}",
+                bytes_text(columns["peak_bytes"]),
+                f"{columns['error']:.1e}",
+                f"{base / stats['median']:.2f} x" if base else "",
+            )
+        yield table
+
+
+def _groups(rows: list[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["extra_info"]["id"], []).append(row)
+    yield from groups.items()
+
+
+def time_text(seconds: float) -> str:
+    """Three digits and a unit: `1.23 ms`"""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def bytes_text(size: float) -> str:
+    """`768 KiB`, `66.0 MiB`"""
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 2**power:
+            return f"{size / 2**power:.1f} {unit}"
+    return f"{size:.0f} B"

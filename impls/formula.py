@@ -1,0 +1,21 @@
+"""The plain formula. `fused` puts it on the shelf; the single heads and `packed` have it inside."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout
+
+from .explicit import explicit
+
+
+@explicit
+def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, dropout_p: float) -> Tensor:
+    """softmax(q kᵀ · scale) v; the scores are stored. (..., T, D_h), (..., T_kv, D_h), (..., T_kv, D_v) -> (..., T, D_v)"""
+    scores = q @ k.transpose(-2, -1) * scale  # (..., T, T_kv)
+    if visible is not None:
+        scores = torch.where(visible, scores, -torch.inf)
+    probs = torch.softmax(scores, dim=-1)
+    if dropout_p:
+        probs = dropout(probs, dropout_p)
+    return probs @ v

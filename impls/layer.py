@@ -1,0 +1,126 @@
+"""What every attention layer shares: its shape, its mask, and the projections around a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .masks import causal_visible
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """Everything that a layer must know when it is built. Widths are numbers of features."""
+
+    d_model: int
+    H: int
+    D_h: int
+    H_kv: int
+    D_v: int
+    max_T: int
+    """Longest sequence; the mask buffer is made once for it and sliced to the actual one."""
+    mask: str = "causal"
+    """`none`, `causal`, `padding` or `causal+padding`."""
+    source: str = "self"
+    """`self`, or `cross`: queries from one sequence, keys and values from another."""
+    d_out: int | None = None
+    """Width that the output projection gives; d_model when None."""
+    qkv_bias: bool = False
+    out_bias: bool = False
+    out_proj: bool = True
+    scale: float | None = None
+    """Factor on the scores; 1 / sqrt(D_h) when None."""
+    dropout: float = 0.0
+    out_dropout: float = 0.0
+
+    @property
+    def causal(self) -> bool:
+        return self.mask.startswith("causal")
+
+    @classmethod
+    def heads(cls, H: int, D_h: int, **others: Any) -> LayerShape:
+        """H heads of width D_h with as many key-value heads of the same width; d_model = H * D_h unless given."""
+        return cls(**({"d_model": H * D_h, "H": H, "D_h": D_h, "H_kv": H, "D_v": D_h, "max_T": 1024} | others))
+
+
+class AttentionLayer(nn.Module):
+    """A layer with its output projection and its mask. Children project, attend, and end in `finish`."""
+
+    visible: Tensor | None
+
+    def __init__(self, shape: LayerShape, *, owns_mask: bool = True):
+        super().__init__()
+        self.shape = shape
+        buffer = causal_visible(shape.max_T, shape.max_T) if shape.causal and owns_mask else None
+        self.register_buffer("visible", buffer, persistent=False)  # (max_T, max_T)
+        if shape.out_proj:
+            self.W_o = nn.Linear(shape.H * shape.D_v, shape.d_out or shape.d_model, bias=shape.out_bias)
+        self.drop = nn.Dropout(shape.out_dropout)
+
+    def attn_mask(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor | None:
+        """What a query may see, True where it may: (T, T_kv), (B, 1, T_kv) or (B, T, T_kv); None when everything.
+
+        `padding`: (B, T_kv), True where a key is a token and not padding.
+        """
+        causal = None if self.visible is None else self.visible[:T, :T_kv]
+        if padding is None:
+            return causal
+        padding = padding.unsqueeze(-2)  # (B, 1, T_kv)
+        return padding if causal is None else causal & padding
+
+    def finish(self, o: Tensor) -> Tensor:
+        """(..., T, H * D_v) -> (..., T, d_out)"""
+        return self.drop(self.W_o(o)) if self.shape.out_proj else o
+
+
+class KernelLayer(AttentionLayer):
+    """The shared multi-head layer: three projections, heads by view and transpose, a kernel, the output projection."""
+
+    def __init__(self, shape: LayerShape, kernel: Callable[..., Tensor], *, takes_mask: bool = False):
+        super().__init__(shape, owns_mask=takes_mask or shape.mask == "causal+padding")
+        self.W_q = nn.Linear(shape.d_model, shape.H * shape.D_h, bias=shape.qkv_bias)
+        self.W_k = nn.Linear(shape.d_model, shape.H_kv * shape.D_h, bias=shape.qkv_bias)
+        self.W_v = nn.Linear(shape.d_model, shape.H_kv * shape.D_v, bias=shape.qkv_bias)
+        self.kernel = kernel
+
+    def project(self, x: Tensor, x_k: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        s = self.shape
+        return split(self.W_q(x), s.H), split(self.W_k(x_k), s.H_kv), split(self.W_v(x_v), s.H_kv)
+
+    def forward(
+        self, x: Tensor, x_k: Tensor | None = None, x_v: Tensor | None = None, *, padding: Tensor | None = None
+    ) -> Tensor:
+        """(..., T, d_model) -> (..., T, d_out); keys from x_k, values from x_v, where given."""
+        x_k = x if x_k is None else x_k
+        q, k, v = self.project(x, x_k, x_k if x_v is None else x_v)  # (..., H, T, D_h) each
+        mask = self.attn_mask(q.shape[-2], k.shape[-2], padding)
+        if padding is not None and mask is not None:
+            mask = mask.unsqueeze(-3)  # (B, 1, T or 1, T_kv)
+        o = self.kernel(q, k, v, **kernel_options(self.shape, mask, self.training))  # (..., H, T, D_v)
+        return self.finish(o.transpose(-3, -2).flatten(-2))
+
+
+def split(x: Tensor, H: int) -> Tensor:
+    """(..., T, H * D) -> (..., H, T, D), without a copy."""
+    return x.unflatten(-1, (H, -1)).transpose(-3, -2)
+
+
+def kernel_options(shape: LayerShape, mask: Tensor | None, training: bool = False) -> dict[str, Any]:
+    """The keywords of one kernel call: only those that differ from the defaults of SDPA's signature."""
+    options: dict[str, Any] = {}
+    if mask is not None:
+        options["attn_mask"] = mask
+    elif shape.causal:
+        options["is_causal"] = True
+    if shape.scale is not None:
+        options["scale"] = shape.scale
+    if shape.H_kv != shape.H:
+        options["enable_gqa"] = True
+    if shape.dropout and training:
+        options["dropout_p"] = shape.dropout
+    return options
+

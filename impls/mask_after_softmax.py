@@ -1,0 +1,25 @@
+"""The detour that tutorials take first: softmax over every key, then hide the future and normalise again."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout
+
+from .explicit import explicit
+from .registry import register
+
+
+@register("mask_after_softmax", takes_mask=True)
+@explicit
+def mask_after_softmax(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, dropout_p: float
+) -> Tensor:
+    """Softmax over every key, hidden ones set to zero afterwards, rows normalised again."""
+    probs = torch.softmax(q @ k.transpose(-2, -1) * scale, dim=-1)  # (..., T, T_kv)
+    if visible is not None:
+        probs = probs * visible
+        probs = probs / probs.sum(dim=-1, keepdim=True)
+    if dropout_p:
+        probs = dropout(probs, dropout_p)
+    return probs @ v

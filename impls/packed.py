@@ -1,0 +1,49 @@
+"""One projection for queries, keys and values together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from .formula import attention
+from .layer import KernelLayer, LayerShape, split
+from .registry import register
+from .weights import Parts, linear_parts
+
+
+@register("packed")
+class Packed(KernelLayer):
+    """The plain formula behind one packed projection W_qkv (W_kv when keys come from another sequence)."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, attention, takes_mask=True)
+        self.widths = [layer.out_features for layer in (self.W_q, self.W_k, self.W_v)]
+        del self.W_k, self.W_v
+        if shape.source == "self":
+            del self.W_q
+            self.W_qkv = nn.Linear(shape.d_model, sum(self.widths), bias=shape.qkv_bias)
+        else:
+            self.W_kv = nn.Linear(shape.d_model, sum(self.widths[1:]), bias=shape.qkv_bias)
+
+    def project(self, x: Tensor, x_k: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.shape.source == "self":
+            q, k, v = self.W_qkv(x).split(self.widths, dim=-1)
+        else:
+            q, (k, v) = self.W_q(x), self.W_kv(x_k).split(self.widths[1:], dim=-1)
+        return split(q, self.shape.H), split(k, self.shape.H_kv), split(v, self.shape.H_kv)
+
+    def parts(self, of: Callable[[Tensor], Tensor]) -> Parts:
+        if self.shape.source == "self":
+            found = _unpack("qkv", self.W_qkv, self.widths, of)
+        else:
+            found = linear_parts("q", self.W_q, of) | _unpack("kv", self.W_kv, self.widths[1:], of)
+        return found | (linear_parts("o", self.W_o, of) if self.shape.out_proj else {})
+
+
+def _unpack(names: str, linear: nn.Linear, widths: list[int], of: Callable[[Tensor], Tensor]) -> Parts:
+    """The rows of a packed projection that belong to each of `names`."""
+    found: Parts = {f"W_{n}": [rows] for n, rows in zip(names, of(linear.weight).split(widths), strict=True)}
+    if linear.bias is not None:
+        found |= {f"b_{n}": [rows] for n, rows in zip(names, of(linear.bias).split(widths), strict=True)}
+    return found

@@ -1,0 +1,195 @@
+"""What an implementation is, what it declares about itself, and the shelf that holds them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .layer import KernelLayer, LayerShape
+from .weights import parts
+
+Kernel = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an implementation can't do. Everything is possible unless it is declared here."""
+
+    max_T: int | None = None
+    """Longest sequence of queries, or of keys and values."""
+    max_pairs: int | None = None
+    """Most pairs of a query and a key in one call, B * H * T * T_kv."""
+    heads: int | None = None
+    """The only number of heads."""
+    devices: tuple[str, ...] | None = None
+    dtypes: tuple[str, ...] | None = None
+    modes: tuple[str, ...] | None = None
+    masks: tuple[str, ...] | None = None
+    sources: tuple[str, ...] | None = None
+    scopes: tuple[str, ...] | None = None
+    grouped: bool = True
+    """Fewer key-value heads than query heads."""
+    wide_values: bool = True
+    """Value heads of another width than query heads."""
+    dropout: bool = True
+    compiles: bool = True
+    package: str | None = None
+    """An optional package that it needs."""
+    install: str | None = None
+    """How that package is installed."""
+
+    def refusal(self, name: str, case: Any) -> str | None:
+        """One sentence that says why `case` (a `bench.sweep.Case`) is impossible; None when it is possible."""
+        if self.package and find_spec(self.package) is None:
+            return f"{name} needs the package {self.package}: {self.install or f'pip install {self.package}'}"
+        if self.heads is not None and case.H != self.heads:
+            return f"{name} has {_count(self.heads, 'head')}, not {case.H}"
+        if self.max_T is not None and max(case.T, case.T_kv) > self.max_T:
+            return f"{name} stops at T = {self.max_T}"
+        pairs = case.B * case.H * case.T * case.T_kv
+        if self.max_pairs is not None and pairs > self.max_pairs:
+            return f"{name} stops at {self.max_pairs:,} pairs of a query and a key (B H T T_kv); here are {pairs:,}"
+        for axis in ("device", "dtype", "mode", "mask", "source", "scope"):
+            allowed = getattr(self, axis + "s")
+            if allowed is not None and getattr(case, axis) not in allowed:
+                return f"{name} knows {axis} {', '.join(allowed)}, not {getattr(case, axis)}"
+        if case.H_kv != case.H and not self.grouped:
+            return f"{name} has as many key-value heads as query heads"
+        if case.D_v != case.D_h and not self.wide_values:
+            return f"{name} has value heads as wide as query heads"
+        if (case.dropout or case.out_dropout) and not self.dropout:
+            return f"{name} has no dropout"
+        return None
+
+
+@dataclass(frozen=True)
+class Impl:
+    """One way of computing attention: a kernel, or a whole layer."""
+
+    name: str
+    owner: str
+    """The module that registered it."""
+    layer: Callable[[LayerShape], nn.Module]
+    kernel: Kernel | None = None
+    """f(q, k, v, *, attn_mask, dropout_p, is_causal, scale, enable_gqa) -> o; None for a layer of its own making."""
+    takes_mask: bool = False
+    """The kernel is given the layer's mask, where others are told `is_causal`."""
+    limits: Limits = Limits()
+    yardstick: bool = False
+    """Speed-ups are over this one."""
+    compiled_by_default: bool = False
+    """Its compiled form is measured when the user names no implementation."""
+    compiled: bool = False
+    summary: str = ""
+
+    def refusal(self, case: Any) -> str | None:
+        """Why `case` can't be run, in one sentence; None when it can."""
+        if self.compiled and not self.limits.compiles:
+            return f"{self.name.removesuffix(COMPILE)} has no compiled form: its Python loops would be unrolled"
+        return self.limits.refusal(self.name, case)
+
+
+COMPILE = "+compile"
+_shelf: dict[str, Impl] = {}
+
+
+def register(
+    name: str,
+    *,
+    takes_mask: bool = False,
+    yardstick: bool = False,
+    compiled_by_default: bool = False,
+    **limits: Any,
+) -> Callable[[Any], Any]:
+    """Put the decorated kernel (a function) or layer (an `nn.Module` class) on the shelf under `name`.
+
+    `limits` are the fields of `Limits`. Raises ValueError when the name is taken.
+
+        @register("mine", max_T=4096)
+        def mine(q, k, v, *, is_causal=False, attn_mask=None, scale=None, enable_gqa=False, dropout_p=0.0): ...
+    """
+
+    def shelve(it: Any) -> Any:
+        impl = make(name, it, takes_mask=takes_mask, limits=Limits(**limits))
+        add(replace(impl, yardstick=yardstick, compiled_by_default=compiled_by_default))
+        return it
+
+    return shelve
+
+
+def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None = None) -> Impl:
+    """An `Impl` from a kernel function or from a layer class; raises TypeError when it is neither."""
+    common = {
+        "name": name,
+        "owner": getattr(it, "__module__", "?"),
+        "limits": limits or Limits(),
+        "summary": next(iter((it.__doc__ or "").strip().splitlines()), ""),
+    }
+    if isinstance(it, type) and issubclass(it, nn.Module):
+        return Impl(layer=it, **common)
+    if isinstance(it, type) or not callable(it):
+        raise TypeError(f"{name!r} is neither a function nor an nn.Module class")
+    return Impl(
+        layer=lambda shape: KernelLayer(shape, it, takes_mask=takes_mask), kernel=it, takes_mask=takes_mask, **common
+    )
+
+
+def add(impl: Impl) -> None:
+    """Put `impl` on the shelf; raises ValueError when its name is taken or reserved."""
+    if impl.name in _shelf:
+        raise ValueError(f"{impl.name!r} is already registered by {_shelf[impl.name].owner}")
+    if impl.name.endswith(COMPILE):
+        raise ValueError(f"{impl.name!r}: names that end in {COMPILE} are made by the suite")
+    _shelf[impl.name] = impl
+
+
+def get(name: str) -> Impl:
+    """The implementation called `name`, or its compiled form for `NAME+compile`; raises KeyError."""
+    if name.endswith(COMPILE):
+        return compiled(_shelf[name.removesuffix(COMPILE)])
+    return _shelf[name]
+
+
+def shelf() -> Iterator[Impl]:
+    """Every eager implementation, in the order of registration."""
+    return iter(_shelf.values())
+
+
+def compiled(impl: Impl) -> Impl:
+    """The same implementation through `torch.compile`, one static graph a shape.
+
+    `dynamic=False`, since with the default the third shape would run a graph made for other shapes.
+    """
+    kernel = impl.kernel and torch.compile(impl.kernel, dynamic=False)
+    return replace(
+        impl,
+        name=impl.name + COMPILE,
+        layer=lambda shape: CompiledLayer(impl.layer(shape)),
+        kernel=kernel,
+        yardstick=False,
+        compiled=True,
+    )
+
+
+class CompiledLayer(nn.Module):
+    """A layer whose forward is compiled; parameters stay where they were."""
+
+    def __init__(self, eager: nn.Module):
+        super().__init__()
+        self.eager = eager
+        self._run = torch.compile(eager, dynamic=False)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self._run(*args, **kwargs)
+
+    def parts(self, of: Callable[[Tensor], Tensor]) -> dict[str, list[Tensor]]:
+        return parts(self.eager, of)
+
+
+def _count(n: int, word: str) -> str:
+    return f"{n} {word}" if n == 1 else f"{n} {word}s"

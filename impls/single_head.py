@@ -1,0 +1,67 @@
+"""One head with trainable weights, first as bare matrices, then as `nn.Linear`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from .formula import attention
+from .layer import AttentionLayer, LayerShape, kernel_options
+from .registry import register
+from .weights import Parts, linear_parts
+
+
+class SingleHead(AttentionLayer):
+    """What both have in common: queries, keys and values of one head, without a head axis."""
+
+    def project(self, x: Tensor, x_k: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        raise NotImplementedError
+
+    def forward(
+        self, x: Tensor, x_k: Tensor | None = None, x_v: Tensor | None = None, *, padding: Tensor | None = None
+    ) -> Tensor:
+        """(..., T, d_model) -> (..., T, d_out)"""
+        x_k = x if x_k is None else x_k
+        q, k, v = self.project(x, x_k, x_k if x_v is None else x_v)  # (..., T, D_h) each
+        mask = self.attn_mask(q.shape[-2], k.shape[-2], padding)
+        return self.finish(attention(q, k, v, **kernel_options(self.shape, mask, self.training)))
+
+
+@register("parameter", heads=1)
+class ParameterHead(SingleHead):
+    """One head; projections are bare `nn.Parameter` matrices (d_model, D_h), applied as x W."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape)
+        self.W_q = nn.Parameter(torch.rand(shape.d_model, shape.D_h))
+        self.W_k = nn.Parameter(torch.rand(shape.d_model, shape.D_h))
+        self.W_v = nn.Parameter(torch.rand(shape.d_model, shape.D_v))
+        if shape.qkv_bias:
+            self.b_q, self.b_k = nn.Parameter(torch.zeros(shape.D_h)), nn.Parameter(torch.zeros(shape.D_h))
+            self.b_v = nn.Parameter(torch.zeros(shape.D_v))
+
+    def project(self, x: Tensor, x_k: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = x @ self.W_q, x_k @ self.W_k, x_v @ self.W_v
+        return (q + self.b_q, k + self.b_k, v + self.b_v) if self.shape.qkv_bias else (q, k, v)
+
+    def parts(self, of: Callable[[Tensor], Tensor]) -> Parts:
+        found = {f"W_{n}": [of(getattr(self, f"W_{n}")).T] for n in "qkv"}
+        if self.shape.qkv_bias:
+            found |= {f"b_{n}": [of(getattr(self, f"b_{n}"))] for n in "qkv"}
+        return found | (linear_parts("o", self.W_o, of) if self.shape.out_proj else {})
+
+
+@register("linear", heads=1)
+class LinearHead(SingleHead):
+    """One head; projections are `nn.Linear`."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape)
+        self.W_q = nn.Linear(shape.d_model, shape.D_h, bias=shape.qkv_bias)
+        self.W_k = nn.Linear(shape.d_model, shape.D_h, bias=shape.qkv_bias)
+        self.W_v = nn.Linear(shape.d_model, shape.D_v, bias=shape.qkv_bias)
+
+    def project(self, x: Tensor, x_k: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.W_q(x), self.W_k(x_k), self.W_v(x_v)

@@ -1,0 +1,84 @@
+"""One set of weights that every layer can load, so that all of them must give the same answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from .layer import LayerShape
+
+Parts = dict[str, list[Tensor]]
+
+
+def sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
+    """The canonical weights and their shapes, (out, in) as in `nn.Linear`: W_q, W_k, W_v, W_o, and biases b_*."""
+    widths = {"q": shape.H * shape.D_h, "k": shape.H_kv * shape.D_h, "v": shape.H_kv * shape.D_v}
+    found: dict[str, tuple[int, ...]] = {f"W_{n}": (width, shape.d_model) for n, width in widths.items()}
+    if shape.qkv_bias:
+        found |= {f"b_{n}": (width,) for n, width in widths.items()}
+    if shape.out_proj:
+        d_out = shape.d_out or shape.d_model
+        found["W_o"] = (d_out, shape.H * shape.D_v)
+        if shape.out_bias:
+            found["b_o"] = (d_out,)
+    return found
+
+
+def draw(shape: LayerShape, generator: torch.Generator, device: str = "cpu") -> dict[str, Tensor]:
+    """Canonical weights in float64, scaled by 1 / sqrt(inputs) so that queries, keys and values have variance 1."""
+    return {
+        name: torch.randn(size, generator=generator, dtype=torch.float64).div_(shape.d_model**0.5).to(device)
+        for name, size in sizes(shape).items()
+    }
+
+
+def parts(layer: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
+    """Where a layer keeps the canonical weights: for each the pieces that, stacked along the first axis, give it.
+
+    `of` picks what to look at, the parameter itself or its gradient. A layer with another layout than W_q, W_k, W_v, W_o
+    as `nn.Linear` says so in a method `parts(of)` of its own.
+    """
+    own = getattr(layer, "parts", None)
+    if own is not None:
+        return own(of)
+    found: Parts = {}
+    for n in "qkvo":
+        linear = getattr(layer, f"W_{n}", None)
+        if isinstance(linear, nn.Linear):
+            found |= linear_parts(n, linear, of)
+    return found
+
+
+def linear_parts(n: str, linear: nn.Linear, of: Callable[[Tensor], Tensor]) -> Parts:
+    """The parts of one `nn.Linear` that holds W_n, and b_n where it has a bias."""
+    return {f"W_{n}": [of(linear.weight)]} | ({f"b_{n}": [of(linear.bias)]} if linear.bias is not None else {})
+
+
+def load(layer: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Copy the canonical weights into a layer; raises ValueError when it keeps others, or of other shapes."""
+    kept = parts(layer, lambda parameter: parameter.data)
+    if kept.keys() != weights.keys():
+        raise ValueError(
+            f"{type(layer).__name__} keeps the weights {', '.join(sorted(kept)) or 'none'}; "
+            f"the case has {', '.join(sorted(weights))} (an nn.Linear each, or a method parts(of))"
+        )
+    for name, pieces in kept.items():
+        rows = sum(len(piece) for piece in pieces)
+        if (rows, *pieces[0].shape[1:]) != weights[name].shape:
+            raise ValueError(
+                f"{type(layer).__name__} keeps {name} as {(rows, *pieces[0].shape[1:])}; "
+                f"the case has {tuple(weights[name].shape)}"
+            )
+        for piece, rows_of_it in zip(pieces, weights[name].split([len(p) for p in pieces]), strict=True):
+            piece.copy_(rows_of_it)
+
+
+def gradients(layer: nn.Module) -> dict[str, Tensor]:
+    """The gradients of the canonical weights, collected from wherever the layer keeps them."""
+    return {name: torch.cat(pieces) for name, pieces in parts(layer, _grad).items()}
+
+
+def _grad(parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

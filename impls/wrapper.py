@@ -1,0 +1,37 @@
+"""Many heads the simple way: single heads one after the other, their outputs concatenated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from .layer import AttentionLayer, LayerShape
+from .registry import register
+from .single_head import LinearHead
+from .weights import Parts, linear_parts, parts
+
+
+@register("wrapper", grouped=False)
+class Wrapper(AttentionLayer):
+    """A list of `linear` heads, each with its own weights and mask, run one after the other."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, owns_mask=False)
+        head = replace(shape, H=1, H_kv=1, out_proj=False, out_dropout=0.0)
+        self.heads = nn.ModuleList(LinearHead(head) for _ in range(shape.H))
+
+    def forward(
+        self, x: Tensor, x_k: Tensor | None = None, x_v: Tensor | None = None, *, padding: Tensor | None = None
+    ) -> Tensor:
+        """(..., T, d_model) -> (..., T, d_out)"""
+        return self.finish(torch.cat([head(x, x_k, x_v, padding=padding) for head in self.heads], dim=-1))
+
+    def parts(self, of: Callable[[Tensor], Tensor]) -> Parts:
+        found: Parts = {}
+        for head in self.heads:
+            for name, pieces in parts(head, of).items():
+                found.setdefault(name, []).extend(pieces)
+        return found | (linear_parts("o", self.W_o, of) if self.shape.out_proj else {})
