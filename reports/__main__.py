@@ -1,0 +1,147 @@
+"""`python -m reports [RUN...]`: writes a page for saved runs and prints where it is."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from . import runs
+from .runs import Run, RunError
+
+USAGE_ERROR = 2
+_EPILOG = """\
+RUN is a file; or a name, as pytest-benchmark has it: x, 0001, 0001_x, MACHINE/0001_x (the newest where several match),
+or a glob in quotes ('*_x': all that match). Without RUN: the newest.
+
+Each run gets a folder of its own, OUT/<run>/, with index.html (everything, opens from disk), rows.csv, skipped.csv,
+summary.md and the figures as PNG and SVG.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0 written; 2 a mistake of the user's, told in one line on stderr."""
+    options = _parser().parse_args(arguments)
+    results = options.results or runs.default_results()
+    try:
+        chosen = list(_chosen(options.runs, results))
+        for run, name in zip(chosen, _folder_names(chosen), strict=True):
+            print(_written(run, (options.out or _default_out(run)) / name))
+    except RunError as error:
+        return _complain(str(error))
+    return 0
+
+
+def _chosen(names: Sequence[str], results: Path) -> Iterator[Run]:
+    """The runs asked for. Those that can't be read are left out with a warning, as long as one can.
+
+    Raises:
+        RunError: nothing to read, or the only one can't be read.
+    """
+    if not names:
+        yield _newest(results)
+        return
+    paths = list(dict.fromkeys(path for name in names for path in runs.find(name, results)))
+    problems = []
+    readable = False
+    for path in paths:
+        try:
+            yield runs.read(path)
+            readable = True
+        except RunError as error:
+            problems.append(error)
+    if not readable and len(problems) == 1:
+        raise problems[0]
+    for problem in problems:
+        _warn(f"left out: {problem}")
+    if not readable:
+        raise RunError(f"none of the {len(problems)} runs can be read")
+
+
+def _newest(results: Path) -> Run:
+    """The newest run that can be read; a newer one that can't is named in a warning."""
+    if not results.is_dir() or not (files := runs.newest_first(results)):
+        raise RunError(f"no run in {results} yet; {runs.HOW_TO_MAKE_ONE}")
+    problems = []
+    for file in files:
+        try:
+            run = runs.read(file)
+        except RunError as error:
+            problems.append(error)
+            continue
+        for problem in problems:
+            _warn(f"left out: {problem}")
+        return run
+    if len(problems) == 1:
+        raise problems[0]
+    raise RunError(f"none of the {len(problems)} runs in {results} can be read; the newest: {problems[0]}")
+
+
+def _written(run: Run, folder: Path) -> Path:
+    """Writes the report; returns the page's path.
+
+    Raises:
+        RunError: the folder can't be written to.
+    """
+    from . import page  # pandas and matplotlib take a second to import: a mistyped name shouldn't
+
+    try:
+        return page.write(run, folder)
+    except OSError as error:
+        raise RunError(f"can't write to {folder}: {error.strerror or error}") from None
+
+
+def _default_out(run: Run) -> Path:
+    """`reports/out` of the checkout for its own runs, else of the folder that the user is in."""
+    home = runs.CHECKOUT if run.path.resolve().is_relative_to(runs.CHECKOUT) else Path.cwd()
+    return home / "reports" / "out"
+
+
+def _folder_names(chosen: Sequence[Run]) -> list[str]:
+    """A run's name; with its machine's where two runs of one name are written together."""
+    names = [run.name for run in chosen]
+    return [
+        name if names.count(name) == 1 else f"{name}-{run.path.resolve().parent.name}"
+        for name, run in zip(names, chosen, strict=True)
+    ]
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse without the usage text before an error: one line says what was wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.exit(_complain(f"{message} (--help shows the options)"))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m reports",
+        description="Charts, tables and a page from saved runs.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="which runs to report (default: the newest)")
+    parser.add_argument(
+        "--results", type=Path, metavar="DIR",
+        help="where runs are (default: ./results if it holds any, else the checkout's)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR",
+        help="where reports go (default: reports/out in the checkout for runs inside it, else ./reports/out)",
+    )  # fmt: skip
+    return parser
+
+
+def _warn(message: str) -> None:
+    print(f"reports: warning: {message}", file=sys.stderr)
+
+
+def _complain(message: str) -> int:
+    print(f"reports: error: {' '.join(message.split())}", file=sys.stderr)
+    return USAGE_ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,427 @@
+"""Charts: each a function from frame to Figure, or to None where it would be empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from . import findings, units, words
+from . import frame as fr
+from .canvas import (
+    ALONE,
+    LABEL_SIZE,
+    MOST_PANELS,
+    MOST_PANELS_NARROW,
+    NARROW,
+    WIDE,
+    Panel,
+    Sheet,
+    exact_ticks,
+    inches,
+    label,
+    label_width,
+    log_scale,
+    sheet,
+    spread,
+    thinned,
+)
+from .palette import GRID, INK, MUTED, Look, Palette
+
+_WORDS = {"T": ("sequence length", "tokens T"), "H": ("heads", "heads H"), "threads": ("threads", "threads")}
+#: Bars of what is slower still are cut, so that the others stay readable.
+SLOWEST_BAR = 1 / 8
+_DTYPE_MARKERS = ("o", "D", "s", "^", "v")
+
+
+#: An implementation's name, and where its line ends in data coordinates.
+End = tuple[str, float, float]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A column as it is drawn: its band, how its values are written, and the base of its ticks."""
+
+    column: str
+    title: str
+    note: str
+    text: Callable[[float], str]
+    base: int
+    band: tuple[str, ...] = ()
+
+    def tick(self, value: float) -> str:
+        return self.text(value).replace(".00", "").replace(".0 ", " ")
+
+    def known(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Rows with a value that a logarithmic axis can show."""
+        return frame[frame[self.column] > 0]
+
+
+LATENCY = Measure("median", "Latency", "median, band from q1 to q3", units.seconds, 10, ("q1", "q3"))
+MEMORY = Measure("peak_bytes", "Peak memory", "peak of newly allocated tensors in one call", units.memory, 2)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What every chart is drawn from."""
+
+    frame: pd.DataFrame
+    palette: Palette
+    yardstick: str | None = None
+
+    def name(self, impl: str) -> str:
+        """The implementation's name as drawn, with a mark if it was wrong anywhere."""
+        return words.marked(label(impl), [label(impl)] if impl in self._wrong else [])
+
+    def at_ends_of(self, axis: str) -> Source:
+        """Only the rows at the smallest and the largest value of an axis."""
+        ends = (self.frame[axis].min(), self.frame[axis].max())
+        known = self.frame[axis].notna().any()
+        return replace(self, frame=self.frame[self.frame[axis].isin(ends)] if known else self.frame)
+
+    @property
+    def _wrong(self) -> set[str]:
+        return set(self.frame.loc[self.frame["wrong"], "impl"])
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure's file name, what it shows, and how it is drawn, wide for a page or narrow for a phone."""
+
+    name: str
+    title: str
+    draw: Callable[[Source, bool], Figure | None]
+
+
+def latency_by_T(source: Source, narrow: bool = False) -> Figure | None:
+    """Median latency against T, a panel for every other axis that varies; the band runs from q1 to q3.
+    With one T, a point for each implementation."""
+    return _lines(source, "T", LATENCY, narrow) or _points(source, LATENCY, narrow)
+
+
+def memory_by_T(source: Source, narrow: bool = False) -> Figure | None:
+    """Peak of newly allocated memory against T; with one T, a point for each implementation."""
+    return _lines(source, "T", MEMORY, narrow) or _points(source, MEMORY, narrow)
+
+
+def latency_by_heads(source: Source, narrow: bool = False) -> Figure | None:
+    """Median latency against H, at the smallest and the largest T."""
+    return _lines(source.at_ends_of("T"), "H", LATENCY, narrow)
+
+
+def latency_by_threads(source: Source, narrow: bool = False) -> Figure | None:
+    """Median latency against the number of threads, at the smallest and the largest T."""
+    return _lines(source.at_ends_of("T"), "threads", LATENCY, narrow)
+
+
+def latency_by_dtype(source: Source, narrow: bool = False) -> Figure | None:
+    """One line per implementation from its fastest to its slowest dtype; a panel for every case."""
+    rows = source.frame.dropna(subset=["median", "dtype"])
+    kinds = list(dict.fromkeys(rows["dtype"]))
+    panels, dropped = _panels(rows, narrow, without=("dtype",), last="T", needs=_several_dtypes)
+    if not panels:
+        return None
+    key = ", ".join(f"{'●◆■▲▼'[i % 5]} {words.value('dtype', kind)}" for i, kind in enumerate(kinds))
+    page, names = _names_down(source, panels, rows, "Latency by dtype", f"{key} · median{dropped}", narrow)
+    for index, (ax, panel) in enumerate(zip(page.axes, panels, strict=True)):
+        inside = fr.within(panel.rows["median"])
+        limit = inside[-1]
+        for y, name in enumerate(names):
+            look, mine = source.palette[name], panel.rows[panel.rows["impl"] == name]
+            if mine.empty:
+                continue
+            if mine["median"].max() > limit:
+                _off_the_chart(ax, y, " to ".join(units.seconds(v) for v in sorted(mine["median"])), look)
+                continue
+            ends = [mine["median"].min(), mine["median"].max()]
+            ax.plot(ends, [y, y], look.line, color=look.colour, lw=1.4, alpha=0.6)
+            for row in fr.records(mine):
+                marker = _DTYPE_MARKERS[kinds.index(row["dtype"]) % len(_DTYPE_MARKERS)]
+                ax.plot([row["median"]], [y], marker, ms=4.6, color=look.colour, mfc=look.fill, mew=1.2)
+        log_scale(ax.xaxis, inside, LATENCY.tick, 10)
+        _finish_names_down(page, index, "latency")
+    return page.figure
+
+
+def speedup(source: Source, narrow: bool = False) -> Figure | None:
+    """Bars from 1× to the left where slower than the yardstick, to the right where faster; a panel for every case."""
+    rows = source.frame[source.frame["speedup"] > 0]
+    rows = rows[rows["impl"] != source.yardstick]
+    panels, dropped = _panels(rows, narrow, last="T")
+    if not panels:
+        return None
+    title = f"Speed-up over {label(str(source.yardstick))}"
+    page, names = _names_down(source, panels, rows, title, f"right of the line: faster · medians{dropped}", narrow)
+    for index, (ax, panel) in enumerate(zip(page.axes, panels, strict=True)):
+        shown = [max(value, SLOWEST_BAR) for value in rows["speedup"]]
+        low, high = min(*shown, 0.7), max(*shown, 1.4)
+        room = (high / low) ** 0.2  # for the numbers at the bars' ends
+        log_scale(ax.xaxis, [low / room, high * room], _ratio, 2, most=5)
+        ax.axvline(1, color=MUTED[0], lw=0.9)
+        for row in fr.records(panel.rows):
+            _bar(ax, names.index(row["impl"]), row["speedup"], source.palette[row["impl"]])
+        _finish_names_down(page, index, "speed-up")
+    return page.figure
+
+
+def latency_against_memory(source: Source, narrow: bool = False) -> Figure | None:
+    """Time against memory at the largest T; the line joins those that nobody beats in both."""
+    rows = source.frame.dropna(subset=["median", "peak_bytes"])
+    rows = _largest(rows[rows["peak_bytes"] > 0])
+    panels, dropped = _panels(rows, narrow)
+    if not panels:
+        return None
+    note = f"{_constants(rows)} · down and left is better; the line joins those that nobody beats in both{dropped}"
+    page = _line_sheet(panels, rows, "Latency against memory", note, narrow)
+    for index, (ax, panel) in enumerate(zip(page.axes, panels, strict=True)):
+        beside = pd.concat([panel.rows for panel in panels[page.beside(index)]])
+        log_scale(ax.xaxis, list(beside["peak_bytes"]), MEMORY.tick, 2, most=5)
+        log_scale(ax.yaxis, list(beside["median"]), LATENCY.tick, 10)
+        best = panel.rows[panel.rows["impl"].isin(findings.front(panel.rows))].sort_values("peak_bytes")
+        ax.plot(best["peak_bytes"], best["median"], color=GRID[0], lw=5, solid_capstyle="round", zorder=1)
+        ends = []
+        for row in fr.records(panel.rows):
+            look = source.palette[row["impl"]]
+            ax.plot(
+                [row["peak_bytes"]], [row["median"]], look.marker, ms=5.5, color=look.colour, mfc=look.fill, mew=1.3
+            )
+            ends.append((row["impl"], row["peak_bytes"], row["median"]))
+        _name_ends(ax, ends, source)
+        _finish_lines(page, index, "peak memory", "latency")
+    return page.figure
+
+
+CHARTS = (
+    Chart("latency", "Latency by sequence length", latency_by_T),
+    Chart("memory", "Peak memory by sequence length", memory_by_T),
+    Chart("speedup", "Speed-up over the yardstick", speedup),
+    Chart("latency-against-memory", "Latency against memory", latency_against_memory),
+    Chart("dtype", "Latency by dtype", latency_by_dtype),
+    Chart("heads", "Latency by heads", latency_by_heads),
+    Chart("threads", "Latency by threads", latency_by_threads),
+)
+
+
+def _lines(source: Source, x: str, measure: Measure, narrow: bool) -> Figure | None:
+    """A line per implementation over `x`; None when no panel has two points to join."""
+    rows = measure.known(source.frame).dropna(subset=[x])
+    if x != "T":  # one number of heads or threads shows no growth; one T shows at least who stops there
+        rows = _growing(rows, x)
+    panels, dropped = _panels(rows, narrow, without=(x,), needs=lambda part: part[x].nunique() > 1)
+    if not panels:
+        return None
+    shown = pd.concat([panel.rows for panel in panels])
+    dashes = " · dashed: compiled" if any(source.palette[name].compiled for name in shown["impl"]) else ""
+    note = f"{_constants(rows)} · {measure.note}{dashes}{dropped}"
+    page = _line_sheet(panels, shown, f"{measure.title} by {_WORDS[x][0]}", note, narrow)
+    for index, (ax, panel) in enumerate(zip(page.axes, panels, strict=True)):
+        exact_ticks(ax, sorted(shown[x].unique()))
+        inside = _inside(pd.concat([panel.rows for panel in panels[page.beside(index)]]), x, measure)
+        log_scale(ax.yaxis, inside, measure.tick, measure.base)
+        far = [name for name, part in panel.rows.groupby("impl") if part[measure.column].min() > max(inside)]
+        near = [(str(name), part.sort_values(x)) for name, part in panel.rows.groupby("impl") if name not in far]
+        _name_ends(ax, [_line(ax, part, x, measure, source, name) for name, part in near], source)
+        _name_far(ax, panel.rows[panel.rows["impl"].isin(far)], x, measure, source)
+        _finish_lines(page, index, _WORDS[x][1], measure.title.lower())
+    return page.figure
+
+
+def _points(source: Source, measure: Measure, narrow: bool) -> Figure | None:
+    """A point per implementation, with a bar from q1 to q3; a panel for every case."""
+    rows = measure.known(source.frame)
+    panels, dropped = _panels(rows, narrow, last="T")
+    if not panels:
+        return None
+    page, names = _names_down(source, panels, rows, measure.title, f"{measure.note}{dropped}", narrow)
+    for index, (ax, panel) in enumerate(zip(page.axes, panels, strict=True)):
+        inside = fr.within(panel.rows[measure.column])
+        for row in fr.records(panel.rows):
+            look, level, value = source.palette[row["impl"]], names.index(row["impl"]), row[measure.column]
+            if value > inside[-1]:
+                _off_the_chart(ax, level, measure.text(value), look)
+                continue
+            if measure.band:
+                ends = [row[measure.band[0]], row[measure.band[1]]]
+                ax.plot(ends, [level, level], color=look.colour, lw=4, alpha=0.3, solid_capstyle="butt")
+            ax.plot([value], [level], look.marker, ms=5, color=look.colour, mfc=look.fill, mew=1.2)
+        log_scale(ax.xaxis, inside, measure.tick, measure.base)
+        _finish_names_down(page, index, measure.title.lower())
+    return page.figure
+
+
+def _growing(rows: pd.DataFrame, x: str) -> pd.DataFrame:
+    """Rows of implementations with more than one value of `x`, all else being equal."""
+    keys = ["impl", *(axis for axis in fr.varying(rows) if axis != x)]
+    return rows[rows.groupby(keys, dropna=False)[x].transform("nunique") > 1]
+
+
+def _inside(rows: pd.DataFrame, x: str, measure: Measure) -> list[float]:
+    """What the axis must hold: all lines and their bands, but nothing so far above them that it would squeeze them:
+    no lone point over all lines, and no line that starts many times above the top of all others."""
+    parts = sorted((part for _, part in rows.groupby("impl")), key=lambda part: float(part[measure.column].min()))
+    lines = [part for part in parts if part[x].nunique() > 1]
+    top = max(float(lines[0][measure.column].max()), float(parts[0][measure.column].max()))
+    for part in lines:
+        if part[measure.column].min() <= top * fr.OFF_THE_CHART:
+            top = max(top, float(part[measure.column].max()))
+    kept = rows[rows[measure.column] <= top * 1.2]
+    return [v for column in (measure.column, *measure.band) for v in kept[column].dropna() if v > 0]
+
+
+def _line(ax: Axes, part: pd.DataFrame, x: str, measure: Measure, source: Source, name: str) -> End:
+    """Draws one implementation; returns its name and where its line ends."""
+    look, strong, y = source.palette[name], name == source.yardstick, part[measure.column]
+    if measure.band and len(part) > 1:
+        low, high = measure.band
+        ax.fill_between(part[x], part[low], part[high], color=look.colour, alpha=0.16, lw=0)
+    ax.plot(
+        part[x], y, look.line, marker=look.marker, color=look.colour, mfc=look.fill,
+        lw=2.2 if strong else 1.4, ms=4.2, mew=1.1, zorder=3,
+    )  # fmt: skip
+    return name, float(part[x].iloc[-1]), float(y.iloc[-1])
+
+
+def _name_far(ax: Axes, rows: pd.DataFrame, x: str, measure: Measure, source: Source) -> None:
+    """What lies above the axis, in words at its upper edge, over its own x."""
+    for _, stack in rows.sort_values(measure.column, ascending=False).groupby(x):
+        for line, row in enumerate(fr.records(stack)):
+            at_end = row[x] == ax.get_xticks().max()
+            ax.annotate(
+                f"▴ {source.name(row['impl'])} {measure.text(row[measure.column])}",
+                (row[x], 1), (3 if at_end else -3, -1 - 9 * line), xycoords=("data", "axes fraction"),
+                textcoords="offset points", ha="right" if at_end else "left", va="top",
+                color=source.palette[row["impl"]].colour,
+            )  # fmt: skip
+
+
+def _name_ends(ax: Axes, ends: list[End], source: Source) -> None:
+    """Every name beside the panel, level with its line's end or as near as the others allow, tied to it by a hair."""
+    width, height = inches(ax)
+    gap = LABEL_SIZE * 1.16 / 72 / height
+    to_panel = ax.transData + ax.transAxes.inverted()
+    at = [tuple(map(float, to_panel.transform((x, y)))) for _, x, y in ends]
+    for (name, _, _), (x, y), level in zip(ends, at, spread([y for _, y in at], gap, 0.0, 1.0), strict=True):
+        look = source.palette[name]
+        bend, end = 1 + 0.06 / width, 1 + 0.12 / width
+        hair = Line2D([x, bend, end], [y, level, level], transform=ax.transAxes, color=look.colour, lw=0.6, alpha=0.55)
+        hair.set_clip_on(False)
+        ax.add_line(hair)
+        ax.text(
+            1 + 0.15 / width,
+            level,
+            source.name(name),
+            transform=ax.transAxes,
+            va="center",
+            color=look.colour,
+            size=LABEL_SIZE,
+        )
+
+
+def _several_dtypes(part: pd.DataFrame) -> bool:
+    return bool(part["dtype"].nunique() > 1)
+
+
+def _bar(ax: Axes, y: int, value: float, look: Look) -> None:
+    cut = value < SLOWEST_BAR
+    end, faster = max(value, ax.get_xlim()[0]) if cut else value, value >= 1
+    ax.barh(y, end - 1, left=1, height=0.66, color=look.fill, edgecolor=look.colour, lw=1.0, ls=look.line)
+    text = f"◂ {units.significant(value, 2)}" if cut else units.significant(value, 2)
+    ax.annotate(
+        text, (1 if cut else value, y), (3 if faster or cut else -3, 0), textcoords="offset points",
+        va="center", ha="left" if faster or cut else "right", size=6.5, color=INK[0],
+    )  # fmt: skip
+
+
+def _ratio(value: float) -> str:
+    """0.25 -> '1/4×', 4.0 -> '4×'."""
+    return f"{value:g}×" if value >= 1 else f"1/{1 / value:g}×"
+
+
+def _off_the_chart(ax: Axes, y: int, text: str, look: Look) -> None:
+    """The value in words at the right edge, for a point that the axis does not reach."""
+    at = ax.get_yaxis_transform()
+    ax.text(0.99, y, f"{text} ▸", transform=at, ha="right", va="center", color=look.colour, size=6.5)
+
+
+def _panels(
+    rows: pd.DataFrame,
+    narrow: bool,
+    without: tuple[str, ...] = (),
+    last: str = "dtype",
+    needs: Callable[[pd.DataFrame], bool] = lambda part: True,
+) -> tuple[list[Panel], str]:
+    """A panel for each combination of the axes that vary, less `without`, `last` changing fastest; and a word on
+    those left out."""
+    axes = sorted((axis for axis in fr.varying(rows) if axis not in without), key=lambda axis: axis == last)
+    panels = [Panel(words.title(values), part) for values, part in fr.groups(rows, axes) if needs(part)]
+    shown = thinned(panels, MOST_PANELS_NARROW if narrow else MOST_PANELS)
+    return shown, f" · {len(shown)} of {len(panels)} settings" if len(shown) < len(panels) else ""
+
+
+def _line_sheet(panels: list[Panel], rows: pd.DataFrame, title: str, note: str, narrow: bool) -> Sheet:
+    columns, right = 1 if narrow else 2, label_width(list(rows["impl"])) + 0.27
+    height = 2.9 if rows["impl"].nunique() > 6 else 2.3
+    width = NARROW if narrow else WIDE if len(panels) > 1 else ALONE
+    return sheet(panels, title, note, width=width, columns=columns, height=height, left=0.78, right=right)
+
+
+def _names_down(
+    source: Source, panels: list[Panel], rows: pd.DataFrame, title: str, note: str, narrow: bool
+) -> tuple[Sheet, list[str]]:
+    """A sheet with implementations from top to bottom; returns it and the names, by their y."""
+    names = source.palette.sorted(set(rows["impl"]))
+    constants = _constants(rows)
+    width = NARROW if narrow else WIDE if len(panels) > 1 else ALONE
+    page = sheet(
+        panels, title, f"{constants} · {note}" if constants else note, width=width,
+        columns=1 if narrow else _columns(panels), height=0.24 + 0.155 * len(names),
+        left=label_width(names) + 0.12, right=0.32,
+    )  # fmt: skip
+    for index, ax in enumerate(page.axes):
+        ax.set_ylim(len(names) - 0.4, -0.6)
+        ax.set_yticks([])
+        for y, name in enumerate(names if page.left(index) else []):
+            ax.annotate(
+                source.name(name), (0, y), (-5, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
+                ha="right", va="center", color=source.palette[name].colour,
+            )  # fmt: skip
+    return page, names
+
+
+def _columns(panels: list[Panel]) -> int:
+    """As many as T has values, if they fit side by side."""
+    points = pd.concat([panel.rows for panel in panels])["T"].nunique()
+    return points if 2 <= points <= 4 else min(3, len(panels))
+
+
+def _finish_lines(page: Sheet, index: int, x: str, y: str) -> None:
+    ax = page.axes[index]
+    ax.grid(True)
+    ax.set_xlabel(x if page.bottom(index) else "")
+    ax.set_ylabel("")
+    if page.left(index):
+        ax.set_ylabel(y, labelpad=6)
+    else:
+        ax.tick_params(labelleft=False)
+
+
+def _finish_names_down(page: Sheet, index: int, x: str) -> None:
+    ax = page.axes[index]
+    ax.grid(True, axis="x")
+    ax.spines["left"].set_visible(False)
+    if page.bottom(index):
+        ax.set_xlabel(x)
+
+
+def _constants(rows: pd.DataFrame) -> str:
+    values = fr.settings(rows)
+    said = words.place(values, always=("B", "H", "D_h", "T", "dtype", "mask", "device") if values else ())
+    return said
+
+
+def _largest(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows["T"] == rows["T"].max()] if rows["T"].notna().any() else rows

@@ -1,0 +1,310 @@
+"""What the numbers say, in sentences. Every word about an implementation is computed from the frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from . import frame as fr
+from . import units, words
+from .palette import COMPILED, base
+
+#: The axis along which winners are told, the first that varies.
+_ALONG = ("T", "H", "threads", "B", "D_h")
+_MOST_PLACES = 5
+
+#: A spread that no quiet machine shows, and the share of cells with it from which the page warns.
+WIDE_SPREAD, TOO_MANY = 0.25, 0.10
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Neighbouring points of one axis with a winner in common.
+
+    `winners` overlap with the fastest at every point; `also` names those that do so at some, with these points.
+    """
+
+    points: tuple[Any, ...]
+    winners: tuple[str, ...]
+    also: tuple[tuple[str, tuple[Any, ...]], ...]
+
+
+def findings(frame: pd.DataFrame, yardstick: str | None, skipped: pd.DataFrame) -> list[str]:
+    """Three to about eight sentences, the most useful one first; at least one, also for a run without numbers."""
+    wrongs = wrong(skipped)
+    usable = frame.dropna(subset=["median"])
+    if usable.empty:
+        counts = skipped["reason"].value_counts()
+        reasons = ", ".join(f"{count} {str(reason).replace('_', ' ')}" for reason, count in counts.items())
+        nothing = f"No cell of this run has a number: {reasons}." if reasons else "This run holds no cells."
+        return [nothing, *wrongs]
+    headline, *others = places(usable)
+    said = [headline, restless(usable), *others, lean(usable), gain(usable, yardstick), compiled(usable), *wrongs]
+    return [sentence for sentence in said if sentence]
+
+
+def places(frame: pd.DataFrame) -> list[str]:
+    """Who is fastest, for each setting; the headline's first: most points, then most heads, then the file's order."""
+    along = along_axis(frame)
+    axes = [axis for axis in fr.varying(frame) if axis != along]
+    parts = fr.groups(frame, axes)
+    parts.sort(key=lambda part: (-_points(part[1], along), -part[0].get("H", 0)))
+    said = [fastest_sentence(part, along, always=axes) for _, part in parts[:_MOST_PLACES]]
+    return [_first(said[0]), *(f"At {sentence}" for sentence in said[1:]), *_rest(len(parts))]
+
+
+def fastest_sentence(part: pd.DataFrame, along: str | None, always: list[str]) -> str:
+    """'B=1 H=8 fp32 causal, x is fastest from T = 256 on; below it, y.' for rows that differ only along one axis."""
+    values = fr.settings(part)
+    where = words.place({axis: val for axis, val in values.items() if axis != along}, always=always)
+    steps = stretches(part, along)
+    wrong_names = set(part.loc[part["wrong"], "impl"])
+    if along is None or _points(part, along) == 1:
+        here = f"{where} {words.value(along, steps[0].points[0])}" if along else where
+        return f"{here}, {_winners(steps[0], wrong_names, along)}{_runner_up(part, steps[0])}."
+    told = [_stretch(step, index, steps, wrong_names, along) for index, step in enumerate(steps)]
+    return f"{where}, {'; '.join(told)}."
+
+
+def stretches(part: pd.DataFrame, along: str | None) -> list[Stretch]:
+    """The axis cut into stretches with a common winner, from its far end down, each as long as it can be."""
+    if along is None:
+        names = tuple(fr.fastest(part)["impl"])
+        return [Stretch((None,), names, ())]
+    tied: dict[Any, list[str]] = {point: list(fr.fastest(rows)["impl"]) for point, rows in part.groupby(along)}
+    points = sorted(tied, reverse=True)
+    cut: list[list[Any]] = []
+    common: list[str] = []
+    for point in points:
+        still = [name for name in common if name in tied[point]]
+        if cut and still:
+            cut[-1].append(point)
+            common = still
+        else:
+            cut.append([point])
+            common = tied[point]
+    return [_describe(tuple(sorted(stretch)), tied) for stretch in cut]
+
+
+def lean(frame: pd.DataFrame) -> str:
+    """Who needs least memory at the largest case, and what the most wasteful one needs there."""
+    known = frame.dropna(subset=["peak_bytes"])
+    known = known.loc[known["peak_bytes"] > 0]
+    if known["impl"].nunique() < 2:
+        return ""
+    case = known.sort_values("peak_bytes").iloc[-1]["id"]
+    rows = known[known["id"] == case]
+    least, most = fr.leanest(rows), rows.sort_values("peak_bytes").iloc[-1]
+    names = words.listing(_shown(rows, name) for name in least["impl"])
+    where = words.place(fr.settings(rows), always=fr.varying(frame))
+    if len(least) == len(rows):
+        return f"At {where} all need the same memory, {units.memory(least['peak_bytes'].iloc[0])}."
+    verb = "needs" if len(least) == 1 else "need"
+    ratio = most["peak_bytes"] / least["peak_bytes"].min()
+    return (
+        f"{names} {verb} least memory at {where}: {units.memory(least['peak_bytes'].iloc[0])}; "
+        f"{_shown(rows, most['impl'])} needs {units.memory(most['peak_bytes'])}, "
+        f"{units.significant(ratio, 2)} times as much."
+    )
+
+
+def gain(frame: pd.DataFrame, yardstick: str | None) -> str:
+    """The largest speed-up over the yardstick, and where."""
+    others = frame[(frame["impl"] != yardstick) & frame["speedup"].notna()]
+    if others.empty:
+        return ""
+    best = fr.records(others.sort_values("speedup"))[-1]
+    where = words.place({axis: best[axis] for axis in fr.AXES}, always=fr.varying(frame))
+    name = _shown(frame, best["impl"])
+    much = units.times(best["speedup"])
+    if best["speedup"] <= 1:
+        return f"Nothing here is faster than {yardstick}; {name} comes closest, {much} at {where}."
+    return f"The most there is to gain over {yardstick}: {much}, with {name} at {where}."
+
+
+def restless(frame: pd.DataFrame) -> str:
+    """A warning when the machine was too busy for the ranking to mean much."""
+    wide = int((frame["spread"] > WIDE_SPREAD).sum())
+    if wide <= TOO_MANY * len(frame):
+        return ""
+    return (
+        f"Restless machine: in {wide} of {words.plural(len(frame), 'cell')} the spread exceeds {WIDE_SPREAD:.0%} of "
+        "the median. Measure again with nothing else running before you trust the ranking."
+    )
+
+
+def compiled(frame: pd.DataFrame) -> str:
+    """What compiling brings: the range of median over compiled median, over all cases, for each pair in the run."""
+    told = []
+    for name in dict.fromkeys(frame["impl"]):
+        if not name.endswith(COMPILED):
+            continue
+        ratio = (_medians(frame, base(name)) / _medians(frame, name)).dropna()
+        if len(ratio):
+            much = _span(ratio.min(), ratio.max())
+            told.append(f"{_shown(frame, name)} runs at {much} the speed of {_shown(frame, base(name))}")
+    return f"Compiling: {words.listing(told)}." if told else ""
+
+
+def wrong(skipped: pd.DataFrame) -> list[str]:
+    """A warning for every implementation that failed the gate."""
+    cells = skipped[skipped["reason"] == "wrong"].groupby("impl", sort=False).size()
+    return [
+        f"{name} {words.WRONG} gave a wrong answer in {words.plural(count, 'cell')}: "
+        "no numbers there, and doubt about all its others."
+        for name, count in cells.items()
+    ]
+
+
+def dtypes(frame: pd.DataFrame) -> str:
+    """How often one dtype beats another, in cases that differ in nothing else."""
+    kinds = list(dict.fromkeys(frame["dtype"].dropna()))
+    if len(kinds) < 2:
+        return ""
+    keys = ["impl", *(axis for axis in fr.AXES if axis != "dtype")]
+    wide = frame.pivot_table(index=keys, columns="dtype", values="median", dropna=False, observed=True)
+    first, *others = kinds
+    told = []
+    for other in others:
+        both = wide[[first, other]].dropna() if {first, other} <= set(wide.columns) else wide.iloc[:0]
+        if len(both):
+            won = int((both[other] < both[first]).sum())
+            a, b = words.value("dtype", other), words.value("dtype", first)
+            told.append(f"{a} is faster than {b} in {won} of {words.plural(len(both), 'pair')} of cells")
+    return f"{words.listing(told)}." if told else ""
+
+
+def front(rows: pd.DataFrame) -> list[str]:
+    """Names that nobody beats in both time and memory, fastest first."""
+    best, names = float("inf"), []
+    known = rows.dropna(subset=["median", "peak_bytes"]).sort_values(["median", "peak_bytes"])
+    for row in fr.records(known):
+        if row["peak_bytes"] < best:
+            best = row["peak_bytes"]
+            names.append(row["impl"])
+    return names
+
+
+def unbeaten(frame: pd.DataFrame) -> str:
+    """Who stands on the front of time and memory in the largest case."""
+    known = frame[frame["peak_bytes"] > 0]
+    case = known.sort_values("peak_bytes").iloc[-1]["id"]
+    rows = known[known["id"] == case]
+    names = [_shown(rows, name) for name in front(rows)]
+    where = words.place(fr.settings(rows), always=fr.varying(frame))
+    if len(names) == 1:
+        return f"At {where}, {names[0]} is both the fastest and the leanest."
+    return f"At {where}, nobody beats {words.listing(names)} in both time and memory."
+
+
+def growth(frame: pd.DataFrame, axis: str) -> str:
+    """How much the least and the most affected implementation change from one end of an axis to the other."""
+    low, high = frame[axis].min(), frame[axis].max()
+    if frame[axis].nunique() < 2:
+        return ""
+    keys = ["impl", *(key for key in fr.varying(frame) if key != axis)]
+    ends = [frame[frame[axis] == end].drop_duplicates(keys).set_index(keys)["median"] for end in (low, high)]
+    ratio = (ends[1] / ends[0]).dropna()
+    if ratio.empty:
+        return ""
+    typical = ratio.groupby(level="impl").median().sort_values()
+    a, b = words.value(axis, low, equals=" = "), words.value(axis, high, equals=" = ")
+    first, last = (_shown(frame, str(typical.index[end])) for end in (0, -1))
+    told = f"From {a} to {b}, {first} takes {units.significant(typical.iloc[0], 2)} times as long"
+    return f"{told}." if first == last else f"{told}, {last} {units.significant(typical.iloc[-1], 2)} times."
+
+
+def along_axis(frame: pd.DataFrame) -> str | None:
+    """The axis along which winners are told: T if it varies, else heads, else threads."""
+    axes = fr.varying(frame)
+    return next((axis for axis in _ALONG if axis in axes), None)
+
+
+def _shown(frame: pd.DataFrame, impl: str) -> str:
+    """The name, marked if it was wrong anywhere."""
+    return words.marked(impl, frame.loc[frame["wrong"], "impl"])
+
+
+def _medians(frame: pd.DataFrame, impl: str) -> pd.Series[float]:
+    """An implementation's medians by case id."""
+    return frame[frame["impl"] == impl].drop_duplicates("id").set_index("id")["median"]
+
+
+def _points(part: pd.DataFrame, along: str | None) -> int:
+    return int(part[along].nunique()) if along else 1
+
+
+def _first(sentence: str) -> str:
+    return f"On this machine, at {sentence}"
+
+
+def _rest(count: int) -> list[str]:
+    left = count - _MOST_PLACES
+    return [f"{words.plural(left, 'more setting')} in the tables below."] if left > 0 else []
+
+
+def _describe(points: tuple[Any, ...], tied: dict[Any, list[str]]) -> Stretch:
+    # The order of names is that of the largest point, where differences matter most.
+    common = [name for name in tied[points[-1]] if all(name in tied[point] for point in points)]
+    others: dict[str, list[Any]] = {}
+    for point in points:
+        for name in tied[point]:
+            if name not in common:
+                others.setdefault(name, []).append(point)
+    return Stretch(points, tuple(common), tuple((name, tuple(where)) for name, where in others.items()))
+
+
+def _stretch(step: Stretch, index: int, steps: list[Stretch], wrong_names: set[str], along: str) -> str:
+    first, last = words.number(step.points[0]), words.number(step.points[-1])
+    if len(steps) == 1:
+        return _winners(step, wrong_names, along, f"at every {along} from {first} to {last}")
+    if index == 0:
+        where = f"from {along} = {first} on" if len(step.points) > 1 else f"at {along} = {first}"
+        return _winners(step, wrong_names, along, where)
+    if index == len(steps) - 1 and index > 0:
+        where = "below it"
+    else:
+        where = f"at {along} = {first}" if len(step.points) == 1 else f"from {along} = {first} to {last}"
+    tie = " tie" if len(step.winners) > 1 else ""
+    return f"{where}, {_names(step, wrong_names)}{tie}{_also(step, wrong_names, along)}"
+
+
+def _winners(step: Stretch, wrong_names: set[str], along: str | None, where: str = "") -> str:
+    names, where = _names(step, wrong_names), f" {where}" if where else ""
+    verb = "is fastest" if len(step.winners) == 1 else "tie for fastest"
+    return f"{names} {verb}{where}{_also(step, wrong_names, along)}"
+
+
+def _names(step: Stretch, wrong_names: set[str]) -> str:
+    return words.listing(words.marked(name, wrong_names) for name in step.winners)
+
+
+def _also(step: Stretch, wrong_names: set[str], along: str | None) -> str:
+    """Those within the spread at some points only: '(tied with b at T = 64)'."""
+    if not step.also:
+        return ""
+    by_points: dict[tuple[Any, ...], list[str]] = {}
+    for name, points in step.also:
+        by_points.setdefault(points, []).append(words.marked(name, wrong_names))
+    told = [
+        f"{words.listing(names, most=2)} at {along} = {', '.join(map(words.number, points))}"
+        for points, names in by_points.items()
+    ]
+    return f" (tied with {words.listing(told)})"
+
+
+def _runner_up(part: pd.DataFrame, step: Stretch) -> str:
+    """', 1.8 times as fast as the next, b' where there is one winner and somebody to beat."""
+    rows = part.sort_values("median")
+    behind = rows[~rows["impl"].isin(step.winners)]
+    if len(step.winners) != 1 or behind.empty:
+        return ""
+    ratio = behind["median"].iloc[0] / rows["median"].iloc[0]
+    return f", {units.significant(ratio)} times as fast as the next, {_shown(part, behind['impl'].iloc[0])}"
+
+
+def _span(low: float, high: float) -> str:
+    a, b = units.significant(low, 2), units.significant(high, 2)
+    return f"{a}×" if a == b else f"{a} to {b}×"

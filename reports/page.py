@@ -1,0 +1,178 @@
+"""A run's report on disk: tidy tables, figures, and one page that holds everything and loads nothing."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from . import charts, findings, tables, units, words
+from . import frame as fr
+from .canvas import style
+from .palette import Palette, themed
+from .runs import Run
+
+DPI = 144
+PIXELS_PER_INCH = 120  # in the page: a figure of nine inches fills it
+
+#: Nothing about when or by what: the same run gives the same bytes, and the page names no outside address.
+_NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawn chart in the page: SVG for wide and for narrow screens, and the finding it shows."""
+
+    name: str
+    title: str
+    finding: str
+    wide: Markup
+    narrow: Markup
+    width: int  # CSS pixels that the wide one may fill
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that is known about a run, computed once and written in several forms."""
+
+    run: Run
+    frame: pd.DataFrame
+    skipped: pd.DataFrame
+    palette: Palette
+    findings: list[str]
+
+
+def report(run: Run) -> Report:
+    frame, skipped = fr.tidy(run), fr.skipped(run)
+    palette = Palette(run.shelf, [*frame["impl"], *skipped["impl"]])
+    return Report(run, frame, skipped, palette, findings.findings(frame, run.yardstick, skipped))
+
+
+def write(run: Run, folder: Path) -> Path:
+    """Writes tables, figures and page of one run into `folder`; returns the page's path.
+
+    Raises:
+        OSError: the folder can't be made or written to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    this = report(run)
+    this.frame.to_csv(folder / "rows.csv", index=False)
+    this.skipped.to_csv(folder / "skipped.csv", index=False)
+    summary = tables.summary(this.findings, this.frame, this.skipped, run.name)
+    (folder / "summary.md").write_text(summary, encoding="utf-8")
+    page = folder / "index.html"
+    page.write_text(html(this, list(_pictures(this, folder))), encoding="utf-8")
+    return page
+
+
+def html(this: Report, pictures: list[Picture]) -> str:
+    """The page. Whatever came from the run is escaped; only our own SVG and CSS are not."""
+    environment = Environment(
+        loader=PackageLoader("reports", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"plural": words.plural}
+    return environment.get_template("page.html.j2").render(
+        run=this.run,
+        findings=this.findings,
+        pictures=pictures,
+        cases=tables.case_tables(this.frame),
+        headings=tables.HEADINGS,
+        skipped=tables.skipped_groups(this.skipped),
+        palette=this.palette,
+        colours=list(themed().values()),
+        cells=len(this.frame),
+        machine=dict(_flat(this.run.machine)),
+        state=dict(_flat({**this.run.state, "commit": this.run.commit} if this.run.commit else this.run.state)),
+        wrong_mark=words.WRONG,
+        any_wrong=bool(this.run.wrong),
+    )
+
+
+def save(figure: Figure, path: Path) -> str:
+    """Writes `path`.png and `path`.svg; returns the SVG's text."""
+    figure.savefig(path.with_suffix(".png"), dpi=DPI)
+    text = svg(figure)
+    path.with_suffix(".svg").write_text(text, encoding="utf-8")
+    return text
+
+
+def svg(figure: Figure) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata=_NO_METADATA)
+    return buffer.getvalue()
+
+
+def inlined(text: str, prefix: str) -> Markup:
+    """An SVG file's text as an element of the page: themed by CSS variables, ids made unique by a prefix."""
+    body = text[text.index("<svg") :]
+    body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    variables = {light: name for light, (name, _, _) in themed().items()}
+
+    def theme(tag: re.Match[str]) -> str:
+        # Only inside tags: a name that looks like a colour or an id is text, where < and > are escaped.
+        inner = re.sub(r"#[0-9a-f]{6}\b", lambda m: f"var(--{variables[m[0]]})" if m[0] in variables else m[0], tag[0])
+        inner = re.sub(r'((?:\sid=|href=)"#?|url\(#)', rf"\g<1>{prefix}-", inner)
+        return re.sub(r'\sxmlns(:\w+)?="[^"]*"|\s(?<=<svg )(?:width|height)="[^"]*"', "", inner)
+
+    body = re.sub(r"<[^>]+>", theme, body)
+    body = re.sub(r'^<svg([^>]*?) (?:width|height)="[^"]*"([^>]*?) (?:width|height)="[^"]*"', r"<svg\1\2", body)
+    return Markup(re.sub(r"^<svg", '<svg aria-hidden="true" focusable="false"', body))
+
+
+def _pictures(this: Report, folder: Path) -> Iterator[Picture]:
+    source = charts.Source(this.frame, this.palette, this.run.yardstick)
+    with style():
+        for chart in charts.CHARTS:
+            wide = chart.draw(source, False)
+            if wide is None:
+                continue
+            text = save(wide, folder / chart.name)
+            narrow = chart.draw(source, True)
+            assert narrow is not None, f"{chart.name} is drawn wide but not narrow"
+            yield Picture(
+                name=chart.name,
+                title=chart.title,
+                finding=_finding(chart.name, this),
+                wide=inlined(text, chart.name),
+                narrow=inlined(svg(narrow), f"{chart.name}-narrow"),
+                width=round(wide.get_figwidth() * PIXELS_PER_INCH),
+            )
+
+
+def _finding(name: str, this: Report) -> str:
+    """What a chart shows, for its caption and for those who can't see it."""
+    usable = this.frame.dropna(subset=["median"])
+    sentences: dict[str, Callable[[], str]] = {
+        "latency": lambda: findings.growth(usable, "T") or findings.places(usable)[0],
+        "memory": lambda: findings.lean(usable) or "Peak memory of each implementation.",
+        "speedup": lambda: findings.gain(usable, this.run.yardstick),
+        "latency-against-memory": lambda: findings.unbeaten(usable),
+        "dtype": lambda: findings.dtypes(usable),
+        "heads": lambda: findings.growth(usable, "H"),
+        "threads": lambda: findings.growth(usable, "threads"),
+    }
+    return sentences[name]()
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Nested dictionaries as ('outer inner', text) pairs, in order."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key} ")
+        else:
+            yield f"{prefix}{key}", _text(value)
+
+
+def _text(value: Any) -> str:
+    if value is None or value == "":
+        return units.MISSING
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

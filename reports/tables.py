@@ -1,0 +1,129 @@
+"""Tables: the tidy frame as CSV, and for every case its implementations, best first, as text for people."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from . import frame as fr
+from . import units, words
+
+REASONS = ("wrong", "error", "timeout", "out_of_memory", "unsupported")
+HEADINGS = ("implementation", "median", "spread", "peak memory", "error", "of its bound", "over yardstick")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One implementation in one case, ready to be shown. `share`, 0 to 1, is its median over the slowest one's that
+    is still on the chart."""
+
+    impl: str
+    name: str
+    median: str
+    spread: str
+    peak: str
+    error: str
+    of_bound: str
+    speedup: str
+    share: float
+    best: bool
+
+    def cells(self) -> tuple[str, ...]:
+        return self.name, self.median, self.spread, self.peak, self.error, self.of_bound, self.speedup
+
+
+@dataclass(frozen=True)
+class CaseTable:
+    """One case: what it is, in words and as its id, and its lines, best first."""
+
+    id: str
+    title: str
+    lines: list[Line]
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Cells of one implementation without numbers, for one reason."""
+
+    impl: str
+    reason: str
+    detail: str
+    cases: list[str]
+
+
+def case_tables(frame: pd.DataFrame) -> list[CaseTable]:
+    """A table per case, in the order of its axes."""
+    said = fr.varying(frame)
+    tables = []
+    for _, rows in fr.groups(frame, said):
+        for case, part in rows.groupby("id", sort=False):
+            title = words.place(fr.settings(part), always=[*said, "B", "H", "D_h", "T"])
+            tables.append(CaseTable(str(case), title or str(case), _lines(part)))
+    return tables
+
+
+def skipped_groups(skipped: pd.DataFrame) -> list[Skipped]:
+    """Skipped cells with the same implementation, reason and detail told once; the worst reasons first."""
+    parts = skipped.fillna({"detail": ""}).groupby(["reason", "impl", "detail"], sort=False)
+    grouped = [
+        Skipped(str(impl), str(reason), str(detail), [str(case) for case in part["id"]])
+        for (reason, impl, detail), part in parts
+    ]
+    return sorted(grouped, key=lambda one: REASONS.index(one.reason) if one.reason in REASONS else len(REASONS))
+
+
+def summary(headline: Sequence[str], frame: pd.DataFrame, skipped: pd.DataFrame, title: str) -> str:
+    """The findings, every case's table and the skipped cells, as Markdown that can be pasted into an issue."""
+    parts = [f"# {_escape(title)}", "\n".join(f"- {_escape(sentence)}" for sentence in headline)]
+    for table in case_tables(frame):
+        cells = [[f"**{c}**" if line.best and i == 0 else c for i, c in enumerate(map(_escape, line.cells()))]
+                 for line in table.lines]  # fmt: skip
+        parts.append(f"## {_escape(table.title)}\n\n{markdown(HEADINGS, cells)}")
+    if len(skipped):
+        told = [[_escape(g.impl), g.reason, str(len(g.cases)), _escape(g.detail)] for g in skipped_groups(skipped)]
+        parts.append(f"## Skipped\n\n{markdown(('implementation', 'reason', 'cells', 'detail'), told)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A pipe table, first column to the left and the others to the right, padded so that it reads as plain text too."""
+    widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))]
+        return f"| {' | '.join(padded)} |"
+
+    rule = f"|{'|'.join('-' * (w + 2) if i == 0 else '-' * (w + 1) + ':' for i, w in enumerate(widths))}|"
+    return "\n".join([line(headings), rule, *map(line, rows)])
+
+
+def _lines(part: pd.DataFrame) -> list[Line]:
+    rows = part.sort_values("median", na_position="last")
+    slowest = fr.within(rows["median"].dropna())[-1:]
+    return [_line(row, slowest[0] if slowest else 0.0) for row in fr.records(rows)]
+
+
+def _line(row: dict[str, Any], slowest: float) -> Line:
+    median, error, bound = row["median"], row["error"], row["error_bound"]
+    return Line(
+        impl=row["impl"],
+        name=words.marked(row["impl"], [row["impl"]] if row["wrong"] else []),
+        median=units.seconds(median),
+        spread=units.percent(row["spread"]),
+        peak=units.memory(row["peak_bytes"]),
+        error=f"{error:.1e}" if error == error else units.MISSING,
+        of_bound=units.percent(error / bound) if bound > 0 else units.MISSING,
+        speedup=units.times(row["speedup"]),
+        share=min(1.0, median / slowest) if median == median and slowest > 0 else 0.0,
+        best=bool(row["tied"]),
+    )
+
+
+def _escape(text: str) -> str:
+    """Text as Markdown shows it: no markup, no new lines, no new columns."""
+    flat = " ".join(text.split())
+    return re.sub(r"([\\`*_|\[\]])", r"\\\1", flat).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

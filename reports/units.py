@@ -1,0 +1,46 @@
+"""Seconds and bytes become readable only here: everywhere else they are plain numbers."""
+
+from __future__ import annotations
+
+import math
+
+MISSING = "–"
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_BYTES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
+
+
+def seconds(value: float, digits: int = 3) -> str:
+    """0.00123 -> '1.23 ms'."""
+    return _scaled(value, _SECONDS, digits)
+
+
+def memory(value: float, digits: int = 3) -> str:
+    """2_621_440 bytes -> '2.50 MiB'."""
+    return _scaled(value, _BYTES, digits)
+
+
+def times(value: float) -> str:
+    """A ratio with enough digits to be read: 0.052 -> '0.052×', 12.3 -> '12.3×'."""
+    return f"{significant(value)}×" if math.isfinite(value) else MISSING
+
+
+def percent(value: float) -> str:
+    """0.0312 -> '3.1 %'."""
+    return f"{value * 100:.{0 if value >= 1 else 1}f} %" if math.isfinite(value) else MISSING
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Fixed notation with `digits` significant digits, and never fewer than the whole part: 1234.5 -> '1234'."""
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.{digits - 1}e}")  # 0.9996 has as many decimals as 1.00
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
+    return f"{value:.{decimals}f}"
+
+
+def _scaled(value: float, units: tuple[tuple[float, str], ...], digits: int) -> str:
+    if not math.isfinite(value):
+        return MISSING
+    size, unit = next(((s, u) for s, u in units if abs(value) >= s * 0.9995), units[-1])
+    # Whole bytes are counted, not measured: "512 B", never "512.00 B".
+    return f"{value / size:.0f} {unit}" if unit == "B" else f"{significant(value / size, digits)} {unit}"

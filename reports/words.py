@@ -1,0 +1,80 @@
+"""How axes, cases and lists are said in titles and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+SHORT_DTYPE = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
+WRONG = "✗"
+
+#: The order in which a person names a place, and what goes without saying.
+_SPOKEN = ("B", "H", "H_kv", "D_h", "D_v", "d_model", "T", "T_kv", "dtype", "mask", "source", "device", "mode", "scope",
+           "dropout", "out_dropout", "qkv_bias", "out_bias", "threads")  # fmt: skip
+_UNSAID = {"source": "self", "mode": "forward", "scope": "layer", "dropout": 0, "out_dropout": 0, "qkv_bias": False,
+           "out_bias": False, "device": "cpu"}  # fmt: skip
+_USUALLY = {"T_kv": "T", "H_kv": "H", "D_v": "D_h"}
+
+
+def value(axis: str, val: Any, *, equals: str = "=") -> str:
+    """One axis at one value: 'H=8', 'bf16', 'causal', 'no mask', 'qkv_bias'."""
+    if axis == "dtype":
+        return SHORT_DTYPE.get(str(val), str(val))
+    if axis == "mask":
+        return "no mask" if val == "none" else str(val)
+    if isinstance(val, str):
+        return val if axis in _UNSAID else f"{axis}{equals}{val}"
+    if axis in ("qkv_bias", "out_bias"):
+        return axis if val else f"no {axis}"
+    return f"{axis}{equals}{number(val)}"
+
+
+def number(val: Any) -> str:
+    """8.0 -> '8', 0.1 -> '0.1'."""
+    return f"{val:g}" if isinstance(val, float) or hasattr(val, "dtype") else str(val)
+
+
+def place(values: Mapping[str, Any], *, always: Iterable[str] = ()) -> str:
+    """Where something holds: 'B=1 H=8 D_h=64 fp32 causal'. Defaults go unsaid, unless named in `always`."""
+    always = set(always)
+    said = [axis for axis in _SPOKEN if axis in values and _worth_saying(axis, values, axis in always)]
+    return " ".join(value(axis, values[axis]) for axis in said)
+
+
+def title(values: Mapping[str, Any]) -> str:
+    """A panel's title: 'H = 8 · bf16'."""
+    return " · ".join(value(axis, values[axis], equals=" = ") for axis in values)
+
+
+def listing(names: Iterable[str], most: int = 4) -> str:
+    """'a', 'a and b', 'a, b and c', and with more than `most`: 'a, b, c and 4 others'."""
+    names = list(names)
+    if len(names) > most + 1:
+        names = [*names[:most], f"{len(names) - most} others"]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
+
+
+def marked(name: str, wrong: Iterable[str]) -> str:
+    """The name, with a mark when it gave a wrong answer anywhere in the run."""
+    return f"{name} {WRONG}" if name in set(wrong) else name
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _worth_saying(axis: str, values: Mapping[str, Any], always: bool) -> bool:
+    val = values[axis]
+    if pd.isna(val):
+        return False
+    if always:
+        return True
+    if axis == "d_model":
+        return "H" not in values or "D_h" not in values or val != values["H"] * values["D_h"]
+    if axis in _USUALLY and _USUALLY[axis] in values:
+        return bool(val != values[_USUALLY[axis]])
+    if axis in ("threads",):
+        return False
+    return axis not in _UNSAID or bool(val != _UNSAID[axis])

@@ -1,0 +1,45 @@
+"""Fixtures for the tests of reports: a small stored run whose numbers can be checked by hand, and a results folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic_runs as synthetic
+
+from reports import frame, runs
+from reports.runs import Run
+
+TINY = Path(__file__).parent / "data" / "tiny.json"
+
+
+@pytest.fixture
+def tiny_data() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(TINY.read_text(encoding="utf-8"))
+    return data
+
+
+@pytest.fixture
+def tiny() -> Run:
+    return runs.read(TINY)
+
+
+@pytest.fixture
+def tidy_tiny(tiny: Run) -> Any:
+    return frame.tidy(tiny)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def as_run(tmp_path: Path) -> Callable[[dict[str, Any]], Run]:
+    """Saves a document and reads it back."""
+    return lambda data: runs.read(synthetic.save(data, tmp_path / "made-up", "0001_x"))

@@ -1,0 +1,119 @@
+"""Run files made up from formulas: the same every time, and no torch."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+SHELF = (
+    "loop", "parameter", "linear", "mask_after_softmax", "wrapper", "fused", "packed", "einsum", "sdpa",
+    "fused+compile", "sdpa+compile",
+)  # fmt: skip
+SINGLE_HEAD = {"parameter", "linear"}
+#: (seconds per call, seconds per unit of work, share of the score matrix that is kept, copies of the output)
+COSTS = {
+    "loop": (3e-4, 4e-8, 0.02, 3), "parameter": (4e-5, 2.2e-11, 2, 1), "linear": (4.4e-5, 2.2e-11, 2, 1),
+    "mask_after_softmax": (9e-5, 3.9e-11, 4, 1), "wrapper": (8e-5, 2.0e-11, 0.5, 2),
+    "fused": (6e-5, 2.3e-11, 2, 1), "packed": (5e-5, 2.25e-11, 2, 1.5), "einsum": (7e-5, 2.6e-11, 2, 2),
+    "sdpa": (5.2e-5, 0.7e-11, 0, 1.7), "fused+compile": (5.6e-5, 1.0e-11, 0, 1.5),
+    "sdpa+compile": (4.9e-5, 0.7e-11, 0, 1.5),
+}  # fmt: skip
+MACHINE = {
+    "cpu": "AMD EPYC 9B14", "gpu": None, "cores": 2, "threads": 2, "memory_gib": 23, "torch": "2.13.0+cpu",
+    "driver": None, "allocator": "",
+}  # fmt: skip
+
+
+def case_id(case: dict[str, Any]) -> str:
+    parts = [f"B{case['B']}-T{case['T']}-H{case['H']}-D_h{case['D_h']}-{case['dtype']}-{case['device']}"]
+    return "".join([*parts, *(f"-mask={case['mask']}" for _ in [0] if case["mask"] != "causal")])
+
+
+def case(**axes: Any) -> dict[str, Any]:
+    """All fields of a case, with the defaults of the suite."""
+    full = {
+        "B": 1, "T": 64, "H": 8, "D_h": 64, "dtype": "float32", "device": "cpu", "mask": "causal", "source": "self",
+        "dropout": 0.0, "out_dropout": 0.0, "qkv_bias": False, "out_bias": False, "threads": 2, "mode": "forward",
+        "scope": "layer", **axes,
+    }  # fmt: skip
+    derived = {"T_kv": full["T"], "H_kv": full["H"], "D_v": full["D_h"], "d_model": full["H"] * full["D_h"]}
+    return {**derived, **full}
+
+
+def row(impl: str, at: dict[str, Any], samples: Sequence[float], **extra: Any) -> dict[str, Any]:
+    """One benchmark as pytest-benchmark writes it; quartiles as numpy's linear ones."""
+    data = sorted(samples)
+    stats = {
+        "min": data[0], "max": data[-1], "mean": sum(data) / len(data), "stddev": 0.0, "rounds": len(data),
+        "median": _quantile(data, 0.5), "iqr": _quantile(data, 0.75) - _quantile(data, 0.25),
+        "q1": _quantile(data, 0.25), "q3": _quantile(data, 0.75), "iterations": 1, "data": list(samples),
+    }  # fmt: skip
+    info = {"impl": impl, "id": case_id(at), **at, "error": 3e-7, "error_bound": 6e-7, "peak_bytes": 2**20,
+            "flops": 10**9, "bytes": 10**6, "clock": "wall", **extra}  # fmt: skip
+    name = f"test_forward[{case_id(at)}-{impl}]"
+    return {"group": case_id(at), "name": name, "fullname": f"bench/test_layers.py::{name}",
+            "params": {"impl": impl, "case": case_id(at)}, "stats": stats, "extra_info": info}  # fmt: skip
+
+
+def document(rows: list[dict[str, Any]], **top: Any) -> dict[str, Any]:
+    """A whole run file."""
+    return {
+        "machine_info": MACHINE, "commit_info": {"id": "0123abc", "dirty": False}, "benchmarks": rows,
+        "datetime": "2026-11-20T10:00:00+00:00", "version": "5.3.1", "schema": 1, "sweep": "quick",
+        "command": "pytest bench/ --benchmark-save=x", "state": {"load": [0.1, 0.2, 0.3], "environment": {"LANG": "C"}},
+        "shelf": list(SHELF), "yardstick": "fused", "complete": True, "skipped": [], **top,
+    }  # fmt: skip
+
+
+def sweep(
+    impls: Iterable[str] = SHELF, T: Sequence[int] = (64, 256, 1024), H: Sequence[int] = (1, 8),
+    dtype: Sequence[str] = ("float32", "bfloat16"), costs: dict[str, Any] | None = None, **axes: Sequence[Any],
+) -> dict[str, Any]:  # fmt: skip
+    """A run over a grid: latency and memory from COSTS, noise from a hash; cells out of reach are skipped."""
+    rows, skipped = [], []
+    grid = {"T": T, "H": H, "dtype": dtype, **axes}
+    for values in itertools.product(*grid.values()):
+        at = case(**dict(zip(grid, values, strict=True)))
+        for impl in impls:
+            if reason := _unable(impl, at):
+                skipped.append({"impl": impl, "id": case_id(at), "reason": "unsupported", "detail": reason})
+            else:
+                rows.append(_made_up(impl, at, (costs or COSTS)[impl]))
+    return document(rows, skipped=skipped)
+
+
+def save(data: dict[str, Any], folder: Path, name: str) -> Path:
+    """Writes `folder/Machine/NAME.json`."""
+    path = folder / "Linux-CPython-3.11-64bit" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def _unable(impl: str, at: dict[str, Any]) -> str:
+    if impl in SINGLE_HEAD and at["H"] > 1:
+        return f"{impl} has one head, H = {at['H']} was asked for"
+    return "loop stops at T = 64" if impl == "loop" and at["T"] > 64 else ""
+
+
+def _made_up(impl: str, at: dict[str, Any], cost: tuple[float, float, float, float]) -> dict[str, Any]:
+    fixed, each, scores, outputs = cost
+    size = 4 if at["dtype"] == "float32" else 2
+    work = at["H"] * at["T"] ** 2 * at["D_h"] * 2 / at["threads"] ** 0.7
+    base = fixed + each * work * (1 if size == 4 else 0.8) + 6e-10 * at["T"] * at["d_model"]
+    seed = zlib.crc32(f"{impl}{case_id(at)}".encode())
+    noise = [(1 + 0.04 * math.sin(seed + 1.7 * i)) for i in range(15)]
+    peak = int(size * (scores * at["H"] * at["T"] ** 2 + outputs * at["T"] * at["d_model"]))
+    eps = 3e-7 if size == 4 else 4e-3
+    return row(impl, at, [base * n for n in noise], peak_bytes=peak, error=eps, error_bound=2.2 * eps)
+
+
+def _quantile(data: list[float], q: float) -> float:
+    at = q * (len(data) - 1)
+    low = int(at)
+    return data[low] + (data[min(low + 1, len(data) - 1)] - data[low]) * (at - low)

@@ -1,0 +1,251 @@
+"""`python -m reports`: which runs it takes, where it writes, and what it says to mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic_runs as synthetic
+
+from reports import runs
+from reports.__main__ import main
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def small() -> dict[str, Any]:
+    return synthetic.sweep(impls=("fused", "sdpa"), T=(64,), H=(8,), dtype=("float32",))
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """From a folder of the user's own: a test that forgets --out must not write into the checkout."""
+    monkeypatch.chdir(tmp_path)
+    yield
+
+
+@pytest.fixture
+def no_drawing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[runs.Run, Path]]:
+    """Which runs would be written where."""
+    from reports import page
+
+    written: list[tuple[runs.Run, Path]] = []
+    monkeypatch.setattr(page, "write", lambda run, folder: written.append((run, folder)) or folder / "index.html")
+    return written
+
+
+def complaint(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr."""
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    return captured.err
+
+
+def aged(path: Path, seconds: int) -> Path:
+    os.utime(path, (seconds, seconds))
+    return path
+
+
+def test_no_run_yet_says_how_to_make_one(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--results", str(results)]) == 2
+    assert "pytest bench/ --benchmark-save=NAME" in complaint(capsys)
+
+
+def test_no_results_folder_says_so_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--results", str(tmp_path / "nowhere")]) == 2
+    assert "pytest bench/ --benchmark-save=NAME" in complaint(capsys)
+
+
+def test_unknown_run_lists_the_known_and_suggests_the_nearest(
+    results: Path, small: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    synthetic.save(small, results, "0001_before")
+    synthetic.save(small, results, "0002_after")
+    assert main(["--results", str(results), "befor2"]) == 2
+    line = complaint(capsys)
+    assert "befor2" in line and "0002_after, 0001_before" in line and "did you mean '0001_before'?" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"schema": 1, "benchmarks": [{"group": "B1', "truncated"),
+        ('{"schema": 1, "benchmarks": [', "truncated"),
+        ("", "truncated"),
+        ("<html>no</html>", "not JSON"),
+        ("[1, 2]", "not a run file"),
+        ('{"schema": 1}', "not a run file"),
+        ('{"schema": 99, "benchmarks": []}', "unknown schema 99 (this suite reads 1)"),
+        ('{"benchmarks": []}', "unknown schema None"),
+        ('{"schema": 1, "benchmarks": [{"name": "a", "stats": {}, "extra_info": {}}]}', "'a' has no implementation"),
+        ('{"schema": 1, "benchmarks": [7]}', "7 has no implementation"),
+        ('{"schema": 1, "benchmarks": [], "skipped": [{"impl": "a"}]}', "a skipped cell without"),
+        ('{"schema": 1, "benchmarks": [], "machine_info": 3}', "machine_info"),
+    ],
+)
+def test_a_file_that_is_no_run_is_named(
+    text: str, expected: str, results: Path, small: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = synthetic.save(small, results, "0001_bad")
+    path.write_text(text)
+    for arguments in ([], ["0001_bad"], [str(path)]):
+        assert main(["--results", str(results), *arguments]) == 2
+        line = complaint(capsys)
+        assert "0001_bad.json" in line and expected in line
+
+
+def test_a_run_cut_anywhere_is_called_truncated(
+    results: Path, small: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = json.dumps(small, indent=4)
+    path = synthetic.save(small, results, "0001_bad")
+    for share in range(1, 20):
+        path.write_text(whole[: len(whole) * share // 20])
+        assert main(["--results", str(results)]) == 2
+        assert "truncated" in complaint(capsys)
+
+
+def test_binary_noise_is_not_json(results: Path, small: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    synthetic.save(small, results, "0001_bad").write_bytes(b"\xff\xfe\x00\x01")
+    assert main(["--results", str(results)]) == 2
+    assert "not JSON" in complaint(capsys)
+
+
+def test_the_newest_run_is_taken(results: Path, small: dict[str, Any], no_drawing: Any) -> None:
+    aged(synthetic.save(small, results, "0002_new"), 100)
+    aged(synthetic.save(small, results, "0001_old"), 200)  # copied later: numbers count, not the copying
+    assert main(["--results", str(results)]) == 0
+    assert [run.name for run, _ in no_drawing] == ["0002_new"]
+
+
+def test_among_machines_the_one_that_ran_last_is_taken(results: Path, small: dict[str, Any], no_drawing: Any) -> None:
+    for machine, name, when in (("one", "0007_x", 100), ("two", "0001_y", 200)):
+        path = results / machine / f"{name}.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps(small))
+        aged(path, when)
+    main(["--results", str(results)])
+    assert [run.name for run, _ in no_drawing] == ["0001_y"]
+
+
+def test_a_newest_run_that_cannot_be_read_gives_way_to_an_older_one(
+    results: Path, small: dict[str, Any], no_drawing: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    synthetic.save(small, results, "0001_good")
+    synthetic.save(small, results, "0002_cut").write_text('{"schema": 1, ')
+    assert main(["--results", str(results)]) == 0
+    assert [run.name for run, _ in no_drawing] == ["0001_good"]
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "warning" in err and "0002_cut.json" in err
+
+
+@pytest.mark.parametrize("name", ["x", "0002", "0002_x", "0002_x.json", "Linux-CPython-3.11-64bit/0002_x", "0002_"])
+def test_a_run_can_be_named_in_several_ways(name: str, results: Path, small: dict[str, Any], no_drawing: Any) -> None:
+    for stem in ("0001_x", "0002_x", "0003_y"):
+        synthetic.save(small, results, stem)
+    assert main(["--results", str(results), name]) == 0
+    assert [run.name for run, _ in no_drawing] == ["0002_x"]
+
+
+def test_a_run_can_be_a_path(results: Path, small: dict[str, Any], no_drawing: Any) -> None:
+    path = synthetic.save(small, results, "0001_x")
+    assert main([str(path)]) == 0
+    assert [run.path for run, _ in no_drawing] == [path]
+
+
+def test_several_runs_get_a_page_each_and_bad_ones_a_warning(
+    results: Path, small: dict[str, Any], no_drawing: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for stem in ("0001_x", "0002_y", "0003_z"):
+        synthetic.save(small, results, stem)
+    synthetic.save(small, results, "0002_y").write_text("oh")
+    assert main(["--results", str(results), "x", "y", "z"]) == 0
+    captured = capsys.readouterr()
+    assert [run.name for run, _ in no_drawing] == ["0001_x", "0003_z"]
+    assert captured.out.count("\n") == 2
+    assert "0002_y.json" in captured.err and captured.err.count("\n") == 1
+
+
+def test_runs_of_one_name_from_two_machines_do_not_overwrite_each_other(
+    results: Path, small: dict[str, Any], no_drawing: Any
+) -> None:
+    for machine in ("one", "two"):
+        (results / machine).mkdir()
+        (results / machine / "0001_x.json").write_text(json.dumps(small))
+    main(["--results", str(results), "one/x", "two/x"])
+    assert sorted(folder.name for _, folder in no_drawing) == ["0001_x-one", "0001_x-two"]
+
+
+def test_a_glob_means_all_that_match(results: Path, small: dict[str, Any], no_drawing: Any) -> None:
+    for stem in ("0001_x", "0002_y", "0003_x"):
+        synthetic.save(small, results, stem)
+    assert main(["--results", str(results), "*_x"]) == 0
+    assert [run.name for run, _ in no_drawing] == ["0001_x", "0003_x"]
+
+
+def test_own_results_folder_comes_first_and_its_report_stays_there(
+    results: Path, small: dict[str, Any], no_drawing: Any, tmp_path: Path
+) -> None:
+    synthetic.save(small, results, "0001_mine")  # results is tmp_path / "results", and the test runs in tmp_path
+    assert main([]) == 0
+    [(run, folder)] = no_drawing
+    assert (run.name, folder) == ("0001_mine", tmp_path / "reports" / "out" / "0001_mine")
+
+
+def test_an_empty_own_results_folder_gives_way_to_the_checkouts(results: Path) -> None:
+    assert runs.default_results() == CHECKOUT / "results"
+
+
+@pytest.mark.parametrize("where", ["published/big", "published"])
+def test_published_baselines_are_no_newest_run_but_can_be_named(
+    where: str, results: Path, small: dict[str, Any], no_drawing: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = results / where / "0001_big.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(small))
+    assert main(["--results", str(results)]) == 2
+    capsys.readouterr()
+    assert main(["--results", str(results), "big"]) == 0
+    assert [run.path for run, _ in no_drawing] == [path]
+
+
+def test_an_out_folder_below_a_file_is_one_line(
+    results: Path, small: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    synthetic.save(small, results, "0001_x")
+    (tmp_path / "file").write_text("")
+    assert main(["--results", str(results), "--out", str(tmp_path / "file" / "out")]) == 2
+    assert "can't write to" in complaint(capsys)
+
+
+def test_an_unknown_option_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["--nonsense"])
+    assert exit_.value.code == 2
+    assert "--nonsense" in complaint(capsys)
+
+
+def test_from_the_shell_without_traceback_and_without_torch(
+    results: Path, small: dict[str, Any], tmp_path: Path
+) -> None:
+    """The whole thing once, as a user starts it, where torch, impls and bench can't be imported."""
+    synthetic.save(small, results, "0001_x")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nfor name in ('torch', 'impls', 'bench'):\n    sys.modules[name] = None\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{CHECKOUT}"}
+    command = [sys.executable, "-W", "error", "-m", "reports", "--results", str(results)]
+    good = subprocess.run([*command, "--out", "here"], capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert (good.returncode, good.stderr) == (0, "")
+    page = tmp_path / "here" / "0001_x" / "index.html"
+    assert good.stdout.splitlines() == [os.path.join("here", "0001_x", "index.html")] and page.is_file()
+    bad = subprocess.run([*command, "nope"], capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert (bad.returncode, bad.stdout, bad.stderr.count("\n")) == (2, "", 1)

@@ -1,0 +1,136 @@
+"""The sentences of a page, against the stored run's numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+import synthetic_runs as synthetic
+
+from reports import findings, frame
+from reports.runs import Run
+
+
+def said(run: Run) -> list[str]:
+    return findings.findings(frame.tidy(run), run.yardstick, frame.skipped(run))
+
+
+def quartiles(data: dict[str, Any], impl: str, T: int, **stats: float) -> None:
+    for row in data["benchmarks"]:
+        if (row["extra_info"]["impl"], row["extra_info"]["T"]) == (impl, T):
+            row["stats"].update(stats)
+
+
+def test_headline_names_the_fastest_and_where_it_changes(tiny: Run) -> None:
+    assert said(tiny)[0] == (
+        "On this machine, at B=1 H=8 D_h=64 fp32 causal, sdpa is fastest from T = 256 on; below it, packed ✗."
+    )
+
+
+def test_a_tie_at_one_point_is_named(tiny_data: dict[str, Any], as_run: Any) -> None:
+    quartiles(tiny_data, "sdpa", 64, q1=104e-6)
+    assert said(as_run(tiny_data))[0].endswith(
+        "sdpa is fastest at every T from 64 to 1024 (tied with packed ✗ at T = 64)."
+    )
+
+
+def test_two_that_tie_everywhere_are_both_named(tiny_data: dict[str, Any], as_run: Any) -> None:
+    for T in (64, 256, 1024):
+        quartiles(tiny_data, "fused", T, q1=50e-6)
+        quartiles(tiny_data, "sdpa", T, q1=50e-6)
+    tiny_data["benchmarks"] = [row for row in tiny_data["benchmarks"] if row["extra_info"]["impl"] != "packed"]
+    assert said(as_run(tiny_data))[0].endswith("sdpa and fused tie for fastest at every T from 64 to 1024.")
+
+
+def test_three_stretches_are_told_from_the_far_end(tiny_data: dict[str, Any], as_run: Any) -> None:
+    quartiles(tiny_data, "fused", 256, median=100e-6, q1=99e-6, q3=101e-6)
+    assert said(as_run(tiny_data))[0].endswith("sdpa is fastest at T = 1024; at T = 256, fused; below it, packed ✗.")
+
+
+def test_with_one_size_the_lead_over_the_next_is_told(tiny_data: dict[str, Any], as_run: Any) -> None:
+    tiny_data["benchmarks"] = [row for row in tiny_data["benchmarks"] if row["extra_info"]["T"] == 1024]
+    assert said(as_run(tiny_data))[0] == (
+        "On this machine, at B=1 H=8 D_h=64 T=1024 fp32 causal, sdpa is fastest, 4.00 times as fast as the next, fused."
+    )
+
+
+def test_leanest_and_largest_gain(tiny: Run) -> None:
+    text = said(tiny)
+    where = "B=1 H=8 D_h=64 T=1024 fp32 causal"
+    assert f"sdpa needs least memory at {where}: 2.50 MiB; fused needs 72.0 MiB, 29 times as much." in text
+    assert f"The most there is to gain over fused: 4.00×, with sdpa at {where}." in text
+
+
+def test_wrong_answers_are_warned_of(tiny: Run) -> None:
+    assert any(text.startswith("packed ✗ gave a wrong answer in 1 cell:") for text in said(tiny))
+
+
+def test_each_setting_gets_its_sentence_the_one_with_most_heads_first(as_run: Any) -> None:
+    text = said(as_run(synthetic.sweep()))
+    places = [sentence for sentence in text if "causal" in sentence and "fastest" in sentence]
+    assert len(places) == 4
+    assert places[0].startswith("On this machine, at B=1 H=8 D_h=64 fp32 causal,")
+    assert places[1].startswith("At B=1 H=8 D_h=64 bf16 causal,")
+
+
+def test_heads_are_the_axis_when_only_they_vary(as_run: Any) -> None:
+    text = said(as_run(synthetic.sweep(impls=("fused", "sdpa"), T=(512,), H=(1, 2, 4), dtype=("float32",))))
+    assert "at B=1 D_h=64 T=512 fp32 causal, sdpa is fastest at every H from 1 to 4" in text[0]
+
+
+def test_what_compiling_brings(as_run: Any) -> None:
+    at = synthetic.case()
+    rows = [synthetic.row("mine", at, [3e-3]), synthetic.row("mine+compile", at, [2e-3])]
+    assert "Compiling: mine+compile runs at 1.5× the speed of mine." in said(as_run(synthetic.document(rows)))
+
+
+def test_a_restless_machine_is_warned_of(tiny_data: dict[str, Any], tiny: Run, as_run: Any) -> None:
+    assert not [text for text in said(tiny) if text.startswith("Restless")]
+    quartiles(tiny_data, "fused", 1024, q3=9e-3)
+    [text] = [text for text in said(as_run(tiny_data)) if text.startswith("Restless")]
+    assert text.startswith("Restless machine: in 1 of 8 cells the spread exceeds 25% of the median.")
+
+
+def test_a_tie_in_the_lower_stretch_is_called_one(tiny_data: dict[str, Any], as_run: Any) -> None:
+    quartiles(tiny_data, "fused", 64, q1=104e-6)
+    assert said(as_run(tiny_data))[0].endswith("from T = 256 on; below it, packed ✗ and fused tie.")
+
+
+def test_only_skips_say_so_and_nothing_else(as_run: Any) -> None:
+    skipped = [{"impl": "a", "id": "B1", "reason": "out_of_memory", "detail": "too big"}]
+    run = as_run(synthetic.document([], skipped=skipped))
+    assert said(run) == ["No cell of this run has a number: 1 out of memory."]
+
+
+def test_nobody_faster_than_the_yardstick_is_said(as_run: Any) -> None:
+    at = synthetic.case()
+    rows = [synthetic.row("fused", at, [1e-3]), synthetic.row("slow", at, [2e-3])]
+    text = said(as_run(synthetic.document(rows)))
+    assert any(s.startswith("Nothing here is faster than fused; slow comes closest, 0.500×") for s in text)
+
+
+def test_front_holds_those_nobody_beats_in_both() -> None:
+    rows = pd.DataFrame({"impl": ["a", "b", "c"], "median": [1.0, 2.0, 3.0], "peak_bytes": [10.0, 20.0, 5.0]})
+    assert findings.front(rows) == ["a", "c"]
+
+
+def test_dtypes_are_compared_cell_by_cell(as_run: Any) -> None:
+    rows = [
+        synthetic.row("a", synthetic.case(T=T, dtype=dtype), [seconds])
+        for T, dtype, seconds in [(64, "float32", 2.0), (64, "bfloat16", 1.0), (128, "float32", 1.0),
+                                  (128, "bfloat16", 2.0), (256, "float32", 1.0)]
+    ]  # fmt: skip
+    tidy = frame.tidy(as_run(synthetic.document(rows)))
+    assert findings.dtypes(tidy) == "bf16 is faster than fp32 in 1 of 2 pairs of cells."
+
+
+@pytest.mark.parametrize("axis", ["T", "H"])
+def test_growth_compares_the_two_ends(axis: str, as_run: Any) -> None:
+    ends = {"T": (64, 128), "H": (1, 2)}[axis]
+    rows = [synthetic.row(n, synthetic.case(**{axis: v}), [s])
+            for n, s0 in (("a", 2.0), ("b", 3.0)) for v, s in zip(ends, (1.0, s0), strict=True)]  # fmt: skip
+    tidy = frame.tidy(as_run(synthetic.document(rows)))
+    assert findings.growth(tidy, axis) == (
+        f"From {axis} = {ends[0]} to {axis} = {ends[1]}, a takes 2.0 times as long, b 3.0 times."
+    )

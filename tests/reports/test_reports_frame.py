@@ -1,0 +1,106 @@
+"""The tidy frame of a stored run, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+import synthetic_runs as synthetic
+
+from reports import frame, runs
+
+CASES = {T: f"B1-T{T}-H8-D_h64-float32-cpu" for T in (64, 256, 1024)}
+
+
+def cell(tidy: pd.DataFrame, impl: str, T: int) -> pd.Series[Any]:
+    return tidy[(tidy["impl"] == impl) & (tidy["T"] == T)].iloc[0]
+
+
+def test_one_row_per_benchmark_with_its_case_and_seconds(tidy_tiny: pd.DataFrame) -> None:
+    assert len(tidy_tiny) == 8
+    sdpa = cell(tidy_tiny, "sdpa", 256)
+    assert (sdpa["id"], sdpa["H"], sdpa["dtype"]) == (CASES[256], 8, "float32")
+    assert (sdpa["median"], sdpa["q1"], sdpa["q3"]) == (200e-6, 190e-6, 210e-6)
+    assert sdpa["peak_bytes"] == 2**20
+
+
+def test_speedup_is_the_yardsticks_median_in_the_same_case_over_the_own(tidy_tiny: pd.DataFrame) -> None:
+    assert cell(tidy_tiny, "packed", 64)["speedup"] == pytest.approx(150 / 100)
+    assert cell(tidy_tiny, "sdpa", 64)["speedup"] == pytest.approx(150 / 120)
+    assert cell(tidy_tiny, "packed", 256)["speedup"] == pytest.approx(400 / 380)
+    assert cell(tidy_tiny, "sdpa", 1024)["speedup"] == pytest.approx(4.0)
+    assert cell(tidy_tiny, "fused", 1024)["speedup"] == 1.0
+
+
+def test_spread_is_the_interquartile_range_over_the_median(tidy_tiny: pd.DataFrame) -> None:
+    assert cell(tidy_tiny, "packed", 64)["spread"] == pytest.approx(0.10)
+    assert cell(tidy_tiny, "sdpa", 1024)["spread"] == pytest.approx(40 / 900)
+
+
+def test_without_a_yardstick_in_the_case_there_is_no_speedup(tiny_data: dict[str, Any], as_run: Any) -> None:
+    tiny_data["benchmarks"] = [row for row in tiny_data["benchmarks"] if row["extra_info"]["impl"] != "fused"]
+    assert frame.tidy(as_run(tiny_data))["speedup"].isna().all()
+
+
+def test_tied_are_those_whose_quartiles_reach_the_fastest_ones(tiny_data: dict[str, Any], as_run: Any) -> None:
+    tidy = frame.tidy(as_run(tiny_data))
+    assert set(tidy.loc[tidy["tied"] & (tidy["T"] == 64), "impl"]) == {"packed"}
+    for row in tiny_data["benchmarks"]:
+        if row["extra_info"]["impl"] == "sdpa" and row["extra_info"]["T"] == 64:
+            row["stats"]["q1"] = 104e-6  # packed's q3 is 105
+    tidy = frame.tidy(as_run(tiny_data))
+    assert set(tidy.loc[tidy["tied"] & (tidy["T"] == 64), "impl"]) == {"packed", "sdpa"}
+
+
+def test_an_implementation_with_a_wrong_cell_is_marked_in_all_its_rows(tidy_tiny: pd.DataFrame) -> None:
+    assert set(tidy_tiny.loc[tidy_tiny["wrong"], "impl"]) == {"packed"}
+    assert tidy_tiny["wrong"].sum() == 2
+
+
+def test_null_in_the_file_is_a_missing_number(tiny_data: dict[str, Any], as_run: Any) -> None:
+    tiny_data["benchmarks"][0]["extra_info"]["peak_bytes"] = None
+    assert math.isnan(frame.tidy(as_run(tiny_data))["peak_bytes"].iloc[0])
+
+
+def test_unknown_keys_of_later_runs_are_kept_as_columns(tiny_data: dict[str, Any], as_run: Any) -> None:
+    tiny_data["roofs"] = {"float32": 1e11}
+    tiny_data["benchmarks"][0]["extra_info"]["kernel"] = "flash"
+    assert frame.tidy(as_run(tiny_data))["kernel"].iloc[0] == "flash"
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        ({"T": (64, 256), "H": (1, 8), "dtype": ("float32", "bfloat16")}, {"T", "H", "dtype"}),
+        ({"T": (64,), "H": (8,), "dtype": ("float32",)}, set()),
+        ({"T": (64, 128), "H": (8,), "dtype": ("float32",), "threads": (1, 2)}, {"T", "threads"}),
+        ({"T": (64,), "H": (1, 8), "dtype": ("float32",), "D_h": (32, 64)}, {"H", "D_h"}),
+    ],
+)
+def test_axes_that_follow_from_others_do_not_count_as_varying(axes: Any, expected: set[str], as_run: Any) -> None:
+    tidy = frame.tidy(as_run(synthetic.sweep(impls=("fused", "sdpa"), **axes)))
+    assert set(frame.varying(tidy)) == expected
+
+
+def test_the_width_of_heads_follows_when_the_model_keeps_its_width(as_run: Any) -> None:
+    cases = [synthetic.case(H=H, D_h=1024 // H) for H in (1, 4, 16)]
+    tidy = frame.tidy(as_run(synthetic.document([synthetic.row("fused", at, [1e-3]) for at in cases])))
+    assert frame.varying(tidy) == ["H"]
+
+
+def test_a_run_of_skips_alone_has_an_empty_frame(as_run: Any) -> None:
+    tidy = frame.tidy(as_run(synthetic.document([])))
+    assert len(tidy) == 0
+    assert {"impl", "median", "speedup", "tied"} <= set(tidy.columns)
+
+
+def test_values_far_above_all_others_do_not_set_the_scale() -> None:
+    assert frame.within([3.0, 1.0, 2.0, 40.0]) == [1.0, 2.0, 3.0]
+    assert frame.within([1.0, 7.0, 50.0]) == [1.0, 7.0, 50.0]
+    assert frame.within([5.0]) == [5.0]
+
+
+def test_the_stored_run_is_one_that_the_suite_reads(tiny: runs.Run) -> None:
+    assert (tiny.yardstick, tiny.sweep, tiny.complete, tiny.wrong) == ("fused", "quick", True, frozenset({"packed"}))

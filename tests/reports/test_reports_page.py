@@ -1,0 +1,297 @@
+"""The page, the tables and the figures of a run."""
+
+from __future__ import annotations
+
+import csv
+import html as html_module
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib
+import pytest
+import synthetic_runs as synthetic
+
+from reports import charts, frame, page, palette, runs, tables, units
+from reports.canvas import spread, style
+from reports.runs import Run
+
+EVIL = [
+    'a"b',
+    "<script>alert(1)</script>",
+    "$x_1$ 'q'",
+    "注意力",
+    "_hidden",
+    "new\nline\x07",
+    "naïve & co|pipe",
+    "x" * 60,
+]
+FIGURES = {"latency", "memory", "speedup", "latency-against-memory", "dtype", "heads"}
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a whole `quick` run, written once."""
+    folder = tmp_path_factory.mktemp("quick")
+    page.write(runs.read(synthetic.save(synthetic.sweep(), folder, "0001_quick")), folder / "out")
+    return folder / "out"
+
+
+def drawn(run: Run) -> dict[str, Any]:
+    """Figures by chart name; those that would be empty are None."""
+    this = page.report(run)
+    with style():
+        source = charts.Source(this.frame, this.palette, run.yardstick)
+        return {chart.name: chart.draw(source, False) for chart in charts.CHARTS}
+
+
+def texts(svg: str) -> list[str]:
+    """What is written in a figure."""
+    return [node.text or "" for node in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+
+
+class Outline(HTMLParser):
+    """Tags with their attributes, and the text outside of style."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_quick_writes_every_table_and_figure(quick: Path) -> None:
+    figures = {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
+    assert {f.name for f in quick.iterdir()} == {"index.html", "rows.csv", "skipped.csv", "summary.md", *figures}
+
+
+def test_the_page_loads_nothing(quick: Path) -> None:
+    text = (quick / "index.html").read_text()
+    for tag, attributes in Outline(text).tags:
+        assert tag not in ("script", "link", "img", "iframe", "object", "embed", "base")
+        assert not attributes.get("src")
+        for key in ("href", "xlink:href"):
+            assert re.match(r"#|[\w.-]+\.(csv|md)$", attributes.get(key) or "#"), attributes
+    assert "http" not in text and "@import" not in text
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", text))
+
+
+def test_ids_in_the_page_are_unique_and_every_reference_has_its_target(quick: Path) -> None:
+    tags = Outline((quick / "index.html").read_text()).tags
+    ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    wanted = {a.get(key) or "" for _, a in tags for key in ("href", "xlink:href")}
+    clips = {match for _, a in tags for match in re.findall(r"url\(#([^)]*)\)", a.get("clip-path") or "")}
+    assert {w[1:] for w in wanted if w.startswith("#")} | clips <= set(ids)
+
+
+def test_the_page_opens_with_the_computed_sentence(tiny: Run, tmp_path: Path) -> None:
+    text = page.write(tiny, tmp_path / "out").read_text()
+    heading = re.search(r"<h1>(.*?)</h1>", text)
+    assert heading and html_module.unescape(heading[1]) == (
+        "On this machine, at B=1 H=8 D_h=64 fp32 causal, sdpa is fastest from T = 256 on; below it, packed ✗."
+    )
+
+
+def test_the_page_tells_machine_command_skips_and_findings_of_charts(tiny: Run, tmp_path: Path) -> None:
+    text = page.write(tiny, tmp_path / "out").read_text()
+    outline = Outline(text)
+    for expected in ("AMD EPYC 9B14", "2.13.0+cpu", "pytest bench/ --benchmark-save=x", "loop stops at T = 64",
+                     "error 0.3 exceeds its bound", "environment LANG"):  # fmt: skip
+        assert expected in outline.words
+    labels = [a["aria-label"] or "" for _, a in outline.tags if a.get("role") == "img"]
+    assert any("sdpa needs least memory" in label for label in labels)
+    assert any("4.00×, with sdpa" in label for label in labels)
+
+
+def test_colours_follow_the_readers_scheme(quick: Path) -> None:
+    text = (quick / "index.html").read_text()
+    assert "prefers-color-scheme: dark" in text
+    svg = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
+    assert "var(--c0)" in svg and "var(--ink)" in svg
+    assert not [light for light in palette.themed() if light in svg]
+
+
+def test_an_unfinished_run_says_so(tiny_data: dict[str, Any], as_run: Any, tmp_path: Path) -> None:
+    assert "not complete" not in page.write(as_run(tiny_data), tmp_path / "a").read_text()
+    assert "not complete" in page.write(as_run({**tiny_data, "complete": False}), tmp_path / "b").read_text()
+
+
+def test_csv_holds_seconds_and_bytes_row_by_row(tiny: Run, tmp_path: Path) -> None:
+    page.write(tiny, tmp_path)
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    first = rows[0]
+    assert (first["impl"], float(first["median"]), float(first["peak_bytes"])) == ("fused", 150e-6, 1.5 * 2**20)
+
+
+def test_tables_are_best_first_with_readable_units(tiny: Run) -> None:
+    table = tables.case_tables(frame.tidy(tiny))[0]
+    assert table.id == "B1-T64-H8-D_h64-float32-cpu"
+    assert [line.cells() for line in table.lines] == [
+        ("packed ✗", "100 µs", "10.0 %", "1.00 MiB", "3.0e-07", "50.0 %", "1.50×"),
+        ("sdpa", "120 µs", "8.3 %", "512 KiB", "3.0e-07", "50.0 %", "1.25×"),
+        ("fused", "150 µs", "13.3 %", "1.50 MiB", "3.0e-07", "50.0 %", "1.00×"),
+    ]
+    assert [line.best for line in table.lines] == [True, False, False]
+
+
+def test_markdown_is_a_table_and_its_names_stay_in_their_cells(tiny: Run) -> None:
+    text = tables.markdown(("name", "b"), [("x", "12"), ("yyyyy", "3")])
+    assert text == "| name  |  b |\n|-------|---:|\n| x     | 12 |\n| yyyyy |  3 |"
+    rows = [synthetic.row(name, synthetic.case(), [1e-3]) for name in EVIL]
+    tidy = frame.tidy(Run(Path("x.json"), rows))
+    summary = tables.summary(["a <b>"], tidy, frame.skipped(tiny), "0001_<x>")
+    lines = [line for line in summary.splitlines() if line.startswith("|") and "ms" in line]
+    assert len(lines) == len(EVIL)
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == len(tables.HEADINGS) + 1 for line in lines)
+    assert "<" not in summary
+
+
+def test_hostile_names_are_escaped_in_the_page_and_survive_in_figures(as_run: Any, tmp_path: Path) -> None:
+    rows = [
+        synthetic.row(name, synthetic.case(T=T, dtype=dtype), [1e-3 * (i + 1) * T, 1.1e-3 * (i + 1) * T])
+        for i, name in enumerate(EVIL) for T in (64, 256) for dtype in ("float32", "bfloat16")
+    ]  # fmt: skip
+    skipped = [{"impl": EVIL[1], "id": "<i>", "reason": "wrong", "detail": "<img src=x onerror=alert(1)>"}]
+    data = synthetic.document(
+        rows, skipped=skipped, shelf=EVIL, yardstick=EVIL[0], command="<b>&", machine_info={"<k>": "<v>"},
+        state={"<a>": {"b": "</style><script>"}}, sweep='"><script>',
+    )  # fmt: skip
+    text = page.write(as_run(data), tmp_path / "out").read_text()
+    tags = {tag for tag, _ in Outline(text).tags}
+    assert not {"script", "img", "i"} & tags - {"i"} and "k" not in tags and "v" not in tags
+    assert not any(key.startswith("on") for _, attributes in Outline(text).tags for key in attributes)
+    for name in ('a"b', "<script>alert(1)</script>", "$x_1$ 'q'", "注意力", "_hidden", "naïve & co|pipe"):
+        assert name in Outline(text).words
+    for file in (tmp_path / "out").glob("*.svg"):
+        written = " ".join(texts(file.read_text()))
+        assert "注意力" in written and "$x_1$ 'q'" in written and "_hidden" in written, file.name
+
+
+def test_an_implementation_that_was_wrong_is_marked_in_every_figure(tiny: Run) -> None:
+    with style():
+        for name, figure in drawn(tiny).items():
+            if figure is not None and name != "latency-against-memory":  # it has no number at the largest T
+                assert any("packed ✗" in text for text in texts(page.svg(figure))), name
+
+
+def test_one_colour_everywhere_whatever_was_selected() -> None:
+    shelf = ["a", "b", "c", "b+compile"]
+    everything, few = palette.Palette(shelf), palette.Palette(shelf, ["c", "mine"])
+    assert few["c"] == everything["c"]
+    assert everything["b+compile"].colour == everything["b"].colour
+    assert everything["b+compile"] != everything["b"]
+    assert everything["b+compile"].line != everything["b"].line
+    assert few["mine"].colour not in {everything[name].colour for name in "abc"}
+
+
+def test_looks_stay_apart_for_more_implementations_than_colours() -> None:
+    names = [f"impl{i}" for i in range(60)]
+    looks = palette.Palette([*names, *(f"{name}+compile" for name in names)])
+    assert len({(looks[n].colour, looks[n].marker, looks[n].compiled) for n in looks.order}) == 120
+
+
+def test_lines_in_a_figure_have_the_colours_of_the_palette(tiny: Run) -> None:
+    looks = page.report(tiny).palette
+    figures = drawn(tiny)
+    for name in ("latency", "memory"):
+        labels = {t.get_text(): t.get_color() for ax in figures[name].axes for t in ax.texts}
+        assert labels["sdpa"] == looks["sdpa"].colour
+        colours = {line.get_color() for ax in figures[name].axes for line in ax.lines}
+        assert colours == {looks[impl].colour for impl in ("sdpa", "fused", "packed")}
+
+
+def test_points_have_their_implementations_marker(tiny: Run) -> None:
+    looks = page.report(tiny).palette
+    [ax] = drawn(tiny)["latency-against-memory"].axes
+    points = {line.get_color(): line for line in ax.lines if line.get_marker() != "None"}
+    for impl, expected in (("sdpa", (2.5 * 2**20, 900e-6)), ("fused", (72 * 2**20, 3600e-6))):
+        point = points[looks[impl].colour]
+        assert (point.get_marker(), point.get_xdata()[0], point.get_ydata()[0]) == (looks[impl].marker, *expected)
+
+
+def test_the_latency_chart_holds_the_measured_points(tiny: Run) -> None:
+    ax = drawn(tiny)["latency"].axes[0]
+    colour = page.report(tiny).palette["sdpa"].colour
+    [line] = [line for line in ax.lines if line.get_color() == colour and line.get_marker() != "None"]
+    assert list(line.get_xdata()) == [64, 256, 1024]
+    assert list(line.get_ydata()) == [120e-6, 200e-6, 900e-6]
+    assert list(ax.get_xticks()) == [1024, 256, 64]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "expected"),
+    [
+        ("one row", synthetic.document([synthetic.row("fused", synthetic.case(), [1e-3])]),
+         {"latency", "memory", "latency-against-memory"}),
+        ("only skips", synthetic.document([], skipped=[{"impl": "a", "id": "B1", "reason": "error"}]), set()),
+        ("nothing", synthetic.document([]), set()),
+        ("one dtype", synthetic.sweep(dtype=("bfloat16",)), FIGURES - {"dtype"}),
+        ("one T", synthetic.sweep(T=(64,), H=(8,)), FIGURES - {"heads"}),
+        ("many H", synthetic.sweep(T=(512,), H=(1, 2, 4, 8, 16, 32), dtype=("float32",)), FIGURES - {"dtype"}),
+        ("threads", synthetic.sweep(T=(64, 128), H=(8,), threads=(1, 2, 4, 8)), (FIGURES | {"threads"}) - {"heads"}),
+        ("devices", synthetic.sweep(T=(64, 128), device=("cpu", "cuda")), FIGURES),
+        ("no memory", synthetic.document([synthetic.row("a", synthetic.case(), [1e-3], peak_bytes=None)]), {"latency"}),
+        ("no medians", synthetic.document([synthetic.row("fused", synthetic.case(), [float("nan")])]), {"memory"}),
+        ("no yardstick", synthetic.document([synthetic.row("a", synthetic.case(T=T), [1e-3]) for T in (1, 2)],
+                                            yardstick=None), {"latency", "memory", "latency-against-memory"}),
+    ],
+)  # fmt: skip
+def test_every_kind_of_run_gets_its_figures_and_no_empty_ones(
+    name: str, data: dict[str, Any], expected: set[str], as_run: Any
+) -> None:
+    figures = {chart for chart, figure in drawn(as_run(data)).items() if figure is not None}
+    assert figures == expected
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_page_of_one_row_and_of_none(rows: int, as_run: Any, tmp_path: Path) -> None:
+    skipped = [{"impl": "a", "id": "B1", "reason": "out_of_memory", "detail": "needs 9 GiB"}]
+    data = synthetic.document([synthetic.row("fused", synthetic.case(), [1e-3])][:rows], skipped=skipped)
+    outline = Outline(page.write(as_run(data), tmp_path / "out").read_text())
+    assert "needs 9 GiB" in outline.words
+    assert [tag for tag, _ in outline.tags].count("figure") == len(list((tmp_path / "out").glob("*.png"))) == 3 * rows
+
+
+def test_nothing_is_left_of_our_drawing_style() -> None:
+    before = dict(matplotlib.rcParams)
+    with style():
+        assert matplotlib.rcParams["svg.fonttype"] == "none"
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_the_same_run_gives_the_same_page(tiny: Run, tmp_path: Path) -> None:
+    assert page.write(tiny, tmp_path / "a").read_bytes() == page.write(tiny, tmp_path / "b").read_bytes()
+    svg = (tmp_path / "a" / "latency.svg").read_text()
+    assert svg == (tmp_path / "b" / "latency.svg").read_text()
+    assert "<dc:date>" not in svg  # equal today, different tomorrow
+
+
+def test_labels_keep_their_distance_and_their_order() -> None:
+    placed = spread([0.5, 0.51, 0.52, 0.1], 0.1, 0.0, 1.0)
+    assert placed == pytest.approx([0.41, 0.51, 0.61, 0.1])
+    assert spread([0.99, 0.98], 0.1, 0.0, 1.0) == pytest.approx([1.0, 0.9])
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (units.seconds(0.00123), "1.23 ms"), (units.seconds(9.996e-4), "1.00 ms"), (units.seconds(12.34), "12.3 s"),
+        (units.seconds(2e-7), "200 ns"), (units.seconds(float("nan")), "–"), (units.memory(2_621_440), "2.50 MiB"),
+        (units.memory(512), "512 B"), (units.memory(0), "0 B"), (units.times(0.0521), "0.0521×"),
+        (units.times(12.34), "12.3×"), (units.percent(0.0312), "3.1 %"), (units.percent(64.278), "6428 %"),
+        (units.significant(1234.5), "1234"),
+    ],
+)  # fmt: skip
+def test_units(shown: str, expected: str) -> None:
+    assert shown == expected
