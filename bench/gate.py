@@ -13,7 +13,7 @@ from impls import weights as canonical
 from impls.layer import kernel_options
 
 from .outcome import Wrong, classify
-from .problem import Errors, Problem, kernel_problem, layer_problem
+from .problem import Errors, Problem, kernel_problem, layer_inputs, layer_problem
 from .sweep import Case
 
 LONG = 512
@@ -95,6 +95,7 @@ def check_kernel(impl: Impl, case: Case) -> Errors:
     if first.padding is not None:
         padding = first.padding[:, None, None, :]  # (B, 1, 1, T_kv)
         mask = padding if mask is None else mask & padding
+    mask = None if mask is None else mask.clone()
     options = kernel_options(case.layer_shape, mask)
     owned = [] if mask is None else [mask]
     return hold(lambda q, k, v: impl.kernel(q, k, v, **options), first, second, owned)
@@ -108,8 +109,8 @@ def check_layer(layer: nn.Module, case: Case) -> Errors:
     """Hold a layer to the reference; raises `Wrong`. The layer's weights and buffers must not be written to."""
     first, second = layer_problem(case), layer_problem(case, draw=1)
     owned = [*layer.parameters(), *layer.buffers()]
-    options = {} if first.padding is None else {"padding": first.padding}
-    return hold(lambda *inputs: layer(*inputs, **options), first, second, owned)
+    _, options = layer_inputs(case)
+    return hold(lambda *inputs: layer(*inputs, **options), first, second, [*owned, *options.values()])
 
 
 def build_layer(impl: Impl, case: Case) -> nn.Module:
@@ -130,6 +131,7 @@ def hold(run: Callable[..., Tensor], first: Problem, second: Problem | None, own
     o = run(*inputs)
     verify_form(o, first)
     _unchanged(inputs, first.inputs, "writes to its inputs")
+    _unchanged(owned, before, "writes to its weights or its mask")
     errors = verify(o, first)
     if second is not None:
         kept = o.clone()
@@ -138,7 +140,7 @@ def hold(run: Callable[..., Tensor], first: Problem, second: Problem | None, own
         again = run(*inputs)
         verify_form(again, second)
         _unchanged(inputs, second.inputs, "writes to its inputs")
-        verify(again, second, "second draw of inputs, as if the first answer was remembered: ")
+        verify(again, second, "on new numbers in the same buffers: ")
         _unchanged([o], [kept], "the first answer changed when the second was computed: both share one buffer")
     _unchanged(owned, before, "writes to its weights or its mask")
     if _settings() != settings:

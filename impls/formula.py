@@ -9,10 +9,15 @@ from torch.nn.functional import dropout
 from .explicit import explicit
 
 
+def attention_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """q kᵀ · scale: (..., T, D_h), (..., T_kv, D_h) -> (..., T, T_kv)"""
+    return q @ k.transpose(-2, -1) * scale
+
+
 @explicit
 def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, dropout_p: float) -> Tensor:
     """softmax(q kᵀ · scale) v; the scores are stored. (..., T, D_h), (..., T_kv, D_h), (..., T_kv, D_v) -> (..., T, D_v)"""
-    scores = q @ k.transpose(-2, -1) * scale  # (..., T, T_kv)
+    scores = attention_scores(q, k, scale)
     if visible is not None:
         scores = torch.where(visible, scores, -torch.inf)
     probs = torch.softmax(scores, dim=-1)

@@ -1,0 +1,34 @@
+"""Shared by the tests that need torch: the suite as a user would start it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+Suite = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def suite_command(*options: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), "--cell-time", "0.01", *options]
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Suite:
+    """`suite("--T", "16")` is `pytest PATH/TO/bench --T 16`, started in a folder of the test's own."""
+
+    def start(*options: str, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"COLUMNS": "160"}
+        return subprocess.run(suite_command(*options), cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+
+    return start
+
+
+def run_files(folder: Path) -> list[Path]:
+    """The run files under a user's folder, in the order of their numbers."""
+    return sorted(folder.glob("results/*/*.json"))

@@ -1,0 +1,108 @@
+"""The gate, proved on kernels that must fail and on kernels that must pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import impls
+from bench.gate import Gate, build_layer, check_layer
+from bench.outcome import Wrong
+from bench.problem import kernel_problem, layer_problem
+from bench.sweep import Case
+
+from . import wrong_kernels
+
+PLAIN = {"T": 64, "H": 2, "D_h": 64}
+
+
+def gated(kernel: wrong_kernels.Kernel, **axes: object) -> None:
+    case = Case.of(**(PLAIN | axes))  # type: ignore[arg-type]
+    impl = impls.make("mine", kernel)
+    with torch.inference_mode():
+        Gate().prove(impl, case)
+        check_layer(build_layer(impl, case), case)
+
+
+@pytest.mark.parametrize("name", wrong_kernels.KERNELS)
+def test_wrong_kernel_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = wrong_kernels.KERNELS[name]
+    threads = torch.get_num_threads()
+    try:
+        with pytest.raises(Wrong) as refusal:
+            gated(wrong.kernel, **wrong.case)
+    finally:
+        torch.set_num_threads(threads)
+    assert wrong.says in str(refusal.value)
+    with capsys.disabled():
+        print(f"\n{wrong.family:<20} {name:<30} refused  {refusal.value}", end="")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("name", wrong_kernels.RIGHT)
+def test_right_kernel_passes(name: str, dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if dtype == "float64" and name == "float32_accumulation":
+        pytest.skip("float32 is not enough for float64")
+    gated(wrong_kernels.RIGHT[name], dtype=dtype)
+    with capsys.disabled():
+        print(f"\n{'right':<20} {name:<30} passed   {dtype}", end="")
+
+
+def test_at_least_25_wrong_kernels_in_every_family() -> None:
+    families = {wrong.family for wrong in wrong_kernels.KERNELS.values()}
+    assert len(wrong_kernels.KERNELS) >= 25
+    assert families >= {"mask", "scale", "softmax", "head mapping", "dtype", "layout", "state", "only at some sizes"}
+
+
+MASKS = [
+    {"mask": "none"},
+    {"mask": "causal"},
+    {"mask": "padding", "B": 3},
+    {"mask": "causal+padding", "B": 3},
+    {"mask": "causal", "source": "cross", "T_kv": 50},
+    {"mask": "causal+padding", "source": "cross", "T_kv": 50, "B": 2},
+    {"H": 4, "H_kv": 2},
+    {"H": 4, "H_kv": 1},
+    {"D_v": 96},
+    {"H": 1, "d_model": 256},
+    {"qkv_bias": True, "out_bias": True},
+]
+
+
+@pytest.mark.parametrize("axes", MASKS, ids=lambda axes: "-".join(f"{k}={v}" for k, v in axes.items()))
+@pytest.mark.parametrize("name", [impl.name for impl in impls.shelf()])
+def test_every_implementation_passes(name: str, axes: dict[str, object]) -> None:
+    impl = impls.get(name)
+    case = Case.of(**({"T": 33, "H": impl.limits.heads or 3, "D_h": 16} | axes))  # type: ignore[arg-type]
+    if why := impl.refusal(case):
+        pytest.skip(why)
+    with torch.inference_mode():
+        Gate().prove(impl, case)
+        check_layer(build_layer(impl, case), case)
+
+
+def test_only_a_subset_of_rows_is_compared_when_the_reference_is_dear() -> None:
+    case = Case.of(T=4096, H=8, D_h=64)
+    problem = kernel_problem(case)
+    assert problem.rows is not None
+    assert len(problem.rows) == 1024
+    assert problem.rows[0] == 0
+    assert problem.rows[-1] == 4095
+    assert problem.truth.shape == (1, 8, 1024, 64)
+
+
+def test_padding_has_a_full_sequence_and_one_at_most_half_full() -> None:
+    problem = layer_problem(Case.of(T=40, H=2, D_h=8, B=5, mask="padding"))
+    assert problem.padding is not None
+    lengths = problem.padding.sum(-1)
+    assert lengths[0] == 40
+    assert lengths[-1] <= 20
+    assert (problem.padding[:, 0]).all()
+    assert (problem.padding.int().diff(dim=-1) <= 0).all()  # on the right
+
+
+def test_problems_are_the_same_whatever_the_threads() -> None:
+    case = Case.of(T=16, H=2, D_h=8)
+    assert layer_problem(replace(case, threads=1)) is layer_problem(case)
