@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo.utils import counters
 
 from .clock import Samples, sample
 from .counting import flops, least_bytes
-from .gate import Gate, build_layer, check_layer, verify
+from .gate import NEW_NUMBERS, Gate, build_layer, check_layer, refill, verify
 from .meters import Meter, meter_for
 from .options import Cell
 from .outcome import NoRow
@@ -34,7 +33,8 @@ def prove(cell: Cell, gate: Gate) -> Proved:
     """Build the layer of a cell and hold it to the reference; raises `Wrong`, or what the implementation raised."""
     with torch.inference_mode():
         gate.prove(cell.impl, cell.case)
-    torch.compiler.reset()  # what was compiled for other cells and for the probes would run in this one, or be checked first
+    if cell.impl.compiled:
+        torch.compiler.reset()  # graphs of other cells and of the probes would be tried first, or run in this one
     layer = build_layer(cell.impl, cell.case)
     with torch.inference_mode():
         compile_s = _compile(layer, cell) if cell.impl.compiled else None
@@ -43,6 +43,8 @@ def prove(cell: Cell, gate: Gate) -> Proved:
 
 def _compile(layer: nn.Module, cell: Cell) -> float:
     """Seconds of the first call, in which the graph is compiled; raises when there is none."""
+    from torch._dynamo.utils import counters  # takes seconds to import, which only a compiled form needs
+
     args, options = layer_inputs(cell.case)
     counters.clear()
     start = perf_counter()
@@ -53,13 +55,21 @@ def _compile(layer: nn.Module, cell: Cell) -> float:
     return spent
 
 
-def measure(cell: Cell, proved: Proved, call: Callable[[], Tensor], seconds: float) -> tuple[Samples, dict[str, Any]]:
-    """Time `call` for about `seconds`, see that its answer is still right, weigh it: samples, and the row's columns."""
+def measure(
+    cell: Cell, proved: Proved, call: Callable[[], Tensor], inputs: Sequence[Tensor], seconds: float
+) -> tuple[Samples, dict[str, Any]]:
+    """Time `call`, which reads `inputs`, for about `seconds`, and weigh it: samples, and the row's columns.
+
+    The call that is weighed finds other numbers in the same buffers, and its answer is held to the reference once more:
+    what was timed was not an answer remembered.
+    """
     case, meter = cell.case, meter_for(cell.case.device)
     samples = sample(meter, call, seconds)
+    unseen = layer_problem(case, draw=1)
+    refill(inputs, unseen)
     peak_bytes, answer = weigh(meter, call)
+    verify(answer, unseen, "after the clock, " + NEW_NUMBERS)
     problem = layer_problem(case)
-    verify(answer, problem, "after the clock: ")
     columns = {"impl": cell.impl.name, "id": case.id} | case.columns()
     columns |= {
         "threads": torch.get_num_threads(),

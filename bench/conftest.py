@@ -26,6 +26,7 @@ from .run import Key, Run, begin, finite
 __all__ = ["pytest_addoption"]
 
 RUN = pytest.StashKey[Run]()
+Inputs = tuple[tuple[Tensor, ...], dict[str, Tensor]]
 GATE = pytest.StashKey[Gate]()
 
 
@@ -53,7 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "impl" in metafunc.fixturenames:
-        keys = [cell.key for cell in metafunc.config.stash[RUN].selection.cells if _test(cell) == metafunc.function.__name__]
+        keys = [
+            cell.key for cell in metafunc.config.stash[RUN].selection.cells if _test(cell) == metafunc.function.__name__
+        ]
         metafunc.parametrize(("impl", "case"), keys, ids=["-".join(key) for key in keys])
 
 
@@ -65,7 +68,9 @@ def _test(cell: Cell) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A resumed run leaves out what it already knows."""
     run = config.stash[RUN]
-    left = [item for item in items if (key := _key(item)) not in run.known and (run.planned is None or key in run.planned)]
+    left = [
+        item for item in items if (key := _key(item)) not in run.known and (run.planned is None or key in run.planned)
+    ]
     if len(left) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in left])
         items[:] = left
@@ -79,7 +84,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def _key(item: pytest.Item) -> Key | None:
     params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    return (params["impl"], params["case"]) if "impl" in params else None
+    return (str(params["impl"]), str(params["case"])) if "impl" in params else None
 
 
 @pytest.fixture
@@ -115,23 +120,23 @@ def layer(proved: cells.Proved) -> nn.Module:
 
 
 @pytest.fixture
-def inputs(cell: Cell) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+def inputs(cell: Cell) -> Inputs:
     """x (B, T, d_model), with the other sequence where there is one; and the padding by keyword."""
     return layer_inputs(cell.case)
 
 
 @pytest.fixture
 def measure(
-    request: pytest.FixtureRequest, run: Run, cell: Cell, proved: cells.Proved
+    request: pytest.FixtureRequest, run: Run, cell: Cell, proved: cells.Proved, inputs: Inputs
 ) -> Callable[[Callable[[], Tensor]], None]:
-    """Time and weigh a call, and write its row."""
+    """Time and weigh a call that reads `inputs`, and write its row."""
 
     def measure(call: Callable[[], Tensor]) -> None:
         if request.config.getoption("benchmark_disable"):
             call()
             return
         try:
-            samples, columns = cells.measure(cell, proved, call, request.config.getoption("cell_time"))
+            samples, columns = cells.measure(cell, proved, call, inputs[0], request.config.getoption("cell_time"))
         except Exception as error:
             end(run, cell, classify(error))
         benchmark = request.getfixturevalue("benchmark")
@@ -174,9 +179,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if run.name:
         run.saved = _saved_file(session.config, run)
     run.close()
-    if run.complete and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-        if run.known:  # a run that had nothing left to do ends like the whole run
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED if run.failed else pytest.ExitCode.OK
+    quiet_ends = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    if run.known and run.complete and session.exitstatus in quiet_ends:
+        # what is left of a resumed run may be nothing: it ends like the whole run
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED if run.failed else pytest.ExitCode.OK
 
 
 def _saved_file(config: pytest.Config, run: Run) -> Path | None:
@@ -184,7 +190,10 @@ def _saved_file(config: pytest.Config, run: Run) -> Path | None:
     path = run.own_file()
     if path is None and run.known:
         hook = config.hook
-        machine, commit = hook.pytest_benchmark_generate_machine_info(config=config), hook.pytest_benchmark_generate_commit_info(config=config)
+        machine, commit = (
+            hook.pytest_benchmark_generate_machine_info(config=config),
+            hook.pytest_benchmark_generate_commit_info(config=config),
+        )
         data = hook.pytest_benchmark_generate_json(
             config=config, benchmarks=[], include_data=True, machine_info=machine, commit_info=commit
         )

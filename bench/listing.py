@@ -52,4 +52,6 @@ def show_plan(run: Run, cell_time: float) -> None:
     for why in dict.fromkeys(why for cell in cells if (why := cell.impl.refusal(cell.case))):
         console.print(f"unsupported: {why}", highlight=False)
     guess = clock_text(sum(seconds_of(cell, cell_time) for cell in possible))
-    console.print(f"{len(possible)} cells to measure, {len(cells) - len(possible)} unsupported, {guess}", highlight=False)
+    console.print(
+        f"{len(possible)} cells to measure, {len(cells) - len(possible)} unsupported, {guess}", highlight=False
+    )

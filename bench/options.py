@@ -83,7 +83,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                          "NAME=package.module:attr for a kernel or layer of your own")  # fmt: skip
     for axis, (_, about) in AXES.items():
         group.addoption(f"--{axis}", metavar="VALUES", help=f"override an axis, a comma list: {about}")
-    group.addoption("--cell-time", type=float, default=0.3, metavar="SECONDS", help="timing of one cell (default: 0.3)")
+    group.addoption("--cell-time", type=float, default=0.2, metavar="SECONDS", help="timing of one cell (default: 0.2)")
     group.addoption("--list", action="store_true", dest="attention_list",
                     help="show implementations with what they can do, and sweeps with their cells")  # fmt: skip
     group.addoption("--dry-run", action="store_true", dest="attention_dry_run",
@@ -108,7 +108,9 @@ def select(config: pytest.Config, options: dict[str, Any]) -> Selection:
     overrides = {axis: _values(axis, options[axis]) for axis in AXES if axis in options}
     devices = overrides.get("device", ())
     if "cuda" in devices and not torch.cuda.is_available():
-        raise pytest.UsageError("--device cuda: torch finds no CUDA device here; leave --device out, or use --device cpu")
+        raise pytest.UsageError(
+            "--device cuda: torch finds no CUDA device here; leave --device out, or use --device cpu"
+        )
     if "threads" in overrides:
         overrides["threads"] = tuple(None if n == torch.get_num_threads() else n for n in overrides["threads"])
     chosen = _impls(options.get("impl", []), str(config.invocation_params.dir))
@@ -145,7 +147,8 @@ def _impls(given: list[str], folder: str) -> tuple[Impl, ...]:
 
 def _impl(name: str, folder: str) -> Impl:
     if "=" in name:
-        return _own(*name.split("=", 1), folder=folder)
+        own, _, path = name.partition("=")
+        return _own(own, path, folder)
     try:
         return impls.get(name)
     except KeyError:

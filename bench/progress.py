@@ -89,4 +89,6 @@ class Progress:
         if run.complete:
             terminalreporter.write_line(f"saved: {run.saved}")
         elif run.journal:
-            terminalreporter.write_line(f"unfinished; `pytest bench/ --resume {run.name}` goes on behind the {len(run.known)} cells that are saved")
+            terminalreporter.write_line(
+                f"unfinished; `pytest bench/ --resume {run.name}` goes on behind the {len(run.known)} cells that are saved"
+            )

@@ -137,7 +137,14 @@ class Run:
         """The file that holds this very run, as saved by this process; None when there is none."""
         files = run_files(self.folder, self.name or "")
         mine = self.journal and self.journal.path.name
-        return next((p for p in reversed(files) if (data := load(p)).get("journal") == mine and data["complete"] == self.complete), None)
+        return next(
+            (
+                p
+                for p in reversed(files)
+                if (data := load(p)).get("journal") == mine and data["complete"] == self.complete
+            ),
+            None,
+        )
 
     def close(self) -> None:
         """A complete and saved run needs neither its journal nor the file that it left when it was interrupted."""
@@ -153,7 +160,7 @@ class Run:
 
 def begin(config: pytest.Config) -> Run:
     """Resolve the command line into a run, new or resumed; raises `pytest.UsageError`."""
-    folder = results_folder(config) / get_machine_id()
+    folder = results_folder(config) / str(get_machine_id())  # as pytest-benchmark names it
     resume, save = config.getoption("resume"), config.getoption("benchmark_save")
     command = shlex.join(["pytest", *map(str, config.invocation_params.args)])
     if not resume:

@@ -41,7 +41,9 @@ class Case:
     scope: str = "layer"
 
     @classmethod
-    def of(cls, *, T: int, H: int, D_h: int, B: int = 1, dtype: str = "float32", device: str = "cpu", **others: Any) -> Case:
+    def of(
+        cls, *, T: int, H: int, D_h: int, B: int = 1, dtype: str = "float32", device: str = "cpu", **others: Any
+    ) -> Case:
         """A case from its sizes; what is left out follows from them, or stands at its default."""
         implied = {"T_kv": T, "H_kv": H, "D_v": D_h, "d_model": H * D_h}
         given = {name: value for name, value in others.items() if value is not None}
@@ -66,7 +68,19 @@ class Case:
     @property
     def layer_shape(self) -> LayerShape:
         """What a layer must know to be built for this case."""
-        shared = ("d_model", "H", "D_h", "H_kv", "D_v", "mask", "source", "qkv_bias", "out_bias", "dropout", "out_dropout")
+        shared = (
+            "d_model",
+            "H",
+            "D_h",
+            "H_kv",
+            "D_v",
+            "mask",
+            "source",
+            "qkv_bias",
+            "out_bias",
+            "dropout",
+            "out_dropout",
+        )
         return LayerShape(max_T=max(self.T, self.T_kv), **{name: getattr(self, name) for name in shared})
 
     def with_threads(self, threads: int | None) -> Case:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from .masks import causal_visible
@@ -74,7 +73,9 @@ class AttentionLayer(nn.Module):
 
     def finish(self, o: Tensor) -> Tensor:
         """(..., T, H * D_v) -> (..., T, d_out)"""
-        return self.drop(self.W_o(o)) if self.shape.out_proj else o
+        if self.shape.out_proj:
+            o = self.drop(self.W_o(o))
+        return o
 
 
 class KernelLayer(AttentionLayer):
@@ -100,7 +101,7 @@ class KernelLayer(AttentionLayer):
         mask = self.attn_mask(q.shape[-2], k.shape[-2], padding)
         if padding is not None and mask is not None:
             mask = mask.unsqueeze(-3)  # (B, 1, T or 1, T_kv)
-        o = self.kernel(q, k, v, **kernel_options(self.shape, mask, self.training))  # (..., H, T, D_v)
+        o: Tensor = self.kernel(q, k, v, **kernel_options(self.shape, mask, self.training))  # (..., H, T, D_v)
         return self.finish(o.transpose(-3, -2).flatten(-2))
 
 
@@ -123,4 +124,3 @@ def kernel_options(shape: LayerShape, mask: Tensor | None, training: bool = Fals
     if shape.dropout and training:
         options["dropout_p"] = shape.dropout
     return options
-

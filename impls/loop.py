@@ -16,8 +16,8 @@ def loop(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, 
     heads = q.shape[:-2]
     seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool) if visible is None else visible
     seen = seen.expand(*heads, q.shape[-2], k.shape[-2])
-    flat = (x.reshape(-1, *x.shape[-2:]) for x in (q, k, v, seen))  # (heads, T, D) each
-    rows = torch.stack([_one_head(*head, scale) for head in zip(*flat, strict=True)])
+    q_, k_, v_, seen_ = (x.reshape(-1, *x.shape[-2:]) for x in (q, k, v, seen))  # (heads, T, D) each
+    rows = torch.stack([_one_head(q_[h], k_[h], v_[h], seen_[h], scale) for h in range(len(q_))])
     return rows.reshape(*heads, q.shape[-2], v.shape[-1])
 
 

@@ -47,7 +47,7 @@ class Limits:
         """One sentence that says why `case` (a `bench.sweep.Case`) is impossible; None when it is possible."""
         if self.package and find_spec(self.package) is None:
             return f"{name} needs the package {self.package}: {self.install or f'pip install {self.package}'}"
-        if self.heads is not None and case.H != self.heads:
+        if self.heads is not None and self.heads != case.H:
             return f"{name} has {_count(self.heads, 'head')}, not {case.H}"
         if self.max_T is not None and max(case.T, case.T_kv) > self.max_T:
             return f"{name} stops at T = {self.max_T}"
@@ -124,19 +124,18 @@ def register(
 
 def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None = None) -> Impl:
     """An `Impl` from a kernel function or from a layer class; raises TypeError when it is neither."""
-    common = {
-        "name": name,
-        "owner": getattr(it, "__module__", "?"),
-        "limits": limits or Limits(),
-        "summary": next(iter((it.__doc__ or "").strip().splitlines()), ""),
-    }
+    owner = getattr(it, "__module__", "?")
+    summary = next(iter((it.__doc__ or "").strip().splitlines()), "")
+    limits = limits or Limits()
     if isinstance(it, type) and issubclass(it, nn.Module):
-        return Impl(layer=it, **common)
+        return Impl(name, owner, it, limits=limits, summary=summary)
     if isinstance(it, type) or not callable(it):
         raise TypeError(f"{name!r} is neither a function nor an nn.Module class")
-    return Impl(
-        layer=lambda shape: KernelLayer(shape, it, takes_mask=takes_mask), kernel=it, takes_mask=takes_mask, **common
-    )
+
+    def layer(shape: LayerShape) -> nn.Module:
+        return KernelLayer(shape, it, takes_mask=takes_mask)
+
+    return Impl(name, owner, layer, kernel=it, takes_mask=takes_mask, limits=limits, summary=summary)
 
 
 def add(impl: Impl) -> None:
@@ -185,7 +184,8 @@ class CompiledLayer(nn.Module):
         self._run = torch.compile(eager, dynamic=False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self._run(*args, **kwargs)
+        o: Tensor = self._run(*args, **kwargs)
+        return o
 
     def parts(self, of: Callable[[Tensor], Tensor]) -> dict[str, list[Tensor]]:
         return parts(self.eager, of)

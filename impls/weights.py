@@ -40,7 +40,7 @@ def parts(layer: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
     `of` picks what to look at, the parameter itself or its gradient. A layer with another layout than W_q, W_k, W_v, W_o
     as `nn.Linear` says so in a method `parts(of)` of its own.
     """
-    own = getattr(layer, "parts", None)
+    own: Callable[[Callable[[Tensor], Tensor]], Parts] | None = getattr(layer, "parts", None)
     if own is not None:
         return own(of)
     found: Parts = {}

@@ -24,7 +24,9 @@ def suite(tmp_path: Path) -> Suite:
 
     def start(*options: str, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"COLUMNS": "160"}
-        return subprocess.run(suite_command(*options), cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+        return subprocess.run(
+            suite_command(*options), cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+        )
 
     return start
 

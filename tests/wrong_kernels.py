@@ -375,7 +375,11 @@ def block_wise(q, k, v, *, is_causal=False, attn_mask=None, **_):
         scores = (q @ k[..., j : j + 16, :].mT * q.shape[-1] ** -0.5).masked_fill(~mask[..., j : j + 16], -torch.inf)
         new = torch.maximum(top, scores.amax(-1, keepdim=True))
         weights, rescale = torch.exp(scores - new), torch.exp(top - new)
-        o, total, top = o * rescale + weights @ v[..., j : j + 16, :], total * rescale + weights.sum(-1, keepdim=True), new
+        o, total, top = (
+            o * rescale + weights @ v[..., j : j + 16, :],
+            total * rescale + weights.sum(-1, keepdim=True),
+            new,
+        )
     return (o / total).to(dtype)
 
 

@@ -26,7 +26,7 @@ class CudaMeter:
             call()
         end.record()
         self._cuda.synchronize()  # calls return before their work is done
-        return start.elapsed_time(end) / 1e3  # milliseconds
+        return float(start.elapsed_time(end)) / 1e3  # milliseconds
 
     def peak_bytes(self, call: Callable[[], Any]) -> int:
         """What was asked of the allocator, unrounded. A first call outside fills cuBLAS's workspace, which stays."""

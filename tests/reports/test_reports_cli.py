@@ -28,7 +28,7 @@ def small() -> dict[str, Any]:
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """From a folder of the user's own: a test that forgets --out must not write into the checkout."""
     monkeypatch.chdir(tmp_path)
-    yield
+    return
 
 
 @pytest.fixture

@@ -1,0 +1,280 @@
+"""A run from the user's command to the file: rows, skips, names, resuming, and every mistake a user can make."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.sweep import SWEEPS, Case
+
+from .conftest import CHECKOUT, Suite, run_files, suite_command
+
+SMALL = ("--T", "16,32", "--H", "2", "--dtype", "float32", "--impl", "sdpa,fused,linear")
+
+ROW = {
+    "impl", "id", *Case.__dataclass_fields__, "error", "error_bound", "rows_compared", "peak_bytes", "flops", "bytes",
+    "clock", "calls", "compile_s",
+}  # fmt: skip
+
+
+def cells(file: Path) -> list[tuple[str, str]]:
+    data = json.loads(file.read_text())
+    return [(b["extra_info"]["impl"], b["extra_info"]["id"]) for b in data["benchmarks"]]
+
+
+def one_line(done: subprocess.CompletedProcess[str], code: int = 4) -> str:
+    """The one line that a mistake is answered with: exit code `code`, no traceback."""
+    assert done.returncode == code, done.stdout + done.stderr
+    lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    assert len(lines) == 1, lines
+    assert "Traceback" not in lines[0]
+    return lines[0]
+
+
+def test_rows_and_skips(suite: Suite, tmp_path: Path) -> None:
+    done = suite("--benchmark-save=x", *SMALL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (file,) = run_files(tmp_path)
+    assert file.name == "0001_x.json"
+    data = json.loads(file.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert data["complete"] is True
+    assert data["yardstick"] == "fused"
+    assert data["shelf"][0] == "loop"
+    assert {entry["impl"]: entry["reason"] for entry in data["skipped"]} == {"linear": "unsupported"}
+    assert data["skipped"][0]["detail"] == "linear has 1 head, not 2"
+    assert len(data["benchmarks"]) == 4
+    for benchmark in data["benchmarks"]:
+        row = benchmark["extra_info"]
+        assert set(row) == ROW
+        assert 0 <= row["error"] <= row["error_bound"]
+        assert row["peak_bytes"] > 0
+        assert row["threads"] >= 1
+        assert benchmark["stats"]["rounds"] == len(benchmark["stats"]["data"]) >= 3
+        assert all(second > 0 for second in benchmark["stats"]["data"])
+        assert benchmark["group"] == row["id"]
+    assert not list(tmp_path.glob("results/*/*.journal"))
+    assert "saved: " in done.stdout
+    assert "over fused" in done.stdout
+    assert "hz_actual" not in json.dumps(data["machine_info"])
+
+
+def test_second_run_compares_without_a_warning(suite: Suite, tmp_path: Path) -> None:
+    first = suite("--benchmark-save=x", *SMALL)
+    second = suite("--benchmark-save=y", "--benchmark-compare=0001", *SMALL)
+    assert first.returncode == second.returncode == 0
+    assert "machine_info" not in second.stdout + second.stderr
+    assert "warning" not in (second.stdout + second.stderr).lower()
+    assert "0001_x" in second.stdout
+    files = [str(file) for file in run_files(tmp_path)]
+    compared = subprocess.run(["pytest-benchmark", "compare", *files], cwd=tmp_path, capture_output=True, text=True)
+    assert compared.returncode == 0
+    assert compared.stdout.count("sdpa-B1-T16") == 2
+
+
+def test_samples_are_saved_as_they_were_taken() -> None:
+    from bench.clock import replay, replayed
+
+    class Benchmark:
+        """Does what pytest-benchmark does with a timer and a setup."""
+
+        def pedantic(self, target: object, setup: object, rounds: int) -> None:
+            self.data = []
+            for _ in range(rounds):
+                setup()  # type: ignore[operator]
+                start = replayed()
+                target()  # type: ignore[operator]
+                self.data.append(replayed() - start)
+
+    benchmark, data = Benchmark(), [0.1, 0.2, 0.30000000000000004]
+    replay(benchmark, data)
+    assert benchmark.data == data
+
+
+def test_runs_are_stored_in_the_checkout_from_anywhere_inside_it(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    from bench.run import results_folder
+
+    def where(folder: Path, storage: str = "file://./.benchmarks") -> Path:
+        config = SimpleNamespace(getoption=lambda _: storage, invocation_params=SimpleNamespace(dir=folder))
+        return results_folder(config)  # type: ignore[arg-type]
+
+    assert where(CHECKOUT) == where(CHECKOUT / "tests" / "data") == CHECKOUT / "results"
+    assert where(tmp_path) == tmp_path / "results"
+    assert where(tmp_path, f"file://{tmp_path}/elsewhere") == tmp_path / "elsewhere"
+
+
+def test_list_and_dry_run_measure_nothing(suite: Suite, tmp_path: Path) -> None:
+    listed = suite("--list")
+    assert listed.returncode == 0
+    for name in ("mask_after_softmax", "max_T=256", *SWEEPS):
+        assert name in listed.stdout
+    planned = suite("--dry-run", *SMALL)
+    assert planned.returncode == 0
+    assert "4 cells to measure, 2 unsupported, about" in planned.stdout
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--impl", "sdpq"], "unknown implementation 'sdpq'; known: loop, parameter"),
+        (["--impl", "sdpq"], "did you mean sdpa?"),
+        (["--impl", ","], "names nothing"),
+        (["--sweep", "lenght"], "unknown sweep 'lenght'; known: quick, ladder, length, heads, dtype, tutorial; did you mean length?"),
+        (["--dtype", "float23"], "--dtype float23: 'float23' is not one of float32, bfloat16, float16, float64; did you mean float32?"),
+        (["--device", "gpu"], "'gpu' is not one of cpu, cuda"),
+        (["--T", "0"], "--T 0: '0' is not a positive whole number"),
+        (["--T", "256,x"], "'x' is not a positive whole number"),
+        (["--H", "-1"], "'-1' is not a positive whole number"),
+        (["--B", "1.5"], "'1.5' is not a positive whole number"),
+        (["--sweep", "heads", "--H", "3"], "d_model = 1024 is not divisible by H = 3"),
+        (["--impl", "mine=nowhere:f"], "can't import nowhere"),
+        (["--impl", "mine=math:nothing"], "module math has no attribute 'nothing'"),
+        (["--impl", "mine=math:pi"], "neither a function nor an nn.Module class"),
+        (["--impl", "math:pi"], "give it a name, as in mine=math:pi"),
+        (["--impl", "mine=math"], "expected NAME=package.module:attr"),
+        (["--impl", "sdpa=math:sqrt"], "'sdpa' is already registered by impls.sdpa"),
+        (["--resume", "x", "--benchmark-save=y"], "leave out --benchmark-save=y"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_answered_in_one_line(suite: Suite, tmp_path: Path, options: list[str], says: str) -> None:
+    assert says in one_line(suite("--benchmark-save=x", *options) if "--resume" not in options else suite(*options))
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_cuda_without_cuda(suite: Suite) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    assert "torch finds no CUDA device" in one_line(suite("--device", "cuda"))
+
+
+def test_results_that_cannot_be_written(suite: Suite, tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file where the folder should be")
+    done = suite("--benchmark-save=x", *SMALL)
+    assert done.returncode == 4
+    assert "results can't be written to" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+BROKEN = '''
+import os
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+def right(q, k, v, **options):
+    return sdpa(q, k, v, **options)
+
+def raises(q, k, v, **options):
+    if q.shape[-2] == 32:
+        raise ValueError("no 32")
+    return sdpa(q, k, v, **options)
+
+def wrong(q, k, v, **options):
+    return sdpa(q, k, v)
+
+def hungry(q, k, v, **options):
+    import torch
+    if q.shape[-2] == 32:
+        raise torch.OutOfMemoryError("tried to allocate 1 TiB")
+    return sdpa(q, k, v, **options)
+
+def deadly(q, k, v, **options):
+    if q.shape[-2] == 32 and not os.path.exists("mended"):
+        os._exit(3)
+    return sdpa(q, k, v, **options)
+'''  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "code"), [("raises", "error", 1), ("wrong", "wrong", 1), ("hungry", "out_of_memory", 0)]
+)
+def test_a_bad_cell_is_skipped_with_its_reason(suite: Suite, tmp_path: Path, name: str, reason: str, code: int) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    own = f"{name}=broken:{name}"
+    done = suite("--benchmark-save=x", *SMALL[:-1], f"sdpa,{own}", "--T", "16,32")
+    assert done.returncode == code, done.stdout + done.stderr
+    (file,) = run_files(tmp_path)
+    data = json.loads(file.read_text())
+    assert {entry["reason"] for entry in data["skipped"]} == {reason}
+    assert {entry["impl"] for entry in data["skipped"]} == {name}
+    measured = cells(file)
+    assert len([cell for cell in measured if cell[0] == "sdpa"]) == 2
+    assert (name, data["skipped"][0]["id"]) not in measured
+    again = suite("--resume", "x")
+    assert again.returncode == code, again.stdout + again.stderr
+    assert run_files(tmp_path) == [file]
+
+
+def test_a_run_in_which_nothing_could_be_measured_is_saved(suite: Suite, tmp_path: Path) -> None:
+    done = suite("--benchmark-save=x", "--T", "512", "--impl", "loop")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (file,) = run_files(tmp_path)
+    data = json.loads(file.read_text())
+    assert data["benchmarks"] == []
+    assert {entry["reason"] for entry in data["skipped"]} == {"unsupported"}
+
+
+def test_a_kernel_that_kills_the_process_loses_nothing(suite: Suite, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    first = suite("--benchmark-save=x", *SMALL[:-1], "sdpa,deadly=broken:deadly")
+    assert first.returncode == 3
+    (journal,) = tmp_path.glob("results/*/*.journal")
+    assert journal.read_text().count('{"row"') == 3
+    (tmp_path / "mended").touch()
+    done = suite("--resume", "x")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (file,) = run_files(tmp_path)
+    assert len(cells(file)) == 4
+
+
+def test_resume_of_a_run_that_was_not_begun(suite: Suite, tmp_path: Path) -> None:
+    assert suite("--resume", "x", *SMALL).returncode == 0
+    (file,) = run_files(tmp_path)
+    assert file.name == "0001_x.json"
+    assert suite("--resume", "x", "--benchmark-save=x").returncode == 0
+    assert run_files(tmp_path) == [file]
+    assert "begun with other options" in one_line(suite("--resume", "x", "--T", "8"))
+
+
+def test_killed_at_random_moments_and_resumed(suite: Suite, tmp_path: Path) -> None:
+    """Five kills: the rows on disk only grow, none is measured twice, and the end is that of a run never interrupted."""
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    assert suite("--benchmark-save=x", *SMALL, cwd=whole).returncode == 0
+    rng = random.Random(20)
+    kept: list[str] = []
+    for kill in range(5):
+        process = subprocess.Popen(
+            suite_command("--resume", "x", *(SMALL if kill == 0 else ()), "--cell-time", "0.6"),
+            cwd=tmp_path, env=os.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("results/*/*.journal")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(rng.uniform(0, 1.5))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        (journal,) = tmp_path.glob("results/*/*.journal")
+        now = [line for line in journal.read_text().splitlines(keepends=True) if line.endswith("\n") and '"header"' not in line[:12]]
+        assert now[: len(kept)] == kept
+        kept = now
+    assert suite("--resume", "x").returncode == 0
+    (file,), (uninterrupted,) = run_files(tmp_path), run_files(whole)
+    assert cells(file) == cells(uninterrupted)
+    data = json.loads(file.read_text())
+    assert data["skipped"] == json.loads(uninterrupted.read_text())["skipped"]
+    stats = {b["fullname"]: b["stats"]["data"] for b in data["benchmarks"]}
+    for line in kept:
+        if '{"row"' in line[:8]:
+            row = json.loads(line)["row"]
+            assert stats[row["fullname"]] == row["stats"]["data"]  # not measured again
+    assert not list(tmp_path.glob("results/*/*.journal"))
