@@ -39,9 +39,9 @@ def sample(meter: Meter, call: Callable[[], Any], seconds: float) -> Samples:
     while not slow and perf_counter() - start < seconds / 5:
         first = min(first, meter.seconds(call, 1))
     calls = max(1, math.ceil(BLOCK / max(first, 1e-9)))
-    data = [first] if slow else []
+    data, fewest = ([first], FEWEST_SLOW) if slow else ([], FEWEST)
     with _uncollected():
-        while len(data) < (FEWEST_SLOW if slow else FEWEST) or (len(data) < MOST and perf_counter() - start < seconds):
+        while len(data) < fewest or (not slow and len(data) < MOST and perf_counter() - start < seconds):
             data.append(meter.seconds(call, calls) / calls)
     return Samples(data, calls)
 

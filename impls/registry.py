@@ -160,16 +160,14 @@ def shelf() -> Iterator[Impl]:
 
 
 def compiled(impl: Impl) -> Impl:
-    """The same implementation through `torch.compile`, one static graph a shape.
+    """The same implementation through `torch.compile`, one static graph a shape; its kernel stays as it is.
 
     `dynamic=False`, since with the default the third shape would run a graph made for other shapes.
     """
-    kernel = impl.kernel and torch.compile(impl.kernel, dynamic=False)
     return replace(
         impl,
         name=impl.name + COMPILE,
         layer=lambda shape: CompiledLayer(impl.layer(shape)),
-        kernel=kernel,
         yardstick=False,
         compiled=True,
     )

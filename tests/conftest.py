@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["pytester"]
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 Suite = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -1,0 +1,126 @@
+"""All implementations agree under the canonical weights, whatever the shape."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import impls
+from bench import reference
+from bench.sweep import Case
+from impls import LayerShape, weights
+from impls.masks import causal_visible
+
+NAMES = [impl.name for impl in impls.shelf()]
+MASKS = ["none", "causal", "padding", "causal+padding"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    B=st.integers(1, 3), T=st.integers(1, 12), T_kv=st.integers(1, 12), H=st.sampled_from([1, 2, 4]),
+    groups=st.sampled_from([1, 2]), D_h=st.integers(1, 6), D_v=st.integers(1, 6), extra=st.integers(0, 3),
+    mask=st.sampled_from(MASKS), source=st.sampled_from(["self", "cross"]), biases=st.booleans(), spare=st.integers(0, 5),
+)  # fmt: skip
+def test_all_implementations_agree(B, T, T_kv, H, groups, D_h, D_v, extra, mask, source, biases, spare) -> None:  # type: ignore[no-untyped-def]
+    H_kv = H // groups or 1
+    T_kv = T if source == "self" else T_kv
+    case = Case.of(B=B, T=T, T_kv=T_kv, H=H, H_kv=H_kv, D_h=D_h, D_v=D_v, d_model=H * D_h + extra, dtype="float64",
+                   mask=mask, source=source, qkv_bias=biases, out_bias=biases)  # fmt: skip
+    shape = LayerShape(**{**vars(case.layer_shape), "max_T": max(T, T_kv) + spare})  # a mask longer than the input
+    drawn = weights.draw(shape, torch.Generator().manual_seed(0))
+    x = [torch.randn(B, T, case.d_model, dtype=torch.float64)]
+    if source == "cross":
+        x.append(torch.randn(B, T_kv, case.d_model, dtype=torch.float64))
+    padding = torch.arange(T_kv) < torch.randint(1, T_kv + 1, (B, 1)) if case.padded else None
+    options = {} if padding is None else {"padding": padding}
+    truth = reference.layer(x[0], x[-1], drawn, H=H, H_kv=H_kv, causal=case.causal, padding=padding)
+    for impl in impls.shelf():
+        if impl.refusal(case) is None:
+            layer = impl.layer(shape).double().eval()
+            weights.load(layer, drawn)
+            torch.testing.assert_close(
+                layer(*x, **options), truth, atol=1e-12, rtol=1e-9, msg=lambda m, n=impl.name: f"{n}: {m}"
+            )
+
+
+def test_at_one_head_all_of_them_meet() -> None:
+    case = Case.of(T=8, H=1, D_h=4)
+    assert [impl.name for impl in impls.shelf() if impl.refusal(case)] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_come_back_as_they_were_loaded(name: str) -> None:
+    H = impls.get(name).limits.heads or 2
+    shape = LayerShape.heads(H, 3, qkv_bias=True, out_bias=True, max_T=4)
+    drawn = {key: w.float() for key, w in weights.draw(shape, torch.Generator().manual_seed(1)).items()}
+    layer = impls.get(name).layer(shape)
+    weights.load(layer, drawn)
+    kept = {key: torch.cat(pieces) for key, pieces in weights.parts(layer, lambda p: p.data).items()}
+    assert kept.keys() == drawn.keys()
+    for key, w in drawn.items():
+        assert torch.equal(kept[key], w), key
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "loop"])
+def test_compiled_form_gives_the_same(name: str) -> None:
+    if name not in ("fused", "sdpa"):
+        assert impls.get(name + impls.COMPILE).compiled
+        return
+    shape = LayerShape.heads(2, 8, max_T=16)
+    eager, compiled = impls.get(name).layer(shape), impls.get(name + impls.COMPILE).layer(shape)
+    drawn = weights.draw(shape, torch.Generator().manual_seed(1))
+    weights.load(eager, drawn)
+    weights.load(compiled, drawn)
+    x = torch.randn(2, 16, 16)
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled(x), eager(x))
+
+
+def test_what_cannot_be_compiled_says_so() -> None:
+    assert "no compiled form" in (impls.get("loop+compile").refusal(Case.of(T=8, H=1, D_h=4)) or "")
+
+
+def test_additive_mask_equals_the_boolean_one() -> None:
+    """0 or -inf added to the scores, as some write it, is the mask that is True where a key is visible."""
+    q, k, v = (torch.randn(1, 2, 6, 4) for _ in range(3))
+    visible = causal_visible(6, 6)
+    additive = torch.zeros(6, 6).masked_fill(~visible, -torch.inf)
+    boolean = impls.get("fused").kernel(q, k, v, attn_mask=visible)
+    probs = torch.softmax(q @ k.mT / 2 + additive, -1)
+    torch.testing.assert_close(boolean, probs @ v)
+    torch.testing.assert_close(impls.get("sdpa").kernel(q, k, v, attn_mask=additive), boolean)
+
+
+def test_the_mask_buffer_is_made_once_and_sliced() -> None:
+    layer = impls.get("fused").layer(LayerShape.heads(1, 2, max_T=9))
+    assert layer.visible.shape == (9, 9)
+    assert layer(torch.randn(1, 4, 2)).shape == (1, 4, 2)
+    assert layer.visible.equal(causal_visible(9, 9))
+
+
+def test_dropout_is_of_the_probabilities_and_only_in_training() -> None:
+    q, k = torch.randn(2, 1, 2, 64, 8).unbind()
+    eye = torch.eye(64).expand(1, 2, 64, 64)
+    torch.manual_seed(0)
+    for name in ("fused", "einsum", "mask_after_softmax", "sdpa"):
+        probs = impls.get(name).kernel(q, k, eye)
+        dropped = impls.get(name).kernel(q, k, eye, dropout_p=0.25)
+        kept = dropped != 0
+        assert 0.7 < kept.float().mean() < 0.8, name
+        torch.testing.assert_close(dropped[kept], probs[kept] / 0.75)
+    layer = impls.get("fused").layer(LayerShape.heads(1, 4, dropout=0.5)).eval()
+    x = torch.randn(1, 8, 4)
+    assert torch.equal(layer(x), layer(x))
+
+
+def test_a_taken_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="'sdpa' is already registered by impls.sdpa"):
+        impls.register("sdpa")(lambda q, k, v: v)
+
+
+def test_a_layer_with_other_weights_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"keeps the weights none; the case has W_k, W_o"):
+        weights.load(nn.Linear(2, 2), weights.draw(LayerShape.heads(1, 2), torch.Generator()))

@@ -1,0 +1,160 @@
+"""Memory to the byte on the CPU, and the CUDA meter against a simulated device."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import impls
+from bench.clock import FEWEST, sample
+from bench.meters.cpu import CpuMeter, memory_events, peak
+from bench.meters.cuda import CudaMeter
+
+S, O = 8 * 1024 * 1024 * 4, 8 * 1024 * 64 * 4  # noqa: E741  bytes of the scores and of the output: B=1 H=8 T=1024 D_h=64 fp32
+
+
+def qkv(**options: Any) -> list[torch.Tensor]:
+    return [torch.randn(1, 8, 1024, 64, **options) for _ in range(3)]
+
+
+def test_peak_of_the_plain_formula_forward() -> None:
+    q, k, v = qkv()
+    with torch.inference_mode():
+        assert CpuMeter().peak_bytes(lambda: impls.get("fused").kernel(q, k, v)) == 2 * S + O == 69_206_016
+
+
+def test_peak_of_the_plain_formula_forward_and_backward() -> None:
+    q, k, v = qkv(requires_grad=True)
+    kernel = impls.get("fused").kernel
+    assert kernel is not None
+
+    gradient = torch.randn(1, 8, 1024, 64)
+
+    def train() -> torch.Tensor:
+        o = kernel(q, k, v)
+        o.backward(gradient)
+        return o
+
+    found = CpuMeter().peak_bytes(train)
+    # scores twice and their gradient; the output and v's gradient; the scale, kept as a number of 8 bytes
+    assert found == 3 * S + 2 * O + 8 == 104_857_608
+
+
+def test_peak_is_the_same_every_time_and_counts_nothing_from_before() -> None:
+    x = torch.randn(1 << 16)
+    before = [torch.zeros(1 << 20)]
+
+    def call() -> torch.Tensor:
+        before.clear()  # what is freed was there before: the peak is of what is new
+        return x + x
+
+    assert [CpuMeter().peak_bytes(call) for _ in range(3)] == [4 << 16] * 3
+    assert CpuMeter().peak_bytes(lambda: None) == 0
+
+
+def test_peak_of_events() -> None:
+    assert peak([(150, 50), (250, 100), (200, -50)]) == 150
+    assert peak([]) == 0
+
+
+def test_an_unknown_form_of_the_trace_is_said() -> None:
+    with pytest.raises(ValueError, match="another form"):
+        list(memory_events(b'"name": "[memory]", "args": {"bytes": 1}'))
+
+
+class SimulatedCuda:
+    """A device whose work finishes later: calls return at once, and only `synchronize` lets the stream catch up."""
+
+    def __init__(self) -> None:
+        self.queue: list[Any] = []
+        self.now = 0.0
+        self.current = self.peak = 1000  # bytes, of which some are there before anything is measured
+        self.peak = 50_000  # and an earlier peak
+
+    def work(self, milliseconds: float, allocates: int = 0) -> None:
+        def run() -> None:
+            self.now += milliseconds
+            self.current += allocates
+            self.peak = max(self.peak, self.current)
+            self.current -= allocates
+
+        self.queue.append(run)
+
+    def synchronize(self) -> None:
+        while self.queue:
+            self.queue.pop(0)()
+
+    def reset_peak_memory_stats(self) -> None:
+        self.peak = self.current
+
+    def memory_stats(self) -> dict[str, int]:
+        return {"requested_bytes.all.current": self.current, "requested_bytes.all.peak": self.peak}
+
+    def Event(self, enable_timing: bool = False) -> SimpleNamespace:
+        event = SimpleNamespace(at=0.0)
+        event.record = lambda: self.queue.append(lambda: setattr(event, "at", self.now))
+        event.elapsed_time = lambda end: end.at - event.at
+        return event
+
+
+def measured(cuda: SimulatedCuda) -> tuple[float, int]:
+    """Seconds and bytes of a call of 2 ms that allocates 300 bytes, behind 100 ms of work that was already queued."""
+    meter = CudaMeter(cuda)
+    cuda.work(100)
+    seconds = meter.seconds(lambda: cuda.work(2, 300), 5)
+    cuda.work(0, 9000)
+    return seconds, meter.peak_bytes(lambda: cuda.work(2, 300))
+
+
+def test_cuda_meter_reads_the_work_and_nothing_else() -> None:
+    assert measured(SimulatedCuda()) == (pytest.approx(0.010), 300)
+
+
+@pytest.mark.parametrize("left_out", ["synchronize", "reset_peak_memory_stats"])
+def test_cuda_meter_would_be_wrong_without(left_out: str) -> None:
+    cuda = SimulatedCuda()
+    setattr(cuda, left_out, lambda: None)
+    assert measured(cuda) != (pytest.approx(0.010), 300)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_meter_on_a_device() -> None:
+    x = torch.randn(1 << 20, device="cuda")
+    meter = CudaMeter()
+    assert meter.peak_bytes(lambda: x + 1) == 4 << 20
+    assert meter.seconds(lambda: x + 1, 10) > 0
+
+
+class Steady:
+    """A meter whose calls take a known time."""
+
+    clock = "wall"
+
+    def __init__(self, seconds: float):
+        self.each = seconds
+        self.asked: list[int] = []
+
+    def seconds(self, call: Any, times: int) -> float:
+        self.asked.append(times)
+        return self.each * times
+
+    def peak_bytes(self, call: Any) -> int:
+        return 0
+
+
+def test_blocks_are_long_enough_for_the_clock() -> None:
+    meter = Steady(1e-4)
+    samples = sample(meter, lambda: None, 0.01)
+    assert samples.calls == 20  # 2 ms
+    assert samples.data == [pytest.approx(1e-4)] * len(samples.data)
+    assert len(samples.data) >= FEWEST
+
+
+def test_a_call_that_outlasts_the_cell_is_timed_three_times() -> None:
+    meter = Steady(2.0)
+    assert sample(meter, lambda: None, 0.2).data == [2.0, 2.0, 2.0]
+    assert meter.asked == [1, 1, 1]

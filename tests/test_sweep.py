@@ -1,0 +1,94 @@
+"""Cases, their public names, and what is counted for them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bench import counting, reference
+from bench.sweep import SWEEPS, Case
+
+
+def test_ids_are_a_public_format() -> None:
+    """Saved runs are matched by them: whoever changes one of these lines breaks every saved run."""
+    assert Case.of(T=256, H=8, D_h=64).id == "B1-T256-H8-D_h64-float32-cpu"
+    assert Case.of(T=256, H=8, D_h=64, mask="causal", threads=None, d_model=512).id == "B1-T256-H8-D_h64-float32-cpu"
+    other = Case.of(
+        B=2, T=8, T_kv=9, H=4, H_kv=2, D_h=3, D_v=5, dtype="bfloat16", device="cuda", mask="none", source="cross"
+    )
+    assert other.id == "B2-T8-H4-D_h3-bfloat16-cuda-T_kv=9-H_kv=2-D_v=5-mask=none-source=cross"
+    assert Case.of(T=8, H=1, D_h=64, d_model=256, threads=1).id == "B1-T8-H1-D_h64-float32-cpu-d_model=256-threads=1"
+
+
+def test_the_sweeps_hold_what_they_promise() -> None:
+    quick = SWEEPS["quick"].cases("cpu")
+    assert {(c.T, c.H, c.dtype) for c in quick} == {
+        (T, H, d) for T in (64, 256, 1024) for H in (1, 8) for d in ("float32", "bfloat16")
+    }
+    assert {(c.B, c.D_h, c.mask) for c in quick} == {(1, 64, "causal")}
+    heads = SWEEPS["heads"].cases("cpu")
+    assert {c.H * c.D_h for c in heads} == {c.d_model for c in heads} == {1024}
+    (tutorial, _) = SWEEPS["tutorial"].cases("cuda")
+    assert (tutorial.B, tutorial.T, tutorial.d_model, tutorial.H, tutorial.device) == (8, 1024, 768, 12, "cuda")
+    assert all(len({c.id for c in s.cases("cpu")}) == len(s.cases("cpu")) for s in SWEEPS.values())
+
+
+def test_sizes_that_do_not_fit_together() -> None:
+    with pytest.raises(ValueError, match="d_model = 1024 is not divisible by H = 3"):
+        SWEEPS["heads"].cases("cpu", {"H": (3,)})
+    with pytest.raises(ValueError, match="T_kv = 8 with T = 64 needs --source cross"):
+        SWEEPS["quick"].cases("cpu", {"T_kv": (8,)})
+    with pytest.raises(ValueError, match="H = 1 is not divisible by H_kv = 2"):
+        SWEEPS["quick"].cases("cpu", {"H_kv": (2,)})
+
+
+@pytest.mark.parametrize("axes", [{}, {"mask": "none"}, {"source": "cross", "T_kv": 5}, {"H_kv": 1}, {"D_v": 3}])
+def test_operations_against_torchs_own_counter(axes: dict[str, object]) -> None:
+    """`FlopCounterMode` counts the products of the plain formula; with a causal mask it counts the hidden half too."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    case = Case.of(**({"B": 2, "T": 7, "H": 2, "D_h": 4, "mask": "none"} | axes | {"mask": "none"}))  # type: ignore[arg-type]
+    w = {n: torch.randn(size) for n, size in _sizes(case).items()}
+    x, x_kv = torch.randn(2, case.T, case.d_model), torch.randn(2, case.T_kv, case.d_model)
+    with FlopCounterMode(display=False) as counter:
+        reference.layer(x, x_kv, w, H=case.H, H_kv=case.H_kv, causal=False)
+    assert counting.flops(case) == counter.get_total_flops()
+
+
+def _sizes(case: Case) -> dict[str, tuple[int, ...]]:
+    from impls.weights import sizes
+
+    return sizes(case.layer_shape)
+
+
+def test_a_causal_mask_leaves_half() -> None:
+    for T, T_kv in ((4, 4), (6, 3), (3, 6), (1, 1)):
+        case = Case.of(T=T, T_kv=T_kv, H=1, D_h=1, source="cross")
+        assert counting.visible_pairs(case) == int(torch.ones(T, T_kv).tril().sum())
+
+
+def test_fewest_bytes() -> None:
+    case = Case.of(B=2, T=3, H=2, D_h=4, dtype="bfloat16")
+    assert counting.least_bytes(case) == 2 * (2 * 3 * 8 + 4 * 8 * 8 + 2 * 3 * 8)
+
+
+def test_reference_is_the_formula() -> None:
+    """Worked out by hand: one query of 2, two keys, scores 0 and ln 3, so probabilities 1/4 and 3/4."""
+    q = torch.tensor([[[[2.0**0.5, 0.0]]]], dtype=torch.float64)
+    k = torch.tensor([[[[0.0, 1.0], [3.0, 1.0]]]], dtype=torch.float64).log().nan_to_num(neginf=0.0)
+    v = torch.tensor([[[[4.0], [8.0]]]], dtype=torch.float64)
+    torch.testing.assert_close(
+        reference.attention(q, k, v, causal=False), torch.tensor([[[[7.0]]]], dtype=torch.float64)
+    )
+    torch.testing.assert_close(
+        reference.attention(q, k, v, causal=True), torch.tensor([[[[4.0]]]], dtype=torch.float64)
+    )
+
+
+def test_reference_by_blocks_is_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = (torch.randn(2, 3, 11, 4, dtype=torch.float64) for _ in range(3))
+    whole = reference.attention(q, k, v, causal=True)
+    monkeypatch.setattr(reference, "BLOCK", 50)
+    torch.testing.assert_close(reference.attention(q, k, v, causal=True), whole)
+    rows = torch.tensor([0, 4, 10])
+    torch.testing.assert_close(reference.attention(q, k, v, causal=True, rows=rows), whole[:, :, rows])
