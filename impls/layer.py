@@ -73,9 +73,10 @@ class AttentionLayer(nn.Module):
 
     def finish(self, o: Tensor) -> Tensor:
         """(..., T, H * D_v) -> (..., T, d_out)"""
-        if self.shape.out_proj:
-            o = self.drop(self.W_o(o))
-        return o
+        if not self.shape.out_proj:
+            return o
+        projected: Tensor = self.drop(self.W_o(o))
+        return projected
 
 
 class KernelLayer(AttentionLayer):
@@ -107,7 +108,8 @@ class KernelLayer(AttentionLayer):
 
 def split(x: Tensor, H: int) -> Tensor:
     """(..., T, H * D) -> (..., H, T, D), without a copy."""
-    return x.unflatten(-1, (H, -1)).transpose(-3, -2)
+    heads: Tensor = x.unflatten(-1, (H, -1))
+    return heads.transpose(-3, -2)
 
 
 def kernel_options(shape: LayerShape, mask: Tensor | None, training: bool = False) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def test_dropout_is_of_the_probabilities_and_only_in_training() -> None:
 
 
 def test_a_taken_name_is_refused() -> None:
-    with pytest.raises(ValueError, match="'sdpa' is already registered by impls.sdpa"):
+    with pytest.raises(ValueError, match=r"'sdpa' is already registered by impls\.sdpa"):
         impls.register("sdpa")(lambda q, k, v: v)
 
 

@@ -56,7 +56,8 @@ def test_peak_is_the_same_every_time_and_counts_nothing_from_before() -> None:
 
 
 def test_peak_of_events() -> None:
-    assert peak([(150, 50), (250, 100), (200, -50)]) == 150
+    assert peak([(1, 50), (2, 100), (1, -50), (3, 20)]) == 150
+    assert peak([(9, -400), (1, 50), (2, 100)]) == 150  # 9 was there before: freeing it makes no room
     assert peak([]) == 0
 
 

@@ -23,7 +23,7 @@ class CpuMeter:
         return perf_counter() - start
 
     def peak_bytes(self, call: Callable[[], Any]) -> int:
-        """The largest running sum of the profiler's `[memory]` events: workspaces of operators included, to the byte.
+        """The largest sum of live allocations among the profiler's `[memory]` events, workspaces of operators included.
 
         Unseen: private mallocs inside MKL and oneDNN.
         """
@@ -38,33 +38,38 @@ class CpuMeter:
 
 
 _EVENT = re.compile(rb'"name": "\[memory\]".*?"args": \{([^{}]*)\}', re.DOTALL)
-_TOTAL, _CHANGE, _ON_CPU = (
-    re.compile(pattern) for pattern in (rb'"Total Allocated": (\d+)', rb'"Bytes": (-?\d+)', rb'"Device Type": 0\b')
+_ADDRESS, _CHANGE, _ON_CPU = (
+    re.compile(pattern) for pattern in (rb'"Addr": (\d+)', rb'"Bytes": (-?\d+)', rb'"Device Type": 0\b')
 )
 
 
 def memory_events(trace: bytes) -> Iterator[tuple[int, int]]:
-    """(total, change) in bytes of each `[memory]` event of a Chrome trace that is about the CPU.
+    """(address, change in bytes) of each `[memory]` event of a Chrome trace that is about the CPU.
 
     Only these are read: the trace of a Python loop holds half a million other events, and a whole parse takes seconds.
     """
     for event in _EVENT.finditer(trace):
-        total, change = _TOTAL.search(event[1]), _CHANGE.search(event[1])
-        if total is None or change is None:
+        address, change = _ADDRESS.search(event[1]), _CHANGE.search(event[1])
+        if address is None or change is None:
             raise ValueError(
-                "the profiler's [memory] events have another form than this torch's: peak memory is unknown"
+                "the profiler's [memory] events have another form than is known: peak memory can't be read"
             )
         if _ON_CPU.search(event[1]):
-            yield int(total[1]), int(change[1])
+            yield int(address[1]), int(change[1])
 
 
 def peak(events: Iterable[tuple[int, int]]) -> int:
-    """Peak of newly allocated bytes, from (total, change) in the order of time.
+    """Peak of newly allocated bytes, from (address, change) in the order of time.
 
-    The total is process-wide and carries over what earlier profiles left: the base is what stood there before the first.
+    By address, since what was there before and is freed meanwhile must not make room for what is new.
     """
-    base = highest = None
-    for total, change in events:
-        base = total - change if base is None else base
-        highest = max(total, highest or 0)
-    return 0 if base is None or highest is None else max(0, highest - base)
+    live: dict[int, int] = {}
+    now = highest = 0
+    for address, change in events:
+        if change > 0:
+            live[address] = change
+            now += change
+            highest = max(highest, now)
+        else:
+            now -= live.pop(address, 0)
+    return highest

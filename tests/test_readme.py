@@ -1,0 +1,52 @@
+"""What the README shows works as it is printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from .conftest import CHECKOUT, Suite, run_files, suite_command
+from .test_run import cells
+
+README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+
+
+def block(name: str) -> str:
+    """The code that stands in the README behind `<!-- test: name -->`."""
+    found = re.search(rf"<!-- test: {name} -->\n```python\n(.*?)```", README, re.DOTALL)
+    assert found, name
+    return found[1]
+
+
+def test_a_kernel_of_ones_own(suite: Suite, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(block("own"))
+    (options,) = re.findall(r"pytest PATH/TO/bench (.*--impl mine.*|--impl mine.*)", README)
+    done = suite(*options.replace("256,1024", "32").split(), "--H", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (file,) = run_files(tmp_path)
+    assert {impl for impl, _ in cells(file)} == {"mine", "mine+compile", "sdpa"}
+    assert len(cells(file)) == 6
+
+
+def test_a_kernel_that_stays_is_one_file_and_one_name(tmp_path: Path) -> None:
+    for room in ("impls", "bench"):
+        shutil.copytree(CHECKOUT / room, tmp_path / room)
+    shutil.copy(CHECKOUT / "pyproject.toml", tmp_path)
+    assert len([line for line in block("stays").splitlines() if line.strip()]) <= 12
+    (tmp_path / "impls" / "additive.py").write_text(block("stays"))
+    shelf = tmp_path / "impls" / "__init__.py"
+    shelf.write_text(shelf.read_text().replace("    sdpa,\n", "    sdpa,\n    additive,\n"))
+    command = [word.replace(str(CHECKOUT), str(tmp_path)) for word in suite_command("--benchmark-save=x")]
+    command += ["--impl", "additive,fused", "--T", "32", "--dry-run"]
+    planned = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True)
+    assert "8 cells to measure, 0 unsupported" in planned.stdout, planned.stdout + planned.stderr
+    done = subprocess.run(command[:-1], cwd=tmp_path, env=os.environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (file,) = run_files(tmp_path)
+    assert {impl for impl, _ in cells(file)} == {"additive", "fused"}
+    # without being named it is part of every sweep
+    command = [word for word in command if word not in ("--impl", "additive,fused")]
+    assert "additive" in subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True).stdout
