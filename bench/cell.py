@@ -43,16 +43,21 @@ def prove(cell: Cell, gate: Gate) -> Proved:
 
 def _compile(layer: nn.Module, cell: Cell) -> float:
     """Seconds of the first call, in which the graph is compiled; raises when there is none."""
-    from torch._dynamo.utils import counters  # takes seconds to import, which only a compiled form needs
-
     args, options = layer_inputs(cell.case)
-    counters.clear()
+    before = _graphs()
     start = perf_counter()
     layer(*args, **options)
     spent = perf_counter() - start
-    if not counters["stats"]["unique_graphs"]:
+    if _graphs() == before:
         raise NoRow("torch.compile made no graph: what would be timed is the eager form")
     return spent
+
+
+def _graphs() -> int:
+    """How many graphs torch.compile has made in this process."""
+    from torch._dynamo.utils import counters  # takes seconds to import, which only a compiled form needs
+
+    return counters["stats"]["unique_graphs"]
 
 
 def measure(
@@ -64,7 +69,10 @@ def measure(
     what was timed was not an answer remembered.
     """
     case, meter = cell.case, meter_for(cell.case.device)
+    before = _graphs() if cell.impl.compiled else 0
     samples = sample(meter, call, seconds)
+    if cell.impl.compiled and _graphs() != before:
+        raise NoRow("torch.compile made another graph while the clock ran: compiling would be part of what is timed")
     unseen = layer_problem(case, draw=1)
     refill(inputs, unseen)
     peak_bytes, answer = weigh(meter, call)

@@ -31,15 +31,15 @@ class Samples:
 def sample(meter: Meter, call: Callable[[], Any], seconds: float) -> Samples:
     """Time `call` for about `seconds`, warm-up included; a few blocks however long they take.
 
-    The gate has called the layer before, so a call that takes longer than `seconds` is not warmed up once more.
+    The gate has called the layer before, so calls that take longer than `seconds` are not warmed up once more.
     """
     start = perf_counter()
-    first = meter.seconds(call, 1)
-    slow = first > seconds
+    warm = [meter.seconds(call, 1), meter.seconds(call, 1)]
+    slow = min(warm) > seconds
     while not slow and perf_counter() - start < seconds / 5:
-        first = min(first, meter.seconds(call, 1))
-    calls = max(1, math.ceil(BLOCK / max(first, 1e-9)))
-    data, fewest = ([first], FEWEST_SLOW) if slow else ([], FEWEST)
+        warm.append(meter.seconds(call, 1))
+    calls = max(1, math.ceil(BLOCK / max(min(warm), 1e-9)))
+    data, fewest = (warm, FEWEST_SLOW) if slow else ([], FEWEST)
     with _uncollected():
         while len(data) < fewest or (not slow and len(data) < MOST and perf_counter() - start < seconds):
             data.append(meter.seconds(call, calls) / calls)

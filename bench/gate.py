@@ -13,7 +13,7 @@ from impls import weights as canonical
 from impls.layer import kernel_options
 
 from .outcome import Wrong, classify
-from .problem import Errors, Problem, kernel_problem, layer_inputs, layer_problem
+from .problem import Errors, Problem, copies, kernel_problem, layer_inputs, layer_problem
 from .sweep import Case
 
 LONG = 512
@@ -130,8 +130,7 @@ def hold(run: Callable[..., Tensor], first: Problem, second: Problem | None, own
     `owned`: what must not be written to, besides the inputs.
     """
     settings = _settings()
-    inputs = [x.clone() for x in first.inputs]
-    before = [x.clone() for x in owned]
+    inputs, before = copies(first.inputs), copies(owned)
     o = run(*inputs)
     verify_form(o, first)
     _unchanged(inputs, first.inputs, "writes to its inputs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -88,11 +89,17 @@ def layer_problem(case: Case, draw: int = 0) -> Problem:
     return _layer_problem(replace(case, threads=None), draw)
 
 
+@torch.inference_mode(False)
+def copies(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """Fresh copies that are no inference tensors: a compiled layer would make another graph for those."""
+    return tuple(x.clone() for x in tensors)
+
+
 def layer_inputs(case: Case) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     """What a layer is called with: x (and the other sequence), and the padding where the case has it. Fresh copies."""
     problem = layer_problem(case)
-    options = {} if problem.padding is None else {"padding": problem.padding.clone()}
-    return tuple(x.clone() for x in problem.inputs), options
+    padding = () if problem.padding is None else copies([problem.padding])
+    return copies(problem.inputs), dict(zip(["padding"], padding, strict=False))
 
 
 @lru_cache(maxsize=8)
