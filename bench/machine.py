@@ -44,8 +44,12 @@ def state() -> dict[str, Any]:
         "cpu_mhz": frequency.current if frequency else None,
         "free_bytes": memory.available,
         "system": f"{platform.system()} {platform.release()}",
-        "environment": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(ENVIRONMENT)},
+        "environment": {name: os.environ[name] for name in sorted(os.environ) if _decides_speed(name)},
     }
+
+
+def _decides_speed(name: str) -> bool:
+    return name.startswith(ENVIRONMENT) and not name.endswith(("_DIR", "_PATH", "_HOME"))  # folders don't
 
 
 def _is_allocator(name: str) -> bool:

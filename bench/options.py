@@ -83,7 +83,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                          "NAME=package.module:attr for a kernel or layer of your own")  # fmt: skip
     for axis, (_, about) in AXES.items():
         group.addoption(f"--{axis}", metavar="VALUES", help=f"override an axis, a comma list: {about}")
-    group.addoption("--cell-time", type=float, default=0.15, metavar="SECONDS", help="timing of one cell (default: 0.15)")
+    group.addoption(
+        "--cell-time", type=float, default=0.15, metavar="SECONDS", help="timing of one cell (default: 0.15)"
+    )
     group.addoption("--list", action="store_true", dest="attention_list",
                     help="show implementations with what they can do, and sweeps with their cells")  # fmt: skip
     group.addoption("--dry-run", action="store_true", dest="attention_dry_run",

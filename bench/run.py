@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import math
+import os
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -160,6 +161,8 @@ class Run:
 
 def begin(config: pytest.Config) -> Run:
     """Resolve the command line into a run, new or resumed; raises `pytest.UsageError`."""
+    if os.environ.get("PYTEST_XDIST_WORKER") or config.getoption("dist", "no") != "no":
+        raise pytest.UsageError("nothing can be timed under pytest-xdist: leave out -n")
     folder = results_folder(config) / str(get_machine_id())  # as pytest-benchmark names it
     resume, save = config.getoption("resume"), config.getoption("benchmark_save")
     command = shlex.join(["pytest", *map(str, config.invocation_params.args)])

@@ -20,15 +20,18 @@ def suite_command(*options: str) -> list[str]:
     return [sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), "--cell-time", "0.01", *options]
 
 
+def environment() -> dict[str, str]:
+    """As at a user's shell: without what pytest-xdist sets for its workers, where nothing can be timed."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {"COLUMNS": "160"}
+
+
 @pytest.fixture
 def suite(tmp_path: Path) -> Suite:
     """`suite("--T", "16")` is `pytest PATH/TO/bench --T 16`, started in a folder of the test's own."""
 
     def start(*options: str, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"COLUMNS": "160"}
-        return subprocess.run(
-            suite_command(*options), cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
-        )
+        command = suite_command(*options)
+        return subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=300)
 
     return start
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
-from .conftest import CHECKOUT, Suite, run_files, suite_command
+from .conftest import CHECKOUT, Suite, environment, run_files, suite_command
 from .test_run import cells
 
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
@@ -39,14 +38,14 @@ def test_a_kernel_that_stays_is_one_file_and_one_name(tmp_path: Path) -> None:
     (tmp_path / "impls" / "additive.py").write_text(block("stays"))
     shelf = tmp_path / "impls" / "__init__.py"
     shelf.write_text(shelf.read_text().replace("    sdpa,\n", "    sdpa,\n    additive,\n"))
-    command = [word.replace(str(CHECKOUT), str(tmp_path)) for word in suite_command("--benchmark-save=x")]
+    command = [word.replace(str(CHECKOUT / "bench"), "bench") for word in suite_command("--benchmark-save=x")]
     command += ["--impl", "additive,fused", "--T", "32", "--dry-run"]
-    planned = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True)
+    planned = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert "8 cells to measure, 0 unsupported" in planned.stdout, planned.stdout + planned.stderr
-    done = subprocess.run(command[:-1], cwd=tmp_path, env=os.environ, capture_output=True, text=True)
+    done = subprocess.run(command[:-1], cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     (file,) = run_files(tmp_path)
     assert {impl for impl, _ in cells(file)} == {"additive", "fused"}
     # without being named it is part of every sweep
     command = [word for word in command if word not in ("--impl", "additive,fused")]
-    assert "additive" in subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True).stdout
+    assert "additive" in subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True).stdout

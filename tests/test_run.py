@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,8 +14,9 @@ import pytest
 
 from bench.sweep import SWEEPS, Case
 
-from .conftest import CHECKOUT, Suite, run_files, suite_command
+from .conftest import CHECKOUT, Suite, environment, run_files, suite_command
 
+PYTEST_BENCHMARK = str(Path(sys.executable).with_name("pytest-benchmark"))
 SMALL = ("--T", "16,32", "--H", "2", "--dtype", "float32", "--impl", "sdpa,fused,linear")
 
 ROW = {
@@ -73,7 +74,7 @@ def test_second_run_compares_without_a_warning(suite: Suite, tmp_path: Path) -> 
     assert "warning" not in (second.stdout + second.stderr).lower()
     assert "0001_x" in second.stdout
     files = [str(file) for file in run_files(tmp_path)]
-    compared = subprocess.run(["pytest-benchmark", "compare", *files], cwd=tmp_path, capture_output=True, text=True)
+    compared = subprocess.run([PYTEST_BENCHMARK, "compare", *files], cwd=tmp_path, capture_output=True, text=True)
     assert compared.returncode == 0
     assert compared.stdout.count("sdpa-B1-T16") == 2
 
@@ -147,13 +148,20 @@ def test_list_and_dry_run_measure_nothing(suite: Suite, tmp_path: Path) -> None:
         (["--resume", "x", "--benchmark-save=y"], "leave out --benchmark-save=y"),
     ],
 )  # fmt: skip
-def test_mistakes_are_answered_in_one_line(pytester: pytest.Pytester, options: list[str], says: str) -> None:
+def test_mistakes_are_answered_in_one_line(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, options: list[str], says: str
+) -> None:
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     save = [] if "--resume" in options else ["--benchmark-save=x"]
     done = pytester.runpytest_inprocess(str(CHECKOUT / "bench"), *save, *options)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in done.errlines + done.outlines if line.strip()]
     assert says in line
     assert not list(pytester.path.rglob("*.json"))
+
+
+def test_nothing_is_timed_under_xdist(suite: Suite) -> None:
+    assert "leave out -n" in one_line(suite("-n", "2", *SMALL))
 
 
 def test_a_mistake_at_the_shell(suite: Suite) -> None:
@@ -265,7 +273,7 @@ def test_killed_at_random_moments_and_resumed(suite: Suite, tmp_path: Path) -> N
     for kill in range(5):
         process = subprocess.Popen(
             suite_command("--resume", "x", *(SMALL if kill == 0 else ()), "--cell-time", "0.6"),
-            cwd=tmp_path, env=os.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         deadline = time.monotonic() + 60
         while not list(tmp_path.glob("results/*/*.journal")) and time.monotonic() < deadline:
