@@ -1,0 +1,36 @@
+"""What a killed process leaves behind, down to half a line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bench import journal
+from bench.journal import Journal
+
+
+def skipped(impl: str) -> journal.Entry:
+    return {"skipped": {"impl": impl, "id": "case", "reason": "error", "detail": ""}}
+
+
+def test_a_line_that_was_not_finished_is_cut_off(tmp_path: Path) -> None:
+    first = Journal.start(tmp_path, "x", {"asked": {}})
+    first.add(skipped("one"))
+    first.close()
+    with first.path.open("a") as file:
+        file.write('{"row": {"extra_in')
+    again = Journal.reopen(first.path)
+    assert again.keys == {("one", "case")}
+    again.add(skipped("two"))
+    again.close()
+    assert Journal.reopen(first.path).keys == {("one", "case"), ("two", "case")}
+
+
+def test_the_newest_journal_of_a_name_and_who_writes_it(tmp_path: Path) -> None:
+    assert journal.newest(tmp_path, "x") is None
+    mine = Journal.start(tmp_path, "x", {})
+    Journal.start(tmp_path, "x.y", {})
+    assert journal.newest(tmp_path, "x") == mine.path
+    assert journal.writer(mine.path) == os.getpid()
+    mine.path.write_text(mine.path.read_text().replace(f'"pid": {os.getpid()}', '"pid": 4194303'))
+    assert journal.writer(mine.path) is None
