@@ -84,7 +84,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for axis, (_, about) in AXES.items():
         group.addoption(f"--{axis}", metavar="VALUES", help=f"override an axis, a comma list: {about}")
     group.addoption(
-        "--cell-time", type=float, default=0.15, metavar="SECONDS", help="timing of one cell (default: 0.15)"
+        "--cell-time", type=float, default=0.12, metavar="SECONDS", help="timing of one cell (default: 0.12)"
     )
     group.addoption("--list", action="store_true", dest="attention_list",
                     help="show implementations with what they can do, and sweeps with their cells")  # fmt: skip
