@@ -171,7 +171,7 @@ def exact_ticks(ax: Axes, values: Sequence[float]) -> None:
 def decimal_ticks(low: float, high: float) -> list[float]:
     """1-2-5 ticks within a range, thinned to whole decades (or every second one) when it spans many."""
     decades = math.log10(high / low)
-    steps = (1.0, 2.0, 5.0) if decades < 2.2 else (1.0,)
+    steps = (1.0, 2.0, 5.0) if decades < 1.5 else (1.0,)
     skip = 1 if decades < 7 else 2
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     return [s * 10.0**e for e in exponents if e % skip == 0 for s in steps if low <= s * 10.0**e <= high]
