@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,6 +13,10 @@ from . import runs
 from .runs import Run, RunError
 
 USAGE_ERROR = 2
+
+COMMANDS: dict[str, str] = {}
+"""What else there is than writing pages: commands, each with the module of this room whose `main(arguments)` answers to it."""
+
 _EPILOG = """\
 RUN is a file; or a name, as pytest-benchmark has it: x, 0001, 0001_x, MACHINE/0001_x (the newest where several match),
 or a glob in quotes ('*_x': all that match). Without RUN: the newest.
@@ -23,7 +28,11 @@ summary.md and the figures as PNG and SVG.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 written; 2 a mistake of the user's, told in one line on stderr."""
-    options = _parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] in COMMANDS:
+        code: int = import_module(f".{COMMANDS[given[0]]}", __package__).main(given[1:])
+        return code
+    options = _parser().parse_args(given)
     results = options.results or runs.default_results()
     try:
         chosen = list(_chosen(options.runs, results))
