@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -12,45 +11,59 @@ from torch import Tensor, nn
 
 from .clock import Samples, sample
 from .counting import flops, least_bytes
-from .gate import NEW_NUMBERS, Gate, build_layer, check_layer, refill, verify
-from .meters import Meter, meter_for
+from .gate import NEW_NUMBERS, Gate, Held, check_module, module_of, prepare, verify
+from .meters import Meter, Weight, meter_for
+from .modes import Call, call_of, recording
 from .options import Cell
-from .outcome import NoRow
-from .problem import Errors, layer_inputs, layer_problem
+from .outcome import NoRow, Wrong
+from .problem import Given, given, problem_of
 
 
 @dataclass(frozen=True)
-class Proved:
-    """A layer that passed the gate, and so may be timed."""
+class Ready:
+    """A call that passed the gate, and so may be timed."""
 
-    layer: nn.Module
-    errors: Errors
+    call: Call
+    module: nn.Module
+    numbers: Given
+    held: Held
+    prepare_s: float | None
+    """Seconds spent on what an implementation makes once for a mask and a length; None where it makes nothing."""
     compile_s: float | None
     """Seconds that the first call of a compiled form took; None for an eager one."""
+    compile_cache: str | None
+    """`cold`, or `warm` where an earlier process had left the compiled code on disk."""
 
 
-def prove(cell: Cell, gate: Gate) -> Proved:
-    """Build the layer of a cell and hold it to the reference; raises `Wrong`, or what the implementation raised."""
-    with torch.inference_mode():
-        gate.prove(cell.impl, cell.case)
-    if cell.impl.compiled:
+def ready(cell: Cell, gate: Gate) -> Ready:
+    """Build the module of a cell and hold it to the reference; raises `Wrong`, or what the implementation raised."""
+    impl, case = cell.impl, cell.case
+    gate.prove(impl, case)
+    if impl.compiled:
         torch.compiler.reset()  # graphs of other cells and of the probes would be tried first, or run in this one
-    layer = build_layer(cell.impl, cell.case)
-    with torch.inference_mode():
-        compile_s = _compile(layer, cell) if cell.impl.compiled else None
-        return Proved(layer, check_layer(layer, cell.case), compile_s)
+    module = module_of(impl, case)
+    prepare_s = prepare(module, case)  # once more: the first call of a process imports what it needs
+    numbers = given(problem_of(case))
+    call = call_of(module, case, numbers)
+    compile_s, compile_cache = _compile(call, cell) if impl.compiled else (None, None)
+    held = check_module(module, case)
+    if case.drops:
+        module.train()
+        with recording(case):
+            call.run()  # the form with dropout is another graph
+    return Ready(call, module, numbers, held, prepare_s, compile_s, compile_cache)
 
 
-def _compile(layer: nn.Module, cell: Cell) -> float:
-    """Seconds of the first call, in which the graph is compiled; raises when there is none."""
-    args, options = layer_inputs(cell.case)
-    before = _graphs()
+def _compile(call: Call, cell: Cell) -> tuple[float, str]:
+    """Seconds of the first call, in which the graph is compiled, and whether from scratch; raises when there is no graph."""
+    before, misses = _graphs(), _cache_misses()
     start = perf_counter()
-    layer(*args, **options)
+    with recording(cell.case):
+        call.run()
     spent = perf_counter() - start
     if _graphs() == before:
         raise NoRow("torch.compile made no graph: what would be timed is the eager form")
-    return spent
+    return spent, "cold" if _cache_misses() > misses else "warm"
 
 
 def _graphs() -> int:
@@ -60,46 +73,60 @@ def _graphs() -> int:
     return counters["stats"]["unique_graphs"]
 
 
-def measure(
-    cell: Cell, proved: Proved, call: Callable[[], Tensor], inputs: Sequence[Tensor], seconds: float
-) -> tuple[Samples, dict[str, Any]]:
-    """Time `call`, which reads `inputs`, for about `seconds`, and weigh it: samples, and the row's columns.
+def _cache_misses() -> int:
+    """How many graphs this process found no compiled code for on disk."""
+    from torch._dynamo.utils import counters
+
+    inductor, autograd = counters["inductor"], counters["aot_autograd"]
+    return inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"] + autograd["autograd_cache_bypass"]
+
+
+def measure(cell: Cell, proved: Ready, seconds: float) -> tuple[Samples, dict[str, Any]]:
+    """Time a proved call for about `seconds`, and weigh it: samples, and the row's columns.
 
     The call that is weighed finds other numbers in the same buffers, and its answer is held to the reference once more:
-    what was timed was not an answer remembered.
+    what was timed was not an answer remembered. Where numbers were dropped, one more call without dropout is.
     """
-    case, meter = cell.case, meter_for(cell.case.device)
-    before = _graphs() if cell.impl.compiled else 0
-    samples = sample(meter, call, seconds)
-    if cell.impl.compiled and _graphs() != before:
+    case, impl, meter, run = cell.case, cell.impl, meter_for(cell.case.device), proved.call.run
+    before = _graphs() if impl.compiled else 0
+    samples = sample(meter, run, seconds)
+    if impl.compiled and _graphs() != before:
         raise NoRow("torch.compile made another graph while the clock ran: compiling would be part of what is timed")
-    unseen = layer_problem(case, draw=1)
-    refill(inputs, unseen)
-    peak_bytes, answer = weigh(meter, call)
-    verify(answer, unseen, "after the clock, " + NEW_NUMBERS)
-    problem = layer_problem(case)
-    columns = {"impl": cell.impl.name, "id": case.id} | case.columns()
+    unseen = problem_of(case, draw=1)
+    proved.numbers.refill(unseen)
+    weight, answer = weigh(meter, run)
+    if case.drops:
+        proved.module.eval()
+        answer = run()
+    verify(proved.call.read(answer), unseen, "after the clock, " + NEW_NUMBERS)
+    if impl.dispatches and weight.kernel != impl.dispatches:
+        raise Wrong(f"claims to be {impl.dispatches}, but what was timed is {weight.kernel}")
+    rows = problem_of(case).output.rows
+    columns = {"impl": impl.name, "id": case.id} | case.columns()
     columns |= {
         "threads": torch.get_num_threads(),
-        "error": proved.errors.overall,
-        "error_bound": problem.allowed.overall,
-        "rows_compared": case.T if problem.rows is None else len(problem.rows),
-        "peak_bytes": peak_bytes,
+        "error": proved.held.error,
+        "error_bound": proved.held.bound,
+        "rows_compared": case.T if rows is None else len(rows),
+        "peak_bytes": weight.peak_bytes,
         "flops": flops(case),
         "bytes": least_bytes(case),
+        "kernel": weight.kernel,
         "clock": meter.clock,
         "calls": samples.calls,
+        "prepare_s": proved.prepare_s,
         "compile_s": proved.compile_s,
+        "compile_cache": proved.compile_cache,
     }
     return samples, columns
 
 
-def weigh(meter: Meter, call: Callable[[], Tensor]) -> tuple[int, Tensor]:
-    """Peak memory of a call, and its answer."""
+def weigh(meter: Meter, call: Any) -> tuple[Weight, Any]:
+    """What a call was seen to do, and its answer."""
     answers: list[Tensor] = []
 
     def kept() -> Tensor:
         answers.append(call())
         return answers[-1]
 
-    return meter.peak_bytes(kept), answers[-1]
+    return meter.weigh(kept), answers[-1]

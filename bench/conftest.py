@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from . import cell as cells
 from .clock import replay
 from .gate import Gate
+from .guard import guarded
 from .listing import show_plan, show_shelf
 from .machine import fingerprint
 from .options import Cell, pytest_addoption
 from .outcome import FAILURES, NoRow, Unsupported, classify
-from .problem import layer_inputs
 from .progress import Progress
 from .run import Key, Run, begin, finite
 
 __all__ = ["pytest_addoption"]
 
 RUN = pytest.StashKey[Run]()
-Inputs = tuple[tuple[Tensor, ...], dict[str, Tensor]]
 GATE = pytest.StashKey[Gate]()
 
 
@@ -52,6 +52,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Progress(config, run), "attention-progress")
 
 
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """What a resumed run goes on behind."""
+    return [f"given up: {cell}" for cell in config.stash[RUN].given_up]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "impl" in metafunc.fixturenames:
         keys = [
@@ -68,23 +73,34 @@ def _test(cell: Cell) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A resumed run leaves out what it already knows."""
     run = config.stash[RUN]
+    items[:] = [item for item in items if not _empty(item)]
     left = [
         item for item in items if (key := _key(item)) not in run.known and (run.planned is None or key in run.planned)
     ]
     if len(left) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in left])
         items[:] = left
+    items.sort(key=lambda item: _key(item) in run.suspects)  # stable: the others keep their order
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()  # what was imported stays: no collection has to look at it again
     if not session.config.getoption("collectonly"):
-        session.config.stash[RUN].plan(key for item in session.items if (key := _key(item)))
+        run = session.config.stash[RUN]
+        run.plan(key for item in session.items if (key := _key(item)))
+        if run.journal:
+            faulthandler.enable(run.journal.faults)  # so that the next process learns which cell crashed this one
+
+
+def _empty(item: pytest.Item) -> bool:
+    """A test of a mode that no cell has: pytest makes one that is skipped."""
+    return "impl" in getattr(item, "fixturenames", ()) and _key(item) is None
 
 
 def _key(item: pytest.Item) -> Key | None:
     params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    return (str(params["impl"]), str(params["case"])) if "impl" in params else None
+    impl, case = params.get("impl"), params.get("case")
+    return (impl, case) if isinstance(impl, str) and isinstance(case, str) else None
 
 
 @pytest.fixture
@@ -98,6 +114,7 @@ def cell(run: Run, impl: str, case: str) -> Generator[Cell]:
     cell = run.cell((impl, case))
     if why := cell.impl.refusal(cell.case):
         end(run, cell, Unsupported(why))
+    run.begin(cell)
     threads = torch.get_num_threads()
     torch.set_num_threads(cell.case.threads or threads)
     yield cell
@@ -105,40 +122,39 @@ def cell(run: Run, impl: str, case: str) -> Generator[Cell]:
 
 
 @pytest.fixture
-def proved(request: pytest.FixtureRequest, run: Run, cell: Cell) -> cells.Proved:
-    """The gate stands before the clock: a layer that fails it is never handed over."""
-    try:
-        return cells.prove(cell, request.config.stash[GATE])
-    except Exception as error:
-        end(run, cell, classify(error))
+def guarded_step(request: pytest.FixtureRequest, run: Run, cell: Cell) -> Callable[[Callable[[], Any]], Any]:
+    """Runs what calls the implementation: whatever goes wrong there becomes the outcome of this cell alone."""
+
+    def step(of: Callable[[], Any]) -> Any:
+        note = partial(run.add_skipped, cell)
+        faults = run.journal.faults if run.journal else None
+        try:
+            with guarded(request.config.getoption("cell_timeout"), note, faults):
+                return of()
+        except (Exception, SystemExit) as error:
+            end(run, cell, classify(error))
+
+    return step
 
 
 @pytest.fixture
-def layer(proved: cells.Proved) -> nn.Module:
-    """The layer, holding the canonical weights, proved right."""
-    return proved.layer
-
-
-@pytest.fixture
-def inputs(cell: Cell) -> Inputs:
-    """x (B, T, d_model), with the other sequence where there is one; and the padding by keyword."""
-    return layer_inputs(cell.case)
+def call(request: pytest.FixtureRequest, cell: Cell, guarded_step: Callable[..., Any]) -> cells.Ready:
+    """The gate stands before the clock: a call that fails it is never handed over."""
+    ready: cells.Ready = guarded_step(lambda: cells.ready(cell, request.config.stash[GATE]))
+    return ready
 
 
 @pytest.fixture
 def measure(
-    request: pytest.FixtureRequest, run: Run, cell: Cell, proved: cells.Proved, inputs: Inputs
-) -> Callable[[Callable[[], Tensor]], None]:
-    """Time and weigh a call that reads `inputs`, and write its row."""
+    request: pytest.FixtureRequest, run: Run, cell: Cell, guarded_step: Callable[..., Any]
+) -> Callable[[cells.Ready], None]:
+    """Time and weigh a call that is ready, and write its row."""
 
-    def measure(call: Callable[[], Tensor]) -> None:
+    def measure(call: cells.Ready) -> None:
         if request.config.getoption("benchmark_disable"):
-            call()
+            call.call.run()
             return
-        try:
-            samples, columns = cells.measure(cell, proved, call, inputs[0], request.config.getoption("cell_time"))
-        except Exception as error:
-            end(run, cell, classify(error))
+        samples, columns = guarded_step(lambda: cells.measure(cell, call, request.config.getoption("cell_time")))
         benchmark = request.getfixturevalue("benchmark")
         benchmark.group = cell.case.id
         benchmark.extra_info.update(finite(columns))

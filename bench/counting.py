@@ -21,18 +21,40 @@ def visible_pairs(case: Case) -> int:
 def flops(case: Case) -> int:
     """Floating-point operations of the formula, a multiplication and an addition counted as two (softmax not counted).
 
-    Core: 2 · B · H · pairs · (D_h + D_v). Projections: 2 · tokens · width in · width out each.
+    Core: 2 · B · H · pairs · (D_h + D_v). Projections: 2 · tokens · width in · width out each; in `decode` those of the new
+    token alone. `backward` counts three times the forward: each product has two gradients, each a product of the same size.
     """
-    core = 2 * case.B * case.H * visible_pairs(case) * (case.D_h + case.D_v)
-    queries = 2 * case.B * case.T * case.d_model * case.H * (case.D_h + case.D_v)  # W_q and W_o
-    keys = 2 * case.B * case.T_kv * case.d_model * case.H_kv * (case.D_h + case.D_v)  # W_k and W_v
-    return core + queries + keys
+    forward = 2 * case.B * case.H * visible_pairs(case) * (case.D_h + case.D_v)
+    if case.scope == "layer":
+        forward += 2 * case.B * case.T * case.d_model * case.H * (case.D_h + case.D_v)  # W_q and W_o
+        forward += 2 * case.B * _projected_keys(case) * case.d_model * case.H_kv * (case.D_h + case.D_v)  # W_k and W_v
+    return 3 * forward if case.mode == "backward" else forward
 
 
 def least_bytes(case: Case) -> int:
-    """Fewest bytes that must move: inputs and weights read once, the output written once."""
-    tokens_in = case.T if case.source == "self" else case.T + case.T_kv
-    weights = case.d_model * (case.H + case.H_kv) * (case.D_h + case.D_v)
+    """Fewest bytes that must move: what goes in and the weights read once, the output written once.
+
+    `decode` reads the cache and writes one token to it. `backward` reads the gradient of the output too, and writes one
+    for all that was read.
+    """
+    o = case.B * case.T * (case.H * case.D_v if case.scope == "core" else case.d_model)
+    cached = case.B * case.H_kv * (case.D_h + case.D_v)  # one token's key and value
+    if case.scope == "core":
+        read = case.B * case.T * case.H * case.D_h + case.T_kv * cached
+    else:
+        tokens = case.T if case.source == "self" else case.T + case.T_kv
+        read = case.B * tokens * case.d_model + _weights(case)
+        read += case.T_kv * cached if case.mode == "decode" else 0  # the others read, the new one written
+    return (2 * (read + o) if case.mode == "backward" else read + o) * ITEM_BYTES[case.dtype]
+
+
+def _projected_keys(case: Case) -> int:
+    """Tokens that go through W_k and W_v."""
+    return case.T if case.mode == "decode" else case.T_kv
+
+
+def _weights(case: Case) -> int:
+    """Numbers that the projections hold."""
+    matrices = case.d_model * (case.H + case.H_kv) * (case.D_h + case.D_v)
     biases = case.qkv_bias * (case.H * case.D_h + case.H_kv * (case.D_h + case.D_v)) + case.out_bias * case.d_model
-    items = case.B * (tokens_in + case.T) * case.d_model + weights + biases
-    return items * ITEM_BYTES[case.dtype]
+    return matrices + biases

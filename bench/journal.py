@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,21 @@ Entry = dict[str, Any]
 
 
 class Journal:
-    """A file of one JSON object a line, beside the run file: a header for each process that wrote to it, then entries."""
+    """A file of one JSON object a line, beside the run file: a header for each process that wrote to it, then what it did.
+
+    A cell is written twice: when it is begun, and with its outcome. One that was begun only ended the process, or was
+    interrupted with it; a fatal signal leaves its trace in a file beside the journal.
+    """
 
     def __init__(self, path: Path, header: Entry, entries: list[Entry] | None = None):
         self.path = path
         self.header = header
         self.entries = entries or []
+        self.begun: Counter[tuple[str, str]] = Counter()
+        """How often a cell was begun, among those without an outcome."""
+        self.last: tuple[str, str] | None = None
+        """The cell that was begun last."""
+        self.faults = self.faults_path.open("a", encoding="utf-8")
         self._file = path.open("a", encoding="utf-8")
 
     @classmethod
@@ -39,7 +49,10 @@ class Journal:
         with path.open("r+b") as file:
             file.truncate(whole)
         header = next(line["header"] for line in lines if "header" in line)
-        journal = cls(path, header, [line for line in lines if "header" not in line])
+        journal = cls(path, header, [line for line in lines if "row" in line or "skipped" in line])
+        begun = [(impl, case) for line in lines if "begin" in line for impl, case in [line["begin"]]]
+        journal.begun.update(key for key in begun if key not in journal.keys)
+        journal.last = begun[-1] if begun else None
         journal._write({"header": header | _process()})
         return journal
 
@@ -53,11 +66,29 @@ class Journal:
         self.entries.append(entry)
         self._write(entry)
 
+    def begin(self, key: tuple[str, str]) -> None:
+        """Write down which cell comes now."""
+        self._write({"begin": key})
+
+    def fault(self) -> str | None:
+        """What a fatal signal left in the process that wrote here before, in a line; it is told once."""
+        trace = self.faults_path.read_text(encoding="utf-8").strip()
+        self.faults.truncate(0)
+        return trace.splitlines()[0] if trace else None
+
+    @property
+    def faults_path(self) -> Path:
+        return self.path.with_suffix(".fault")
+
     def close(self) -> None:
         self._file.close()
+        self.faults.close()
+        if not self.faults_path.stat().st_size:
+            self.faults_path.unlink()
 
     def delete(self) -> None:
         self.close()
+        self.faults_path.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 
     def _write(self, line: Entry) -> None:

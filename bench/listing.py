@@ -13,7 +13,7 @@ from impls import Limits
 
 from .options import clock_text, seconds_of
 from .run import Run
-from .sweep import SWEEPS
+from .sweep import SWEEPS, Axes
 
 
 def show_shelf() -> None:
@@ -24,11 +24,15 @@ def show_shelf() -> None:
     shelf.add_row(f"NAME{impls.COMPILE}", "any of them through torch.compile, one static graph a shape", "")
     sweeps = Table("sweep", "what it shows", "grid", "cases", title="sweeps", title_justify="left")
     for sweep in SWEEPS.values():
-        grid = "  ".join(f"{axis}={','.join(map(str, values))}" for axis, values in sweep.axes.items())
+        grid = "\n".join(_axes(axes) for axes in sweep.grids)
         sweeps.add_row(sweep.name, sweep.about, grid, str(len(sweep.cases("cpu"))))
     console = Console()
     console.print(shelf)
     console.print(sweeps)
+
+
+def _axes(axes: Axes) -> str:
+    return "  ".join(f"{axis}={','.join(map(str, values))}" for axis, values in axes.items())
 
 
 def _declared(limits: Limits) -> list[str]:
@@ -37,8 +41,14 @@ def _declared(limits: Limits) -> list[str]:
     for limit in fields(limits):
         value: Any = getattr(limits, limit.name)
         if value != limit.default:
-            words.append(f"no {limit.name}" if value is False else f"{limit.name}={value}")
+            words.append(_words(limit.name, value))
     return words
+
+
+def _words(name: str, value: Any) -> str:
+    if callable(value):
+        return str(value.__doc__).splitlines()[0].rstrip(".").lower()
+    return f"no {name}" if value is False else f"{name}={value}"
 
 
 def show_plan(run: Run, cell_time: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable
@@ -15,8 +16,9 @@ import torch
 
 import impls
 from impls import Impl, Limits
+from impls.layer import kernel_options
 
-from .sweep import DEVICES, DTYPES, MASKS, SOURCES, SWEEPS, Case, Sweep
+from .sweep import DEVICES, DTYPES, MASKS, MODES, SCOPES, SOURCES, SWEEPS, Case, Sweep
 
 
 def _whole(text: str) -> int:
@@ -34,6 +36,20 @@ def _one_of(known: Iterable[str]) -> Callable[[str], str]:
     return parse
 
 
+def _probability(text: str) -> float:
+    try:
+        p = float(text)
+    except ValueError:
+        p = -1.0
+    if not 0 <= p < 1:
+        raise ValueError("a probability: 0 or more, and less than 1")
+    return p
+
+
+def _switch(text: str) -> bool:
+    return {"on": True, "off": False}[_one_of(("on", "off"))(text)]
+
+
 AXES: dict[str, tuple[Callable[[str], Any], str]] = {
     "B": (_whole, "batch sizes"),
     "T": (_whole, "tokens in the queries"),
@@ -47,6 +63,12 @@ AXES: dict[str, tuple[Callable[[str], Any], str]] = {
     "device": (_one_of(DEVICES), "cpu, cuda (default: what the machine has)"),
     "mask": (_one_of(MASKS), ", ".join(MASKS)),
     "source": (_one_of(SOURCES), ", ".join(SOURCES)),
+    "mode": (_one_of(MODES), f"{', '.join(MODES)} (the newest of T tokens against a cache of the others)"),
+    "scope": (_one_of(SCOPES), "layer, or core: from q, k, v to o"),
+    "dropout": (_probability, "probability of dropping one of the probs"),
+    "out_dropout": (_probability, "probability of dropout after the output projection"),
+    "qkv_bias": (_switch, "biases in the input projections: on, off"),
+    "out_bias": (_switch, "a bias in the output projection: on, off"),
     "threads": (_whole, "intra-op threads on the CPU"),
 }
 """Every axis that the command line can override, how a value is read, and its help."""
@@ -86,6 +108,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--cell-time", type=float, default=0.12, metavar="SECONDS", help="timing of one cell (default: 0.12)"
     )
+    group.addoption(
+        "--cell-timeout", type=float, default=300.0, metavar="SECONDS",
+        help="a cell that takes longer, proof and compiling included, is given up (default: 300)",
+    )  # fmt: skip
     group.addoption("--list", action="store_true", dest="attention_list",
                     help="show implementations with what they can do, and sweeps with their cells")  # fmt: skip
     group.addoption("--dry-run", action="store_true", dest="attention_dry_run",
@@ -115,13 +141,16 @@ def select(config: pytest.Config, options: dict[str, Any]) -> Selection:
         )
     if "threads" in overrides:
         overrides["threads"] = tuple(None if n == torch.get_num_threads() else n for n in overrides["threads"])
-    chosen = _impls(options.get("impl", []), str(config.invocation_params.dir))
+    chosen = _impls(options.get("impl", []), SWEEPS[name], str(config.invocation_params.dir))
     device = devices[0] if devices else "cuda" if torch.cuda.is_available() else "cpu"
     try:
         cases = SWEEPS[name].cases(device, overrides)
     except ValueError as error:
         raise pytest.UsageError(f"sweep {name}: {error}") from None
     cells = tuple(Cell(impl, case) for case in dict.fromkeys(cases) for impl in chosen)
+    for cell in cells:
+        if why := uncallable(cell):
+            raise pytest.UsageError(f"--impl {cell.impl.name}: {why}")
     return Selection(SWEEPS[name], device, chosen, cells, overrides)
 
 
@@ -136,14 +165,15 @@ def _values(axis: str, text: str) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _impls(given: list[str], folder: str) -> tuple[Impl, ...]:
-    """The implementations that are named, or the default: every eager one and the compiled forms worth a place."""
+def _impls(given: list[str], sweep: Sweep, folder: str) -> tuple[Impl, ...]:
+    """The implementations that are named, or the sweep's own: eager ones, and the compiled forms worth a place."""
     names = [name.strip() for text in given for name in text.split(",") if name.strip()]
     if not names:
         if given:
             raise pytest.UsageError(f"--impl names nothing; known: {_known()}")
-        names = [impl.name for impl in impls.shelf()]
-        names += [impl.name + impls.COMPILE for impl in impls.shelf() if impl.compiled_by_default]
+        chosen = [impl for impl in impls.shelf() if impl.common or sweep.whole_shelf]
+        names = [impl.name for impl in chosen]
+        names += [impl.name + impls.COMPILE for impl in chosen if impl.compiled_by_default]
     return tuple(_impl(name, folder) for name in dict.fromkeys(names))
 
 
@@ -185,6 +215,45 @@ def _own(name: str, path: str, folder: str) -> Impl:
     return impls.get(name)
 
 
+def uncallable(cell: Cell) -> str | None:
+    """Why the signature of an implementation doesn't allow the call that a case needs; None when it does."""
+    impl, case = cell.impl, cell.case
+    if impl.refusal(case):
+        return None
+    if impl.kernel is not None:
+        needed = dict.fromkeys(kernel_options(case.layer_shape, _mask_of(case), training=True))
+        return _misfit(impl.kernel, ["q", "k", "v"], needed, case)
+    if isinstance(impl.layer, type):
+        inputs = ["x", "x_k"] if case.source == "cross" else ["x"]
+        named = {"padding": case.padded, "cache": case.mode == "decode"}
+        return _misfit(impl.layer, ["shape"], {}, case) or _misfit(
+            impl.layer.forward,  # type: ignore[attr-defined]
+            ["self", *inputs],
+            {name: None for name, used in named.items() if used},
+            case,
+        )
+    return None
+
+
+def _mask_of(case: Case) -> Any:
+    """Something where a kernel would be given a mask."""
+    return case.mask if case.padded else None
+
+
+def _misfit(function: Callable[..., Any], positional: list[str], keywords: dict[str, Any], case: Case) -> str | None:
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # what is written in C may have none
+        return None
+    try:
+        signature.bind(*positional, **keywords)
+    except TypeError as error:
+        call = ", ".join([*positional, *(f"{name}=..." for name in keywords)])
+        name = getattr(function, "__qualname__", "it")
+        return f"{name}{signature} can't be called as ({call}), which {case.id} needs: {error}"
+    return None
+
+
 def _known() -> str:
     return f"{', '.join(impl.name for impl in impls.shelf())}, and NAME{impls.COMPILE}"
 
@@ -202,6 +271,7 @@ def seconds_of(cell: Cell, cell_time: float) -> float:
     pairs = case.B * case.H * case.T * case.T_kv
     work = 4 * pairs * (case.D_h + case.D_v) / 2e10  # the gate's float64 reference and the calls it makes
     loops = 6 * pairs / limits.max_pairs if limits.max_pairs else 0.0  # a limit on pairs marks a Python loop
+    work *= {"backward": 3}.get(case.mode, 1)
     return 0.1 + cell_time + work + loops + (1.5 if cell.impl.compiled else 0.0)
 
 

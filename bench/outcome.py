@@ -34,7 +34,11 @@ FAILURES = ("wrong", "timeout", "error")
 """The reasons that make a run end with exit code 1."""
 
 
-def classify(error: Exception) -> NoRow:
+NO_KERNEL = ("No viable backend", "No available kernel")
+"""What `scaled_dot_product_attention` says when none of the kernels that it may choose from is fit."""
+
+
+def classify(error: BaseException) -> NoRow:
     """What an exception out of an implementation means for its cell."""
     import torch
 
@@ -44,4 +48,6 @@ def classify(error: Exception) -> NoRow:
     sentence = f"{type(error).__name__}: {text[0] if text else 'no message'}"
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
         return OutOfMemory(sentence)
+    if any(words in str(error) for words in NO_KERNEL):
+        return Unsupported(f"torch has no such kernel for this case ({sentence})")
     return NoRow(sentence)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +18,12 @@ from .sweep import Case
 FACTOR = 2.0
 """How many times the plain formula's own error is allowed: the rule that FlashAttention's tests use."""
 
+FACTOR_OF_GRADIENTS = 3.0
+"""The same for gradients, as in those tests."""
+
+FLOOR_OF_GRADIENTS = 2.0
+"""Added to it, in units of the dtype's epsilon, except in float64: the rows that cancel nearly everything are few."""
+
 FLOOR = {"float64": 256.0}
 """Added to it, in units of the dtype's epsilon: in float64, where the truth itself is no better, nearly all of the bound."""
 
@@ -28,17 +33,27 @@ SMALL_FLOOR = 0.25
 SANE = 8.0
 """The plain formula's own error, in units of epsilon, above which the reference itself is at fault."""
 
+SANE_OFFSET = 256.0
+"""`SANE` where more is lost: scores near 100 are rounded by 100 epsilon before the exponential; gradients add up more."""
+
 OFFSET = 100.0
 """Where the scores of a kernel's second draw lie: beyond 88, an exponential without the row's maximum overflows."""
 
-SANE_OFFSET = 256.0
-"""`SANE` for that draw: rounding a score near 100 is an error of 100 epsilon before the exponential."""
+VANISHING = 1e-3
+"""Size of a gradient's row, for inputs of variance 1, below which it is zero by nature (a softmax over one key)."""
 
-WHOLE = 1 << 33
-"""Operations of the reference up to which every row is compared; above it as many rows as that allows."""
+WHOLE = {"forward": 1 << 33, "decode": 1 << 33, "backward": 1 << 31}
+"""Operations of the reference's forward up to which every row is compared; above it as many rows as that allows."""
 
 SECOND_DRAW_ROWS = 64
 """The second draw only shows whether anything was remembered, so fewer rows are compared."""
+
+ROWS: dict[int, tuple[str, ...]] = {
+    4: ("batch entry", "head", "t"),
+    3: ("batch entry", "t"),
+    2: ("output feature",),  # of a projection's weights
+    1: (),
+}
 
 
 @dataclass(frozen=True)
@@ -50,128 +65,241 @@ class Errors:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
-    """One question to an implementation, with its answer."""
+class Answer:
+    """One tensor that must come out of a call, and how far off it may be."""
 
-    case: Case
-    inputs: tuple[Tensor, ...]
-    """q, k, v for a kernel; x, or x and the other sequence, for a layer."""
-    padding: Tensor | None
-    """(B, T_kv), True where a key is a token."""
-    weights: dict[str, Tensor]
-    rows: Tensor | None
-    """The queries that are compared; None for all."""
-    compared: Tensor | None
-    """(B, rows), True where the query is a token: padded queries are not compared. None for all."""
+    name: str
+    """`output`, `gradient of q`, `key written to the cache`, ..."""
     truth: Tensor
-    """float64, (B, H, rows, D_v) for a kernel, (B, rows, d_model) for a layer."""
-    allowed: Errors
+    """float64"""
+    rows: Tensor | None = None
+    """The queries that are compared, and that `truth` holds; None for all."""
+    compared: Tensor | None = None
+    """(B, rows), True where the query is a token: padded queries are not compared. None for all."""
+    least: float = 0.0
+    """The smallest size that a row's error is relative to, since a gradient's row may vanish by nature."""
+    allowed: Errors = Errors(0.0, 0.0)
 
-    def pick(self, o: Tensor) -> Tensor:
-        """The rows of an answer that are compared, in float64."""
-        return (o if self.rows is None else o.index_select(-2, self.rows)).double()
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """What its rows are: every axis but the last."""
+        return ROWS[self.truth.dim()]
+
+    def errors(self, o: Tensor) -> Errors:
+        o = self._pick(o)
+        row = self._row_errors(o).max().item()
+        truth = self.truth
+        if self.compared is not None:
+            shown = self._like(self.compared)
+            o, truth = o[shown], truth[shown]  # (rows that are compared, width)
+        return Errors(((o - truth).norm() / truth.norm().clamp_min(self.least)).item(), row)
 
     def row_errors(self, o: Tensor) -> Tensor:
         """Relative error of each compared row: the shape of `truth` without its last axis."""
-        return _row_errors(self.pick(o), self.truth, self.compared)
+        return self._row_errors(self._pick(o))
 
-    def errors(self, o: Tensor) -> Errors:
-        return _errors(self.pick(o), self.truth, self.compared)
+    def _pick(self, o: Tensor) -> Tensor:
+        return (o if self.rows is None else o.index_select(-2, self.rows)).double()
+
+    def _row_errors(self, o: Tensor) -> Tensor:
+        size = self.truth.norm(dim=-1).clamp_min(self.least)
+        errors = (o - self.truth).norm(dim=-1) / size
+        return errors if self.compared is None else torch.where(self._like(self.compared), errors, 0.0)
+
+    def _like(self, compared: Tensor) -> Tensor:
+        """`compared` (B, rows) in the shape of the rows, (B, rows) or (B, H, rows)."""
+        return compared if len(self.axes) == 2 else compared[:, None, :].expand(self.truth.shape[:-1])
 
 
-def kernel_problem(case: Case, draw: int = 0) -> Problem:
-    """A bare problem: q (B, H, T, D_h), k (B, H_kv, T_kv, D_h), v (B, H_kv, T_kv, D_v) from a seed of the case's own."""
-    return _kernel_problem(replace(case, threads=None), draw)
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One question to an implementation, with its answers."""
+
+    case: Case
+    names: tuple[str, ...]
+    inputs: tuple[Tensor, ...]
+    """q, k, v for a core; x, or x and the other sequence, or x and the cache's keys and values, for a layer."""
+    padding: Tensor | None
+    """(B, T_kv), True where a key is a token."""
+    grad: Tensor | None
+    """The gradient of the output, where `mode` is `backward`: zero in rows that are not compared."""
+    weights: dict[str, Tensor]
+    answers: tuple[Answer, ...]
+
+    @property
+    def output(self) -> Answer:
+        return self.answers[0]
 
 
-def layer_problem(case: Case, draw: int = 0) -> Problem:
-    """A problem for a whole layer: x (B, T, d_model), with the canonical weights of the case."""
-    return _layer_problem(replace(case, threads=None), draw)
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What one call reads: tensors of its own, into which other numbers can be put."""
+
+    names: tuple[str, ...]
+    inputs: tuple[Tensor, ...]
+    options: dict[str, Tensor]
+    grad: Tensor | None
+
+    def refill(self, problem: Problem) -> None:
+        """Put other numbers into the same buffers, through `.data`: what remembers by address and version must not notice."""
+        for buffer, fresh in zip(self.inputs, problem.inputs, strict=True):
+            buffer.data.copy_(fresh)
+        if self.grad is not None and problem.grad is not None:
+            self.grad.data.copy_(problem.grad)
+
+
+@torch.inference_mode(False)
+def given(problem: Problem) -> Given:
+    """Fresh copies, no inference tensors: a compiled layer would make another graph for those."""
+    inputs = copies(problem.inputs)
+    if problem.grad is not None:
+        inputs = tuple(x.requires_grad_() for x in inputs)
+    options = {} if problem.padding is None else {"padding": problem.padding.clone()}
+    return Given(problem.names, inputs, options, None if problem.grad is None else problem.grad.clone())
 
 
 @torch.inference_mode(False)
 def copies(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """Fresh copies that are no inference tensors: a compiled layer would make another graph for those."""
-    return tuple(x.clone() for x in tensors)
+    return tuple(x.detach().clone() for x in tensors)
 
 
-def layer_inputs(case: Case) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """What a layer is called with: x (and the other sequence), and the padding where the case has it. Fresh copies."""
-    problem = layer_problem(case)
-    padding = () if problem.padding is None else copies([problem.padding])
-    return copies(problem.inputs), dict(zip(["padding"], padding, strict=False))
+def problem_of(case: Case, draw: int = 0) -> Problem:
+    """The question that belongs to a case, the same for every implementation.
+
+    `scope="core"`: q (B, H, T, D_h), k (B, H_kv, T_kv, D_h), v (B, H_kv, T_kv, D_v). `scope="layer"`: x (B, T, d_model) with
+    the canonical weights of the case; in `decode` also the cache, k and v as above, its last place free.
+    """
+    case = replace(case, threads=None, dropout=0.0, out_dropout=0.0)
+    return _kernel_problem(case, draw) if case.scope == "core" else _layer_problem(case, draw)
 
 
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)  # what is made here is used in inference and in training
-@torch.no_grad()
 def _kernel_problem(case: Case, draw: int) -> Problem:
     generator = _generator(case, draw)
-    sizes = [(case.H, case.T, case.D_h), (case.H_kv, case.T_kv, case.D_h), (case.H_kv, case.T_kv, case.D_v)]
-    exact = [_randn((case.B, *size), generator) for size in sizes]
-    if draw:
+    exact = [_randn((case.B, *size), generator) for size in ((case.H, case.T, case.D_h), *_cache_sizes(case))]
+    if draw and case.mode != "backward":
         a = (OFFSET / case.D_h**0.5) ** 0.5  # q = a and k = a in every feature give scores of a² sqrt(D_h) = OFFSET
         exact[0], exact[1] = exact[0] / 2 + a, exact[1] / 4 + a  # and these keep them within a few units of it
-    q, k, v = rounded = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
-    padding = _padding(case)
-    rows = _rows(case, draw)
-    options: dict[str, Any] = {"causal": case.causal, "padding": padding, "rows": rows}
-    truth = reference.attention(q.double(), k.double(), v.double(), **options)
-    plain = reference.attention(q, k, v, **options)
-    return _problem(case, rounded, padding, {}, rows, truth, plain, SANE_OFFSET if draw else SANE)
+    inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
+    padding, rows = _padding(case), _rows(case, draw)
+    compared = _compared(case, padding, rows)
+    grad = _grad(case, (case.B, case.H, case.T, case.D_v), rows, compared, generator)
+
+    def formula(dtype: torch.dtype) -> dict[str, Tensor]:
+        q, k, v = leaves = _leaves(inputs, dtype, case)
+        o = reference.attention(q, k, v, causal=case.causal, padding=padding, rows=rows)
+        return {"output": o.detach()} | _gradients(o, dict(zip("qkv", leaves, strict=True)), grad, rows)
+
+    answers = _answers(formula, case, rows, compared, SANE_OFFSET if draw else SANE)
+    return Problem(case, ("q", "k", "v"), inputs, padding, grad, {}, answers)
 
 
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
-@torch.no_grad()
 def _layer_problem(case: Case, draw: int) -> Problem:
     dtype = getattr(torch, case.dtype)
     drawn = canonical.draw(case.layer_shape, _generator(case, 0))  # the same weights in every draw
     weights = {name: w.to(case.device, dtype) for name, w in drawn.items()}
     generator = _generator(case, draw + 1)
-    inputs = [_randn((case.B, case.T, case.d_model), generator)]
+    names: tuple[str, ...] = ("x",)
+    exact = [_randn((case.B, case.T, case.d_model), generator)]
     if case.source == "cross":
-        inputs.append(_randn((case.B, case.T_kv, case.d_model), generator))
-    rounded = tuple(x.to(case.device, dtype) for x in inputs)
-    padding = _padding(case)
-    rows = _rows(case, draw)
-    options: dict[str, Any] = {"H": case.H, "H_kv": case.H_kv, "causal": case.causal, "padding": padding, "rows": rows}
-    wide = {name: w.double() for name, w in weights.items()}
-    truth = reference.layer(rounded[0].double(), rounded[-1].double(), wide, **options)
-    plain = reference.layer(rounded[0], rounded[-1], weights, **options)
-    return _problem(case, rounded, padding, weights, rows, truth, plain)
+        names = "x", "x_kv"
+        exact.append(_randn((case.B, case.T_kv, case.d_model), generator))
+    if case.mode == "decode":
+        names = "x", "keys", "values"
+        exact += [_randn((case.B, *size), generator) for size in _cache_sizes(case)]
+        for cache in exact[1:]:
+            cache[..., -1, :] = torch.nan  # a layer that doesn't write there first has NaN to attend to
+    inputs = tuple(x.to(case.device, dtype) for x in exact)
+    padding, rows = _padding(case), _rows(case, draw)
+    compared = _compared(case, padding, rows)
+    grad = _grad(case, (case.B, case.T, case.d_model), rows, compared, generator)
+
+    def formula(dtype: torch.dtype) -> dict[str, Tensor]:
+        leaves = _leaves(inputs, dtype, case)
+        in_dtype = dict(zip(weights, _leaves(weights.values(), dtype, case), strict=True))
+        if case.mode == "decode":
+            x, keys, values = leaves
+            o, key, value = reference.decode(x, keys, values, in_dtype, H=case.H, H_kv=case.H_kv)
+            return {"output": o, "key written to the cache": key, "value written to the cache": value}
+        o = reference.layer(
+            leaves[0], leaves[-1], in_dtype, H=case.H, H_kv=case.H_kv, causal=case.causal, padding=padding, rows=rows
+        )
+        return {"output": o.detach()} | _gradients(o, dict(zip(names, leaves, strict=True)) | in_dtype, grad, rows)
+
+    return Problem(case, names, inputs, padding, grad, weights, _answers(formula, case, rows, compared, SANE))
 
 
-def _problem(
-    case: Case, inputs: tuple[Tensor, ...], padding: Tensor | None, weights: dict[str, Tensor], rows: Tensor | None,
-    truth: Tensor, plain: Tensor, sane: float = SANE,
-) -> Problem:  # fmt: skip
-    compared = None if padding is None or case.source == "cross" else padding if rows is None else padding[:, rows]
-    own = _errors(plain.double(), truth, compared)
-    eps = torch.finfo(getattr(torch, case.dtype)).eps
-    if not own.overall <= sane * eps:
-        raise AssertionError(f"the plain formula is off by {own.overall:.1e} in {case.id}: the reference is at fault")
-    floor = FLOOR.get(case.dtype, SMALL_FLOOR) * eps
-    allowed = Errors(FACTOR * own.overall + floor, FACTOR * own.row + floor)
-    return Problem(case, inputs, padding, weights, rows, compared, truth, allowed)
+def _cache_sizes(case: Case) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Keys and values of one batch entry."""
+    return (case.H_kv, case.T_kv, case.D_h), (case.H_kv, case.T_kv, case.D_v)
 
 
-def _row_errors(o: Tensor, truth: Tensor, compared: Tensor | None) -> Tensor:
-    errors = (o - truth).norm(dim=-1) / truth.norm(dim=-1)
-    return errors if compared is None else torch.where(_like(errors, compared), errors, 0.0)
+def _leaves(tensors: Iterable[Tensor], dtype: torch.dtype, case: Case) -> list[Tensor]:
+    return [x.detach().to(dtype).requires_grad_(case.mode == "backward") for x in tensors]
 
 
-def _errors(o: Tensor, truth: Tensor, compared: Tensor | None) -> Errors:
-    row = _row_errors(o, truth, compared).max().item()
-    if compared is not None:
-        shown = _like(truth[..., 0], compared)
-        o, truth = o[shown], truth[shown]  # (rows that are compared, width)
-    return Errors(((o - truth).norm() / truth.norm()).item(), row)
+def _gradients(o: Tensor, leaves: dict[str, Tensor], grad: Tensor | None, rows: Tensor | None) -> dict[str, Tensor]:
+    """Of every leaf, none when the case has no backward."""
+    if grad is None:
+        return {}
+    picked = grad if rows is None else grad.index_select(-2, rows)
+    found = torch.autograd.grad(o, list(leaves.values()), picked.to(o.dtype))
+    return {f"gradient of {name}": x for name, x in zip(leaves, found, strict=True)}
 
 
-def _like(rows: Tensor, compared: Tensor) -> Tensor:
-    """`compared` (B, rows) in the shape of `rows`, (B, rows) or (B, H, rows)."""
-    return compared if rows.dim() == 2 else compared[:, None, :].expand_as(rows)
+def _grad(
+    case: Case, size: tuple[int, ...], rows: Tensor | None, compared: Tensor | None, generator: torch.Generator
+) -> Tensor | None:
+    if case.mode != "backward":
+        return None
+    grad = _randn(size, generator).to(case.device, getattr(torch, case.dtype))
+    keep = torch.zeros(case.B, case.T, dtype=torch.bool, device=case.device)
+    keep[:, slice(None) if rows is None else rows] = True if compared is None else compared
+    return grad * (keep[:, None, :, None] if len(size) == 4 else keep[:, :, None])
+
+
+def _answers(
+    formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None, sane: float
+) -> tuple[Answer, ...]:  # fmt: skip
+    """The truth of each, and as the bound twice the error of the same formula in the case's own dtype, plus the floor.
+
+    A gradient is three times as far off, at most, as the worse of two plain ways to it. A row's error is relative to the
+    usual size of that gradient's rows where the row is smaller; the biases, of which b_k's vanishes, share the largest.
+    """
+    dtype = getattr(torch, case.dtype)
+    eps = torch.finfo(dtype).eps
+    truths, plain = formula(torch.float64), [formula(dtype)]
+    if case.mode == "backward":
+        with reference.summed_over_features():
+            plain.append(formula(dtype))
+    biases = max((truth.norm().item() for truth in truths.values() if truth.dim() == 1), default=0.0)
+    found = []
+    for name, truth in truths.items():
+        of_queries = name == "output"
+        usual = biases if truth.dim() == 1 else truth.norm(dim=-1).square().mean().sqrt().item()
+        least = 0.0 if of_queries else max(usual, VANISHING)
+        answer = Answer(name, truth, None, compared if of_queries else None, least)
+        errors = [answer.errors(way[name].double()) for way in plain]
+        own = Errors(max(e.overall for e in errors), max(e.row for e in errors))
+        if not own.overall <= (sane if of_queries else SANE_OFFSET) * eps:
+            raise AssertionError(
+                f"the plain formula's {name} is off by {own.overall:.1e} in {case.id}: the reference is at fault"
+            )
+        factor, least_error = (FACTOR, SMALL_FLOOR) if of_queries else (FACTOR_OF_GRADIENTS, FLOOR_OF_GRADIENTS)
+        floor = FLOOR.get(case.dtype, least_error) * eps
+        allowed = Errors(factor * own.overall + floor, factor * own.row + floor)
+        found.append(replace(answer, rows=rows if of_queries else None, allowed=allowed))
+    return tuple(found)
+
+
+def _compared(case: Case, padding: Tensor | None, rows: Tensor | None) -> Tensor | None:
+    """(B, rows), True where a query is a token; only where queries and keys are the same sequence."""
+    if padding is None or case.source == "cross":
+        return None
+    return padding if rows is None else padding[:, rows]
 
 
 def _generator(case: Case, draw: int) -> torch.Generator:
@@ -186,7 +314,7 @@ def _randn(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
 def _rows(case: Case, draw: int) -> Tensor | None:
     """Evenly spaced queries, the first and the last among them; None for all."""
     cost = 2 * case.B * case.H * case.T * case.T_kv * (case.D_h + case.D_v)
-    most = int(case.T * min(1.0, WHOLE / cost))
+    most = int(case.T * min(1.0, WHOLE[case.mode] / cost))
     most = max(1, min(most, SECOND_DRAW_ROWS) if draw else most)
     return None if most >= case.T else torch.linspace(0, case.T - 1, max(2, most), device=case.device).long().unique()
 

@@ -31,8 +31,8 @@ class Progress:
             self.reporter.showfspath = False
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        keys = {(i.callspec.params["impl"], i.callspec.params["case"]) for i in session.items if hasattr(i, "callspec")}
-        self.cells = [cell for cell in self.run.selection.cells if cell.key in keys]
+        params = (item.callspec.params for item in session.items if hasattr(item, "callspec"))
+        self.cells = [self.run.cell((it["impl"], it["case"])) for it in params]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:

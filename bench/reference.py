@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 from torch.nn.functional import linear
 
 Weights: TypeAlias = dict[str, Tensor]
@@ -26,10 +29,11 @@ def attention(
     group = H // k.shape[1]
     rows = torch.arange(T, device=q.device) if rows is None else rows
     keys = torch.arange(k.shape[2], device=q.device)
-    o = q.new_empty(B, H, len(rows), v.shape[-1])
+    heads = []
     size = max(1, BLOCK // (B * len(keys)))
     for h in range(H):
         k_h, v_h = k[:, h // group], v[:, h // group]  # (B, T_kv, D)
+        blocks = []
         for start in range(0, len(rows), size):
             block = rows[start : start + size]
             scores = q[:, h, block] @ k_h.mT / D_h**0.5  # (B, block, T_kv)
@@ -37,8 +41,46 @@ def attention(
                 scores = scores.masked_fill(keys > block[:, None], -torch.inf)
             if padding is not None:
                 scores = scores.masked_fill(~padding[:, None, :], -torch.inf)
-            o[:, h, start : start + size] = torch.softmax(scores, dim=-1) @ v_h
-    return o
+            blocks.append(_weigh(scores, v_h))
+        heads.append(torch.cat(blocks, dim=1))  # (B, rows, D_v)
+    return torch.stack(heads, dim=1)
+
+
+def _softmax_times(scores: Tensor, v: Tensor) -> Tensor:
+    """(B, T, T_kv), (B, T_kv, D_v) -> (B, T, D_v)"""
+    return torch.softmax(scores, dim=-1) @ v
+
+
+class _SummedOverFeatures(Function):
+    """The same. Its gradient takes what softmax's sum gives back from o, as flash kernels do, not from the probs.
+
+    Both are one number in exact arithmetic; where a query sees few keys it cancels nearly everything, and rounding shows.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, v: Tensor) -> Tensor:
+        probs = torch.softmax(scores, dim=-1)
+        o = probs @ v
+        ctx.save_for_backward(probs, v, o)
+        return o
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        (grad,) = gradients
+        probs, v, o = ctx.saved_tensors
+        return probs * (grad @ v.mT - (grad * o).sum(-1, keepdim=True)), probs.mT @ grad
+
+
+_weigh: Callable[[Tensor, Tensor], Tensor] = _softmax_times
+
+
+@contextmanager
+def summed_over_features() -> Iterator[None]:
+    """Meanwhile gradients go the other of two plain ways."""
+    global _weigh
+    _weigh = _SummedOverFeatures.apply
+    yield
+    _weigh = _softmax_times
 
 
 def layer(
@@ -46,8 +88,26 @@ def layer(
     rows: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """A whole layer: projections, attention, output projection. x (B, T, d_model) -> (B, T or len(rows), d_model)."""
-    q = linear(x, weights["W_q"], weights.get("b_q")).unflatten(-1, (H, -1)).transpose(1, 2)
-    k = linear(x_kv, weights["W_k"], weights.get("b_k")).unflatten(-1, (H_kv, -1)).transpose(1, 2)
-    v = linear(x_kv, weights["W_v"], weights.get("b_v")).unflatten(-1, (H_kv, -1)).transpose(1, 2)
-    o = attention(q, k, v, causal=causal, padding=padding, rows=rows)
+    q, k, v = _project(x, weights, "q", H), _project(x_kv, weights, "k", H_kv), _project(x_kv, weights, "v", H_kv)
+    return _finish(attention(q, k, v, causal=causal, padding=padding, rows=rows), weights)
+
+
+def decode(x: Tensor, k: Tensor, v: Tensor, weights: Weights, *, H: int, H_kv: int) -> list[Tensor]:
+    """A layer for one new token x (B, 1, d_model), whose key and value go to the last place of the cache; all is visible.
+
+    Gives o (B, 1, d_model), and what is written to the cache: (B, H_kv, 1, D_h), (B, H_kv, 1, D_v).
+    """
+    q, new_k, new_v = _project(x, weights, "q", H), _project(x, weights, "k", H_kv), _project(x, weights, "v", H_kv)
+    k, v = torch.cat([k[..., :-1, :], new_k], dim=-2), torch.cat([v[..., :-1, :], new_v], dim=-2)
+    return [_finish(attention(q, k, v, causal=False), weights), new_k, new_v]
+
+
+def _project(x: Tensor, weights: Weights, n: str, H: int) -> Tensor:
+    """(B, T, d_model) -> (B, H, T, D)"""
+    heads: Tensor = linear(x, weights[f"W_{n}"], weights.get(f"b_{n}")).unflatten(-1, (H, -1))
+    return heads.transpose(1, 2)
+
+
+def _finish(o: Tensor, weights: Weights) -> Tensor:
+    """(B, H, T, D_v) -> (B, T, d_model)"""
     return linear(o.transpose(1, 2).flatten(2), weights["W_o"], weights.get("b_o"))

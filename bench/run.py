@@ -21,9 +21,13 @@ from . import journal as journals
 from .journal import Entry, Journal, entry_key
 from .machine import fingerprint, state
 from .options import Cell, Selection, asked, select
-from .outcome import FAILURES, NoRow
+from .outcome import FAILURES, NoRow, TimedOut
 
 SCHEMA = 1
+
+TRIES = 3
+"""How often a cell may be begun in processes that then are gone without a trace, before it is given up."""
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 Key = tuple[str, str]
@@ -46,6 +50,10 @@ class Run:
     """What a whole run is; None until pytest has collected."""
     entries: list[Entry] = field(default_factory=list)
     saved: Path | None = None
+    given_up: list[str] = field(default_factory=list)
+    """Cells that ended the process before, each with the sentence that it is skipped with."""
+    suspects: frozenset[Key] = frozenset()
+    """Cells that were begun in a process that is gone: they are tried again, but last."""
 
     def cell(self, key: Key) -> Cell:
         """The cell with this name and case id."""
@@ -101,6 +109,11 @@ class Run:
             self.journal = Journal.start(self.folder, self.name, header)
         except OSError as error:
             raise pytest.UsageError(f"results can't be written to {self.folder}: {error.strerror}") from None
+
+    def begin(self, cell: Cell) -> None:
+        """Write down which cell comes now, in case the process doesn't survive it."""
+        if self.journal:
+            self.journal.begin(cell.key)
 
     def add_row(self, benchmark: dict[str, Any]) -> None:
         self._add({"row": finite(benchmark)})
@@ -192,7 +205,27 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
         raise pytest.UsageError(f"run {name} was begun on another machine or with another torch; begin a new one")
     options = _same(config, name, journal.header["asked"])
     planned = {(impl, case) for impl, case in journal.header["planned"]}
-    return Run(options, select(config, options), folder, name, "", journal, planned, list(journal.entries))
+    run = Run(options, select(config, options), folder, name, "", journal, planned, list(journal.entries))
+    _judge_begun(run, journal)
+    return run
+
+
+def _judge_begun(run: Run, journal: Journal) -> None:
+    """What becomes of cells that were begun and have no outcome: skipped where they are known to end the process, else last.
+
+    A fatal signal leaves its trace, so one is enough; who was killed from outside leaves none, so that takes `TRIES`.
+    """
+    fault = journal.fault()
+    for key, times in journal.begun.items():
+        if fault and key == journal.last:
+            reason: NoRow = (TimedOut if fault.startswith("Timeout") else NoRow)(f"ended the process: {fault}")
+        elif times >= TRIES:
+            reason = NoRow(f"ended the process, or was killed with it, {times} times")
+        else:
+            continue
+        run.add_skipped(run.cell(key), reason)
+        run.given_up.append(f"{' '.join(key)}: {reason}")
+    run.suspects = frozenset(journal.begun.keys() - run.known)
 
 
 def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from itertools import product
 from typing import Any
 
@@ -13,6 +13,8 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 DEVICES = ("cpu", "cuda")
 MASKS = ("none", "causal", "padding", "causal+padding")
 SOURCES = ("self", "cross")
+MODES = ("forward", "backward", "decode")
+SCOPES = ("layer", "core")
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,9 @@ class Case:
     threads: int | None = None
     """Intra-op threads on the CPU; None for what torch starts with."""
     mode: str = "forward"
+    """`forward`; `backward`: forward and backward; `decode`: the newest of T_kv tokens against a cache of the others."""
     scope: str = "layer"
+    """`layer`, projections included; `core`, from q, k, v to o."""
 
     @classmethod
     def of(
@@ -66,6 +70,15 @@ class Case:
         return self.mask.endswith("padding")
 
     @property
+    def keys(self) -> int:
+        """The longer of the two sequences."""
+        return max(self.T, self.T_kv)
+
+    @property
+    def drops(self) -> bool:
+        return bool(self.dropout or self.out_dropout)
+
+    @property
     def layer_shape(self) -> LayerShape:
         """What a layer must know to be built for this case."""
         shared = (
@@ -81,10 +94,7 @@ class Case:
             "dropout",
             "out_dropout",
         )
-        return LayerShape(max_T=max(self.T, self.T_kv), **{name: getattr(self, name) for name in shared})
-
-    def with_threads(self, threads: int | None) -> Case:
-        return replace(self, threads=threads)
+        return LayerShape(max_T=self.keys, **{name: getattr(self, name) for name in shared})
 
     def columns(self) -> dict[str, Any]:
         return asdict(self)
@@ -95,20 +105,19 @@ Axes = Mapping[str, tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Sweep:
-    """A named grid. An axis that is left out follows from the others, or stands at its default."""
+    """Named grids. An axis that is left out follows from the others, or stands at its default."""
 
     name: str
     about: str
-    axes: Axes
+    grids: tuple[Axes, ...]
+    whole_shelf: bool = False
+    """Without `--impl` every implementation is measured, not only the common ones."""
 
     def cases(self, device: str, overrides: Axes = {}) -> list[Case]:  # noqa: B006  (never written to)
-        """Every point of the grid, the axes in `overrides` replaced. Raises ValueError for sizes that don't fit together."""
-        axes = {"device": (device,)} | dict(self.axes) | dict(overrides)
-        return [_case(dict(zip(axes, point, strict=True))) for point in _points(axes)]
-
-
-def _points(axes: Axes) -> Iterator[tuple[Any, ...]]:
-    return product(*axes.values())
+        """Every point of the grids, the axes in `overrides` replaced. Raises ValueError for sizes that don't fit together."""
+        grids = ({"device": (device,)} | dict(grid) | dict(overrides) for grid in self.grids)
+        cases = (_case(dict(zip(axes, point, strict=True))) for axes in grids for point in product(*axes.values()))
+        return list(dict.fromkeys(cases))
 
 
 def _case(point: dict[str, Any]) -> Case:
@@ -116,30 +125,76 @@ def _case(point: dict[str, Any]) -> Case:
         if point["d_model"] % point["H"]:
             raise ValueError(f"d_model = {point['d_model']} is not divisible by H = {point['H']}")
         point["D_h"] = point["d_model"] // point["H"]
-    case = Case.of(**point)
+    case = Case.of(**(_decode(point) if point.get("mode") == "decode" else point))
     if case.H % case.H_kv:
         raise ValueError(f"H = {case.H} is not divisible by H_kv = {case.H_kv}")
-    if case.source == "self" and case.T_kv != case.T:
+    if case.source == "self" and case.T_kv != case.T and case.mode != "decode":
         raise ValueError(f"T_kv = {case.T_kv} with T = {case.T} needs --source cross")
+    if case.padded and case.B == 1:
+        raise ValueError(f"a batch of one has nothing to pad: --mask {case.mask} needs --B 2 or more")
+    if case.out_dropout and case.scope == "core":
+        raise ValueError("a core has no output projection, and so no --out_dropout")
     return case
 
 
+def _decode(point: dict[str, Any]) -> dict[str, Any]:
+    """One new token; T is the number of all tokens, where T_kv doesn't say it."""
+    if point.get("mask", "none") != "none" or point.get("source", "self") != "self":
+        raise ValueError("decode sees every key in its cache: leave out --mask and --source")
+    if "T_kv" in point and point["T"] != 1:
+        raise ValueError(f"decode has one new token: --T 1 beside --T_kv {point['T_kv']}, or --T alone for all tokens")
+    return point | {"T": 1, "T_kv": point.get("T_kv", point["T"]), "mask": "none"}
+
+
 BOTH = ("float32", "bfloat16")
+
+MASKED = {"B": (4,), "D_h": (64,), "H": (8,), "dtype": BOTH}
 
 SWEEPS = {
     sweep.name: sweep
     for sweep in (
         Sweep("quick", "what each way of writing attention costs, in two minutes",
-              {"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (1, 8), "T": (64, 256, 1024)}),
+              ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (1, 8), "T": (64, 256, 1024)},)),
         Sweep("ladder", "one head, short sequences, loops included",
-              {"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (1,), "T": (16, 32, 64, 128, 256)}),
+              ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (1,), "T": (16, 32, 64, 128, 256)},)),
         Sweep("length", "how time and memory grow with the sequence",
-              {"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (128, 256, 512, 1024, 2048, 4096)}),
+              ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (128, 256, 512, 1024, 2048, 4096)},)),
         Sweep("heads", "the same width shared among more and more heads",
-              {"B": (1,), "d_model": (1024,), "dtype": BOTH, "T": (512,), "H": (1, 2, 4, 8, 16, 32)}),
+              ({"B": (1,), "d_model": (1024,), "dtype": BOTH, "T": (512,), "H": (1, 2, 4, 8, 16, 32)},)),
         Sweep("dtype", "what a narrower number buys",
-              {"B": (1,), "D_h": (64,), "H": (8,), "T": (256, 1024), "dtype": ("float64", "float32", "float16", "bfloat16")}),
+              ({"B": (1,), "D_h": (64,), "H": (8,), "T": (256, 1024),
+                "dtype": ("float64", "float32", "float16", "bfloat16")},)),
         Sweep("tutorial", "the setting of the best-known published comparison",
-              {"B": (8,), "d_model": (768,), "dtype": BOTH, "H": (12,), "T": (1024,)}),
+              ({"B": (8,), "d_model": (768,), "dtype": BOTH, "H": (12,), "T": (1024,)},)),
+        Sweep("backward", "what a training step costs: forward, and the gradients of input and weights",
+              ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (64, 256, 512), "mode": ("backward",)},),
+              whole_shelf=True),
+        Sweep("decode", "one new token against a cache of keys and values, and all tokens again without one",
+              ({"B": (1, 8), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (256, 1024, 4096), "mode": ("decode",)},
+               {"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (256, 1024)}),
+              whole_shelf=True),
+        Sweep("masks", "no mask, causal, padding, and both",
+              (MASKED | {"T": (128, 512), "mask": MASKS},), whole_shelf=True),
+        Sweep("cross", "queries from one sequence, keys and values from another, under every mask",
+              (MASKED | {"T": (128,), "T_kv": (96, 512), "source": ("cross",), "mask": MASKS},), whole_shelf=True),
+        Sweep("gqa", "32 query heads that share 32, 8 or 1 key-value heads",
+              ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (32,), "H_kv": (32, 8, 1), "T": (256,),
+                "mode": ("forward", "backward")},), whole_shelf=True),
+        Sweep("widths", "value heads wider than query heads; one head of a quarter of the model's width",
+              ({"B": (1,), "D_h": (64,), "D_v": (64, 128), "dtype": BOTH, "H": (8,), "T": (256,)},
+               {"B": (1,), "D_h": (64,), "d_model": (256,), "dtype": BOTH, "H": (1,), "T": (256,)}), whole_shelf=True),
+        Sweep("dropout", "what dropping probabilities costs in training",
+              ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (256,), "dropout": (0.0, 0.1),
+                "mode": ("forward", "backward")},), whole_shelf=True),
+        Sweep("core", "how much of a layer is projections: from q, k, v to o, beside the whole",
+              ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (256, 1024), "scope": SCOPES},),
+              whole_shelf=True),
+        Sweep("llm", "one attention layer of GPT-2 small, Qwen2.5 0.5B and Llama 3 8B",
+              # Radford et al., "Language Models are Unsupervised Multitask Learners", 2019
+              ({"T": (512,), "d_model": (768,), "H": (12,), "qkv_bias": (True,), "out_bias": (True,), "dtype": BOTH},
+               # Qwen Team, "Qwen2.5 Technical Report", 2024, table 1; biases as in Qwen2
+               {"T": (512,), "d_model": (896,), "H": (14,), "H_kv": (2,), "qkv_bias": (True,), "dtype": BOTH},
+               # Llama Team, "The Llama 3 Herd of Models", 2024, table 3
+               {"T": (512,), "d_model": (4096,), "H": (32,), "H_kv": (8,), "dtype": BOTH})),
     )
 }  # fmt: skip

@@ -18,7 +18,14 @@ def rankings(run: Run) -> Iterator[Table]:
         base = next((row["stats"]["median"] for row in rows if row["extra_info"]["impl"] == run.yardstick), None)
         table = Table(title=case, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("implementation", min_width=20, overflow="fold")
-        for name in ("median", "spread", "peak memory", "error", *([f"over {run.yardstick}"] if base else [])):
+        for name in (
+            "median",
+            "spread",
+            "peak memory",
+            "kernel",
+            "error",
+            *([f"over {run.yardstick}"] if base else []),
+        ):
             table.add_column(name, justify="right", no_wrap=True)
         for row in sorted(rows, key=lambda row: row["stats"]["median"]):
             stats, columns = row["stats"], row["extra_info"]
@@ -27,6 +34,7 @@ def rankings(run: Run) -> Iterator[Table]:
                 time_text(stats["median"]),
                 f"± {stats['iqr'] / 2 / stats['median']:.1%}",
                 bytes_text(columns["peak_bytes"]),
+                columns["kernel"],
                 f"{columns['error']:.1e}",
                 *([f"{base / stats['median']:.2f} x"] if base else []),
             )

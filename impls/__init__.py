@@ -9,6 +9,10 @@ from . import (  # noqa: F401
     packed,
     einsum,
     sdpa,
+    torch_mha,
+    online,
+    flex,
+    packages,
 )
 from .layer import LayerShape
 from .registry import COMPILE, Impl, Limits, add, get, make, register, shelf

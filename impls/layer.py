@@ -46,8 +46,12 @@ class LayerShape:
         return cls(**({"d_model": H * D_h, "H": H, "D_h": D_h, "H_kv": H, "D_v": D_h, "max_T": 1024} | others))
 
 
-class AttentionLayer(nn.Module):
-    """A layer with its output projection and its mask. Children project, attend, and end in `finish`."""
+Cache = tuple[Tensor, Tensor]
+"""Keys and values of earlier tokens, (B, H_kv, T_kv, D_h) and (B, H_kv, T_kv, D_v), with the last places free."""
+
+
+class Masked(nn.Module):
+    """What knows its shape and owns its mask: made once for the longest sequence, sliced to the actual one."""
 
     visible: Tensor | None
 
@@ -56,9 +60,6 @@ class AttentionLayer(nn.Module):
         self.shape = shape
         buffer = causal_visible(shape.max_T, shape.max_T) if shape.causal and owns_mask else None
         self.register_buffer("visible", buffer, persistent=False)  # (max_T, max_T)
-        if shape.out_proj:
-            self.W_o = nn.Linear(shape.H * shape.D_v, shape.d_out or shape.d_model, bias=shape.out_bias)
-        self.drop = nn.Dropout(shape.out_dropout)
 
     def attn_mask(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor | None:
         """What a query may see, True where it may: (T, T_kv), (B, 1, T_kv) or (B, T, T_kv); None when everything.
@@ -71,6 +72,32 @@ class AttentionLayer(nn.Module):
         padding = padding.unsqueeze(-2)  # (B, 1, T_kv)
         return padding if causal is None else causal & padding
 
+
+class KernelCore(Masked):
+    """Attention without projections: a kernel, and the mask that it is given."""
+
+    def __init__(self, shape: LayerShape, kernel: Callable[..., Tensor], *, takes_mask: bool = False):
+        super().__init__(shape, owns_mask=takes_mask or shape.mask == "causal+padding")
+        self.kernel = kernel
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+        """(..., H, T, D_h), (..., H_kv, T_kv, D_h), (..., H_kv, T_kv, D_v) -> (..., H, T, D_v)"""
+        mask = self.attn_mask(q.shape[-2], k.shape[-2], padding)
+        if padding is not None and mask is not None:
+            mask = mask.unsqueeze(-3)  # (B, 1, T or 1, T_kv)
+        o: Tensor = self.kernel(q, k, v, **kernel_options(self.shape, mask, self.training))
+        return o
+
+
+class AttentionLayer(Masked):
+    """A layer with its output projection. Children project, attend, and end in `finish`."""
+
+    def __init__(self, shape: LayerShape, *, owns_mask: bool = True):
+        super().__init__(shape, owns_mask=owns_mask)
+        if shape.out_proj:
+            self.W_o = nn.Linear(shape.H * shape.D_v, shape.d_out or shape.d_model, bias=shape.out_bias)
+        self.drop = nn.Dropout(shape.out_dropout)
+
     def finish(self, o: Tensor) -> Tensor:
         """(..., T, H * D_v) -> (..., T, d_out)"""
         if not self.shape.out_proj:
@@ -80,30 +107,47 @@ class AttentionLayer(nn.Module):
 
 
 class KernelLayer(AttentionLayer):
-    """The shared multi-head layer: three projections, heads by view and transpose, a kernel, the output projection."""
+    """The shared multi-head layer: three projections, heads by view and transpose, a core, the output projection."""
 
-    def __init__(self, shape: LayerShape, kernel: Callable[..., Tensor], *, takes_mask: bool = False):
-        super().__init__(shape, owns_mask=takes_mask or shape.mask == "causal+padding")
+    def __init__(self, shape: LayerShape, core: nn.Module):
+        super().__init__(shape, owns_mask=False)
         self.W_q = nn.Linear(shape.d_model, shape.H * shape.D_h, bias=shape.qkv_bias)
         self.W_k = nn.Linear(shape.d_model, shape.H_kv * shape.D_h, bias=shape.qkv_bias)
         self.W_v = nn.Linear(shape.d_model, shape.H_kv * shape.D_v, bias=shape.qkv_bias)
-        self.kernel = kernel
+        self.core = core
 
     def project(self, x: Tensor, x_k: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         s = self.shape
         return split(self.W_q(x), s.H), split(self.W_k(x_k), s.H_kv), split(self.W_v(x_v), s.H_kv)
 
+    @property
+    def prepare(self) -> Callable[..., None] | None:
+        """What the core makes once, before the first call; None where it makes nothing."""
+        return getattr(self.core, "prepare", None)
+
     def forward(
-        self, x: Tensor, x_k: Tensor | None = None, x_v: Tensor | None = None, *, padding: Tensor | None = None
+        self,
+        x: Tensor,
+        x_k: Tensor | None = None,
+        x_v: Tensor | None = None,
+        *,
+        padding: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
-        """(..., T, d_model) -> (..., T, d_out); keys from x_k, values from x_v, where given."""
+        """(..., T, d_model) -> (..., T, d_out); keys from x_k, values from x_v, or after those in the cache, where given."""
         x_k = x if x_k is None else x_k
         q, k, v = self.project(x, x_k, x_k if x_v is None else x_v)  # (..., H, T, D_h) each
-        mask = self.attn_mask(q.shape[-2], k.shape[-2], padding)
-        if padding is not None and mask is not None:
-            mask = mask.unsqueeze(-3)  # (B, 1, T or 1, T_kv)
-        o: Tensor = self.kernel(q, k, v, **kernel_options(self.shape, mask, self.training))  # (..., H, T, D_v)
+        if cache is not None:
+            k, v = extend(cache, k, v)
+        o: Tensor = self.core(q, k, v, padding=padding)  # (..., H, T, D_v)
         return self.finish(o.transpose(-3, -2).flatten(-2))
+
+
+def extend(cache: Cache, k: Tensor, v: Tensor) -> Cache:
+    """Write the newest keys and values into the last places of a preallocated cache; all of them are attended to."""
+    for known, new in zip(cache, (k, v), strict=True):
+        known[..., -new.shape[-2] :, :] = new
+    return cache
 
 
 def split(x: Tensor, H: int) -> Tensor:

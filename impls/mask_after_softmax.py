@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout
@@ -10,7 +12,14 @@ from .explicit import explicit
 from .registry import register
 
 
-@register("mask_after_softmax", takes_mask=True)
+def _unfit(case: Any) -> str | None:
+    """No gradients in half precision."""
+    if case.mode == "backward" and case.dtype in ("float16", "bfloat16"):
+        return "loses the gradient's digits in half precision where a query sees few keys: it normalises twice"
+    return None
+
+
+@register("mask_after_softmax", takes_mask=True, unless=_unfit)
 @explicit
 def mask_after_softmax(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, dropout_p: float

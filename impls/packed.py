@@ -7,9 +7,9 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from .formula import attention
-from .layer import KernelLayer, LayerShape, split
+from .layer import KernelCore, KernelLayer, LayerShape, split
 from .registry import register
-from .weights import Parts, linear_parts
+from .weights import Parts, linear_parts, packed_parts
 
 
 @register("packed")
@@ -17,7 +17,7 @@ class Packed(KernelLayer):
     """The plain formula behind one packed projection W_qkv (W_kv when keys come from another sequence)."""
 
     def __init__(self, shape: LayerShape):
-        super().__init__(shape, attention, takes_mask=True)
+        super().__init__(shape, KernelCore(shape, attention, takes_mask=True))
         self.widths = [layer.out_features for layer in (self.W_q, self.W_k, self.W_v)]
         del self.W_k, self.W_v
         if shape.source == "self":
@@ -35,15 +35,8 @@ class Packed(KernelLayer):
 
     def parts(self, of: Callable[[Tensor], Tensor]) -> Parts:
         if self.shape.source == "self":
-            found = _unpack("qkv", self.W_qkv, self.widths, of)
+            found = packed_parts("qkv", self.W_qkv.weight, self.W_qkv.bias, self.widths, of)
         else:
-            found = linear_parts("q", self.W_q, of) | _unpack("kv", self.W_kv, self.widths[1:], of)
+            found = linear_parts("q", self.W_q, of)
+            found |= packed_parts("kv", self.W_kv.weight, self.W_kv.bias, self.widths[1:], of)
         return found | (linear_parts("o", self.W_o, of) if self.shape.out_proj else {})
-
-
-def _unpack(names: str, linear: nn.Linear, widths: list[int], of: Callable[[Tensor], Tensor]) -> Parts:
-    """The rows of a packed projection that belong to each of `names`."""
-    found: Parts = {f"W_{n}": [rows] for n, rows in zip(names, of(linear.weight).split(widths), strict=True)}
-    if linear.bias is not None:
-        found |= {f"b_{n}": [rows] for n, rows in zip(names, of(linear.bias).split(widths), strict=True)}
-    return found

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .layer import KernelLayer, LayerShape
+from .layer import KernelCore, KernelLayer, LayerShape
 from .weights import parts
 
 Kernel = Callable[..., Tensor]
@@ -42,6 +43,8 @@ class Limits:
     """An optional package that it needs."""
     install: str | None = None
     """How that package is installed."""
+    unless: Callable[[Any], str | None] | None = None
+    """Anything else: gives for a case the words that follow the name in a sentence, or None."""
 
     def refusal(self, name: str, case: Any) -> str | None:
         """One sentence that says why `case` (a `bench.sweep.Case`) is impossible; None when it is possible."""
@@ -64,7 +67,8 @@ class Limits:
             return f"{name} has value heads as wide as query heads"
         if (case.dropout or case.out_dropout) and not self.dropout:
             return f"{name} has no dropout"
-        return None
+        why = self.unless(case) if self.unless else None
+        return why and f"{name} {why}"
 
 
 @dataclass(frozen=True)
@@ -75,22 +79,29 @@ class Impl:
     owner: str
     """The module that registered it."""
     layer: Callable[[LayerShape], nn.Module]
+    """x (B, T, d_model) -> (B, T, d_model)"""
+    core: Callable[[LayerShape], nn.Module] | None = None
+    """q, k, v (B, H, T, D) -> o; None for a layer of its own making."""
     kernel: Kernel | None = None
-    """f(q, k, v, *, attn_mask, dropout_p, is_causal, scale, enable_gqa) -> o; None for a layer of its own making."""
-    takes_mask: bool = False
-    """The kernel is given the layer's mask, where others are told `is_causal`."""
+    """f(q, k, v, *, attn_mask, dropout_p, is_causal, scale, enable_gqa) -> o, where the core calls such a function."""
     limits: Limits = Limits()
+    common: bool = True
+    """Measured by every sweep when the user names no implementation; others by the sweeps of the whole shelf."""
     yardstick: bool = False
     """Speed-ups are over this one."""
     compiled_by_default: bool = False
     """Its compiled form is measured when the user names no implementation."""
+    dispatches: str | None = None
+    """The only kernel that may run under this name (`kernel` in the results); None when it may choose."""
     compiled: bool = False
     summary: str = ""
 
     def refusal(self, case: Any) -> str | None:
         """Why `case` can't be run, in one sentence; None when it can."""
         if self.compiled and not self.limits.compiles:
-            return f"{self.name.removesuffix(COMPILE)} has no compiled form: its Python loops would be unrolled"
+            return f"{self.name.removesuffix(COMPILE)} has no compiled form"
+        if case.scope == "core" and self.core is None:
+            return f"{self.name} is a layer of its own making: it has no core that could be called alone"
         return self.limits.refusal(self.name, case)
 
 
@@ -102,13 +113,16 @@ def register(
     name: str,
     *,
     takes_mask: bool = False,
+    common: bool = True,
     yardstick: bool = False,
     compiled_by_default: bool = False,
+    dispatches: str | None = None,
     **limits: Any,
 ) -> Callable[[Any], Any]:
-    """Put the decorated kernel (a function) or layer (an `nn.Module` class) on the shelf under `name`.
+    """Put the decorated kernel (a function), core (a `KernelCore` class) or layer (any other `nn.Module` class) on the shelf.
 
-    `limits` are the fields of `Limits`. Raises ValueError when the name is taken.
+    `limits` are the fields of `Limits`, the others those of `Impl`; a kernel that `takes_mask` is given the causal mask as
+    `attn_mask`, where others are told `is_causal`. Raises ValueError when the name is taken.
 
         @register("mine", max_T=4096)
         def mine(q, k, v, *, is_causal=False, attn_mask=None, scale=None, enable_gqa=False, dropout_p=0.0): ...
@@ -116,26 +130,34 @@ def register(
 
     def shelve(it: Any) -> Any:
         impl = make(name, it, takes_mask=takes_mask, limits=Limits(**limits))
-        add(replace(impl, yardstick=yardstick, compiled_by_default=compiled_by_default))
+        add(
+            replace(
+                impl,
+                common=common,
+                yardstick=yardstick,
+                compiled_by_default=compiled_by_default,
+                dispatches=dispatches,
+            )
+        )
         return it
 
     return shelve
 
 
 def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None = None) -> Impl:
-    """An `Impl` from a kernel function or from a layer class; raises TypeError when it is neither."""
+    """An `Impl` from a kernel function, a core or a layer class; raises TypeError when it is none of them."""
     owner = getattr(it, "__module__", "?")
     summary = next(iter((it.__doc__ or "").strip().splitlines()), "")
     limits = limits or Limits()
-    if isinstance(it, type) and issubclass(it, nn.Module):
+    if isinstance(it, type) and issubclass(it, nn.Module) and not issubclass(it, KernelCore):
         return Impl(name, owner, it, limits=limits, summary=summary)
-    if isinstance(it, type) or not callable(it):
+    if (isinstance(it, type) and not issubclass(it, KernelCore)) or not callable(it):
         raise TypeError(f"{name!r} is neither a function nor an nn.Module class")
-
-    def layer(shape: LayerShape) -> nn.Module:
-        return KernelLayer(shape, it, takes_mask=takes_mask)
-
-    return Impl(name, owner, layer, kernel=it, takes_mask=takes_mask, limits=limits, summary=summary)
+    kernel = None if isinstance(it, type) else it
+    core = partial(KernelCore, kernel=kernel, takes_mask=takes_mask) if kernel else it
+    return Impl(
+        name, owner, lambda shape: KernelLayer(shape, core(shape)), core, kernel, limits=limits, summary=summary
+    )
 
 
 def add(impl: Impl) -> None:
@@ -164,17 +186,19 @@ def compiled(impl: Impl) -> Impl:
 
     `dynamic=False`, since with the default the third shape would run a graph made for other shapes.
     """
+    core = impl.core
     return replace(
         impl,
         name=impl.name + COMPILE,
-        layer=lambda shape: CompiledLayer(impl.layer(shape)),
+        layer=lambda shape: Compiled(impl.layer(shape)),
+        core=core and (lambda shape: Compiled(core(shape))),
         yardstick=False,
         compiled=True,
     )
 
 
-class CompiledLayer(nn.Module):
-    """A layer whose forward is compiled; parameters stay where they were."""
+class Compiled(nn.Module):
+    """A layer or core whose forward is compiled; parameters stay where they were."""
 
     def __init__(self, eager: nn.Module):
         super().__init__()
@@ -184,6 +208,10 @@ class CompiledLayer(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         o: Tensor = self._run(*args, **kwargs)
         return o
+
+    @property
+    def prepare(self) -> Callable[..., None] | None:
+        return getattr(self.eager, "prepare", None)
 
     def parts(self, of: Callable[[Tensor], Tensor]) -> dict[str, list[Tensor]]:
         return parts(self.eager, of)

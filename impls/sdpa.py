@@ -1,10 +1,12 @@
-"""PyTorch's own: `scaled_dot_product_attention`, which picks a kernel by itself."""
+"""PyTorch's own: `scaled_dot_product_attention`, which picks a kernel by itself, and each of its kernels pinned."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from .registry import register
@@ -14,3 +16,24 @@ from .registry import register
 def sdpa(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """`torch.nn.functional.scaled_dot_product_attention`, which picks a kernel by itself."""
     return scaled_dot_product_attention(q, k, v, **options)
+
+
+def _pinned(backend: SDPBackend) -> Callable[..., Tensor]:
+    """SDPA that has one kernel to choose from: where torch finds it unfit, it raises instead of taking another."""
+
+    def kernel(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        with sdpa_kernel(backend):
+            return scaled_dot_product_attention(q, k, v, **options)
+
+    kernel.__doc__ = f"`scaled_dot_product_attention` with {backend.name} as its only choice."
+    return kernel
+
+
+register("sdpa_math", common=False, dispatches="math", compiles=False)(_pinned(SDPBackend.MATH))
+register("sdpa_flash", common=False, dispatches="flash")(_pinned(SDPBackend.FLASH_ATTENTION))
+register("sdpa_efficient", common=False, dispatches="efficient", devices=("cuda",))(
+    _pinned(SDPBackend.EFFICIENT_ATTENTION)
+)
+register("sdpa_cudnn", common=False, dispatches="cudnn", devices=("cuda",), dtypes=("float16", "bfloat16"))(
+    _pinned(SDPBackend.CUDNN_ATTENTION)
+)

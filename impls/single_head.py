@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .formula import attention
-from .layer import AttentionLayer, LayerShape, kernel_options
+from .layer import AttentionLayer, Cache, LayerShape, extend, kernel_options
 from .registry import register
 from .weights import Parts, linear_parts
 
@@ -20,11 +20,19 @@ class SingleHead(AttentionLayer):
         raise NotImplementedError
 
     def forward(
-        self, x: Tensor, x_k: Tensor | None = None, x_v: Tensor | None = None, *, padding: Tensor | None = None
+        self,
+        x: Tensor,
+        x_k: Tensor | None = None,
+        x_v: Tensor | None = None,
+        *,
+        padding: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """(..., T, d_model) -> (..., T, d_out)"""
         x_k = x if x_k is None else x_k
         q, k, v = self.project(x, x_k, x_k if x_v is None else x_v)  # (..., T, D_h) each
+        if cache is not None:
+            k, v = extend((cache[0].squeeze(-3), cache[1].squeeze(-3)), k, v)  # (..., T_kv, D_h), (..., T_kv, D_v)
         mask = self.attn_mask(q.shape[-2], k.shape[-2], padding)
         return self.finish(attention(q, k, v, **kernel_options(self.shape, mask, self.training)))
 

@@ -56,6 +56,16 @@ def linear_parts(n: str, linear: nn.Linear, of: Callable[[Tensor], Tensor]) -> P
     return {f"W_{n}": [of(linear.weight)]} | ({f"b_{n}": [of(linear.bias)]} if linear.bias is not None else {})
 
 
+def packed_parts(
+    names: str, weight: Tensor, bias: Tensor | None, widths: list[int], of: Callable[[Tensor], Tensor]
+) -> Parts:
+    """The rows of a packed projection that belong to each of `names`, which are `widths` features wide."""
+    found: Parts = {f"W_{n}": [rows] for n, rows in zip(names, of(weight).split(widths), strict=True)}
+    if bias is not None:
+        found |= {f"b_{n}": [rows] for n, rows in zip(names, of(bias).split(widths), strict=True)}
+    return found
+
+
 def load(layer: nn.Module, weights: dict[str, Tensor]) -> None:
     """Copy the canonical weights into a layer; raises ValueError when it keeps others, or of other shapes."""
     kept = parts(layer, lambda parameter: parameter.data)
@@ -75,10 +85,10 @@ def load(layer: nn.Module, weights: dict[str, Tensor]) -> None:
             piece.copy_(rows_of_it)
 
 
-def gradients(layer: nn.Module) -> dict[str, Tensor]:
-    """The gradients of the canonical weights, collected from wherever the layer keeps them."""
-    return {name: torch.cat(pieces) for name, pieces in parts(layer, _grad).items()}
+def gradients(layer: nn.Module, found: dict[Tensor, Tensor]) -> dict[str, Tensor]:
+    """The gradients of the canonical weights, from those of the layer's own parameters; zero where there is none."""
 
+    def of(parameter: Tensor) -> Tensor:
+        return found[parameter] if parameter in found else torch.zeros_like(parameter)
 
-def _grad(parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    return {name: torch.cat(pieces) for name, pieces in parts(layer, of).items()}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from .layer import AttentionLayer, LayerShape
+from .layer import AttentionLayer, Cache, LayerShape
 from .registry import register
 from .single_head import LinearHead
 from .weights import Parts, linear_parts, parts
@@ -24,10 +24,18 @@ class Wrapper(AttentionLayer):
         self.heads = nn.ModuleList(LinearHead(head) for _ in range(shape.H))
 
     def forward(
-        self, x: Tensor, x_k: Tensor | None = None, x_v: Tensor | None = None, *, padding: Tensor | None = None
+        self,
+        x: Tensor,
+        x_k: Tensor | None = None,
+        x_v: Tensor | None = None,
+        *,
+        padding: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """(..., T, d_model) -> (..., T, d_out)"""
-        return self.finish(torch.cat([head(x, x_k, x_v, padding=padding) for head in self.heads], dim=-1))
+        caches = [None] * self.shape.H if cache is None else list(zip(*(x.split(1, -3) for x in cache), strict=True))
+        heads = zip(self.heads, caches, strict=True)
+        return self.finish(torch.cat([head(x, x_k, x_v, padding=padding, cache=own) for head, own in heads], dim=-1))
 
     def parts(self, of: Callable[[Tensor], Tensor]) -> Parts:
         found: Parts = {}

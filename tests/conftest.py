@@ -9,6 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # workers that share the cores wait for each other otherwise
 
 pytest_plugins = ["pytester"]
 

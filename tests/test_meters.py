@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,15 @@ import torch
 
 import impls
 from bench.clock import FEWEST, sample
+from bench.dispatch import kernel_of
+from bench.gate import Gate, module_of
+from bench.meters import Weight
 from bench.meters.cpu import CpuMeter, memory_events, peak
 from bench.meters.cuda import CudaMeter
+from bench.modes import call_of
+from bench.outcome import Wrong
+from bench.problem import given, problem_of
+from bench.sweep import Case
 
 S, O = 8 * 1024 * 1024 * 4, 8 * 1024 * 64 * 4  # noqa: E741  bytes of the scores and of the output: B=1 H=8 T=1024 D_h=64 fp32
 
@@ -23,22 +31,13 @@ def qkv(**options: Any) -> list[torch.Tensor]:
 def test_peak_of_the_plain_formula_forward() -> None:
     q, k, v = qkv()
     with torch.inference_mode():
-        assert CpuMeter().peak_bytes(lambda: impls.get("fused").kernel(q, k, v)) == 2 * S + O == 69_206_016
+        assert CpuMeter().weigh(lambda: impls.get("fused").kernel(q, k, v)).peak_bytes == 2 * S + O == 69_206_016
 
 
 def test_peak_of_the_plain_formula_forward_and_backward() -> None:
-    q, k, v = qkv(requires_grad=True)
-    kernel = impls.get("fused").kernel
-    assert kernel is not None
-
-    gradient = torch.randn(1, 8, 1024, 64)
-
-    def train() -> torch.Tensor:
-        o = kernel(q, k, v)
-        o.backward(gradient)
-        return o
-
-    found = CpuMeter().peak_bytes(train)
+    case = Case.of(T=1024, H=8, D_h=64, mask="none", mode="backward", scope="core")
+    train = call_of(module_of(impls.get("fused"), case), case, given(problem_of(case)))
+    found = CpuMeter().weigh(train.run).peak_bytes
     # scores twice and their gradient; the output and v's gradient; the scale, kept as a number of 8 bytes
     assert found == 3 * S + 2 * O + 8 == 104_857_608
 
@@ -51,8 +50,8 @@ def test_peak_is_the_same_every_time_and_counts_nothing_from_before() -> None:
         before.clear()  # what is freed was there before: the peak is of what is new
         return x + x
 
-    assert [CpuMeter().peak_bytes(call) for _ in range(3)] == [4 << 16] * 3
-    assert CpuMeter().peak_bytes(lambda: None) == 0
+    assert [CpuMeter().weigh(call).peak_bytes for _ in range(3)] == [4 << 16] * 3
+    assert CpuMeter().weigh(lambda: None).peak_bytes == 0
 
 
 def test_peak_of_events() -> None:
@@ -107,7 +106,7 @@ def measured(cuda: SimulatedCuda) -> tuple[float, int]:
     cuda.work(100)
     seconds = meter.seconds(lambda: cuda.work(2, 300), 5)
     cuda.work(0, 9000)
-    return seconds, meter.peak_bytes(lambda: cuda.work(2, 300))
+    return seconds, meter.weigh(lambda: cuda.work(2, 300)).peak_bytes
 
 
 def test_cuda_meter_reads_the_work_and_nothing_else() -> None:
@@ -126,8 +125,38 @@ def test_cuda_meter_would_be_wrong_without(left_out: str) -> None:
 def test_cuda_meter_on_a_device() -> None:
     x = torch.randn(1 << 20, device="cuda")
     meter = CudaMeter()
-    assert meter.peak_bytes(lambda: x + 1) == 4 << 20
+    assert meter.weigh(lambda: x + 1).peak_bytes == 4 << 20
     assert meter.seconds(lambda: x + 1, 10) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "mask", "kernel"),
+    [
+        ("sdpa_flash", "causal", "flash"),
+        ("sdpa_math", "causal", "math"),
+        ("sdpa", "causal", "flash"),
+        ("fused", "causal", "gemm"),
+        ("flex", "causal", "gemm"),
+        ("loop", "causal", "dot"),
+        ("fused+compile", "causal", "inductor"),
+        ("fused+compile", "none", "flash"),  # without a mask Inductor knows the formula, and puts SDPA in its place
+    ],
+)
+def test_the_kernel_that_ran(name: str, mask: str, kernel: str) -> None:
+    case = Case.of(T=64, H=2, D_h=16, mask=mask)
+    torch.compiler.reset()
+    call = call_of(module_of(impls.get(name), case), case, given(problem_of(case)))
+    with torch.inference_mode():
+        call.run()
+        assert CpuMeter().weigh(call.run).kernel == kernel_of(call.run) == kernel
+
+
+def test_a_pinned_name_must_be_what_ran() -> None:
+    """SDPA that is free to choose, under a name that promises math."""
+    case = Case.of(T=64, H=2, D_h=16)
+    liar = replace(impls.get("sdpa"), name="liar", dispatches="math")
+    with pytest.raises(Wrong, match="claims to be math, but what ran is flash"):
+        Gate().prove(liar, case)
 
 
 class Steady:
@@ -143,8 +172,8 @@ class Steady:
         self.asked.append(times)
         return self.each * times
 
-    def peak_bytes(self, call: Any) -> int:
-        return 0
+    def weigh(self, call: Any) -> Weight:
+        return Weight(0, "none")
 
 
 def test_blocks_are_long_enough_for_the_clock() -> None:

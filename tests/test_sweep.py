@@ -33,6 +33,29 @@ def test_the_sweeps_hold_what_they_promise() -> None:
     assert all(len({c.id for c in s.cases("cpu")}) == len(s.cases("cpu")) for s in SWEEPS.values())
 
 
+def test_in_decode_t_counts_all_tokens() -> None:
+    (case,) = SWEEPS["decode"].cases("cpu", {"B": (1,), "T": (300,), "dtype": ("float32",), "mode": ("decode",)})
+    assert (case.T, case.T_kv, case.mask) == (1, 300, "none")
+    assert case.id == "B1-T1-H8-D_h64-float32-cpu-T_kv=300-mask=none-mode=decode"
+
+
+@pytest.mark.parametrize(
+    ("axes", "says"),
+    [
+        (
+            {"mode": ("decode",), "mask": ("causal",)},
+            "decode sees every key in its cache: leave out --mask and --source",
+        ),
+        ({"mode": ("decode",), "T_kv": (8,)}, "decode has one new token: --T 1 beside --T_kv 8, or --T alone"),
+        ({"mask": ("padding",)}, "a batch of one has nothing to pad: --mask padding needs --B 2 or more"),
+        ({"scope": ("core",), "out_dropout": (0.1,)}, "a core has no output projection, and so no --out_dropout"),
+    ],
+)
+def test_axes_that_do_not_fit_together(axes: dict[str, tuple[object, ...]], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        SWEEPS["quick"].cases("cpu", axes)
+
+
 def test_sizes_that_do_not_fit_together() -> None:
     with pytest.raises(ValueError, match="d_model = 1024 is not divisible by H = 3"):
         SWEEPS["heads"].cases("cpu", {"H": (3,)})
@@ -70,6 +93,19 @@ def test_a_causal_mask_leaves_half() -> None:
 def test_fewest_bytes() -> None:
     case = Case.of(B=2, T=3, H=2, D_h=4, dtype="bfloat16")
     assert counting.least_bytes(case) == 2 * (2 * 3 * 8 + 4 * 8 * 8 + 2 * 3 * 8)
+
+
+def test_operations_of_a_core_of_a_step_back_and_of_one_token() -> None:
+    shared = {"B": 2, "H": 2, "D_h": 4, "mask": "none"}
+    core = Case.of(T=3, scope="core", **shared)
+    assert counting.flops(core) == 2 * (2 * 2 * 3 * 3 * (4 + 4))
+    assert counting.least_bytes(core) == 4 * 4 * (2 * 2 * 3 * 4)  # q, k, v, o
+    back = Case.of(T=3, scope="core", mode="backward", **shared)
+    assert counting.flops(back) == 3 * counting.flops(core)
+    assert counting.least_bytes(back) == 2 * counting.least_bytes(core)
+    token = Case.of(T=1, T_kv=5, mode="decode", **shared)
+    assert counting.flops(token) == 2 * 2 * 2 * 5 * (4 + 4) + 4 * (2 * 2 * 8 * 8)
+    assert counting.least_bytes(token) == 4 * (2 * 2 * 8 + 4 * 8 * 8 + 5 * 2 * 2 * (4 + 4))
 
 
 def test_reference_is_the_formula() -> None:

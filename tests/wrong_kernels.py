@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
+from impls.layer import KernelCore, KernelLayer, LayerShape, extend
+
 Kernel = Callable[..., Tensor]
 
 
@@ -348,6 +350,189 @@ def wrong_third_head(q, k, v, *, is_causal=False, **_):
 @wrong("only at some sizes", "batch entry 1 of 2")
 def wrong_second_batch_entry(q, k, v, *, is_causal=False, **_):
     return sdpa(q, k[:1].expand_as(k), v, is_causal=is_causal)
+
+
+@wrong("only at some sizes", mask="none", source="cross", T_kv=40)
+def assumes_as_many_keys_as_queries(q, k, v, *, is_causal=False, **_):
+    T = q.shape[-2]
+    return sdpa(q, k[..., :T, :], v[..., :T, :], is_causal=is_causal)
+
+
+@wrong("only at some sizes", H=1)
+def treats_one_head_as_the_batch(q, k, v, *, is_causal=False, **_):
+    if q.shape[1] > 1 or len(q) == 1:
+        return sdpa(q, k, v, is_causal=is_causal)
+    return sdpa(q, k.roll(1, 0), v.roll(1, 0), is_causal=is_causal)
+
+
+# gradient
+
+
+BACKWARD: dict[str, Any] = {"mode": "backward"}
+
+
+@wrong("gradient", "no gradient reaches its inputs", **BACKWARD)
+def detached(q, k, v, *, is_causal=False, **_):
+    return sdpa(q, k, v, is_causal=is_causal).detach()
+
+
+@wrong("gradient", "no gradient reaches k", **BACKWARD)
+def keys_detached(q, k, v, *, is_causal=False, **_):
+    return sdpa(q, k.detach(), v, is_causal=is_causal)
+
+
+@wrong("gradient", "gradient of q", **BACKWARD)
+def right_forward_wrong_backward(q, k, v, *, is_causal=False, **_):
+    """The answer of one formula, the gradient of another: here without the mask."""
+    right, other = sdpa(q, k, v, is_causal=is_causal), sdpa(q, k, v)
+    return other + (right - other).detach()
+
+
+@wrong("gradient", "gradient of q", **BACKWARD)
+def forgets_the_scale_going_back(q, k, v, *, is_causal=False, **_):
+    scale = q.shape[-1] ** -0.5
+    scaled = q + (q * scale - q).detach()
+    return sdpa(scaled, k, v, is_causal=is_causal, scale=1.0)
+
+
+@wrong("gradient", "t = 63 (T = 64)", **BACKWARD)
+def no_gradient_for_the_last_row(q, k, v, *, is_causal=False, **_):
+    o = sdpa(q, k, v, is_causal=is_causal)
+    return torch.cat([o[..., :-1, :], o[..., -1:, :].detach()], dim=-2)
+
+
+@wrong("gradient", "gradient of q", **BACKWARD)
+def probs_are_constants_going_back(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~visible(q, k, is_causal, attn_mask), -torch.inf)
+    probs = torch.softmax(scores, -1)
+    return probs @ v.detach() + (probs.mT @ v - (probs.mT @ v).detach())
+
+
+@wrong("gradient", "gradient of", **BACKWARD)
+def bfloat16_going_back(q, k, v, *, is_causal=False, **_):
+    right = sdpa(q, k, v, is_causal=is_causal)
+    rough = sdpa(q.bfloat16(), k.bfloat16(), v.bfloat16(), is_causal=is_causal).to(q.dtype)
+    return rough + (right - rough).detach()
+
+
+class _Remembered(torch.autograd.Function):
+    gradients: tuple[Tensor, ...] = ()
+
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal):
+        ctx.save_for_backward(q, k, v)
+        ctx.is_causal = is_causal
+        return sdpa(q, k, v, is_causal=is_causal)
+
+    @staticmethod
+    def backward(ctx, grad):
+        known = _Remembered.gradients
+        if not known or known[0].shape != ctx.saved_tensors[0].shape:
+            leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+            with torch.enable_grad():
+                o = sdpa(*leaves, is_causal=ctx.is_causal)
+            _Remembered.gradients = torch.autograd.grad(o, leaves, grad)
+        return *(x.clone() for x in _Remembered.gradients), None
+
+
+@wrong("gradient", "new numbers in the same buffers: gradient of", **BACKWARD)
+def remembers_its_gradients(q, k, v, *, is_causal=False, **_):
+    return _Remembered.apply(q, k, v, is_causal)
+
+
+@wrong("gradient", "gradient of q: error", H=4, H_kv=2, **BACKWARD)
+def half_the_group_going_back(q, k, v, *, is_causal=False, enable_gqa=False, **_):
+    """The answer is right; the gradient of a shared head takes one query head of its group alone."""
+    k_, v_ = groups(q, k), groups(q, v)
+    wrong_q = torch.cat([q[:, :1], q[:, 1:].detach()], dim=1)
+    return sdpa(wrong_q, k_, v_, is_causal=is_causal)
+
+
+# dropout
+
+DROPOUT: dict[str, Any] = {"dropout": 0.25}
+
+
+def _probs(q: Tensor, k: Tensor, is_causal: bool, attn_mask: Tensor | None) -> Tensor:
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    return torch.softmax(scores.masked_fill(~visible(q, k, is_causal, attn_mask), -torch.inf), -1)
+
+
+@wrong("dropout", "drops 0.0% of the probs, not 25.0%", **DROPOUT)
+def no_dropout(q, k, v, *, is_causal=False, **_):
+    return sdpa(q, k, v, is_causal=is_causal)
+
+
+@wrong("dropout", "not 1 / (1 - p) = 1.333 times as large", **DROPOUT)
+def dropped_without_rescaling(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, **_):
+    probs = _probs(q, k, is_causal, attn_mask)
+    return probs * (torch.rand_like(probs) >= dropout_p) @ v
+
+
+@wrong("dropout", "of the probs, not 25.0%", **DROPOUT)
+def keeps_what_it_should_drop(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, **_):
+    probs = _probs(q, k, is_causal, attn_mask)
+    return torch.nn.functional.dropout(probs, 1 - dropout_p if dropout_p else 0.0) @ v
+
+
+@wrong("dropout", "the same probs in every call", **DROPOUT)
+def drops_by_a_fixed_seed(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, **_):
+    probs = _probs(q, k, is_causal, attn_mask)
+    noise = torch.rand(probs.shape, generator=torch.Generator().manual_seed(7))
+    return probs * (noise >= dropout_p) / (1 - dropout_p) @ v
+
+
+@wrong("dropout", "features of the output, not probs", **DROPOUT)
+def drops_the_output(q, k, v, *, is_causal=False, dropout_p=0.0, **_):
+    return torch.nn.functional.dropout(sdpa(q, k, v, is_causal=is_causal), dropout_p)
+
+
+# cache
+
+DECODE: dict[str, Any] = {"mode": "decode", "T": 1, "T_kv": 64, "mask": "none"}
+
+
+class CachedLayer(KernelLayer):
+    """An honest layer but for `extend`."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, KernelCore(shape, sdpa))
+
+    def extend(self, cache: tuple[Tensor, Tensor], k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+    def forward(self, x, x_k=None, x_v=None, *, padding=None, cache=None):
+        q, k, v = self.project(x, x, x)
+        o = self.core(q, *(self.extend(cache, k, v) if cache else (k, v)))
+        return self.finish(o.transpose(-3, -2).flatten(-2))
+
+
+@wrong("cache", "key written to the cache: NaN or Inf", **DECODE)
+class leaves_the_cache_as_it_was(CachedLayer):  # noqa: N801
+    def extend(self, cache, k, v):
+        return tuple(torch.cat([known[..., :-1, :], new], -2) for known, new in zip(cache, (k, v), strict=True))
+
+
+@wrong("cache", **DECODE)
+class attends_to_the_old_keys_alone(CachedLayer):  # noqa: N801
+    def extend(self, cache, k, v):
+        return tuple(known[..., :-1, :] for known in extend(cache, k, v))
+
+
+@wrong("cache", "writes to its inputs", **DECODE)
+class writes_to_the_first_place_too(CachedLayer):  # noqa: N801
+    def extend(self, cache, k, v):
+        extend(cache, k, v)
+        cache[0][..., :1, :] = k
+        return cache
+
+
+@wrong("cache", "value written to the cache", **DECODE)
+class writes_the_key_as_the_value(CachedLayer):  # noqa: N801
+    def extend(self, cache, k, v):
+        right = tuple(x.clone() for x in extend(cache, k, v))
+        cache[1][..., -1:, :] = k
+        return right
 
 
 RIGHT: dict[str, Kernel] = {}

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What one call was seen to do."""
+
+    peak_bytes: int
+    """Peak of newly allocated tensor memory."""
+    kernel: str
 
 
 class Meter(Protocol):
@@ -15,8 +25,8 @@ class Meter(Protocol):
     def seconds(self, call: Callable[[], Any], times: int) -> float:
         """Seconds that `times` calls back to back take, all of their work included."""
 
-    def peak_bytes(self, call: Callable[[], Any]) -> int:
-        """Peak of newly allocated tensor memory during one call, in bytes; what was there before is not counted."""
+    def weigh(self, call: Callable[[], Any]) -> Weight:
+        """Peak memory of one call, what was there before not counted, and the kernel that it dispatched."""
 
 
 def meter_for(device: str) -> Meter:

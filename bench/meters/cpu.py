@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
+
+from ..dispatch import kernel_in, trace_of
+from . import Weight
 
 
 class CpuMeter:
@@ -22,7 +23,7 @@ class CpuMeter:
             call()
         return perf_counter() - start
 
-    def peak_bytes(self, call: Callable[[], Any]) -> int:
+    def weigh(self, call: Callable[[], Any]) -> Weight:
         """The largest sum of live allocations among the profiler's `[memory]` events, workspaces of operators included.
 
         Unseen: private mallocs inside MKL and oneDNN.
@@ -31,10 +32,8 @@ class CpuMeter:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=False) as profiler:
             kept = call()
         del kept
-        with tempfile.TemporaryDirectory() as folder:
-            trace = Path(folder, "trace.json")
-            profiler.export_chrome_trace(str(trace))
-            return peak(memory_events(trace.read_bytes()))
+        trace = trace_of(profiler)
+        return Weight(peak(memory_events(trace)), kernel_in(trace))
 
 
 _EVENT = re.compile(rb'"name": "\[memory\]".*?"args": \{([^{}]*)\}', re.DOTALL)

@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+from ..dispatch import kernel_of
+from . import Weight
+
 
 class CudaMeter:
     """`cuda` is `torch.cuda`, or a simulated device that answers to the same names."""
@@ -28,7 +31,7 @@ class CudaMeter:
         self._cuda.synchronize()  # calls return before their work is done
         return float(start.elapsed_time(end)) / 1e3  # milliseconds
 
-    def peak_bytes(self, call: Callable[[], Any]) -> int:
+    def weigh(self, call: Callable[[], Any]) -> Weight:
         """What was asked of the allocator, unrounded. A first call outside fills cuBLAS's workspace, which stays."""
         call()
         gc.collect()
@@ -39,4 +42,4 @@ class CudaMeter:
         self._cuda.synchronize()
         peak = self._cuda.memory_stats()["requested_bytes.all.peak"]
         del kept
-        return int(peak - before)
+        return Weight(int(peak - before), kernel_of(call))

@@ -1,0 +1,48 @@
+"""Which kernel really ran, read from the profiler's operators."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch.profiler import ProfilerActivity, profile
+
+OPERATORS = (
+    (b'"aten::_scaled_dot_product_flash_attention', "flash"),
+    (b'"aten::_scaled_dot_product_efficient_attention', "efficient"),
+    (b'"aten::_scaled_dot_product_cudnn_attention', "cudnn"),
+    (b'"aten::_scaled_dot_product_attention_math', "math"),
+    (b'"flash_attn::', "flash"),
+    (b'"xformers::', "efficient"),
+    (b'"aten::_native_multi_head_attention"', "native_mha"),
+    (b'"## Call CompiledFxGraph', "inductor"),
+    (b'"aten::bmm"', "gemm"),
+    (b'"aten::baddbmm"', "gemm"),
+    (b'"aten::dot"', "dot"),
+)
+"""Names in a trace, and the kernel that they give away; the first that is there counts.
+
+An attention operator inside a compiled region stands before the region: `fused+compile` that became SDPA says so.
+"""
+
+
+def kernel_in(trace: bytes) -> str:
+    """The kernel that a Chrome trace of one call tells of; `other` when none is known."""
+    return next((kernel for name, kernel in OPERATORS if name in trace), "other")
+
+
+def kernel_of(call: Callable[[], Any]) -> str:
+    """The kernel that a call dispatches, from the operators on the host's side, whatever the device."""
+    with profile(activities=[ProfilerActivity.CPU], acc_events=False) as profiler:
+        call()
+    return kernel_in(trace_of(profiler))
+
+
+def trace_of(profiler: profile) -> bytes:
+    """The profiler's Chrome trace."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(path))
+        return path.read_bytes()

@@ -1,0 +1,69 @@
+"""Dropout can't be compared number by number: it is checked by its statistics, and without it (p = 0) like everything else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from impls import Impl
+from impls import weights as canonical
+
+from .outcome import Wrong
+from .sweep import Case
+
+B, T = 32, 16
+"""Size of the probe."""
+
+SIGMAS = 6.0
+"""Standard deviations that the share of dropped probs may be off."""
+
+
+def check_dropout(impl: Impl, case: Case) -> None:
+    """In training each prob is zero in a share p of cases, else 1 / (1 - p) times as large, anew in every call; raises `Wrong`.
+
+    Values are two unit matrices side by side, so that the output shows every prob twice. Dropout after the output projection
+    multiplies in. In evaluation nothing is dropped, and the rest of the gate holds that to the reference.
+    """
+    module, inputs = _probe(impl, case)
+    keep = (1 - case.dropout) * (1 - case.out_dropout)
+    with torch.no_grad():
+        probs = module.eval()(*inputs).double()
+        module.train()
+        first, second = module(*inputs).double(), module(*inputs).double()
+    kept = first != 0
+    dropped = 1 - kept.double().mean().item()
+    if abs(dropped - (1 - keep)) > SIGMAS * (keep * (1 - keep) / (probs.numel() / 2)) ** 0.5:
+        raise Wrong(f"drops {dropped:.1%} of the probs, not {1 - keep:.1%}")
+    eps = torch.finfo(getattr(torch, case.dtype)).eps
+    if not torch.allclose(first[kept] * keep, probs[kept], rtol=8 * eps, atol=float(probs.max()) * eps):
+        raise Wrong(f"what dropout leaves is not 1 / (1 - p) = {1 / keep:.3f} times as large")
+    if torch.equal(first, second):
+        raise Wrong("drops the same probs in every call")
+    shown = kept.unflatten(-1, (-1, 2, T))  # (..., heads, twice, T)
+    if not case.out_dropout and not torch.equal(shown[..., 0, :], shown[..., 1, :]):
+        raise Wrong("drops features of the output, not probs")
+
+
+def _probe(impl: Impl, case: Case) -> tuple[nn.Module, list[Tensor]]:
+    """A module whose output is every head's probs, twice, and its inputs."""
+    dtype = getattr(torch, case.dtype)
+    H, D = impl.limits.heads or 2, 2 * T
+    small = replace(
+        case, B=B, T=T, T_kv=T, H=H, H_kv=H, D_h=D, D_v=D, d_model=H * D, mask="none", source="self",
+        qkv_bias=False, out_bias=False,
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    twice = torch.eye(T, device=case.device, dtype=dtype).repeat(1, 2)  # (T, D)
+    if case.scope == "core":
+        assert impl.core is not None
+        q, k = (torch.randn(B, H, T, D, generator=generator).to(case.device, dtype) for _ in range(2))
+        return impl.core(small.layer_shape).to(case.device, dtype), [q, k, twice.expand(B, H, T, D)]
+    layer = impl.layer(small.layer_shape).to(case.device, dtype)
+    weights = canonical.draw(small.layer_shape, generator, case.device)
+    weights["W_v"] = torch.cat([twice.T] * H).repeat(1, 2 * H) / (2 * H)  # (H * D, d_model)
+    weights["W_o"] = torch.eye(H * D, device=case.device)
+    with torch.no_grad():
+        canonical.load(layer, {name: w.to(dtype) for name, w in weights.items()})
+    return layer, [torch.eye(T, device=case.device, dtype=dtype).repeat(1, 2 * H).expand(B, T, H * D)]

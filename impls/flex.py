@@ -1,0 +1,53 @@
+"""FlexAttention: the mask as a function, looked up block by block in a table that is made beforehand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from .layer import KernelCore, LayerShape
+from .registry import register
+
+
+def _unfit(case: Any) -> str | None:
+    """No backward on the CPU."""
+    if case.device == "cpu" and case.mode == "backward":
+        return "has no backward on the CPU"
+    return None
+
+
+@register("flex", common=False, compiled_by_default=True, dropout=False, unless=_unfit)
+class Flex(KernelCore):
+    """`flex_attention` with its block mask made before the clock; only its compiled form never stores the scores."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, flex_attention)
+        self.block_mask: BlockMask | None = None
+
+    def prepare(self, T: int, T_kv: int, padding: Tensor | None, device: str) -> None:
+        """Make the table of blocks for these lengths: what a training loop does once for all layers and steps, or per batch."""
+
+        def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            seen = i >= j if self.shape.causal else j >= 0
+            return seen if padding is None else seen & padding[b, j]
+
+        if self.shape.causal or padding is not None:
+            B = None if padding is None else len(padding)
+            self.block_mask = create_block_mask(visible, B, None, T, T_kv, device=device)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+        """(..., H, T, D_h), (..., H_kv, T_kv, D_h), (..., H_kv, T_kv, D_v) -> (..., H, T, D_v)"""
+        if q.device.type == "cpu":  # whose compiled form can't read a projection's output through a view (torch 2.13)
+            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        o = flex_attention(
+            q,
+            k,
+            v,
+            block_mask=self.block_mask,
+            scale=self.shape.scale,
+            enable_gqa=self.shape.H_kv != self.shape.H,
+        )
+        assert isinstance(o, Tensor)  # a tuple only when asked for the logarithms of the sums
+        return o

@@ -1,0 +1,77 @@
+"""The idea behind FlashAttention in plain torch: softmax block by block, so that the scores are never stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from .explicit import explicit
+from .registry import register
+
+BLOCK = 128
+"""Keys that are looked at together."""
+
+
+@register("online", takes_mask=True, dropout=False, common=False)
+@explicit
+def online(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, dropout_p: float) -> Tensor:
+    """Softmax over blocks of keys with a running maximum and sum; scores are made again for the gradient."""
+    o: Tensor = OnlineSoftmax.apply(q, k, v, visible, scale)  # type: ignore[no-untyped-call]
+    return o
+
+
+class OnlineSoftmax(Function):
+    """softmax(q kᵀ · scale) v with memory that grows with T, not T².
+
+    Forward: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018. Backward: Dao et al.,
+    "FlashAttention", 2022, algorithm 4. Accumulated in float32 at least.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float) -> Tensor:
+        """(..., T, D_h), (..., T_kv, D_h), (..., T_kv, D_v) -> (..., T, D_v)"""
+        wide = torch.promote_types(q.dtype, torch.float32)
+        top = q.new_full((*q.shape[:-1], 1), -torch.inf, dtype=wide)  # largest score so far
+        total = torch.zeros_like(top)  # sum of exp(score - top) so far
+        o = q.new_zeros((*q.shape[:-1], v.shape[-1]), dtype=wide)
+        for keys in _blocks(k):
+            scores = _scores(q, k, visible, scale, keys, wide)  # (..., T, block)
+            highest = torch.maximum(top, scores.amax(-1, keepdim=True))
+            seen = highest.masked_fill(highest == -torch.inf, 0)  # a row that has seen no key yet
+            rescale, exps = torch.exp(top - seen), torch.exp(scores - seen)
+            total = total * rescale + exps.sum(-1, keepdim=True)
+            o = o * rescale + exps @ v[..., keys, :].to(wide)
+            top = highest
+        o = o / total
+        ctx.save_for_backward(q, k, v, visible, o, top + total.log())
+        ctx.scale = scale
+        return o.to(q.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Each block's probs again, from the logarithm of their sum that forward has kept."""
+        q, k, v, visible, o, log_total = ctx.saved_tensors
+        grad = gradients[0].to(o.dtype)
+        through_sum = (grad * o).sum(-1, keepdim=True)  # (..., T, 1): what softmax's own sum takes back
+        grad_q = torch.zeros_like(q, dtype=o.dtype)
+        grad_k, grad_v = torch.empty_like(k), torch.empty_like(v)
+        for keys in _blocks(k):
+            probs = torch.exp(_scores(q, k, visible, ctx.scale, keys, o.dtype) - log_total)  # (..., T, block)
+            grad_v[..., keys, :] = (probs.mT @ grad).to(v.dtype)
+            grad_scores = probs * (grad @ v[..., keys, :].to(o.dtype).mT - through_sum) * ctx.scale
+            grad_q += grad_scores @ k[..., keys, :].to(o.dtype)
+            grad_k[..., keys, :] = (grad_scores.mT @ q.to(o.dtype)).to(k.dtype)
+        return grad_q.to(q.dtype), grad_k, grad_v, None, None
+
+
+def _blocks(k: Tensor) -> list[slice]:
+    return [slice(start, start + BLOCK) for start in range(0, k.shape[-2], BLOCK)]
+
+
+def _scores(q: Tensor, k: Tensor, visible: Tensor | None, scale: float, keys: slice, wide: torch.dtype) -> Tensor:
+    """The scores of one block of keys, hidden ones -inf: (..., T, block)."""
+    scores = (q @ k[..., keys, :].mT).to(wide) * scale
+    return scores if visible is None else scores.masked_fill(~visible[..., keys], -torch.inf)

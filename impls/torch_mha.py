@@ -1,0 +1,79 @@
+"""PyTorch's ready-made layer, `nn.MultiheadAttention`, without and with the averaged probabilities that it gives by default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .layer import LayerShape
+from .registry import register
+from .weights import Parts, linear_parts, packed_parts
+
+
+def _unfit(case: Any) -> str | None:
+    """H * D_h is d_model; all biases or none."""
+    if case.H * case.D_h != case.d_model:
+        return f"shares the model's width among its heads: H * D_h = {case.H * case.D_h} is not {case.d_model}"
+    if case.qkv_bias != case.out_bias:
+        return "has all of its biases or none"
+    return None
+
+
+LIMITS: dict[str, Any] = {
+    "modes": ("forward", "backward"),
+    "grouped": False,
+    "wide_values": False,
+    "unless": _unfit,
+    "common": False,
+}
+
+
+@register("torch_mha", **LIMITS)
+class TorchMHA(nn.Module):
+    """`nn.MultiheadAttention`, asked for no probabilities."""
+
+    need_weights = False
+    hidden: Tensor | None
+
+    def __init__(self, shape: LayerShape):
+        super().__init__()
+        self.mha = nn.MultiheadAttention(
+            shape.d_model, shape.H, dropout=shape.dropout, bias=shape.qkv_bias, batch_first=True
+        )
+        future = torch.ones(shape.max_T, shape.max_T, dtype=torch.bool).triu(1) if shape.causal else None
+        self.register_buffer("hidden", future, persistent=False)  # (max_T, max_T), True means hide
+        self.drop = nn.Dropout(shape.out_dropout)
+
+    def forward(
+        self, x: Tensor, x_k: Tensor | None = None, x_v: Tensor | None = None, *, padding: Tensor | None = None
+    ) -> Tensor:
+        """(..., T, d_model) -> (..., T, d_model)"""
+        x_k = x if x_k is None else x_k
+        x_v = x_k if x_v is None else x_v
+        hidden = None if self.hidden is None else self.hidden[: x.shape[-2], : x_k.shape[-2]]
+        o, _ = self.mha(
+            x,
+            x_k,
+            x_v,
+            attn_mask=hidden,
+            key_padding_mask=None if padding is None else ~padding,
+            need_weights=self.need_weights,
+            is_causal=hidden is not None and padding is None and not self.need_weights,
+        )
+        projected: Tensor = self.drop(o)
+        return projected
+
+    def parts(self, of: Callable[[Tensor], Tensor]) -> Parts:
+        widths = [self.mha.embed_dim] * 3
+        found = packed_parts("qkv", self.mha.in_proj_weight, self.mha.in_proj_bias, widths, of)
+        return found | linear_parts("o", self.mha.out_proj, of)
+
+
+@register("torch_mha_weights", **LIMITS)
+class TorchMHAWithWeights(TorchMHA):
+    """`nn.MultiheadAttention` as it is by default: it gives the probabilities too, averaged over the heads."""
+
+    need_weights = True
