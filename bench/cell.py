@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .clock import Samples, sample
 from .counting import flops, least_bytes
 from .gate import NEW_NUMBERS, Gate, Held, check_module, module_of, prepare, verify
+from .ledger import spending
 from .meters import Meter, Weight, meter_for
 from .modes import Call, call_of, recording
 from .options import Cell
@@ -38,7 +39,8 @@ class Ready:
 def ready(cell: Cell, gate: Gate) -> Ready:
     """Build the module of a cell and hold it to the reference; raises `Wrong`, or what the implementation raised."""
     impl, case = cell.impl, cell.case
-    gate.prove(impl, case)
+    with spending("gate"):
+        gate.prove(impl, case)
     if impl.compiled:
         torch.compiler.reset()  # graphs of other cells and of the probes would be tried first, or run in this one
     module = module_of(impl, case)
@@ -46,7 +48,8 @@ def ready(cell: Cell, gate: Gate) -> Ready:
     numbers = given(problem_of(case))
     call = call_of(module, case, numbers)
     compile_s, compile_cache = _compile(call, cell) if impl.compiled else (None, None)
-    held = check_module(module, case)
+    with spending("gate"):
+        held = check_module(module, case)
     if case.drops:
         module.train()
         with recording(case):
@@ -58,7 +61,7 @@ def _compile(call: Call, cell: Cell) -> tuple[float, str]:
     """Seconds of the first call, in which the graph is compiled, and whether from scratch; raises when there is no graph."""
     before, misses = _graphs(), _cache_misses()
     start = perf_counter()
-    with recording(cell.case):
+    with recording(cell.case), spending("compiling"):
         call.run()
     spent = perf_counter() - start
     if _graphs() == before:
@@ -81,20 +84,22 @@ def _cache_misses() -> int:
     return inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"] + autograd["autograd_cache_bypass"]
 
 
-def measure(cell: Cell, proved: Ready, seconds: float) -> tuple[Samples, dict[str, Any]]:
-    """Time a proved call for about `seconds`, and weigh it: samples, and the row's columns.
+def measure(cell: Cell, proved: Ready, seconds: float, precision: float) -> tuple[Samples, dict[str, Any]]:
+    """Time a proved call for at most about `seconds`, and weigh it: samples, and the row's columns.
 
     The call that is weighed finds other numbers in the same buffers, and its answer is held to the reference once more:
     what was timed was not an answer remembered. Where numbers were dropped, one more call without dropout is.
     """
     case, impl, meter, run = cell.case, cell.impl, meter_for(cell.case.device), proved.call.run
     before = _graphs() if impl.compiled else 0
-    samples = sample(meter, run, seconds)
+    with spending("clock"):
+        samples = sample(meter, run, seconds, precision)
     if impl.compiled and _graphs() != before:
         raise NoRow("torch.compile made another graph while the clock ran: compiling would be part of what is timed")
     unseen = problem_of(case, draw=1)
     proved.numbers.refill(unseen)
-    weight, answer = weigh(meter, run)
+    with spending("memory"):
+        weight, answer = weigh(meter, run)
     if case.drops:
         proved.module.eval()
         answer = run()

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -15,8 +16,11 @@ from .meters import Meter
 BLOCK = 2e-3
 """Seconds that one timed block lasts at least, so that reading the clock doesn't count."""
 
-FEWEST, FEWEST_SLOW, MOST = 5, 3, 500
+FEWEST, FEWEST_SLOW, MOST = 7, 2, 500
 """Samples of one cell: at least, at least when one call takes longer than the cell has, at most."""
+
+WARM = 1 / 3
+"""Share of a cell's time that warming up may take."""
 
 
 @dataclass(frozen=True)
@@ -28,22 +32,46 @@ class Samples:
     """Calls in a block."""
 
 
-def sample(meter: Meter, call: Callable[[], Any], seconds: float) -> Samples:
-    """Time `call` for about `seconds`, warm-up included; a few blocks however long they take.
+def sample(meter: Meter, call: Callable[[], Any], seconds: float, precision: float = 0.02) -> Samples:
+    """Time `call` until the median is known to `precision` (a share of it) or `seconds` are spent, warm-up included.
 
-    The gate has called the layer before, so calls that take longer than `seconds` are not warmed up once more.
+    A few blocks are timed however long they take. The gate has called the layer before, so calls that take longer than
+    `seconds` are not warmed up once more.
     """
     start = perf_counter()
-    warm = [meter.seconds(call, 1), meter.seconds(call, 1)]
-    slow = min(warm) > seconds
-    while not slow and perf_counter() - start < seconds / 5:
+    warm = [meter.seconds(call, 1)]
+    slow = warm[0] > seconds
+    while not slow and not _steady(warm, precision) and perf_counter() - start < WARM * seconds:
         warm.append(meter.seconds(call, 1))
     calls = max(1, math.ceil(BLOCK / max(min(warm), 1e-9)))
     data, fewest = (warm, FEWEST_SLOW) if slow else ([], FEWEST)
     with _uncollected():
-        while len(data) < fewest or (not slow and len(data) < MOST and perf_counter() - start < seconds):
+        while len(data) < fewest or (halfwidth(data) > precision and _left(data, start, seconds, slow)):
             data.append(meter.seconds(call, calls) / calls)
     return Samples(data, calls)
+
+
+def _left(data: list[float], start: float, seconds: float, slow: bool) -> bool:
+    """Whether there is time for one more: slow calls that disagree get a third."""
+    if slow:
+        return len(data) <= FEWEST_SLOW
+    return len(data) < MOST and perf_counter() - start < seconds
+
+
+def _steady(warm: list[float], precision: float) -> bool:
+    """Two halves of the calls so far agree."""
+    half = len(warm) // 2
+    return half >= 2 and abs(median(warm[:half]) / median(warm[half:]) - 1) <= precision
+
+
+def halfwidth(data: list[float]) -> float:
+    """Half of the median's 95 % interval, as a share of the median: between two ordered samples, by their ranks.
+
+    The interval of the sign test; of fewer than six samples, all of them.
+    """
+    ordered, n = sorted(data), len(data)
+    outside = max(0, math.floor((n - 1.96 * math.sqrt(n)) / 2))
+    return (ordered[n - 1 - outside] - ordered[outside]) / 2 / median(data)
 
 
 @contextmanager

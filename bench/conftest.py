@@ -17,6 +17,7 @@ from . import cell as cells
 from .clock import replay
 from .gate import Gate
 from .guard import guarded
+from .ledger import spending
 from .listing import show_plan, show_shelf
 from .machine import fingerprint
 from .options import Cell, pytest_addoption
@@ -129,7 +130,7 @@ def guarded_step(request: pytest.FixtureRequest, run: Run, cell: Cell) -> Callab
         note = partial(run.add_skipped, cell)
         faults = run.journal.faults if run.journal else None
         try:
-            with guarded(request.config.getoption("cell_timeout"), note, faults):
+            with guarded(request.config.getoption("cell_timeout"), note, faults), spending("other"):
                 return of()
         except (Exception, SystemExit) as error:
             end(run, cell, classify(error))
@@ -154,7 +155,8 @@ def measure(
         if request.config.getoption("benchmark_disable"):
             call.call.run()
             return
-        samples, columns = guarded_step(lambda: cells.measure(cell, call, request.config.getoption("cell_time")))
+        seconds, precision = (request.config.getoption(name) for name in ("cell_time", "precision"))
+        samples, columns = guarded_step(lambda: cells.measure(cell, call, seconds, precision))
         benchmark = request.getfixturevalue("benchmark")
         benchmark.group = cell.case.id
         benchmark.extra_info.update(finite(columns))

@@ -22,6 +22,9 @@ from .sweep import Case
 LONG = 512
 """Probes up to this length have several batch entries and heads, and two draws of inputs; longer ones only reach far."""
 
+FEW = 1 << 15
+"""Pairs of a query and a key up to which a core is checked bare in the case itself too, and not on probes alone."""
+
 PROBES = ((37, 64), (577, 576))
 """Lengths of the probes: a ragged one that falls short of a tile of 64, and one that runs a little over many.
 
@@ -40,10 +43,10 @@ class Gate:
 
         A core is checked bare, on q, k, v that the gate owns, whatever the case's scope. Cores and layers are checked on
         probes of ragged length with several heads and batch entries, which a sweep made of round numbers would never hold.
-        Beyond `LONG` a bare core is checked on the long probe alone: in the case itself its rows are seen through the layer.
+        Beyond `FEW` pairs a bare core is checked on the probes alone: in the case itself its rows are seen through the layer.
         """
         eager = eager_form(impl)
-        if eager.core is not None and case.T <= LONG and case.scope == "layer":
+        if eager.core is not None and case.scope == "layer" and case.H * case.T * case.T_kv <= FEW:
             self._once("bare kernel", eager, replace(case, scope="core"), check)
         for probe in probes(impl, case):
             if eager.core is not None:
@@ -121,17 +124,18 @@ def prepare(module: nn.Module, case: Case) -> float | None:
 
 
 def check(impl: Impl, case: Case) -> Held:
-    """Hold a new core or layer to the reference; raises `Wrong`."""
-    return check_module(module_of(impl, case), case)
+    """Hold a new core or layer to the reference, on two draws where the case is short; raises `Wrong`."""
+    return check_module(module_of(impl, case), case, draws=2 if case.keys <= LONG else 1)
 
 
-def check_module(module: nn.Module, case: Case) -> Held:
+def check_module(module: nn.Module, case: Case, draws: int = 1) -> Held:
     """Hold a core or layer to the reference, on two draws (or one) that arrive in the same buffers; raises `Wrong`.
 
-    Neither the inputs nor the module's weights and buffers may be written to.
+    What is timed needs one: the second is compared after the clock. Neither the inputs nor the module's weights and buffers
+    may be written to.
     """
     settings = _settings()
-    first, second = problem_of(case), problem_of(case, draw=1) if case.keys <= LONG else None
+    first, second = problem_of(case), problem_of(case, draw=1) if draws == 2 else None
     numbers = given(first)
     call = call_of(module, case, numbers)
     owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]

@@ -106,8 +106,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for axis, (_, about) in AXES.items():
         group.addoption(f"--{axis}", metavar="VALUES", help=f"override an axis, a comma list: {about}")
     group.addoption(
-        "--cell-time", type=float, default=0.12, metavar="SECONDS", help="timing of one cell (default: 0.12)"
+        "--cell-time", type=float, default=0.12, metavar="SECONDS", help="timing of one cell, at most (default: 0.12)"
     )
+    group.addoption(
+        "--precision", type=float, default=0.02, metavar="SHARE",
+        help="timing ends when the interval of the median is this narrow, within the process (default: 0.02)",
+    )  # fmt: skip
     group.addoption(
         "--cell-timeout", type=float, default=300.0, metavar="SECONDS",
         help="a cell that takes longer, proof and compiling included, is given up (default: 300)",

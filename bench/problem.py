@@ -13,6 +13,7 @@ from torch import Tensor
 from impls import weights as canonical
 
 from . import reference
+from .ledger import spending
 from .sweep import Case
 
 FACTOR = 2.0
@@ -170,7 +171,8 @@ def problem_of(case: Case, draw: int = 0) -> Problem:
     the canonical weights of the case; in `decode` also the cache, k and v as above, its last place free.
     """
     case = replace(case, threads=None, dropout=0.0, out_dropout=0.0)
-    return _kernel_problem(case, draw) if case.scope == "core" else _layer_problem(case, draw)
+    with spending("reference"):
+        return _kernel_problem(case, draw) if case.scope == "core" else _layer_problem(case, draw)
 
 
 @lru_cache(maxsize=8)

@@ -19,6 +19,7 @@ import impls
 
 from . import journal as journals
 from .journal import Entry, Journal, entry_key
+from .ledger import spent
 from .machine import fingerprint, state
 from .options import Cell, Selection, asked, select
 from .outcome import FAILURES, NoRow, TimedOut
@@ -139,6 +140,7 @@ class Run:
             "shelf": [impl.name for impl in impls.shelf()],
             "yardstick": self.yardstick,
             "skipped": self.skipped,
+            "seconds": spent(),
             "state": state(),
         }
 

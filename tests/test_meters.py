@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import random
 from dataclasses import replace
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 import torch
 
 import impls
-from bench.clock import FEWEST, sample
+from bench.clock import FEWEST, halfwidth, sample
 from bench.dispatch import kernel_of
 from bench.gate import Gate, module_of
 from bench.meters import Weight
@@ -160,17 +163,17 @@ def test_a_pinned_name_must_be_what_ran() -> None:
 
 
 class Steady:
-    """A meter whose calls take a known time."""
+    """A meter whose calls take known times, the last of them for ever."""
 
     clock = "wall"
 
-    def __init__(self, seconds: float):
-        self.each = seconds
+    def __init__(self, *seconds: float):
+        self.each = list(seconds)
         self.asked: list[int] = []
 
     def seconds(self, call: Any, times: int) -> float:
         self.asked.append(times)
-        return self.each * times
+        return (self.each.pop(0) if len(self.each) > 1 else self.each[0]) * times
 
     def weigh(self, call: Any) -> Weight:
         return Weight(0, "none")
@@ -180,11 +183,38 @@ def test_blocks_are_long_enough_for_the_clock() -> None:
     meter = Steady(1e-4)
     samples = sample(meter, lambda: None, 0.01)
     assert samples.calls == 20  # 2 ms
-    assert samples.data == [pytest.approx(1e-4)] * len(samples.data)
-    assert len(samples.data) >= FEWEST
+    assert samples.data == [pytest.approx(1e-4)] * FEWEST  # steady: no more are needed
 
 
-def test_a_call_that_outlasts_the_cell_is_timed_three_times() -> None:
+def test_a_call_that_outlasts_the_cell_is_timed_twice_or_where_that_disagrees_three_times() -> None:
     meter = Steady(2.0)
-    assert sample(meter, lambda: None, 0.2).data == [2.0, 2.0, 2.0]
-    assert meter.asked == [1, 1, 1]
+    assert sample(meter, lambda: None, 0.2).data == [2.0, 2.0]
+    assert meter.asked == [1, 1]
+    meter = Steady(2.0, 2.2, 2.1)
+    assert sample(meter, lambda: None, 0.2).data == [2.0, 2.2, 2.1]
+
+
+def test_timing_goes_on_until_the_median_is_known() -> None:
+    wild = [1e-3, 2e-3] * 8
+    meter = Steady(*wild, *[1.5e-3] * 400)
+    samples = sample(meter, lambda: None, 10.0, precision=0.02)
+    assert FEWEST < len(samples.data) < 200
+    assert halfwidth(samples.data) <= 0.02
+    assert halfwidth(samples.data[:-1]) > 0.02
+
+
+def test_calls_that_get_faster_are_warmed_up() -> None:
+    meter = Steady(*(1e-2 / 2**i for i in range(12)), *[2e-6] * 2000)
+    samples = sample(meter, lambda: None, 10.0)
+    assert max(samples.data) < 1e-4
+
+
+def test_the_interval_of_the_median_holds_the_median_as_often_as_it_says() -> None:
+    generator = random.Random(0)
+    hits = 0
+    for _ in range(2000):
+        data = [generator.expovariate(1.0) + 1 for _ in range(40)]
+        ordered, half = sorted(data), math.floor((40 - 1.96 * math.sqrt(40)) / 2)
+        assert halfwidth(data) == (ordered[39 - half] - ordered[half]) / 2 / median(data)
+        hits += ordered[half] <= 1 + math.log(2) <= ordered[39 - half]
+    assert 0.94 < hits / 2000 < 0.99

@@ -1,0 +1,29 @@
+"""What a run spends its time on: proving, compiling, timing, weighing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+_spent: dict[str, float] = {}
+_inner: list[float] = []
+
+
+@contextmanager
+def spending(purpose: str) -> Iterator[None]:
+    """Count the seconds of the block under `purpose`; those of a block within it count under its own alone."""
+    start = perf_counter()
+    _inner.append(0.0)
+    try:
+        yield
+    finally:
+        whole = perf_counter() - start
+        _spent[purpose] = _spent.get(purpose, 0.0) + whole - _inner.pop()
+        if _inner:
+            _inner[-1] += whole
+
+
+def spent() -> dict[str, float]:
+    """Seconds by purpose, in this process."""
+    return dict(_spent)
