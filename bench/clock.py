@@ -32,14 +32,16 @@ class Samples:
     """Calls in a block."""
 
 
-def sample(meter: Meter, call: Callable[[], Any], seconds: float, precision: float = 0.02) -> Samples:
+def sample(
+    meter: Meter, call: Callable[[], Any], seconds: float, precision: float = 0.02, first: float | None = None
+) -> Samples:
     """Time `call` until the median is known to `precision` (a share of it) or `seconds` are spent, warm-up included.
 
-    A few blocks are timed however long they take. The gate has called the layer before, so calls that take longer than
-    `seconds` are not warmed up once more.
+    A few blocks are timed however long they take. Calls that take longer than `seconds` are not warmed up; `first` is what
+    an earlier call took, and then the first sample.
     """
     start = perf_counter()
-    warm = [meter.seconds(call, 1)]
+    warm = [meter.seconds(call, 1) if first is None or first <= seconds else first]
     slow = warm[0] > seconds
     while not slow and not _steady(warm, precision) and perf_counter() - start < WARM * seconds:
         warm.append(meter.seconds(call, 1))

@@ -16,7 +16,7 @@ from .dispatch import kernel_of
 from .dropout import check_dropout
 from .modes import Call, call_of, recording
 from .outcome import Wrong, classify
-from .problem import Answer, Errors, Problem, copies, given, problem_of
+from .problem import Answer, Errors, Given, Problem, copies, given, problem_of
 from .sweep import Case
 
 LONG = 512
@@ -125,19 +125,18 @@ def prepare(module: nn.Module, case: Case) -> float | None:
 
 def check(impl: Impl, case: Case) -> Held:
     """Hold a new core or layer to the reference, on two draws where the case is short; raises `Wrong`."""
-    return check_module(module_of(impl, case), case, draws=2 if case.keys <= LONG else 1)
+    module, numbers = module_of(impl, case), given(problem_of(case))
+    return check_call(call_of(module, case, numbers), module, numbers, case, draws=2 if case.keys <= LONG else 1)
 
 
-def check_module(module: nn.Module, case: Case, draws: int = 1) -> Held:
-    """Hold a core or layer to the reference, on two draws (or one) that arrive in the same buffers; raises `Wrong`.
+def check_call(call: Call, module: nn.Module, numbers: Given, case: Case, draws: int = 1) -> Held:
+    """Hold a call of `module` to the reference, on two draws (or one) that arrive in the same buffers; raises `Wrong`.
 
     What is timed needs one: the second is compared after the clock. Neither the inputs nor the module's weights and buffers
     may be written to.
     """
     settings = _settings()
     first, second = problem_of(case), problem_of(case, draw=1) if draws == 2 else None
-    numbers = given(first)
-    call = call_of(module, case, numbers)
     owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]
     before = copies(owned)
 

@@ -192,6 +192,9 @@ def test_a_call_that_outlasts_the_cell_is_timed_twice_or_where_that_disagrees_th
     assert meter.asked == [1, 1]
     meter = Steady(2.0, 2.2, 2.1)
     assert sample(meter, lambda: None, 0.2).data == [2.0, 2.2, 2.1]
+    meter = Steady(2.0)
+    assert sample(meter, lambda: None, 0.2, first=2.01).data == [2.01, 2.0]
+    assert meter.asked == [1]
 
 
 def test_timing_goes_on_until_the_median_is_known() -> None:
