@@ -42,7 +42,9 @@ def sample(
     """
     start = perf_counter()
     warm = [meter.seconds(call, 1) if first is None or first <= seconds else first]
-    slow = warm[0] > seconds
+    if warm[0] > seconds:
+        warm.append(meter.seconds(call, 1))  # the first may have made something that stays
+    slow = min(warm) > seconds
     while not slow and not _steady(warm, precision) and perf_counter() - start < WARM * seconds:
         warm.append(meter.seconds(call, 1))
     calls = max(1, math.ceil(BLOCK / max(min(warm), 1e-9)))

@@ -148,8 +148,6 @@ def _decode(point: dict[str, Any]) -> dict[str, Any]:
 
 BOTH = ("float32", "bfloat16")
 
-MASKED = {"B": (4,), "D_h": (64,), "H": (8,), "dtype": BOTH}
-
 SWEEPS = {
     sweep.name: sweep
     for sweep in (
@@ -174,17 +172,18 @@ SWEEPS = {
                {"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (256, 1024)}),
               whole_shelf=True),
         Sweep("masks", "no mask, causal, padding, and both",
-              (MASKED | {"T": (128, 512), "mask": MASKS},), whole_shelf=True),
+              ({"B": (4,), "D_h": (64,), "H": (8,), "dtype": BOTH, "T": (256,), "mask": MASKS},), whole_shelf=True),
         Sweep("cross", "queries from one sequence, keys and values from another, under every mask",
-              (MASKED | {"T": (128,), "T_kv": (96, 512), "source": ("cross",), "mask": MASKS},), whole_shelf=True),
+              ({"B": (4,), "D_h": (64,), "H": (8,), "dtype": ("float32",), "T": (128,), "T_kv": (96, 512),
+                "source": ("cross",), "mask": MASKS},), whole_shelf=True),
         Sweep("gqa", "32 query heads that share 32, 8 or 1 key-value heads",
-              ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (32,), "H_kv": (32, 8, 1), "T": (256,),
+              ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (32,), "H_kv": (32, 8, 1), "T": (256,),
                 "mode": ("forward", "backward")},), whole_shelf=True),
         Sweep("widths", "value heads wider than query heads; one head of a quarter of the model's width",
-              ({"B": (1,), "D_h": (64,), "D_v": (64, 128), "dtype": BOTH, "H": (8,), "T": (256,)},
-               {"B": (1,), "D_h": (64,), "d_model": (256,), "dtype": BOTH, "H": (1,), "T": (256,)}), whole_shelf=True),
+              ({"B": (1,), "D_h": (64,), "D_v": (64, 128), "dtype": ("float32",), "H": (8,), "T": (256,)},
+               {"B": (1,), "D_h": (64,), "d_model": (256,), "dtype": ("float32",), "H": (1,), "T": (256,)}), whole_shelf=True),
         Sweep("dropout", "what dropping probabilities costs in training",
-              ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (256,), "dropout": (0.0, 0.1),
+              ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (256,), "dropout": (0.0, 0.1),
                 "mode": ("forward", "backward")},), whole_shelf=True),
         Sweep("core", "how much of a layer is projections: from q, k, v to o, beside the whole",
               ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (256, 1024), "scope": SCOPES},),

@@ -32,7 +32,12 @@ from .canvas import (
 )
 from .palette import GRID, INK, MUTED, Look, Palette
 
-_WORDS = {"T": ("sequence length", "tokens T"), "H": ("heads", "heads H"), "threads": ("threads", "threads")}
+_WORDS = {
+    "T_kv": ("number of keys", "keys T_kv"),
+    "T": ("sequence length", "tokens T"),
+    "H": ("heads", "heads H"),
+    "threads": ("threads", "threads"),
+}
 #: Bars of what is slower still are cut, so that the others stay readable.
 SLOWEST_BAR = 1 / 8
 _DTYPE_MARKERS = ("o", "D", "s", "^", "v")
@@ -106,6 +111,16 @@ def latency_by_T(source: Source, narrow: bool = False) -> Figure | None:
 def memory_by_T(source: Source, narrow: bool = False) -> Figure | None:
     """Peak of newly allocated memory against T; with one T, a point for each implementation."""
     return _lines(source, "T", MEMORY, narrow) or _points(source, MEMORY, narrow)
+
+
+def latency_by_keys(source: Source, narrow: bool = False) -> Figure | None:
+    """Median latency against T_kv, where it varies by itself: a cache that gets longer, another sequence."""
+    return _lines(source, "T_kv", LATENCY, narrow)
+
+
+def memory_by_keys(source: Source, narrow: bool = False) -> Figure | None:
+    """Peak of newly allocated memory against T_kv."""
+    return _lines(source, "T_kv", MEMORY, narrow)
 
 
 def latency_by_heads(source: Source, narrow: bool = False) -> Figure | None:
@@ -202,6 +217,8 @@ CHARTS = (
     Chart("speedup", "Speed-up over the yardstick", speedup),
     Chart("latency-against-memory", "Latency against memory", latency_against_memory),
     Chart("dtype", "Latency by dtype", latency_by_dtype),
+    Chart("keys", "Latency by keys", latency_by_keys),
+    Chart("keys-memory", "Memory by keys", memory_by_keys),
     Chart("heads", "Latency by heads", latency_by_heads),
     Chart("threads", "Latency by threads", latency_by_threads),
 )

@@ -118,7 +118,7 @@ def within(values: Iterable[float]) -> list[float]:
 
 
 def _columns(records: list[dict[str, Any]]) -> list[str]:
-    always = ("impl", "id", *AXES, *STATS, "error", "error_bound", "peak_bytes", "flops", "bytes", "clock")
+    always = ("impl", "id", *AXES, *STATS, "error", "error_bound", "peak_bytes", "flops", "bytes", "kernel", "clock")
     return list(dict.fromkeys((*always, *(key for record in records for key in record))))
 
 

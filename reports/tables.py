@@ -13,7 +13,7 @@ from . import frame as fr
 from . import units, words
 
 REASONS = ("wrong", "error", "timeout", "out_of_memory", "unsupported")
-HEADINGS = ("implementation", "median", "spread", "peak memory", "error", "of its bound", "over yardstick")
+HEADINGS = ("implementation", "median", "spread", "peak memory", "kernel", "error", "of its bound", "over yardstick")
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Line:
     median: str
     spread: str
     peak: str
+    kernel: str
+    """What was dispatched."""
     error: str
     of_bound: str
     speedup: str
@@ -33,7 +35,7 @@ class Line:
     best: bool
 
     def cells(self) -> tuple[str, ...]:
-        return self.name, self.median, self.spread, self.peak, self.error, self.of_bound, self.speedup
+        return self.name, self.median, self.spread, self.peak, self.kernel, self.error, self.of_bound, self.speedup
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ def _line(row: dict[str, Any], slowest: float) -> Line:
         median=units.seconds(median),
         spread=units.percent(row["spread"]),
         peak=units.memory(row["peak_bytes"]),
+        kernel=row["kernel"] if isinstance(row["kernel"], str) else units.MISSING,
         error=f"{error:.1e}" if error == error else units.MISSING,
         of_bound=units.percent(error / bound) if bound > 0 else units.MISSING,
         speedup=units.times(row["speedup"]),

@@ -195,6 +195,7 @@ def test_a_call_that_outlasts_the_cell_is_timed_twice_or_where_that_disagrees_th
     meter = Steady(2.0)
     assert sample(meter, lambda: None, 0.2, first=2.01).data == [2.01, 2.0]
     assert meter.asked == [1]
+    assert max(sample(Steady(1e-3), lambda: None, 0.2, first=2.0).data) == pytest.approx(1e-3)  # it was slow once
 
 
 def test_timing_goes_on_until_the_median_is_known() -> None:

@@ -30,6 +30,26 @@ def test_a_kernel_of_ones_own(suite: Suite, tmp_path: Path) -> None:
     assert len(cells(file)) == 6
 
 
+STAND_IN = """
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+def flash_attn_func(q, k, v, dropout_p, softmax_scale, causal):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return sdpa(q, k, v, dropout_p=dropout_p, scale=softmax_scale, is_causal=causal).transpose(1, 2)
+"""
+
+
+def test_a_kernel_of_another_layout(suite: Suite, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(block("layout"))
+    options = ("--impl", "flash=mine:flash", "--T", "32", "--H", "2", "--benchmark-save=x")
+    suite(*options)
+    (tmp_path / "flash_attn.py").write_text(STAND_IN)
+    suite(*options)
+    absent, there = run_files(tmp_path)
+    assert "flash needs the package flash_attn" in absent.read_text()
+    assert [case for _, case in cells(there)] == ["B1-T32-H2-D_h64-bfloat16-cpu"]
+
+
 def test_a_kernel_that_stays_is_one_file_and_one_name(tmp_path: Path) -> None:
     for room in ("impls", "bench"):
         shutil.copytree(CHECKOUT / room, tmp_path / room)
