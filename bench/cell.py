@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +20,7 @@ from .modes import Call, call_of, recording
 from .options import Cell
 from .outcome import NoRow, Wrong
 from .problem import Given, given, problem_of
+from .roofs import Roofs
 from .sweep import Case
 
 
@@ -101,7 +103,9 @@ def _cache_misses() -> int:
     return inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"] + autograd["autograd_cache_bypass"]
 
 
-def measure(cell: Cell, proved: Ready, seconds: float, precision: float) -> tuple[Samples, dict[str, Any]]:
+def measure(
+    cell: Cell, proved: Ready, seconds: float, precision: float, roofs: Roofs
+) -> tuple[Samples, dict[str, Any]]:
     """Time a proved call for at most about `seconds`, and weigh it: samples, and the row's columns.
 
     The call that is weighed finds other numbers in the same buffers, and its answer is held to the reference once more:
@@ -134,6 +138,7 @@ def measure(cell: Cell, proved: Ready, seconds: float, precision: float) -> tupl
         "flops": flops(case),
         "bytes": least_bytes(case),
         "kernel": weight.kernel,
+        "roof": roofs.share(case, meter, median(samples.data)),
         "clock": meter.clock,
         "calls": samples.calls,
         "prepare_s": proved.prepare_s,

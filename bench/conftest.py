@@ -156,7 +156,7 @@ def measure(
             call.call.run()
             return
         seconds, precision = (request.config.getoption(name) for name in ("cell_time", "precision"))
-        samples, columns = guarded_step(lambda: cells.measure(cell, call, seconds, precision))
+        samples, columns = guarded_step(lambda: cells.measure(cell, call, seconds, precision, run.roofs))
         benchmark = request.getfixturevalue("benchmark")
         benchmark.group = cell.case.id
         benchmark.extra_info.update(finite(columns))

@@ -136,6 +136,7 @@ def check_call(call: Call, module: nn.Module, numbers: Given, case: Case, draws:
     may be written to.
     """
     settings = _settings()
+    caching = case.mode == "decode" and case.scope == "layer"  # then the cache is there to be written to
     first, second = problem_of(case), problem_of(case, draw=1) if draws == 2 else None
     owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]
     before = copies(owned)
@@ -144,7 +145,7 @@ def check_call(call: Call, module: nn.Module, numbers: Given, case: Case, draws:
         with recording(case):
             o = _run(call)
         answers = call.read(_formed(o, problem))
-        _unchanged(numbers.inputs, problem.inputs, "writes to its inputs", free=case.mode == "decode")
+        _unchanged(numbers.inputs, problem.inputs, "writes to its inputs", free=caching)
         _unchanged(owned, before, "writes to its weights or its mask")
         return verify(answers, problem, why), list(answers.values())
 
@@ -153,7 +154,7 @@ def check_call(call: Call, module: nn.Module, numbers: Given, case: Case, draws:
         kept = copies(answers)
         numbers.refill(second)
         answer(second, NEW_NUMBERS)
-        if case.mode != "decode":  # whose cache is there to be written to
+        if not caching:
             _unchanged(answers, kept, "the first answer changed when the second was computed: both share one buffer")
     if _settings() != settings:
         raise Wrong("changes torch's own settings: threads, default dtype or matrix-product precision")

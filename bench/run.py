@@ -23,6 +23,7 @@ from .ledger import spent
 from .machine import fingerprint, state
 from .options import Cell, Selection, asked, select
 from .outcome import FAILURES, NoRow, TimedOut
+from .roofs import Roofs
 
 SCHEMA = 1
 
@@ -51,6 +52,7 @@ class Run:
     """What a whole run is; None until pytest has collected."""
     entries: list[Entry] = field(default_factory=list)
     saved: Path | None = None
+    roofs: Roofs = field(default_factory=Roofs)
     given_up: list[str] = field(default_factory=list)
     """Cells that ended the process before, each with the sentence that it is skipped with."""
     suspects: frozenset[Key] = frozenset()
@@ -140,6 +142,7 @@ class Run:
             "shelf": [impl.name for impl in impls.shelf()],
             "yardstick": self.yardstick,
             "skipped": self.skipped,
+            "roofs": self.roofs.table(),
             "seconds": spent(),
             "state": state(),
         }

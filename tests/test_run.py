@@ -21,7 +21,7 @@ SMALL = ("--T", "16,32", "--H", "2", "--dtype", "float32", "--impl", "sdpa,fused
 
 ROW = {
     "impl", "id", *Case.__dataclass_fields__, "error", "error_bound", "rows_compared", "peak_bytes", "flops", "bytes",
-    "kernel", "clock", "calls", "prepare_s", "compile_s", "compile_cache",
+    "kernel", "roof", "clock", "calls", "prepare_s", "compile_s", "compile_cache",
 }  # fmt: skip
 
 
@@ -56,6 +56,7 @@ def test_rows_and_skips(suite: Suite, tmp_path: Path) -> None:
         assert set(row) == ROW
         assert 0 <= row["error"] <= row["error_bound"]
         assert row["peak_bytes"] > 0
+        assert 0 < row["roof"] <= 1
         assert row["threads"] >= 1
         assert benchmark["stats"]["rounds"] == len(benchmark["stats"]["data"]) >= 3
         assert all(second > 0 for second in benchmark["stats"]["data"])

@@ -1,0 +1,103 @@
+"""The most this machine was measured to do, and what share of it a row reaches (the roofline model).
+
+Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", 2009. A row above its roof is a fault of
+the measurement, not a fast implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .counting import ITEM_BYTES, flops, least_bytes
+from .ledger import spending
+from .meters import Meter
+from .outcome import NoRow
+from .sweep import Case
+
+SIDES = (256, 512, 1024, 2048)
+"""Sides of the square matrices that are multiplied."""
+
+SECONDS = 0.1
+"""How long a roof is measured, once it has been reached by a first call."""
+
+SMALLEST = 1 << 16
+"""Bytes below which no copy is timed: there it is the call that takes the time."""
+
+
+class Roofs:
+    """What has been measured so far, each number when it is first asked for, with the threads that are set then."""
+
+    def __init__(self) -> None:
+        self._flops: dict[tuple[str, str, int], float] = {}
+        self._bytes: dict[tuple[str, int, int], float] = {}
+
+    def share(self, case: Case, meter: Meter, seconds: float) -> float:
+        """Time at the roof over the time it took, at most 1; raises `NoRow` when it is above.
+
+        A roof that is exceeded is measured once more, in case the machine was slower when it was measured first.
+        """
+        share = self._seconds(case, meter) / seconds
+        if share > 1:
+            self._flops.clear()
+            self._bytes.clear()
+            share = self._seconds(case, meter) / seconds
+        if share > 1:
+            raise NoRow(f"{share:.0%} of this machine's measured roof: the measurement is at fault")
+        return share
+
+    def table(self) -> list[dict[str, Any]]:
+        """For the run file: operations per second by dtype, bytes per second by footprint, each with its threads."""
+        computed = [
+            {"device": device, "dtype": dtype, "threads": threads, "flops_per_s": best}
+            for (device, dtype, threads), best in self._flops.items()
+        ]
+        copied = [
+            {"device": device, "footprint": size, "threads": threads, "bytes_per_s": best}
+            for (device, size, threads), best in self._bytes.items()
+        ]
+        return computed + copied
+
+    def _seconds(self, case: Case, meter: Meter) -> float:
+        """The least that a case can take here.
+
+        A narrow dtype may be computed in float32, where that is faster: on a CPU without instructions for it.
+        """
+        dtypes = {case.dtype} if ITEM_BYTES[case.dtype] >= 4 else {case.dtype, "float32"}
+        with spending("roofs"):
+            compute = max(self._peak_flops(case.device, dtype, meter) for dtype in dtypes)
+            bandwidth = self._peak_bytes(case.device, least_bytes(case), meter)
+        return max(flops(case) / compute, least_bytes(case) / bandwidth)
+
+    def _peak_flops(self, device: str, dtype: str, meter: Meter) -> float:
+        """Operations per second of the fastest square product; of random numbers, since zeros run faster on some devices."""
+        key = (device, dtype, torch.get_num_threads())
+        if key not in self._flops:
+            rates = []
+            for n in SIDES:
+                a, b = (torch.randn(n, n, device=device).to(getattr(torch, dtype)) for _ in range(2))
+                rates.append(2 * n**3 / _best(meter, lambda a=a, b=b: a @ b))  # type: ignore[misc]
+                if 2 * (2 * n) ** 3 / rates[-1] > 5 * SECONDS:
+                    break
+            self._flops[key] = max(rates)
+        return self._flops[key]
+
+    def _peak_bytes(self, device: str, footprint: int, meter: Meter) -> float:
+        """Bytes read and written per second by a copy as large as what the case moves: it may fit a cache."""
+        size = max(SMALLEST, 1 << (footprint - 1).bit_length())
+        key = (device, size, torch.get_num_threads())
+        if key not in self._bytes:
+            source, target = (torch.ones(size // 2, dtype=torch.uint8, device=device) for _ in range(2))
+            self._bytes[key] = size / _best(meter, lambda: target.copy_(source))
+        return self._bytes[key]
+
+
+def _best(meter: Meter, call: Callable[[], Any]) -> float:
+    """Seconds of the fastest of several blocks of calls."""
+    meter.seconds(call, 1)
+    one = meter.seconds(call, 1)
+    calls = max(1, int(SECONDS / 20 / max(one, 1e-7)))
+    blocks = max(2, min(10, int(SECONDS / (calls * one))))
+    return min(one, *(meter.seconds(call, calls) / calls for _ in range(blocks)))

@@ -1,0 +1,60 @@
+"""The share of the roof, against a machine that is made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from bench.counting import flops, least_bytes
+from bench.meters import Weight
+from bench.outcome import NoRow
+from bench.roofs import Roofs
+from bench.sweep import Case
+
+
+class Machine:
+    """A meter that counts operations: float32 products and copies at known rates, bfloat16 ten times slower."""
+
+    clock = "wall"
+
+    def __init__(self, rate: float = 1e11, bandwidth: float = 1e10):
+        self.rate, self.bandwidth = rate, bandwidth
+
+    def seconds(self, call: Callable[[], Any], times: int) -> float:
+        o = call()
+        if o.dtype == torch.uint8:
+            return times * 2 * o.numel() / self.bandwidth
+        return times * 2 * o.shape[0] ** 3 / (self.rate / (10 if o.dtype == torch.bfloat16 else 1))
+
+    def weigh(self, call: Callable[[], Any]) -> Weight:
+        return Weight(0, "none")
+
+
+def test_the_share_is_that_of_the_lower_roof() -> None:
+    busy, idle = Case.of(T=512, H=8, D_h=64), Case.of(T=1, T_kv=4096, H=8, D_h=64, mask="none", mode="decode")
+    assert flops(busy) / 1e11 > least_bytes(busy) / 1e10
+    assert Roofs().share(busy, Machine(), 1.0) == pytest.approx(flops(busy) / 1e11)
+    assert flops(idle) / 1e11 < least_bytes(idle) / 1e10
+    assert Roofs().share(idle, Machine(), 1.0) == pytest.approx(least_bytes(idle) / 1e10)
+
+
+def test_a_narrow_dtype_may_be_computed_in_float32() -> None:
+    case = Case.of(T=512, H=8, D_h=64, dtype="bfloat16")
+    assert Roofs().share(case, Machine(), 1.0) == pytest.approx(flops(case) / 1e11)
+
+
+def test_above_the_roof_there_is_no_row() -> None:
+    case, machine = Case.of(T=512, H=8, D_h=64), Machine()
+    with pytest.raises(NoRow, match="200% of this machine's measured roof"):
+        Roofs().share(case, machine, flops(case) / machine.rate / 2)
+
+
+def test_a_roof_that_was_measured_in_a_bad_moment_is_measured_again() -> None:
+    case, machine, roofs = Case.of(T=512, H=8, D_h=64), Machine(rate=1e10), Roofs()
+    roofs.share(case, machine, 100.0)
+    machine.rate = 1e11
+    assert roofs.share(case, machine, flops(case) / 5e10) == pytest.approx(0.5)
+    assert [row["flops_per_s"] for row in roofs.table() if "dtype" in row] == [pytest.approx(1e11)]
