@@ -31,7 +31,7 @@ FLOOR = {"float64": 256.0}
 SMALL_FLOOR = 0.25
 """The floor of every other dtype, for cases that the plain formula happens to get exactly right."""
 
-SANE = 8.0
+SANE = 32.0
 """The plain formula's own error, in units of epsilon, above which the reference itself is at fault."""
 
 SANE_OFFSET = 256.0

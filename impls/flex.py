@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
@@ -40,7 +41,7 @@ class Flex(KernelCore):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
         """(..., H, T, D_h), (..., H_kv, T_kv, D_h), (..., H_kv, T_kv, D_v) -> (..., H, T, D_v)"""
         if q.device.type == "cpu":  # whose compiled form can't read a projection's output through a view (torch 2.13)
-            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+            q, k, v = _own(q), _own(k), _own(v)
         o = flex_attention(
             q,
             k,
@@ -51,3 +52,8 @@ class Flex(KernelCore):
         )
         assert isinstance(o, Tensor)  # a tuple only when asked for the logarithms of the sums
         return o
+
+
+def _own(x: Tensor) -> Tensor:
+    """Four axes in memory of their own; one token alone looks as if it had that already."""
+    return x.clone(memory_format=torch.contiguous_format) if x.shape[-2] == 1 else x.contiguous()
