@@ -110,11 +110,13 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 @pytest.fixture
-def cell(run: Run, impl: str, case: str) -> Generator[Cell]:
+def cell(request: pytest.FixtureRequest, run: Run, impl: str, case: str) -> Generator[Cell]:
     """The cell of this test, with its number of threads set; ends the test where the implementation can't."""
     cell = run.cell((impl, case))
     if why := cell.impl.refusal(cell.case):
         end(run, cell, Unsupported(why))
+    if not request.config.getoption("benchmark_disable"):
+        run.controls.look_if_due()
     run.begin(cell)
     threads = torch.get_num_threads()
     torch.set_num_threads(cell.case.threads or threads)
@@ -186,6 +188,16 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
     run = config.stash[RUN]
     output_json["benchmarks"] = run.rows
     output_json.update(run.top_level())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
+    """A last look at the controls, before anything is saved."""
+    result = yield
+    controls = session.config.stash[RUN].controls
+    if controls.seen:
+        controls.look()
+    return result
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -86,6 +86,8 @@ class Progress:
                 console.print(table)
         terminalreporter.write(text.get())
         terminalreporter.write_line(_shares())
+        if warning := run.controls.warning():
+            terminalreporter.write_line(warning)
         if not run.name:
             return
         if run.complete:

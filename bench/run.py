@@ -18,6 +18,7 @@ from pytest_benchmark.utils import get_machine_id
 import impls
 
 from . import journal as journals
+from .controls import Controls
 from .journal import Entry, Journal, entry_key
 from .ledger import spent
 from .machine import fingerprint, state
@@ -53,6 +54,7 @@ class Run:
     entries: list[Entry] = field(default_factory=list)
     saved: Path | None = None
     roofs: Roofs = field(default_factory=Roofs)
+    controls: Controls = field(default_factory=Controls)
     given_up: list[str] = field(default_factory=list)
     """Cells that ended the process before, each with the sentence that it is skipped with."""
     suspects: frozenset[Key] = frozenset()
@@ -143,6 +145,7 @@ class Run:
             "yardstick": self.yardstick,
             "skipped": self.skipped,
             "roofs": self.roofs.table(),
+            "controls": self.controls.table(),
             "seconds": spent(),
             "state": state(),
         }

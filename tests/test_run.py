@@ -51,6 +51,8 @@ def test_rows_and_skips(suite: Suite, tmp_path: Path) -> None:
     assert {entry["impl"]: entry["reason"] for entry in data["skipped"]} == {"linear": "unsupported"}
     assert data["skipped"][0]["detail"] == "linear has 1 head, not 2"
     assert len(data["benchmarks"]) == 4
+    assert {len(looks) for looks in data["controls"]["looks"].values()} == {2}  # at the start and at the end
+    assert {"flops_per_s", "bytes_per_s"} <= {key for roof in data["roofs"] for key in roof}
     for benchmark in data["benchmarks"]:
         row = benchmark["extra_info"]
         assert set(row) == ROW

@@ -1,0 +1,62 @@
+"""Fixed work that moves, on a clock that is made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bench import controls
+from bench.controls import Controls
+
+
+class Clock:
+    """Work takes `each` seconds."""
+
+    now, each = 0.0, 1e-3
+
+    def __call__(self) -> float:
+        return self.now
+
+    def work(self) -> None:
+        self.now += self.each
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(controls, "WORK", {"fixed": lambda: clock.work})
+    return clock
+
+
+def test_a_machine_that_stands_still_says_nothing(clock: Clock) -> None:
+    seen = Controls(clock)
+    for _ in range(4):
+        seen.look()
+    assert seen.drift() == pytest.approx(0)
+    assert seen.warning() is None
+
+
+def test_a_machine_that_moves_says_so(clock: Clock) -> None:
+    seen = Controls(clock)
+    for clock.each in (1e-3, 1e-3, 1e-3, 1.2e-3):
+        seen.look()
+    assert seen.drift() == pytest.approx(0.2)
+    assert "up to 20% more or less time" in (seen.warning() or "")
+    assert [look["seconds"] for look in seen.table()["looks"]["fixed"]] == [pytest.approx(1e-3)] * 3 + [
+        pytest.approx(1.2e-3)
+    ]
+
+
+def test_it_looks_again_when_it_is_due(clock: Clock) -> None:
+    seen = Controls(clock)
+    for clock.now in (0.0, 5.0, 19.0, 30.0, 40.0):
+        seen.look_if_due()
+    assert [round(at) for at, _ in seen.seen["fixed"]] == [0, 30]
+
+
+@pytest.mark.parametrize("name", controls.WORK)
+def test_the_work_is_some(name: str) -> None:
+    make: Callable[[], Callable[[], Any]] = controls.WORK[name]
+    assert make()() is not None
