@@ -1,0 +1,164 @@
+"""`python -m bench doctor`: what on this machine will disturb a measurement, and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import sleep
+
+import psutil
+import torch
+
+from .machine import fingerprint
+
+BUSY = 0.10
+"""Share of one core that others may use without being named."""
+
+WATCH = 1.0
+"""Seconds for which other processes are watched."""
+
+FREE_GIB = 2.0
+SYS = Path("/sys")
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What was found. `advice` is None where nothing has to be done."""
+
+    about: str
+    found: str
+    advice: str | None = None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0 when nothing disturbs, 1 when something does."""
+    argparse.ArgumentParser(prog="python -m bench doctor", description=__doc__).parse_args(arguments)
+    remarks = [remark for look in LOOKS for remark in look()]
+    for remark in remarks:
+        print(f"{'disturbs' if remark.advice else 'fine':<9} {remark.about:<14} {remark.found}")
+        if remark.advice:
+            print(f"{'':<25}{remark.advice}")
+    disturbing = sum(remark.advice is not None for remark in remarks)
+    print(
+        f"{disturbing} of {len(remarks)} will disturb a measurement"
+        if disturbing
+        else "nothing here disturbs a measurement"
+    )
+    return 1 if disturbing else 0
+
+
+def others(watch: Callable[[float], None] = sleep) -> Iterator[Remark]:
+    """Processes that compute while nothing of ours does."""
+    mine = {psutil.Process().pid, *(parent.pid for parent in psutil.Process().parents())}
+    seen = [process for process in psutil.process_iter(["name"]) if process.pid not in mine]
+    for process in seen:
+        _share(process)  # the first look only starts the count
+    watch(WATCH)
+    busy = sorted(((_share(process), process) for process in seen), key=lambda pair: -pair[0])
+    named = [
+        f"{process.info['name']} (pid {process.pid}) {share:.0%} of a core" for share, process in busy if share > BUSY
+    ]
+    if named:
+        yield Remark("other load", ", ".join(named[:5]), "stop them, or measure when they are done")
+    else:
+        yield Remark("other load", "no other process computes")
+
+
+def steal() -> Iterator[Remark]:
+    """Time that a hypervisor gave to other guests."""
+    stolen = getattr(psutil.cpu_times_percent(interval=WATCH / 2), "steal", 0.0)
+    advice = "a shared virtual machine: only ratios from one interleaved run can be trusted" if stolen > 1 else None
+    yield Remark("hypervisor", f"{stolen:.1f} % of the processor's time went to other guests", advice)
+
+
+def threads() -> Iterator[Remark]:
+    """Intra-op threads against the cores that this process may use."""
+    cores, used = fingerprint()["cores"], torch.get_num_threads()
+    if used > cores:
+        advice = f"more threads than cores wait for each other: OMP_NUM_THREADS={cores}"
+    elif used == cores > 1:
+        advice = f"whatever else runs stalls them all: --threads {cores - 1} for small differences"
+    else:
+        advice = None
+    yield Remark("threads", f"{used} on {cores} cores", advice)
+
+
+def governor(sys: Path = SYS) -> Iterator[Remark]:
+    """The frequency governor, and turbo."""
+    kinds = {path.read_text().strip() for path in sys.glob("devices/system/cpu/cpu*/cpufreq/scaling_governor")}
+    if kinds:
+        advice = None if kinds == {"performance"} else "sudo cpupower frequency-set -g performance"
+        yield Remark("governor", ", ".join(sorted(kinds)), advice)
+    else:
+        yield Remark("governor", "not to be seen (a virtual machine, or not Linux)")
+    for path, on in (
+        (sys / "devices/system/cpu/intel_pstate/no_turbo", "0"),
+        (sys / "devices/system/cpu/cpufreq/boost", "1"),
+    ):
+        if path.exists():
+            turbo = path.read_text().strip() == on
+            advice = (
+                "clocks fall as the processor warms up: let it run warm first, or switch turbo off" if turbo else None
+            )
+            yield Remark("turbo", "on" if turbo else "off", advice)
+
+
+def memory() -> Iterator[Remark]:
+    """Free memory, and swap in use."""
+    free, swap = psutil.virtual_memory().available / 2**30, psutil.swap_memory()
+    advice = "long sequences won't fit, or be swapped: close something" if free < FREE_GIB else None
+    yield Remark("memory", f"{free:.1f} GiB free", advice)
+    if swap.total and swap.percent > 10:
+        yield Remark("swap", f"{swap.percent:.0f} % in use", "what was swapped out is timed on its way back in")
+
+
+def huge_pages(sys: Path = SYS) -> Iterator[Remark]:
+    """Transparent huge pages: page faults on large scores."""
+    path = sys / "kernel/mm/transparent_hugepage/enabled"
+    if path.exists():
+        chosen = path.read_text().split("[")[-1].split("]")[0]
+        advice = "large scores fault page by page: set it to madvise or always" if chosen == "never" else None
+        yield Remark("huge pages", chosen, advice)
+
+
+def compiler() -> Iterator[Remark]:
+    """What compiled forms on the CPU need."""
+    found = shutil.which(os.environ.get("CXX", "g++"))
+    yield Remark("C++ compiler", found or "none", None if found else "compiled forms on the CPU need one: install g++")
+
+
+def gpus() -> Iterator[Remark]:
+    """Clocks and throttling of every GPU, by NVML."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no driver, no GPU, or no package: whatever NVML raises, there is nothing to look at
+        return
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+        clock = pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)
+        highest = pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM)
+        busy = pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu
+        reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu) & ~pynvml.nvmlClocksEventReasonGpuIdle
+        advice = (
+            "others use this GPU" if busy > 5 else "its clocks are held back: let it cool down" if reasons else None
+        )
+        yield Remark(f"GPU {index}", f"{clock} of {highest} MHz, {busy} % busy, throttle reasons {reasons:#x}", advice)
+
+
+def _share(process: psutil.Process) -> float:
+    """The share of one core that a process used since the last look."""
+    try:
+        return process.cpu_percent() / 100
+    except psutil.Error:
+        return 0.0
+
+
+LOOKS: tuple[Callable[[], Iterator[Remark]], ...] = (
+    others, steal, threads, governor, memory, huge_pages, compiler, gpus,
+)  # fmt: skip
