@@ -10,7 +10,7 @@ from torch import nn
 
 import impls
 from bench import reference
-from bench.gate import prepare
+from bench.gate import check, prepare
 from bench.problem import problem_of
 from bench.sweep import Case
 from impls import LayerShape, weights
@@ -67,19 +67,19 @@ def test_weights_come_back_as_they_were_loaded(name: str) -> None:
         assert torch.equal(kept[key], w), key
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "loop"])
-def test_compiled_form_gives_the_same(name: str) -> None:
-    if name not in ("fused", "sdpa"):
-        assert impls.get(name + impls.COMPILE).compiled
-        return
-    shape = LayerShape.heads(2, 8, max_T=16)
-    eager, compiled = impls.get(name).layer(shape), impls.get(name + impls.COMPILE).layer(shape)
-    drawn = weights.draw(shape, torch.Generator().manual_seed(1))
-    weights.load(eager, drawn)
-    weights.load(compiled, drawn)
-    x = torch.randn(2, 16, 16)
-    with torch.inference_mode():
-        torch.testing.assert_close(compiled(x), eager(x))
+COMPILED = [impl.name for impl in impls.shelf() if impl.limits.compiles and impl.limits.devices is None]
+
+
+@pytest.mark.parametrize("mode", ["forward", "backward", "decode"])
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_forms_are_held_to_the_same(name: str, mode: str) -> None:
+    sizes = {"T": 1, "T_kv": 16, "mask": "none"} if mode == "decode" else {"T": 16}
+    impl = impls.get(name + impls.COMPILE)
+    case = Case.of(H=impl.limits.heads or 2, D_h=16, mode=mode, **sizes)
+    if why := impl.refusal(case):
+        pytest.skip(why)
+    torch.compiler.reset()
+    check(impl, case)
 
 
 def test_what_cannot_be_compiled_says_so() -> None:
