@@ -55,5 +55,5 @@ class Flex(KernelCore):
 
 
 def _own(x: Tensor) -> Tensor:
-    """Four axes in memory of their own; one token alone looks as if it had that already."""
-    return x.clone(memory_format=torch.contiguous_format) if x.shape[-2] == 1 else x.contiguous()
+    """Four axes in memory of their own; one token alone, or one head, looks as if it had that already."""
+    return x.clone(memory_format=torch.contiguous_format) if 1 in x.shape[-3:-1] else x.contiguous()
