@@ -16,8 +16,8 @@ from .meters import Meter
 BLOCK = 2e-3
 """Seconds that one timed block lasts at least, so that reading the clock doesn't count."""
 
-FEWEST, FEWEST_SLOW, MOST = 7, 2, 500
-"""Samples of one cell: at least, at least when one call takes longer than the cell has, at most."""
+FEWEST, FEWEST_SLOW, FEWEST_KNOWN, MOST = 3, 2, 6, 500
+"""Samples of one cell: at least, at least when one call takes longer than the cell has, before the median is known, at most."""
 
 WARM = 1 / 3
 """Share of a cell's time that warming up may take."""
@@ -48,18 +48,17 @@ def sample(
     while not slow and not _steady(warm, precision) and perf_counter() - start < WARM * seconds:
         warm.append(meter.seconds(call, 1))
     calls = max(1, math.ceil(BLOCK / max(min(warm), 1e-9)))
-    data, fewest = (warm, FEWEST_SLOW) if slow else ([], FEWEST)
+    data = warm if slow else []
     with _uncollected():
-        while len(data) < fewest or (halfwidth(data) > precision and _left(data, start, seconds, slow)):
+        while _wanted(data, precision, slow) and (len(data) < FEWEST or perf_counter() - start < seconds):
             data.append(meter.seconds(call, calls) / calls)
     return Samples(data, calls)
 
 
-def _left(data: list[float], start: float, seconds: float, slow: bool) -> bool:
-    """Whether there is time for one more: slow calls that disagree get a third."""
-    if slow:
-        return len(data) <= FEWEST_SLOW
-    return len(data) < MOST and perf_counter() - start < seconds
+def _wanted(data: list[float], precision: float, slow: bool) -> bool:
+    """Whether one more sample would tell something: of slow calls a third, where two disagree."""
+    fewest, most = (FEWEST_SLOW, FEWEST) if slow else (FEWEST_KNOWN, MOST)
+    return len(data) < fewest or (len(data) < most and halfwidth(data) > precision)
 
 
 def _steady(warm: list[float], precision: float) -> bool:
@@ -71,10 +70,16 @@ def _steady(warm: list[float], precision: float) -> bool:
 def halfwidth(data: list[float]) -> float:
     """Half of the median's 95 % interval, as a share of the median: between two ordered samples, by their ranks.
 
-    The interval of the sign test; of fewer than six samples, all of them.
+    The interval of the sign test: as many samples are left out on either side as heads in n throws of a coin are seldom
+    fewer than. Of fewer than six samples none is left out. Looking again after every sample makes it narrower than it says,
+    and samples of one process are not independent: it ends timing, and is no interval to report.
     """
     ordered, n = sorted(data), len(data)
-    outside = max(0, math.floor((n - 1.96 * math.sqrt(n)) / 2))
+    outside, tail = 0, 0.5**n
+    while tail + math.comb(n, outside + 1) * 0.5**n <= 0.025:
+        outside += 1
+        tail += math.comb(n, outside) * 0.5**n
+    outside = outside if n >= 6 else 0
     return (ordered[n - 1 - outside] - ordered[outside]) / 2 / median(data)
 
 

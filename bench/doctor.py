@@ -78,13 +78,9 @@ def steal() -> Iterator[Remark]:
 def threads() -> Iterator[Remark]:
     """Intra-op threads against the cores that this process may use."""
     cores, used = fingerprint()["cores"], torch.get_num_threads()
-    if used > cores:
-        advice = f"more threads than cores wait for each other: OMP_NUM_THREADS={cores}"
-    elif used == cores > 1:
-        advice = f"whatever else runs stalls them all: --threads {cores - 1} for small differences"
-    else:
-        advice = None
-    yield Remark("threads", f"{used} on {cores} cores", advice)
+    advice = f"more threads than cores wait for each other: OMP_NUM_THREADS={cores}" if used > cores else None
+    all_of_them = f"; whatever else runs stalls them all: --threads {cores - 1} for small differences"
+    yield Remark("threads", f"{used} on {cores} cores{all_of_them if used == cores > 1 else ''}", advice)
 
 
 def governor(sys: Path = SYS) -> Iterator[Remark]:

@@ -57,4 +57,7 @@ def test_a_roof_that_was_measured_in_a_bad_moment_is_measured_again() -> None:
     roofs.share(case, machine, 100.0)
     machine.rate = 1e11
     assert roofs.share(case, machine, flops(case) / 5e10) == pytest.approx(0.5)
+    machine.rate = 1e9  # a worse moment takes nothing back
+    with pytest.raises(NoRow):
+        roofs.share(case, machine, flops(case) / 2e11)
     assert [row["flops_per_s"] for row in roofs.table() if "dtype" in row] == [pytest.approx(1e11)]
