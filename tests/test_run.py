@@ -60,7 +60,7 @@ def test_rows_and_skips(suite: Suite, tmp_path: Path) -> None:
         assert row["peak_bytes"] > 0
         assert 0 < row["roof"] <= 1
         assert row["threads"] >= 1
-        assert benchmark["stats"]["rounds"] == len(benchmark["stats"]["data"]) >= 3
+        assert benchmark["stats"]["rounds"] == len(benchmark["stats"]["data"]) >= 2
         assert all(second > 0 for second in benchmark["stats"]["data"])
         assert benchmark["group"] == row["id"]
     assert not list(tmp_path.glob("results/*/*.journal"))
@@ -108,7 +108,7 @@ class Shapeless(torch.nn.Module):
     [
         ("crash", "error", "ended the process: Fatal Python error: Segmentation fault"),
         ("leave", "error", "ended the process with os._exit(3)"),
-        ("hang", "timeout", "hung in native code for longer than 4 s"),
+        ("hang", "timeout", "hung in native code for longer than 15 s"),
     ],
 )
 def test_what_ends_the_process_costs_one_cell(
@@ -116,7 +116,7 @@ def test_what_ends_the_process_costs_one_cell(
 ) -> None:
     (tmp_path / "own.py").write_text(OWN)
     small = ("--T", "16", "--H", "2", "--dtype", "float32", "--impl", f"fused,{name}=own:{name},sdpa")
-    ended = suite("--benchmark-save=x", "--cell-timeout=4", *small)
+    ended = suite("--benchmark-save=x", "--cell-timeout=15", *small)
     assert ended.returncode != 0
     assert run_files(tmp_path) == []
     assert name in ended.stdout.splitlines()[-1]  # the last that is seen is the cell
@@ -134,7 +134,7 @@ def test_what_ends_the_process_costs_one_cell(
 def test_what_can_be_interrupted_costs_no_more_than_its_time(suite: Suite, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     small = ("--T", "16", "--H", "2", "--dtype", "float32", "--impl", "slow=own:slow,stop=own:stop,sdpa")
-    assert suite("--benchmark-save=x", "--cell-timeout=4", *small).returncode == 1
+    assert suite("--benchmark-save=x", "--cell-timeout=15", *small).returncode == 1
     (file,) = run_files(tmp_path)
     data = json.loads(file.read_text())
     assert [b["extra_info"]["impl"] for b in data["benchmarks"]] == ["sdpa"]
