@@ -9,10 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    torch.set_num_threads(1)  # workers that share the cores wait for each other otherwise
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers that share the cores wait for each other otherwise
 
 pytest_plugins = ["pytester"]
 
