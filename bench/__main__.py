@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-COMMANDS: dict[str, str] = {"doctor": "doctor"}
+COMMANDS: dict[str, str] = {"doctor": "doctor", "sweep": "replicates"}
 """The commands, each with the module of this room whose `main(arguments) -> exit code` answers to it."""
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import faulthandler
 import gc
-import json
+import random
+from collections import defaultdict
 from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from .options import Cell, pytest_addoption
 from .outcome import FAILURES, NoRow, Unsupported, classify
 from .progress import Progress
 from .run import Key, Run, begin, finite
+from .saving import numbering, save
 
 __all__ = ["pytest_addoption"]
 
@@ -51,6 +53,19 @@ def pytest_configure(config: pytest.Config) -> None:
     if not (config.option.benchmark_compare or config.option.benchmark_columns):
         config.option.benchmark_quiet = True  # the suite's own table stands at the end
     config.pluginmanager.register(Progress(config, run), "attention-progress")
+    config.pluginmanager.register(OneAtATime(run.folder), "attention-numbering")
+
+
+class OneAtATime:
+    """While a run is saved, nobody else takes its number."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self) -> Generator[None, Any, Any]:
+        with numbering(self.folder):
+            return (yield)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -81,7 +96,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if len(left) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in left])
         items[:] = left
+    if (seed := config.getoption("shuffle")) is not None:
+        _shuffle(items, seed)
     items.sort(key=lambda item: _key(item) in run.suspects)  # stable: the others keep their order
+
+
+def _shuffle(items: list[pytest.Item], seed: int) -> None:
+    """An order that the seed draws. What belongs to one case stays together, since it shares one reference."""
+    draw = random.Random(seed)
+    random_rank: dict[str, float] = defaultdict(draw.random)
+    items.sort(key=lambda item: (random_rank[(_key(item) or ("", ""))[1]], draw.random()))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -228,6 +252,5 @@ def _saved_file(config: pytest.Config, run: Run) -> Path | None:
             config=config, benchmarks=[], include_data=True, machine_info=machine, commit_info=commit
         )
         hook.pytest_benchmark_update_json(config=config, benchmarks=[], output_json=data)
-        path = run.next_file()
-        path.write_text(json.dumps(data, indent=4), encoding="utf-8")
+        path = save(run.folder, run.name or "", data)
     return path

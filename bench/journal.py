@@ -39,7 +39,7 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         stamp = time.strftime("%Y%m%dT%H%M%S")
         journal = cls(folder / f"{name}.{stamp}-{os.getpid()}.journal", header)
-        journal._write({"header": header | _process()})
+        journal._write({"header": header | process()})
         return journal
 
     @classmethod
@@ -53,7 +53,7 @@ class Journal:
         begun = [(impl, case) for line in lines if "begin" in line for impl, case in [line["begin"]]]
         journal.begun.update(key for key in begun if key not in journal.keys)
         journal.last = begun[-1] if begun else None
-        journal._write({"header": header | _process()})
+        journal._write({"header": header | process()})
         return journal
 
     @property
@@ -112,15 +112,20 @@ def newest(folder: Path, name: str) -> Path | None:
 def writer(path: Path) -> int | None:
     """The process that is writing to a journal right now; None when it is gone."""
     last = [line["header"] for line in _read(path)[1] if "header" in line][-1]
-    try:
-        alive = abs(psutil.Process(last["pid"]).create_time() - last["started"]) < 1
-    except psutil.Error:
-        return None
-    return last["pid"] if alive else None
+    return last["pid"] if alive(last) else None
 
 
-def _process() -> Entry:
+def process() -> Entry:
+    """Which process this is: numbers are used again, so with the time when it began."""
     return {"pid": os.getpid(), "started": psutil.Process().create_time()}
+
+
+def alive(writer: Entry) -> bool:
+    """Whether a process, as `process` told it, still runs."""
+    try:
+        return bool(abs(psutil.Process(writer["pid"]).create_time() - writer["started"]) < 1)
+    except psutil.Error:
+        return False
 
 
 def _read(path: Path) -> tuple[int, list[Entry]]:

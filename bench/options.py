@@ -133,6 +133,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                     help="show implementations with what they can do, and sweeps with their cells")  # fmt: skip
     group.addoption("--dry-run", action="store_true", dest="attention_dry_run",
                     help="show what would be measured and about how long")  # fmt: skip
+    group.addoption(
+        "--shuffle",
+        type=int,
+        metavar="SEED",
+        help="measure the cases in an order drawn by this seed, and the implementations of a case likewise",
+    )
     group.addoption("--resume", metavar="NAME", help="finish the run that was saved under NAME and interrupted")
 
 

@@ -79,10 +79,12 @@ class Progress:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         run = self.run
+        if terminalreporter.no_summary:
+            return
         terminalreporter.ensure_newline()
         console = Console(width=max(Console().width, 88))
         with console.capture() as text:
-            for table in rankings(run):
+            for table in rankings(run.rows, run.skipped, run.yardstick):
                 console.print(table)
         terminalreporter.write(text.get())
         terminalreporter.write_line(_shares())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import json
 import math
 import os
 import shlex
@@ -25,6 +23,7 @@ from .machine import fingerprint, state
 from .options import Cell, Selection, asked, select
 from .outcome import FAILURES, NoRow, TimedOut
 from .roofs import Roofs
+from .saving import load, run_files, shortage
 
 SCHEMA = 1
 
@@ -114,6 +113,9 @@ class Run:
             self.journal = Journal.start(self.folder, self.name, header)
         except OSError as error:
             raise pytest.UsageError(f"results can't be written to {self.folder}: {error.strerror}") from None
+        if short := shortage(self.folder, len(self.planned)):
+            self.journal.delete()
+            raise pytest.UsageError(f"results don't fit in {self.folder}: {short}")
 
     def begin(self, cell: Cell) -> None:
         """Write down which cell comes now, in case the process doesn't survive it."""
@@ -130,7 +132,12 @@ class Run:
     def _add(self, entry: Entry) -> None:
         self.entries.append(entry)
         if self.journal:
-            self.journal.add(entry)
+            try:
+                self.journal.add(entry)
+            except OSError as error:
+                pytest.exit(
+                    f"{self.journal.path}: {error.strerror}; `--resume {self.name}` goes on when that is mended", 1
+                )
 
     def top_level(self) -> dict[str, Any]:
         """What the run file holds beside pytest-benchmark's own keys."""
@@ -149,11 +156,6 @@ class Run:
             "seconds": spent(),
             "state": state(),
         }
-
-    def next_file(self) -> Path:
-        """Where a run file would be saved now, numbered as pytest-benchmark does."""
-        numbers = [int(path.name[:4]) for path in self.folder.glob("[0-9][0-9][0-9][0-9]_*.json")]
-        return self.folder / f"{max(numbers, default=0) + 1:04}_{self.name}.json"
 
     def own_file(self) -> Path | None:
         """The file that holds this very run, as saved by this process; None when there is none."""
@@ -255,26 +257,17 @@ def _same(config: pytest.Config, name: str, options: dict[str, Any]) -> dict[str
 
 
 def results_folder(config: pytest.Config) -> Path:
-    """The checkout's own results/ from anywhere inside it, the user's ./results from elsewhere, or --benchmark-storage."""
+    """Where pytest was told to keep results, or where they lie by default."""
     given = config.getoption("benchmark_storage")
-    if given != "file://./.benchmarks":
-        return Path(given.removeprefix("file://")).resolve()
-    start = config.invocation_params.dir.resolve()
+    return results_root(config.invocation_params.dir, None if given == "file://./.benchmarks" else given)
+
+
+def results_root(start: Path, storage: str | None) -> Path:
+    """The checkout's own results/ from anywhere inside it, ./results from elsewhere; or the storage that was asked for."""
+    if storage:
+        return Path(storage.removeprefix("file://")).resolve()
+    start = start.resolve()
     return (CHECKOUT if start.is_relative_to(CHECKOUT) else start) / "results"
-
-
-def run_files(folder: Path, name: str) -> list[Path]:
-    """The run files that bear a name, oldest first."""
-    return sorted(folder.glob(f"[0-9][0-9][0-9][0-9]_{glob.escape(name)}.json"))
-
-
-def load(path: Path) -> dict[str, Any]:
-    """A run file's contents; empty when it can't be read."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
 
 
 def finite(value: Any) -> Any:

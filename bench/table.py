@@ -8,14 +8,15 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from .run import Run
+Row = dict[str, Any]
+"""A benchmark as pytest-benchmark writes it."""
 
 
-def rankings(run: Run) -> Iterator[Table]:
+def rankings(rows: list[Row], skipped: list[dict[str, str]], yardstick: str | None) -> Iterator[Table]:
     """A table for each case: median, spread, peak memory, error and speed-up over the yardstick of every row."""
-    wrong = {entry["impl"] for entry in run.skipped if entry["reason"] == "wrong"}
-    for case, rows in _groups(run.rows):
-        base = next((row["stats"]["median"] for row in rows if row["extra_info"]["impl"] == run.yardstick), None)
+    wrong = {entry["impl"] for entry in skipped if entry["reason"] == "wrong"}
+    for case, group in _groups(rows):
+        base = next((row["stats"]["median"] for row in group if row["extra_info"]["impl"] == yardstick), None)
         table = Table(title=case, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("implementation", min_width=20, overflow="fold")
         for name in (
@@ -24,10 +25,10 @@ def rankings(run: Run) -> Iterator[Table]:
             "peak memory",
             "kernel",
             "error",
-            *([f"over {run.yardstick}"] if base else []),
+            *([f"over {yardstick}"] if base else []),
         ):
             table.add_column(name, justify="right", no_wrap=True)
-        for row in sorted(rows, key=lambda row: row["stats"]["median"]):
+        for row in sorted(group, key=lambda row: row["stats"]["median"]):
             stats, columns = row["stats"], row["extra_info"]
             table.add_row(
                 columns["impl"] + (" (wrong elsewhere)" if columns["impl"] in wrong else ""),
@@ -41,8 +42,8 @@ def rankings(run: Run) -> Iterator[Table]:
         yield table
 
 
-def _groups(rows: list[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    groups: dict[str, list[dict[str, Any]]] = {}
+def _groups(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
+    groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row["extra_info"]["id"], []).append(row)
     yield from groups.items()

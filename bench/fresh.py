@@ -1,0 +1,47 @@
+"""Fresh processes: gone when their parent is, and quiet when that is asked for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+QUIET: Mapping[str, str] = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    # Above a threshold glibc maps every block anew and unmaps it again: page faults are then most of the noise of large
+    # scores. A limit of no maps keeps them in the heap whatever their size, which a threshold doesn't in every glibc.
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
+    "MALLOC_TOP_PAD_": str(1 << 28),
+    "KINETO_LOG_LEVEL": "99",
+}
+"""What has to be set before a process starts: one thread, and an allocator that gives nothing back."""
+
+PR_SET_PDEATHSIG = 1
+"""Of Linux' prctl."""
+
+
+def start(command: Sequence[str], *, quiet: bool = False, **options: Any) -> subprocess.Popen[Any]:
+    """A process that ends with this one, even when this one is killed; a quiet one has a core for itself.
+
+    `options` are `subprocess.Popen`'s.
+    """
+
+    def before() -> None:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if quiet:
+            pin()
+
+    return subprocess.Popen(command, env=os.environ | QUIET if quiet else None, preexec_fn=before, **options)
+
+
+def pin() -> None:
+    """Stay on one core from now on, where that can be: the last of those allowed, since the first ones serve interrupts."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

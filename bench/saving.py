@@ -1,0 +1,60 @@
+"""Run files: found, read, numbered and written, also when two runs end at once."""
+
+from __future__ import annotations
+
+import glob
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # Windows: two runs that end in the same instant may take one number
+    fcntl = None  # type: ignore[assignment]
+
+BYTES_OF_A_CELL = 64 * 1024
+"""What a cell may leave on disk: its samples in the journal, and again, indented, in the run file."""
+
+
+@contextmanager
+def numbering(folder: Path) -> Iterator[None]:
+    """Nobody else takes a number in `folder` meanwhile."""
+    if fcntl is None or not folder.is_dir():
+        yield
+        return
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file is closed, also by the end of the process
+        yield
+
+
+def save(folder: Path, name: str, data: dict[str, Any]) -> Path:
+    """Write a run file under the next number; call it within `numbering`."""
+    numbers = [int(path.name[:4]) for path in folder.glob("[0-9][0-9][0-9][0-9]_*.json")]
+    path = folder / f"{max(numbers, default=0) + 1:04}_{name}.json"
+    path.write_text(json.dumps(data, indent=4), encoding="utf-8")
+    return path
+
+
+def run_files(folder: Path, name: str) -> list[Path]:
+    """The run files that bear a name, oldest first."""
+    return sorted(folder.glob(f"[0-9][0-9][0-9][0-9]_{glob.escape(name)}.json"))
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A run file's contents; empty when it can't be read."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def shortage(folder: Path, cells: int) -> str | None:
+    """Why a run of so many cells has no room in `folder`, in words; None when it has."""
+    free, needed = shutil.disk_usage(folder).free, cells * BYTES_OF_A_CELL
+    if free >= needed:
+        return None
+    return f"{free / 2**20:.1f} MiB are free there, and {cells} cells may need {needed / 2**20:.1f} MiB"

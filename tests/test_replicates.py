@@ -1,0 +1,207 @@
+"""A sweep in several fresh processes, saved as one run; and runs that end, or have no room, at the same time."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from bench.journal import Journal
+from bench.merge import merged
+from bench.options import Selection
+from bench.run import Run
+from bench.saving import shortage
+from bench.sweep import SWEEPS
+
+from .conftest import CHECKOUT, Suite, environment, run_files, suite_command
+
+SMALL = ("--T", "16,24", "--H", "2", "--dtype", "float32", "--impl", "fused,sdpa", "--cell-time", "0.01")
+
+
+def sweep_command(*options: str) -> list[str]:
+    return [sys.executable, "-m", "bench", "sweep", *options]
+
+
+def sweep(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """`python -m bench sweep ...`, started in a folder of the test's own."""
+    env = environment() | {"PYTHONPATH": str(CHECKOUT)}
+    return subprocess.run(sweep_command(*options), cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+
+
+def test_processes_become_one_run(tmp_path: Path) -> None:
+    done = sweep(tmp_path, "--processes", "2", "--save", "x", "--quiet-machine", *SMALL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (file,) = run_files(tmp_path)
+    data = json.loads(file.read_text())
+    assert f"saved: {file}" in done.stdout
+    assert done.stdout.count("over fused") == 2  # one table a case, not one a process
+    assert len(data["benchmarks"]) == 4
+    for row in data["benchmarks"]:
+        stats, columns = row["stats"], row["extra_info"]
+        samples = [s["data"] for s in data["samples"] if (s["impl"], s["id"]) == (columns["impl"], columns["id"])]
+        assert columns["processes"] == 2
+        assert columns["process_medians"] == stats["data"] == [median(s) for s in samples]
+        assert stats["median"] == median(stats["data"])
+        assert columns["threads"] == 1
+        assert 0 < columns["roof"] <= 1
+    assert data["complete"]
+    assert data["machine_info"]["cores"] == 1
+    assert data["machine_info"]["allocator"]["MALLOC_MMAP_MAX_"] == "0"
+    assert {look["process"] for look in data["controls"]["looks"]["python"]} == {0, 1}
+    assert not [*tmp_path.glob("results/*/*.processes")]
+    compare = [sys.executable, "-m", "pytest_benchmark", "compare", str(file)]
+    told = subprocess.run(compare, capture_output=True, text=True, cwd=tmp_path).stdout
+    assert all(row["name"].removeprefix("test_") in told for row in data["benchmarks"])
+
+
+def test_every_seed_draws_an_order_and_keeps_cases_together(suite: Suite) -> None:
+    def order(seed: str) -> list[str]:
+        told = suite(*SMALL, "--T", "8,16,24,32,40", "--shuffle", seed, "--collect-only", "-q").stdout
+        return re.findall(r"\[(.+)\]", told)
+
+    first, again, other = order("1"), order("1"), order("2")
+    assert first == again != other
+    assert sorted(first) == sorted(other)
+    cases = [name.split("-", 1)[1] for name in first]
+    assert cases[::2] == cases[1::2]
+
+
+def test_killed_and_resumed(tmp_path: Path) -> None:
+    env = environment() | {"PYTHONPATH": str(CHECKOUT)}
+    options = ("--processes", "2", "--save", "x", *SMALL[2:-1], "3", "--precision", "0.00001", "--T", "16")
+    with subprocess.Popen(sweep_command(*options), cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as begun:
+        assert begun.stdout
+        for line in begun.stdout:
+            if line.startswith("[  1/"):  # the first cell is on disk, and the second takes three seconds
+                break
+        begun.send_signal(signal.SIGKILL)
+    (journal,) = tmp_path.glob("results/*/x.processes/*/*.journal")
+    kept = [line for line in journal.read_text().splitlines() if '"row"' in line[:8]]
+    assert kept
+    assert "was begun and not finished" in sweep(tmp_path, "--save", "x", *SMALL).stderr
+    resumed = sweep(tmp_path, "--resume", "x")
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    (file,) = run_files(tmp_path)
+    data = json.loads(file.read_text())
+    assert len(data["benchmarks"]) == 2
+    first = json.loads(kept[0])["row"]
+    (row,) = [row for row in data["benchmarks"] if row["name"] == first["name"]]
+    assert row["stats"]["data"][0] == first["stats"]["median"]
+
+
+def test_a_kernel_that_ends_the_process_costs_one_cell(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("import os\ndef leave(q, k, v, **_):\n    os._exit(3)\n")
+    done = sweep(tmp_path, "--processes", "1", "--save", "x", "--T", "16", "--H", "2", "--dtype", "float32",
+                 "--cell-time", "0.01", "--impl", "fused,leave=own:leave,sdpa")  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    (file,) = run_files(tmp_path)
+    data = json.loads(file.read_text())
+    assert [row["extra_info"]["impl"] for row in data["benchmarks"]] == ["fused", "sdpa"]
+    assert [(entry["impl"], entry["reason"]) for entry in data["skipped"]] == [("leave", "error")]
+
+
+def test_what_is_being_measured_is_left_alone(tmp_path: Path) -> None:
+    env = environment() | {"PYTHONPATH": str(CHECKOUT)}
+    command = sweep_command("--save", "x", *SMALL, "--cell-time", "30", "--precision", "0.00001")
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as begun:
+        assert begun.stdout
+        begun.stdout.readline()
+        assert f"being measured right now, by process {begun.pid}" in sweep(tmp_path, "--resume", "x").stderr
+        begun.kill()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ((), "--save NAME is missing"),
+        (("--save", "x", "--processes", "0"), "'0' is not a number of processes"),
+        (("--save", "x", "--benchmark-save=y"), "the run is named by --save"),
+        (("--save", "x", "--sweep", "quik"), "did you mean quick?"),
+        (("--resume", "x"), "no run x was begun"),
+    ],
+)
+def test_mistakes(tmp_path: Path, options: tuple[str, ...], says: str) -> None:
+    done = sweep(tmp_path, *options)
+    assert done.returncode == 4
+    assert says in done.stderr
+    assert not [*tmp_path.glob("results/*/*")]
+
+
+def run_of(median_s: float, **changes: Any) -> dict[str, Any]:
+    """What a process saved: one row, and nothing skipped."""
+    columns = {"impl": "a", "id": "c", "error": median_s, "peak_bytes": 10, "roof": median_s, "kernel": "gemm"}
+    stats = {"median": median_s, "data": [median_s], "iterations": 1}
+    run: dict[str, Any] = {
+        "machine_info": {"cpu": "x"},
+        "benchmarks": [{"name": "n", "stats": stats, "extra_info": columns}],
+        "skipped": [],
+        "roofs": [{"dtype": "float32", "flops_per_s": median_s}],
+        "controls": {"drift": 0.0, "looks": {"python": [{"at": 0.0, "seconds": median_s}]}},
+        "seconds": {"clock": 1.0},
+        "state": {},
+    }
+    return copy.deepcopy(run) | changes
+
+
+def test_what_is_merged() -> None:
+    data = merged([run_of(1.0), run_of(2.0), run_of(4.0)], "command")
+    (row,) = data["benchmarks"]
+    assert row["stats"]["median"] == 2.0
+    assert row["stats"]["rounds"] == 3
+    assert row["extra_info"]["error"] == 4.0
+    assert row["extra_info"]["roof"] == 2.0
+    assert data["roofs"] == [{"dtype": "float32", "flops_per_s": 4.0}]
+    assert data["controls"]["drift"] == 1.0  # from the median 2 to 4
+    assert data["seconds"] == {"clock": 3.0}
+
+
+def test_a_cell_that_fails_in_one_process_has_no_row() -> None:
+    entry = {"impl": "a", "id": "c", "reason": "wrong", "detail": "row 3"}
+    data = merged([run_of(1.0), run_of(1.0, benchmarks=[], skipped=[entry])], "command")
+    assert data["benchmarks"] == []
+    assert data["skipped"] == [entry | {"detail": "row 3 (in process 2 of 2)"}]
+
+
+def test_processes_of_different_machines_are_no_run() -> None:
+    with pytest.raises(ValueError, match="different machines"):
+        merged([run_of(1.0), run_of(1.0, machine_info={"cpu": "y"})], "command")
+
+
+def test_two_runs_at_once_take_two_numbers(tmp_path: Path) -> None:
+    command = suite_command("--benchmark-save=x", *SMALL[2:], "--T", "16")
+    both = [subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0]
+    assert [file.name for file in run_files(tmp_path)] == ["0001_x.json", "0002_x.json"]
+    assert all(len(json.loads(file.read_text())["benchmarks"]) == 2 for file in run_files(tmp_path))
+
+
+def test_a_full_disk_is_said_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 1 << 20))  # type: ignore[attr-defined]
+    assert shortage(tmp_path, 16) is None
+    run = Run({}, Selection(SWEEPS["quick"], "cpu", (), ()), tmp_path, "x")
+    with pytest.raises(pytest.UsageError, match=r"1\.0 MiB are free there, and 100 cells may need 6\.2 MiB"):
+        run.plan([("a", str(i)) for i in range(100)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_ends_the_run_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run({}, Selection(SWEEPS["quick"], "cpu", (), ()), tmp_path, "x")
+    run.plan([("a", "c")])
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Journal, "add", full)
+    with pytest.raises(pytest.exit.Exception, match="No space left on device; `--resume x` goes on"):
+        run.add_row({"extra_info": {"impl": "a", "id": "c"}})
