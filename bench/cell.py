@@ -12,16 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from .clock import Samples, sample
-from .counting import flops, least_bytes
+from .counting import flops, least_bytes, least_memory
 from .gate import NEW_NUMBERS, Gate, Held, check_call, module_of, prepare, verify
 from .ledger import spending
+from .machine import free_bytes
 from .meters import Meter, Weight, meter_for
 from .modes import Call, call_of, recording
 from .options import Cell
-from .outcome import NoRow, Wrong
+from .outcome import NoRow, OutOfMemory, Wrong
 from .problem import Given, given, problem_of
 from .roofs import Roofs
 from .sweep import Case
+from .table import bytes_text
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,13 @@ class Ready:
 
 
 def ready(cell: Cell, gate: Gate) -> Ready:
-    """Build the module of a cell and hold it to the reference; raises `Wrong`, or what the implementation raised."""
+    """Build the module of a cell and hold it to the reference; raises `Wrong`, or what the implementation raised.
+
+    Raises `OutOfMemory` before anything is tried where it can't fit: on the CPU trying means being killed.
+    """
     impl, case = cell.impl, cell.case
+    if (needed := least_memory(impl, case)) > (free := free_bytes(case.device)):
+        raise OutOfMemory(f"needs {bytes_text(needed)} at least, and {bytes_text(free)} are free")
     with spending("gate"):
         gate.prove(impl, case)
     if impl.compiled:

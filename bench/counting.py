@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from impls import Impl
+
 from .sweep import Case
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -46,6 +48,11 @@ def least_bytes(case: Case) -> int:
         read = case.B * tokens * case.d_model + _weights(case)
         read += case.T_kv * cached if case.mode == "decode" else 0  # the others read, the new one written
     return (2 * (read + o) if case.mode == "backward" else read + o) * ITEM_BYTES[case.dtype]
+
+
+def least_memory(impl: Impl, case: Case) -> int:
+    """Fewest bytes that a cell holds at once: what must move anyway, and the scores that the implementation declares."""
+    return least_bytes(case) + (impl.scores(case) if impl.scores else 0) * ITEM_BYTES[case.dtype]
 
 
 def _projected_keys(case: Case) -> int:

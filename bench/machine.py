@@ -13,6 +13,9 @@ import torch
 ALLOCATOR = ("LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Settings of the memory allocator, besides glibc's MALLOC_*."""
 
+CGROUP = Path("/sys/fs/cgroup")
+"""Where a container's own limit stands."""
+
 ENVIRONMENT = ("OMP_", "MKL_", "KMP_", "GOMP_", "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "MALLOC_")
 
 
@@ -46,6 +49,17 @@ def state() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "environment": {name: os.environ[name] for name in sorted(os.environ) if _decides_speed(name)},
     }
+
+
+def free_bytes(device: str) -> int:
+    """Memory that is left for a cell: of the device, or of the machine or the container that this process is in."""
+    if device == "cuda":
+        return int(torch.cuda.mem_get_info()[0])
+    free = [psutil.virtual_memory().available]
+    limit, used = (CGROUP / name for name in ("memory.max", "memory.current"))
+    if limit.exists() and (most := limit.read_text().strip()) != "max":
+        free.append(int(most) - int(used.read_text()))
+    return max(0, min(free))
 
 
 def _decides_speed(name: str) -> bool:

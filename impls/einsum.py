@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from .explicit import explicit
-from .registry import register
+from .registry import every_score, register
 
 
-@register("einsum", takes_mask=True)
+@register("einsum", takes_mask=True, scores=every_score)
 @explicit
 def einsum(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, dropout_p: float) -> Tensor:
     """The plain formula by `torch.einsum`: queries i, keys j, features d."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from .layer import KernelCore, LayerShape
-from .registry import register
+from .registry import every_score, register
 
 
 def _unfit(case: Any) -> str | None:
@@ -19,7 +19,7 @@ def _unfit(case: Any) -> str | None:
     return None
 
 
-@register("flex", common=False, compiled_by_default=True, dropout=False, unless=_unfit)
+@register("flex", common=False, compiled_by_default=True, dropout=False, unless=_unfit, scores=every_score)
 class Flex(KernelCore):
     """`flex_attention` with its block mask made before the clock; only its compiled form never stores the scores."""
 

@@ -1,6 +1,6 @@
 """All heads in one product, by view and transpose."""
 
 from .formula import attention
-from .registry import register
+from .registry import every_score, register
 
-fused = register("fused", takes_mask=True, yardstick=True, compiled_by_default=True)(attention)
+fused = register("fused", takes_mask=True, yardstick=True, compiled_by_default=True, scores=every_score)(attention)

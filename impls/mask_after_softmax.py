@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from .explicit import explicit
-from .registry import register
+from .registry import every_score, register
 
 
 def _unfit(case: Any) -> str | None:
@@ -19,7 +19,7 @@ def _unfit(case: Any) -> str | None:
     return None
 
 
-@register("mask_after_softmax", takes_mask=True, unless=_unfit)
+@register("mask_after_softmax", takes_mask=True, unless=_unfit, scores=every_score)
 @explicit
 def mask_after_softmax(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, dropout_p: float

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from .formula import attention
 from .layer import KernelCore, KernelLayer, LayerShape, split
-from .registry import register
+from .registry import every_score, register
 from .weights import Parts, linear_parts, packed_parts
 
 
-@register("packed")
+@register("packed", scores=every_score)
 class Packed(KernelLayer):
     """The plain formula behind one packed projection W_qkv (W_kv when keys come from another sequence)."""
 

@@ -93,6 +93,8 @@ class Impl:
     """Its compiled form is measured when the user names no implementation."""
     dispatches: str | None = None
     """The only kernel that may run under this name (`kernel` in the results); None when it may choose."""
+    scores: Callable[[Any], int] | None = None
+    """How many scores and probabilities it holds at once for a case, at least; None where it stores none, or may not."""
     compiled: bool = False
     summary: str = ""
 
@@ -103,6 +105,16 @@ class Impl:
         if case.scope == "core" and self.core is None:
             return f"{self.name} is a layer of its own making: it has no core that could be called alone"
         return self.limits.refusal(self.name, case)
+
+
+def every_score(case: Any) -> int:
+    """`scores` of an implementation that stores the scores of all heads, and then their probabilities."""
+    return int(2 * case.B * case.H * case.T * case.T_kv)
+
+
+def scores_of_a_head(case: Any) -> int:
+    """`scores` of one that does so head by head."""
+    return every_score(case) // int(case.H)
 
 
 COMPILE = "+compile"
@@ -117,6 +129,7 @@ def register(
     yardstick: bool = False,
     compiled_by_default: bool = False,
     dispatches: str | None = None,
+    scores: Callable[[Any], int] | None = None,
     **limits: Any,
 ) -> Callable[[Any], Any]:
     """Put the decorated kernel (a function), core (a `KernelCore` class) or layer (any other `nn.Module` class) on the shelf.
@@ -137,6 +150,7 @@ def register(
                 yardstick=yardstick,
                 compiled_by_default=compiled_by_default,
                 dispatches=dispatches,
+                scores=scores,
             )
         )
         return it
@@ -193,6 +207,7 @@ def compiled(impl: Impl) -> Impl:
         layer=lambda shape: Compiled(impl.layer(shape)),
         core=core and (lambda shape: Compiled(core(shape))),
         yardstick=False,
+        scores=None,
         compiled=True,
     )
 

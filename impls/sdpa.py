@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from .registry import register
+from .registry import every_score, register
 
 
 @register("sdpa", compiled_by_default=True)
@@ -29,7 +29,7 @@ def _pinned(backend: SDPBackend) -> Callable[..., Tensor]:
     return kernel
 
 
-register("sdpa_math", common=False, dispatches="math", compiles=False)(_pinned(SDPBackend.MATH))
+register("sdpa_math", common=False, dispatches="math", compiles=False, scores=every_score)(_pinned(SDPBackend.MATH))
 register("sdpa_flash", common=False, dispatches="flash")(_pinned(SDPBackend.FLASH_ATTENTION))
 register("sdpa_efficient", common=False, dispatches="efficient", devices=("cuda",))(
     _pinned(SDPBackend.EFFICIENT_ATTENTION)

@@ -1,0 +1,70 @@
+"""A cell that can't fit is skipped before it is tried."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+import bench.cell
+import bench.machine
+import impls
+from bench.cell import ready
+from bench.counting import ITEM_BYTES, least_memory
+from bench.gate import Gate, module_of
+from bench.machine import free_bytes
+from bench.meters.cpu import CpuMeter
+from bench.modes import call_of, recording
+from bench.options import Cell
+from bench.outcome import OutOfMemory
+from bench.problem import given, problem_of
+from bench.sweep import Case
+
+STORES_SCORES = [impl for impl in impls.shelf() if impl.scores]
+
+
+@pytest.mark.parametrize("mode", ["forward", "backward"])
+@pytest.mark.parametrize("mask", ["none", "causal"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("impl", STORES_SCORES, ids=lambda impl: impl.name)
+def test_what_is_declared_is_really_held(impl: impls.Impl, dtype: str, mask: str, mode: str) -> None:
+    """An estimate above the truth would skip what fits."""
+    case = Case.of(T=128, H=impl.limits.heads or 4, D_h=16, dtype=dtype, mask=mask, mode=mode)
+    if impl.refusal(case):
+        pytest.skip(str(impl.refusal(case)))
+    assert impl.scores
+    call = call_of(module_of(impl, case), case, given(problem_of(case)))
+    with recording(case):
+        assert CpuMeter().weigh(call.run).peak_bytes >= impl.scores(case) * ITEM_BYTES[dtype]
+
+
+def test_a_cell_that_cannot_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    impl, case = impls.get("fused"), Case.of(T=512, H=8, D_h=64)
+    tried = replace(impl, layer=lambda shape: pytest.fail("it was built"))
+    needed = least_memory(impl, case)
+    assert needed == 2 * 8 * 512 * 512 * 4 + 6 * 512 * 512 * 4  # scores and probs; x, four matrices and the output
+    monkeypatch.setattr(bench.cell, "free_bytes", lambda device: needed - 1)
+    with pytest.raises(OutOfMemory, match=r"needs 22\.0 MiB at least, and 22\.0 MiB are free"):
+        ready(Cell(tried, case), Gate())
+    monkeypatch.setattr(bench.cell, "free_bytes", lambda device: needed)
+    with pytest.raises(pytest.fail.Exception):
+        ready(Cell(tried, case), Gate())
+
+
+def test_what_never_stores_the_scores_is_tried_at_any_length() -> None:
+    case = Case.of(T=1 << 17, H=8, D_h=64)
+    assert least_memory(impls.get("sdpa"), case) < 2**30 < 2**39 < least_memory(impls.get("fused"), case)
+    assert least_memory(impls.get("fused+compile"), case) < 2**30  # Inductor may turn it into SDPA
+
+
+def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.machine, "CGROUP", tmp_path)
+    whole = psutil.virtual_memory().total
+    assert 2**28 < free_bytes("cpu") <= whole
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("400\n")
+    assert free_bytes("cpu") == 600
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_bytes("cpu") > 2**28
