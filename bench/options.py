@@ -106,6 +106,14 @@ class Selection:
     overrides: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
+TIMING: dict[str, tuple[float, str, str]] = {
+    "cell_time": (0.12, "SECONDS", "timing of one cell, at most"),
+    "precision": (0.02, "SHARE", "timing ends when the median's interval, within the process, is half as wide as this"),
+    "cell_timeout": (300.0, "SECONDS", "a cell that takes longer, proof and compiling included, is given up"),
+}
+"""How a cell is timed: default, unit, meaning. A resumed run goes on with what it was begun with."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("attention", "attention-bench")
     group.addoption("--sweep", metavar="NAME", help=f"which cases: {', '.join(SWEEPS)} (default: quick)")
@@ -114,21 +122,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                          "NAME=package.module:attr for a kernel or layer of your own")  # fmt: skip
     for axis, (_, about) in AXES.items():
         group.addoption(f"--{axis}", metavar="VALUES", help=f"override an axis, a comma list: {about}")
-    group.addoption(
-        "--cell-time",
-        type=_positive,
-        default=0.12,
-        metavar="SECONDS",
-        help="timing of one cell, at most (default: 0.12)",
-    )
-    group.addoption(
-        "--precision", type=_positive, default=0.02, metavar="SHARE",
-        help="timing ends when the interval of the median is this narrow, within the process (default: 0.02)",
-    )  # fmt: skip
-    group.addoption(
-        "--cell-timeout", type=_positive, default=300.0, metavar="SECONDS",
-        help="a cell that takes longer, proof and compiling included, is given up (default: 300)",
-    )  # fmt: skip
+    for name, (default, metavar, about) in TIMING.items():
+        group.addoption(
+            f"--{name.replace('_', '-')}", type=_positive, metavar=metavar, help=f"{about} (default: {default})"
+        )
     group.addoption("--list", action="store_true", dest="attention_list",
                     help="show implementations with what they can do, and sweeps with their cells")  # fmt: skip
     group.addoption("--dry-run", action="store_true", dest="attention_dry_run",
@@ -149,6 +146,14 @@ ASKED = ("sweep", "impl", *AXES)
 def asked(config: pytest.Config) -> dict[str, Any]:
     """The options that decide which cells there are, as they were given."""
     return {name: value for name in ASKED if (value := config.getoption(name))}
+
+
+def settle_timing(config: pytest.Config, begun: dict[str, float]) -> dict[str, float]:
+    """Give every option of `TIMING` its value: as asked for now, else as the run was begun, else the default."""
+    for name, (default, *_) in TIMING.items():
+        if config.getoption(name) is None:
+            setattr(config.option, name, begun.get(name, default))
+    return {name: config.getoption(name) for name in TIMING}
 
 
 def select(config: pytest.Config, options: dict[str, Any]) -> Selection:

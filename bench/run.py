@@ -20,7 +20,7 @@ from .controls import Controls
 from .journal import Entry, Journal, entry_key
 from .ledger import spent
 from .machine import fingerprint, state
-from .options import Cell, Selection, asked, select
+from .options import Cell, Selection, asked, select, settle_timing
 from .outcome import FAILURES, NoRow, TimedOut
 from .roofs import Roofs
 from .saving import load, run_files, shortage
@@ -47,6 +47,8 @@ class Run:
     name: str | None = None
     """None when nothing is saved."""
     command: str = ""
+    timing: dict[str, float] = field(default_factory=dict)
+    """What ends the timing of a cell: options of `TIMING`."""
     journal: Journal | None = None
     planned: set[Key] | None = None
     """What a whole run is; None until pytest has collected."""
@@ -108,7 +110,8 @@ class Run:
         self.planned = set(keys)
         if self.name is None:
             return
-        header = {"schema": SCHEMA, "asked": self.asked, "planned": sorted(self.planned), "machine": fingerprint()}
+        header = {"schema": SCHEMA, "asked": self.asked, "timing": self.timing, "planned": sorted(self.planned)}
+        header["machine"] = fingerprint()
         try:
             self.journal = Journal.start(self.folder, self.name, header)
         except OSError as error:
@@ -146,6 +149,7 @@ class Run:
             "sweep": self.selection.sweep.name,
             "command": self.command,
             "asked": self.asked,
+            "timing": self.timing,
             "complete": self.complete,
             "journal": self.journal.path.name if self.journal else None,
             "shelf": [impl.name for impl in impls.shelf()],
@@ -190,17 +194,22 @@ def begin(config: pytest.Config) -> Run:
     resume, save = config.getoption("resume"), config.getoption("benchmark_save")
     command = shlex.join(["pytest", *map(str, config.invocation_params.args)])
     if not resume:
-        options = asked(config)
-        return Run(options, select(config, options), folder, save or config.getoption("benchmark_autosave"), command)
-    if save and save != resume:
+        run = _new(config, folder, save or config.getoption("benchmark_autosave"))
+    elif save and save != resume:
         raise pytest.UsageError(f"--resume {resume} keeps that name; leave out --benchmark-save={save}")
-    run = _from_journal(config, folder, resume) or _from_file(config, folder, resume)
-    if run is None:
-        options = asked(config)
-        run = Run(options, select(config, options), folder, resume)
+    else:
+        run = (
+            _from_journal(config, folder, resume) or _from_file(config, folder, resume) or _new(config, folder, resume)
+        )
+        config.option.benchmark_save = run.name
     run.command = command
-    config.option.benchmark_save = run.name
+    run.timing = settle_timing(config, run.journal.header.get("timing", {}) if run.journal else {})
     return run
+
+
+def _new(config: pytest.Config, folder: Path, name: str | None) -> Run:
+    options = asked(config)
+    return Run(options, select(config, options), folder, name)
 
 
 def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
@@ -215,7 +224,8 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
         raise pytest.UsageError(f"run {name} was begun on another machine or with another torch; begin a new one")
     options = _same(config, name, journal.header["asked"])
     planned = {(impl, case) for impl, case in journal.header["planned"]}
-    run = Run(options, select(config, options), folder, name, "", journal, planned, list(journal.entries))
+    run = Run(options, select(config, options), folder, name, journal=journal, planned=planned)
+    run.entries = list(journal.entries)
     _judge_begun(run, journal)
     return run
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from bench import journal
 from bench.journal import Journal
+from bench.options import settle_timing
 
 
 def skipped(impl: str) -> journal.Entry:
@@ -34,3 +37,14 @@ def test_the_newest_journal_of_a_name_and_who_writes_it(tmp_path: Path) -> None:
     assert journal.writer(mine.path) == os.getpid()
     mine.path.write_text(mine.path.read_text().replace(f'"pid": {os.getpid()}', '"pid": 4194303'))
     assert journal.writer(mine.path) is None
+
+
+def test_a_resumed_run_is_timed_as_it_was_begun() -> None:
+    given = SimpleNamespace(cell_time=None, precision=0.5, cell_timeout=None)
+    config: Any = SimpleNamespace(option=given, getoption=lambda name: getattr(given, name))
+    assert settle_timing(config, {"cell_time": 7.0, "precision": 0.1}) == {
+        "cell_time": 7.0,  # as it was begun
+        "precision": 0.5,  # as was asked for now
+        "cell_timeout": 300.0,  # the default
+    }
+    assert given.cell_time == 7.0
