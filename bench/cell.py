@@ -118,7 +118,7 @@ def measure(
         samples, gpu = sample_watched(meter, run, seconds, precision, proved.first_s)
     if impl.compiled and _graphs() != before:
         raise NoRow("torch.compile made another graph while the clock ran: compiling would be part of what is timed")
-    with spending("cold and graph"):
+    with spending("clock"):
         more = meter.more(run, median(samples.data), graph=case.mode != "backward")
     unseen = problem_of(case, draw=1)
     proved.numbers.refill(unseen)
