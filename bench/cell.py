@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .clock import Samples, sample
+from .clock import Samples
 from .counting import flops, least_bytes, least_memory
 from .gate import NEW_NUMBERS, Gate, Held, check_call, module_of, prepare, verify
 from .ledger import spending
@@ -24,6 +24,7 @@ from .problem import Given, given, problem_of
 from .roofs import Roofs
 from .sweep import Case
 from .table import bytes_text
+from .throttle import sample_watched
 
 
 @dataclass(frozen=True)
@@ -121,9 +122,11 @@ def measure(
     case, impl, meter, run = cell.case, cell.impl, meter_for(cell.case.device), proved.call.run
     before = _graphs() if impl.compiled else 0
     with spending("clock"):
-        samples = sample(meter, run, seconds, precision, proved.first_s)
+        samples, gpu = sample_watched(meter, run, seconds, precision, proved.first_s)
     if impl.compiled and _graphs() != before:
         raise NoRow("torch.compile made another graph while the clock ran: compiling would be part of what is timed")
+    with spending("clock"):
+        more = meter.more(run, median(samples.data), graph=case.mode != "backward")
     unseen = problem_of(case, draw=1)
     proved.numbers.refill(unseen)
     with spending("memory"):
@@ -152,6 +155,7 @@ def measure(
         "compile_s": proved.compile_s,
         "compile_cache": proved.compile_cache,
     }
+    columns |= more | gpu
     return samples, columns
 
 

@@ -14,6 +14,7 @@ import psutil
 import torch
 
 from .machine import fingerprint
+from .meters.nvml import IDLE, Reading, readings
 
 BUSY = 0.10
 """Share of one core that others may use without being named."""
@@ -127,24 +128,19 @@ def compiler() -> Iterator[Remark]:
     yield Remark("C++ compiler", found or "none", None if found else "compiled forms on the CPU need one: install g++")
 
 
-def gpus() -> Iterator[Remark]:
+def gpus(read: Callable[[], list[Reading]] = readings) -> Iterator[Remark]:
     """Clocks and throttling of every GPU, by NVML."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # no driver, no GPU, or no package: whatever NVML raises, there is nothing to look at
-        return
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
-        clock = pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)
-        highest = pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM)
-        busy = pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu
-        reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu) & ~pynvml.nvmlClocksEventReasonGpuIdle
+    for index, gpu in enumerate(read()):
+        reasons = gpu.reasons & ~IDLE
         advice = (
-            "others use this GPU" if busy > 5 else "its clocks are held back: let it cool down" if reasons else None
+            "others use this GPU"
+            if (gpu.busy_percent or 0) > 5
+            else "its clocks are held back: let it cool down"
+            if reasons
+            else None
         )
-        yield Remark(f"GPU {index}", f"{clock} of {highest} MHz, {busy} % busy, throttle reasons {reasons:#x}", advice)
+        found = f"{gpu.sm_mhz} of {gpu.sm_mhz_most} MHz, {gpu.busy_percent} % busy, throttle reasons {reasons:#x}"
+        yield Remark(f"GPU {index}", found, advice)
 
 
 def _share(process: psutil.Process) -> float:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
+
+from .meters.nvml import readings, words
 
 ALLOCATOR = ("LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Settings of the memory allocator, besides glibc's MALLOC_*."""
@@ -46,6 +49,7 @@ def state() -> dict[str, Any]:
         "load": list(os.getloadavg()),
         "cpu_mhz": frequency.current if frequency else None,
         "free_bytes": memory.available,
+        "gpus": [asdict(gpu) | {"reasons": words(gpu.reasons)} for gpu in readings()],
         "system": f"{platform.system()} {platform.release()}",
         "environment": {name: os.environ[name] for name in sorted(os.environ) if _decides_speed(name)},
     }

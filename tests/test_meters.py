@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from statistics import median
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +21,8 @@ from bench.modes import call_of
 from bench.outcome import Wrong
 from bench.problem import given, problem_of
 from bench.sweep import Case
+
+from .simulated import SimulatedCuda
 
 S, O = 8 * 1024 * 1024 * 4, 8 * 1024 * 64 * 4  # noqa: E741  bytes of the scores and of the output: B=1 H=8 T=1024 D_h=64 fp32
 
@@ -65,41 +66,6 @@ def test_peak_of_events() -> None:
 def test_an_unknown_form_of_the_trace_is_said() -> None:
     with pytest.raises(ValueError, match="another form"):
         list(memory_events(b'"name": "[memory]", "args": {"bytes": 1}'))
-
-
-class SimulatedCuda:
-    """A device whose work finishes later: calls return at once, and only `synchronize` lets the stream catch up."""
-
-    def __init__(self) -> None:
-        self.queue: list[Any] = []
-        self.now = 0.0
-        self.current = self.peak = 1000  # bytes, of which some are there before anything is measured
-        self.peak = 50_000  # and an earlier peak
-
-    def work(self, milliseconds: float, allocates: int = 0) -> None:
-        def run() -> None:
-            self.now += milliseconds
-            self.current += allocates
-            self.peak = max(self.peak, self.current)
-            self.current -= allocates
-
-        self.queue.append(run)
-
-    def synchronize(self) -> None:
-        while self.queue:
-            self.queue.pop(0)()
-
-    def reset_peak_memory_stats(self) -> None:
-        self.peak = self.current
-
-    def memory_stats(self) -> dict[str, int]:
-        return {"requested_bytes.all.current": self.current, "requested_bytes.all.peak": self.peak}
-
-    def Event(self, enable_timing: bool = False) -> SimpleNamespace:
-        event = SimpleNamespace(at=0.0)
-        event.record = lambda: self.queue.append(lambda: setattr(event, "at", self.now))
-        event.elapsed_time = lambda end: end.at - event.at
-        return event
 
 
 def measured(cuda: SimulatedCuda) -> tuple[float, int]:

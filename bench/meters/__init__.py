@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from .nvml import Reading, opened
+
 
 @dataclass(frozen=True)
 class Weight:
@@ -25,6 +27,15 @@ class Meter(Protocol):
     def seconds(self, call: Callable[[], Any], times: int) -> float:
         """Seconds that `times` calls back to back take, all of their work included."""
 
+    def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
+        """Seconds of one call taken otherwise than hot and back to back: `cold_s` finds nothing of its data in the cache,
+        `graph_s` costs no launches (only where `graph` is wanted). None where the device has no such thing, where a call,
+        of which the hot one took `hot_s`, is too long for it to matter, or where it can't be captured.
+        """
+
+    def sensors(self) -> Reading | None:
+        """What the device says of its clock and temperature now; None where it says nothing."""
+
     def weigh(self, call: Callable[[], Any]) -> Weight:
         """Peak memory of one call, what was there before not counted, and the kernel that it dispatched."""
 
@@ -34,7 +45,7 @@ def meter_for(device: str) -> Meter:
     if device == "cuda":
         from .cuda import CudaMeter
 
-        return CudaMeter()
+        return CudaMeter(nvml=opened())
     from .cpu import CpuMeter
 
     return CpuMeter()

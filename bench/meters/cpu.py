@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from ..dispatch import kernel_in, trace_of
 from . import Weight
+from .nvml import Reading
 
 
 class CpuMeter:
@@ -22,6 +23,12 @@ class CpuMeter:
         for _ in range(times):
             call()
         return perf_counter() - start
+
+    def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
+        return {"cold_s": None, "graph_s": None}
+
+    def sensors(self) -> Reading | None:
+        return None
 
     def weigh(self, call: Callable[[], Any]) -> Weight:
         """The largest sum of live allocations among the profiler's `[memory]` events, workspaces of operators included.
