@@ -14,7 +14,7 @@ from .runs import Run, RunError
 
 USAGE_ERROR = 2
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {"compare": "compare", "baseline": "baseline", "history": "history"}
 """What else there is than writing pages: commands, each with the module of this room whose `main(arguments)` answers to it."""
 
 _EPILOG = """\
@@ -23,6 +23,11 @@ or a glob in quotes ('*_x': all that match). Without RUN: the newest.
 
 Each run gets a folder of its own, OUT/<run>/, with index.html (everything, opens from disk), rows.csv, skipped.csv,
 summary.md and the figures as PNG and SVG.
+
+Runs over time (each has its own --help):
+  python -m reports compare [BASE] HEAD   did it get slower?
+  python -m reports baseline set RUN      what later runs are compared with
+  python -m reports history               when did it get slower?
 """
 
 
@@ -37,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         chosen = list(_chosen(options.runs, results))
         for run, name in zip(chosen, _folder_names(chosen), strict=True):
-            print(_written(run, (options.out or _default_out(run)) / name))
+            print(_written(run, (options.out or runs.default_out(run.path)) / name))
     except RunError as error:
         return _complain(str(error))
     return 0
@@ -100,12 +105,6 @@ def _written(run: Run, folder: Path) -> Path:
         return page.write(run, folder)
     except OSError as error:
         raise RunError(f"can't write to {folder}: {error.strerror or error}") from None
-
-
-def _default_out(run: Run) -> Path:
-    """`reports/out` of the checkout for its own runs, else of the folder that the user is in."""
-    home = runs.CHECKOUT if run.path.resolve().is_relative_to(runs.CHECKOUT) else Path.cwd()
-    return home / "reports" / "out"
 
 
 def _folder_names(chosen: Sequence[Run]) -> list[str]:

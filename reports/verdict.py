@@ -123,14 +123,15 @@ def centred(logs: ArrayLike, controls: Mapping[str, ArrayLike]) -> NDArray[np.fl
     Raises:
         ValueError: a control has another number of pairs than the cell.
     """
-    cell: NDArray[np.float64] = np.asarray(logs, float)
+    cell: NDArray[np.float64] = np.array(logs, float)
     for name, control in controls.items():
         if np.shape(control) != cell.shape:
             raise ValueError(f"control {name!r} has {np.size(control)} pairs, the cell {cell.size}")
     if not controls:
         return cell
     together = np.array(list(controls.values()), float)  # (controls, pairs)
-    return np.subtract(cell, together.mean(axis=0))
+    cell -= together.mean(axis=0)
+    return cell
 
 
 def without_numbers(word: str, reason: str) -> Verdict:
@@ -177,7 +178,8 @@ def _limit(margin: float) -> float:
 
 def _finite(logs: ArrayLike) -> NDArray[np.float64]:
     values = np.atleast_1d(np.asarray(logs, float))
-    return values[np.isfinite(values)]
+    finite: NDArray[np.float64] = values[np.isfinite(values)]
+    return finite
 
 
 def _paired(logs: ArrayLike) -> _Estimate:
@@ -315,14 +317,12 @@ def _reach(level: float) -> NDArray[np.float64]:
 
 
 def _why_inconclusive(cell: _Estimate, limit: float, among: int) -> str:
-    low, high = cell.interval()
-    reach = f"the change lies between {_signed(low)} and {_signed(high)}"
     if cell.beyond:
-        apart = math.expm1(cell.beyond)
-        return f"a single process a side; processes of other cells lay up to {apart:.1%} apart"
-    if low > limit or high < -limit:
-        return f"{reach}, beyond {_share(limit)}; among {among} cells that may be chance"
-    return f"{reach}, on either side of {_share(limit)}"
+        apart = _share(cell.beyond)
+        return f"a single process a side, and processes of one cell were seen {apart} apart"
+    if abs(cell.mean) > limit and _p_moved(cell, limit) <= LEVEL:
+        return f"beyond {_share(limit)}, but among {among} cells that may be chance"
+    return f"its interval crosses the margin of {_share(limit)}"
 
 
 def _machine_moved(cells: Sequence[_Estimate], limit: float, controls: Mapping[str, ArrayLike], together: bool) -> str:

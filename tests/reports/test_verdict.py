@@ -117,7 +117,7 @@ def test_inconclusive_says_how_many_pairs_would_do() -> None:
     rng = np.random.default_rng(11)
     said = one(-0.01, 0.09, 0.06, 0.01, 0.05)
     assert said.word == INCONCLUSIVE and said.more_pairs
-    assert "on either side of 1 %" in said.reason
+    assert "crosses the margin of 1 %" in said.reason
     decided = [judge({0: rng.normal(math.log(said.ratio), 0.04, 5 + said.more_pairs)})[0].word for _ in range(60)]
     assert decided.count(REGRESSED) > 30
 
@@ -170,7 +170,7 @@ def test_a_single_process_is_judged_by_how_far_others_lay_apart() -> None:
     lone = {"far": ([-5.0], [-4.5]), "near": ([-5.0], [-4.96]), "same": ([-5.0], [-5.0])}
     said = judge_unpaired({**known, **lone})  # type: ignore[dict-item]
     assert said["far"].word == REGRESSED
-    assert said["near"].word == INCONCLUSIVE and "apart" in said["near"].reason
+    assert said["near"].word == INCONCLUSIVE and "seen" in said["near"].reason
     assert said["same"].word == INCONCLUSIVE  # never shown by a single process
 
 
