@@ -33,7 +33,7 @@ def draw(series: Series, runs: Sequence[Run], look: Look, baselines: Iterable[in
     _levels(ax, series, look)
     _points(ax, series, look)
     for position in baselines:
-        ax.plot([position], [0], "^", color=INK[0], ms=4.5, clip_on=False, transform=ax.get_xaxis_transform(), zorder=4)
+        ax.plot([position], [0.04], "^", color=INK[0], ms=4.5, transform=ax.get_xaxis_transform(), zorder=4)
     return figure
 
 

@@ -110,16 +110,16 @@ def html(this: History) -> str:
 
 
 def headline(this: History) -> str:
-    """The page in a sentence: what moved last."""
+    """The page in two sentences: what moved last, and how much moved at all."""
     moved = [one for one in this.series if one.steps]
-    over = f"{words.plural(len(this.runs), 'run')} of {words.plural(len(this.series), 'cell')}"
+    over = f"over {words.plural(len(this.runs), 'run')}"
     if not moved:
-        return f"Nothing moved over {over}."
+        return f"No step in {words.plural(len(this.series), 'cell')} {over}."
     last = moved[0]
     standing = sum(_standing(one) for one in moved)
-    tail = f"{standing} slower and not recovered" if standing else "none is slower than it was"
-    what = _told(last.steps[-1], last, this.runs)
-    return f"{last.impl} at {title(last)} {what}; over {over}, {len(moved)} moved, {tail}."
+    tail = f"{standing} slower than before and not recovered" if standing else "none is slower than it was"
+    counted = f"{len(moved)} of {words.plural(len(this.series), 'cell')} moved {over}, {tail}"
+    return f"{last.impl} at {title(last)} {_told(last.steps[-1], last, this.runs)}. {counted}."
 
 
 def title(series: Series) -> str:
