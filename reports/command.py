@@ -20,8 +20,10 @@ USAGE_ERROR = 3
 class Parser(argparse.ArgumentParser):
     """argparse that tells a mistake in one line, and ends with 3: its own 2 means that nothing could be judged."""
 
+    mistake = USAGE_ERROR
+
     def error(self, message: str) -> NoReturn:
-        sys.exit(complain(f"{message} (--help shows the options)"))
+        sys.exit(complain(f"{message} (--help shows the options)", self.mistake))
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:

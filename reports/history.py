@@ -38,7 +38,7 @@ def _answer(options: argparse.Namespace) -> int:
     chosen = ordered if options.force else kept
     this = history_page.history(chosen, series.all_series(chosen), notes)
     out: Path = options.out or runs.default_out(chosen[-1].path)
-    print(history_page.headline(this))
+    print(history_page.headline(this), history_page.tally(this))
     print(history_page.write(this, out / "history"))
     return command.FINE
 

@@ -99,6 +99,7 @@ def html(this: History) -> str:
     return page.template("history.html.j2").render(
         runs=this.runs,
         headline=headline(this),
+        tally=tally(this),
         chapters=list(_chapters(this, palette)),
         marks=list(_marks(this)),
         notes=this.notes,
@@ -110,16 +111,21 @@ def html(this: History) -> str:
 
 
 def headline(this: History) -> str:
-    """The page in two sentences: what moved last, and how much moved at all."""
+    """What moved last, in a sentence."""
+    last = this.series[0] if this.series else None
+    if last is None or not last.steps:
+        return "Nothing moved."
+    return f"{last.impl} at {title(last)} {_told(last.steps[-1], last, this.runs)}."
+
+
+def tally(this: History) -> str:
+    """How many cells moved, and how many are slower still."""
     moved = [one for one in this.series if one.steps]
-    over = f"over {words.plural(len(this.runs), 'run')}"
-    if not moved:
-        return f"No step in {words.plural(len(this.series), 'cell')} {over}."
-    last = moved[0]
+    counted = (
+        f"{len(moved)} of {words.plural(len(this.series), 'cell')} moved over {words.plural(len(this.runs), 'run')}"
+    )
     standing = sum(_standing(one) for one in moved)
-    tail = f"{standing} slower than before and not recovered" if standing else "none is slower than it was"
-    counted = f"{len(moved)} of {words.plural(len(this.series), 'cell')} moved {over}, {tail}"
-    return f"{last.impl} at {title(last)} {_told(last.steps[-1], last, this.runs)}. {counted}."
+    return f"{counted}; {standing} slower than before and not recovered." if standing else f"{counted}."
 
 
 def title(series: Series) -> str:
@@ -222,7 +228,7 @@ def _when(iso: str) -> str:
 
 def _commit(run: Run) -> str:
     known = str(run.commit.get("id") or "")[:10]
-    return f"{known} and more" if known and run.commit.get("dirty") else known or units.MISSING
+    return f"{known}, with changes" if known and run.commit.get("dirty") else known or units.MISSING
 
 
 def _torch(run: Run) -> str:

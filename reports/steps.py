@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import ruptures
+from numpy.typing import ArrayLike, NDArray
 
 MIN_RUNS = 3
 """Runs that a level needs on either side: a step shows from the third run on."""
@@ -54,11 +55,11 @@ class Step:
         return self.ratio > 1
 
 
-def steps(seconds: Sequence[float]) -> list[Step]:
+def steps(seconds: ArrayLike) -> list[Step]:
     """Where the level of one unbroken series moved, oldest first; none in fewer than twice MIN_RUNS numbers."""
-    if len(seconds) < 2 * MIN_RUNS:
+    logs = np.log(np.atleast_1d(np.asarray(seconds, float)))
+    if logs.size < 2 * MIN_RUNS:
         return []
-    logs = np.log(np.asarray(seconds, float))
     search = ruptures.Pelt(model="l1", min_size=MIN_RUNS, jump=1).fit((logs / _noise(logs))[:, None])
     ends = search.predict(PENALTY * math.log(len(logs)))
     starts = [0, *ends[:-1]]
@@ -67,7 +68,7 @@ def steps(seconds: Sequence[float]) -> list[Step]:
     return [_with_recovery(step, found) for step in found if abs(math.log(step.ratio)) >= math.log1p(SMALLEST)]
 
 
-def _noise(logs: np.ndarray) -> float:
+def _noise(logs: NDArray[np.float64]) -> float:
     """Standard deviation of one run, from the median absolute difference of neighbours."""
     neighbours = float(np.median(np.abs(np.diff(logs)))) / _NORMAL / math.sqrt(2)
     return max(neighbours, LEAST_NOISE)

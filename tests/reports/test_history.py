@@ -18,6 +18,7 @@ import tracked_runs as tracked
 from reports import history_page, runs, series, steps
 from reports.__main__ import main
 from reports.history_page import Chapter
+from reports.palette import Palette
 
 RUNS = 12
 NOISE = 0.006
@@ -62,7 +63,7 @@ def cells(results: Path) -> Callable[[], list[series.Series]]:
 def chapters(results: Path) -> list[Chapter]:
     ordered = series.oldest_first(map(runs.read, runs.newest_first(results)))
     this = history_page.history(ordered, series.all_series(ordered), [])
-    return list(history_page._chapters(this, history_page.Palette(tracked.IMPLS)))
+    return list(history_page._chapters(this, Palette(tracked.IMPLS)))
 
 
 def of(impl: str, found: Sequence[series.Series]) -> list[series.Series]:
@@ -81,7 +82,7 @@ def test_a_step_in_the_middle_is_found_in_the_right_place(nights: Any, cells: An
 
 def test_noise_alone_makes_hardly_a_step() -> None:
     rng = np.random.default_rng(1)
-    found = [steps.steps(np.exp(rng.normal(0, 0.02, RUNS))) for _ in range(200)]  # type: ignore[arg-type]
+    found = [steps.steps(np.exp(rng.normal(0, 0.02, RUNS))) for _ in range(200)]
     assert sum(map(bool, found)) <= 6
 
 
@@ -91,14 +92,14 @@ def test_steps_of_five_times_the_noise_are_nearly_always_found() -> None:
     for _ in range(100):
         logs = rng.normal(0, 0.02, RUNS)
         logs[6:] += 0.1
-        right += [step.at for step in steps.steps(np.exp(logs))] == [6]  # type: ignore[arg-type]
+        right += [step.at for step in steps.steps(np.exp(logs))] == [6]
     assert right >= 90
 
 
 def test_one_odd_run_is_no_step() -> None:
     logs = np.random.default_rng(3).normal(0, 0.01, RUNS)
     logs[5] += 0.5
-    assert steps.steps(np.exp(logs)) == []  # type: ignore[arg-type]
+    assert steps.steps(np.exp(logs)) == []
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
@@ -254,7 +255,11 @@ def test_points_are_written_as_csv(nights: Any, written: Any, tmp_path: Path) ->
 def test_one_run_is_a_short_history(nights: Any, written: Any) -> None:
     nights(count=1)
     page = written()
-    assert "No step in 12 cells over 1 run." in page and "1 run: too few to see a step." in page
+    assert (
+        "Nothing moved." in page
+        and "0 of 12 cells moved over 1 run." in page
+        and "1 run: too few to see a step." in page
+    )
 
 
 def test_the_same_runs_give_the_same_page(nights: Any, written: Any) -> None:

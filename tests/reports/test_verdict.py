@@ -45,6 +45,16 @@ def test_unchanged_code_on_a_noisy_machine_raises_few_alarms_too() -> None:
     assert sum(REGRESSED in t or IMPROVED in t for t in tables) <= 0.08 * len(tables)
 
 
+def test_unchanged_code_in_saved_runs_raises_few_alarms() -> None:
+    rng = np.random.default_rng(21)
+    alarms = 0
+    for _ in range(60):
+        sides = {c: (rng.normal(-5, 0.02, 3), rng.normal(-5, 0.02, 3)) for c in range(CELLS)}
+        said = words(judge_unpaired(sides))
+        alarms += REGRESSED in said or IMPROVED in said
+    assert alarms <= 3
+
+
 def test_a_slow_down_of_five_percent_is_nearly_always_found_and_nothing_else() -> None:
     rng = np.random.default_rng(3)
     found, false = 0, 0
