@@ -263,7 +263,7 @@ def _verdict(cell: _Estimate, limit: float, p: float, among: int) -> Verdict:
 def _word(cell: _Estimate, limit: float, p: float) -> str:
     if p <= LEVEL and abs(cell.mean) > limit + cell.beyond:
         return REGRESSED if cell.mean > 0 else IMPROVED
-    return UNCHANGED if not cell.beyond and _p_same(cell, limit) <= LEVEL else INCONCLUSIVE
+    return UNCHANGED if cell.pairs > 1 and _p_same(cell, limit) <= LEVEL else INCONCLUSIVE
 
 
 def _untestable(cell: _Estimate) -> Verdict:
@@ -317,7 +317,7 @@ def _reach(level: float) -> NDArray[np.float64]:
 
 
 def _why_inconclusive(cell: _Estimate, limit: float, among: int) -> str:
-    if cell.beyond:
+    if cell.pairs == 1:
         apart = _share(cell.beyond)
         return f"a single process a side, and processes of one cell were seen {apart} apart"
     if abs(cell.mean) > limit and _p_moved(cell, limit) <= LEVEL:

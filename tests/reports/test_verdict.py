@@ -175,13 +175,20 @@ def test_single_processes_are_always_inconclusive_when_nothing_is_known_of_proce
 
 
 def test_a_single_process_is_judged_by_how_far_others_lay_apart() -> None:
-    rng = np.random.default_rng(14)
-    known = {c: (rng.normal(-5, 0.02, 5), rng.normal(-5, 0.02, 5)) for c in range(6)}
-    lone = {"far": ([-5.0], [-4.5]), "near": ([-5.0], [-4.96]), "same": ([-5.0], [-5.0])}
-    said = judge_unpaired({**known, **lone})  # type: ignore[dict-item]
+    quiet = {c: ([-5.0, -5.001], [-5.0, -5.001]) for c in range(30)}
+    apart = {"restless": ([-5.0, -4.9], [-5.0, -4.9])}
+    lone = {"far": ([-5.0], [-4.5]), "near": ([-5.0], [-4.91])}
+    said = judge_unpaired({**quiet, **apart, **lone})
     assert said["far"].word == REGRESSED
-    assert said["near"].word == INCONCLUSIVE and "seen" in said["near"].reason
-    assert said["same"].word == INCONCLUSIVE  # never shown by a single process
+    assert said["near"].p < 0.05  # by the spread alone it would count
+    assert said["near"].word == INCONCLUSIVE and "were seen 10.5 % apart" in said["near"].reason
+    assert judge_unpaired({**quiet, **lone})["near"].word == REGRESSED
+
+
+def test_a_single_process_never_shows_that_nothing_changed() -> None:
+    quiet = {c: ([-5.0, -5.0001], [-5.0, -5.0001]) for c in range(6)}
+    said = judge_unpaired({**quiet, "lone": ([-5.0], [-5.0])})
+    assert said[0].word == UNCHANGED and said["lone"].word == INCONCLUSIVE
 
 
 def test_moving_controls_speak_of_the_machine() -> None:
