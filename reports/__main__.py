@@ -7,14 +7,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
 
-from . import runs
+from . import command, runs
 from .runs import Run, RunError
 
 USAGE_ERROR = 2
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {"compare": "compare", "baseline": "baseline", "history": "history"}
 """What else there is than writing pages: commands, each with the module of this room whose `main(arguments)` answers to it."""
 
 _EPILOG = """\
@@ -23,6 +22,11 @@ or a glob in quotes ('*_x': all that match). Without RUN: the newest.
 
 Each run gets a folder of its own, OUT/<run>/, with index.html (everything, opens from disk), rows.csv, skipped.csv,
 summary.md and the figures as PNG and SVG.
+
+Runs over time (each has its own --help):
+  python -m reports compare [BASE] HEAD   did it get slower?
+  python -m reports baseline set RUN      what later runs are compared with
+  python -m reports history               when did it get slower?
 """
 
 
@@ -33,13 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = import_module(f".{COMMANDS[given[0]]}", __package__).main(given[1:])
         return code
     options = _parser().parse_args(given)
-    results = options.results or runs.default_results()
+    results = command.results(options)
     try:
         chosen = list(_chosen(options.runs, results))
         for run, name in zip(chosen, _folder_names(chosen), strict=True):
-            print(_written(run, (options.out or _default_out(run)) / name))
+            print(_written(run, (options.out or runs.default_out(run.path)) / name))
     except RunError as error:
-        return _complain(str(error))
+        return command.complain(str(error), USAGE_ERROR)
     return 0
 
 
@@ -64,7 +68,7 @@ def _chosen(names: Sequence[str], results: Path) -> Iterator[Run]:
     if not readable and len(problems) == 1:
         raise problems[0]
     for problem in problems:
-        _warn(f"left out: {problem}")
+        command.warn(f"left out: {problem}")
     if not readable:
         raise RunError(f"none of the {len(problems)} runs can be read")
 
@@ -81,7 +85,7 @@ def _newest(results: Path) -> Run:
             problems.append(error)
             continue
         for problem in problems:
-            _warn(f"left out: {problem}")
+            command.warn(f"left out: {problem}")
         return run
     if len(problems) == 1:
         raise problems[0]
@@ -102,12 +106,6 @@ def _written(run: Run, folder: Path) -> Path:
         raise RunError(f"can't write to {folder}: {error.strerror or error}") from None
 
 
-def _default_out(run: Run) -> Path:
-    """`reports/out` of the checkout for its own runs, else of the folder that the user is in."""
-    home = runs.CHECKOUT if run.path.resolve().is_relative_to(runs.CHECKOUT) else Path.cwd()
-    return home / "reports" / "out"
-
-
 def _folder_names(chosen: Sequence[Run]) -> list[str]:
     """A run's name; with its machine's where two runs of one name are written together."""
     names = [run.name for run in chosen]
@@ -117,11 +115,10 @@ def _folder_names(chosen: Sequence[Run]) -> list[str]:
     ]
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse without the usage text before an error: one line says what was wrong."""
+class _Parser(command.Parser):
+    """Writing pages has no verdict to keep 2 for."""
 
-    def error(self, message: str) -> NoReturn:
-        sys.exit(_complain(f"{message} (--help shows the options)"))
+    mistake = USAGE_ERROR
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -132,24 +129,12 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="which runs to report (default: the newest)")
-    parser.add_argument(
-        "--results", type=Path, metavar="DIR",
-        help="where runs are (default: ./results if it holds any, else the checkout's)",
-    )  # fmt: skip
+    command.add_results(parser)
     parser.add_argument(
         "--out", type=Path, metavar="DIR",
         help="where reports go (default: reports/out in the checkout for runs inside it, else ./reports/out)",
     )  # fmt: skip
     return parser
-
-
-def _warn(message: str) -> None:
-    print(f"reports: warning: {message}", file=sys.stderr)
-
-
-def _complain(message: str) -> int:
-    print(f"reports: error: {' '.join(message.split())}", file=sys.stderr)
-    return USAGE_ERROR
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -75,12 +75,7 @@ def write(run: Run, folder: Path) -> Path:
 
 def html(this: Report, pictures: list[Picture]) -> str:
     """The page. Whatever came from the run is escaped; only our own SVG and CSS are not."""
-    environment = Environment(
-        loader=PackageLoader("reports", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {"plural": words.plural}
-    return environment.get_template("page.html.j2").render(
+    return template("page.html.j2").render(
         run=this.run,
         findings=this.findings,
         pictures=pictures,
@@ -90,11 +85,21 @@ def html(this: Report, pictures: list[Picture]) -> str:
         palette=this.palette,
         colours=list(themed().values()),
         cells=len(this.frame),
-        machine=dict(_flat(this.run.machine)),
-        state=dict(_flat({**this.run.state, "commit": this.run.commit} if this.run.commit else this.run.state)),
+        machine=dict(flat(this.run.machine)),
+        state=dict(flat({**this.run.state, "commit": this.run.commit} if this.run.commit else this.run.state)),
         wrong_mark=words.WRONG,
         any_wrong=bool(this.run.wrong),
     )
+
+
+def template(name: str) -> Template:
+    """One of our templates; whatever is put into it is escaped."""
+    environment = Environment(
+        loader=PackageLoader("reports", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"plural": words.plural}
+    return environment.get_template(name)
 
 
 def save(figure: Figure, path: Path) -> str:
@@ -163,11 +168,11 @@ def _finding(name: str, this: Report) -> str:
     return sentences[name]()
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Nested dictionaries as ('outer inner', text) pairs, in order."""
     for key, value in values.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key} ")
+            yield from flat(value, f"{prefix}{key} ")
         else:
             yield f"{prefix}{key}", _text(value)
 

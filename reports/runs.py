@@ -16,7 +16,8 @@ PUBLISHED = "published"
 HOW_TO_MAKE_ONE = "make one with: pytest bench/ --benchmark-save=NAME"
 
 _NUMBERED = re.compile(r"(\d{4,})_(.+)", re.DOTALL)
-_KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "skipped": list, "shelf": list, "yardstick": str}
+_KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "controls": dict, "skipped": list,
+          "shelf": list, "yardstick": str}  # fmt: skip
 _KIND_NAMES = {dict: "dictionary", list: "list", str: "text"}
 _REQUIRED = ("median", "q1", "q3")
 
@@ -41,6 +42,7 @@ class Run:
     machine: dict[str, Any] = field(default_factory=dict)
     commit: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
+    controls: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -59,16 +61,39 @@ def default_results() -> Path:
     return here if here.is_dir() and newest_first(here) else CHECKOUT / "results"
 
 
+def one(name: str, results: Path) -> Run:
+    """The run that a name means; see `find`.
+
+    Raises:
+        RunError: there is none, there are several, or it can't be read.
+    """
+    paths = find(name, results)
+    if len(paths) > 1:
+        raise RunError(f"{name!r} means {len(paths)} runs: {', '.join(path.stem for path in paths[:12])}; name one")
+    return read(paths[0])
+
+
+def default_out(path: Path) -> Path:
+    """Where reports go: `reports/out` of the checkout for its own files, else of the folder that the user is in."""
+    home = CHECKOUT if path.resolve().is_relative_to(CHECKOUT) else Path.cwd()
+    return home / "reports" / "out"
+
+
 def newest_first(results: Path) -> list[Path]:
     """Numbered runs under `results`, newest first; published baselines are no runs of one's own.
 
     Numbers count per machine folder, so the folder that was written to last comes first, then its numbers downwards.
     """
-    files = [f for f in results.glob("*/*.json") if _NUMBERED.fullmatch(f.stem) and f.parent.name != PUBLISHED]
+    files = [f for f in results.glob("*/*.json") if is_numbered(f)]
     written: dict[Path, int] = {}
     for file in files:
         written[file.parent] = max(written.get(file.parent, 0), file.stat().st_mtime_ns)
     return sorted(files, key=lambda f: (written[f.parent], str(f.parent), _number(f), f.stem), reverse=True)
+
+
+def is_numbered(path: Path) -> bool:
+    """Whether it is named as a run of one's own is: `MACHINE/NNNN_NAME.json`."""
+    return _NUMBERED.fullmatch(path.stem) is not None and path.resolve().parent.name != PUBLISHED
 
 
 def find(name: str, results: Path) -> list[Path]:
@@ -124,6 +149,7 @@ def read(path: Path) -> Run:
         machine=data.get("machine_info") or {},
         commit=data.get("commit_info") or {},
         state=data.get("state") or {},
+        controls=_controls(data.get("controls") or {}, path),
     )
 
 
@@ -158,6 +184,19 @@ def _cell(cell: Any, path: Path) -> dict[str, Any]:
     if not isinstance(cell, dict) or not {"impl", "id", "reason"} <= cell.keys():
         raise RunError(f"{path}: a skipped cell without impl, id and reason: {cell!r:.80}")
     return {"detail": "", **cell}
+
+
+def _controls(controls: dict[str, Any], path: Path) -> dict[str, Any]:
+    looks = controls.get("looks") or {}
+    if not isinstance(looks, dict) or not all(_are_looks(seen) for seen in looks.values()):
+        raise RunError(f"{path}: controls without a list of looks ({{'at': seconds, 'seconds': seconds}}) by name")
+    return controls
+
+
+def _are_looks(seen: Any) -> bool:
+    return isinstance(seen, list) and all(
+        isinstance(look, dict) and isinstance(look.get("seconds"), int | float) and look["seconds"] > 0 for look in seen
+    )
 
 
 def _number(file: Path) -> int:

@@ -80,13 +80,13 @@ def skipped_groups(skipped: pd.DataFrame) -> list[Skipped]:
 
 def summary(headline: Sequence[str], frame: pd.DataFrame, skipped: pd.DataFrame, title: str) -> str:
     """The findings, every case's table and the skipped cells, as Markdown that can be pasted into an issue."""
-    parts = [f"# {_escape(title)}", "\n".join(f"- {_escape(sentence)}" for sentence in headline)]
+    parts = [f"# {escape(title)}", "\n".join(f"- {escape(sentence)}" for sentence in headline)]
     for table in case_tables(frame):
-        cells = [[f"**{c}**" if line.best and i == 0 else c for i, c in enumerate(map(_escape, line.cells()))]
+        cells = [[f"**{c}**" if line.best and i == 0 else c for i, c in enumerate(map(escape, line.cells()))]
                  for line in table.lines]  # fmt: skip
-        parts.append(f"## {_escape(table.title)}\n\n{markdown(HEADINGS, cells)}")
+        parts.append(f"## {escape(table.title)}\n\n{markdown(HEADINGS, cells)}")
     if len(skipped):
-        told = [[_escape(g.impl), g.reason, str(len(g.cases)), _escape(g.detail)] for g in skipped_groups(skipped)]
+        told = [[escape(g.impl), g.reason, str(len(g.cases)), escape(g.detail)] for g in skipped_groups(skipped)]
         parts.append(f"## Skipped\n\n{markdown(('implementation', 'reason', 'cells', 'detail'), told)}")
     return "\n\n".join(parts) + "\n"
 
@@ -126,7 +126,7 @@ def _line(row: dict[str, Any], slowest: float) -> Line:
     )
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
     """Text as Markdown shows it: no markup, no new lines, no new columns."""
     flat = " ".join(text.split())
     return re.sub(r"([\\`*_|\[\]])", r"\\\1", flat).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

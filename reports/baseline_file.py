@@ -1,0 +1,86 @@
+"""The baseline of a machine: the run that later ones are compared with, and all that were it before, with reasons.
+
+`baseline.json` lies in the machine's results folder, beside its runs, and moves by `python -m reports baseline set` only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .runs import RunError
+
+NAME = "baseline.json"
+SCHEMA = 1
+HOW_TO_SET_ONE = "set one with: python -m reports baseline set RUN"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run that became the baseline: its file's name, when (ISO 8601, UTC), and what was accepted with it and why."""
+
+    run: str
+    at: str
+    accepted: tuple[str, ...] = ()
+    """What stood against it: regressed cells, an incomplete run, another machine."""
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """All baselines of one results folder, oldest first; the last one counts."""
+
+    folder: Path
+    history: tuple[Entry, ...]
+
+    @property
+    def current(self) -> Entry:
+        return self.history[-1]
+
+    @property
+    def path(self) -> Path:
+        """The current baseline's run file."""
+        return self.folder / self.current.run
+
+
+def read(folder: Path) -> Baseline | None:
+    """The baseline of a machine's results folder; None before the first was set.
+
+    Raises:
+        RunError: the file is there but is no baseline file.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        history = tuple(_entry(entry) for entry in data["history"])
+        if data["schema"] != SCHEMA or not history:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, OSError):
+        raise RunError(f"{path}: not a baseline file of this suite; delete it and {HOW_TO_SET_ONE}") from None
+    return Baseline(folder, history)
+
+
+def write(baseline: Baseline) -> Path:
+    """Whole or not at all.
+
+    Raises:
+        OSError: the folder can't be written to.
+    """
+    path = baseline.folder / NAME
+    history = [asdict(entry) for entry in baseline.history]
+    data = {"schema": SCHEMA, "run": baseline.current.run, "at": baseline.current.at, "history": history}
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(unfinished, path)
+    return path
+
+
+def _entry(entry: dict[str, Any]) -> Entry:
+    run, at, reason = entry["run"], entry["at"], entry.get("reason")
+    accepted = tuple(str(what) for what in entry.get("accepted") or ())
+    return Entry(str(run), str(at), accepted, str(reason) if reason else None)

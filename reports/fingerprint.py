@@ -1,0 +1,35 @@
+"""Which runs may be compared: those of one machine. Another torch or Python is what one wants to compare, and is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .runs import Run
+
+SOFTWARE = ("torch", "torch_build", "python")
+"""Parts of `machine_info` that two comparable runs may differ in."""
+
+
+def differing(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
+    """Parts of the machine that are not the same: (base's, head's) each. Empty when the runs may be compared."""
+    return {key: pair for key, pair in _differences(base, head).items() if key not in SOFTWARE}
+
+
+def software(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
+    """Versions that are not the same: (base's, head's) each."""
+    return {key: pair for key, pair in _differences(base, head).items() if key in SOFTWARE}
+
+
+def told(differences: dict[str, tuple[Any, Any]]) -> str:
+    """'threads (2, then 4) and gpu (none, then NVIDIA H200)'."""
+    return " and ".join(f"{key} ({_text(base)}, then {_text(head)})" for key, (base, head) in differences.items())
+
+
+def _differences(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
+    keys = dict.fromkeys([*base.machine, *head.machine])
+    pairs = {key: (base.machine.get(key), head.machine.get(key)) for key in keys}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _text(value: Any) -> str:
+    return "none" if value is None or value == {} or value == "" else str(value)

@@ -1,0 +1,248 @@
+"""The page of a machine's history: a chart and a table for every cell, what moved last first."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from . import baseline_file, history_chart, page, units, words
+from .baseline_file import Entry
+from .canvas import style
+from .palette import Palette, themed
+from .runs import Run
+from .series import Point, Series
+from .steps import MIN_RUNS, Step
+
+COLUMNS = ("impl", "id", "run", "date", "commit", "torch", "python", "seconds", "low", "high", "processes", "case_hash")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run in a cell's table, ready to be shown."""
+
+    run: str
+    when: str
+    commit: str
+    torch: str
+    median: str
+    spread: str
+    change: str
+    """Against the run before."""
+    notes: list[str]
+    bad: bool
+    """Whether it became slower here and has not recovered."""
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One cell: its chart, its table, and what became of it in a sentence."""
+
+    impl: str
+    title: str
+    id: str
+    status: str
+    standing: bool
+    """Slower than it was, and not recovered."""
+    drawing: Markup
+    lines: list[Line]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One baseline of the history."""
+
+    run: str
+    when: str
+    accepted: list[str]
+    reason: str
+
+
+@dataclass(frozen=True)
+class History:
+    """All that the page tells. `baselines` maps positions of runs to what the baseline file says of them."""
+
+    runs: Sequence[Run]
+    series: Sequence[Series]
+    baselines: Mapping[int, list[Entry]]
+    notes: Sequence[str]
+
+
+def history(runs: Sequence[Run], series: Sequence[Series], notes: Sequence[str]) -> History:
+    """Raises:
+    RunError: a baseline file can't be read.
+    """
+    return History(runs, series, _baselines(runs), notes)
+
+
+def write(this: History, folder: Path) -> Path:
+    """Writes the page and `points.csv`; returns the page's path.
+
+    Raises:
+        OSError: the folder can't be made or written to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_points(this, folder / "points.csv")
+    written = folder / "index.html"
+    written.write_text(html(this), encoding="utf-8")
+    return written
+
+
+def html(this: History) -> str:
+    """The page. Whatever came from runs is escaped; only our own SVG and CSS are not."""
+    shelf = [name for run in reversed(this.runs) for name in run.shelf]
+    palette = Palette(dict.fromkeys(shelf), [one.impl for one in this.series])
+    newest = this.runs[-1]
+    return page.template("history.html.j2").render(
+        runs=this.runs,
+        headline=headline(this),
+        tally=tally(this),
+        chapters=list(_chapters(this, palette)),
+        marks=list(_marks(this)),
+        notes=this.notes,
+        palette=palette,
+        colours=list(themed().values()),
+        machine=dict(page.flat(newest.machine)),
+        min_runs=MIN_RUNS,
+    )
+
+
+def headline(this: History) -> str:
+    """What moved last, in a sentence."""
+    last = this.series[0] if this.series else None
+    if last is None or not last.steps:
+        return "Nothing moved."
+    return f"{last.impl} at {title(last)} {_told(last.steps[-1], last, this.runs)}."
+
+
+def tally(this: History) -> str:
+    """How many cells moved, and how many are slower still."""
+    moved = [one for one in this.series if one.steps]
+    counted = (
+        f"{len(moved)} of {words.plural(len(this.series), 'cell')} moved over {words.plural(len(this.runs), 'run')}"
+    )
+    standing = sum(_standing(one) for one in moved)
+    return f"{counted}; {standing} slower than before and not recovered." if standing else f"{counted}."
+
+
+def title(series: Series) -> str:
+    """The case in words."""
+    return words.place(series.axes, always=("B", "H", "D_h", "T")) or series.id
+
+
+def _baselines(runs: Sequence[Run]) -> dict[int, list[Entry]]:
+    positions = {run.path.resolve(): position for position, run in enumerate(runs)}
+    found: dict[int, list[Entry]] = {}
+    for folder in dict.fromkeys(path.parent for path in positions):
+        baseline = baseline_file.read(folder)
+        for entry in baseline.history if baseline else ():
+            if (position := positions.get(folder / entry.run)) is not None:
+                found.setdefault(position, []).append(entry)
+    return found
+
+
+def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
+    with style():
+        for number, series in enumerate(this.series):
+            figure = history_chart.draw(series, this.runs, palette[series.impl], this.baselines)
+            lines = list(_lines(series, this))
+            told = {history_chart.point_id(i): _tooltip(line) for i, line in enumerate(lines)}
+            drawing = page.inlined(history_chart.with_tooltips(page.svg(figure), told), f"cell-{number}")
+            status = _status(series, this.runs)
+            yield Chapter(series.impl, title(series), series.id, status, _standing(series), drawing, lines[::-1])
+
+
+def _lines(series: Series, this: History) -> Iterator[Line]:
+    steps = {step.at: step for step in series.steps}
+    back = {step.recovered for step in series.steps}
+    for at, point in enumerate(series.points):
+        run = this.runs[point.run]
+        notes = [_told(steps[at], series, this.runs)] if at in steps else []
+        notes += ["back to where it was"] if at in back else []
+        notes += ["the benchmark itself was changed"] if at in series.breaks else []
+        notes += [_baseline(entry) for entry in this.baselines.get(point.run, ())]
+        yield Line(
+            run=run.name,
+            when=_when(run.date),
+            commit=_commit(run),
+            torch=_torch(run),
+            median=units.seconds(point.median, 4),
+            spread=f"{units.seconds(point.low)} to {units.seconds(point.high)}",
+            change=_change(series, at),
+            notes=notes,
+            bad=at in steps and steps[at].slower and steps[at].recovered is None,
+        )
+
+
+def _status(series: Series, runs: Sequence[Run]) -> str:
+    """What became of it: every step in a sentence, the last first; or how long it stood still."""
+    if series.steps:
+        told = "; ".join(_told(step, series, runs) for step in reversed(series.steps))
+        return f"{told[0].upper()}{told[1:]}."
+    if len(series.points) < 2 * MIN_RUNS:
+        return f"{words.plural(len(series.points), 'run')}: too few to see a step."
+    return f"No step in {words.plural(len(series.points), 'run')}."
+
+
+def _told(step: Step, series: Series, runs: Sequence[Run]) -> str:
+    """'became slower by 5.1 % in 0007_x, and recovered in 0011_x'."""
+    how = f"became slower by {step.ratio - 1:.1%}" if step.slower else f"became faster by {1 - step.ratio:.1%}"
+    told = f"{how.replace('%', ' %')} in {runs[series.points[step.at].run].name}"
+    if step.recovered is None:
+        return told
+    return f"{told}, and recovered in {runs[series.points[step.recovered].run].name}"
+
+
+def _standing(series: Series) -> bool:
+    return any(step.slower and step.recovered is None for step in series.steps)
+
+
+def _change(series: Series, at: int) -> str:
+    if at == 0 or at in series.breaks:
+        return units.MISSING
+    ratio = series.points[at].median / series.points[at - 1].median
+    return f"{(ratio - 1) * 100:+.1f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def _tooltip(line: Line) -> str:
+    told = f"{line.run}: {line.median}, {line.when}, commit {line.commit}, torch {line.torch}"
+    return "; ".join([told, *line.notes])
+
+
+def _baseline(entry: Entry) -> str:
+    return f"baseline, accepted: {entry.reason}" if entry.reason else "baseline"
+
+
+def _marks(this: History) -> Iterator[Mark]:
+    entries = [(position, entry) for position, found in this.baselines.items() for entry in found]
+    for position, entry in sorted(entries, key=lambda pair: pair[1].at, reverse=True):
+        yield Mark(this.runs[position].name, _when(entry.at), list(entry.accepted), entry.reason or "")
+
+
+def _when(iso: str) -> str:
+    return iso[:16].replace("T", " ") or units.MISSING
+
+
+def _commit(run: Run) -> str:
+    known = str(run.commit.get("id") or "")[:10]
+    return f"{known}, with changes" if known and run.commit.get("dirty") else known or units.MISSING
+
+
+def _torch(run: Run) -> str:
+    return str(run.machine.get("torch") or units.MISSING)
+
+
+def _write_points(this: History, path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        writer.writerows(_record(one, point, this.runs[point.run]) for one in this.series for point in one.points)
+
+
+def _record(series: Series, point: Point, run: Run) -> tuple[object, ...]:
+    python = run.machine.get("python")
+    about = (series.impl, series.id, run.name, run.date, run.commit.get("id"), _torch(run), python)
+    return (*about, point.median, point.low, point.high, point.processes, point.case_hash)

@@ -1,0 +1,113 @@
+"""Every cell's numbers over many runs, oldest first: one series each, broken where the benchmark itself was changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from . import fingerprint, processes
+from . import frame as fr
+from . import steps as stepping
+from .runs import Run
+from .steps import Step
+
+
+@dataclass(frozen=True)
+class Point:
+    """One cell in one run. Seconds; `low` and `high` are the extremes of the processes, or one process's quartiles."""
+
+    run: int
+    """Position of its run among all runs."""
+    median: float
+    low: float
+    high: float
+    processes: int
+    case_hash: str | None
+
+
+@dataclass(frozen=True)
+class Series:
+    """One implementation in one case. Positions in steps count its own points."""
+
+    impl: str
+    id: str
+    axes: dict[str, Any]
+    points: tuple[Point, ...]
+
+    @cached_property
+    def breaks(self) -> tuple[int, ...]:
+        """Positions of points from which on the benchmark means something else."""
+        return tuple(i for i, (a, b) in enumerate(pairwise(self.points), 1) if a.case_hash != b.case_hash)
+
+    @cached_property
+    def pieces(self) -> tuple[range, ...]:
+        """Positions of the points of each unbroken line."""
+        edges = (0, *self.breaks, len(self.points))
+        return tuple(range(a, b) for a, b in pairwise(edges))
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """Where the level moved, oldest first; never across a break."""
+        return tuple(step for piece in self.pieces for step in self._steps(piece))
+
+    @property
+    def moved_last(self) -> int:
+        """Position among all runs of the last step; -1 without one."""
+        return self.points[self.steps[-1].at].run if self.steps else -1
+
+    def _steps(self, piece: range) -> Iterator[Step]:
+        for step in stepping.steps([self.points[i].median for i in piece]):
+            back = None if step.recovered is None else step.recovered + piece.start
+            yield replace(step, at=step.at + piece.start, recovered=back)
+
+
+def oldest_first(runs: Iterable[Run]) -> list[Run]:
+    """By when they were made, as the files say; a file that doesn't say counts as made when it was written."""
+    return sorted(runs, key=lambda run: (_when(run), run.name))
+
+
+def of_one_machine(ordered: Sequence[Run]) -> list[Run]:
+    """The runs whose machine is that of the last one; torch and Python may differ."""
+    return [run for run in ordered if not fingerprint.differing(run, ordered[-1])]
+
+
+def all_series(ordered: Sequence[Run]) -> list[Series]:
+    """One series per cell: what moved last comes first, the larger step before the smaller; then what never moved."""
+    points: dict[tuple[str, str], list[Point]] = {}
+    axes: dict[tuple[str, str], dict[str, Any]] = {}
+    for position, run in enumerate(ordered):
+        for row in run.rows:
+            if point := _point(position, row):
+                key = str(row["extra_info"]["impl"]), str(row["extra_info"]["id"])
+                points.setdefault(key, []).append(point)
+                axes[key] = {axis: row["extra_info"][axis] for axis in fr.AXES if axis in row["extra_info"]}
+    series = [Series(*key, axes[key], tuple(found)) for key, found in points.items()]
+    return sorted(series, key=lambda one: (-one.moved_last, -_last_size(one)))
+
+
+def _point(position: int, row: dict[str, Any]) -> Point | None:
+    """None without a time."""
+    found = processes.medians(row)
+    if not found:
+        return None
+    stats = row["stats"]
+    spread = (min(found), max(found)) if len(found) > 1 else (stats["q1"] or found[0], stats["q3"] or found[0])
+    case_hash = row["extra_info"].get("case_hash")
+    return Point(position, median(found), *spread, len(found), None if case_hash is None else str(case_hash))
+
+
+def _last_size(series: Series) -> float:
+    return max(series.steps[-1].ratio, 1 / series.steps[-1].ratio) if series.steps else 0.0
+
+
+def _when(run: Run) -> datetime:
+    try:
+        when = datetime.fromisoformat(run.date)
+    except ValueError:
+        return datetime.fromtimestamp(run.path.stat().st_mtime, UTC)
+    return when if when.tzinfo else when.replace(tzinfo=UTC)

@@ -1,0 +1,81 @@
+"""When a cell's time moved: change points in a series of runs. They say when; whether is for the verdicts to say.
+
+Pelt (Killick and others 2012) with absolute deviations, so that a single odd run moves no level, on logarithms divided by
+the series' own noise. That noise is taken from differences of neighbours, which a few steps hardly touch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import ruptures
+from numpy.typing import ArrayLike, NDArray
+
+MIN_RUNS = 3
+"""Runs that a level needs on either side: a step shows from the third run on."""
+
+PENALTY = 3.0
+"""Times log(runs): what a step must save in absolute deviations, in units of noise. Simulated on 12 runs of independent
+noise: with 3, a step where there is none in 1 of 100 series (normal; 1 of 160 with Student's heavy tails), and of steps of
+4, 5 and 6 times the noise in the middle 81, 97 and 98 of 100 found, in the right place. With 2, four times as many false
+steps for 86, 93 and 98; with 4, less than half of them for 69, 90 and 99. Longer series have fewer false steps."""
+
+LEAST_NOISE = 0.002
+"""In logarithms: runs that agree by chance make no ruler for others."""
+
+SMALLEST = 0.01
+"""A step below this share is no news."""
+
+RECOVERED_WITHIN = 0.02
+"""A later level this close to the one before a slow-down has recovered from it."""
+
+_NORMAL = 0.6745  # median of the absolute value of a standard normal
+
+
+@dataclass(frozen=True)
+class Step:
+    """The level of a series moved. `at` is the position of the first number after it; levels are in seconds."""
+
+    at: int
+    before: float
+    after: float
+    recovered: int | None = None
+    """The position from which the level was back; None for a speed-up, or while it is not."""
+
+    @property
+    def ratio(self) -> float:
+        """Above 1 is slower."""
+        return self.after / self.before
+
+    @property
+    def slower(self) -> bool:
+        return self.ratio > 1
+
+
+def steps(seconds: ArrayLike) -> list[Step]:
+    """Where the level of one unbroken series moved, oldest first; none in fewer than twice MIN_RUNS numbers."""
+    logs = np.log(np.atleast_1d(np.asarray(seconds, float)))
+    if logs.size < 2 * MIN_RUNS:
+        return []
+    search = ruptures.Pelt(model="l1", min_size=MIN_RUNS, jump=1).fit((logs / _noise(logs))[:, None])
+    ends = search.predict(PENALTY * math.log(len(logs)))
+    starts = [0, *ends[:-1]]
+    levels = [math.exp(float(np.median(logs[a:b]))) for a, b in zip(starts, ends, strict=True)]
+    found = [Step(at, levels[i], levels[i + 1]) for i, at in enumerate(ends[:-1])]
+    return [_with_recovery(step, found) for step in found if abs(math.log(step.ratio)) >= math.log1p(SMALLEST)]
+
+
+def _noise(logs: NDArray[np.float64]) -> float:
+    """Standard deviation of one run, from the median absolute difference of neighbours."""
+    neighbours = float(np.median(np.abs(np.diff(logs)))) / _NORMAL / math.sqrt(2)
+    return max(neighbours, LEAST_NOISE)
+
+
+def _with_recovery(step: Step, found: Sequence[Step]) -> Step:
+    if not step.slower:
+        return step
+    back = [later.at for later in found if later.at > step.at and later.after <= step.before * (1 + RECOVERED_WITHIN)]
+    return replace(step, recovered=back[0] if back else None)

@@ -1,0 +1,289 @@
+"""`python -m reports compare`: verdicts on two saved runs, what must be equal to the byte, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic_runs as synthetic
+import tracked_runs as tracked
+
+from reports import runs
+from reports.__main__ import main
+from reports.comparison import Cell, Comparison, compare
+
+UNTOUCHED = {("fused", "UNCHANGED"), ("einsum", "UNCHANGED")}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    return
+
+
+@pytest.fixture
+def compared(results: Path) -> Any:
+    """Saves two documents and compares them."""
+
+    def of(base: dict[str, Any], head: dict[str, Any], **options: Any) -> Comparison:
+        paths = tracked.save(base, results, "0001_base"), tracked.save(head, results, "0002_head")
+        return compare(runs.read(paths[0]), runs.read(paths[1]), **options)
+
+    return of
+
+
+@pytest.fixture
+def command(results: Path) -> Any:
+    """Saves two documents and runs the command on them: its exit code."""
+
+    def of(base: dict[str, Any], head: dict[str, Any], *options: str) -> int:
+        tracked.save(base, results, "0001_base")
+        tracked.save(head, results, "0002_head")
+        return main(["compare", "base", "head", "--results", str(results), *options])
+
+    return of
+
+
+def words(this: Comparison) -> set[tuple[str, str]]:
+    return {(cell.impl, cell.verdict.word) for cell in this.cells}
+
+
+def first(this: Comparison, impl: str) -> Cell:
+    return next(cell for cell in this.cells if cell.impl == impl)
+
+
+def test_unchanged_code_is_unchanged(compared: Any) -> None:
+    this = compared(tracked.run(1), tracked.run(2))
+    assert words(this) == {*UNTOUCHED, ("sdpa", "UNCHANGED")}
+    assert this.code == 0 and this.counts == {"UNCHANGED": 12} and this.notes == []
+
+
+def test_a_slow_down_is_found_where_it_is_and_comes_first(compared: Any) -> None:
+    this = compared(tracked.run(1), tracked.run(2, slower={"sdpa": 1.05}))
+    assert words(this) == {*UNTOUCHED, ("sdpa", "REGRESSED")}
+    assert [cell.impl for cell in this.cells[:4]] == ["sdpa"] * 4
+    assert this.cells[0].verdict.ratio == pytest.approx(1.05, abs=0.01)
+    assert this.cells[0].processes == (6, 6)
+    assert this.code == 1
+
+
+def test_a_speed_up_is_none_to_worry_about(compared: Any) -> None:
+    this = compared(tracked.run(1), tracked.run(2, slower={"sdpa": 0.95}))
+    assert words(this) == {*UNTOUCHED, ("sdpa", "IMPROVED")} and this.code == 0
+
+
+def test_the_margin_is_the_users(compared: Any) -> None:
+    sides = tracked.run(1), tracked.run(2, slower={"sdpa": 1.05})
+    assert compared(*sides, margin=0.1).counts == {"UNCHANGED": 12}
+
+
+def test_one_process_a_side_is_inconclusive_whatever_it_says(compared: Any) -> None:
+    this = compared(tracked.run(1, processes=1), tracked.run(2, slower={"sdpa": 3}, processes=1))
+    assert this.counts == {"INCONCLUSIVE": 12} and this.code == 2
+    assert first(this, "sdpa").verdict.ratio == pytest.approx(3, rel=0.03)
+    assert any("one process per cell" in note and "sweep --processes" in note for note in this.notes)
+
+
+def test_a_change_beyond_anything_seen_between_processes_is_told_by_one_process(compared: Any) -> None:
+    this = compared(tracked.run(1), tracked.run(2, slower={"sdpa": 1.3}, processes=1))
+    assert {word for impl, word in words(this) if impl == "sdpa"} == {"REGRESSED"}
+    assert {word for impl, word in words(this) if impl != "sdpa"} == {"INCONCLUSIVE"}
+
+
+def test_what_the_controls_moved_is_taken_out(compared: Any) -> None:
+    everything = dict.fromkeys(tracked.IMPLS, 1.02)
+    faster_clock = compared(tracked.run(1), tracked.run(2, slower=everything, controls=1.02), margin=0.015)
+    assert faster_clock.counts == {"UNCHANGED": 12}
+    blind = compared(tracked.run(1, controls=None), tracked.run(2, slower=everything, controls=None), margin=0.015)
+    assert "UNCHANGED" not in blind.counts
+
+
+def test_controls_that_moved_far_make_it_a_verdict_about_the_machine(compared: Any) -> None:
+    this = compared(tracked.run(1), tracked.run(2, slower={"sdpa": 1.2}, controls=1.08))
+    assert this.counts == {"INCONCLUSIVE": 12} and this.code == 2
+    assert "the machine moved" in first(this, "sdpa").verdict.reason
+
+
+def test_everything_moving_alike_is_the_machine_unless_controls_and_a_common_cause_say_otherwise(compared: Any) -> None:
+    everything = dict.fromkeys(tracked.IMPLS, 1.06)
+    assert compared(tracked.run(1), tracked.run(2, slower=everything)).counts == {"INCONCLUSIVE": 12}
+    newer = {"machine_info": {**synthetic.MACHINE, "torch": "2.14.0+cpu"}}
+    assert compared(tracked.run(1), tracked.run(2, slower=everything, **newer)).counts == {"REGRESSED": 12}
+    alone = tracked.run(1, impls=["sdpa"]), tracked.run(2, slower=everything, impls=["sdpa"])
+    assert compared(*alone).counts == {"REGRESSED": 4}
+    blind = [tracked.run(seed, s, impls=["sdpa"], controls=None) for seed, s in ((1, None), (2, everything))]
+    assert compared(*blind).counts == {"INCONCLUSIVE": 4}
+
+
+def test_another_python_does_not_condemn_the_machine_by_its_own_loop(compared: Any) -> None:
+    head = tracked.run(2)
+    for look in head["controls"]["looks"]["python"]:
+        look["seconds"] *= 0.7
+    assert compared(tracked.run(1), head).counts == {"INCONCLUSIVE": 12}
+    head["machine_info"] = {**synthetic.MACHINE, "python": "3.14.0"}
+    this = compared(tracked.run(1), head)
+    assert this.counts == {"UNCHANGED": 12}
+    assert this.notes == ["compared across versions: python (none, then 3.14.0)"]
+
+
+def test_more_memory_is_a_regression_to_the_byte_that_exceeds_the_margin(compared: Any) -> None:
+    head = tracked.run(2)
+    two = tracked.cells(head, "sdpa")[:2]
+    two[0]["extra_info"]["peak_bytes"] = 2**21
+    two[1]["extra_info"]["peak_bytes"] = 2**20 + 1
+    this = compared(tracked.run(1), head)
+    assert this.code == 1 and len(this.regressed) == 1
+    changes = [(c.what, c.base, c.head, c.worse) for cell in this.cells for c in cell.changes]
+    assert changes == [("peak_bytes", 2**20, 2**21, True), ("peak_bytes", 2**20, 2**20 + 1, False)]
+    assert this.counts == {"UNCHANGED": 12}
+
+
+def test_another_kernel_is_told_though_time_stood_still(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    base = tracked.run(1)
+    for row in tracked.cells(base, "sdpa"):
+        row["extra_info"]["kernel"] = "flash"
+    assert command(base, tracked.run(2)) == 0
+    out = capsys.readouterr().out
+    assert "kernel flash → math" in out and "4 cells with another kernel" in out
+
+
+def test_another_error_is_told(compared: Any) -> None:
+    this = compared(tracked.run(1), tracked.run(2, extra={"error": 5e-7}))
+    assert {change.what for cell in this.cells for change in cell.changes} == {"error"} and this.code == 0
+
+
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_a_wrong_answer_is_never_a_speed_up(side: str, compared: Any) -> None:
+    sides = {"base": tracked.run(1), "head": tracked.run(2, slower={"sdpa": 0.5})}
+    tracked.without(sides[side], "sdpa", "wrong", "row 3 off by 0.5")
+    this = compared(sides["base"], sides["head"])
+    assert words(this) == {*UNTOUCHED, ("sdpa", "WRONG")}
+    assert first(this, "sdpa").verdict.reason == f"wrong answer in {side}: row 3 off by 0.5"
+    assert this.code == (1 if side == "head" else 0)
+
+
+def test_cells_of_one_side_only_are_new_or_gone(compared: Any) -> None:
+    fewer, all_three = tracked.run(1, impls=["fused", "einsum"]), tracked.run(2)
+    assert ("sdpa", "NEW") in words(compared(fewer, all_three)) and compared(fewer, all_three).code == 0
+    assert ("sdpa", "GONE") in words(compared(all_three, fewer)) and compared(all_three, fewer).code == 0
+    failed = tracked.without(tracked.run(2), "sdpa", "error", "RuntimeError: no")
+    this = compared(tracked.run(1), failed)
+    assert first(this, "sdpa").verdict.reason == "error in head: RuntimeError: no" and this.code == 1
+
+
+def test_a_benchmark_with_another_meaning_is_not_compared(compared: Any) -> None:
+    this = compared(tracked.run(1, extra={"case_hash": "a"}), tracked.run(2, extra={"case_hash": "b"}))
+    assert this.counts == {"INCONCLUSIVE": 12} and "the benchmark itself was changed" in this.cells[0].verdict.reason
+
+
+def test_nothing_in_common_cannot_be_judged(compared: Any) -> None:
+    this = compared(tracked.run(1, impls=["sdpa"]), tracked.run(2, impls=["fused"]))
+    assert this.counts == {"GONE": 4, "NEW": 4} and this.code == 2
+    assert compared(synthetic.document([]), synthetic.document([])).code == 2
+
+
+def test_another_machine_is_refused_in_one_line(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = {**synthetic.MACHINE, "threads": 4, "torch": "2.14.0"}
+    assert command(tracked.run(1), tracked.run(2, machine_info=machine)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert "threads (2, then 4)" in captured.err and "--force" in captured.err and "torch" not in captured.err
+
+
+def test_force_shows_numbers_without_verdicts(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = {**synthetic.MACHINE, "threads": 4}
+    assert command(tracked.run(1), tracked.run(2, slower={"sdpa": 2}, machine_info=machine), "--force") == 2
+    out = capsys.readouterr().out
+    assert "+100" in out and "REGRESSED" not in out and "12 INCONCLUSIVE" in out
+
+
+def test_json_holds_everything_and_is_json(command: Any, tmp_path: Path) -> None:
+    head = tracked.without(tracked.run(2, slower={"sdpa": 1.05}), "fused", "unsupported", "no")
+    command(tracked.run(1), head, "--json", str(tmp_path / "x.json"))
+    data = json.loads((tmp_path / "x.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert data["counts"] == {"REGRESSED": 4, "GONE": 4, "UNCHANGED": 4} and data["exit_code"] == 1
+    cell = data["cells"][0]
+    assert cell["word"] == "REGRESSED" and 1.03 < cell["low"] < cell["ratio"] < cell["high"] < 1.07
+    assert next(cell for cell in data["cells"] if cell["word"] == "GONE")["ratio"] is None
+
+
+def test_markdown_is_short_and_says_how_to_do_it_again(command: Any, tmp_path: Path) -> None:
+    head = tracked.run(2, slower={"sdpa": 1.05}, command="pytest bench/ --benchmark-save=head")
+    command(tracked.run(1), head, "--markdown", str(tmp_path / "x.md"))
+    text = (tmp_path / "x.md").read_text(encoding="utf-8")
+    assert "4 REGRESSED, 8 UNCHANGED" in text
+    assert text.count("| REGRESSED") == 4 and "| UNCHANGED" not in text
+    assert "AMD EPYC" in text and "pytest bench/ --benchmark-save=head" in text
+    assert "python -m reports compare 0001_base 0002_head --margin 0.01" in text
+
+
+def test_hostile_names_neither_steer_the_terminal_nor_break_the_table(
+    command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = [tracked.run(1), tracked.run(2, slower={"sdpa": 1.05})]
+    for side in sides:
+        for row in tracked.cells(side, "sdpa"):
+            row["extra_info"]["impl"] = "[bold]<b>|x\x1b[31m注意\n"
+    command(*sides, "--markdown", str(tmp_path / "x.md"))
+    out = capsys.readouterr().out
+    assert "[bold]<b>|x" in out and "注意" in out and "\x1b" not in out
+    line = next(line for line in (tmp_path / "x.md").read_text(encoding="utf-8").splitlines() if "注意" in line)
+    assert "&lt;b&gt;" in line and "<b>" not in line and "\x1b" not in line
+    assert line.replace("\\|", "").count("|") == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "HEAD"),
+        (["base", "head", "more"], "more"),
+        (["base", "heat"], "did you mean"),
+        (["base", "nothing"], "known: 0002_head, 0001_base"),
+        (["base", "head", "--margin", "-1"], "no share like 0.01"),
+        (["base", "head", "--margin", "1%"], "no share like 0.01"),
+        (["base", "head", "--nonsense"], "--nonsense"),
+        (["head"], "no baseline; set one with: python -m reports baseline set RUN"),
+        (["*", "head"], "means 2 runs: 0001_base, 0002_head"),
+        (["base", "head", "--json", "0001/x.json"], "0001/x.json"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_3(
+    arguments: list[str], told: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tracked.save(tracked.run(1), results, "0001_base")
+    tracked.save(tracked.run(2), results, "0002_head")
+    try:
+        code = main(["compare", *arguments, "--results", str(results)])
+    except SystemExit as stopped:
+        code = int(stopped.code or 0)
+    captured = capsys.readouterr()
+    assert code == 3 and captured.out == "" and captured.err.count("\n") == 1 and told in captured.err
+
+
+def test_controls_that_are_none_are_told(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tracked.save({**tracked.run(1), "controls": {"looks": {"product": [3]}}}, results, "0001_base")
+    assert main(["compare", "base", "base", "--results", str(results)]) == 3
+    assert "controls without a list of looks" in capsys.readouterr().err
+
+
+def test_process_medians_that_are_no_times_are_left_out(compared: Any) -> None:
+    head = tracked.run(2)
+    for row in head["benchmarks"]:
+        row["extra_info"]["process_medians"] += [None, 0, math.nan, "x"]
+    this = compared(tracked.run(1), head)
+    assert this.cells[0].processes == (6, 6) and this.counts == {"UNCHANGED": 12}
+
+
+def test_what_to_know_before_believing_it(compared: Any) -> None:
+    base = tracked.run(1, complete=False, state={"environment": {"OMP_PROC_BIND": "true"}})
+    head = tracked.run(2, state={"environment": {}})
+    head["controls"]["drift"] = 0.09
+    assert compared(base, head).notes == [
+        "the environment differs: OMP_PROC_BIND (true, then none)",
+        "0001_base is not complete",
+        "the machine moved by up to 9% while 0002_head was made",
+    ]

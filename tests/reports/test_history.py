@@ -1,0 +1,281 @@
+"""`python -m reports history`: steps found where they were planted, lines broken where the question changed, one safe page."""
+
+from __future__ import annotations
+
+import csv
+import os
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import synthetic_runs as synthetic
+import tracked_runs as tracked
+
+from reports import history_page, runs, series, steps
+from reports.__main__ import main
+from reports.history_page import Chapter
+from reports.palette import Palette
+
+RUNS = 12
+NOISE = 0.006
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    return
+
+
+@pytest.fixture
+def nights(results: Path) -> Callable[..., None]:
+    """Saves a run a night; `of_night` says what is special about one."""
+
+    def save(of_night: Callable[[int], dict[str, Any]] = lambda night: {}, count: int = RUNS) -> None:
+        for night in range(count):
+            special = of_night(night)
+            data = tracked.run(night, special.pop("slower", None), noise=NOISE, extra=special.pop("extra", None))
+            dated = {"datetime": f"2026-11-{night + 1:02}T10:00:00+00:00", "commit_info": {"id": f"c{night:09}"}}
+            tracked.save({**data, **dated, **special}, results, f"{night + 1:04}_night")
+
+    return save
+
+
+@pytest.fixture
+def written(results: Path, tmp_path: Path) -> Callable[..., str]:
+    """The page that the command writes."""
+
+    def of(*options: str) -> str:
+        assert main(["history", "--results", str(results), "--out", str(tmp_path / "out"), *options]) == 0
+        return (tmp_path / "out" / "history" / "index.html").read_text(encoding="utf-8")
+
+    return of
+
+
+@pytest.fixture
+def cells(results: Path) -> Callable[[], list[series.Series]]:
+    return lambda: series.all_series(series.oldest_first(map(runs.read, runs.newest_first(results))))
+
+
+def chapters(results: Path) -> list[Chapter]:
+    ordered = series.oldest_first(map(runs.read, runs.newest_first(results)))
+    this = history_page.history(ordered, series.all_series(ordered), [])
+    return list(history_page._chapters(this, Palette(tracked.IMPLS)))
+
+
+def of(impl: str, found: Sequence[series.Series]) -> list[series.Series]:
+    return [one for one in found if one.impl == impl]
+
+
+def test_a_step_in_the_middle_is_found_in_the_right_place(nights: Any, cells: Any) -> None:
+    nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}})
+    found = cells()
+    for one in of("sdpa", found):
+        (step,) = one.steps
+        assert step.at == 6 and step.ratio == pytest.approx(1.06, abs=0.015) and step.slower
+    assert [one.steps for one in found if one.impl != "sdpa"] == [()] * 8
+    assert [one.impl for one in found[:4]] == ["sdpa"] * 4
+
+
+def test_noise_alone_makes_hardly_a_step() -> None:
+    rng = np.random.default_rng(1)
+    found = [steps.steps(np.exp(rng.normal(0, 0.02, RUNS))) for _ in range(200)]
+    assert sum(map(bool, found)) <= 6
+
+
+def test_steps_of_five_times_the_noise_are_nearly_always_found() -> None:
+    rng = np.random.default_rng(2)
+    right = 0
+    for _ in range(100):
+        logs = rng.normal(0, 0.02, RUNS)
+        logs[6:] += 0.1
+        right += [step.at for step in steps.steps(np.exp(logs))] == [6]
+    assert right >= 90
+
+
+def test_one_odd_run_is_no_step() -> None:
+    logs = np.random.default_rng(3).normal(0, 0.01, RUNS)
+    logs[5] += 0.5
+    assert steps.steps(np.exp(logs)) == []
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_few_runs_show_no_step(count: int) -> None:
+    assert steps.steps([1.0, 1.0, 1.0, 2.0, 2.0][:count]) == []
+
+
+def test_identical_numbers_with_a_step_too_small_to_tell() -> None:
+    assert steps.steps([1.0] * 6 + [1.005] * 6) == []
+    assert [step.at for step in steps.steps([1.0] * 6 + [1.05] * 6)] == [6]
+
+
+def test_a_slow_down_that_recovered_is_marked_and_one_that_did_not_is_not(
+    nights: Any, cells: Any, results: Path
+) -> None:
+    nights(lambda n: {"slower": {"sdpa": 1.08 if 4 <= n < 8 else 1.0, "fused": 1.08 if n >= 4 else 1.0}})
+    found = cells()
+    for one in of("sdpa", found):
+        assert [(step.at, step.recovered) for step in one.steps] == [(4, 8), (8, None)]
+    assert [step.recovered for one in of("fused", found) for step in one.steps] == [None] * 4
+    standing = {chapter.impl: chapter for chapter in chapters(results)}
+    assert not standing["sdpa"].standing and "in 0005_night, and recovered in 0009_night" in standing["sdpa"].status
+    assert standing["fused"].standing and standing["fused"].status.startswith("Became slower by")
+
+
+def test_what_moved_last_comes_first(nights: Any, cells: Any) -> None:
+    nights(lambda n: {"slower": {"sdpa": 1.3 if n >= 4 else 1.0, "einsum": 1.08 if n >= 8 else 1.0}})
+    assert [one.impl for one in cells()] == ["einsum"] * 4 + ["sdpa"] * 4 + ["fused"] * 4
+
+
+def test_a_changed_benchmark_breaks_the_line(nights: Any, cells: Any, results: Path) -> None:
+    nights(lambda n: {"slower": {"sdpa": 1.5 if n >= 6 else 1.0}, "extra": {"case_hash": "new" if n >= 6 else "old"}})
+    for one in of("sdpa", cells()):
+        assert one.pieces == (range(6), range(6, 12)) and one.steps == ()
+    chapter = chapters(results)[0]
+    noted = [line for line in chapter.lines if "the benchmark itself was changed" in line.notes]
+    assert [line.run for line in noted] == ["0007_night"] and noted[0].change == "–"
+
+
+def test_a_step_beyond_a_break_keeps_its_place(nights: Any, cells: Any) -> None:
+    nights(lambda n: {"slower": {"sdpa": 1.1 if 9 <= n < 13 else 1.0}, "extra": {"case_hash": str(n >= 3)}}, count=17)
+    assert {tuple((s.at, s.recovered) for s in one.steps) for one in of("sdpa", cells())} == {((9, 13), (13, None))}
+
+
+def test_runs_are_ordered_by_when_they_were_made(results: Path) -> None:
+    for name, when in (("0001_c", "2026-11-20T12:00:00+02:00"), ("0002_b", "2026-11-20T09:30:00"), ("0003_a", "")):
+        os.utime(tracked.save(tracked.run(1, datetime=when), results, name), (1, 1))
+    ordered = series.oldest_first(map(runs.read, runs.newest_first(results)))
+    assert [run.name for run in ordered] == ["0003_a", "0002_b", "0001_c"]
+
+
+def test_runs_of_other_machines_are_left_out_unless_forced(
+    nights: Any, written: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights(lambda n: {"machine_info": {**synthetic.MACHINE, "cores": 64 if n < 2 else 2, "torch": str(n)}})
+    page = written()
+    assert "10 runs" in page and "0002_night" not in page
+    assert "2 runs of other machines left out; --force takes them in" in capsys.readouterr().err
+    assert "0002_night" in written("--force")
+
+
+def test_a_run_that_cannot_be_read_is_left_out_with_a_warning(
+    nights: Any, written: Any, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights()
+    tracked.save({}, results, "0099_bad")
+    assert "12 runs" in written()
+    assert "left out" in capsys.readouterr().err
+
+
+def test_cells_without_numbers_in_some_runs_are_drawn_from_the_others(nights: Any, results: Path) -> None:
+    nights()
+    tracked.save(tracked.run(99, impls=["sdpa"], datetime="2026-12-01T00:00:00"), results, "0013_fewer")
+    tracked.save(tracked.run(98, impls=["sdpa+compile"], datetime="2026-12-02T00:00:00"), results, "0014_new")
+    ordered = series.oldest_first(map(runs.read, runs.newest_first(results)))
+    lengths = {one.impl: len(one.points) for one in series.all_series(ordered)}
+    assert lengths == {"fused": 12, "einsum": 12, "sdpa": 13, "sdpa+compile": 1}
+
+
+def test_every_point_names_its_run_commit_and_torch(nights: Any, results: Path) -> None:
+    nights(lambda n: {"machine_info": {**synthetic.MACHINE, "torch": f"2.{n}.0"}})
+    chapter = chapters(results)[0]
+    drawn = ET.fromstring(f'<r xmlns:xlink="x">{chapter.drawing}</r>')
+    told = [title.text or "" for title in drawn.iter("title")]
+    assert len(told) == RUNS
+    for night, text in enumerate(told):
+        assert all(what in text for what in (f"{night + 1:04}_night", f"c{night:09}", f"torch 2.{night}.0"))
+    assert [line.run for line in chapter.lines] == [f"{n:04}_night" for n in range(RUNS, 0, -1)]
+    assert chapter.lines[0].commit == "c000000011" and chapter.lines[0].torch == "2.11.0"
+
+
+def test_baselines_and_their_reasons_are_marked(nights: Any, written: Any, results: Path) -> None:
+    nights(lambda n: {"slower": {"sdpa": 1.1 if n >= 6 else 1.0}})
+    main(["baseline", "set", "0001", "--results", str(results)])
+    main(["baseline", "set", "0008", "--accept", "traded <b>time</b> for memory", "--results", str(results)])
+    page = written()
+    assert 'id="baselines"' in page and "baseline, accepted: traded &lt;b&gt;time&lt;/b&gt; for memory" in page
+    assert "sdpa is slower by" in page and "<b>time</b>" not in page
+
+
+class Tags(HTMLParser):
+    """What a browser would make of the page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_loads_nothing_and_its_ids_are_unique(nights: Any, written: Any) -> None:
+    nights()
+    page = Tags(written())
+    assert {"script", "img", "link", "iframe"}.isdisjoint(page.tags)
+    assert all(link.startswith("#") or link == "points.csv" for link in page.links)
+    assert len(page.ids) == len(set(page.ids))
+    assert page.tags.count("svg") == 12
+
+
+def test_hostile_names_are_text(results: Path, written: Any) -> None:
+    name = """<script>"'&注意</script>"""
+    for night in range(3):
+        data = tracked.run(night, commit_info={"id": name}, machine_info={**synthetic.MACHINE, "torch": name})
+        for row in tracked.cells(data, "sdpa"):
+            row["extra_info"]["impl"] = name
+        tracked.save({**data, "datetime": f"2026-11-0{night + 1}T00:00:00"}, results, f"000{night + 1}_<img>注")
+    page = Tags(written())
+    assert "script" not in page.tags and "img" not in page.tags
+    assert name in page.text and "0001_<img>注" in page.text
+
+
+def test_points_are_written_as_csv(nights: Any, written: Any, tmp_path: Path) -> None:
+    nights()
+    written()
+    with (tmp_path / "out" / "history" / "points.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == RUNS * 12
+    assert rows[0]["run"] == "0001_night" and float(rows[0]["low"]) <= float(rows[0]["seconds"]) <= float(
+        rows[0]["high"]
+    )
+
+
+def test_one_run_is_a_short_history(nights: Any, written: Any) -> None:
+    nights(count=1)
+    page = written()
+    assert (
+        "Nothing moved." in page
+        and "0 of 12 cells moved over 1 run." in page
+        and "1 run: too few to see a step." in page
+    )
+
+
+def test_the_same_runs_give_the_same_page(nights: Any, written: Any) -> None:
+    nights(count=2)
+    assert written() == written()
+
+
+@pytest.mark.parametrize("arguments", [["--results", "nowhere"], ["--nonsense"], ["run"], ["--out", "0001/x"]])
+def test_mistakes_are_one_line_and_exit_code_3(
+    arguments: list[str], nights: Any, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights(count=1)
+    Path("0001").write_text("a file where a folder should be")
+    try:
+        code = main(["history", "--results", str(results), *arguments])
+    except SystemExit as stopped:
+        code = int(stopped.code or 0)
+    captured = capsys.readouterr()
+    assert code == 3 and captured.err.count("\n") == 1

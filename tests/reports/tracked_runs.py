@@ -1,0 +1,66 @@
+"""Runs made of several processes each, for what follows numbers from run to run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import synthetic_runs as synthetic
+
+CASES = tuple(synthetic.case(T=T, dtype=dtype) for T in (64, 256) for dtype in ("float32", "bfloat16"))
+IMPLS = ("fused", "einsum", "sdpa")
+SECONDS = {"fused": 2e-3, "einsum": 3e-3, "sdpa": 1e-3, "sdpa+compile": 9e-4}
+
+Times = Callable[[str, str], float]
+
+
+def run(
+    seed: int,
+    slower: Mapping[str, float] | None = None,
+    processes: int = 6,
+    noise: float = 0.003,
+    impls: Sequence[str] = IMPLS,
+    extra: Mapping[str, Any] | None = None,
+    controls: float | None = 1.0,
+    **top: Any,
+) -> dict[str, Any]:
+    """A run over 4 cases. `slower` maps an implementation to the factor on its times, `extra` goes into every row, and
+    `controls` is the factor on the times of the controls (None: the run has none)."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for at in CASES:
+        for impl in impls:
+            true = SECONDS[impl] * at["T"] / 64 * (slower or {}).get(impl, 1.0)
+            medians = [float(true * math.exp(x)) for x in rng.normal(0, noise, processes)]
+            known = {"process_medians": medians} if processes > 1 else {}
+            rows.append(synthetic.row(impl, at, medians, kernel="math", **{**known, **(extra or {})}))
+    data = synthetic.document(rows, **top)
+    if controls is not None:
+        looks = {name: _looks(rng, controls) for name in ("product", "python")}
+        data["controls"] = {"drift": 0.01, "looks": looks}
+    return data
+
+
+def cells(data: dict[str, Any], impl: str) -> list[dict[str, Any]]:
+    """Rows of one implementation, to be changed in place."""
+    return [row for row in data["benchmarks"] if row["extra_info"]["impl"] == impl]
+
+
+def without(data: dict[str, Any], impl: str, reason: str, detail: str) -> dict[str, Any]:
+    """The run, with an implementation's rows moved to the skipped cells."""
+    gone = cells(data, impl)
+    data["benchmarks"] = [row for row in data["benchmarks"] if row not in gone]
+    told = {"impl": impl, "reason": reason, "detail": detail}
+    data["skipped"] = [{**told, "id": row["extra_info"]["id"]} for row in gone]
+    return data
+
+
+def save(data: dict[str, Any], results: Path, name: str) -> Path:
+    return synthetic.save(data, results, name)
+
+
+def _looks(rng: np.random.Generator, factor: float) -> list[dict[str, float]]:
+    return [{"at": 20.0 * i, "seconds": float(3e-3 * factor * math.exp(rng.normal(0, 0.001)))} for i in range(5)]
