@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
@@ -33,9 +32,9 @@ class CpuMeter:
     def weigh(self, call: Callable[[], Any]) -> Weight:
         """The largest sum of live allocations among the profiler's `[memory]` events, workspaces of operators included.
 
+        What was there before and is freed meanwhile, by a garbage collection too, doesn't count (`peak`).
         Unseen: private mallocs inside MKL and oneDNN.
         """
-        gc.collect()  # nothing old may be freed, and so counted, during the call
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=False) as profiler:
             kept = call()
         del kept
