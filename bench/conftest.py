@@ -140,7 +140,7 @@ def cell(request: pytest.FixtureRequest, run: Run, impl: str, case: str) -> Gene
     if why := cell.impl.refusal(cell.case):
         end(run, cell, Unsupported(why))
     if not request.config.getoption("benchmark_disable"):
-        run.controls.look_if_due()
+        run.look()
     run.begin(cell)
     threads = torch.get_num_threads()
     torch.set_num_threads(cell.case.threads or threads)

@@ -35,6 +35,16 @@ WORK: dict[str, Callable[[], Callable[[], Any]]] = {"product": _product, "python
 """A matrix product by NumPy, and a loop in plain Python: a few milliseconds each."""
 
 
+def warning(drift: float) -> str | None:
+    """One sentence when the machine moved; None when it stood still."""
+    if drift <= DRIFT:
+        return None
+    return (
+        f"the machine moved while this was measured: fixed work took up to {drift:.0%} more or less time than usual; "
+        "compare rows of this run with care, and runs not at all"
+    )
+
+
 @dataclass
 class Controls:
     """What was seen so far: for each control its seconds, with when that was, in seconds since the first look."""
@@ -48,7 +58,8 @@ class Controls:
     def look(self) -> None:
         """Time every control now."""
         now = self.clock()
-        self._began = now if self._began is None else self._began
+        if self._began is None:  # an earlier process's looks stand before
+            self._began = now - max((at for looks in self.seen.values() for at, _ in looks), default=0.0)
         with spending("controls"):
             for name, make in WORK.items():
                 work = self._work.setdefault(name, make())
@@ -56,10 +67,12 @@ class Controls:
                 self.seen.setdefault(name, []).append((now - self._began, self._seconds(work)))
         self._last = self.clock()
 
-    def look_if_due(self) -> None:
-        """Time them when the last look is `EVERY` seconds ago."""
-        if self._began is None or self.clock() - self._last >= EVERY:
+    def look_if_due(self) -> bool:
+        """Time them when the last look is `EVERY` seconds ago; whether it was."""
+        due = self._began is None or self.clock() - self._last >= EVERY
+        if due:
             self.look()
+        return due
 
     def drift(self) -> float:
         """The largest distance of a look from the control's median over the run, as a share of it."""
@@ -69,14 +82,10 @@ class Controls:
             found += [abs(seconds / middle - 1) for _, seconds in looks]
         return max(found)
 
-    def warning(self) -> str | None:
-        """One sentence when the machine moved; None when it stood still."""
-        if (drift := self.drift()) <= DRIFT:
-            return None
-        return (
-            f"the machine moved while this was measured: fixed work took up to {drift:.0%} more or less time than usual; "
-            "compare rows of this run with care, and runs not at all"
-        )
+    def restore(self, table: dict[str, Any]) -> None:
+        """Know what an earlier process of the same run saw."""
+        for name, looks in table["looks"].items():
+            self.seen[name] = [(look["at"], look["seconds"]) for look in looks]
 
     def table(self) -> dict[str, Any]:
         """For the run file."""

@@ -30,6 +30,8 @@ class Journal:
         """How often a cell was begun, among those without an outcome."""
         self.last: tuple[str, str] | None = None
         """The cell that was begun last."""
+        self.machine: Entry = {}
+        """What the processes before had seen of the machine, when they last wrote it down."""
         self.faults = self.faults_path.open("a", encoding="utf-8")
         self._file = path.open("a", encoding="utf-8")
 
@@ -53,6 +55,7 @@ class Journal:
         begun = [(impl, case) for line in lines if "begin" in line for impl, case in [line["begin"]]]
         journal.begun.update(key for key in begun if key not in journal.keys)
         journal.last = begun[-1] if begun else None
+        journal.machine = next((line["machine"] for line in reversed(lines) if "machine" in line), {})
         journal._write({"header": header | process()})
         return journal
 
@@ -69,6 +72,10 @@ class Journal:
     def begin(self, key: tuple[str, str]) -> None:
         """Write down which cell comes now."""
         self._write({"begin": key})
+
+    def note(self, machine: Entry) -> None:
+        """Write down what was seen of the machine so far, what earlier processes saw included."""
+        self._write({"machine": machine})
 
     def fault(self) -> str | None:
         """What a fatal signal left in the process that wrote here before, in a line; it is told once."""

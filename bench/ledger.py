@@ -25,5 +25,11 @@ def spending(purpose: str) -> Iterator[None]:
 
 
 def spent() -> dict[str, float]:
-    """Seconds by purpose, in this process."""
+    """Seconds by purpose, those of earlier processes of a resumed run included."""
     return dict(_spent)
+
+
+def restore(seconds: dict[str, float]) -> None:
+    """Count what an earlier process of the same run spent."""
+    for purpose, s in seconds.items():
+        _spent[purpose] = _spent.get(purpose, 0.0) + s

@@ -7,6 +7,7 @@ from time import perf_counter
 import pytest
 from rich.console import Console
 
+from .controls import warning
 from .ledger import spent
 from .options import Cell, clock_text, seconds_of
 from .run import Run
@@ -88,8 +89,8 @@ class Progress:
                 console.print(table)
         terminalreporter.write(text.get())
         terminalreporter.write_line(_shares())
-        if warning := run.controls.warning():
-            terminalreporter.write_line(warning)
+        if moved := warning(run.controls.drift()):
+            terminalreporter.write_line(moved)
         if not run.name:
             return
         if run.complete:

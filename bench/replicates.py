@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from pytest_benchmark.utils import get_machine_id
 from rich.console import Console
 
+from .controls import warning
 from .fresh import start
 from .journal import alive, process
 from .merge import merged
@@ -129,6 +130,8 @@ def _measured(folder: Path, plan: dict[str, Any]) -> int:
     shutil.rmtree(folder)
     for table in rankings(data["benchmarks"], data["skipped"], data["yardstick"]):
         Console(width=max(Console().width, 88)).print(table)
+    if moved := warning(data["controls"]["drift"]):
+        print(moved)
     print(f"saved: {path}")
     return 1 if any(entry["reason"] in FAILURES for entry in data["skipped"]) else 0
 

@@ -18,7 +18,7 @@ import impls
 from . import journal as journals
 from .controls import Controls
 from .journal import Entry, Journal, entry_key
-from .ledger import spent
+from .ledger import restore, spent
 from .machine import fingerprint, state
 from .options import Cell, Selection, asked, select, settle_timing
 from .outcome import FAILURES, NoRow, TimedOut
@@ -155,11 +155,24 @@ class Run:
             "shelf": [impl.name for impl in impls.shelf()],
             "yardstick": self.yardstick,
             "skipped": self.skipped,
-            "roofs": self.roofs.table(),
-            "controls": self.controls.table(),
-            "seconds": spent(),
+            **self.seen(),
             "state": state(),
         }
+
+    def seen(self) -> dict[str, Any]:
+        """What was seen of the machine so far, earlier processes of a resumed run included."""
+        return {"roofs": self.roofs.table(), "controls": self.controls.table(), "seconds": spent()}
+
+    def look(self) -> None:
+        """Time the controls if that is due, and write down what was seen of the machine."""
+        if self.controls.look_if_due() and self.journal:
+            self.journal.note(self.seen())
+
+    def _restore(self, seen: dict[str, Any]) -> None:
+        if seen:
+            self.roofs.restore(seen["roofs"])
+            self.controls.restore(seen["controls"])
+            restore(seen["seconds"])
 
     def own_file(self) -> Path | None:
         """The file that holds this very run, as saved by this process; None when there is none."""
@@ -226,6 +239,7 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
     planned = {(impl, case) for impl, case in journal.header["planned"]}
     run = Run(options, select(config, options), folder, name, journal=journal, planned=planned)
     run.entries = list(journal.entries)
+    run._restore(journal.machine)
     _judge_begun(run, journal)
     return run
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench import controls
-from bench.controls import Controls
+from bench.controls import Controls, warning
 
 
 class Clock:
@@ -35,7 +35,7 @@ def test_a_machine_that_stands_still_says_nothing(clock: Clock) -> None:
     for _ in range(4):
         seen.look()
     assert seen.drift() == pytest.approx(0)
-    assert seen.warning() is None
+    assert warning(seen.drift()) is None
 
 
 def test_a_machine_that_moves_says_so(clock: Clock) -> None:
@@ -43,7 +43,7 @@ def test_a_machine_that_moves_says_so(clock: Clock) -> None:
     for clock.each in (1e-3, 1e-3, 1e-3, 1.2e-3):
         seen.look()
     assert seen.drift() == pytest.approx(0.2)
-    assert "up to 20% more or less time" in (seen.warning() or "")
+    assert "up to 20% more or less time" in (warning(seen.drift()) or "")
     assert [look["seconds"] for look in seen.table()["looks"]["fixed"]] == [pytest.approx(1e-3)] * 3 + [
         pytest.approx(1.2e-3)
     ]
@@ -54,6 +54,20 @@ def test_it_looks_again_when_it_is_due(clock: Clock) -> None:
     for clock.now in (0.0, 5.0, 19.0, 30.0, 40.0):
         seen.look_if_due()
     assert [round(at) for at, _ in seen.seen["fixed"]] == [0, 30]
+
+
+def test_a_resumed_run_knows_what_was_seen_before(clock: Clock) -> None:
+    killed = Controls(clock)
+    for clock.now in (0.0, 30.0):
+        killed.look()
+    clock.now, clock.each = 500.0, 1.2e-3  # a new process, whenever
+    resumed = Controls(clock)
+    resumed.restore(killed.table())
+    resumed.look()
+    clock.now = 510.0
+    resumed.look()
+    assert [round(at) for at, _ in resumed.seen["fixed"]] == [0, 30, 30, 40]
+    assert resumed.drift() > 0.08  # from the median, between what was seen before and after
 
 
 @pytest.mark.parametrize("name", controls.WORK)

@@ -48,3 +48,11 @@ def test_a_resumed_run_is_timed_as_it_was_begun() -> None:
         "cell_timeout": 300.0,  # the default
     }
     assert given.cell_time == 7.0
+
+
+def test_what_was_seen_of_the_machine_is_kept(tmp_path: Path) -> None:
+    first = Journal.start(tmp_path, "x", {"asked": {}})
+    for drift in (0.1, 0.2):
+        first.note({"controls": drift})
+    first.close()
+    assert Journal.reopen(first.path).machine == {"controls": 0.2}

@@ -61,3 +61,14 @@ def test_a_roof_that_was_measured_in_a_bad_moment_is_measured_again() -> None:
     with pytest.raises(NoRow):
         roofs.share(case, machine, flops(case) / 2e11)
     assert [row["flops_per_s"] for row in roofs.table() if "dtype" in row] == [pytest.approx(1e11)]
+
+
+def test_a_resumed_run_knows_the_roofs_that_were_measured() -> None:
+    machine = Machine()
+    killed, case = Roofs(), Case.of(T=64, H=2, D_h=16)
+    killed.share(case, machine, 100.0)
+    resumed = Roofs()
+    resumed.restore(killed.table())
+    assert resumed.table() == killed.table()
+    machine.rate = 1.0  # would be a very low roof
+    assert resumed.share(case, machine, 100.0) == killed.share(case, machine, 100.0)
