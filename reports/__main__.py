@@ -7,14 +7,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
 
 from . import runs
+from .cli import Parser, complain, newest, warn
 from .runs import Run, RunError
 
-USAGE_ERROR = 2
-
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {"advise": "advice", "figure": "figure"}
 """What else there is than writing pages: commands, each with the module of this room whose `main(arguments)` answers to it."""
 
 _EPILOG = """\
@@ -39,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for run, name in zip(chosen, _folder_names(chosen), strict=True):
             print(_written(run, (options.out or _default_out(run)) / name))
     except RunError as error:
-        return _complain(str(error))
+        return complain(str(error))
     return 0
 
 
@@ -50,7 +48,7 @@ def _chosen(names: Sequence[str], results: Path) -> Iterator[Run]:
         RunError: nothing to read, or the only one can't be read.
     """
     if not names:
-        yield _newest(results)
+        yield newest(results)
         return
     paths = list(dict.fromkeys(path for name in names for path in runs.find(name, results)))
     problems = []
@@ -64,28 +62,9 @@ def _chosen(names: Sequence[str], results: Path) -> Iterator[Run]:
     if not readable and len(problems) == 1:
         raise problems[0]
     for problem in problems:
-        _warn(f"left out: {problem}")
+        warn(f"left out: {problem}")
     if not readable:
         raise RunError(f"none of the {len(problems)} runs can be read")
-
-
-def _newest(results: Path) -> Run:
-    """The newest run that can be read; a newer one that can't is named in a warning."""
-    if not results.is_dir() or not (files := runs.newest_first(results)):
-        raise RunError(f"no run in {results} yet; {runs.HOW_TO_MAKE_ONE}")
-    problems = []
-    for file in files:
-        try:
-            run = runs.read(file)
-        except RunError as error:
-            problems.append(error)
-            continue
-        for problem in problems:
-            _warn(f"left out: {problem}")
-        return run
-    if len(problems) == 1:
-        raise problems[0]
-    raise RunError(f"none of the {len(problems)} runs in {results} can be read; the newest: {problems[0]}")
 
 
 def _written(run: Run, folder: Path) -> Path:
@@ -117,15 +96,8 @@ def _folder_names(chosen: Sequence[Run]) -> list[str]:
     ]
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse without the usage text before an error: one line says what was wrong."""
-
-    def error(self, message: str) -> NoReturn:
-        sys.exit(_complain(f"{message} (--help shows the options)"))
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m reports",
         description="Charts, tables and a page from saved runs.",
         epilog=_EPILOG,
@@ -141,15 +113,6 @@ def _parser() -> argparse.ArgumentParser:
         help="where reports go (default: reports/out in the checkout for runs inside it, else ./reports/out)",
     )  # fmt: skip
     return parser
-
-
-def _warn(message: str) -> None:
-    print(f"reports: warning: {message}", file=sys.stderr)
-
-
-def _complain(message: str) -> int:
-    print(f"reports: error: {' '.join(message.split())}", file=sys.stderr)
-    return USAGE_ERROR
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def tidy(run: Run) -> pd.DataFrame:
     frame["speedup"] = _over_yardstick(frame, run.yardstick)
     frame["spread"] = (frame["q3"] - frame["q1"]) / frame["median"]
     frame["wrong"] = frame["impl"].isin(run.wrong)
-    frame["tied"] = frame["q1"] <= frame["id"].map(_slowest_q3_of_the_best(frame))
+    frame["tied"] = tied(frame)
     return frame
 
 
@@ -97,6 +97,11 @@ def leanest(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows whose peak memory is within a hundredth of the smallest."""
     known = frame.dropna(subset=["peak_bytes"])
     return known.loc[known["peak_bytes"] <= float(known["peak_bytes"].min()) * LEAN_WITHIN]
+
+
+def tied(frame: pd.DataFrame) -> pd.Series[bool]:
+    """For every row, whether its interquartile range reaches down to that of the fastest of its case in this frame."""
+    return frame["q1"] <= frame["id"].map(_slowest_q3_of_the_best(frame))
 
 
 def fastest(frame: pd.DataFrame) -> pd.DataFrame:

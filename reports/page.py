@@ -99,10 +99,21 @@ def html(this: Report, pictures: list[Picture]) -> str:
 
 def save(figure: Figure, path: Path) -> str:
     """Writes `path`.png and `path`.svg; returns the SVG's text."""
-    figure.savefig(path.with_suffix(".png"), dpi=DPI)
-    text = svg(figure)
-    path.with_suffix(".svg").write_text(text, encoding="utf-8")
-    return text
+    save_as(figure, path.with_suffix(".png"))
+    save_as(figure, path.with_suffix(".svg"))
+    return path.with_suffix(".svg").read_text(encoding="utf-8")
+
+
+def save_as(figure: Figure, path: Path) -> None:
+    """Writes one file, SVG or PNG by its ending.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    if path.suffix.lower() == ".svg":
+        path.write_text(svg(figure), encoding="utf-8")
+    else:
+        figure.savefig(path, dpi=DPI)
 
 
 def svg(figure: Figure) -> str:
