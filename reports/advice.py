@@ -113,6 +113,27 @@ def crossovers(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
             yield from ({**_plainly(values), **crossing} for crossing in _crossings(part, one, other))
 
 
+def grids(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The cells as tables of T and H: for every setting of the other axes its `title`, `T`, `H`, and `cells` by (T, H).
+
+    Where T and H don't name a cell, because an axis that varies goes with neither, settings are apart.
+    """
+    others = [axis for axis in table["axes"] if axis not in ("T", "H")]
+    parts: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for cell in table["cells"]:
+        parts.setdefault(tuple(cell[axis] for axis in others), []).append(cell)
+    said = [axis for axis in ("device", "dtype", "mask", "mode") if axis not in others]
+    return [
+        {
+            "title": words.place({axis: cells[0][axis] for axis in (*others, *said)}, always=(*others, *said)),
+            "T": sorted({cell["T"] for cell in cells}),
+            "H": sorted({cell["H"] for cell in cells}),
+            "cells": {(cell["T"], cell["H"]): cell for cell in cells},
+        }
+        for cells in parts.values()
+    ]
+
+
 def sentence(crossing: Mapping[str, Any]) -> str:
     """'sdpa overtakes packed near T = 312 (between 256 and 1024)', and how sure that is."""
     low, high = crossing["between"]

@@ -135,6 +135,18 @@ def restless(frame: pd.DataFrame) -> str:
     )
 
 
+def roof(frame: pd.DataFrame) -> str:
+    """Who comes nearest to what this machine was measured to do, and where."""
+    reached = pd.to_numeric(frame["roof"], errors="coerce") if "roof" in frame else pd.Series(dtype=float)
+    known = frame.assign(roof=reached).dropna(subset=["roof"])
+    if known.empty:
+        return ""
+    best = fr.records(known.sort_values("roof"))[-1]
+    where = words.place({axis: best[axis] for axis in fr.AXES}, always=fr.varying(frame))
+    name = _shown(frame, best["impl"])
+    return f"{name} comes nearest to this machine's roof: {units.percent(best['roof'])} of it, at {where}."
+
+
 def compiled(frame: pd.DataFrame) -> str:
     """What compiling brings: the range of median over compiled median, over all cases, for each pair in the run."""
     told = []

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from . import charts, findings, tables, units, words
+from . import advice, anatomy, charts, findings, interactive, processes, scaling, tables, units, words
 from . import frame as fr
 from .canvas import style
 from .palette import Palette, themed
-from .runs import Run
+from .runs import Run, RunError
 
 DPI = 144
 PIXELS_PER_INCH = 120  # in the page: a figure of nine inches fills it
+
+#: Figures that the page has as charts to turn; beside it they lie as files.
+TURNED = ("latency", "memory", "keys", "keys-memory", "heads", "threads")
 
 #: Nothing about when or by what: the same run gives the same bytes, and the page names no outside address.
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
@@ -74,24 +80,49 @@ def write(run: Run, folder: Path) -> Path:
 
 
 def html(this: Report, pictures: list[Picture]) -> str:
-    """The page. Whatever came from the run is escaped; only our own SVG and CSS are not."""
+    """The page. Whatever came from the run is escaped; only our own SVG, CSS and JavaScript are not."""
     environment = Environment(
         loader=PackageLoader("reports", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"plural": words.plural}
+    environment.filters |= {
+        "plural": words.plural,
+        "seconds": units.seconds,
+        "memory": units.memory,
+        "percent": units.percent,
+    }
+    drawn = _interactive(this)
     return environment.get_template("page.html.j2").render(
         run=this.run,
         findings=this.findings,
-        pictures=pictures,
+        finding={name: _finding(name, this) for name in ("latency", "memory") if name in drawn},
+        advice=_advice(this),
+        charts=drawn,
+        specs=_script(drawn),
+        rows=_script(interactive.rows(this.frame)),
+        colour_pairs=_script({light: dark for _, light, dark in themed().values()}),
+        vega=_vega() if drawn else "",
+        pictures=[picture for picture in pictures if picture.name not in TURNED],
+        files=[(picture.name, picture.title) for picture in pictures],
         cases=tables.case_tables(this.frame),
         headings=tables.HEADINGS,
+        growths=scaling.growths(this.frame, this.skipped, this.run.machine),
+        setting=words.place,
+        power=tables.power,
+        length=tables.length,
+        **_parts(this.frame),
+        nearest_roof=findings.roof(this.frame),
+        between="process_medians" in this.frame and any(map(processes.interval, this.frame["process_medians"])),
+        machine_line=_machine_line(this.run.machine),
+        looks=tables.looks(this.run.controls),
+        drift=this.run.controls.get("drift"),
         skipped=tables.skipped_groups(this.skipped),
         palette=this.palette,
         colours=list(themed().values()),
         cells=len(this.frame),
         machine=dict(_flat(this.run.machine)),
         state=dict(_flat({**this.run.state, "commit": this.run.commit} if this.run.commit else this.run.state)),
+        roofs=this.run.roofs,
         wrong_mark=words.WRONG,
         any_wrong=bool(this.run.wrong),
     )
@@ -159,6 +190,72 @@ def _pictures(this: Report, folder: Path) -> Iterator[Picture]:
             )
 
 
+def _interactive(this: Report) -> dict[str, interactive.Spec]:
+    """The charts that this run has something to show in, by name."""
+    frame, palette = this.frame, this.palette
+    lines = bool(interactive.along(frame[frame["median"] > 0]))
+    made = {
+        "latency": (interactive.explorer if lines else interactive.dots)(frame, palette, interactive.LATENCY),
+        "memory": interactive.explorer(frame, palette, interactive.MEMORY, controls=False)
+        if lines
+        else interactive.dots(frame, palette, interactive.MEMORY),
+        "roofline": interactive.roofs(frame, palette, this.run.roofs),
+        "drift": interactive.drift(tables.seen(this.run.controls)),
+    }
+    return {name: spec for name, spec in made.items() if spec is not None}
+
+
+def _advice(this: Report) -> dict[str, Any] | None:
+    """What to use, as grids of T and H; None where nothing can be advised."""
+    try:
+        table = advice.advise(this.frame)
+    except RunError:
+        return None
+    return {**table, "grids": advice.grids(table), "crossings": [
+        (words.place(crossing, always=table["axes"]), advice.sentence(crossing)) for crossing in table["crossovers"]
+    ]}  # fmt: skip
+
+
+def _parts(frame: pd.DataFrame) -> dict[str, Any]:
+    """What a layer is made of, and the lines of its tables: (implementation, where, cells) each."""
+    cores, passes, compilings = anatomy.cores(frame), anatomy.passes(frame), anatomy.compilings(frame)
+    s, share = units.seconds, units.percent
+    lines = {
+        "cores": [(p.impl, p.place, (s(p.one), s(p.other), s(p.other - p.one), share(p.share))) for p in cores],
+        "passes": [(p.impl, p.place, (s(p.one), s(p.other), units.times(1 / p.share))) for p in passes],
+        "compilings": [
+            (c.impl, c.place, (s(c.compile_s), s(c.eager), s(c.compiled),
+                               words.plural(c.pays_after, "call") if c.pays_after else "never"))
+            for c in compilings
+        ],
+    }  # fmt: skip
+    return {"cores": cores, "passes": passes, "compilings": compilings, "part_lines": lines}
+
+
+def _machine_line(machine: dict[str, Any]) -> str:
+    """'AMD EPYC · 2 cores · 24 GiB · torch 2.13.0': what is known of it."""
+    told = [machine.get("gpu"), machine.get("cpu"), *(
+        text.format(machine[key])
+        for key, text in (("cores", "{} cores"), ("memory_gib", "{} GiB"), ("torch", "torch {}"))
+        if machine.get(key)
+    )]  # fmt: skip
+    return " · ".join(str(part) for part in told if part)
+
+
+def _script(value: Any) -> Markup:
+    """JSON that can stand in a script element: it can't end one, nor begin a comment."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Markup(
+        text.replace("<", "\\u003c").replace(">", "\\u003e").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    )
+
+
+@cache
+def _vega() -> Markup:
+    """Vega, Vega-Lite and vega-embed as one script that defines vegaEmbed: the page loads nothing."""
+    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+
+
 def _finding(name: str, this: Report) -> str:
     """What a chart shows, for its caption and for those who can't see it."""
     usable = this.frame.dropna(subset=["median"])
@@ -168,6 +265,8 @@ def _finding(name: str, this: Report) -> str:
         "speedup": lambda: findings.gain(usable, this.run.yardstick),
         "latency-against-memory": lambda: findings.unbeaten(usable),
         "dtype": lambda: findings.dtypes(usable),
+        "keys": lambda: findings.growth(usable, "T_kv"),
+        "keys-memory": lambda: findings.lean(usable),
         "heads": lambda: findings.growth(usable, "H"),
         "threads": lambda: findings.growth(usable, "threads"),
     }

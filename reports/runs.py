@@ -16,7 +16,8 @@ PUBLISHED = "published"
 HOW_TO_MAKE_ONE = "make one with: pytest bench/ --benchmark-save=NAME"
 
 _NUMBERED = re.compile(r"(\d{4,})_(.+)", re.DOTALL)
-_KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "skipped": list, "shelf": list, "yardstick": str}
+_KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "skipped": list, "shelf": list, "yardstick": str,
+          "roofs": list, "controls": dict}  # fmt: skip
 _KIND_NAMES = {dict: "dictionary", list: "list", str: "text"}
 _REQUIRED = ("median", "q1", "q3")
 
@@ -41,6 +42,8 @@ class Run:
     machine: dict[str, Any] = field(default_factory=dict)
     commit: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
+    roofs: list[dict[str, Any]] = field(default_factory=list)
+    controls: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -124,6 +127,8 @@ def read(path: Path) -> Run:
         machine=data.get("machine_info") or {},
         commit=data.get("commit_info") or {},
         state=data.get("state") or {},
+        roofs=[roof for roof in data.get("roofs") or [] if isinstance(roof, dict)],
+        controls=data.get("controls") or {},
     )
 
 

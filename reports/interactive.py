@@ -1,0 +1,382 @@
+"""Charts that a reader can turn: Vega-Lite specifications, drawn by what stands in the page itself.
+
+Every chart reads the page's own rows, by name: they stand in it once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from . import frame as fr
+from . import roofline, words
+from .palette import GRID, INK, MUTED, Palette
+
+ROWS = "rows"
+HEIGHT = 330
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif'
+
+#: What lines can run along, the first that varies first.
+LENGTHS = ("T", "T_kv", "H", "threads", "B", "D_h", "D_v", "H_kv", "d_model")
+_SAID = {"T": "tokens T", "T_kv": "keys T_kv", "H": "heads H", "B": "batch B", "H_kv": "key-value heads H_kv"}
+_FOLLOWS = {"T_kv": ("T",), "H_kv": ("H",), "D_v": ("D_h",), "d_model": ("H", "D_h")}
+
+_SHAPES = {
+    "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross",
+    "X": "stroke", "<": "triangle-left", ">": "triangle-right", "h": "arrow", "d": "wedge",
+}  # fmt: skip
+
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_BYTES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A column as it is drawn: how its axis is written, the base of its logarithm, and the unit of its linear axis."""
+
+    column: str
+    title: str
+    units: tuple[tuple[float, str], ...]
+    base: int
+    linear: tuple[float, str]
+    band: tuple[str, str] | None = None
+
+    def text(self, value: str, digits: str) -> str:
+        """An expression for Vega that writes an expression's value with its unit."""
+        *larger, (size, unit) = self.units
+        told = f"format({value} / {size!r}, '{digits}') + ' {unit}'"
+        for size, unit in reversed(larger):
+            told = f"abs({value}) >= {size * 0.9995!r} ? format({value} / {size!r}, '{digits}') + ' {unit}' : {told}"
+        return f"({told})"
+
+    def scaled(self, column: str) -> str:
+        """An expression for where a column's value stands on the axis."""
+        value = f"datum['{column}']"
+        return f"scale == 'log' ? log({value}) / {math.log(self.base)!r} : {value} / {self.linear[0]!r}"
+
+    @property
+    def ticks(self) -> list[float]:
+        """All that a logarithmic axis may be marked at, on its own scale: 1, 2, 5, 10 or powers of two."""
+        if self.base == 2:
+            return [float(power) for power in range(51)]
+        return [decade + math.log10(step) for decade in range(-9, 5) for step in (1, 2, 5)]
+
+
+LATENCY = Measure("median", "latency", _SECONDS, 10, (1e-3, "ms"), ("q1", "q3"))
+MEMORY = Measure("peak_bytes", "peak memory", _BYTES, 2, (2.0**20, "MiB"))
+
+Spec = dict[str, Any]
+
+
+def along(frame: pd.DataFrame) -> list[str]:
+    """The axes that lines can run along in this frame."""
+    varying = fr.varying(frame)
+    return [axis for axis in LENGTHS if axis in varying]
+
+
+def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, controls: bool = True) -> Spec | None:
+    """One measure against any axis that varies, a line for each implementation; None without two points to join.
+
+    Its parameters: `x_axis`, `scale`, and `at_AXIS` for every other axis that varies. Without `controls` they are there
+    and nothing to turn them with: another chart's are.
+    """
+    rows = frame[frame[measure.column] > 0]
+    if not (axes := along(rows)):
+        return None
+    start = _start(rows, axes[0])
+    params = [
+        _choice("x_axis", "against", axes, axes[0], controls, labels=[_SAID.get(axis, axis) for axis in axes]),
+        _choice("scale", "scale", ["log", "linear"], "log", controls, radio=True),
+        *(_at(rows, axis, start[axis], controls) for axis in start),
+    ]
+    single = alt.selection_point(name="single", fields=["shown"], bind="legend")
+    near = alt.selection_point(name="near", nearest=True, on="pointerover", clear="pointerout", empty=False)
+    x = alt.X(
+        "x:Q", title=None, scale=alt.Scale(zero=False, nice=False, padding=14), axis=_x_axis(sorted(_known(rows, axes)))
+    )
+    y = alt.Y(
+        "y:Q",
+        title=None,
+        scale=alt.Scale(zero=alt.expr("scale == 'linear'"), nice=False, padding=8),
+        axis=_y_axis(measure),
+    )
+    look = _looks(rows, palette)
+    # A chart's own transforms: x, y and the band in what the axes are drawn in; texts for the tooltip.
+    drawn = alt.Chart(alt.NamedData(ROWS)).transform_filter(f"datum['{measure.column}'] > 0")
+    for axis in start:
+        drawn = drawn.transform_filter(_filter(axis))
+    drawn = drawn.transform_calculate(
+        x="scale == 'log' ? log(datum[x_axis]) / LN2 : datum[x_axis]", y=measure.scaled(measure.column),
+        time=LATENCY.text("datum['median']", ",.4r"), quartiles=_range(), memory=_or_none("peak_bytes", MEMORY, ",.4r"),
+        **{side: measure.scaled(column) for side, column in zip(("low", "high"), measure.band or (), strict=False)},
+    )  # fmt: skip
+    faded = alt.condition(single, alt.value(1.0), alt.value(0.08))
+    layers = [
+        drawn.mark_line(strokeWidth=2, interpolate="linear").encode(
+            x, y, opacity=faded, order="x:Q", color=look["color"], strokeDash=_dashes(rows, palette)
+        ),
+        drawn.mark_point(filled=True, strokeWidth=1.6).encode(
+            x, y, opacity=faded, tooltip=_tooltip(rows), size=alt.condition(near, alt.value(150), alt.value(48)), **look,
+        ).add_params(near, single),
+    ]  # fmt: skip
+    if measure.band:
+        shade = alt.condition(single, alt.value(0.16), alt.value(0.02))
+        layers.insert(
+            0,
+            drawn.mark_area().encode(
+                x, alt.Y("low:Q", title=None), alt.Y2("high:Q"), color=look["color"], opacity=shade
+            ),
+        )
+    return _finished(alt.layer(*layers).add_params(*params))
+
+
+def dots(frame: pd.DataFrame, palette: Palette, measure: Measure) -> Spec | None:
+    """One measure of every implementation where no axis varies that a line could run along; None without a number."""
+    rows = frame[frame[measure.column] > 0]
+    if rows.empty:
+        return None
+    start = _start(rows, None)
+    params = [_choice("scale", "scale", ["log", "linear"], "log", True, radio=True),
+              *(_at(rows, axis, start[axis], True) for axis in start)]  # fmt: skip
+    look = _looks(rows, palette)
+    drawn = alt.Chart(alt.NamedData(ROWS)).transform_filter(f"datum['{measure.column}'] > 0")
+    for axis in start:
+        drawn = drawn.transform_filter(f"datum['{axis}'] == at_{axis}")
+    drawn = drawn.transform_calculate(
+        y=measure.scaled(measure.column), time=LATENCY.text("datum['median']", ",.4r"), quartiles=_range(),
+        memory=_or_none("peak_bytes", MEMORY, ",.4r"),
+    )  # fmt: skip
+    x = alt.X(
+        "y:Q",
+        title=None,
+        scale=alt.Scale(zero=alt.expr("scale == 'linear'"), nice=False, padding=20),
+        axis=_y_axis(measure),
+    )
+    names = alt.Y("shown:N", title=None, sort=_names(rows, palette), axis=alt.Axis(labelLimit=150))
+    points = drawn.mark_point(filled=True, size=90).encode(x, names, tooltip=_tooltip(rows), **_without_legend(look))
+    return _finished(points.add_params(*params), height=alt.Step(24))
+
+
+def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, Any]]) -> Spec | None:
+    """Operations per second against operations per byte, under the measured roofs; None without a countable cell."""
+    rows = roofline.points(frame)
+    if rows.empty:
+        return None
+    axes = [axis for axis in ("device", "dtype", "threads", "mode", "scope") if rows[axis].nunique() > 1]
+    params = [_at(rows, axis, fr.records(rows)[0][axis], True) for axis in axes]
+    single = alt.selection_point(name="single", fields=["shown"], bind="legend")
+    x = alt.X(
+        "intensity:Q",
+        title="operations per byte",
+        scale=alt.Scale(type="log", nice=False, padding=14),
+        axis=alt.Axis(format="~s", tickCount=6),
+    )
+    y = alt.Y(
+        "rate:Q",
+        title="operations per second",
+        scale=alt.Scale(type="log", nice=False, padding=14),
+        axis=alt.Axis(format="~s", tickCount=6),
+    )
+    cells = alt.Chart(alt.NamedData(ROWS))
+    for axis in axes:
+        cells = cells.transform_filter(f"datum['{axis}'] == at_{axis}")
+    cells = cells.transform_filter("datum.flops > 0 && datum.bytes > 0 && datum.median > 0").transform_calculate(
+        intensity="datum.flops / datum.bytes", rate="datum.flops / datum.median",
+        time=LATENCY.text("datum['median']", ",.4r"), quartiles=_range(), memory=_or_none("peak_bytes", MEMORY, ",.4r"),
+        reached="isValid(datum.roof) ? format(datum.roof, '.1%') : '–'", speed="format(datum.rate, '.4s') + 'FLOP/s'",
+    )  # fmt: skip
+    told = [*_tooltip(rows), alt.Tooltip("speed:N", title="achieved"), alt.Tooltip("reached:N", title="of its roof")]
+    layers = [
+        cells.mark_point(filled=True, size=70).encode(
+            x, y, tooltip=told, opacity=alt.condition(single, alt.value(0.9), alt.value(0.06)), **_looks(rows, palette)
+        ).add_params(single)
+    ]  # fmt: skip
+    corners = roofline.lines(measured, list(rows["intensity"]))
+    if corners:
+        layers = [
+            *_roof_lines(corners, [axis for axis in axes if axis in ("device", "dtype", "threads")], x, y),
+            *layers,
+        ]
+    return _finished(alt.layer(*layers).add_params(*params) if params else alt.layer(*layers))
+
+
+def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
+    """How long fixed work took over the run, as a share of its own median; None with fewer than two looks."""
+    values = [
+        {"control": name, "at": look["at"], "share": look["seconds"] / middle}
+        for name, seen in looks.items()
+        if len(seen) > 1 and (middle := float(pd.Series([look["seconds"] for look in seen]).median())) > 0
+        for look in seen
+    ]
+    if not values:
+        return None
+    base = alt.Chart(alt.InlineData(values)).encode(
+        alt.X("at:Q", title="seconds since the first look"),
+        alt.Y("share:Q", title="of its median", scale=alt.Scale(zero=False, padding=10), axis=alt.Axis(format="%")),
+        alt.StrokeDash("control:N", title=None, legend=alt.Legend(orient="bottom", symbolStrokeColor=INK[0])),
+        detail="control:N", tooltip=["control:N", alt.Tooltip("at:Q", format=".1f"), alt.Tooltip("share:Q", format=".2%")],
+    )  # fmt: skip
+    return _finished(base.mark_line(color=INK[0], point=alt.OverlayMarkDef(color=INK[0], size=36)), height=180)
+
+
+def rows(frame: pd.DataFrame) -> dict[str, Any]:
+    """The frame for the page: its columns, and its rows as lists. `shown` is the name, marked if it was wrong."""
+    told = frame.drop(columns=["process_medians"], errors="ignore")
+    shown = [words.marked(row["impl"], [row["impl"]] if row["wrong"] else []) for row in fr.records(frame)]
+    told = told.assign(shown=shown)
+    return {"columns": list(told.columns), "rows": [list(map(_json, line)) for line in told.itertuples(index=False)]}
+
+
+def _json(value: Any) -> Any:
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else None if value is pd.NA else str(value)
+
+
+def _start(frame: pd.DataFrame, x: str | None) -> dict[str, Any]:
+    """Where the other axes stand at first: where most was measured, with most heads."""
+    axes = [axis for axis in fr.varying(frame) if axis != x]
+    parts = fr.groups(frame, axes)
+    parts.sort(key=lambda part: (part[1][x].nunique() if x else len(part[1]), len(part[1]), part[0].get("H", 0)))
+    return {axis: parts[-1][0][axis] for axis in axes}
+
+
+def _filter(axis: str) -> str:
+    """Rows where an axis stands as chosen; unless the chart runs along it, or along what it follows from."""
+    free = [f"x_axis == '{axis}'"]
+    sources = _FOLLOWS.get(axis, ())
+    free += [f"(x_axis == '{source}' && datum['{axis}'] == {_product(sources)})" for source in sources]
+    return " || ".join([*free, f"datum['{axis}'] == at_{axis}"])
+
+
+def _product(axes: Sequence[str]) -> str:
+    return " * ".join(f"datum['{axis}']" for axis in axes)
+
+
+def _choice(
+    name: str,
+    label: str,
+    options: list[Any],
+    value: Any,
+    controls: bool,
+    radio: bool = False,
+    labels: list[str] | None = None,
+) -> alt.Parameter:
+    if not controls or len(options) < 2:
+        return alt.param(name=name, value=value)
+    bound = alt.binding_radio if radio else alt.binding_select
+    return alt.param(
+        name=name, value=value, bind=bound(options=options, labels=labels or list(map(str, options)), name=f"{label} ")
+    )
+
+
+def _at(frame: pd.DataFrame, axis: str, value: Any, controls: bool) -> alt.Parameter:
+    options = sorted((_json(v) for v in frame[axis].dropna().unique()), key=lambda v: (isinstance(v, str), v))
+    if any(isinstance(v, str) for v in options):
+        options = [_json(v) for v in frame[axis].dropna().unique()]
+    labels = [words.value(axis, v) if isinstance(v, str | bool) else words.number(v) for v in options]
+    return _choice(f"at_{axis}", axis, options, _json(value), controls, labels=labels)
+
+
+def _known(frame: pd.DataFrame, axes: list[str]) -> set[float]:
+    return {float(v) for axis in axes for v in frame[axis].dropna() if v > 0}
+
+
+def _x_axis(measured: list[float]) -> alt.Axis:
+    """Marked at what was measured."""
+    logs = [math.log2(v) for v in measured]
+    return alt.Axis(
+        values=alt.expr(f"scale == 'log' ? {logs} : {measured}"), labelOverlap="greedy", labelSeparation=6,
+        labelExpr="format(scale == 'log' ? pow(2, datum.value) : datum.value, ',.0f')",
+    )  # fmt: skip
+
+
+def _y_axis(measure: Measure) -> alt.Axis:
+    log = measure.text(f"pow({measure.base}, datum.value)", "~r")
+    linear = f"format(datum.value, ',~r') + ' {measure.linear[1]}'"
+    return alt.Axis(
+        values=alt.expr(f"scale == 'log' ? {measure.ticks} : null"), labelOverlap="greedy", labelSeparation=4,
+        labelExpr=f"scale == 'log' ? {log} : {linear}", tickCount=6,
+    )  # fmt: skip
+
+
+def _range() -> str:
+    return f"{LATENCY.text('datum.q1', ',.4r')} + ' to ' + {LATENCY.text('datum.q3', ',.4r')}"
+
+
+def _or_none(column: str, measure: Measure, digits: str) -> str:
+    return f"isValid(datum['{column}']) ? {measure.text(f'datum.{column}', digits)} : '–'"
+
+
+def _tooltip(frame: pd.DataFrame) -> list[alt.Tooltip]:
+    axes = [alt.Tooltip(f"{axis}:N", title=axis) for axis in fr.varying(frame)]
+    told = [("time", "median"), ("quartiles", "q1 to q3"), ("memory", "peak memory"), ("kernel", "kernel")]
+    return [alt.Tooltip("shown:N", title="implementation"), *axes, *(alt.Tooltip(f"{k}:N", title=t) for k, t in told)]
+
+
+def _names(frame: pd.DataFrame, palette: Palette) -> list[str]:
+    wrong = set(frame.loc[frame["wrong"].astype(bool), "impl"])
+    return [words.marked(name, wrong) for name in palette.sorted(frame["impl"])]
+
+
+def _looks(frame: pd.DataFrame, palette: Palette) -> dict[str, Any]:
+    """How points are told apart: colour and shape by implementation, hollow where compiled; in one legend."""
+    names, looks = _names(frame, palette), [palette[name] for name in palette.sorted(frame["impl"])]
+    legend = alt.Legend(
+        title=None, orient="bottom", columns=alt.expr("max(2, floor(width / 150))"), labelLimit=130, symbolSize=90,
+    )  # fmt: skip
+
+    def by_name(channel: type[Any], values: list[Any]) -> Any:
+        return channel("shown:N", scale=alt.Scale(domain=names, range=values), legend=legend)
+
+    return {
+        "color": by_name(alt.Color, [look.colour for look in looks]),
+        "shape": by_name(alt.Shape, [_SHAPES[look.marker] for look in looks]),
+        "fillOpacity": by_name(alt.FillOpacity, [0 if look.compiled else 1 for look in looks]),
+    }
+
+
+def _dashes(frame: pd.DataFrame, palette: Palette) -> alt.StrokeDash:
+    """How lines are told apart beside their colour: dashed where compiled."""
+    dashes = [[5, 4] if palette[name].compiled else [1, 0] for name in palette.sorted(frame["impl"])]
+    return alt.StrokeDash("shown:N", scale=alt.Scale(domain=_names(frame, palette), range=dashes), legend=None)
+
+
+def _without_legend(look: dict[str, Any]) -> dict[str, Any]:
+    return {channel: encoding.legend(None) for channel, encoding in look.items()}
+
+
+def _roof_lines(corners: list[dict[str, Any]], axes: list[str], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    base = alt.Chart(alt.InlineData(corners))
+    for axis in axes:
+        base = base.transform_filter(f"datum['{axis}'] == at_{axis}")
+    line = base.mark_line(color=MUTED[0], strokeWidth=1.6).encode(
+        x, y, detail="label:N", order="intensity:Q", tooltip=["label:N", "product:N"]
+    )
+    peak = base.transform_joinaggregate(top="max(rate)", end="max(intensity)").transform_filter(
+        "datum.rate == datum.top && datum.intensity == datum.end"
+    ).transform_joinaggregate(one="min(label)").transform_filter("datum.label == datum.one")  # fmt: skip
+    named = peak.mark_text(align="right", dy=-8, color=INK[0]).encode(x, y, text="product:N")
+    foot = base.transform_joinaggregate(start="min(intensity)", groupby=["label"]).transform_filter(
+        "datum.intensity == datum.start"
+    )
+    slopes = foot.mark_text(align="left", dx=6, dy=-8, color=INK[0]).encode(x, y, text="label:N")
+    return [line, named, slopes]
+
+
+def _finished(chart: Any, height: Any = HEIGHT) -> Spec:
+    """As wide as the page, in its colours; a dictionary without outside addresses."""
+    styled = chart.properties(width="container", height=height).configure(background="transparent", font=FONT)
+    styled = styled.configure_view(stroke=None).configure_axis(
+        labelColor=MUTED[0], titleColor=MUTED[0], gridColor=GRID[0], domainColor=GRID[0], tickColor=GRID[0],
+        labelFontSize=12, titleFontSize=12, titleFontWeight="normal", titlePadding=10,
+    ).configure_legend(labelColor=INK[0], labelFontSize=12, rowPadding=4, columnPadding=14, offset=14)  # fmt: skip
+    spec: Spec = styled.configure_text(fontSize=12).to_dict()
+    spec.pop("$schema", None)
+    return spec
