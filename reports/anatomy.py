@@ -16,10 +16,11 @@ from .palette import COMPILED, base
 
 @dataclass(frozen=True)
 class Pair:
-    """One implementation measured in two ways, all else being equal. Seconds."""
+    """One implementation measured in two ways, all else being equal. Seconds; `place` is all but T."""
 
     impl: str
     place: str
+    T: int
     one: float
     other: float
 
@@ -31,10 +32,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class Compiling:
-    """One compiled cell. Seconds; `pays_after` calls the time spent compiling is won back, None if never."""
+    """One compiled cell. Seconds; `pays_after` calls the time spent compiling is won back, None if never; `place` is
+    all but T."""
 
     impl: str
     place: str
+    T: int
     compile_s: float
     eager: float
     compiled: float
@@ -64,7 +67,7 @@ def _pairs(frame: pd.DataFrame, axis: str, one: str, other: str) -> list[Pair]:
         return []
     said = [a for a in fr.varying(both) if a != axis]
     return [
-        Pair(row["impl"], _place(row, said), float(row[one]), float(row[other]))
+        Pair(row["impl"], _place(row, said), int(row["T"]), float(row[one]), float(row[other]))
         for row in fr.records(wide.dropna(subset=[one, other]).reset_index())
     ]
 
@@ -78,8 +81,11 @@ def _compilings(frame: pd.DataFrame) -> Iterator[Compiling]:
         if row["impl"].endswith(COMPILED) and eager is not None and eager == eager:
             won = eager - row["median"]
             calls = math.ceil(row["compile_s"] / won) if won > 0 else None
-            yield Compiling(row["impl"], _place(row, said), row["compile_s"], eager, row["median"], calls)
+            yield Compiling(
+                row["impl"], _place(row, said), int(row["T"]), row["compile_s"], eager, row["median"], calls
+            )
 
 
 def _place(row: dict[str, Any], said: list[str]) -> str:
-    return words.place({axis: row[axis] for axis in fr.AXES if axis in row}, always=[*said, "T", "H"])
+    left = {axis: row[axis] for axis in fr.AXES if axis in row and axis != "T"}
+    return words.place(left, always=[axis for axis in (*said, "H") if axis != "T"])

@@ -28,7 +28,7 @@ _FOLLOWS = {"T_kv": ("T",), "H_kv": ("H",), "D_v": ("D_h",), "d_model": ("H", "D
 
 _SHAPES = {
     "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross",
-    "X": "stroke", "<": "triangle-left", ">": "triangle-right", "h": "arrow", "d": "wedge",
+    "X": "M-1,-.5L-.5,-1L0,-.5L.5,-1L1,-.5L.5,0L1,.5L.5,1L0,.5L-.5,1L-1,.5L-.5,0Z", "<": "triangle-left", ">": "triangle-right", "h": "arrow", "d": "wedge",
 }  # fmt: skip
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -105,7 +105,6 @@ def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, controls: 
         scale=alt.Scale(zero=alt.expr("scale == 'linear'"), nice=False, padding=8),
         axis=_y_axis(measure),
     )
-    look = _looks(rows, palette)
     # A chart's own transforms: x, y and the band in what the axes are drawn in; texts for the tooltip.
     drawn = alt.Chart(alt.NamedData(ROWS)).transform_filter(f"datum['{measure.column}'] > 0")
     for axis in start:
@@ -118,10 +117,11 @@ def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, controls: 
     faded = alt.condition(single, alt.value(1.0), alt.value(0.08))
     layers = [
         drawn.mark_line(strokeWidth=2, interpolate="linear").encode(
-            x, y, opacity=faded, order="x:Q", color=look["color"], strokeDash=_dashes(rows, palette)
+            x, y, opacity=faded, order="x:Q", color=_colours(rows, palette), strokeDash=_dashes(rows, palette)
         ),
-        drawn.mark_point(filled=True, strokeWidth=1.6).encode(
-            x, y, opacity=faded, tooltip=_tooltip(rows), size=alt.condition(near, alt.value(150), alt.value(48)), **look,
+        drawn.mark_point(strokeWidth=1.6).encode(
+            x, y, opacity=faded, tooltip=_tooltip(rows), size=alt.condition(near, alt.value(150), alt.value(52)),
+            **_looks(rows, palette),
         ).add_params(near, single),
     ]  # fmt: skip
     if measure.band:
@@ -129,7 +129,7 @@ def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, controls: 
         layers.insert(
             0,
             drawn.mark_area().encode(
-                x, alt.Y("low:Q", title=None), alt.Y2("high:Q"), color=look["color"], opacity=shade
+                x, alt.Y("low:Q", title=None), alt.Y2("high:Q"), color=_colours(rows, palette), opacity=shade
             ),
         )
     return _finished(alt.layer(*layers).add_params(*params))
@@ -143,7 +143,6 @@ def dots(frame: pd.DataFrame, palette: Palette, measure: Measure) -> Spec | None
     start = _start(rows, None)
     params = [_choice("scale", "scale", ["log", "linear"], "log", True, radio=True),
               *(_at(rows, axis, start[axis], True) for axis in start)]  # fmt: skip
-    look = _looks(rows, palette)
     drawn = alt.Chart(alt.NamedData(ROWS)).transform_filter(f"datum['{measure.column}'] > 0")
     for axis in start:
         drawn = drawn.transform_filter(f"datum['{axis}'] == at_{axis}")
@@ -158,7 +157,9 @@ def dots(frame: pd.DataFrame, palette: Palette, measure: Measure) -> Spec | None
         axis=_y_axis(measure),
     )
     names = alt.Y("shown:N", title=None, sort=_names(rows, palette), axis=alt.Axis(labelLimit=150))
-    points = drawn.mark_point(filled=True, size=90).encode(x, names, tooltip=_tooltip(rows), **_without_legend(look))
+    points = drawn.mark_point(size=90, strokeWidth=1.6).encode(
+        x, names, tooltip=_tooltip(rows), **_without_legend(_looks(rows, palette))
+    )
     return _finished(points.add_params(*params), height=alt.Step(24))
 
 
@@ -192,7 +193,7 @@ def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, An
     )  # fmt: skip
     told = [*_tooltip(rows), alt.Tooltip("speed:N", title="achieved"), alt.Tooltip("reached:N", title="of its roof")]
     layers = [
-        cells.mark_point(filled=True, size=70).encode(
+        cells.mark_point(size=70, strokeWidth=1.6).encode(
             x, y, tooltip=told, opacity=alt.condition(single, alt.value(0.9), alt.value(0.06)), **_looks(rows, palette)
         ).add_params(single)
     ]  # fmt: skip
@@ -243,8 +244,8 @@ def _start(frame: pd.DataFrame, x: str | None) -> dict[str, Any]:
     """Where the other axes stand at first: where most was measured, with most heads."""
     axes = [axis for axis in fr.varying(frame) if axis != x]
     parts = fr.groups(frame, axes)
-    parts.sort(key=lambda part: (part[1][x].nunique() if x else len(part[1]), len(part[1]), part[0].get("H", 0)))
-    return {axis: parts[-1][0][axis] for axis in axes}
+    parts.sort(key=lambda part: (-(part[1][x].nunique() if x else 0), -part[0].get("H", 0)))
+    return {axis: parts[0][0][axis] for axis in axes}
 
 
 def _filter(axis: str) -> str:
@@ -302,8 +303,19 @@ def _y_axis(measure: Measure) -> alt.Axis:
     linear = f"format(datum.value, ',~r') + ' {measure.linear[1]}'"
     return alt.Axis(
         values=alt.expr(f"scale == 'log' ? {measure.ticks} : null"), labelOverlap="greedy", labelSeparation=4,
-        labelExpr=f"scale == 'log' ? {log} : {linear}", tickCount=6,
+        labelExpr=f"scale == 'log' ? {log} : {linear}", tickCount=alt.expr("scale == 'log' ? 16 : 6"),
     )  # fmt: skip
+
+
+def _log() -> alt.Scale:
+    return alt.Scale(type="log", nice=False, padding=14)
+
+
+def _powers(base: int, first: int, last: int) -> alt.Axis:
+    """An axis that is marked at powers."""
+    marks = [float(base) ** power for power in range(first, last)]
+    return alt.Axis(values=marks, labelExpr="format(datum.value, datum.value < 1 ? '~r' : '~s')", tickCount=12,
+                    labelOverlap="greedy", labelSeparation=4)  # fmt: skip
 
 
 def _range() -> str:
@@ -332,14 +344,20 @@ def _looks(frame: pd.DataFrame, palette: Palette) -> dict[str, Any]:
         title=None, orient="bottom", columns=alt.expr("max(2, floor(width / 150))"), labelLimit=130, symbolSize=90,
     )  # fmt: skip
 
-    def by_name(channel: type[Any], values: list[Any]) -> Any:
+    def by_name(channel: type[Any], values: list[str]) -> Any:
         return channel("shown:N", scale=alt.Scale(domain=names, range=values), legend=legend)
 
     return {
-        "color": by_name(alt.Color, [look.colour for look in looks]),
+        "stroke": by_name(alt.Stroke, [look.colour for look in looks]),
+        "fill": by_name(alt.Fill, [look.fill for look in looks]),
         "shape": by_name(alt.Shape, [_SHAPES[look.marker] for look in looks]),
-        "fillOpacity": by_name(alt.FillOpacity, [0 if look.compiled else 1 for look in looks]),
     }
+
+
+def _colours(frame: pd.DataFrame, palette: Palette) -> alt.Color:
+    """The colour of lines and bands, which the points' legend explains."""
+    colours = [palette[name].colour for name in palette.sorted(frame["impl"])]
+    return alt.Color("shown:N", scale=alt.Scale(domain=_names(frame, palette), range=colours), legend=None)
 
 
 def _dashes(frame: pd.DataFrame, palette: Palette) -> alt.StrokeDash:
@@ -366,8 +384,14 @@ def _roof_lines(corners: list[dict[str, Any]], axes: list[str], x: alt.X, y: alt
     foot = base.transform_joinaggregate(start="min(intensity)", groupby=["label"]).transform_filter(
         "datum.intensity == datum.start"
     )
-    slopes = foot.mark_text(align="left", dx=6, dy=-8, color=INK[0]).encode(x, y, text="label:N")
-    return [line, named, slopes]
+    above = foot.transform_filter("indexof(datum.label, 'fastest') == 0")
+    below = foot.transform_filter("indexof(datum.label, 'fastest') != 0")
+    return [
+        line,
+        named,
+        above.mark_text(align="left", dy=-12, color=INK[0]).encode(x, y, text="label:N"),
+        below.mark_text(align="left", dx=12, dy=10, color=INK[0]).encode(x, y, text="label:N"),
+    ]
 
 
 def _finished(chart: Any, height: Any = HEIGHT) -> Spec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -106,11 +106,10 @@ def html(this: Report, pictures: list[Picture]) -> str:
         files=[(picture.name, picture.title) for picture in pictures],
         cases=tables.case_tables(this.frame),
         headings=tables.HEADINGS,
-        growths=scaling.growths(this.frame, this.skipped, this.run.machine),
-        setting=words.place,
+        scalings=_scalings(this),
         power=tables.power,
         length=tables.length,
-        **_parts(this.frame),
+        parts=_parts(this.frame),
         nearest_roof=findings.roof(this.frame),
         between="process_medians" in this.frame and any(map(processes.interval, this.frame["process_medians"])),
         machine_line=_machine_line(this.run.machine),
@@ -216,20 +215,46 @@ def _advice(this: Report) -> dict[str, Any] | None:
     ]}  # fmt: skip
 
 
-def _parts(frame: pd.DataFrame) -> dict[str, Any]:
-    """What a layer is made of, and the lines of its tables: (implementation, where, cells) each."""
-    cores, passes, compilings = anatomy.cores(frame), anatomy.passes(frame), anatomy.compilings(frame)
-    s, share = units.seconds, units.percent
-    lines = {
-        "cores": [(p.impl, p.place, (s(p.one), s(p.other), s(p.other - p.one), share(p.share))) for p in cores],
-        "passes": [(p.impl, p.place, (s(p.one), s(p.other), units.times(1 / p.share))) for p in passes],
-        "compilings": [
-            (c.impl, c.place, (s(c.compile_s), s(c.eager), s(c.compiled),
-                               words.plural(c.pays_after, "call") if c.pays_after else "never"))
-            for c in compilings
+@dataclass(frozen=True)
+class Grid:
+    """A table with a column for every T: `lines` are (implementation, where, cells)."""
+
+    title: str
+    T: list[int]
+    lines: list[tuple[str, str, list[str]]]
+
+
+def _parts(frame: pd.DataFrame) -> list[Grid]:
+    """What a layer is made of, in the tables that this run has numbers for."""
+    s = units.seconds
+    told = {
+        "The core as a share of its layer; the rest are the projections": [
+            (p, f"{units.percent(p.share)}: {s(p.one)} of {s(p.other)}") for p in anatomy.cores(frame)
+        ],
+        "Forward and backward together, over forward": [
+            (p, f"{units.times(1 / p.share)}: {s(p.other)} over {s(p.one)}") for p in anatomy.passes(frame)
+        ],
+        "Calls after which compiling has paid, against the eager form": [
+            (c, f"{f'{c.pays_after:,} calls' if c.pays_after else 'never'}: {s(c.compile_s)}, then {s(c.compiled)} for {s(c.eager)}")
+            for c in anatomy.compilings(frame)
         ],
     }  # fmt: skip
-    return {"cores": cores, "passes": passes, "compilings": compilings, "part_lines": lines}
+    return [_grid(title, cells) for title, cells in told.items() if cells]
+
+
+def _grid(title: str, cells: Sequence[tuple[anatomy.Pair | anatomy.Compiling, str]]) -> Grid:
+    T = sorted({one.T for one, _ in cells})
+    texts = {(one.impl, one.place, one.T): text for one, text in cells}
+    lines = dict.fromkeys((impl, place) for impl, place, _ in texts)
+    return Grid(title, T, [(i, p, [texts.get((i, p, t), units.MISSING) for t in T]) for i, p in lines])
+
+
+def _scalings(this: Report) -> list[tuple[str, list[scaling.Growth]]]:
+    """Exponents, by setting."""
+    settings: dict[str, list[scaling.Growth]] = {}
+    for growth in scaling.growths(this.frame, this.skipped, this.run.machine):
+        settings.setdefault(words.place(growth.setting, always=growth.setting), []).append(growth)
+    return list(settings.items())
 
 
 def _machine_line(machine: dict[str, Any]) -> str:

@@ -28,12 +28,12 @@ def interval(medians: Any) -> tuple[float, float] | None:
 
 
 def said(medians: Any) -> str:
-    """'1.20 to 1.31 ms (5 processes)', or that there was one process."""
+    """'1.20 ms to 1.31 ms, n = 5', or that there was one process."""
     found = interval(medians)
     if found is None:
-        return "one process: none"
+        return "one process"
     low, high = (units.seconds(value) for value in found)
-    return f"{low} to {high} ({len(_known(medians))} processes)"
+    return f"{low} to {high}, n = {len(_known(medians))}"
 
 
 def _known(medians: Any) -> list[float]:

@@ -18,6 +18,9 @@ LEAST_POINTS = 3
 CONFIDENCE = 0.95
 GIB = 2**30
 
+#: An exponent that is known no better, up or down, predicts nothing beyond what was measured.
+UNSURE = 0.25
+
 
 @dataclass(frozen=True)
 class Power:
@@ -30,8 +33,10 @@ class Power:
     T: tuple[float, ...]
 
     def reaches(self, y: float) -> float | None:
-        """The T at which the curve is that high; None if it doesn't climb."""
-        return math.exp(math.log(y / self.factor) / self.exponent) if self.exponent > 0 and y > 0 else None
+        """The T at which the curve is that high; None if it doesn't climb, or by how much is not sure."""
+        if self.exponent <= 0 or self.high - self.exponent > UNSURE or y <= 0:
+            return None
+        return math.exp(math.log(y / self.factor) / self.exponent)
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def test_what_cannot_be_said_is_none(as_run: Any) -> None:
 
 def test_an_interval_between_processes_needs_two() -> None:
     assert processes.interval([1e-3]) is None and processes.interval(None) is None and processes.interval("ab") is None
-    assert processes.said([1e-3]) == "one process: none"
+    assert processes.said([1e-3]) == "one process"
     low, high = processes.interval([1.0, 2.0, 3.0]) or (0, 0)
     assert (low, high) == (0.0, pytest.approx(2 + 4.30265 / 3**0.5, rel=1e-4))
-    assert processes.said([1e-3, 1e-3]) == "1.00 ms to 1.00 ms (2 processes)"
+    assert processes.said([1e-3, 1e-3]) == "1.00 ms to 1.00 ms, n = 2"
