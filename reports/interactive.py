@@ -15,7 +15,7 @@ import pandas as pd
 
 from . import frame as fr
 from . import roofline, words
-from .palette import GRID, INK, MUTED, Palette
+from .palette import COMPILED, GRID, INK, MUTED, Palette
 
 ROWS = "rows"
 HEIGHT = 330
@@ -26,10 +26,16 @@ LENGTHS = ("T", "T_kv", "H", "threads", "B", "D_h", "D_v", "H_kv", "d_model")
 _SAID = {"T": "tokens T", "T_kv": "keys T_kv", "H": "heads H", "B": "batch B", "H_kv": "key-value heads H_kv"}
 _FOLLOWS = {"T_kv": ("T",), "H_kv": ("H",), "D_v": ("D_h",), "d_model": ("H", "D_h")}
 
+_X = "M-1,-.5L-.5,-1L0,-.5L.5,-1L1,-.5L.5,0L1,.5L.5,1L0,.5L-.5,1L-1,.5L-.5,0Z"
 _SHAPES = {
-    "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross",
-    "X": "M-1,-.5L-.5,-1L0,-.5L.5,-1L1,-.5L.5,0L1,.5L.5,1L0,.5L-.5,1L-1,.5L-.5,0Z", "<": "triangle-left", ">": "triangle-right", "h": "arrow", "d": "wedge",
+    "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross", "X": _X,
+    "<": "triangle-left", ">": "triangle-right", "h": "arrow", "d": "wedge",
 }  # fmt: skip
+
+_LEGEND = alt.Legend(
+    title=None, orient="bottom", columns=alt.expr("max(2, floor(width / 150))"), labelLimit=130, symbolSize=90,
+    symbolOpacity=1,
+)  # fmt: skip
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BYTES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
@@ -119,7 +125,7 @@ def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, controls: 
         drawn.mark_line(strokeWidth=2, interpolate="linear").encode(
             x, y, opacity=faded, order="x:Q", color=_colours(rows, palette), strokeDash=_dashes(rows, palette)
         ),
-        drawn.mark_point(strokeWidth=1.6).encode(
+        drawn.mark_point(filled=True, strokeWidth=1.6).encode(
             x, y, opacity=faded, tooltip=_tooltip(rows), size=alt.condition(near, alt.value(150), alt.value(52)),
             **_looks(rows, palette),
         ).add_params(near, single),
@@ -157,7 +163,7 @@ def dots(frame: pd.DataFrame, palette: Palette, measure: Measure) -> Spec | None
         axis=_y_axis(measure),
     )
     names = alt.Y("shown:N", title=None, sort=_names(rows, palette), axis=alt.Axis(labelLimit=150))
-    points = drawn.mark_point(size=90, strokeWidth=1.6).encode(
+    points = drawn.mark_point(filled=True, size=90, strokeWidth=1.6).encode(
         x, names, tooltip=_tooltip(rows), **_without_legend(_looks(rows, palette))
     )
     return _finished(points.add_params(*params), height=alt.Step(24))
@@ -193,7 +199,7 @@ def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, An
     )  # fmt: skip
     told = [*_tooltip(rows), alt.Tooltip("speed:N", title="achieved"), alt.Tooltip("reached:N", title="of its roof")]
     layers = [
-        cells.mark_point(size=70, strokeWidth=1.6).encode(
+        cells.mark_point(filled=True, size=70, strokeWidth=1.6).encode(
             x, y, tooltip=told, opacity=alt.condition(single, alt.value(0.9), alt.value(0.06)), **_looks(rows, palette)
         ).add_params(single)
     ]  # fmt: skip
@@ -338,36 +344,30 @@ def _names(frame: pd.DataFrame, palette: Palette) -> list[str]:
 
 
 def _looks(frame: pd.DataFrame, palette: Palette) -> dict[str, Any]:
-    """How points are told apart: colour and shape by implementation, hollow where compiled; in one legend."""
-    names, looks = _names(frame, palette), [palette[name] for name in palette.sorted(frame["impl"])]
-    legend = alt.Legend(
-        title=None, orient="bottom", columns=alt.expr("max(2, floor(width / 150))"), labelLimit=130, symbolSize=90,
-    )  # fmt: skip
-
-    def by_name(channel: type[Any], values: list[str]) -> Any:
-        return channel("shown:N", scale=alt.Scale(domain=names, range=values), legend=legend)
-
+    """How points are told apart: colour and shape by implementation, in one legend; hollow where compiled."""
+    names, shapes = _names(frame, palette), [_SHAPES[palette[name].marker] for name in palette.sorted(frame["impl"])]
     return {
-        "stroke": by_name(alt.Stroke, [look.colour for look in looks]),
-        "fill": by_name(alt.Fill, [look.fill for look in looks]),
-        "shape": by_name(alt.Shape, [_SHAPES[look.marker] for look in looks]),
+        "color": _colours(frame, palette),
+        "stroke": _colours(frame, palette, alt.Stroke),
+        "shape": alt.Shape("shown:N", scale=alt.Scale(domain=names, range=shapes), legend=_LEGEND),
+        "fillOpacity": alt.condition(f"indexof(datum.impl, '{COMPILED}') > 0", alt.value(0), alt.value(1)),
     }
 
 
-def _colours(frame: pd.DataFrame, palette: Palette) -> alt.Color:
-    """The colour of lines and bands, which the points' legend explains."""
+def _colours(frame: pd.DataFrame, palette: Palette, channel: Any = alt.Color) -> Any:
+    """One colour for an implementation, and for its compiled form."""
     colours = [palette[name].colour for name in palette.sorted(frame["impl"])]
-    return alt.Color("shown:N", scale=alt.Scale(domain=_names(frame, palette), range=colours), legend=None)
+    return channel("shown:N", scale=alt.Scale(domain=_names(frame, palette), range=colours), legend=_LEGEND)
 
 
 def _dashes(frame: pd.DataFrame, palette: Palette) -> alt.StrokeDash:
     """How lines are told apart beside their colour: dashed where compiled."""
     dashes = [[5, 4] if palette[name].compiled else [1, 0] for name in palette.sorted(frame["impl"])]
-    return alt.StrokeDash("shown:N", scale=alt.Scale(domain=_names(frame, palette), range=dashes), legend=None)
+    return alt.StrokeDash("shown:N", scale=alt.Scale(domain=_names(frame, palette), range=dashes), legend=_LEGEND)
 
 
 def _without_legend(look: dict[str, Any]) -> dict[str, Any]:
-    return {channel: encoding.legend(None) for channel, encoding in look.items()}
+    return {channel: one.legend(None) if hasattr(one, "legend") else one for channel, one in look.items()}
 
 
 def _roof_lines(corners: list[dict[str, Any]], axes: list[str], x: alt.X, y: alt.Y) -> list[alt.Chart]:

@@ -224,25 +224,36 @@ class Grid:
     lines: list[tuple[str, str, list[str]]]
 
 
+#: A part of a layer, and what its table says of it: the number, and after ': ' what it is made of.
+_Told = tuple[anatomy.Pair | anatomy.Compiling, str]
+
+
 def _parts(frame: pd.DataFrame) -> list[Grid]:
     """What a layer is made of, in the tables that this run has numbers for."""
     s = units.seconds
+    cores: list[_Told] = [
+        (pair, f"{units.percent(pair.share)}: {s(pair.one)} of {s(pair.other)}") for pair in anatomy.cores(frame)
+    ]
+    passes: list[_Told] = [
+        (pair, f"{units.times(1 / pair.share)}: {s(pair.other)} over {s(pair.one)}") for pair in anatomy.passes(frame)
+    ]
+    compilings: list[_Told] = [
+        (one, f"{_calls(one.pays_after)}: {s(one.compile_s)}, then {s(one.compiled)} for {s(one.eager)}")
+        for one in anatomy.compilings(frame)
+    ]
     told = {
-        "The core as a share of its layer; the rest are the projections": [
-            (p, f"{units.percent(p.share)}: {s(p.one)} of {s(p.other)}") for p in anatomy.cores(frame)
-        ],
-        "Forward and backward together, over forward": [
-            (p, f"{units.times(1 / p.share)}: {s(p.other)} over {s(p.one)}") for p in anatomy.passes(frame)
-        ],
-        "Calls after which compiling has paid, against the eager form": [
-            (c, f"{f'{c.pays_after:,} calls' if c.pays_after else 'never'}: {s(c.compile_s)}, then {s(c.compiled)} for {s(c.eager)}")
-            for c in anatomy.compilings(frame)
-        ],
-    }  # fmt: skip
+        "The core as a share of its layer; the rest are the projections": cores,
+        "Forward and backward together, over forward": passes,
+        "Calls after which compiling has paid, against the eager form": compilings,
+    }
     return [_grid(title, cells) for title, cells in told.items() if cells]
 
 
-def _grid(title: str, cells: Sequence[tuple[anatomy.Pair | anatomy.Compiling, str]]) -> Grid:
+def _calls(count: int | None) -> str:
+    return f"{count:,} calls" if count else "never"
+
+
+def _grid(title: str, cells: Sequence[_Told]) -> Grid:
     T = sorted({one.T for one, _ in cells})
     texts = {(one.impl, one.place, one.T): text for one, text in cells}
     lines = dict.fromkeys((impl, place) for impl, place, _ in texts)
