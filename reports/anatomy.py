@@ -87,5 +87,6 @@ def _compilings(frame: pd.DataFrame) -> Iterator[Compiling]:
 
 
 def _place(row: dict[str, Any], said: list[str]) -> str:
-    left = {axis: row[axis] for axis in fr.AXES if axis in row and axis != "T"}
-    return words.place(left, always=[axis for axis in (*said, "H") if axis != "T"])
+    told = {"T", "T_kv"} if row["T_kv"] == row["T"] else {"T"}
+    left = {axis: row[axis] for axis in fr.AXES if axis in row and axis not in told}
+    return words.place(left, always=[axis for axis in (*said, "H") if axis not in told])

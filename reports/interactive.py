@@ -32,6 +32,9 @@ _SHAPES = {
     "<": "triangle-left", ">": "triangle-right", "h": "arrow", "d": "wedge",
 }  # fmt: skip
 
+#: There is room for words within the chart.
+_ROOMY = "width < 500 ? 0 : 1"
+
 _LEGEND = alt.Legend(
     title=None, orient="bottom", columns=alt.expr("max(2, floor(width / 150))"), labelLimit=130, symbolSize=90,
     symbolOpacity=1,
@@ -177,18 +180,8 @@ def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, An
     axes = [axis for axis in ("device", "dtype", "threads", "mode", "scope") if rows[axis].nunique() > 1]
     params = [_at(rows, axis, fr.records(rows)[0][axis], True) for axis in axes]
     single = alt.selection_point(name="single", fields=["shown"], bind="legend")
-    x = alt.X(
-        "intensity:Q",
-        title="operations per byte",
-        scale=alt.Scale(type="log", nice=False, padding=14),
-        axis=alt.Axis(format="~s", tickCount=6),
-    )
-    y = alt.Y(
-        "rate:Q",
-        title="operations per second",
-        scale=alt.Scale(type="log", nice=False, padding=14),
-        axis=alt.Axis(format="~s", tickCount=6),
-    )
+    x = alt.X("intensity:Q", title="operations per byte", scale=_log(), axis=_powers(2, -12, 24, ",~r"))
+    y = alt.Y("rate:Q", title="operations per second", scale=_log(), axis=_powers(10, 3, 17, "~s"))
     cells = alt.Chart(alt.NamedData(ROWS))
     for axis in axes:
         cells = cells.transform_filter(f"datum['{axis}'] == at_{axis}")
@@ -317,11 +310,10 @@ def _log() -> alt.Scale:
     return alt.Scale(type="log", nice=False, padding=14)
 
 
-def _powers(base: int, first: int, last: int) -> alt.Axis:
+def _powers(base: int, first: int, last: int, digits: str) -> alt.Axis:
     """An axis that is marked at powers."""
     marks = [float(base) ** power for power in range(first, last)]
-    return alt.Axis(values=marks, labelExpr="format(datum.value, datum.value < 1 ? '~r' : '~s')", tickCount=12,
-                    labelOverlap="greedy", labelSeparation=4)  # fmt: skip
+    return alt.Axis(values=marks, format=digits, tickCount=12, labelOverlap="greedy", labelSeparation=4)
 
 
 def _range() -> str:
@@ -389,8 +381,10 @@ def _roof_lines(corners: list[dict[str, Any]], axes: list[str], x: alt.X, y: alt
     return [
         line,
         named,
-        above.mark_text(align="left", dy=-12, color=INK[0]).encode(x, y, text="label:N"),
-        below.mark_text(align="left", dx=12, dy=10, color=INK[0]).encode(x, y, text="label:N"),
+        above.mark_text(align="left", dy=-12, color=INK[0], opacity=alt.expr(_ROOMY)).encode(x, y, text="label:N"),
+        below.mark_text(align="left", dx=12, dy=10, color=INK[0], opacity=alt.expr(_ROOMY)).encode(
+            x, y, text="label:N"
+        ),
     ]
 
 

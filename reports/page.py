@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from . import advice, anatomy, charts, findings, interactive, processes, scaling, tables, units, words
+from . import advice, anatomy, charts, findings, interactive, processes, roofline, scaling, tables, units, words
 from . import frame as fr
 from .canvas import style
 from .palette import Palette, themed
@@ -121,7 +121,7 @@ def html(this: Report, pictures: list[Picture]) -> str:
         cells=len(this.frame),
         machine=dict(_flat(this.run.machine)),
         state=dict(_flat({**this.run.state, "commit": this.run.commit} if this.run.commit else this.run.state)),
-        roofs=this.run.roofs,
+        roofs=roofline.table(this.run.roofs),
         wrong_mark=words.WRONG,
         any_wrong=bool(this.run.wrong),
     )

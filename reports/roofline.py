@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from . import words
+from . import units, words
 
 #: A narrow dtype may be computed in float32 where that is faster, so the higher of both roofs is its own.
 _NARROW = ("bfloat16", "float16")
@@ -34,6 +34,20 @@ def lines(roofs: Sequence[dict[str, Any]], intensities: Sequence[float]) -> list
         return []
     low, high = min(intensities) / 2, max(intensities) * 2
     return [corner for roof in _roofs(roofs) for corner in _corners(*roof, low, high)]
+
+
+def table(roofs: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """For people: device, what was done, threads, how much per second."""
+    told: list[tuple[str, ...]] = []
+    for roof in roofs:
+        device, threads = str(roof.get("device")), str(roof.get("threads"))
+        if _positive(roof.get("flops_per_s")):
+            what = f"a product in {words.value('dtype', roof.get('dtype'))}"
+            told.append((device, what, threads, f"{_si(roof['flops_per_s'])}FLOP"))
+        elif _positive(roof.get("bytes_per_s")):
+            what = f"a copy of {units.memory(roof.get('footprint') or math.nan)}"
+            told.append((device, what, threads, f"{_si(roof['bytes_per_s'])}B"))
+    return told
 
 
 def _roofs(roofs: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str, float, float]]:
