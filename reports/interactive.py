@@ -169,7 +169,7 @@ def dots(frame: pd.DataFrame, palette: Palette, measure: Measure) -> Spec | None
     points = drawn.mark_point(filled=True, size=90, strokeWidth=1.6).encode(
         x, names, tooltip=_tooltip(rows), **_without_legend(_looks(rows, palette))
     )
-    return _finished(points.add_params(*params), height=alt.Step(24))
+    return _finished(points.add_params(*params), height=26 * rows["impl"].nunique() + 12)
 
 
 def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, Any]]) -> Spec | None:
@@ -388,7 +388,7 @@ def _roof_lines(corners: list[dict[str, Any]], axes: list[str], x: alt.X, y: alt
     ]
 
 
-def _finished(chart: Any, height: Any = HEIGHT) -> Spec:
+def _finished(chart: Any, height: int = HEIGHT) -> Spec:
     """As wide as the page, in its colours; a dictionary without outside addresses."""
     styled = chart.properties(width="container", height=height).configure(background="transparent", font=FONT)
     styled = styled.configure_view(stroke=None).configure_axis(

@@ -85,12 +85,8 @@ def html(this: Report, pictures: list[Picture]) -> str:
         loader=PackageLoader("reports", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {
-        "plural": words.plural,
-        "seconds": units.seconds,
-        "memory": units.memory,
-        "percent": units.percent,
-    }
+    environment.filters |= {"plural": words.plural, "seconds": units.seconds, "memory": units.memory}
+    environment.filters |= {"percent": units.percent, "marked": lambda name: words.marked(name, this.run.wrong)}
     drawn = _interactive(this)
     return environment.get_template("page.html.j2").render(
         run=this.run,

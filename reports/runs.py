@@ -16,8 +16,7 @@ PUBLISHED = "published"
 HOW_TO_MAKE_ONE = "make one with: pytest bench/ --benchmark-save=NAME"
 
 _NUMBERED = re.compile(r"(\d{4,})_(.+)", re.DOTALL)
-_KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "skipped": list, "shelf": list, "yardstick": str,
-          "roofs": list, "controls": dict}  # fmt: skip
+_KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "skipped": list, "shelf": list, "yardstick": str}
 _KIND_NAMES = {dict: "dictionary", list: "list", str: "text"}
 _REQUIRED = ("median", "q1", "q3")
 
@@ -127,8 +126,8 @@ def read(path: Path) -> Run:
         machine=data.get("machine_info") or {},
         commit=data.get("commit_info") or {},
         state=data.get("state") or {},
-        roofs=[roof for roof in data.get("roofs") or [] if isinstance(roof, dict)],
-        controls=data.get("controls") or {},
+        roofs=_dictionaries(data.get("roofs")),
+        controls=controls if isinstance(controls := data.get("controls"), dict) else {},
     )
 
 
@@ -163,6 +162,11 @@ def _cell(cell: Any, path: Path) -> dict[str, Any]:
     if not isinstance(cell, dict) or not {"impl", "id", "reason"} <= cell.keys():
         raise RunError(f"{path}: a skipped cell without impl, id and reason: {cell!r:.80}")
     return {"detail": "", **cell}
+
+
+def _dictionaries(value: Any) -> list[dict[str, Any]]:
+    """What a list holds of them; nothing else is known to mean anything."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _number(file: Path) -> int:
