@@ -91,7 +91,7 @@ def along(frame: pd.DataFrame) -> list[str]:
 def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, controls: bool = True) -> Spec | None:
     """One measure against any axis that varies, a line for each implementation; None without two points to join.
 
-    Its parameters: `x_axis`, `scale`, and `at_AXIS` for every other axis that varies. Without `controls` they are there
+    Its parameters: `x_axis`, `scale`, and `at_AXIS` for every axis that varies. Without `controls` they are there
     and nothing to turn them with: another chart's are.
     """
     rows = frame[frame[measure.column] > 0]
@@ -144,14 +144,14 @@ def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, controls: 
     return _finished(alt.layer(*layers).add_params(*params))
 
 
-def dots(frame: pd.DataFrame, palette: Palette, measure: Measure) -> Spec | None:
+def dots(frame: pd.DataFrame, palette: Palette, measure: Measure, controls: bool = True) -> Spec | None:
     """One measure of every implementation where no axis varies that a line could run along; None without a number."""
     rows = frame[frame[measure.column] > 0]
     if rows.empty:
         return None
     start = _start(rows, None)
-    params = [_choice("scale", "scale", ["log", "linear"], "log", True, radio=True),
-              *(_at(rows, axis, start[axis], True) for axis in start)]  # fmt: skip
+    params = [_choice("scale", "scale", ["log", "linear"], "log", controls, radio=True),
+              *(_at(rows, axis, start[axis], controls) for axis in start)]  # fmt: skip
     drawn = alt.Chart(alt.NamedData(ROWS)).transform_filter(f"datum['{measure.column}'] > 0")
     for axis in start:
         drawn = drawn.transform_filter(f"datum['{axis}'] == at_{axis}")
@@ -166,7 +166,7 @@ def dots(frame: pd.DataFrame, palette: Palette, measure: Measure) -> Spec | None
         axis=_y_axis(measure),
     )
     names = alt.Y("shown:N", title=None, sort=_names(rows, palette), axis=alt.Axis(labelLimit=150))
-    points = drawn.mark_point(filled=True, size=90, strokeWidth=1.6).encode(
+    points = drawn.mark_point(filled=True, size=90, strokeWidth=1.6, opacity=1).encode(
         x, names, tooltip=_tooltip(rows), **_without_legend(_looks(rows, palette))
     )
     return _finished(points.add_params(*params), height=26 * rows["impl"].nunique() + 12)
@@ -240,11 +240,13 @@ def _json(value: Any) -> Any:
 
 
 def _start(frame: pd.DataFrame, x: str | None) -> dict[str, Any]:
-    """Where the other axes stand at first: where most was measured, with most heads."""
+    """Where every axis that varies stands at first: where most points lie along `x`, with most heads, at the largest x."""
     axes = [axis for axis in fr.varying(frame) if axis != x]
     parts = fr.groups(frame, axes)
     parts.sort(key=lambda part: (-(part[1][x].nunique() if x else 0), -part[0].get("H", 0)))
-    return {axis: parts[0][0][axis] for axis in axes}
+    values, rows = parts[0]
+    all_values = {**values, x: rows[x].max()} if x else values
+    return {axis: all_values[axis] for axis in fr.AXES if axis in all_values}
 
 
 def _filter(axis: str) -> str:

@@ -189,11 +189,11 @@ def _interactive(this: Report) -> dict[str, interactive.Spec]:
     """The charts that this run has something to show in, by name."""
     frame, palette = this.frame, this.palette
     lines = bool(interactive.along(frame[frame["median"] > 0]))
+    draw = interactive.explorer if lines else interactive.dots
+    latency = draw(frame, palette, interactive.LATENCY)
     made = {
-        "latency": (interactive.explorer if lines else interactive.dots)(frame, palette, interactive.LATENCY),
-        "memory": interactive.explorer(frame, palette, interactive.MEMORY, controls=False)
-        if lines
-        else interactive.dots(frame, palette, interactive.MEMORY),
+        "latency": latency,
+        "memory": draw(frame, palette, interactive.MEMORY, controls=latency is None),
         "roofline": interactive.roofs(frame, palette, this.run.roofs),
         "drift": interactive.drift(tables.seen(this.run.controls)),
     }

@@ -33,13 +33,25 @@ async function draw() {
     await view.runAsync();
   }
   for (const param of specs.latency ? chosen("latency") : []) follow(param.name);
+  Object.keys(specs).forEach(free);
   document.documentElement.dataset.drawn = Object.keys(views).length;
 }
 
 // What is set above the first chart holds in the second.
 function follow(param) {
-  if (!views.memory || !specs.memory.params.some(({ name }) => name === param)) return;
-  views.latency.addSignalListener(param, (_, value) => views.memory.signal(param, value).runAsync());
+  if (!views.memory || !chosen("memory").some(({ name }) => name === param)) return;
+  const pass = (_, value) => views.memory.signal(param, value).runAsync();
+  views.latency.addSignalListener(param, pass);
+  pass(param, views.latency.signal(param));
+}
+
+// The axis that lines run along stands nowhere.
+function free(name) {
+  if (!chosen(name).some((param) => param.name === "x_axis")) return;
+  const mark = (_, axis) => document.querySelectorAll(`#${name}-controls select`)
+    .forEach((box) => { box.disabled = box.name === `at_${axis}`; });
+  views[name].addSignalListener("x_axis", mark);
+  mark("x_axis", views[name].signal("x_axis"));
 }
 
 const cell = (value) => (value === null ? "" : /[",\n\r]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : String(value));

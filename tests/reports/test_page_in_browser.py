@@ -125,6 +125,7 @@ def test_the_axis_and_its_scale_can_be_chosen(browser: Any, quick: Path) -> None
     assert {"64", "256", "1,024"} <= set(browser.execute_script(f"return {ticks}"))
     choose(browser, "x_axis", "heads H")
     wait_for(browser, f"{ticks}.includes('8') && !{ticks}.includes('64')")
+    assert marks(browser, "latency", "symbol") == 2 * 8 + 2  # eight have both H at the largest T, two only H = 1
     choose(browser, "x_axis", "tokens T")
     browser.find_element("css selector", "#latency-controls input[value='linear']").click()
     wait_for(browser, f"{ticks}.includes('0 ms')")
@@ -140,6 +141,19 @@ def test_a_click_in_the_legend_singles_one_out(browser: Any, quick: Path) -> Non
     browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", label)
     label.click()
     wait_for(browser, f"{faint}.length == {marks(browser, 'latency', 'line') - 1}")
+
+
+def test_hovering_tells_the_numbers(browser: Any, quick: Path) -> None:
+    from selenium.webdriver import ActionChains
+
+    opened(browser, quick)
+    point = browser.find_element("css selector", "#latency-chart .mark-symbol.role-mark path")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", point)
+    ActionChains(browser).move_to_element(point).perform()
+    told = wait_for(browser, "document.querySelector('#vg-tooltip-element.visible')?.innerText")
+    assert {"implementation", "median", "q1 to q3", "peak memory"} <= {
+        line.split("\t")[0].strip(": ") for line in told.split("\n")
+    }
 
 
 def test_the_rows_can_be_had_from_the_page_alone(browser: Any, quick: Path) -> None:
