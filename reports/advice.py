@@ -103,6 +103,7 @@ def crossovers(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
     Each is between two neighbouring measured T; the point, `crosses_at`, is interpolated in log-log. `sure` says that
     the two do not tie at either end, `tied_at` where they do.
     """
+    frame = fr.own_keys_unsaid(frame)
     axes = [axis for axis in fr.varying(frame) if axis != "T"]
     for values, part in fr.groups(frame, axes):
         if part["T"].nunique() < 2:
@@ -114,24 +115,26 @@ def crossovers(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 
 def grids(table: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The cells as tables of T and H: for every setting of the other axes its `title`, `T`, `H`, and `cells` by (T, H).
-
-    Where T and H don't name a cell, because an axis that varies goes with neither, settings are apart.
-    """
-    others = [axis for axis in table["axes"] if axis not in ("T", "H")]
+    """The cells as tables of a length and H: for every setting of the other axes its `title`, `along` (T, or T_kv where
+    a cache is decoded from), `lengths`, `H`, and `cells` by (length, H)."""
     parts: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for cell in table["cells"]:
-        parts.setdefault(tuple(cell[axis] for axis in others), []).append(cell)
-    said = [axis for axis in ("device", "dtype", "mask", "mode") if axis not in others]
-    return [
-        {
-            "title": words.place({axis: cells[0][axis] for axis in (*others, *said)}, always=(*others, *said)),
-            "T": sorted({cell["T"] for cell in cells}),
-            "H": sorted({cell["H"] for cell in cells}),
-            "cells": {(cell["T"], cell["H"]): cell for cell in cells},
-        }
-        for cells in parts.values()
-    ]
+        parts.setdefault(tuple(_elsewhere(cell, table["axes"]).items()), []).append(cell)
+    said = [axis for axis in ("device", "dtype", "mask", "mode") if axis not in table["axes"]]
+    made = []
+    for setting, cells in parts.items():
+        along = _along(cells[0])
+        values = {**dict(setting), **{axis: cells[0][axis] for axis in said}}
+        made.append(
+            {
+                "title": words.place(values, always=values),
+                "along": along,
+                "lengths": sorted({cell[along] for cell in cells}),
+                "H": sorted({cell["H"] for cell in cells}),
+                "cells": {(cell[along], cell["H"]): cell for cell in cells},
+            }
+        )
+    return made
 
 
 def sentence(crossing: Mapping[str, Any]) -> str:
@@ -164,6 +167,17 @@ def _crossings(part: pd.DataFrame, one: str, other: str) -> Iterator[dict[str, A
         }
 
 
+def _along(cell: Mapping[str, Any]) -> str:
+    """The axis that is its length: of the cache where one is decoded from."""
+    return "T_kv" if cell["mode"] == "decode" else "T"
+
+
+def _elsewhere(cell: Mapping[str, Any], axes: Sequence[str]) -> dict[str, Any]:
+    """Where a cell stands on the axes that vary, but for H, its length, and keys that are its own tokens."""
+    unsaid = {"H", _along(cell)} | ({"T_kv"} if cell["T_kv"] == cell["T"] else set())
+    return {axis: cell[axis] for axis in axes if axis not in unsaid}
+
+
 def _narrowed(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """The rows that answer, and where they stand for something that was not measured. Words first: they have no
     neighbours."""
@@ -187,6 +201,7 @@ def _neighbours(wanted: float, known: Sequence[Any]) -> list[Any]:
 
 def _without(frame: pd.DataFrame, rows: pd.DataFrame, axis: str) -> pd.DataFrame:
     """All of the frame that agrees with the rows on every axis that varies, but for one and what follows from it."""
+    frame, rows = fr.own_keys_unsaid(frame), fr.own_keys_unsaid(rows)
     axes = [a for a in fr.varying(frame) if a != axis]
     if not axes:
         return frame

@@ -34,7 +34,7 @@ class Stretch:
 def findings(frame: pd.DataFrame, yardstick: str | None, skipped: pd.DataFrame) -> list[str]:
     """Three to about eight sentences, the most useful one first; at least one, also for a run without numbers."""
     wrongs = wrong(skipped)
-    usable = frame.dropna(subset=["median"])
+    usable = fr.own_keys_unsaid(frame.dropna(subset=["median"]))
     if usable.empty:
         counts = skipped["reason"].value_counts()
         reasons = ", ".join(f"{count} {str(reason).replace('_', ' ')}" for reason, count in counts.items())

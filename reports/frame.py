@@ -83,6 +83,14 @@ def groups(frame: pd.DataFrame, axes: list[str]) -> list[tuple[dict[str, Any], p
     return sorted(parts, key=lambda part: [_order(part[0][axis], first_seen[axis]) for axis in axes])
 
 
+def own_keys_unsaid(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with T_kv missing where it is T: a sequence that attends to itself has no length of keys of its own.
+
+    Without it, self-attention beside decoding or cross-attention would be one setting for every T.
+    """
+    return frame.assign(T_kv=frame["T_kv"].where(frame["T_kv"] != frame["T"]))
+
+
 def settings(frame: pd.DataFrame) -> dict[str, Any]:
     """The axes with one value in the whole frame, and that value."""
     return {axis: frame[axis].iloc[0] for axis in AXES if axis in frame and frame[axis].nunique(dropna=False) == 1}

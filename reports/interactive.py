@@ -119,28 +119,26 @@ def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, controls: 
     for axis in start:
         drawn = drawn.transform_filter(_filter(axis))
     drawn = drawn.transform_calculate(
-        x="scale == 'log' ? log(datum[x_axis]) / LN2 : datum[x_axis]", y=measure.scaled(measure.column),
-        time=LATENCY.text("datum['median']", ",.4r"), quartiles=_range(), memory=_or_none("peak_bytes", MEMORY, ",.4r"),
+        x="scale == 'log' ? log(datum[x_axis]) / LN2 : datum[x_axis]", y=measure.scaled(measure.column), **_texts(),
         **{side: measure.scaled(column) for side, column in zip(("low", "high"), measure.band or (), strict=False)},
     )  # fmt: skip
     faded = alt.condition(single, alt.value(1.0), alt.value(0.08))
-    layers = [
-        drawn.mark_line(strokeWidth=2, interpolate="linear").encode(
-            x, y, opacity=faded, order="x:Q", color=_colours(rows, palette), strokeDash=_dashes(rows, palette)
-        ),
-        drawn.mark_point(filled=True, strokeWidth=1.6).encode(
-            x, y, opacity=faded, tooltip=_tooltip(rows), size=alt.condition(near, alt.value(150), alt.value(52)),
-            **_looks(rows, palette),
-        ).add_params(near, single),
-    ]  # fmt: skip
+    lines = drawn.mark_line(strokeWidth=2).encode(
+        x, y, opacity=faded, order="x:Q", color=_colours(rows, palette), strokeDash=_dashes(rows, palette)
+    )
+    points = drawn.mark_point(filled=True, strokeWidth=1.6).encode(
+        x, y, opacity=faded, tooltip=_tooltip(rows), size=alt.condition(near, alt.value(150), alt.value(52)),
+        **_looks(rows, palette),
+    )  # fmt: skip
+    room = drawn.transform_calculate(**_near(measure)).mark_rule(opacity=0).encode(
+        alt.X("left:Q", title=None), alt.X2("right:Q"), alt.Y("below:Q", title=None), alt.Y2("above:Q")
+    )  # fmt: skip
+    layers = [room, lines, points.add_params(near, single)]
     if measure.band:
         shade = alt.condition(single, alt.value(0.16), alt.value(0.02))
-        layers.insert(
-            0,
-            drawn.mark_area().encode(
-                x, alt.Y("low:Q", title=None), alt.Y2("high:Q"), color=_colours(rows, palette), opacity=shade
-            ),
-        )
+        colour = _colours(rows, palette)
+        low, high = alt.Y("low:Q", title=None), alt.Y2("high:Q")
+        layers.insert(0, drawn.mark_area().encode(x, low, high, color=colour, opacity=shade))
     return _finished(alt.layer(*layers).add_params(*params))
 
 
@@ -155,21 +153,19 @@ def dots(frame: pd.DataFrame, palette: Palette, measure: Measure, controls: bool
     drawn = alt.Chart(alt.NamedData(ROWS)).transform_filter(f"datum['{measure.column}'] > 0")
     for axis in start:
         drawn = drawn.transform_filter(f"datum['{axis}'] == at_{axis}")
-    drawn = drawn.transform_calculate(
-        y=measure.scaled(measure.column), time=LATENCY.text("datum['median']", ",.4r"), quartiles=_range(),
-        memory=_or_none("peak_bytes", MEMORY, ",.4r"),
-    )  # fmt: skip
-    x = alt.X(
-        "y:Q",
-        title=None,
-        scale=alt.Scale(zero=alt.expr("scale == 'linear'"), nice=False, padding=20),
-        axis=_y_axis(measure),
-    )
+    drawn = drawn.transform_calculate(y=measure.scaled(measure.column), **_texts())
+    zero = alt.Scale(zero=alt.expr("scale == 'linear'"), nice=False, padding=20)
+    x = alt.X("y:Q", title=None, scale=zero, axis=_y_axis(measure))
     names = alt.Y("shown:N", title=None, sort=_names(rows, palette), axis=alt.Axis(labelLimit=150))
     points = drawn.mark_point(filled=True, size=90, strokeWidth=1.6, opacity=1).encode(
         x, names, tooltip=_tooltip(rows), **_without_legend(_looks(rows, palette))
     )
-    return _finished(points.add_params(*params), height=26 * rows["impl"].nunique() + 12)
+    sides = {side: text for side, text in _near(measure).items() if side in ("below", "above")}
+    room = drawn.transform_calculate(**sides).mark_rule(opacity=0).encode(
+        alt.X("below:Q", title=None), alt.X2("above:Q"), names
+    )  # fmt: skip
+    height = 26 * rows["impl"].nunique() + 12
+    return _finished(alt.layer(room, points).add_params(*params), height)
 
 
 def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, Any]]) -> Spec | None:
@@ -187,8 +183,8 @@ def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, An
         cells = cells.transform_filter(f"datum['{axis}'] == at_{axis}")
     cells = cells.transform_filter("datum.flops > 0 && datum.bytes > 0 && datum.median > 0").transform_calculate(
         intensity="datum.flops / datum.bytes", rate="datum.flops / datum.median",
-        time=LATENCY.text("datum['median']", ",.4r"), quartiles=_range(), memory=_or_none("peak_bytes", MEMORY, ",.4r"),
         reached="isValid(datum.roof) ? format(datum.roof, '.1%') : '–'", speed="format(datum.rate, '.4s') + 'FLOP/s'",
+        **_texts(),
     )  # fmt: skip
     told = [*_tooltip(rows), alt.Tooltip("speed:N", title="achieved"), alt.Tooltip("reached:N", title="of its roof")]
     layers = [
@@ -241,18 +237,31 @@ def _json(value: Any) -> Any:
 
 def _start(frame: pd.DataFrame, x: str | None) -> dict[str, Any]:
     """Where every axis that varies stands at first: where most points lie along `x`, with most heads, at the largest x."""
-    axes = [axis for axis in fr.varying(frame) if axis != x]
-    parts = fr.groups(frame, axes)
-    parts.sort(key=lambda part: (-(part[1][x].nunique() if x else 0), -part[0].get("H", 0)))
-    values, rows = parts[0]
-    all_values = {**values, x: rows[x].max()} if x else values
-    return {axis: all_values[axis] for axis in fr.AXES if axis in all_values}
+    axes = fr.varying(frame)
+    unsaid = fr.own_keys_unsaid(frame)
+    parts = [part for _, part in fr.groups(unsaid, [axis for axis in fr.varying(unsaid) if axis != x])]
+    parts.sort(key=lambda part: (-(part[x].nunique() if x else 0), -part["H"].max()))
+    first = frame.loc[parts[0].sort_values(x or "T").index[-1]]
+    return {axis: first[axis] for axis in fr.AXES if axis in axes}
+
+
+def _near(measure: Measure) -> dict[str, str]:
+    """A little beside every point: no axis is so short that its marks fall together."""
+    y = 0.05 if measure.base == 10 else 0.17
+    return {
+        "left": "scale == 'log' ? datum.x - 0.06 : datum.x * 0.99",
+        "right": "scale == 'log' ? datum.x + 0.06 : datum.x * 1.01",
+        "below": f"scale == 'log' ? datum.y - {y} : datum.y * 0.97",
+        "above": f"scale == 'log' ? datum.y + {y} : datum.y * 1.03",
+    }
 
 
 def _filter(axis: str) -> str:
     """Rows where an axis stands as chosen; unless the chart runs along it, or along what it follows from."""
     free = [f"x_axis == '{axis}'"]
     sources = _FOLLOWS.get(axis, ())
+    if axis == "T":  # a cache is decoded from by one token, whatever its length
+        free.append("(x_axis == 'T_kv' && (datum.T == datum.T_kv || datum.mode == 'decode'))")
     free += [f"(x_axis == '{source}' && datum['{axis}'] == {_product(sources)})" for source in sources]
     return " || ".join([*free, f"datum['{axis}'] == at_{axis}"])
 
@@ -318,8 +327,13 @@ def _powers(base: int, first: int, last: int, digits: str) -> alt.Axis:
     return alt.Axis(values=marks, format=digits, tickCount=12, labelOverlap="greedy", labelSeparation=4)
 
 
-def _range() -> str:
-    return f"{LATENCY.text('datum.q1', ',.4r')} + ' to ' + {LATENCY.text('datum.q3', ',.4r')}"
+def _texts() -> dict[str, str]:
+    """What the tooltips say, with four digits."""
+    return {
+        "time": LATENCY.text("datum.median", ",.4r"),
+        "quartiles": f"{LATENCY.text('datum.q1', ',.4r')} + ' to ' + {LATENCY.text('datum.q3', ',.4r')}",
+        "memory": _or_none("peak_bytes", MEMORY, ",.4r"),
+    }
 
 
 def _or_none(column: str, measure: Measure, digits: str) -> str:

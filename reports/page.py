@@ -290,7 +290,7 @@ def _vega() -> Markup:
 
 def _finding(name: str, this: Report) -> str:
     """What a chart shows, for its caption and for those who can't see it."""
-    usable = this.frame.dropna(subset=["median"])
+    usable = fr.own_keys_unsaid(this.frame.dropna(subset=["median"]))
     sentences: dict[str, Callable[[], str]] = {
         "latency": lambda: findings.growth(usable, "T") or findings.places(usable)[0],
         "memory": lambda: findings.lean(usable) or "Peak memory of each implementation.",

@@ -58,7 +58,7 @@ def growths(frame: pd.DataFrame, skipped: pd.DataFrame, machine: dict[str, Any])
 
     `machine` is the run's machine_info: its `memory_gib`, memory of the host, bounds what runs on the CPU.
     """
-    usable = frame.dropna(subset=["T"])
+    usable = fr.own_keys_unsaid(frame.dropna(subset=["T"]))
     axes = [axis for axis in fr.varying(usable) if axis != "T"]
     return [
         _growth(str(impl), values, rows, skipped, machine)

@@ -179,6 +179,20 @@ def test_dark_is_drawn_dark(browser: Any, quick: Path) -> None:
     assert light.isdisjoint(browser.execute_script(f"return {colours}"))
 
 
+def test_settings_without_a_cell_say_so(browser: Any, tmp_path: Path) -> None:
+    cells = [(64, "none"), (256, "none"), (64, "causal"), (256, "causal"), (64, "padding")]
+    rows = [
+        synthetic.row("fused", synthetic.case(T=T, mask=mask, H=1 if mask == "padding" else 8), [1e-3])
+        for T, mask in cells
+    ]
+    run = runs.read(synthetic.save(synthetic.document(rows), tmp_path, "0001_x"))
+    opened(browser, page.write(run, tmp_path / "out"))
+    said = "getComputedStyle(document.getElementById('latency-chart'), '::after').content"
+    assert browser.execute_script(f"return {said}") == "none"
+    choose(browser, "at_mask", "padding")
+    wait_for(browser, f"{said}.includes('Nothing was measured')")
+
+
 def test_hostile_names_are_letters_and_nothing_else(browser: Any, tmp_path: Path) -> None:
     rows = [synthetic.row(name, synthetic.case(T=T), [1e-3 * T]) for name in EVIL for T in (64, 256)]
     path = page.write(

@@ -89,6 +89,19 @@ def test_a_crossover_out_of_a_tie_is_not_sure(as_run: Any) -> None:
     assert "not sure: they tie at 64" in advice.sentence(crossing)
 
 
+def test_decoding_beside_forward_keeps_lengths_together(as_run: Any) -> None:
+    data = two({64: (1e-3, 2e-3), 256: (4e-3, 2e-3)})
+    for keys in (64, 256):
+        row = synthetic.row("a", synthetic.case(T=1, T_kv=keys, mode="decode", mask="none"), [1e-5])
+        row["extra_info"]["id"] = f"decode-{keys}"
+        data["benchmarks"].append(row)
+    table = advice.advise(frame.tidy(as_run(data)))
+    assert [crossing["crosses_at"] for crossing in table["crossovers"]] == [pytest.approx(128)]
+    forward, decode = advice.grids(table)
+    assert (forward["along"], forward["lengths"], forward["H"]) == ("T", [64, 256], [8])
+    assert (decode["along"], decode["lengths"]) == ("T_kv", [64, 256])
+
+
 def test_no_crossover_where_one_is_always_ahead(as_run: Any) -> None:
     assert advice.advise(frame.tidy(as_run(two({64: (1, 2), 256: (3, 4)}))))["crossovers"] == []
 
