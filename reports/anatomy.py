@@ -16,7 +16,7 @@ from .palette import COMPILED, base
 
 @dataclass(frozen=True)
 class Pair:
-    """One implementation measured in two ways, all else being equal. Seconds; `place` is all but T."""
+    """One implementation measured in two ways, all else being equal. Seconds; `place` is what varies but for T."""
 
     impl: str
     place: str
@@ -33,7 +33,7 @@ class Pair:
 @dataclass(frozen=True)
 class Compiling:
     """One compiled cell. Seconds; `pays_after` calls the time spent compiling is won back, None if never; `place` is
-    all but T."""
+    what varies but for T."""
 
     impl: str
     place: str
@@ -88,5 +88,5 @@ def _compilings(frame: pd.DataFrame) -> Iterator[Compiling]:
 
 def _place(row: dict[str, Any], said: list[str]) -> str:
     told = {"T", "T_kv"} if row["T_kv"] == row["T"] else {"T"}
-    left = {axis: row[axis] for axis in fr.AXES if axis in row and axis not in told}
-    return words.place(left, always=[axis for axis in (*said, "H") if axis not in told])
+    left = [axis for axis in said if axis not in told]
+    return words.place({axis: row[axis] for axis in left}, always=left)

@@ -211,10 +211,11 @@ def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
     ]
     if not values:
         return None
+    legend = alt.Legend(orient="bottom", symbolStrokeColor=INK[0], symbolType="stroke", symbolSize=400)
     base = alt.Chart(alt.InlineData(values)).encode(
         alt.X("at:Q", title="seconds since the first look"),
         alt.Y("share:Q", title="of its median", scale=alt.Scale(zero=False, padding=10), axis=alt.Axis(format="%")),
-        alt.StrokeDash("control:N", title=None, legend=alt.Legend(orient="bottom", symbolStrokeColor=INK[0])),
+        alt.StrokeDash("control:N", title=None, legend=legend),
         detail="control:N", tooltip=["control:N", alt.Tooltip("at:Q", format=".1f"), alt.Tooltip("share:Q", format=".2%")],
     )  # fmt: skip
     return _finished(base.mark_line(color=INK[0], point=alt.OverlayMarkDef(color=INK[0], size=36)), height=180)

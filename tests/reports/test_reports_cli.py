@@ -239,7 +239,12 @@ def test_from_the_shell_without_traceback_and_without_torch(
     """The whole thing once, as a user starts it, where torch, impls and bench can't be imported."""
     synthetic.save(small, results, "0001_x")
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nfor name in ('torch', 'impls', 'bench'):\n    sys.modules[name] = None\n"
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('torch', 'impls', 'bench'):\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
     )
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{CHECKOUT}"}
     command = [sys.executable, "-W", "error", "-m", "reports", "--results", str(results)]

@@ -67,7 +67,7 @@ class Outline(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
-        tag, attributes = self.tags[-1]
+        tag, attributes = self.tags[-1] if self.tags else ("", {})
         if self.cdata_elem is None:
             self.words += data
         elif tag == "script":
