@@ -42,6 +42,10 @@ class Compiling:
     eager: float
     compiled: float
     pays_after: int | None
+    cache: str
+    """Whether it was compiled from scratch: `cold`, `warm`, or empty where the run doesn't say."""
+    tied: bool
+    """Whether the spreads of both overlap: then there is nothing to win that is sure."""
 
 
 def cores(frame: pd.DataFrame) -> list[Pair]:
@@ -73,16 +77,23 @@ def _pairs(frame: pd.DataFrame, axis: str, one: str, other: str) -> list[Pair]:
 
 
 def _compilings(frame: pd.DataFrame) -> Iterator[Compiling]:
-    medians = {(row["impl"], row["id"]): row["median"] for row in fr.records(frame)}
+    known = {(row["impl"], row["id"]): row for row in fr.records(frame.dropna(subset=["median"]))}
     said = fr.varying(frame)
     spent = pd.to_numeric(frame["compile_s"], errors="coerce")
     for row in fr.records(frame.assign(compile_s=spent).dropna(subset=["compile_s", "median"])):
-        eager = medians.get((base(row["impl"]), row["id"]))
-        if row["impl"].endswith(COMPILED) and eager is not None and eager == eager:
-            won = eager - row["median"]
-            calls = math.ceil(row["compile_s"] / won) if won > 0 else None
+        eager = known.get((base(row["impl"]), row["id"]))
+        if row["impl"].endswith(COMPILED) and eager:
+            won = eager["median"] - row["median"]
             yield Compiling(
-                row["impl"], _place(row, said), int(row["T"]), row["compile_s"], eager, row["median"], calls
+                impl=row["impl"],
+                place=_place(row, said),
+                T=int(row["T"]),
+                compile_s=row["compile_s"],
+                eager=eager["median"],
+                compiled=row["median"],
+                pays_after=math.ceil(row["compile_s"] / won) if won > 0 else None,
+                cache=cache if isinstance(cache := row.get("compile_cache"), str) else "",
+                tied=bool(row["q1"] <= eager["q3"] and eager["q1"] <= row["q3"]),
             )
 
 

@@ -234,7 +234,10 @@ def _parts(frame: pd.DataFrame) -> list[Grid]:
         (pair, f"{units.times(1 / pair.share)}: {s(pair.other)} over {s(pair.one)}") for pair in anatomy.passes(frame)
     ]
     compilings: list[_Told] = [
-        (one, f"{_calls(one.pays_after)}: {s(one.compile_s)}, then {s(one.compiled)} for {s(one.eager)}")
+        (
+            one,
+            f"{_calls(one)}: {' '.join(filter(None, (s(one.compile_s), one.cache)))}, then {s(one.compiled)} for {s(one.eager)}",
+        )
         for one in anatomy.compilings(frame)
     ]
     told = {
@@ -245,8 +248,10 @@ def _parts(frame: pd.DataFrame) -> list[Grid]:
     return [_grid(title, cells) for title, cells in told.items() if cells]
 
 
-def _calls(count: int | None) -> str:
-    return f"{count:,} calls" if count else "never"
+def _calls(one: anatomy.Compiling) -> str:
+    if one.tied:
+        return "within the spread"
+    return f"{one.pays_after:,} calls" if one.pays_after else "never"
 
 
 def _grid(title: str, cells: Sequence[_Told]) -> Grid:

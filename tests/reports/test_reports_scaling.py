@@ -1,4 +1,4 @@
-"""Exponents, against curves whose exponent is known; intervals between processes."""
+"""Exponents, against curves whose exponent is known; intervals between processes; when compiling pays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import synthetic_runs as synthetic
 
-from reports import frame, processes, scaling
+from reports import anatomy, frame, processes, scaling
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 
@@ -84,3 +84,17 @@ def test_an_interval_between_processes_needs_two() -> None:
     low, high = processes.interval([1.0, 2.0, 3.0]) or (0, 0)
     assert (low, high) == (0.0, pytest.approx(2 + 4.30265 / 3**0.5, rel=1e-4))
     assert processes.said([1e-3, 1e-3]) == "1.00 ms to 1.00 ms, n = 2"
+
+
+@pytest.mark.parametrize(
+    ("eager", "compiled", "pays_after", "tied"),
+    [(2e-3, 1e-3, 3000, False), (1e-3, 2e-3, None, False), (1.001e-3, 1e-3, 3_000_000, True)],
+)
+def test_when_compiling_pays(eager: float, compiled: float, pays_after: int | None, tied: bool, as_run: Any) -> None:
+    rows = [
+        synthetic.row(name, synthetic.case(), [0.99 * median, median, 1.01 * median], compile_s=seconds)
+        for name, median, seconds in (("a", eager, None), ("a+compile", compiled, 3.0))
+    ]
+    [one] = anatomy.compilings(frame.tidy(as_run(synthetic.document(rows))))
+    assert (one.tied, one.impl) == (tied, "a+compile")
+    assert one.pays_after == (pays_after if pays_after is None else pytest.approx(pays_after, rel=1e-3))
