@@ -236,7 +236,7 @@ def _parts(frame: pd.DataFrame) -> list[Grid]:
     compilings: list[_Told] = [
         (
             one,
-            f"{_calls(one)}: {' '.join(filter(None, (s(one.compile_s), one.cache)))}, then {s(one.compiled)} for {s(one.eager)}",
+            f"{_calls(one)}: {f'{s(one.compile_s)} {one.cache}'.strip()}, then {s(one.compiled)} for {s(one.eager)}",
         )
         for one in anatomy.compilings(frame)
     ]
