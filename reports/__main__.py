@@ -9,11 +9,12 @@ from importlib import import_module
 from pathlib import Path
 
 from . import command, runs
+from .command import Parser, complain, newest, warn
 from .runs import Run, RunError
 
-USAGE_ERROR = 2
-
-COMMANDS: dict[str, str] = {"compare": "compare", "baseline": "baseline", "history": "history"}
+COMMANDS: dict[str, str] = {
+    "compare": "compare", "baseline": "baseline", "history": "history", "advise": "advice", "figure": "figure",
+}  # fmt: skip
 """What else there is than writing pages: commands, each with the module of this room whose `main(arguments)` answers to it."""
 
 _EPILOG = """\
@@ -23,7 +24,9 @@ or a glob in quotes ('*_x': all that match). Without RUN: the newest.
 Each run gets a folder of its own, OUT/<run>/, with index.html (everything, opens from disk), rows.csv, skipped.csv,
 summary.md and the figures as PNG and SVG.
 
-Runs over time (each has its own --help):
+Other commands (each has its own --help):
+  python -m reports advise --T 2048 ...   which implementation to use
+  python -m reports figure NAME -o FILE   one figure for a paper or a README
   python -m reports compare [BASE] HEAD   did it get slower?
   python -m reports baseline set RUN      what later runs are compared with
   python -m reports history               when did it get slower?
@@ -31,7 +34,7 @@ Runs over time (each has its own --help):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 written; 2 a mistake of the user's, told in one line on stderr."""
+    """Exit code: 0 written; 3 a mistake of the user's, told in one line on stderr."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in COMMANDS:
         code: int = import_module(f".{COMMANDS[given[0]]}", __package__).main(given[1:])
@@ -43,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for run, name in zip(chosen, _folder_names(chosen), strict=True):
             print(_written(run, (options.out or runs.default_out(run.path)) / name))
     except RunError as error:
-        return command.complain(str(error), USAGE_ERROR)
+        return complain(str(error))
     return 0
 
 
@@ -54,7 +57,7 @@ def _chosen(names: Sequence[str], results: Path) -> Iterator[Run]:
         RunError: nothing to read, or the only one can't be read.
     """
     if not names:
-        yield _newest(results)
+        yield newest(results)
         return
     paths = list(dict.fromkeys(path for name in names for path in runs.find(name, results)))
     problems = []
@@ -68,28 +71,9 @@ def _chosen(names: Sequence[str], results: Path) -> Iterator[Run]:
     if not readable and len(problems) == 1:
         raise problems[0]
     for problem in problems:
-        command.warn(f"left out: {problem}")
+        warn(f"left out: {problem}")
     if not readable:
         raise RunError(f"none of the {len(problems)} runs can be read")
-
-
-def _newest(results: Path) -> Run:
-    """The newest run that can be read; a newer one that can't is named in a warning."""
-    if not results.is_dir() or not (files := runs.newest_first(results)):
-        raise RunError(f"no run in {results} yet; {runs.HOW_TO_MAKE_ONE}")
-    problems = []
-    for file in files:
-        try:
-            run = runs.read(file)
-        except RunError as error:
-            problems.append(error)
-            continue
-        for problem in problems:
-            command.warn(f"left out: {problem}")
-        return run
-    if len(problems) == 1:
-        raise problems[0]
-    raise RunError(f"none of the {len(problems)} runs in {results} can be read; the newest: {problems[0]}")
 
 
 def _written(run: Run, folder: Path) -> Path:
@@ -115,14 +99,8 @@ def _folder_names(chosen: Sequence[Run]) -> list[str]:
     ]
 
 
-class _Parser(command.Parser):
-    """Writing pages has no verdict to keep 2 for."""
-
-    mistake = USAGE_ERROR
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m reports",
         description="Charts, tables and a page from saved runs.",
         epilog=_EPILOG,

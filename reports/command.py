@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from . import runs
-from .runs import RunError
+from .runs import Run, RunError
 
 FINE = 0
 REGRESSED = 1
@@ -20,10 +20,8 @@ USAGE_ERROR = 3
 class Parser(argparse.ArgumentParser):
     """argparse that tells a mistake in one line, and ends with 3: its own 2 means that nothing could be judged."""
 
-    mistake = USAGE_ERROR
-
     def error(self, message: str) -> NoReturn:
-        sys.exit(complain(f"{message} (--help shows the options)", self.mistake))
+        sys.exit(complain(f"{message} (--help shows the options)"))
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
@@ -33,10 +31,48 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """The options that name one run."""
+    parser.add_argument("--run", metavar="RUN", help="which run to read (default: the newest)")
+    add_results(parser)
+
+
 def results(options: argparse.Namespace) -> Path:
     """The results folder asked for."""
     given: Path | None = options.results
     return given or runs.default_results()
+
+
+def chosen(options: argparse.Namespace) -> Run:
+    """The run that `add_run`'s options name.
+
+    Raises:
+        RunError: there is none, or it can't be read.
+    """
+    return newest(results(options)) if options.run is None else runs.one(options.run, results(options))
+
+
+def newest(folder: Path) -> Run:
+    """The newest run that can be read; a newer one that can't is named in a warning.
+
+    Raises:
+        RunError: there is none, or none that can be read.
+    """
+    if not folder.is_dir() or not (files := runs.newest_first(folder)):
+        raise RunError(f"no run in {folder} yet; {runs.HOW_TO_MAKE_ONE}")
+    problems = []
+    for file in files:
+        try:
+            run = runs.read(file)
+        except RunError as error:
+            problems.append(error)
+            continue
+        for problem in problems:
+            warn(f"left out: {problem}")
+        return run
+    if len(problems) == 1:
+        raise problems[0]
+    raise RunError(f"none of the {len(problems)} runs in {folder} can be read; the newest: {problems[0]}")
 
 
 def answered(answer: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
@@ -54,5 +90,6 @@ def warn(message: str) -> None:
 
 
 def complain(message: str, code: int = USAGE_ERROR) -> int:
+    """Says it in one line on stderr; returns the exit code."""
     print(f"reports: error: {' '.join(message.split())}", file=sys.stderr)
     return code

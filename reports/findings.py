@@ -34,7 +34,7 @@ class Stretch:
 def findings(frame: pd.DataFrame, yardstick: str | None, skipped: pd.DataFrame) -> list[str]:
     """Three to about eight sentences, the most useful one first; at least one, also for a run without numbers."""
     wrongs = wrong(skipped)
-    usable = frame.dropna(subset=["median"])
+    usable = fr.own_keys_unsaid(frame.dropna(subset=["median"]))
     if usable.empty:
         counts = skipped["reason"].value_counts()
         reasons = ", ".join(f"{count} {str(reason).replace('_', ' ')}" for reason, count in counts.items())
@@ -133,6 +133,18 @@ def restless(frame: pd.DataFrame) -> str:
         f"Restless machine: in {wide} of {words.plural(len(frame), 'cell')} the spread exceeds {WIDE_SPREAD:.0%} of "
         "the median. Measure again with nothing else running before you trust the ranking."
     )
+
+
+def roof(frame: pd.DataFrame) -> str:
+    """Who comes nearest to what this machine was measured to do, and where."""
+    reached = pd.to_numeric(frame["roof"], errors="coerce") if "roof" in frame else pd.Series(dtype=float)
+    known = frame.assign(roof=reached).dropna(subset=["roof"])
+    if known.empty:
+        return ""
+    best = fr.records(known.sort_values("roof"))[-1]
+    where = words.place({axis: best[axis] for axis in fr.AXES}, always=fr.varying(frame))
+    name = _shown(frame, best["impl"])
+    return f"{name} comes nearest to this machine's roof: {units.percent(best['roof'])} of it, at {where}."
 
 
 def compiled(frame: pd.DataFrame) -> str:

@@ -52,7 +52,7 @@ def tidy(run: Run) -> pd.DataFrame:
     frame["speedup"] = _over_yardstick(frame, run.yardstick)
     frame["spread"] = (frame["q3"] - frame["q1"]) / frame["median"]
     frame["wrong"] = frame["impl"].isin(run.wrong)
-    frame["tied"] = frame["q1"] <= frame["id"].map(_slowest_q3_of_the_best(frame))
+    frame["tied"] = tied(frame)
     return frame
 
 
@@ -83,6 +83,14 @@ def groups(frame: pd.DataFrame, axes: list[str]) -> list[tuple[dict[str, Any], p
     return sorted(parts, key=lambda part: [_order(part[0][axis], first_seen[axis]) for axis in axes])
 
 
+def own_keys_unsaid(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with T_kv missing where it is T: a sequence that attends to itself has no length of keys of its own.
+
+    Without it, self-attention beside decoding or cross-attention would be one setting for every T.
+    """
+    return frame.assign(T_kv=frame["T_kv"].where(frame["T_kv"] != frame["T"]))
+
+
 def settings(frame: pd.DataFrame) -> dict[str, Any]:
     """The axes with one value in the whole frame, and that value."""
     return {axis: frame[axis].iloc[0] for axis in AXES if axis in frame and frame[axis].nunique(dropna=False) == 1}
@@ -97,6 +105,11 @@ def leanest(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows whose peak memory is within a hundredth of the smallest."""
     known = frame.dropna(subset=["peak_bytes"])
     return known.loc[known["peak_bytes"] <= float(known["peak_bytes"].min()) * LEAN_WITHIN]
+
+
+def tied(frame: pd.DataFrame) -> pd.Series[bool]:
+    """For every row, whether its interquartile range reaches down to that of the fastest of its case in this frame."""
+    return frame["q1"] <= frame["id"].map(_slowest_q3_of_the_best(frame))
 
 
 def fastest(frame: pd.DataFrame) -> pd.DataFrame:

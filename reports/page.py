@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import io
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from . import charts, findings, tables, units, words
+from . import advice, anatomy, charts, findings, interactive, processes, roofline, scaling, tables, units, words
 from . import frame as fr
 from .canvas import style
 from .palette import Palette, themed
-from .runs import Run
+from .runs import Run, RunError
 
 DPI = 144
 PIXELS_PER_INCH = 120  # in the page: a figure of nine inches fills it
+
+#: Figures that the page has as charts to turn; beside it they lie as files.
+TURNED = ("latency", "memory", "keys", "keys-memory", "heads", "threads")
 
 #: Nothing about when or by what: the same run gives the same bytes, and the page names no outside address.
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
@@ -74,40 +80,71 @@ def write(run: Run, folder: Path) -> Path:
 
 
 def html(this: Report, pictures: list[Picture]) -> str:
-    """The page. Whatever came from the run is escaped; only our own SVG and CSS are not."""
-    return template("page.html.j2").render(
+    """The page. Whatever came from the run is escaped; only our own SVG, CSS and JavaScript are not."""
+    drawn = _interactive(this)
+    return template("page.html.j2", this.run.wrong).render(
         run=this.run,
         findings=this.findings,
-        pictures=pictures,
+        finding={name: _finding(name, this) for name in ("latency", "memory") if name in drawn},
+        advice=_advice(this),
+        charts=drawn,
+        specs=_script(drawn),
+        rows=_script(interactive.rows(this.frame)),
+        colour_pairs=_script({light: dark for _, light, dark in themed().values()}),
+        vega=_vega() if drawn else "",
+        pictures=[picture for picture in pictures if picture.name not in TURNED],
+        files=[(picture.name, picture.title) for picture in pictures],
         cases=tables.case_tables(this.frame),
         headings=tables.HEADINGS,
+        scalings=_scalings(this),
+        power=tables.power,
+        length=tables.length,
+        parts=_parts(this.frame),
+        nearest_roof=findings.roof(this.frame),
+        between="process_medians" in this.frame and any(map(processes.interval, this.frame["process_medians"])),
+        machine_line=_machine_line(this.run.machine),
+        looks=tables.looks(this.run.controls),
+        drift=this.run.controls.get("drift"),
         skipped=tables.skipped_groups(this.skipped),
         palette=this.palette,
         colours=list(themed().values()),
         cells=len(this.frame),
         machine=dict(flat(this.run.machine)),
         state=dict(flat({**this.run.state, "commit": this.run.commit} if this.run.commit else this.run.state)),
+        roofs=roofline.table(this.run.roofs),
         wrong_mark=words.WRONG,
         any_wrong=bool(this.run.wrong),
     )
 
 
-def template(name: str) -> Template:
-    """One of our templates; whatever is put into it is escaped."""
+def template(name: str, wrong: Collection[str] = ()) -> Template:
+    """One of our templates; whatever is put into it is escaped, and names of `wrong` implementations can be marked."""
     environment = Environment(
         loader=PackageLoader("reports", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"plural": words.plural}
+    environment.filters |= {"plural": words.plural, "seconds": units.seconds, "memory": units.memory}
+    environment.filters |= {"percent": units.percent, "marked": lambda name: words.marked(name, wrong)}
     return environment.get_template(name)
 
 
 def save(figure: Figure, path: Path) -> str:
     """Writes `path`.png and `path`.svg; returns the SVG's text."""
-    figure.savefig(path.with_suffix(".png"), dpi=DPI)
-    text = svg(figure)
-    path.with_suffix(".svg").write_text(text, encoding="utf-8")
-    return text
+    save_as(figure, path.with_suffix(".png"))
+    save_as(figure, path.with_suffix(".svg"))
+    return path.with_suffix(".svg").read_text(encoding="utf-8")
+
+
+def save_as(figure: Figure, path: Path) -> None:
+    """Writes one file, SVG or PNG by its ending.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    if path.suffix.lower() == ".svg":
+        path.write_text(svg(figure), encoding="utf-8")
+    else:
+        figure.savefig(path, dpi=DPI)
 
 
 def svg(figure: Figure) -> str:
@@ -153,15 +190,125 @@ def _pictures(this: Report, folder: Path) -> Iterator[Picture]:
             )
 
 
+def _interactive(this: Report) -> dict[str, interactive.Spec]:
+    """The charts that this run has something to show in, by name."""
+    frame, palette = this.frame, this.palette
+    lines = bool(interactive.along(frame[frame["median"] > 0]))
+    draw = interactive.explorer if lines else interactive.dots
+    latency = draw(frame, palette, interactive.LATENCY)
+    made = {
+        "latency": latency,
+        "memory": draw(frame, palette, interactive.MEMORY, controls=latency is None),
+        "roofline": interactive.roofs(frame, palette, this.run.roofs),
+        "drift": interactive.drift(tables.seen(this.run.controls)),
+    }
+    return {name: spec for name, spec in made.items() if spec is not None}
+
+
+def _advice(this: Report) -> dict[str, Any] | None:
+    """What to use, as grids of T and H; None where nothing can be advised."""
+    try:
+        table = advice.advise(this.frame)
+    except RunError:
+        return None
+    return {**table, "grids": advice.grids(table), "crossings": [
+        (words.place(crossing, always=table["axes"]), advice.sentence(crossing)) for crossing in table["crossovers"]
+    ]}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table with a column for every T: `lines` are (implementation, where, cells)."""
+
+    title: str
+    T: list[int]
+    lines: list[tuple[str, str, list[str]]]
+
+
+#: A part of a layer, and what its table says of it: the number, and after ': ' what it is made of.
+_Told = tuple[anatomy.Pair | anatomy.Compiling, str]
+
+
+def _parts(frame: pd.DataFrame) -> list[Grid]:
+    """What a layer is made of, in the tables that this run has numbers for."""
+    s = units.seconds
+    cores: list[_Told] = [
+        (pair, f"{units.percent(pair.share)}: {s(pair.one)} of {s(pair.other)}") for pair in anatomy.cores(frame)
+    ]
+    passes: list[_Told] = [
+        (pair, f"{units.times(1 / pair.share)}: {s(pair.other)} over {s(pair.one)}") for pair in anatomy.passes(frame)
+    ]
+    compilings: list[_Told] = [
+        (
+            one,
+            f"{_calls(one)}: {f'{s(one.compile_s)} {one.cache}'.strip()}, then {s(one.compiled)} for {s(one.eager)}",
+        )
+        for one in anatomy.compilings(frame)
+    ]
+    told = {
+        "The core as a share of its layer; the rest are the projections": cores,
+        "Forward and backward together, over forward": passes,
+        "Calls after which compiling has paid, against the eager form": compilings,
+    }
+    return [_grid(title, cells) for title, cells in told.items() if cells]
+
+
+def _calls(one: anatomy.Compiling) -> str:
+    if one.tied:
+        return "within the spread"
+    return f"{one.pays_after:,} calls" if one.pays_after else "never"
+
+
+def _grid(title: str, cells: Sequence[_Told]) -> Grid:
+    T = sorted({one.T for one, _ in cells})
+    texts = {(one.impl, one.place, one.T): text for one, text in cells}
+    lines = dict.fromkeys((impl, place) for impl, place, _ in texts)
+    return Grid(title, T, [(i, p, [texts.get((i, p, t), units.MISSING) for t in T]) for i, p in lines])
+
+
+def _scalings(this: Report) -> list[tuple[str, list[scaling.Growth]]]:
+    """Exponents, by setting."""
+    settings: dict[str, list[scaling.Growth]] = {}
+    for growth in scaling.growths(this.frame, this.skipped, this.run.machine):
+        settings.setdefault(words.place(growth.setting, always=growth.setting), []).append(growth)
+    return list(settings.items())
+
+
+def _machine_line(machine: dict[str, Any]) -> str:
+    """'AMD EPYC · 2 cores · 24 GiB · torch 2.13.0': what is known of it."""
+    told = [machine.get("gpu"), machine.get("cpu"), *(
+        text.format(machine[key])
+        for key, text in (("cores", "{} cores"), ("memory_gib", "{} GiB"), ("torch", "torch {}"))
+        if machine.get(key)
+    )]  # fmt: skip
+    return " · ".join(str(part) for part in told if part)
+
+
+def _script(value: Any) -> Markup:
+    """JSON that can stand in a script element: it can't end one, nor begin a comment."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Markup(
+        text.replace("<", "\\u003c").replace(">", "\\u003e").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    )
+
+
+@cache
+def _vega() -> Markup:
+    """Vega, Vega-Lite and vega-embed as one script that defines vegaEmbed: the page loads nothing."""
+    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+
+
 def _finding(name: str, this: Report) -> str:
     """What a chart shows, for its caption and for those who can't see it."""
-    usable = this.frame.dropna(subset=["median"])
+    usable = fr.own_keys_unsaid(this.frame.dropna(subset=["median"]))
     sentences: dict[str, Callable[[], str]] = {
         "latency": lambda: findings.growth(usable, "T") or findings.places(usable)[0],
         "memory": lambda: findings.lean(usable) or "Peak memory of each implementation.",
         "speedup": lambda: findings.gain(usable, this.run.yardstick),
         "latency-against-memory": lambda: findings.unbeaten(usable),
         "dtype": lambda: findings.dtypes(usable),
+        "keys": lambda: findings.growth(usable, "T_kv"),
+        "keys-memory": lambda: findings.lean(usable),
         "heads": lambda: findings.growth(usable, "H"),
         "threads": lambda: findings.growth(usable, "threads"),
     }

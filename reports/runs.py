@@ -16,7 +16,7 @@ PUBLISHED = "published"
 HOW_TO_MAKE_ONE = "make one with: pytest bench/ --benchmark-save=NAME"
 
 _NUMBERED = re.compile(r"(\d{4,})_(.+)", re.DOTALL)
-_KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "controls": dict, "skipped": list,
+_KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "skipped": list,
           "shelf": list, "yardstick": str}  # fmt: skip
 _KIND_NAMES = {dict: "dictionary", list: "list", str: "text"}
 _REQUIRED = ("median", "q1", "q3")
@@ -42,6 +42,7 @@ class Run:
     machine: dict[str, Any] = field(default_factory=dict)
     commit: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
+    roofs: list[dict[str, Any]] = field(default_factory=list)
     controls: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -149,7 +150,8 @@ def read(path: Path) -> Run:
         machine=data.get("machine_info") or {},
         commit=data.get("commit_info") or {},
         state=data.get("state") or {},
-        controls=_controls(data.get("controls") or {}, path),
+        roofs=_dictionaries(data.get("roofs")),
+        controls=_controls(data.get("controls")),
     )
 
 
@@ -186,17 +188,21 @@ def _cell(cell: Any, path: Path) -> dict[str, Any]:
     return {"detail": "", **cell}
 
 
-def _controls(controls: dict[str, Any], path: Path) -> dict[str, Any]:
-    looks = controls.get("looks") or {}
-    if not isinstance(looks, dict) or not all(_are_looks(seen) for seen in looks.values()):
-        raise RunError(f"{path}: controls without a list of looks ({{'at': seconds, 'seconds': seconds}}) by name")
-    return controls
+def _controls(value: Any) -> dict[str, Any]:
+    """What the fixed work beside the cells did; empty where it isn't told in the form that is known."""
+    looks = value.get("looks") if isinstance(value, dict) else None
+    return value if isinstance(looks, dict) and all(_are_looks(seen) for seen in looks.values()) else {}
 
 
 def _are_looks(seen: Any) -> bool:
     return isinstance(seen, list) and all(
         isinstance(look, dict) and isinstance(look.get("seconds"), int | float) and look["seconds"] > 0 for look in seen
     )
+
+
+def _dictionaries(value: Any) -> list[dict[str, Any]]:
+    """What a list holds of them; nothing else is known to mean anything."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _number(file: Path) -> int:

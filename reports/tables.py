@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import pandas as pd
 
 from . import frame as fr
-from . import units, words
+from . import processes, scaling, units, words
 
 REASONS = ("wrong", "error", "timeout", "out_of_memory", "unsupported")
 HEADINGS = ("implementation", "median", "spread", "peak memory", "kernel", "error", "of its bound", "over yardstick")
@@ -33,6 +34,8 @@ class Line:
     speedup: str
     share: float
     best: bool
+    between: str
+    """The interval between processes."""
 
     def cells(self) -> tuple[str, ...]:
         return self.name, self.median, self.spread, self.peak, self.kernel, self.error, self.of_bound, self.speedup
@@ -91,6 +94,38 @@ def summary(headline: Sequence[str], frame: pd.DataFrame, skipped: pd.DataFrame,
     return "\n\n".join(parts) + "\n"
 
 
+def power(fit: scaling.Power | None) -> str:
+    """'1.98 (1.90 to 2.06)', or a dash where it can't be said."""
+    return f"{fit.exponent:.2f} ({fit.low:.2f} to {fit.high:.2f})" if fit else units.MISSING
+
+
+def length(T: float) -> str:
+    """About how many tokens: two digits are as many as a prediction has."""
+    if T > 1e9:
+        return "over 10⁹"
+    return f"{float(f'{T:.1e}'):,.0f}"
+
+
+def seen(controls: dict[str, Any]) -> dict[str, list[dict[str, float]]]:
+    """The looks at every control that can be read: `at` and `seconds`."""
+    looks = controls.get("looks")
+    return {
+        str(name): [look for look in those if _is_look(look)]
+        for name, those in (looks if isinstance(looks, dict) else {}).items()
+        if isinstance(those, list)
+    }
+
+
+def looks(controls: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Name, how many looks, median, fastest and slowest of every control."""
+    told = []
+    for name, those in seen(controls).items():
+        spent = sorted(look["seconds"] for look in those)
+        if spent:
+            told.append((name, str(len(spent)), *map(units.seconds, (median(spent), spent[0], spent[-1]))))
+    return told
+
+
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A pipe table, first column to the left and the others to the right, padded so that it reads as plain text too."""
     widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
@@ -110,20 +145,25 @@ def _lines(part: pd.DataFrame) -> list[Line]:
 
 
 def _line(row: dict[str, Any], slowest: float) -> Line:
-    median, error, bound = row["median"], row["error"], row["error_bound"]
+    middle, error, bound = row["median"], row["error"], row["error_bound"]
     return Line(
         impl=row["impl"],
         name=words.marked(row["impl"], [row["impl"]] if row["wrong"] else []),
-        median=units.seconds(median),
+        median=units.seconds(middle),
         spread=units.percent(row["spread"]),
         peak=units.memory(row["peak_bytes"]),
         kernel=row["kernel"] if isinstance(row["kernel"], str) else units.MISSING,
         error=f"{error:.1e}" if error == error else units.MISSING,
         of_bound=units.percent(error / bound) if bound > 0 else units.MISSING,
         speedup=units.times(row["speedup"]),
-        share=min(1.0, median / slowest) if median == median and slowest > 0 else 0.0,
+        share=min(1.0, middle / slowest) if middle == middle and slowest > 0 else 0.0,
         best=bool(row["tied"]),
+        between=processes.said(row.get("process_medians")),
     )
+
+
+def _is_look(look: Any) -> bool:
+    return isinstance(look, dict) and all(isinstance(look.get(key), int | float) for key in ("at", "seconds"))
 
 
 def escape(text: str) -> str:

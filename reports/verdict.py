@@ -73,6 +73,19 @@ class Verdict:
     """Pairs of processes still needed to resolve it: 0 for none, None where that is unknown or beyond MOST_PAIRS."""
 
 
+def interval(medians: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval of the geometric mean of positive numbers, one a process (Student's, of their logarithms).
+
+    None of fewer than two.
+    """
+    if len(medians) < 2:
+        return None
+    logs = np.log(medians)
+    half = stats.t.ppf(1 - LEVEL / 2, len(logs) - 1) * np.std(logs, ddof=1) / math.sqrt(len(logs))
+    low, high = np.exp([np.mean(logs) - half, np.mean(logs) + half])
+    return float(low), float(high)
+
+
 def judge(
     cells: Mapping[Key, ArrayLike],
     margin: float = MARGIN,

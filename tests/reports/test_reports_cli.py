@@ -55,12 +55,12 @@ def aged(path: Path, seconds: int) -> Path:
 
 
 def test_no_run_yet_says_how_to_make_one(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--results", str(results)]) == 2
+    assert main(["--results", str(results)]) == 3
     assert "pytest bench/ --benchmark-save=NAME" in complaint(capsys)
 
 
 def test_no_results_folder_says_so_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--results", str(tmp_path / "nowhere")]) == 2
+    assert main(["--results", str(tmp_path / "nowhere")]) == 3
     assert "pytest bench/ --benchmark-save=NAME" in complaint(capsys)
 
 
@@ -69,7 +69,7 @@ def test_unknown_run_lists_the_known_and_suggests_the_nearest(
 ) -> None:
     synthetic.save(small, results, "0001_before")
     synthetic.save(small, results, "0002_after")
-    assert main(["--results", str(results), "befor2"]) == 2
+    assert main(["--results", str(results), "befor2"]) == 3
     line = complaint(capsys)
     assert "befor2" in line and "0002_after, 0001_before" in line and "did you mean '0001_before'?" in line
 
@@ -97,7 +97,7 @@ def test_a_file_that_is_no_run_is_named(
     path = synthetic.save(small, results, "0001_bad")
     path.write_text(text)
     for arguments in ([], ["0001_bad"], [str(path)]):
-        assert main(["--results", str(results), *arguments]) == 2
+        assert main(["--results", str(results), *arguments]) == 3
         line = complaint(capsys)
         assert "0001_bad.json" in line and expected in line
 
@@ -109,13 +109,13 @@ def test_a_run_cut_anywhere_is_called_truncated(
     path = synthetic.save(small, results, "0001_bad")
     for share in range(1, 20):
         path.write_text(whole[: len(whole) * share // 20])
-        assert main(["--results", str(results)]) == 2
+        assert main(["--results", str(results)]) == 3
         assert "truncated" in complaint(capsys)
 
 
 def test_binary_noise_is_not_json(results: Path, small: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     synthetic.save(small, results, "0001_bad").write_bytes(b"\xff\xfe\x00\x01")
-    assert main(["--results", str(results)]) == 2
+    assert main(["--results", str(results)]) == 3
     assert "not JSON" in complaint(capsys)
 
 
@@ -211,7 +211,7 @@ def test_published_baselines_are_no_newest_run_but_can_be_named(
     path = results / where / "0001_big.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(small))
-    assert main(["--results", str(results)]) == 2
+    assert main(["--results", str(results)]) == 3
     capsys.readouterr()
     assert main(["--results", str(results), "big"]) == 0
     assert [run.path for run, _ in no_drawing] == [path]
@@ -222,14 +222,14 @@ def test_an_out_folder_below_a_file_is_one_line(
 ) -> None:
     synthetic.save(small, results, "0001_x")
     (tmp_path / "file").write_text("")
-    assert main(["--results", str(results), "--out", str(tmp_path / "file" / "out")]) == 2
+    assert main(["--results", str(results), "--out", str(tmp_path / "file" / "out")]) == 3
     assert "can't write to" in complaint(capsys)
 
 
 def test_an_unknown_option_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(["--nonsense"])
-    assert exit_.value.code == 2
+    assert exit_.value.code == 3
     assert "--nonsense" in complaint(capsys)
 
 
@@ -239,7 +239,12 @@ def test_from_the_shell_without_traceback_and_without_torch(
     """The whole thing once, as a user starts it, where torch, impls and bench can't be imported."""
     synthetic.save(small, results, "0001_x")
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nfor name in ('torch', 'impls', 'bench'):\n    sys.modules[name] = None\n"
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('torch', 'impls', 'bench'):\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
     )
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{CHECKOUT}"}
     command = [sys.executable, "-W", "error", "-m", "reports", "--results", str(results)]
@@ -248,4 +253,31 @@ def test_from_the_shell_without_traceback_and_without_torch(
     page = tmp_path / "here" / "0001_x" / "index.html"
     assert good.stdout.splitlines() == [os.path.join("here", "0001_x", "index.html")] and page.is_file()
     bad = subprocess.run([*command, "nope"], capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert (bad.returncode, bad.stdout, bad.stderr.count("\n")) == (2, "", 1)
+    assert (bad.returncode, bad.stdout, bad.stderr.count("\n")) == (3, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["latncy", "-o", "x.png"], "there are: latency, memory, speedup"),
+        (["latency", "-o", "x.pdf"], "its ending should be one of .png, .svg"),
+        (["threads", "-o", "x.png"], "nothing to show in figure 'threads'"),
+        (["latency", "-o", "nowhere/x.png"], "can't write to nowhere/x.png"),
+    ],
+)
+def test_a_figure_that_cannot_be_drawn_is_one_line(
+    arguments: list[str], expected: str, results: Path, small: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = synthetic.save(small, results, "0001_x")
+    assert main(["figure", *arguments, "--run", str(path)]) == 3
+    assert expected in complaint(capsys)
+
+
+@pytest.mark.parametrize(("name", "start"), [("x.png", b"\x89PNG"), ("x.svg", b"<?xml")])
+def test_a_figure_is_written_by_its_ending(
+    name: str, start: bytes, results: Path, small: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = synthetic.save(small, results, "0001_x")
+    assert main(["figure", "latency", "--run", str(path), "-o", name]) == 0
+    assert capsys.readouterr().out.strip() == name
+    assert (tmp_path / name).read_bytes().startswith(start)

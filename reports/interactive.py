@@ -1,0 +1,417 @@
+"""Charts that a reader can turn: Vega-Lite specifications, drawn by what stands in the page itself.
+
+Every chart reads the page's own rows, by name: they stand in it once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from . import frame as fr
+from . import roofline, words
+from .palette import COMPILED, GRID, INK, MUTED, Palette
+
+ROWS = "rows"
+HEIGHT = 330
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif'
+
+#: What lines can run along, the first that varies first.
+LENGTHS = ("T", "T_kv", "H", "threads", "B", "D_h", "D_v", "H_kv", "d_model")
+_SAID = {"T": "tokens T", "T_kv": "keys T_kv", "H": "heads H", "B": "batch B", "H_kv": "key-value heads H_kv"}
+_FOLLOWS = {"T_kv": ("T",), "H_kv": ("H",), "D_v": ("D_h",), "d_model": ("H", "D_h")}
+
+_X = "M-1,-.5L-.5,-1L0,-.5L.5,-1L1,-.5L.5,0L1,.5L.5,1L0,.5L-.5,1L-1,.5L-.5,0Z"
+_SHAPES = {
+    "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross", "X": _X,
+    "<": "triangle-left", ">": "triangle-right", "h": "arrow", "d": "wedge",
+}  # fmt: skip
+
+#: There is room for words within the chart.
+_ROOMY = "width < 500 ? 0 : 1"
+
+_LEGEND = alt.Legend(
+    title=None, orient="bottom", columns=alt.expr("max(2, floor(width / 150))"), labelLimit=130, symbolSize=90,
+    symbolOpacity=1,
+)  # fmt: skip
+
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_BYTES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A column as it is drawn: how its axis is written, the base of its logarithm, and the unit of its linear axis."""
+
+    column: str
+    title: str
+    units: tuple[tuple[float, str], ...]
+    base: int
+    linear: tuple[float, str]
+    band: tuple[str, str] | None = None
+
+    def text(self, value: str, digits: str) -> str:
+        """An expression for Vega that writes an expression's value with its unit."""
+        *larger, (size, unit) = self.units
+        told = f"format({value} / {size!r}, '{digits}') + ' {unit}'"
+        for size, unit in reversed(larger):
+            told = f"abs({value}) >= {size * 0.9995!r} ? format({value} / {size!r}, '{digits}') + ' {unit}' : {told}"
+        return f"({told})"
+
+    def scaled(self, column: str) -> str:
+        """An expression for where a column's value stands on the axis."""
+        value = f"datum['{column}']"
+        return f"scale == 'log' ? log({value}) / {math.log(self.base)!r} : {value} / {self.linear[0]!r}"
+
+    @property
+    def ticks(self) -> list[float]:
+        """All that a logarithmic axis may be marked at, on its own scale: 1, 2, 5, 10 or powers of two."""
+        if self.base == 2:
+            return [float(power) for power in range(51)]
+        return [decade + math.log10(step) for decade in range(-9, 5) for step in (1, 2, 5)]
+
+
+LATENCY = Measure("median", "latency", _SECONDS, 10, (1e-3, "ms"), ("q1", "q3"))
+MEMORY = Measure("peak_bytes", "peak memory", _BYTES, 2, (2.0**20, "MiB"))
+
+Spec = dict[str, Any]
+
+
+def along(frame: pd.DataFrame) -> list[str]:
+    """The axes that lines can run along in this frame."""
+    varying = fr.varying(frame)
+    return [axis for axis in LENGTHS if axis in varying]
+
+
+def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, controls: bool = True) -> Spec | None:
+    """One measure against any axis that varies, a line for each implementation; None without two points to join.
+
+    Its parameters: `x_axis`, `scale`, and `at_AXIS` for every axis that varies. Without `controls` they are there
+    and nothing to turn them with: another chart's are.
+    """
+    rows = frame[frame[measure.column] > 0]
+    if not (axes := along(rows)):
+        return None
+    start = _start(rows, axes[0])
+    params = [
+        _choice("x_axis", "against", axes, axes[0], controls, labels=[_SAID.get(axis, axis) for axis in axes]),
+        _choice("scale", "scale", ["log", "linear"], "log", controls, radio=True),
+        *(_at(rows, axis, start[axis], controls) for axis in start),
+    ]
+    single = alt.selection_point(name="single", fields=["shown"], bind="legend")
+    near = alt.selection_point(name="near", nearest=True, on="pointerover", clear="pointerout", empty=False)
+    x = alt.X(
+        "x:Q", title=None, scale=alt.Scale(zero=False, nice=False, padding=14), axis=_x_axis(sorted(_known(rows, axes)))
+    )
+    y = alt.Y(
+        "y:Q",
+        title=None,
+        scale=alt.Scale(zero=alt.expr("scale == 'linear'"), nice=False, padding=8),
+        axis=_y_axis(measure),
+    )
+    # A chart's own transforms: x, y and the band in what the axes are drawn in; texts for the tooltip.
+    drawn = alt.Chart(alt.NamedData(ROWS)).transform_filter(f"datum['{measure.column}'] > 0")
+    for axis in start:
+        drawn = drawn.transform_filter(_filter(axis))
+    drawn = drawn.transform_calculate(
+        x="scale == 'log' ? log(datum[x_axis]) / LN2 : datum[x_axis]", y=measure.scaled(measure.column), **_texts(),
+        **{side: measure.scaled(column) for side, column in zip(("low", "high"), measure.band or (), strict=False)},
+    )  # fmt: skip
+    faded = alt.condition(single, alt.value(1.0), alt.value(0.08))
+    lines = drawn.mark_line(strokeWidth=2).encode(
+        x, y, opacity=faded, order="x:Q", color=_colours(rows, palette), strokeDash=_dashes(rows, palette)
+    )
+    points = drawn.mark_point(filled=True, strokeWidth=1.6).encode(
+        x, y, opacity=faded, tooltip=_tooltip(rows), size=alt.condition(near, alt.value(150), alt.value(52)),
+        **_looks(rows, palette),
+    )  # fmt: skip
+    room = drawn.transform_calculate(**_near(measure)).mark_rule(opacity=0).encode(
+        alt.X("left:Q", title=None), alt.X2("right:Q"), alt.Y("below:Q", title=None), alt.Y2("above:Q")
+    )  # fmt: skip
+    layers = [room, lines, points.add_params(near, single)]
+    if measure.band:
+        shade = alt.condition(single, alt.value(0.16), alt.value(0.02))
+        colour = _colours(rows, palette)
+        low, high = alt.Y("low:Q", title=None), alt.Y2("high:Q")
+        layers.insert(0, drawn.mark_area().encode(x, low, high, color=colour, opacity=shade))
+    return _finished(alt.layer(*layers).add_params(*params))
+
+
+def dots(frame: pd.DataFrame, palette: Palette, measure: Measure, controls: bool = True) -> Spec | None:
+    """One measure of every implementation where no axis varies that a line could run along; None without a number."""
+    rows = frame[frame[measure.column] > 0]
+    if rows.empty:
+        return None
+    start = _start(rows, None)
+    params = [_choice("scale", "scale", ["log", "linear"], "log", controls, radio=True),
+              *(_at(rows, axis, start[axis], controls) for axis in start)]  # fmt: skip
+    drawn = alt.Chart(alt.NamedData(ROWS)).transform_filter(f"datum['{measure.column}'] > 0")
+    for axis in start:
+        drawn = drawn.transform_filter(f"datum['{axis}'] == at_{axis}")
+    drawn = drawn.transform_calculate(y=measure.scaled(measure.column), **_texts())
+    zero = alt.Scale(zero=alt.expr("scale == 'linear'"), nice=False, padding=20)
+    x = alt.X("y:Q", title=None, scale=zero, axis=_y_axis(measure))
+    names = alt.Y("shown:N", title=None, sort=_names(rows, palette), axis=alt.Axis(labelLimit=150))
+    points = drawn.mark_point(filled=True, size=90, strokeWidth=1.6, opacity=1).encode(
+        x, names, tooltip=_tooltip(rows), **_without_legend(_looks(rows, palette))
+    )
+    sides = {side: text for side, text in _near(measure).items() if side in ("below", "above")}
+    room = drawn.transform_calculate(**sides).mark_rule(opacity=0).encode(
+        alt.X("below:Q", title=None), alt.X2("above:Q"), names
+    )  # fmt: skip
+    height = 26 * rows["impl"].nunique() + 12
+    return _finished(alt.layer(room, points).add_params(*params), height)
+
+
+def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, Any]]) -> Spec | None:
+    """Operations per second against operations per byte, under the measured roofs; None without a countable cell."""
+    rows = roofline.points(frame)
+    if rows.empty:
+        return None
+    axes = [axis for axis in ("device", "dtype", "threads", "mode", "scope") if rows[axis].nunique() > 1]
+    params = [_at(rows, axis, fr.records(rows)[0][axis], True) for axis in axes]
+    single = alt.selection_point(name="single", fields=["shown"], bind="legend")
+    x = alt.X("intensity:Q", title="operations per byte", scale=_log(), axis=_powers(2, -12, 24, ",~r"))
+    y = alt.Y("rate:Q", title="operations per second", scale=_log(), axis=_powers(10, 3, 17, "~s"))
+    cells = alt.Chart(alt.NamedData(ROWS))
+    for axis in axes:
+        cells = cells.transform_filter(f"datum['{axis}'] == at_{axis}")
+    cells = cells.transform_filter("datum.flops > 0 && datum.bytes > 0 && datum.median > 0").transform_calculate(
+        intensity="datum.flops / datum.bytes", rate="datum.flops / datum.median",
+        reached="isValid(datum.roof) ? format(datum.roof, '.1%') : '–'", speed="format(datum.rate, '.4s') + 'FLOP/s'",
+        **_texts(),
+    )  # fmt: skip
+    told = [*_tooltip(rows), alt.Tooltip("speed:N", title="achieved"), alt.Tooltip("reached:N", title="of its roof")]
+    layers = [
+        cells.mark_point(filled=True, size=70, strokeWidth=1.6).encode(
+            x, y, tooltip=told, opacity=alt.condition(single, alt.value(0.9), alt.value(0.06)), **_looks(rows, palette)
+        ).add_params(single)
+    ]  # fmt: skip
+    corners = roofline.lines(measured, list(rows["intensity"]))
+    if corners:
+        layers = [
+            *_roof_lines(corners, [axis for axis in axes if axis in ("device", "dtype", "threads")], x, y),
+            *layers,
+        ]
+    return _finished(alt.layer(*layers).add_params(*params) if params else alt.layer(*layers))
+
+
+def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
+    """How long fixed work took over the run, as a share of its own median; None with fewer than two looks."""
+    values = [
+        {"control": name, "at": look["at"], "share": look["seconds"] / middle}
+        for name, seen in looks.items()
+        if len(seen) > 1 and (middle := float(pd.Series([look["seconds"] for look in seen]).median())) > 0
+        for look in seen
+    ]
+    if not values:
+        return None
+    legend = alt.Legend(orient="bottom", symbolStrokeColor=INK[0], symbolType="stroke", symbolSize=400)
+    base = alt.Chart(alt.InlineData(values)).encode(
+        alt.X("at:Q", title="seconds since the first look"),
+        alt.Y("share:Q", title="of its median", scale=alt.Scale(zero=False, padding=10), axis=alt.Axis(format="%")),
+        alt.StrokeDash("control:N", title=None, legend=legend),
+        detail="control:N", tooltip=["control:N", alt.Tooltip("at:Q", format=".1f"), alt.Tooltip("share:Q", format=".2%")],
+    )  # fmt: skip
+    return _finished(base.mark_line(color=INK[0], point=alt.OverlayMarkDef(color=INK[0], size=36)), height=180)
+
+
+def rows(frame: pd.DataFrame) -> dict[str, Any]:
+    """The frame for the page: its columns, and its rows as lists. `shown` is the name, marked if it was wrong."""
+    told = frame.drop(columns=["process_medians"], errors="ignore")
+    shown = [words.marked(row["impl"], [row["impl"]] if row["wrong"] else []) for row in fr.records(frame)]
+    told = told.assign(shown=shown)
+    return {"columns": list(told.columns), "rows": [list(map(_json, line)) for line in told.itertuples(index=False)]}
+
+
+def _json(value: Any) -> Any:
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else None if value is pd.NA else str(value)
+
+
+def _start(frame: pd.DataFrame, x: str | None) -> dict[str, Any]:
+    """Where every axis that varies stands at first: where most points lie along `x`, with most heads, at the largest x."""
+    axes = fr.varying(frame)
+    unsaid = fr.own_keys_unsaid(frame)
+    parts = [part for _, part in fr.groups(unsaid, [axis for axis in fr.varying(unsaid) if axis != x])]
+    parts.sort(key=lambda part: (-(part[x].nunique() if x else 0), -part["H"].max()))
+    first = frame.loc[parts[0].sort_values(x or "T").index[-1]]
+    return {axis: first[axis] for axis in fr.AXES if axis in axes}
+
+
+def _near(measure: Measure) -> dict[str, str]:
+    """A little beside every point: no axis is so short that its marks fall together."""
+    y = 0.05 if measure.base == 10 else 0.17
+    return {
+        "left": "scale == 'log' ? datum.x - 0.06 : datum.x * 0.99",
+        "right": "scale == 'log' ? datum.x + 0.06 : datum.x * 1.01",
+        "below": f"scale == 'log' ? datum.y - {y} : datum.y * 0.97",
+        "above": f"scale == 'log' ? datum.y + {y} : datum.y * 1.03",
+    }
+
+
+def _filter(axis: str) -> str:
+    """Rows where an axis stands as chosen; unless the chart runs along it, or along what it follows from."""
+    free = [f"x_axis == '{axis}'"]
+    sources = _FOLLOWS.get(axis, ())
+    if axis == "T":  # a cache is decoded from by one token, whatever its length
+        free.append("(x_axis == 'T_kv' && (datum.T == datum.T_kv || datum.mode == 'decode'))")
+    free += [f"(x_axis == '{source}' && datum['{axis}'] == {_product(sources)})" for source in sources]
+    return " || ".join([*free, f"datum['{axis}'] == at_{axis}"])
+
+
+def _product(axes: Sequence[str]) -> str:
+    return " * ".join(f"datum['{axis}']" for axis in axes)
+
+
+def _choice(
+    name: str,
+    label: str,
+    options: list[Any],
+    value: Any,
+    controls: bool,
+    radio: bool = False,
+    labels: list[str] | None = None,
+) -> alt.Parameter:
+    if not controls or len(options) < 2:
+        return alt.param(name=name, value=value)
+    bound = alt.binding_radio if radio else alt.binding_select
+    return alt.param(
+        name=name, value=value, bind=bound(options=options, labels=labels or list(map(str, options)), name=f"{label} ")
+    )
+
+
+def _at(frame: pd.DataFrame, axis: str, value: Any, controls: bool) -> alt.Parameter:
+    options = sorted((_json(v) for v in frame[axis].dropna().unique()), key=lambda v: (isinstance(v, str), v))
+    if any(isinstance(v, str) for v in options):
+        options = [_json(v) for v in frame[axis].dropna().unique()]
+    labels = [words.value(axis, v) if isinstance(v, str | bool) else words.number(v) for v in options]
+    return _choice(f"at_{axis}", axis, options, _json(value), controls, labels=labels)
+
+
+def _known(frame: pd.DataFrame, axes: list[str]) -> set[float]:
+    return {float(v) for axis in axes for v in frame[axis].dropna() if v > 0}
+
+
+def _x_axis(measured: list[float]) -> alt.Axis:
+    """Marked at what was measured."""
+    logs = [math.log2(v) for v in measured]
+    return alt.Axis(
+        values=alt.expr(f"scale == 'log' ? {logs} : {measured}"), labelOverlap="greedy", labelSeparation=6,
+        labelExpr="format(scale == 'log' ? pow(2, datum.value) : datum.value, ',.0f')",
+    )  # fmt: skip
+
+
+def _y_axis(measure: Measure) -> alt.Axis:
+    log = measure.text(f"pow({measure.base}, datum.value)", "~r")
+    linear = f"format(datum.value, ',~r') + ' {measure.linear[1]}'"
+    return alt.Axis(
+        values=alt.expr(f"scale == 'log' ? {measure.ticks} : null"), labelOverlap="greedy", labelSeparation=4,
+        labelExpr=f"scale == 'log' ? {log} : {linear}", tickCount=alt.expr("scale == 'log' ? 16 : 6"),
+    )  # fmt: skip
+
+
+def _log() -> alt.Scale:
+    return alt.Scale(type="log", nice=False, padding=14)
+
+
+def _powers(base: int, first: int, last: int, digits: str) -> alt.Axis:
+    """An axis that is marked at powers."""
+    marks = [float(base) ** power for power in range(first, last)]
+    return alt.Axis(values=marks, format=digits, tickCount=12, labelOverlap="greedy", labelSeparation=4)
+
+
+def _texts() -> dict[str, str]:
+    """What the tooltips say, with four digits."""
+    return {
+        "time": LATENCY.text("datum.median", ",.4r"),
+        "quartiles": f"{LATENCY.text('datum.q1', ',.4r')} + ' to ' + {LATENCY.text('datum.q3', ',.4r')}",
+        "memory": _or_none("peak_bytes", MEMORY, ",.4r"),
+    }
+
+
+def _or_none(column: str, measure: Measure, digits: str) -> str:
+    return f"isValid(datum['{column}']) ? {measure.text(f'datum.{column}', digits)} : '–'"
+
+
+def _tooltip(frame: pd.DataFrame) -> list[alt.Tooltip]:
+    axes = [alt.Tooltip(f"{axis}:N", title=axis) for axis in fr.varying(frame)]
+    told = [("time", "median"), ("quartiles", "q1 to q3"), ("memory", "peak memory"), ("kernel", "kernel")]
+    return [alt.Tooltip("shown:N", title="implementation"), *axes, *(alt.Tooltip(f"{k}:N", title=t) for k, t in told)]
+
+
+def _names(frame: pd.DataFrame, palette: Palette) -> list[str]:
+    wrong = set(frame.loc[frame["wrong"].astype(bool), "impl"])
+    return [words.marked(name, wrong) for name in palette.sorted(frame["impl"])]
+
+
+def _looks(frame: pd.DataFrame, palette: Palette) -> dict[str, Any]:
+    """How points are told apart: colour and shape by implementation, in one legend; hollow where compiled."""
+    names, shapes = _names(frame, palette), [_SHAPES[palette[name].marker] for name in palette.sorted(frame["impl"])]
+    return {
+        "color": _colours(frame, palette),
+        "stroke": _colours(frame, palette, alt.Stroke),
+        "shape": alt.Shape("shown:N", scale=alt.Scale(domain=names, range=shapes), legend=_LEGEND),
+        "fillOpacity": alt.condition(f"indexof(datum.impl, '{COMPILED}') > 0", alt.value(0), alt.value(1)),
+    }
+
+
+def _colours(frame: pd.DataFrame, palette: Palette, channel: Any = alt.Color) -> Any:
+    """One colour for an implementation, and for its compiled form."""
+    colours = [palette[name].colour for name in palette.sorted(frame["impl"])]
+    return channel("shown:N", scale=alt.Scale(domain=_names(frame, palette), range=colours), legend=_LEGEND)
+
+
+def _dashes(frame: pd.DataFrame, palette: Palette) -> alt.StrokeDash:
+    """How lines are told apart beside their colour: dashed where compiled."""
+    dashes = [[5, 4] if palette[name].compiled else [1, 0] for name in palette.sorted(frame["impl"])]
+    return alt.StrokeDash("shown:N", scale=alt.Scale(domain=_names(frame, palette), range=dashes), legend=_LEGEND)
+
+
+def _without_legend(look: dict[str, Any]) -> dict[str, Any]:
+    return {channel: one.legend(None) if hasattr(one, "legend") else one for channel, one in look.items()}
+
+
+def _roof_lines(corners: list[dict[str, Any]], axes: list[str], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    base = alt.Chart(alt.InlineData(corners))
+    for axis in axes:
+        base = base.transform_filter(f"datum['{axis}'] == at_{axis}")
+    line = base.mark_line(color=MUTED[0], strokeWidth=1.6).encode(
+        x, y, detail="label:N", order="intensity:Q", tooltip=["label:N", "product:N"]
+    )
+    peak = base.transform_joinaggregate(top="max(rate)", end="max(intensity)").transform_filter(
+        "datum.rate == datum.top && datum.intensity == datum.end"
+    ).transform_joinaggregate(one="min(label)").transform_filter("datum.label == datum.one")  # fmt: skip
+    named = peak.mark_text(align="right", dy=-8, color=INK[0]).encode(x, y, text="product:N")
+    foot = base.transform_joinaggregate(start="min(intensity)", groupby=["label"]).transform_filter(
+        "datum.intensity == datum.start"
+    )
+    above = foot.transform_filter("indexof(datum.label, 'fastest') == 0")
+    below = foot.transform_filter("indexof(datum.label, 'fastest') != 0")
+    return [
+        line,
+        named,
+        above.mark_text(align="left", dy=-12, color=INK[0], opacity=alt.expr(_ROOMY)).encode(x, y, text="label:N"),
+        below.mark_text(align="left", dx=12, dy=10, color=INK[0], opacity=alt.expr(_ROOMY)).encode(
+            x, y, text="label:N"
+        ),
+    ]
+
+
+def _finished(chart: Any, height: int = HEIGHT) -> Spec:
+    """As wide as the page, in its colours; a dictionary without outside addresses."""
+    styled = chart.properties(width="container", height=height).configure(background="transparent", font=FONT)
+    styled = styled.configure_view(stroke=None).configure_axis(
+        labelColor=MUTED[0], titleColor=MUTED[0], gridColor=GRID[0], domainColor=GRID[0], tickColor=GRID[0],
+        labelFontSize=12, titleFontSize=12, titleFontWeight="normal", titlePadding=10,
+    ).configure_legend(labelColor=INK[0], labelFontSize=12, rowPadding=4, columnPadding=14, offset=14)  # fmt: skip
+    spec: Spec = styled.configure_text(fontSize=12).to_dict()
+    spec.pop("$schema", None)
+    return spec

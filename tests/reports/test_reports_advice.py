@@ -1,0 +1,154 @@
+"""Advice, against the raw rows it is made from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic_runs as synthetic
+
+from reports import advice, frame, runs
+from reports.__main__ import main
+from reports.runs import Run, RunError
+
+QUICK = Path(__file__).resolve().parents[2] / "results" / "published" / "0001_quick.json"
+
+
+def raw(run: Run) -> dict[str, dict[str, dict[str, float]]]:
+    """Stats and memory by case and implementation, straight from the file."""
+    cells: dict[str, dict[str, dict[str, float]]] = {}
+    for row in run.rows:
+        info = row["extra_info"]
+        cells.setdefault(info["id"], {})[info["impl"]] = {**row["stats"], "peak": info["peak_bytes"]}
+    return cells
+
+
+def two(T_and_medians: dict[int, tuple[float, float]], spread: float = 0.01) -> Any:
+    """A run of `a` and `b`, with these medians at these T."""
+    return synthetic.document(
+        [
+            synthetic.row(name, synthetic.case(T=T), [median * (1 - spread), median, median * (1 + spread)])
+            for T, medians in T_and_medians.items() for name, median in zip("ab", medians, strict=True)
+        ],
+        shelf=["a", "b"],
+    )  # fmt: skip
+
+
+def test_the_choice_is_the_measured_fastest_or_a_tie_in_every_cell_of_quick() -> None:
+    run = runs.read(QUICK)
+    cells, advised = raw(run), advice.advise(frame.tidy(run))["cells"]
+    assert {cell["id"] for cell in advised} == set(cells)
+    for cell in advised:
+        measured = cells[cell["id"]]
+        best = min(measured, key=lambda impl: measured[impl]["median"])
+        assert cell["fastest"] == best and cell["seconds"] == measured[best]["median"]
+        ties = {impl for impl in measured if impl != best and measured[impl]["q1"] <= measured[best]["q3"]}
+        assert set(cell["ties"]) == ties
+        near = {impl: m["peak"] for impl, m in measured.items() if m["median"] <= 1.1 * measured[best]["median"]}
+        assert cell["leanest"] in near and cell["leanest_bytes"] <= 1.01 * min(near.values())
+
+
+def test_the_table_is_json_without_nan() -> None:
+    table = advice.advise(frame.tidy(runs.read(QUICK)), {"T": 64})
+    assert json.loads(json.dumps(table, allow_nan=False)) == table
+
+
+def test_a_length_that_was_not_measured_stands_for_its_neighbours(tiny: Run) -> None:
+    table = advice.advise(frame.tidy(tiny), {"T": 512})
+    assert table["not_measured"] == [{"axis": "T", "asked": 512, "nearest": [256, 1024]}]
+    assert [cell["T"] for cell in table["cells"]] == [256, 1024]
+    beyond = advice.advise(frame.tidy(tiny), {"T": 10**6})
+    assert [cell["T"] for cell in beyond["cells"]] == [1024]
+
+
+def test_a_word_that_was_not_measured_is_refused_and_the_measured_are_listed(tiny: Run) -> None:
+    with pytest.raises(RunError, match=r"dtype = float16 was not measured here; measured: float32"):
+        advice.advise(frame.tidy(tiny), {"dtype": "float16"})
+
+
+def test_what_was_wrong_anywhere_is_never_advised(tiny: Run) -> None:
+    table = advice.advise(frame.tidy(tiny))
+    assert table["left_out"] == ["packed"]
+    assert "packed" not in {name for cell in table["cells"] for name in (cell["fastest"], *cell["ties"])}
+
+
+def test_a_crossover_lies_where_the_lines_cross_in_log_log(as_run: Any) -> None:
+    run = as_run(two({64: (1e-3, 2e-3), 256: (4e-3, 2e-3)}))
+    [crossing] = advice.advise(frame.tidy(run))["crossovers"]
+    assert (crossing["from"], crossing["to"], crossing["between"], crossing["sure"]) == ("a", "b", [64, 256], True)
+    assert crossing["crosses_at"] == pytest.approx(128)
+    assert advice.sentence(crossing) == "b overtakes a near T = 128 (measured at 64 and 256)"
+
+
+def test_a_crossover_out_of_a_tie_is_not_sure(as_run: Any) -> None:
+    run = as_run(two({64: (1e-3, 1.005e-3), 256: (4e-3, 2e-3)}))
+    [crossing] = advice.advise(frame.tidy(run))["crossovers"]
+    assert (crossing["sure"], crossing["tied_at"]) == (False, [64])
+    assert "not sure: they tie at 64" in advice.sentence(crossing)
+
+
+def test_decoding_beside_forward_keeps_lengths_together(as_run: Any) -> None:
+    data = two({64: (1e-3, 2e-3), 256: (4e-3, 2e-3)})
+    for keys in (64, 256):
+        row = synthetic.row("a", synthetic.case(T=1, T_kv=keys, mode="decode", mask="none"), [1e-5])
+        row["extra_info"]["id"] = f"decode-{keys}"
+        data["benchmarks"].append(row)
+    table = advice.advise(frame.tidy(as_run(data)))
+    assert [crossing["crosses_at"] for crossing in table["crossovers"]] == [pytest.approx(128)]
+    forward, decode = advice.grids(table)
+    assert (forward["along"], forward["lengths"], forward["H"]) == ("T", [64, 256], [8])
+    assert (decode["along"], decode["lengths"]) == ("T_kv", [64, 256])
+
+
+def test_no_crossover_where_one_is_always_ahead(as_run: Any) -> None:
+    assert advice.advise(frame.tidy(as_run(two({64: (1, 2), 256: (3, 4)}))))["crossovers"] == []
+
+
+def test_the_leanest_may_be_a_little_slower(as_run: Any) -> None:
+    rows = [
+        synthetic.row(name, synthetic.case(), [median], peak_bytes=peak)
+        for name, median, peak in (("fast", 1.0, 9000), ("lean", 1.09, 10), ("slow", 1.2, 1))
+    ]
+    [cell] = advice.advise(frame.tidy(as_run(synthetic.document(rows))))["cells"]
+    assert (cell["fastest"], cell["leanest"], cell["leanest_bytes"], cell["leanest_seconds"]) == (
+        "fast",
+        "lean",
+        10,
+        1.09,
+    )
+
+
+def test_without_memory_there_is_no_leanest(as_run: Any) -> None:
+    run = as_run(synthetic.document([synthetic.row("a", synthetic.case(), [1.0], peak_bytes=None)]))
+    [cell] = advice.advise(frame.tidy(run))["cells"]
+    assert (cell["leanest"], cell["leanest_bytes"]) == (None, None)
+
+
+def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", "--run", str(QUICK), "--T", "2048", "--H", "8", "--dtype", "float32"]) == 0
+    out = capsys.readouterr().out
+    assert "T = 2048 was not measured; the nearest: 1024" in out and "sdpa" in out
+    assert main(["advise", "--run", str(QUICK), "--json", "--T", "64"]) == 0
+    assert {cell["T"] for cell in json.loads(capsys.readouterr().out)["cells"]} == {64}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--dtype", "float8"], "measured: bfloat16, float32"),
+        (["--mask", "none"], "measured: causal"),
+        (["--run", "nope"], "no run 'nope'"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", "--run", str(QUICK), *arguments]) == 3
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1 and expected in captured.err
+
+
+def test_a_run_without_numbers_is_one_line(as_run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run = as_run(synthetic.document([]))
+    assert main(["advise", "--run", str(run.path)]) == 3
+    assert "nothing to advise" in capsys.readouterr().err

@@ -1,0 +1,101 @@
+"""Exponents, against curves whose exponent is known; intervals between processes; when compiling pays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import synthetic_runs as synthetic
+
+from reports import anatomy, frame, processes, scaling
+
+LENGTHS = (64, 128, 256, 512, 1024, 2048)
+
+
+def run_of(peaks: dict[int, float], **top: Any) -> Any:
+    rows = [
+        synthetic.row("a", synthetic.case(T=T), [1e-6 * T**1.5], peak_bytes=peak)  # median exactly T ** 1.5
+        for T, peak in peaks.items()
+    ]
+    return synthetic.document(rows, **top)
+
+
+def grown(run: Any) -> list[scaling.Growth]:
+    return scaling.growths(frame.tidy(run), frame.skipped(run), run.machine)
+
+
+@pytest.mark.parametrize("exponent", [1.0, 1.5, 2.0])
+def test_a_power_law_gives_its_exponent(exponent: float) -> None:
+    fit = scaling.power(LENGTHS, [3.0 * T**exponent for T in LENGTHS])
+    assert fit is not None
+    assert (fit.exponent, fit.low, fit.high) == pytest.approx((exponent,) * 3)
+
+
+def test_only_the_upper_half_counts() -> None:
+    fit = scaling.power(LENGTHS, [1e9, 1e9, 1e9, 512.0, 1024.0, 2048.0])
+    assert fit is not None and fit.T == (512, 1024, 2048) and fit.exponent == pytest.approx(1)
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    T = np.array([256, 512, 1024, 2048])
+    fits = [scaling.power(T, T**2.0 * np.exp(rng.normal(0, 0.05, 4))) for _ in range(400)]
+    share = np.mean([fit is not None and fit.low <= 2 <= fit.high for fit in fits])
+    assert 0.91 <= share <= 0.98
+
+
+@pytest.mark.parametrize(
+    ("T", "y"), [((64, 128), (1, 2)), ((64, 64, 64), (1, 1, 1)), ((1, 2, 3), (0, 0, float("nan")))]
+)
+def test_fewer_than_three_lengths_say_nothing(T: Any, y: Any) -> None:
+    assert scaling.power(T, y) is None
+
+
+def test_where_memory_ends(as_run: Any) -> None:
+    [growth] = grown(as_run(run_of({T: 1024 * T**2 for T in (64, 256, 1024)})))
+    assert growth.memory and growth.memory.exponent == pytest.approx(2)
+    assert growth.time and growth.time.exponent == pytest.approx(1.5)
+    assert growth.memory_ends_at == pytest.approx((23 * 2**30 / 1024) ** 0.5)
+    assert growth.met_at is None
+
+
+def test_where_it_ended_when_it_was_measured(as_run: Any) -> None:
+    ids = [synthetic.case_id(synthetic.case(T=T, **more)) for T, more in ((4096, {}), (8192, {}), (2048, {"H": 1}))]
+    skipped = [{"impl": "a", "id": id, "reason": "out_of_memory"} for id in ids]
+    [growth] = grown(as_run(run_of({T: T**2 for T in (64, 256, 1024)}, skipped=skipped)))
+    assert growth.met_at == 4096
+
+
+def test_what_cannot_be_said_is_none(as_run: Any) -> None:
+    machine = {**synthetic.MACHINE, "memory_gib": None}
+    [growth] = grown(as_run(run_of({T: T**2 for T in (64, 256, 1024)}, machine_info=machine)))
+    assert growth.memory and growth.memory_ends_at is None
+    [flat] = grown(as_run(run_of(dict.fromkeys((64, 256, 1024), 4096))))
+    assert flat.memory_ends_at is None
+    [short] = grown(as_run(run_of({64: 1, 256: 2})))
+    assert short.memory is None and short.time is None
+    assert grown(as_run(run_of({64: 1}))) == [] == grown(as_run(synthetic.document([])))
+
+
+def test_an_interval_between_processes_needs_two() -> None:
+    assert processes.interval([1e-3]) is None and processes.interval(None) is None and processes.interval("ab") is None
+    assert processes.said([1e-3]) == "one process"
+    low, high = processes.interval([1.0, 2.0, 4.0]) or (0, 0)
+    assert high == pytest.approx(2 * 2 ** (4.30265 / 3**0.5), rel=1e-4)
+    assert low * high == pytest.approx(2 * 2)  # of logarithms: as far below as above, and never below zero
+    assert processes.said([1e-3, 1e-3]) == "1.00 ms to 1.00 ms, n = 2"
+
+
+@pytest.mark.parametrize(
+    ("eager", "compiled", "pays_after", "tied"),
+    [(2e-3, 1e-3, 3000, False), (1e-3, 2e-3, None, False), (1.001e-3, 1e-3, 3_000_000, True)],
+)
+def test_when_compiling_pays(eager: float, compiled: float, pays_after: int | None, tied: bool, as_run: Any) -> None:
+    rows = [
+        synthetic.row(name, synthetic.case(), [0.99 * median, median, 1.01 * median], compile_s=seconds)
+        for name, median, seconds in (("a", eager, None), ("a+compile", compiled, 3.0))
+    ]
+    [one] = anatomy.compilings(frame.tidy(as_run(synthetic.document(rows))))
+    assert (one.tied, one.impl) == (tied, "a+compile")
+    assert one.pays_after == (pays_after if pays_after is None else pytest.approx(pays_after, rel=1e-3))
