@@ -1,0 +1,365 @@
+"""The judge: logarithms of ratios in, verdicts out. One number per fresh process; needs NumPy and scipy only.
+
+Rounds within a process share its memory layout and the machine's mood, so they are no replicates: processes are. A change
+counts when it is larger than a margin, not when it is larger than nothing: t-tests of Student (pairs) or Welch (two saved
+runs) against the margin, Benjamini and Hochberg's control of false discoveries over all cells judged together, and
+`UNCHANGED` only where two one-sided tests show it (Schuirmann 1987).
+
+>>> judge({"sdpa": [0.051, 0.049, 0.052, 0.050]})["sdpa"].word
+'REGRESSED'
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+REGRESSED = "REGRESSED"
+IMPROVED = "IMPROVED"
+UNCHANGED = "UNCHANGED"
+INCONCLUSIVE = "INCONCLUSIVE"
+WRONG = "WRONG"  # base or head fails the gate: never a speed-up
+NEW = "NEW"  # only in head
+GONE = "GONE"  # only in base
+WORDS = (REGRESSED, WRONG, GONE, IMPROVED, INCONCLUSIVE, NEW, UNCHANGED)
+"""All words, in the order in which a reader wants to know."""
+
+JUDGED = (REGRESSED, IMPROVED, UNCHANGED)
+"""Words that say something about the code."""
+
+MARGIN = 0.01
+"""A change up to this share is no change."""
+
+LEVEL = 0.05
+"""Share of false discoveries among all; risk of a false `UNCHANGED`; what an interval leaves out."""
+
+POWER = 0.8
+"""Chance of seeing a change as large as `detectable`."""
+
+STILL = 0.03
+"""A control that moves by more than this share speaks of the machine."""
+
+CROWD = 4
+"""Fewer cells than this can't be said to move together."""
+
+MOST_PAIRS = 1000
+"""Beyond so many pairs nobody waits: `more_pairs` is None then."""
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What can be said of one cell. Ratios are head over base: above 1 is slower. NaN where there is no number."""
+
+    word: str
+    ratio: float
+    low: float
+    """Lower end of the ratio's 95 % interval."""
+    high: float
+    detectable: float
+    """Smallest change, as ratio - 1, that had an 80 % chance of being seen, had it been the only one."""
+    p: float
+    """Of the test for a change beyond the margin, adjusted for all cells judged together."""
+    reason: str
+    more_pairs: int | None
+    """Pairs of processes still needed to resolve it: 0 for none, None where that is unknown or beyond MOST_PAIRS."""
+
+
+def judge(
+    cells: Mapping[Key, ArrayLike],
+    margin: float = MARGIN,
+    controls: Mapping[str, ArrayLike] | None = None,
+    together: bool = True,
+) -> dict[Key, Verdict]:
+    """Verdicts on paired measurements.
+
+    Each cell brings log(head / base), one for every pair of fresh processes, already centred on the controls if it is to
+    be (`centred`). `controls` are the controls' own log ratios, and `together=False` says that all cells may well move
+    alike (they share what was changed): see `_machine_moved`. Numbers that are not finite count as pairs not measured.
+
+    Raises:
+        ValueError: the margin is negative or not finite.
+    """
+    return _judged({key: _paired(logs) for key, logs in cells.items()}, _limit(margin), controls, together)
+
+
+def judge_unpaired(
+    cells: Mapping[Key, tuple[ArrayLike, ArrayLike]],
+    margin: float = MARGIN,
+    controls: Mapping[str, ArrayLike] | None = None,
+    together: bool = True,
+    shift: float = 0.0,
+    shift_error: float = 0.0,
+) -> dict[Key, Verdict]:
+    """Verdicts on two saved runs, whose processes are not paired.
+
+    Each cell brings log(seconds) of base's and of head's processes. A cell with a single process on a side borrows the
+    spread between processes of all other cells: it has changed only if it moved farther than any two processes of
+    any cell lay apart. Without such cells it stays INCONCLUSIVE.
+
+    `shift` is subtracted from every log ratio (what the controls moved), and `shift_error`, its standard error, widens
+    every interval: the price of centring.
+
+    Raises:
+        ValueError: the margin is negative or not finite.
+    """
+    sides = {key: (_finite(base), _finite(head)) for key, (base, head) in cells.items()}
+    seen = _between([side for pair in sides.values() for side in pair])
+    estimates = {key: _centred(_welch(*pair, seen), shift, shift_error) for key, pair in sides.items()}
+    return _judged(estimates, _limit(margin), controls, together)
+
+
+def centred(logs: ArrayLike, controls: Mapping[str, ArrayLike]) -> NDArray[np.float64]:
+    """A cell's log ratios less, pair by pair, the mean of the controls' log ratios.
+
+    Raises:
+        ValueError: a control has another number of pairs than the cell.
+    """
+    cell: NDArray[np.float64] = np.asarray(logs, float)
+    for name, control in controls.items():
+        if np.shape(control) != cell.shape:
+            raise ValueError(f"control {name!r} has {np.size(control)} pairs, the cell {cell.size}")
+    if not controls:
+        return cell
+    together = np.array(list(controls.values()), float)  # (controls, pairs)
+    return np.subtract(cell, together.mean(axis=0))
+
+
+def without_numbers(word: str, reason: str) -> Verdict:
+    """A verdict on a cell that can't be compared: WRONG, NEW, GONE, or INCONCLUSIVE for a reason known beforehand."""
+    nan = math.nan
+    return Verdict(word, nan, nan, nan, nan, nan, reason, None)
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """A cell's log ratio: its mean, standard error and degrees of freedom; and the spread of a single pair."""
+
+    mean: float
+    error: float = math.nan
+    df: float = math.nan
+    pairs: int = 1
+    spread: float = math.nan
+    beyond: float = 0.0
+    """With a borrowed spread: the farthest that two processes were ever seen apart. Such a cell can't be UNCHANGED."""
+
+    @property
+    def testable(self) -> bool:
+        return math.isfinite(self.mean) and math.isfinite(self.error)
+
+    def interval(self) -> tuple[float, float]:
+        half = self.error * float(stats.t.ppf(1 - LEVEL / 2, self.df)) if self.error else 0.0
+        return self.mean - half, self.mean + half
+
+
+@dataclass(frozen=True)
+class _Between:
+    """How processes that ran the same code differed, over all cells: in logarithms."""
+
+    spread: float
+    df: int
+    widest: float
+
+
+def _limit(margin: float) -> float:
+    if not (math.isfinite(margin) and margin >= 0):
+        raise ValueError(f"the margin is a share like 0.01, not {margin}")
+    return math.log1p(margin)
+
+
+def _finite(logs: ArrayLike) -> NDArray[np.float64]:
+    values = np.atleast_1d(np.asarray(logs, float))
+    return values[np.isfinite(values)]
+
+
+def _paired(logs: ArrayLike) -> _Estimate:
+    values = _finite(logs)
+    if values.size < 2:
+        return _Estimate(float(values[0]) if values.size else math.nan, pairs=values.size)
+    spread = float(values.std(ddof=1))
+    return _Estimate(float(values.mean()), spread / math.sqrt(values.size), values.size - 1, values.size, spread)
+
+
+def _welch(base: NDArray[np.float64], head: NDArray[np.float64], seen: _Between | None) -> _Estimate:
+    pairs = min(base.size, head.size)
+    if pairs == 0:
+        return _Estimate(math.nan, pairs=0)
+    mean = float(head.mean() - base.mean())
+    if pairs == 1:
+        return _lone(mean, base.size, head.size, seen)
+    spreads = float(base.var(ddof=1)), float(head.var(ddof=1))
+    parts = spreads[0] / base.size, spreads[1] / head.size
+    squared = sum(parts)
+    below = parts[0] ** 2 / (base.size - 1) + parts[1] ** 2 / (head.size - 1)
+    df = squared**2 / below if below else base.size + head.size - 2  # Welch-Satterthwaite
+    return _Estimate(mean, math.sqrt(squared), df, pairs, math.sqrt(sum(spreads)))
+
+
+def _lone(mean: float, in_base: int, in_head: int, seen: _Between | None) -> _Estimate:
+    if seen is None:
+        return _Estimate(mean)
+    error = seen.spread * math.sqrt(1 / in_base + 1 / in_head)
+    return _Estimate(mean, error, seen.df, 1, seen.spread * math.sqrt(2), beyond=seen.widest)
+
+
+def _between(sides: Sequence[NDArray[np.float64]]) -> _Between | None:
+    several = [side for side in sides if side.size > 1]
+    if not several:
+        return None
+    df = sum(side.size - 1 for side in several)
+    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in several)
+    return _Between(math.sqrt(squares / df), df, max(float(np.ptp(side)) for side in several))
+
+
+def _centred(estimate: _Estimate, shift: float, shift_error: float) -> _Estimate:
+    return replace(estimate, mean=estimate.mean - shift, error=math.hypot(estimate.error, shift_error))
+
+
+def _judged(
+    cells: dict[Key, _Estimate], limit: float, controls: Mapping[str, ArrayLike] | None, together: bool
+) -> dict[Key, Verdict]:
+    tested = [key for key, cell in cells.items() if cell.testable]
+    raw = [_p_moved(cells[key], limit) for key in tested]
+    adjusted = dict(zip(tested, stats.false_discovery_control(raw) if raw else [], strict=True))
+    verdicts = {
+        key: _verdict(cell, limit, float(adjusted[key]), len(tested)) if key in adjusted else _untestable(cell)
+        for key, cell in cells.items()
+    }
+    if reason := _machine_moved(list(cells.values()), limit, controls or {}, together):
+        return {key: replace(v, word=INCONCLUSIVE, reason=reason, more_pairs=None) for key, v in verdicts.items()}
+    return verdicts
+
+
+def _verdict(cell: _Estimate, limit: float, p: float, among: int) -> Verdict:
+    low, high = cell.interval()
+    word = _word(cell, limit, p)
+    reason = {
+        REGRESSED: f"slower by more than {_share(limit)}",
+        IMPROVED: f"faster by more than {_share(limit)}",
+        UNCHANGED: f"shown to be within {_share(limit)}",
+    }.get(word) or _why_inconclusive(cell, limit, among)
+    return Verdict(
+        word=word,
+        ratio=math.exp(cell.mean),
+        low=math.exp(low),
+        high=math.exp(high),
+        detectable=_detectable(cell, limit, among),
+        p=p,
+        reason=reason,
+        more_pairs=_more_pairs(cell, limit, among) if word == INCONCLUSIVE else 0,
+    )
+
+
+def _word(cell: _Estimate, limit: float, p: float) -> str:
+    if p <= LEVEL and abs(cell.mean) > limit + cell.beyond:
+        return REGRESSED if cell.mean > 0 else IMPROVED
+    return UNCHANGED if not cell.beyond and _p_same(cell, limit) <= LEVEL else INCONCLUSIVE
+
+
+def _untestable(cell: _Estimate) -> Verdict:
+    if not math.isfinite(cell.mean):
+        return without_numbers(INCONCLUSIVE, "no pair of processes with two numbers")
+    reason = "a single process a side: how much processes differ is unknown"
+    return replace(without_numbers(INCONCLUSIVE, reason), ratio=math.exp(cell.mean))
+
+
+def _p_moved(cell: _Estimate, limit: float) -> float:
+    """Of the hypothesis that the ratio lies within the margin: chance of a mean this far out when it lies on its edge."""
+    size = abs(cell.mean)
+    return min(1.0, _p_positive(size - limit, cell) + _p_positive(size + limit, cell))
+
+
+def _p_same(cell: _Estimate, limit: float) -> float:
+    """Of the hypothesis that the ratio lies on the margin or beyond: the worse of two one-sided tests (TOST)."""
+    return max(_p_positive(limit - cell.mean, cell), _p_positive(limit + cell.mean, cell))
+
+
+def _p_positive(distance: float, cell: _Estimate) -> float:
+    """Of the hypothesis that a distance measured with the cell's error is not positive in truth."""
+    if cell.error == 0:  # identical numbers: nothing is left to chance
+        return 0.0 if distance > 0 else 1.0
+    return float(stats.t.sf(distance / cell.error, cell.df))
+
+
+def _detectable(cell: _Estimate, limit: float, among: int) -> float:
+    """Margin, plus what the test needs, plus what luck may take away; the test as it is for a lone change."""
+    if cell.error == 0:
+        return math.expm1(limit + cell.beyond)
+    needed = cell.error * float(stats.t.ppf(1 - LEVEL / 2 / among, cell.df) + stats.t.ppf(POWER, cell.df))
+    return math.expm1(max(limit + needed, limit + cell.beyond))
+
+
+def _more_pairs(cell: _Estimate, limit: float, among: int) -> int | None:
+    """Pairs to go, if mean and spread stay as they are, until it is shown to lie on one side of the margin."""
+    level = LEVEL / 2 / among if abs(cell.mean) > limit else LEVEL
+    enough = cell.spread * _reach(level) <= abs(abs(cell.mean) - limit)
+    counts = [int(n) for n in np.flatnonzero(enough) + 2 if n > cell.pairs]
+    return counts[0] - cell.pairs if counts else None
+
+
+@cache
+def _reach(level: float) -> NDArray[np.float64]:
+    """How far from the margin a mean of 2, 3, ... MOST_PAIRS pairs must lie, in spreads of one pair, to be seen."""
+    pairs = np.arange(2, MOST_PAIRS + 1)
+    reach: NDArray[np.float64] = stats.t.ppf(1 - level, pairs - 1) + stats.t.ppf(POWER, pairs - 1)
+    reach /= np.sqrt(pairs)
+    return reach
+
+
+def _why_inconclusive(cell: _Estimate, limit: float, among: int) -> str:
+    low, high = cell.interval()
+    reach = f"the change lies between {_signed(low)} and {_signed(high)}"
+    if cell.beyond:
+        apart = math.expm1(cell.beyond)
+        return f"a single process a side; processes of other cells lay up to {apart:.1%} apart"
+    if low > limit or high < -limit:
+        return f"{reach}, beyond {_share(limit)}; among {among} cells that may be chance"
+    return f"{reach}, on either side of {_share(limit)}"
+
+
+def _machine_moved(cells: Sequence[_Estimate], limit: float, controls: Mapping[str, ArrayLike], together: bool) -> str:
+    """Why nothing can be said of the code, or ''.
+
+    Fixed work took another time; or more than half of all cells moved the same way, each by between half and
+    twice the median of those that moved. A cell has moved when its 95 % interval leaves 1 out and its mean is
+    beyond the margin.
+    """
+    for name, logs in controls.items():
+        mean = _paired(logs).mean
+        if abs(mean) > math.log1p(STILL):
+            return f"the machine moved: the control {name!r}, which no change can touch, by {_signed(mean)}"
+    if not together or len(cells) < CROWD:
+        return ""
+    for way in (1, -1):
+        moved = np.array([way * cell.mean for cell in cells if _moved(cell, limit, way)])
+        middle = float(np.median(moved)) if moved.size else 0.0
+        alike = int(((moved >= middle / 2) & (moved <= 2 * middle)).sum())
+        if alike > len(cells) / 2:
+            told = f"{alike} of {len(cells)} cells did, alike, by about {_signed(way * middle)}"
+            return f"the machine may have moved: {told}"
+    return ""
+
+
+def _moved(cell: _Estimate, limit: float, way: int) -> bool:
+    if not cell.testable or way * cell.mean <= limit:
+        return False
+    low, high = cell.interval()
+    return low > 0 or high < 0
+
+
+def _share(log: float) -> str:
+    """log(1.01) -> '1 %'."""
+    return f"{math.expm1(log) * 100:.3g} %"
+
+
+def _signed(log: float) -> str:
+    """log(1.012) -> '+1.2 %'."""
+    return f"{math.expm1(log) * 100:+.1f} %".replace("-", "\N{MINUS SIGN}")

@@ -1,0 +1,235 @@
+"""The judge: what it says of made-up processes whose truth is known, how often it is wrong, and when it refuses."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from reports import verdict
+from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, judge, judge_unpaired
+
+CELLS, PAIRS, NOISE = 24, 10, 0.01
+MARGIN = math.log(1.01)
+
+
+def table(rng: np.random.Generator, planted: float = 0.0, where: int = 8) -> dict[int, NDArray[np.float64]]:
+    """Paired log ratios of 24 cells, the first `where` of them slower by a planted share."""
+    return {cell: rng.normal(math.log1p(planted) if cell < where else 0, NOISE, PAIRS) for cell in range(CELLS)}
+
+
+def words(verdicts: dict[int, Verdict]) -> list[str]:
+    return [verdicts[cell].word for cell in sorted(verdicts)]
+
+
+def one(*logs: float, **options: float) -> Verdict:
+    return judge({"cell": logs}, **options)["cell"]  # type: ignore[arg-type]
+
+
+def test_unchanged_code_raises_alarms_in_a_few_percent_of_tables_at_most() -> None:
+    rng = np.random.default_rng(1)
+    tables = [words(judge(table(rng))) for _ in range(200)]
+    assert sum(REGRESSED in t or IMPROVED in t for t in tables) <= 0.03 * len(tables)
+    assert sum(t.count(UNCHANGED) for t in tables) > 0.5 * len(tables) * CELLS  # it doesn't just keep silent
+
+
+def test_unchanged_code_on_a_noisy_machine_raises_few_alarms_too() -> None:
+    rng = np.random.default_rng(2)  # noise far above the margin: the tests are at their level, not below it
+    tables = [words(judge({c: rng.normal(0, 0.1, 4) for c in range(CELLS)})) for _ in range(200)]
+    assert sum(REGRESSED in t or IMPROVED in t for t in tables) <= 0.08 * len(tables)
+
+
+def test_a_slow_down_of_five_percent_is_nearly_always_found_and_nothing_else() -> None:
+    rng = np.random.default_rng(3)
+    found, false = 0, 0
+    for _ in range(100):
+        said = words(judge(table(rng, planted=0.05)))
+        found += said[:8].count(REGRESSED)
+        false += len([word for word in said[8:] if word in (REGRESSED, IMPROVED)])
+    assert found >= 0.99 * 800
+    assert false <= 0.005 * 1600
+
+
+def test_a_speed_up_is_called_improved() -> None:
+    said = words(judge(table(np.random.default_rng(4), planted=-0.05)))
+    assert said[:8] == [IMPROVED] * 8 and REGRESSED not in said
+
+
+def test_a_change_below_the_margin_is_no_regression() -> None:
+    rng = np.random.default_rng(5)
+    logs = rng.normal(math.log(1.02), 0.002, 10)
+    assert one(*logs, margin=0.01).word == REGRESSED
+    assert one(*logs, margin=0.03).word == UNCHANGED
+
+
+def test_intervals_cover_the_truth_at_their_rate() -> None:
+    rng = np.random.default_rng(6)
+    verdicts = [v for _ in range(40) for v in judge({c: rng.normal(0.03, NOISE, 5) for c in range(CELLS)}).values()]
+    covered = sum(v.low <= math.exp(0.03) <= v.high for v in verdicts) / len(verdicts)
+    assert 0.93 < covered < 0.97
+
+
+def test_it_agrees_with_scipys_own_tests() -> None:
+    rng = np.random.default_rng(7)
+    logs = rng.normal(0.03, 0.02, 10)
+    said = one(*logs)
+    slower = stats.ttest_1samp(logs, MARGIN, alternative="greater")
+    interval = stats.ttest_1samp(logs, 0).confidence_interval(0.95)
+    assert said.p == pytest.approx(slower.pvalue, rel=0.05)  # plus what lies beyond the other edge
+    assert (said.low, said.high) == pytest.approx((math.exp(interval.low), math.exp(interval.high)))
+
+
+def test_several_processes_a_side_are_judged_by_welch() -> None:
+    rng = np.random.default_rng(8)
+    base, head = rng.normal(-5, 0.01, 6), rng.normal(-4.9, 0.03, 4)
+    said = judge_unpaired({"cell": (base, head)})["cell"]
+    welch = stats.ttest_ind(head, base, equal_var=False).confidence_interval(0.95)
+    assert said.word == REGRESSED
+    assert (said.low, said.high) == pytest.approx((math.exp(welch.low), math.exp(welch.high)))
+
+
+def test_what_could_be_seen_is_seen_with_that_power() -> None:
+    """`detectable` is a promise: a lone change of that size is found about four times in five."""
+    rng = np.random.default_rng(9)
+    promised = np.median([judge(table(rng))[0].detectable for _ in range(30)])
+    found = sum(judge(table(rng, planted=float(promised), where=1))[0].word == REGRESSED for _ in range(300))
+    assert 0.7 < found / 300 < 0.97
+
+
+def test_many_cells_raise_the_bar_for_each() -> None:
+    rng = np.random.default_rng(10)
+    borderline = rng.normal(0, 0.01, 10)
+    borderline += MARGIN + 0.0022 * math.sqrt(10) / 3 - borderline.mean() + 0.005
+    alone = judge({0: borderline})[0]
+    crowded = judge({0: borderline, **{c: rng.normal(0, 0.01, 10) for c in range(1, 200)}})[0]
+    assert alone.word == REGRESSED and crowded.word == INCONCLUSIVE
+    assert "among 200 cells that may be chance" in crowded.reason
+    assert alone.p < crowded.p and alone.detectable < crowded.detectable
+
+
+def test_inconclusive_says_how_many_pairs_would_do() -> None:
+    rng = np.random.default_rng(11)
+    said = one(-0.01, 0.09, 0.06, 0.01, 0.05)
+    assert said.word == INCONCLUSIVE and said.more_pairs
+    assert "on either side of 1 %" in said.reason
+    decided = [judge({0: rng.normal(math.log(said.ratio), 0.04, 5 + said.more_pairs)})[0].word for _ in range(60)]
+    assert decided.count(REGRESSED) > 30
+
+
+def test_right_on_the_margin_no_number_of_pairs_would_do() -> None:
+    spread = np.array([-0.02, 0.02, -0.01, 0.01])
+    assert one(*(MARGIN + spread)).more_pairs is None
+    assert one(*(0.0005 * spread)).more_pairs == 0  # UNCHANGED needs none
+
+
+@pytest.mark.parametrize("logs", [[0.3], [0.3, math.nan], [math.inf, 0.3]])
+def test_one_pair_is_never_enough(logs: list[float]) -> None:
+    said = one(*logs)
+    assert said.word == INCONCLUSIVE and "single process" in said.reason
+    assert said.ratio == pytest.approx(math.exp(0.3)) and math.isnan(said.low)
+
+
+@pytest.mark.parametrize("logs", [[], [math.nan, math.nan]])
+def test_no_pair_at_all(logs: list[float]) -> None:
+    said = one(*logs)
+    assert said.word == INCONCLUSIVE and math.isnan(said.ratio)
+
+
+def test_identical_data_is_unchanged_and_identical_differences_are_judged() -> None:
+    assert one(0.0, 0.0, 0.0).word == UNCHANGED
+    assert one(0.05, 0.05, 0.05).word == REGRESSED
+    assert one(0.005, 0.005).word == UNCHANGED
+    same = judge_unpaired({"cell": ([-5.0, -5.0], [-5.0, -5.0])})["cell"]
+    assert same.word == UNCHANGED and (same.low, same.high) == (1, 1)
+
+
+def test_pairs_that_were_not_measured_are_left_out() -> None:
+    logs = np.random.default_rng(12).normal(0.05, 0.01, 6)
+    assert one(*logs, math.nan, math.inf) == one(*logs)
+
+
+def test_an_untested_cell_takes_no_share_of_the_others_chances() -> None:
+    logs = np.random.default_rng(13).normal(0.05, 0.01, 6)
+    assert judge({0: logs, 1: [0.3], 2: []})[0] == judge({0: logs})[0]
+
+
+def test_single_processes_are_always_inconclusive_when_nothing_is_known_of_processes() -> None:
+    said = judge_unpaired({"a": ([-5.0], [-4.0]), "b": ([-5.0], [-5.0])})
+    assert {v.word for v in said.values()} == {INCONCLUSIVE}
+
+
+def test_a_single_process_is_judged_by_how_far_others_lay_apart() -> None:
+    rng = np.random.default_rng(14)
+    known = {c: (rng.normal(-5, 0.02, 5), rng.normal(-5, 0.02, 5)) for c in range(6)}
+    lone = {"far": ([-5.0], [-4.5]), "near": ([-5.0], [-4.96]), "same": ([-5.0], [-5.0])}
+    said = judge_unpaired({**known, **lone})  # type: ignore[dict-item]
+    assert said["far"].word == REGRESSED
+    assert said["near"].word == INCONCLUSIVE and "apart" in said["near"].reason
+    assert said["same"].word == INCONCLUSIVE  # never shown by a single process
+
+
+def test_moving_controls_speak_of_the_machine() -> None:
+    cells = table(np.random.default_rng(15), planted=0.05)
+    assert words(judge(cells, controls={"loop": [0.01] * 10}))[:8] == [REGRESSED] * 8
+    said = judge(cells, controls={"product": [0.0] * 10, "loop": [-0.06, -0.05, -0.07]})
+    assert set(words(said)) == {INCONCLUSIVE}
+    assert "the machine moved" in said[0].reason and "'loop'" in said[0].reason and "−5.8 %" in said[0].reason
+
+
+def test_most_cells_moving_alike_speak_of_the_machine_too() -> None:
+    rng = np.random.default_rng(16)
+    said = judge(table(rng, planted=0.05, where=20))
+    assert set(words(said)) == {INCONCLUSIVE} and "cells did, alike, by about +5" in said[0].reason
+    assert words(judge(table(rng, planted=0.05, where=20), together=False))[:20] == [REGRESSED] * 20
+
+
+def test_most_cells_moving_by_very_different_amounts_do_not() -> None:
+    rng = np.random.default_rng(17)
+    cells = {c: rng.normal(0.03 * 2**c, 0.005, 10) for c in range(6)}
+    assert set(words(judge(cells))) == {REGRESSED}
+
+
+def test_a_few_cells_are_no_crowd() -> None:
+    rng = np.random.default_rng(18)
+    assert set(words(judge({c: rng.normal(0.05, 0.005, 10) for c in range(3)}))) == {REGRESSED}
+
+
+def test_centring_takes_out_what_the_controls_saw_pair_by_pair() -> None:
+    rng = np.random.default_rng(19)
+    mood = rng.normal(0, 0.1, 10)
+    cell = mood + rng.normal(0.03, 0.003, 10)
+    assert one(*cell).word == INCONCLUSIVE
+    assert one(*verdict.centred(cell, {"a": mood, "b": mood})).word == REGRESSED
+    with pytest.raises(ValueError, match="'a' has 9 pairs, the cell 10"):
+        verdict.centred(cell, {"a": mood[:9]})
+
+
+def test_a_shift_is_subtracted_and_its_error_paid_for() -> None:
+    rng = np.random.default_rng(20)
+    sides = {"cell": (rng.normal(-5, 0.01, 5), rng.normal(-4.95, 0.01, 5))}
+    plain, shifted = judge_unpaired(sides)["cell"], judge_unpaired(sides, shift=0.05, shift_error=0.05)["cell"]
+    assert math.log(shifted.ratio) == pytest.approx(math.log(plain.ratio) - 0.05)
+    assert shifted.high / shifted.low > plain.high / plain.low
+
+
+@pytest.mark.parametrize("margin", [-0.1, math.nan, math.inf])
+def test_a_margin_is_a_share(margin: float) -> None:
+    with pytest.raises(ValueError, match="the margin is a share"):
+        judge({}, margin=margin)
+
+
+def test_nothing_to_judge() -> None:
+    assert judge({}) == {} and judge_unpaired({}) == {}
+
+
+def test_the_judge_travels_light() -> None:
+    """The live comparison imports it where no pandas and no matplotlib may be."""
+    check = "import sys, reports.verdict; sys.exit(bool({'pandas', 'matplotlib', 'torch'} & sys.modules.keys()))"
+    home = Path(__file__).resolve().parents[2]
+    assert subprocess.run([sys.executable, "-c", check], cwd=home, check=False).returncode == 0
