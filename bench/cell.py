@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .cells import Cell
 from .clock import Samples, sample
 from .counting import flops, least_bytes
 from .gate import NEW_NUMBERS, Gate, Held, check_call, module_of, prepare, verify
 from .ledger import spending
 from .meters import Meter, Weight, meter_for
 from .modes import Call, call_of, recording
-from .options import Cell
 from .outcome import NoRow, Wrong
 from .problem import Given, given, problem_of
 from .roofs import Roofs

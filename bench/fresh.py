@@ -26,8 +26,8 @@ PR_SET_PDEATHSIG = 1
 """Of Linux' prctl."""
 
 
-def start(command: Sequence[str], *, quiet: bool = False, **options: Any) -> subprocess.Popen[Any]:
-    """A process that ends with this one, even when this one is killed; a quiet one has a core for itself.
+def start(command: Sequence[str], *, quiet: bool = False, cores: int = 1, **options: Any) -> subprocess.Popen[Any]:
+    """A process that ends with this one, even when this one is killed; a quiet one stays on so many cores, a thread each.
 
     `options` are `subprocess.Popen`'s.
     """
@@ -36,12 +36,14 @@ def start(command: Sequence[str], *, quiet: bool = False, **options: Any) -> sub
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if quiet:
-            pin()
+            pin(cores)
 
-    return subprocess.Popen(command, env=os.environ | QUIET if quiet else None, preexec_fn=before, **options)
+    threads = {"OMP_NUM_THREADS": str(cores), "MKL_NUM_THREADS": str(cores)}
+    env = os.environ | QUIET | threads if quiet else None
+    return subprocess.Popen(command, env=env, preexec_fn=before, **options)
 
 
-def pin() -> None:
-    """Stay on one core from now on, where that can be: the last of those allowed, since the first ones serve interrupts."""
+def pin(cores: int = 1) -> None:
+    """Stay on these cores from now on, where that can be: the last of those allowed, since the first serve interrupts."""
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])

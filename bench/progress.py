@@ -7,8 +7,9 @@ from time import perf_counter
 import pytest
 from rich.console import Console
 
+from .cells import Cell
 from .ledger import spent
-from .options import Cell, clock_text, seconds_of
+from .options import clock_text, seconds_of
 from .run import Run
 from .table import rankings, time_text
 
