@@ -78,7 +78,7 @@ class Duel:
     """Calls in a block: the same on both sides, in every pair."""
 
     def pair(self, cells: Collection[Key], rounds: int) -> Logs:
-        """One datum of each cell and control from a fresh pair; a cell that ends a process is left out, and the pair begun anew."""
+        """One datum of each cell and control from a fresh pair; without a cell that is lost, and then from another pair."""
         while True:
             order = [key for key in (*cells, *CONTROLS) if key not in self.failures]
             self.rng.shuffle(order)

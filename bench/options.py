@@ -33,7 +33,7 @@ def _one_of(known: Iterable[str]) -> Callable[[str], str]:
     return parse
 
 
-def _positive(text: str) -> float:
+def positive(text: str) -> float:
     """A positive number; argparse says what is wrong with another."""
     number = float(text)
     if not 0 < number < math.inf:
@@ -100,17 +100,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(f"--{axis}", metavar="VALUES", help=f"override an axis, a comma list: {about}")
     group.addoption(
         "--cell-time",
-        type=_positive,
+        type=positive,
         default=0.12,
         metavar="SECONDS",
         help="timing of one cell, at most (default: 0.12)",
     )
     group.addoption(
-        "--precision", type=_positive, default=0.02, metavar="SHARE",
+        "--precision", type=positive, default=0.02, metavar="SHARE",
         help="timing ends when the interval of the median is this narrow, within the process (default: 0.02)",
     )  # fmt: skip
     group.addoption(
-        "--cell-timeout", type=_positive, default=300.0, metavar="SECONDS",
+        "--cell-timeout", type=positive, default=300.0, metavar="SECONDS",
         help="a cell that takes longer, proof and compiling included, is given up (default: 300)",
     )  # fmt: skip
     group.addoption("--list", action="store_true", dest="attention_list",

@@ -75,7 +75,7 @@ class Peer:
         }
         self._timeout = setting.timeout
         self._unread = b""
-        self._stderr = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (as long as the process lives)
         self._process = start(
             [side.python, "-m", "bench.worker", json.dumps(told)],
             quiet=True,

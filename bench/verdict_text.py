@@ -1,0 +1,135 @@
+"""How a comparison is told: a table for the terminal, Markdown for a pull request, JSON for programs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from reports.verdict import WORDS, Verdict
+
+from .comparison import Comparison, Line
+from .run import finite
+
+STYLES = {"REGRESSED": "red", "WRONG": "red", "GONE": "yellow", "IMPROVED": "green", "INCONCLUSIVE": "yellow"}
+
+COLUMNS: dict[str, Callable[[Line], str]] = {
+    "verdict": lambda line: line.verdict.word,
+    "implementation": lambda line: line.impl,
+    "case": lambda line: line.case_id,
+    "ratio": lambda line: _number(line.verdict.ratio),
+    "95 % interval": lambda line: interval(line.verdict),
+    "could see": lambda line: _share(line.verdict.detectable),
+    "why": lambda line: "; ".join([line.verdict.reason + _needed(line.verdict), *line.changes]),
+}
+"""Of the table. `could see`: the smallest change that had an 80 % chance of being seen."""
+
+
+def in_order(lines: tuple[Line, ...]) -> list[Line]:
+    """What matters most first; within a verdict the slowest first."""
+
+    def rank(line: Line) -> tuple[int, float]:
+        ratio = line.verdict.ratio
+        return WORDS.index(line.verdict.word), -ratio if math.isfinite(ratio) else 0.0
+
+    return sorted(lines, key=rank)
+
+
+def table(found: Comparison) -> Table:
+    """For the terminal."""
+    made = Table(title=title(found), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in COLUMNS:
+        made.add_column(name, overflow="fold", ratio=1 if name == "why" else None)
+    for line in in_order(found.lines):
+        made.add_row(*(text(line) for text in COLUMNS.values()), style=STYLES.get(line.verdict.word))
+    return made
+
+
+def title(found: Comparison) -> str:
+    base, head = found.plan.sides
+    return f"{head.label} against {base.label}: ratio of times, above 1 is slower"
+
+
+def notes(found: Comparison, known: list[str]) -> Iterator[str]:
+    """What must be read with the table: counts, what else changed, the machine, and how often such verdicts are right."""
+    counts = Counter(line.verdict.word for line in found.lines)
+    yield ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
+    changed = sum(bool(line.changes) for line in found.lines)
+    if changed:
+        yield f"kernel, memory or error changed in {changed} of {len(found.lines)} cells"
+    screened, confirmed = found.pairs
+    yield (
+        f"{screened} pairs of fresh processes screened, {confirmed} more confirmed, in {found.seconds:.0f} s; "
+        f"margin {_share(found.plan.margin)}, {found.plan.setting.threads} thread(s), seed {found.plan.seed}"
+    )
+    drift = ", ".join(f"{name} {_signed(math.expm1(log))}" for name, log in found.drift().items())
+    if drift:
+        yield f"fixed work beside it moved by: {drift}"
+    if found.moved:
+        yield found.moved
+    yield from (f"on neither side: {text}" for text in found.neither)
+    yield from known
+
+
+def markdown(found: Comparison, known: list[str], command: str) -> str:
+    """For a comment: counts, the table, the machine, and how to see it again."""
+    rows = [[text(line).replace("|", "\\|").replace("\n", " ") for text in COLUMNS.values()] for line in in_order(found.lines)]  # fmt: skip  # noqa: E501
+    lines = [f"### {title(found)}", "", *(f"- {note}" for note in notes(found, known)), ""]
+    lines += [f"| {' | '.join(cells)} |" for cells in ([*COLUMNS], ["---"] * len(COLUMNS), *rows)]
+    machine = ", ".join(f"{name} {value}" for name, value in found.fingerprints[1].items() if value)
+    lines += ["", f"Machine: {machine}", "", "Again:", "", "```", command, "```", ""]
+    return "\n".join(lines)
+
+
+def as_json(found: Comparison, command: str) -> dict[str, Any]:
+    """For programs; numbers that are not finite are null."""
+    plan = found.plan
+    sides = [{"label": side.label, "impl": side.impl, "python": side.python} for side in plan.sides]
+    whole: dict[str, Any] = {
+        "command": command,
+        "sides": dict(zip(("base", "head"), sides, strict=True)),
+        "fingerprints": dict(zip(("base", "head"), found.fingerprints, strict=True)),
+        "margin": plan.margin,
+        "threads": plan.setting.threads,
+        "seed": plan.seed,
+        "seconds": found.seconds,
+        "pairs": dict(zip(("screened", "confirmed"), found.pairs, strict=True)),
+        "controls": found.controls,
+        "moved": found.moved,
+        "exit_code": found.exit_code,
+        "cells": [_cell(line) for line in in_order(found.lines)],
+        "neither": list(found.neither),
+    }
+    made: dict[str, Any] = finite(whole)
+    return made
+
+
+def _cell(line: Line) -> dict[str, Any]:
+    facts = dict(zip(("base", "head"), line.facts, strict=True))
+    return {"impl": line.impl, "id": line.case_id} | asdict(line.verdict) | facts | {"changes": line.changes, "logs": line.logs}  # fmt: skip  # noqa: E501
+
+
+def interval(verdict: Verdict) -> str:
+    """`0.998 to 1.004`"""
+    return f"{verdict.low:.3f} to {verdict.high:.3f}" if math.isfinite(verdict.low) else ""
+
+
+def _number(ratio: float) -> str:
+    return f"{ratio:.3f}" if math.isfinite(ratio) else ""
+
+
+def _share(share: float) -> str:
+    return f"{share * 100:.2g} %" if math.isfinite(share) else ""
+
+
+def _signed(share: float) -> str:
+    return f"{share * 100:+.1f} %"
+
+
+def _needed(verdict: Verdict) -> str:
+    return f" (about {verdict.more_pairs} more pairs would tell)" if verdict.more_pairs else ""
