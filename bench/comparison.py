@@ -192,7 +192,7 @@ class _Present:
 
 
 class _Provers:
-    """A process for each side that proves and weighs, and is never timed: not pinned, so that both work at the same time."""
+    """A process for each side that proves and weighs, and is never timed."""
 
     def __init__(self, plan: Plan):
         self._plan = plan
@@ -206,7 +206,7 @@ class _Provers:
             peer.close()
 
     def _peer(self, side: Side) -> Peer:
-        return Peer(side, self._plan.setting, pinned=False)
+        return Peer(side, self._plan.setting)
 
     def fingerprints(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Of both sides; raises `Unjudgeable` where they can't be compared."""

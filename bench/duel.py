@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 from typing import Protocol
 
@@ -45,6 +47,9 @@ class Process(Protocol):
 
     def prepare(self, key: Key) -> float:
         """Seconds of one warm call."""
+
+    def pin(self) -> None:
+        """Stay from now on on the core that is for timing."""
 
     def time(self, key: Key, calls: int) -> float:
         """Seconds of one call, on average over a block that follows an untimed one."""
@@ -94,13 +99,24 @@ class Duel:
                     side.close()
 
     def _measured(self, sides: tuple[Process, Process], order: list[Key], rounds: int) -> Logs:
-        for key in order:  # on both sides in the same order, so that memory is laid out alike
-            took = [_of(i, key, lambda i=i, key=key: sides[i].prepare(key)) for i in (0, 1)]  # type: ignore[misc]
-            self.calls.setdefault(key, max(1, math.ceil(BLOCK / max(*took, 1e-9))))
+        with ThreadPoolExecutor(2) as both:
+            took = list(both.map(partial(_prepared, sides, order), (0, 1)))
+        for key in order:
+            self.calls.setdefault(key, max(1, math.ceil(BLOCK / max(took[0][key], took[1][key], 1e-9))))
         seen: dict[Key, tuple[list[float], list[float]]] = {key: ([], []) for key in order}
         for key, i in interleaved(order, rounds, self.rng):
-            seen[key][i].append(_of(i, key, lambda i=i, key=key: sides[i].time(key, self.calls[key])))  # type: ignore[misc]
+            seen[key][i].append(_of(i, key, partial(sides[i].time, key, self.calls[key])))
         return {key: math.log(median(head) / median(base)) for key, (base, head) in seen.items()}
+
+
+def _prepared(sides: tuple[Process, Process], order: Sequence[Key], i: int) -> dict[Key, float]:
+    """Seconds of one call of each cell of a side: both sides at the same time, each on a core of its own, then on one.
+
+    On both in the same order, so that memory is laid out alike.
+    """
+    took = {key: _of(i, key, partial(sides[i].prepare, key)) for key in order}
+    sides[i].pin()
+    return took
 
 
 def interleaved(keys: Sequence[Key], rounds: int, rng: random.Random) -> list[tuple[Key, int]]:

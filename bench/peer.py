@@ -64,9 +64,9 @@ class Setting:
 
 
 class Peer:
-    """A worker process of one side, pinned to as many cores as it has threads."""
+    """A worker process of one side, quiet, and pinned when it is told to be."""
 
-    def __init__(self, side: Side, setting: Setting, pinned: bool = True):
+    def __init__(self, side: Side, setting: Setting):
         told = {
             "impls": str(side.impls),
             "folder": setting.folder,
@@ -79,7 +79,8 @@ class Peer:
         self._process = start(
             [side.python, "-m", "bench.worker", json.dumps(told)],
             quiet=True,
-            cores=setting.threads if pinned else os.cpu_count() or 1,
+            threads=setting.threads,
+            pinned=False,
             cwd=CHECKOUT,
             stdin=-1,
             stdout=-1,
@@ -142,6 +143,9 @@ class Timer:
         if key in self.cells:
             return float(self.peer.ask("prepare", what=" ".join(key), **self.cells[key])["seconds"])
         return float(self.peer.ask("control", what=" ".join(key), name=key[1])["seconds"])
+
+    def pin(self) -> None:
+        self.peer.ask("pin")
 
     def time(self, key: Key, calls: int) -> float:
         """Seconds of one call, on average over a block."""

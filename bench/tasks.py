@@ -18,6 +18,7 @@ from .cell import build, ready, weighed
 from .cells import Cell
 from .choice import Mistake, impls_named, uncallable
 from .controls import WORK
+from .fresh import pin
 from .gate import Gate
 from .machine import fingerprint
 from .meters import Meter, meter_for
@@ -47,6 +48,7 @@ class Tasks:
 
     def __init__(self, folder: str, threads: int = 1, slower: dict[str, float] | None = None):
         torch.set_num_threads(threads)
+        self._threads = threads
         self._folder = folder
         self._slower = slower or {}
         self._gate = Gate()
@@ -104,6 +106,11 @@ class Tasks:
     def control(self, what: str, name: str) -> dict[str, float]:
         """Make fixed work ready to be timed as `what`: {"seconds": of one warm call}."""
         return self._ready(what, Timed(WORK[name](), meter_for("cpu"), nullcontext))
+
+    def pin(self) -> dict[str, Any]:
+        """Stay on as many cores as there are threads: the same ones as the other side, since it is never both's turn."""
+        pin(self._threads)
+        return {}
 
     def time(self, what: str, calls: int) -> dict[str, float]:
         """{"seconds": of one call, on average over a block of so many}"""

@@ -16,16 +16,18 @@ from reports.verdict import WORDS, Verdict
 from .comparison import Comparison, Line
 from .run import finite
 
+MUCH = 10.0
+"""A ratio from which on digits behind the point say nothing."""
+
 STYLES = {"REGRESSED": "red", "WRONG": "red", "GONE": "yellow", "IMPROVED": "green", "INCONCLUSIVE": "yellow"}
 
 COLUMNS: dict[str, Callable[[Line], str]] = {
     "verdict": lambda line: line.verdict.word,
-    "implementation": lambda line: line.impl,
-    "case": lambda line: line.case_id,
+    "cell": lambda line: f"{line.impl} {line.case_id}",
     "ratio": lambda line: _number(line.verdict.ratio),
     "95 % interval": lambda line: interval(line.verdict),
     "could see": lambda line: _share(line.verdict.detectable),
-    "why": lambda line: "; ".join([line.verdict.reason + _needed(line.verdict), *line.changes]),
+    "why": lambda line: line.verdict.reason + _needed(line.verdict),
 }
 """Of the table. `could see`: the smallest change that had an 80 % chance of being seen."""
 
@@ -44,7 +46,7 @@ def table(found: Comparison) -> Table:
     """For the terminal."""
     made = Table(title=title(found), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in COLUMNS:
-        made.add_column(name, overflow="fold", ratio=1 if name == "why" else None)
+        made.add_column(name, overflow="fold", no_wrap=name not in ("cell", "why"))
     for line in in_order(found.lines):
         made.add_row(*(text(line) for text in COLUMNS.values()), style=STYLES.get(line.verdict.word))
     return made
@@ -59,9 +61,9 @@ def notes(found: Comparison, known: list[str]) -> Iterator[str]:
     """What must be read with the table: counts, what else changed, the machine, and how often such verdicts are right."""
     counts = Counter(line.verdict.word for line in found.lines)
     yield ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
-    changed = sum(bool(line.changes) for line in found.lines)
-    if changed:
-        yield f"kernel, memory or error changed in {changed} of {len(found.lines)} cells"
+    for line in found.lines:
+        if line.changes:
+            yield f"changed in {line.impl} {line.case_id}: {', '.join(line.changes)}"
     screened, confirmed = found.pairs
     yield (
         f"{screened} pairs of fresh processes screened, {confirmed} more confirmed, in {found.seconds:.0f} s; "
@@ -116,15 +118,17 @@ def _cell(line: Line) -> dict[str, Any]:
 
 def interval(verdict: Verdict) -> str:
     """`0.998 to 1.004`"""
-    return f"{verdict.low:.3f} to {verdict.high:.3f}" if math.isfinite(verdict.low) else ""
+    if not math.isfinite(verdict.low):
+        return ""
+    return f"{_number(verdict.low)} to {_number(verdict.high)}"
 
 
 def _number(ratio: float) -> str:
-    return f"{ratio:.3f}" if math.isfinite(ratio) else ""
+    return "" if not math.isfinite(ratio) else f"{ratio:.3f}" if ratio < MUCH else f"{ratio:.3g}"
 
 
 def _share(share: float) -> str:
-    return f"{share * 100:.2g} %" if math.isfinite(share) else ""
+    return "" if not math.isfinite(share) else f"{share * 100:.2g} %" if share < MUCH else f"{share + 1:.2g} x"
 
 
 def _signed(share: float) -> str:
