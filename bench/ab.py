@@ -85,8 +85,11 @@ def _parser() -> argparse.ArgumentParser:
         "--threads", type=_count, default=1, metavar="N", help="threads and cores of a process (default: 1)"
     )
     how = parser.add_argument_group("how")
-    how.add_argument("--margin", type=_share, default=MARGIN, metavar="SHARE", help=f"a change up to this is none (default: {MARGIN})")  # fmt: skip  # noqa: E501
+    how.add_argument("--margin", type=_share, default=MARGIN, metavar="SHARE",
+                     help=f"a change up to this is none (default: {MARGIN})")  # fmt: skip
     how.add_argument("--budget", type=positive, default=3.0, metavar="MINUTES", help="to spend, about (default: 3)")
+    how.add_argument("--cell-timeout", type=positive, default=300.0, metavar="SECONDS",
+                     help="a cell whose proof or whose block takes longer is given up (default: 300)")  # fmt: skip
     how.add_argument("--seed", type=int, help="of the order in which everything is timed (default: drawn)")
     how.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts for programs")
     how.add_argument("--markdown", type=Path, metavar="FILE", help="write the verdicts for a pull request")
@@ -182,7 +185,7 @@ def _plan(options: argparse.Namespace, sides: tuple[Side, Side]) -> Plan:
         cases=tuple(cases_of(sweep, device, overrides)),
         names=names,
         whole_shelf=sweep.whole_shelf,
-        setting=Setting(str(Path.cwd()), options.threads),
+        setting=Setting(str(Path.cwd()), options.threads, options.cell_timeout),
         margin=options.margin,
         seconds=60 * options.budget,
         seed=random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed,

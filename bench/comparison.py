@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import mean
@@ -15,7 +14,7 @@ from reports.verdict import GONE, INCONCLUSIVE, JUDGED, NEW, REGRESSED, WRONG, V
 
 from .cells import Key
 from .choice import Mistake
-from .duel import CONTROLS, Duel, Failure, Logs, Process, two_stages
+from .duel import CONTROLS, Duel, Failure, Logs, Process, at_once, two_stages
 from .outcome import NoRow
 from .peer import STARTING, Lost, Peer, Setting, Side, Timer
 from .sweep import Case
@@ -95,10 +94,9 @@ class Comparison:
 
     plan: Plan
     lines: tuple[Line, ...]
-    pairs: tuple[int, int]
-    """That screened, and that confirmed."""
-    controls: Mapping[str, Sequence[float]]
-    """log(head / base) of fixed work, a number a pair."""
+    screened: Sequence[Logs]
+    confirmed: Sequence[Logs]
+    """log(head / base) of each cell and control, pair by pair."""
     moved: str
     """Why nothing can be said of the code; or ''."""
     fingerprints: tuple[Mapping[str, Any], Mapping[str, Any]]
@@ -117,7 +115,8 @@ class Comparison:
 
     def drift(self) -> dict[str, float]:
         """Mean log ratio of each control: what the machine did to fixed work."""
-        return {name: mean(logs) for name, logs in self.controls.items() if logs}
+        pairs = [*self.screened, *self.confirmed]
+        return {name: mean(pair[of, name] for pair in pairs) for of, name in CONTROLS if pairs}
 
 
 def compare(plan: Plan, tell: Tell) -> Comparison:
@@ -149,12 +148,11 @@ def compare(plan: Plan, tell: Tell) -> Comparison:
             verdict = stages.verdicts[key]
         logs = tuple(stages.logs(key)) if stages and key in stages.verdicts else ()
         lines.append(Line(*key, verdict, facts, tuple(f.side for f in failures), logs))
-    pairs: list[Logs] = [*stages.screened, *stages.confirmed] if stages else []
     return Comparison(
         plan,
         tuple(lines),
-        (len(stages.screened), len(stages.confirmed)) if stages else (0, 0),
-        {name: [pair[of, name] for pair in pairs] for of, name in CONTROLS},
+        stages.screened if stages else (),
+        stages.confirmed if stages else (),
         stages.moved if stages else "",
         fingerprints,
         monotonic() - began,
@@ -196,6 +194,7 @@ class _Provers:
 
     def __init__(self, plan: Plan):
         self._plan = plan
+        self._killed = False
         self._peers = [self._peer(side) for side in plan.sides]
 
     def __enter__(self) -> _Provers:
@@ -255,8 +254,14 @@ class _Provers:
         return _Present(tuple(cells), requests, why, tuple(neither))
 
     def prove(self, present: _Present) -> list[dict[Key, Facts | Failure]]:
-        with ThreadPoolExecutor(2) as both:
-            return list(both.map(partial(self._prove, present), (0, 1)))
+        """Of both sides, at the same time."""
+        return at_once(partial(self._prove, present), [self])
+
+    def kill(self) -> None:
+        """End both processes, and begin no other."""
+        self._killed = True
+        for peer in self._peers:
+            peer.kill()
 
     def _prove(self, present: _Present, i: int) -> dict[Key, Facts | Failure]:
         """Facts, or the failure, of each cell of a side; a process that is lost is replaced."""
@@ -266,6 +271,8 @@ class _Provers:
                 found[key] = self._peers[i].ask("prove", **request)
             except NoRow as outcome:
                 found[key] = Failure(SIDES[i], outcome.reason, str(outcome))
+                if self._killed:
+                    break
                 if isinstance(outcome, Lost):
                     self._replace(i)
         return found

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, centred, judge, without_numbers
+from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, centred, judge
 
 from .cells import Key
 from .controls import WORK
@@ -54,7 +54,30 @@ class Process(Protocol):
     def time(self, key: Key, calls: int) -> float:
         """Seconds of one call, on average over a block that follows an untimed one."""
 
-    def close(self) -> None: ...
+    def kill(self) -> None:
+        """End it now: who waits for an answer gets `Lost`."""
+
+    def close(self) -> None:
+        """End it, and let go of what it held."""
+
+
+class Killable(Protocol):
+    def kill(self) -> None: ...
+
+
+T = TypeVar("T")
+
+
+def at_once(act: Callable[[int], T], processes: Sequence[Killable]) -> list[T]:
+    """What `act` gives for base (0) and head (1), both at the same time; Ctrl-C needn't wait for either."""
+    with ThreadPoolExecutor(2) as both:
+        acting = [both.submit(act, i) for i in (0, 1)]
+        try:
+            return [it.result() for it in acting]
+        except BaseException:
+            for process in processes:
+                process.kill()
+            raise
 
 
 Start = Callable[[], tuple[Process, Process]]
@@ -99,8 +122,7 @@ class Duel:
                     side.close()
 
     def _measured(self, sides: tuple[Process, Process], order: list[Key], rounds: int) -> Logs:
-        with ThreadPoolExecutor(2) as both:
-            took = list(both.map(partial(_prepared, sides, order), (0, 1)))
+        took = at_once(partial(_prepared, sides, order), sides)
         for key in order:
             self.calls.setdefault(key, max(1, math.ceil(BLOCK / max(took[0][key], took[1][key], 1e-9))))
         seen: dict[Key, tuple[list[float], list[float]]] = {key: ([], []) for key in order}
@@ -131,13 +153,14 @@ class Stages:
     screened: list[Logs]
     confirmed: list[Logs]
     verdicts: dict[Key, Verdict]
+    decided: dict[Key, list[Logs]]
+    """The pairs that each verdict was drawn from."""
     moved: str
     """Why nothing can be said of the code, where it is the machine that moved; or ''."""
 
     def logs(self, key: Key) -> list[float]:
         """The data that its verdict was drawn from, not centred."""
-        later = [pair[key] for pair in self.confirmed if key in pair]
-        return later if len(later) >= LEAST else [pair[key] for pair in self.screened if key in pair]
+        return [pair[key] for pair in self.decided[key] if key in pair]
 
 
 def two_stages(
@@ -171,7 +194,7 @@ def two_stages(
         pace.step()
         if len(confirmed) >= look:
             look = math.ceil(look * LOOKS)
-            so_far = _judged(open_, confirmed, margin)
+            so_far, _ = _confirmed(open_, screened, confirmed, margin)
             remaining = [key for key in remaining if not _settled(so_far[key], margin, *CHANGED, UNCHANGED)]
     return _concluded(cells, open_, screened, confirmed, margin, together)
 
@@ -218,6 +241,23 @@ def _controls(pairs: Sequence[Logs]) -> dict[str, list[float]]:
     return {name: [pair[of, name] for pair in pairs] for of, name in CONTROLS}
 
 
+def _confirmed(
+    keys: Sequence[Key], screened: list[Logs], confirmed: list[Logs], margin: float
+) -> tuple[dict[Key, Verdict], dict[Key, list[Logs]]]:
+    """Verdicts of the second stage, and the pairs that they were drawn from.
+
+    A change is judged by fresh pairs alone. That there is none may be shown by all pairs together: the first ones were
+    no luck that speaks for it, since they hadn't shown it.
+    """
+    pooled = [*screened, *confirmed]
+    verdicts, by_all = _judged(keys, confirmed, margin), _judged(keys, pooled, margin)
+    decided = dict.fromkeys(keys, confirmed)
+    for key in keys:
+        if verdicts[key].word == INCONCLUSIVE and _settled(by_all[key], margin, UNCHANGED):
+            verdicts[key], decided[key] = by_all[key], pooled
+    return verdicts, decided
+
+
 def _concluded(
     cells: Sequence[Key],
     open_: Sequence[Key],
@@ -227,17 +267,18 @@ def _concluded(
     together: bool,
 ) -> Stages:
     first = _judged(cells, screened, margin)
-    verdicts = dict(first)
     again = [key for key in open_ if sum(key in pair for pair in confirmed) >= LEAST]
-    verdicts |= _judged(again, confirmed, margin)
-    verdicts |= {key: _unconfirmed(first[key]) for key in open_ if key not in again}
-    deciding = {key: _centred(key, confirmed if key in again else screened) for key in cells}
+    verdicts = first | {key: _unconfirmed(first[key]) for key in open_}
+    decided = dict.fromkeys(cells, screened)
+    second, by = _confirmed(again, screened, confirmed, margin)
+    verdicts, decided = verdicts | second, decided | by
+    deciding = {key: _centred(key, decided[key]) for key in cells}
     moved = machine_moved(deciding, confirmed or screened, margin, together)
     if moved:
         verdicts = {
             key: replace(verdict, word=INCONCLUSIVE, reason=moved, more_pairs=None) for key, verdict in verdicts.items()
         }
-    return Stages(screened, confirmed, verdicts, moved)
+    return Stages(screened, confirmed, verdicts, decided, moved)
 
 
 def _unconfirmed(verdict: Verdict) -> Verdict:
@@ -264,8 +305,3 @@ def _of(i: int, key: Key, act: Callable[[], float]) -> float:
         return act()
     except NoRow as outcome:
         raise _Fell(("base", "head")[i], key, outcome) from None
-
-
-def wrong(failure: Failure) -> Verdict:
-    """The verdict on a cell that a side couldn't be timed on."""
-    return without_numbers("WRONG", f"{failure.side}: {failure.detail}")

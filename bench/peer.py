@@ -100,8 +100,12 @@ class Peer:
             raise Refused(answer["failed"], answer["detail"])
         return answer
 
+    def kill(self) -> None:
+        """End the process: who waits for its answer gets `Lost`."""
+        self._process.kill()
+
     def close(self) -> None:
-        """End the process."""
+        """End the process, and let go of its pipes."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._stderr):
@@ -150,6 +154,9 @@ class Timer:
     def time(self, key: Key, calls: int) -> float:
         """Seconds of one call, on average over a block."""
         return float(self.peer.ask("time", what=" ".join(key), calls=calls)["seconds"])
+
+    def kill(self) -> None:
+        self.peer.kill()
 
     def close(self) -> None:
         self.peer.close()

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,22 +80,31 @@ def planted(plan: Plan, plant: Plant | None) -> Plan:
 
 
 def self_test(
-    plan: Plan, wanted: Sequence[Plant | None], log: Log, compare: Callable[[Plan], Comparison], tell: Callable[[str], None]
-) -> None:  # fmt: skip
+    plan: Plan,
+    wanted: Sequence[Plant | None],
+    log: Log,
+    compare: Callable[[Plan], Comparison],
+    tell: Callable[[str], None],
+) -> None:
     """Do what is not yet recorded, and record each run when it is over."""
     settings = settings_of(plan)
     left = missing(wanted, [it for it in log.records() if it["settings"] == settings])
-    for i, plant in enumerate(left):
-        what = f"{plant[0]} {plant[1]:+.0%}" if plant else "unchanged code"
-        tell(f"self-test: run {len(wanted) - len(left) + i + 1} of {len(wanted)}, {what}")
-        found = compare(replace(planted(plan, plant), seed=plan.seed + len(wanted) - len(left) + i))
+    for i, plant in enumerate(left, len(wanted) - len(left)):
+        what = f"{plant[0]} {plant[1]:+.3g} of its time" if plant else "unchanged code"
+        tell(f"self-test: run {i + 1} of {len(wanted)}, {what}")
+        found = compare(replace(planted(plan, plant), seed=plan.seed + i))
         log.add(record_of(found, plant, settings))
 
 
 def settings_of(plan: Plan) -> dict[str, Any]:
     """What decides how good the verdicts are."""
-    cases = [case.id for case in plan.cases]
-    return {"cases": cases, "impls": list(plan.names), "margin": plan.margin, "threads": plan.setting.threads, "seconds": plan.seconds}  # fmt: skip  # noqa: E501
+    return {
+        "cases": [case.id for case in plan.cases],
+        "impls": list(plan.names),
+        "margin": plan.margin,
+        "threads": plan.setting.threads,
+        "seconds": plan.seconds,
+    }
 
 
 def record_of(found: Comparison, plant: Plant | None, settings: dict[str, Any]) -> Record:
@@ -113,7 +122,7 @@ def record_of(found: Comparison, plant: Plant | None, settings: dict[str, Any]) 
         "found": sum(line.verdict.word == right for line in of_plant),
         "others": len(others),
         "alarms": [[line.impl, line.case_id] for line in others if line.verdict.word in (REGRESSED, IMPROVED)],
-        "pairs": list(found.pairs),
+        "pairs": [len(found.screened), len(found.confirmed)],
         "seconds": found.seconds,
     }
 
@@ -129,11 +138,9 @@ def summary(records: Sequence[Record], margin: float) -> Iterator[str]:
             f"self-test of this machine: {raised} of {len(unchanged)} runs of unchanged code raised an alarm "
             f"({alarms} of {cells} cells)"
         )
-    shares: Mapping[float, list[Record]] = {}
-    for record in at_margin:
-        if record["plant"]:
-            shares = {**shares, record["plant"][1]: [*shares.get(record["plant"][1], []), record]}
-    for share, runs in sorted(shares.items()):
+    slowed = [record for record in at_margin if record["plant"]]
+    for share in sorted({record["plant"][1] for record in slowed}):
+        runs = [record for record in slowed if record["plant"][1] == share]
         found, of = sum(it["found"] for it in runs), sum(it["planted"] for it in runs)
         alarms, others = sum(len(it["alarms"]) for it in runs), sum(it["others"] for it in runs)
         yield f"self-test, {share * 100:+.3g} % planted: {found} of {of} cells found, {alarms} of {others} others flagged"

@@ -25,8 +25,8 @@ from .meters import Meter, meter_for
 from .modes import recording
 from .sweep import Case
 
-WARM = 3
-"""Calls before the first that counts."""
+WARM, ENOUGH = 3, 0.3
+"""Calls before the first that counts; fewer when they took so many seconds together."""
 
 GRAPHS = 4096
 """Graphs of one function that torch.compile may hold at the same time; by default, eight shapes later it runs eager."""
@@ -121,7 +121,9 @@ class Tasks:
 
     def _ready(self, what: str, timed: Timed) -> dict[str, float]:
         with timed.context():
-            seconds = [timed.meter.seconds(timed.run, 1) for _ in range(WARM)]
+            seconds = [timed.meter.seconds(timed.run, 1)]
+            while len(seconds) < WARM and sum(seconds) < ENOUGH:
+                seconds.append(timed.meter.seconds(timed.run, 1))
         self._timed[what] = timed
         gc.collect()
         gc.freeze()  # no collection has to look at it again

@@ -64,7 +64,7 @@ def notes(found: Comparison, known: list[str]) -> Iterator[str]:
     for line in found.lines:
         if line.changes:
             yield f"changed in {line.impl} {line.case_id}: {', '.join(line.changes)}"
-    screened, confirmed = found.pairs
+    screened, confirmed = len(found.screened), len(found.confirmed)
     yield (
         f"{screened} pairs of fresh processes screened, {confirmed} more confirmed, in {found.seconds:.0f} s; "
         f"margin {_share(found.plan.margin)}, {found.plan.setting.threads} thread(s), seed {found.plan.seed}"
@@ -80,7 +80,7 @@ def notes(found: Comparison, known: list[str]) -> Iterator[str]:
 
 def markdown(found: Comparison, known: list[str], command: str) -> str:
     """For a comment: counts, the table, the machine, and how to see it again."""
-    rows = [[text(line).replace("|", "\\|").replace("\n", " ") for text in COLUMNS.values()] for line in in_order(found.lines)]  # fmt: skip  # noqa: E501
+    rows = [[_escaped(text(line)) for text in COLUMNS.values()] for line in in_order(found.lines)]
     lines = [f"### {title(found)}", "", *(f"- {note}" for note in notes(found, known)), ""]
     lines += [f"| {' | '.join(cells)} |" for cells in ([*COLUMNS], ["---"] * len(COLUMNS), *rows)]
     machine = ", ".join(f"{name} {value}" for name, value in found.fingerprints[1].items() if value)
@@ -100,20 +100,23 @@ def as_json(found: Comparison, command: str) -> dict[str, Any]:
         "threads": plan.setting.threads,
         "seed": plan.seed,
         "seconds": found.seconds,
-        "pairs": dict(zip(("screened", "confirmed"), found.pairs, strict=True)),
-        "controls": found.controls,
+        "pairs": [
+            {"stage": stage, "logs": [[*key, log] for key, log in pair.items()]}
+            for stage, pairs in (("screen", found.screened), ("confirm", found.confirmed))
+            for pair in pairs
+        ],
         "moved": found.moved,
         "exit_code": found.exit_code,
         "cells": [_cell(line) for line in in_order(found.lines)],
         "neither": list(found.neither),
     }
-    made: dict[str, Any] = finite(whole)
-    return made
+    return dict(finite(whole))
 
 
 def _cell(line: Line) -> dict[str, Any]:
     facts = dict(zip(("base", "head"), line.facts, strict=True))
-    return {"impl": line.impl, "id": line.case_id} | asdict(line.verdict) | facts | {"changes": line.changes, "logs": line.logs}  # fmt: skip  # noqa: E501
+    named = {"impl": line.impl, "id": line.case_id}
+    return named | asdict(line.verdict) | facts | {"changes": line.changes, "logs": line.logs}
 
 
 def interval(verdict: Verdict) -> str:
@@ -125,6 +128,11 @@ def interval(verdict: Verdict) -> str:
 
 def _number(ratio: float) -> str:
     return "" if not math.isfinite(ratio) else f"{ratio:.3f}" if ratio < MUCH else f"{ratio:.3g}"
+
+
+def _escaped(text: str) -> str:
+    """For a cell of a Markdown table."""
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _share(share: float) -> str:

@@ -95,6 +95,9 @@ class Fake:
         self.log.append(("time", self.side, key, calls))
         return self.seconds.get(key, 1.0)
 
+    def kill(self) -> None:
+        self.log.append(("kill", self.side))
+
     def close(self) -> None:
         self.log.append(("close", self.side))
 
@@ -251,6 +254,8 @@ class FakePeer:
         kernel = "math" if name == "falls" and self.side.impls == Path("head") else "flash"
         return {"error": 1e-7, "error_bound": 1e-6, "peak_bytes": 100, "kernel": kernel}
 
+    def kill(self) -> None: ...
+
     def close(self) -> None:
         self.closed = True
 
@@ -271,7 +276,8 @@ def compare(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], dict[str, Line]
 
 
 def test_new_gone_wrong_and_dead(compare: Callable[[Plan], dict[str, Line]]) -> None:
-    lines = compare(plan_of("same old wrong-head dead impossible falls slow", "same young wrong-head dead impossible falls slow"))  # fmt: skip  # noqa: E501
+    both = "same wrong-head dead impossible falls slow"
+    lines = compare(plan_of(f"{both} old", f"{both} young"))
     words = {name: line.verdict.word for name, line in lines.items()}
     assert words == {"same": UNCHANGED, "old": "GONE", "wrong-head": "WRONG", "dead": "WRONG", "falls": UNCHANGED,
                      "impossible": INCONCLUSIVE, "slow": REGRESSED, "young": "NEW"}  # fmt: skip
@@ -299,7 +305,8 @@ def test_sides_under_other_conditions_are_not_compared(
 
 
 def told(*lines: Line, moved: str = "") -> Comparison:
-    return Comparison(plan_of("a", "b"), lines, (6, 6), {"python": [0.01]}, moved, ({"cpu": "x"}, {"cpu": "x"}), 1.0)
+    pair = dict.fromkeys(CONTROLS, 0.01)
+    return Comparison(plan_of("a", "b"), lines, [pair], [pair], moved, ({"cpu": "x"}, {"cpu": "x"}), 1.0)
 
 
 def line(word: str, ratio: float = 1.0, **changes: Any) -> Line:
@@ -505,12 +512,20 @@ def test_a_revision_against_a_changed_working_tree(repository: Path) -> None:
     assert nothing_is_left(repository, [])
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_behind(repository: Path, ending: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("ending", "while_"),
+    [
+        (signal.SIGINT, "proving"),
+        (signal.SIGINT, "screening"),
+        (signal.SIGTERM, "screening"),
+        (signal.SIGKILL, "screening"),
+    ],
+)
+def test_nothing_is_left_behind(repository: Path, ending: signal.Signals, while_: str) -> None:
     with ab(repository, *TINY[:-1], "5", "--base", "HEAD", "--impl", "fused", start_new_session=True) as running:
         assert running.stderr
         for text in running.stderr:
-            if "screening" in text:
+            if while_ in text:
                 break
         else:
             pytest.fail("it never came to timing")
