@@ -228,13 +228,20 @@ def _settled(verdict: Verdict, margin: float, *words: str) -> bool:
 
 
 def _judged(keys: Sequence[Key], pairs: Sequence[Logs], margin: float, together: bool = False) -> dict[Key, Verdict]:
-    """Verdicts from one stage's pairs, each cell centred on the controls of the pairs in which it was measured."""
+    """Verdicts from one stage's pairs, each cell centred on the controls of the pairs in which it was measured, if need be."""
     return judge({key: _centred(key, pairs) for key in keys}, margin, _controls(pairs), together)
 
 
 def _centred(key: Key, pairs: Sequence[Logs]) -> list[float]:
+    """A cell's data, less what the controls moved, pair by pair, where they did.
+
+    Sides that take turns every few milliseconds see the same machine: mostly nothing moved, and to subtract the controls
+    would add nothing but their own spread.
+    """
     with_it = [pair for pair in pairs if key in pair]
-    return [float(x) for x in centred([pair[key] for pair in with_it], _controls(with_it))]
+    controls = _controls(with_it)
+    moved = any(verdict.word in CHANGED for verdict in judge(controls, margin=0.0).values())
+    return [float(x) for x in centred([pair[key] for pair in with_it], controls if moved else {})]
 
 
 def _controls(pairs: Sequence[Logs]) -> dict[str, list[float]]:

@@ -139,6 +139,8 @@ class World:
     truth: dict[Key, tuple[float, float]]
     seconds: float
     machine: float = 0.0
+    noise: float = 1e-4
+    """Spread of the controls."""
     asked: list[tuple[Key, ...]] = field(default_factory=list)
     rng: random.Random = field(default_factory=lambda: random.Random(1))
     lucky: dict[Key, float] = field(default_factory=dict)
@@ -149,7 +151,7 @@ class World:
         self.seconds -= 1
         luck = self.lucky if len(self.asked) <= SCREEN else {}
         drawn = {key: self.rng.gauss(*self.truth[key]) + luck.get(key, 0.0) + self.machine for key in cells}
-        return drawn | {key: self.rng.gauss(self.machine, 1e-4) for key in CONTROLS}
+        return drawn | {key: self.rng.gauss(self.machine, self.noise) for key in CONTROLS}
 
     def compare(self, margin: float = 0.01, together: bool = False) -> duel.Stages:
         return two_stages(self.pair, list(self.truth), margin, together, lambda: self.seconds)
@@ -194,6 +196,10 @@ def test_centred_on_the_controls_and_refused_when_they_move() -> None:
     moved = World({A: (0.0, 0.001), B: (0.1, 0.001)}, 40, machine=0.1).compare()
     assert moved.moved.startswith("the machine moved")
     assert {it.word for it in moved.verdicts.values()} == {INCONCLUSIVE}
+
+
+def test_controls_that_did_not_move_widen_nothing() -> None:
+    assert World({A: (0.0, 0.001)}, 40, noise=0.02).compare().verdicts[A].word == UNCHANGED
 
 
 def test_cells_that_move_together_speak_of_the_machine_unless_they_may() -> None:
