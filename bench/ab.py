@@ -32,7 +32,7 @@ from .options import AXES, cases_of, clock_text, positive, sweep_of
 from .outcome import NoRow
 from .peer import Setting, Side
 from .run import results_root
-from .self_test import FILE, Log, Plant, planted, schedule, self_test, summary
+from .selftest import FILE, Log, Plant, planted, schedule, self_test, summary
 from .sources import check_out, commit_of, copy_of_working_tree, workshop
 from .verdict_text import as_json, markdown, notes, table
 

@@ -27,7 +27,7 @@ from bench.comparison import Comparison, Line, Plan, Unjudgeable
 from bench.duel import CONTROLS, FIRST_LOOK, LEAST, SCREEN, Duel, Logs, interleaved, two_stages
 from bench.outcome import NoRow
 from bench.peer import Lost, Peer, Refused, Setting, Side
-from bench.self_test import Log, missing, planted, schedule, self_test, summary
+from bench.selftest import Log, missing, planted, schedule, self_test, summary
 from bench.sources import PREFIX
 from bench.sweep import Case
 from bench.tasks import Timed, block
