@@ -14,15 +14,13 @@ from reports.verdict import GONE, INCONCLUSIVE, JUDGED, NEW, REGRESSED, WRONG, V
 
 from .cells import Key
 from .choice import Mistake
-from .duel import CONTROLS, Duel, Failure, Logs, Process, at_once, two_stages
+from .duel import CONTROLS, SIDES, Duel, Failure, Logs, Process, at_once, two_stages
 from .outcome import NoRow
 from .peer import STARTING, Lost, Peer, Setting, Side, Timer
 from .sweep import Case
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 """What of the fingerprint may differ when two interpreters are compared."""
-
-SIDES = ("base", "head")
 
 Facts = dict[str, Any]
 """Of a proved cell: `error`, `error_bound`, `peak_bytes`, `kernel`."""
@@ -274,7 +272,7 @@ class _Provers:
                 if self._killed:
                     break
                 if isinstance(outcome, Lost):
-                    self._replace(i)
+                    self._replace(i)  # it lives as long as this thread: long enough, since it only proves
         return found
 
     def _replace(self, i: int) -> None:

@@ -36,6 +36,8 @@ FIRST_LOOK, LOOKS = 6, 1.5
 EARLY = 0.001
 """A look before the last one settles a change only at this level, so that looking often costs nothing (Haybittle and Peto)."""
 
+SIDES = ("base", "head")
+
 CONTROLS: tuple[Key, ...] = tuple(("control", name) for name in WORK)
 
 Logs = dict[Key, float]
@@ -227,9 +229,9 @@ def _settled(verdict: Verdict, margin: float, *words: str) -> bool:
     return verdict.p <= EARLY
 
 
-def _judged(keys: Sequence[Key], pairs: Sequence[Logs], margin: float, together: bool = False) -> dict[Key, Verdict]:
+def _judged(keys: Sequence[Key], pairs: Sequence[Logs], margin: float) -> dict[Key, Verdict]:
     """Verdicts from one stage's pairs, each cell centred on the controls of the pairs in which it was measured, if need be."""
-    return judge({key: _centred(key, pairs) for key in keys}, margin, _controls(pairs), together)
+    return judge({key: _centred(key, pairs) for key in keys}, margin, _controls(pairs), together=False)
 
 
 def _centred(key: Key, pairs: Sequence[Logs]) -> list[float]:
@@ -311,4 +313,4 @@ def _of(i: int, key: Key, act: Callable[[], float]) -> float:
     try:
         return act()
     except NoRow as outcome:
-        raise _Fell(("base", "head")[i], key, outcome) from None
+        raise _Fell(SIDES[i], key, outcome) from None

@@ -14,6 +14,7 @@ from rich.table import Table
 from reports.verdict import WORDS, Verdict
 
 from .comparison import Comparison, Line
+from .duel import SIDES
 from .run import finite
 
 MUCH = 10.0
@@ -94,8 +95,8 @@ def as_json(found: Comparison, command: str) -> dict[str, Any]:
     sides = [{"label": side.label, "impl": side.impl, "python": side.python} for side in plan.sides]
     whole: dict[str, Any] = {
         "command": command,
-        "sides": dict(zip(("base", "head"), sides, strict=True)),
-        "fingerprints": dict(zip(("base", "head"), found.fingerprints, strict=True)),
+        "sides": dict(zip(SIDES, sides, strict=True)),
+        "fingerprints": dict(zip(SIDES, found.fingerprints, strict=True)),
         "margin": plan.margin,
         "threads": plan.setting.threads,
         "seed": plan.seed,
@@ -114,7 +115,7 @@ def as_json(found: Comparison, command: str) -> dict[str, Any]:
 
 
 def _cell(line: Line) -> dict[str, Any]:
-    facts = dict(zip(("base", "head"), line.facts, strict=True))
+    facts = dict(zip(SIDES, line.facts, strict=True))
     named = {"impl": line.impl, "id": line.case_id}
     return named | asdict(line.verdict) | facts | {"changes": line.changes, "logs": line.logs}
 
