@@ -104,8 +104,6 @@ class Duel:
     rng: random.Random
     failures: dict[Key, Failure] = field(default_factory=dict)
     """Cells that were lost while they were timed."""
-    calls: dict[Key, int] = field(default_factory=dict)
-    """Calls in a block: the same on both sides, in every pair."""
 
     def pair(self, cells: Collection[Key], rounds: int) -> Logs:
         """One datum of each cell and control from a fresh pair; without a cell that is lost, and then from another pair."""
@@ -125,11 +123,10 @@ class Duel:
 
     def _measured(self, sides: tuple[Process, Process], order: list[Key], rounds: int) -> Logs:
         took = at_once(partial(_prepared, sides, order), sides)
-        for key in order:
-            self.calls.setdefault(key, max(1, math.ceil(BLOCK / max(took[0][key], took[1][key], 1e-9))))
+        calls = {key: _calls(took[0][key], took[1][key]) for key in order}
         seen: dict[Key, tuple[list[float], list[float]]] = {key: ([], []) for key in order}
         for key, i in interleaved(order, rounds, self.rng):
-            seen[key][i].append(_of(i, key, partial(sides[i].time, key, self.calls[key])))
+            seen[key][i].append(_of(i, key, partial(sides[i].time, key, calls[key])))
         return {key: math.log(median(head) / median(base)) for key, (base, head) in seen.items()}
 
 
@@ -141,6 +138,11 @@ def _prepared(sides: tuple[Process, Process], order: Sequence[Key], i: int) -> d
     took = {key: _of(i, key, partial(sides[i].prepare, key)) for key in order}
     sides[i].pin()
     return took
+
+
+def _calls(base: float, head: float) -> int:
+    """Calls in a block, the same on both sides, from the seconds of one."""
+    return max(1, math.ceil(BLOCK / max(math.sqrt(base * head), 1e-9)))
 
 
 def interleaved(keys: Sequence[Key], rounds: int, rng: random.Random) -> list[tuple[Key, int]]:
