@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-COMMANDS: dict[str, str] = {"doctor": "doctor", "sweep": "replicates"}
+COMMANDS: dict[str, str] = {"doctor": "doctor", "sweep": "replicates", "ab": "ab"}
 """The commands, each with the module of this room whose `main(arguments) -> exit code` answers to it."""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .cells import Cell
 from .clock import Samples
 from .counting import flops, least_bytes, least_memory
 from .gate import NEW_NUMBERS, Gate, Held, check_call, module_of, prepare, verify
@@ -18,31 +19,46 @@ from .ledger import spending
 from .machine import free_bytes
 from .meters import Meter, Weight, meter_for
 from .modes import Call, call_of, recording
-from .options import Cell
 from .outcome import NoRow, OutOfMemory, Wrong
 from .problem import Given, given, problem_of
 from .roofs import Roofs
 from .sweep import Case
-from .table import bytes_text
 from .throttle import sample_watched
+from .units import bytes_text
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A call that passed the gate, and so may be timed."""
+class Built:
+    """A call, not yet proved."""
 
     call: Call
     module: nn.Module
     numbers: Given
-    held: Held
-    first_s: float
-    """Seconds of the call that was proved."""
     prepare_s: float | None
     """Seconds spent on what an implementation makes once for a mask and a length; None where it makes nothing."""
     compile_s: float | None
     """Seconds that the first call of a compiled form took; None for an eager one."""
     compile_cache: str | None
     """`cold`, or `warm` where an earlier process had left the compiled code on disk."""
+
+
+@dataclass(frozen=True)
+class Ready(Built):
+    """A call that passed the gate, and so may be timed."""
+
+    held: Held
+    first_s: float
+    """Seconds of the call that was proved."""
+
+
+def build(cell: Cell) -> Built:
+    """The module of a cell with the tensors that it reads, compiled where it is to be; raises what it raised."""
+    module = module_of(cell.impl, cell.case)
+    prepare_s = prepare(module, cell.case)  # once more: the first call of a process imports what it needs
+    numbers = given(problem_of(cell.case))
+    call = call_of(module, cell.case, numbers)
+    compile_s, compile_cache = _compile(call, cell) if cell.impl.compiled else (None, None)
+    return Built(call, module, numbers, prepare_s, compile_s, compile_cache)
 
 
 def ready(cell: Cell, gate: Gate) -> Ready:
@@ -57,19 +73,16 @@ def ready(cell: Cell, gate: Gate) -> Ready:
         gate.prove(impl, case)
     if impl.compiled:
         torch.compiler.reset()  # graphs of other cells and of the probes would be tried first, or run in this one
-    module = module_of(impl, case)
-    prepare_s = prepare(module, case)  # once more: the first call of a process imports what it needs
-    numbers = given(problem_of(case))
-    call = call_of(module, case, numbers)
-    compile_s, compile_cache = _compile(call, cell) if impl.compiled else (None, None)
+    built = build(cell)
     first: list[float] = []
     with spending("gate"):
-        held = check_call(replace(call, run=_watched(call, case, first)), module, numbers, case)
+        watched = replace(built.call, run=_watched(built.call, case, first))
+        held = check_call(watched, built.module, built.numbers, case)
     if case.drops:
-        module.train()
+        built.module.train()
         with recording(case):
-            call.run()  # the form with dropout is another graph
-    return Ready(call, module, numbers, held, first[0], prepare_s, compile_s, compile_cache)
+            built.call.run()  # the form with dropout is another graph
+    return Ready(**vars(built), held=held, first_s=first[0])
 
 
 def _watched(call: Call, case: Case, seconds: list[float]) -> Callable[[], Any]:
@@ -114,11 +127,7 @@ def _cache_misses() -> int:
 def measure(
     cell: Cell, proved: Ready, seconds: float, precision: float, roofs: Roofs
 ) -> tuple[Samples, dict[str, Any]]:
-    """Time a proved call for at most about `seconds`, and weigh it: samples, and the row's columns.
-
-    The call that is weighed finds other numbers in the same buffers, and its answer is held to the reference once more:
-    what was timed was not an answer remembered. Where numbers were dropped, one more call without dropout is.
-    """
+    """Time a proved call for at most about `seconds`, and weigh it: samples, and the row's columns."""
     case, impl, meter, run = cell.case, cell.impl, meter_for(cell.case.device), proved.call.run
     before = _graphs() if impl.compiled else 0
     with spending("clock"):
@@ -127,16 +136,7 @@ def measure(
         raise NoRow("torch.compile made another graph while the clock ran: compiling would be part of what is timed")
     with spending("clock"):
         more = meter.more(run, median(samples.data), graph=case.mode != "backward")
-    unseen = problem_of(case, draw=1)
-    proved.numbers.refill(unseen)
-    with spending("memory"):
-        weight, answer = weigh(meter, run)
-    if case.drops:
-        proved.module.eval()
-        answer = run()
-    verify(proved.call.read(answer), unseen, "after the clock, " + NEW_NUMBERS)
-    if impl.dispatches and weight.kernel != impl.dispatches:
-        raise Wrong(f"claims to be {impl.dispatches}, but what was timed is {weight.kernel}")
+    weight = weighed(cell, proved)
     rows = problem_of(case).output.rows
     columns = {"impl": impl.name, "id": case.id} | case.columns()
     columns |= {
@@ -157,6 +157,27 @@ def measure(
     }
     columns |= more | gpu
     return samples, columns
+
+
+def weighed(cell: Cell, proved: Ready) -> Weight:
+    """Weigh a proved call, on other numbers in the same buffers; raises `Wrong`.
+
+    Its answer is held to the reference once more: what was timed was not an answer remembered. Where numbers were dropped,
+    one more call without dropout is.
+    """
+    case, impl, run = cell.case, cell.impl, proved.call.run
+    unseen = problem_of(case, draw=1)
+    proved.numbers.refill(unseen)
+    with recording(case):
+        with spending("memory"):
+            weight, answer = weigh(meter_for(case.device), run)
+        if case.drops:
+            proved.module.eval()
+            answer = run()
+    verify(proved.call.read(answer), unseen, "after the clock, " + NEW_NUMBERS)
+    if impl.dispatches and weight.kernel != impl.dispatches:
+        raise Wrong(f"claims to be {impl.dispatches}, but what was timed is {weight.kernel}")
+    return weight
 
 
 def weigh(meter: Meter, call: Any) -> tuple[Weight, Any]:

@@ -15,16 +15,17 @@ import pytest
 import torch
 
 from . import cell as cells
+from .cells import Cell, Key
 from .clock import replay
 from .gate import Gate
 from .guard import guarded
 from .ledger import spending
 from .listing import show_plan, show_shelf
 from .machine import fingerprint
-from .options import Cell, pytest_addoption
+from .options import pytest_addoption
 from .outcome import FAILURES, NoRow, Unsupported, classify
 from .progress import Progress
-from .run import Key, Run, begin, finite
+from .run import Run, begin, finite
 from .saving import numbering, save
 
 __all__ = ["pytest_addoption"]

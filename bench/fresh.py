@@ -26,22 +26,29 @@ PR_SET_PDEATHSIG = 1
 """Of Linux' prctl."""
 
 
-def start(command: Sequence[str], *, quiet: bool = False, **options: Any) -> subprocess.Popen[Any]:
-    """A process that ends with this one, even when this one is killed; a quiet one has a core for itself.
+def start(
+    command: Sequence[str], *, quiet: bool = False, threads: int = 1, pinned: bool = True, **options: Any
+) -> subprocess.Popen[Any]:
+    """A process that ends with this one, even when this one is killed; a quiet one has so many threads, a core for each.
 
-    `options` are `subprocess.Popen`'s.
+    One that is not `pinned` is to call `pin` itself, when it has made ready. `options` are `subprocess.Popen`'s. Call it in
+    the main thread: to the kernel, the parent is the thread.
     """
 
     def before() -> None:
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if quiet:
-            pin()
+        if quiet and pinned:
+            pin(threads)
 
-    return subprocess.Popen(command, env=os.environ | QUIET if quiet else None, preexec_fn=before, **options)
+    count = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    env = os.environ | QUIET | count if quiet else None
+    return subprocess.Popen(command, env=env, preexec_fn=before, **options)
 
 
-def pin() -> None:
-    """Stay on one core from now on, where that can be: the last of those allowed, since the first ones serve interrupts."""
+def pin(cores: int = 1) -> None:
+    """Stay on these cores from now on, where that can be: the last of those allowed, since the first serve interrupts."""
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+        mine = sorted(os.sched_getaffinity(0))[-cores:]
+        for thread in os.listdir("/proc/self/task"):  # each has an affinity of its own
+            os.sched_setaffinity(int(thread), mine)

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import inspect
 import math
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 import pytest
 import torch
 
-import impls
-from impls import Impl, Limits
-from impls.layer import kernel_options
+from impls import Impl
 
+from .cells import Cell
+from .choice import Mistake, impls_named, nearest, uncallable
 from .sweep import DEVICES, DTYPES, MASKS, MODES, SCOPES, SOURCES, SWEEPS, Case, Sweep
 
 
@@ -31,13 +27,13 @@ def _whole(text: str) -> int:
 def _one_of(known: Iterable[str]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in known:
-            raise ValueError(f"one of {', '.join(known)}{_nearest(text, known)}")
+            raise ValueError(f"one of {', '.join(known)}{nearest(text, known)}")
         return text
 
     return parse
 
 
-def _positive(text: str) -> float:
+def positive(text: str) -> float:
     """A positive number; argparse says what is wrong with another."""
     number = float(text)
     if not 0 < number < math.inf:
@@ -84,18 +80,6 @@ AXES: dict[str, tuple[Callable[[str], Any], str]] = {
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One implementation on one case: one row, or one reason why there is none."""
-
-    impl: Impl
-    case: Case
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.impl.name, self.case.id
-
-
-@dataclass(frozen=True)
 class Selection:
     """What the user asked for, with every name resolved."""
 
@@ -124,7 +108,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(f"--{axis}", metavar="VALUES", help=f"override an axis, a comma list: {about}")
     for name, (default, metavar, about) in TIMING.items():
         group.addoption(
-            f"--{name.replace('_', '-')}", type=_positive, metavar=metavar, help=f"{about} (default: {default})"
+            f"--{name.replace('_', '-')}", type=positive, metavar=metavar, help=f"{about} (default: {default})"
         )
     group.addoption("--list", action="store_true", dest="attention_list",
                     help="show implementations with what they can do, and sweeps with their cells")  # fmt: skip
@@ -158,28 +142,42 @@ def settle_timing(config: pytest.Config, begun: dict[str, float]) -> dict[str, f
 
 def select(config: pytest.Config, options: dict[str, Any]) -> Selection:
     """Resolve the options (of `asked`) into cells; raises `pytest.UsageError` with one line."""
-    name = options.get("sweep", "quick")
-    if name not in SWEEPS:
-        raise pytest.UsageError(f"unknown sweep {name!r}; known: {', '.join(SWEEPS)}{_nearest(name, SWEEPS)}")
-    overrides = {axis: _values(axis, options[axis]) for axis in AXES if axis in options}
-    devices = overrides.get("device", ())
-    if "cuda" in devices and not torch.cuda.is_available():
-        raise pytest.UsageError(
-            "--device cuda: torch finds no CUDA device here; leave --device out, or use --device cpu"
-        )
+    try:
+        return _select(options, str(config.invocation_params.dir))
+    except Mistake as mistake:
+        raise pytest.UsageError(str(mistake)) from None
+
+
+def _select(options: dict[str, Any], folder: str) -> Selection:
+    sweep, device, overrides = sweep_of(options)
     if "threads" in overrides:
         overrides["threads"] = tuple(None if n == torch.get_num_threads() else n for n in overrides["threads"])
-    chosen = _impls(options.get("impl", []), SWEEPS[name], str(config.invocation_params.dir))
-    device = devices[0] if devices else "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        cases = SWEEPS[name].cases(device, overrides)
-    except ValueError as error:
-        raise pytest.UsageError(f"sweep {name}: {error}") from None
-    cells = tuple(Cell(impl, case) for case in dict.fromkeys(cases) for impl in chosen)
+    chosen = impls_named(options.get("impl", []), sweep.whole_shelf, folder)
+    cells = tuple(Cell(impl, case) for case in cases_of(sweep, device, overrides) for impl in chosen)
     for cell in cells:
         if why := uncallable(cell):
-            raise pytest.UsageError(f"--impl {cell.impl.name}: {why}")
-    return Selection(SWEEPS[name], device, chosen, cells, overrides)
+            raise Mistake(f"--impl {cell.impl.name}: {why}")
+    return Selection(sweep, device, chosen, cells, overrides)
+
+
+def sweep_of(options: dict[str, Any]) -> tuple[Sweep, str, dict[str, tuple[Any, ...]]]:
+    """The sweep, the device, and the axes that are overridden; raises `Mistake`."""
+    name = options.get("sweep") or "quick"
+    if name not in SWEEPS:
+        raise Mistake(f"unknown sweep {name!r}; known: {', '.join(SWEEPS)}{nearest(name, SWEEPS)}")
+    overrides = {axis: _values(axis, options[axis]) for axis in AXES if options.get(axis)}
+    devices = overrides.get("device", ())
+    if "cuda" in devices and not torch.cuda.is_available():
+        raise Mistake("--device cuda: torch finds no CUDA device here; leave --device out, or use --device cpu")
+    return SWEEPS[name], devices[0] if devices else "cuda" if torch.cuda.is_available() else "cpu", overrides
+
+
+def cases_of(sweep: Sweep, device: str, overrides: dict[str, tuple[Any, ...]]) -> list[Case]:
+    """Every case once; raises `Mistake` where sizes don't fit together."""
+    try:
+        return list(dict.fromkeys(sweep.cases(device, overrides)))
+    except ValueError as error:
+        raise Mistake(f"sweep {sweep.name}: {error}") from None
 
 
 def _values(axis: str, text: str) -> tuple[Any, ...]:
@@ -189,106 +187,8 @@ def _values(axis: str, text: str) -> tuple[Any, ...]:
         try:
             found.append(read(value.strip()))
         except ValueError as error:
-            raise pytest.UsageError(f"--{axis} {text}: {value.strip()!r} is not {error}") from None
+            raise Mistake(f"--{axis} {text}: {value.strip()!r} is not {error}") from None
     return tuple(dict.fromkeys(found))
-
-
-def _impls(given: list[str], sweep: Sweep, folder: str) -> tuple[Impl, ...]:
-    """The implementations that are named, or the sweep's own: eager ones, and the compiled forms worth a place."""
-    names = [name.strip() for text in given for name in text.split(",") if name.strip()]
-    if not names:
-        if given:
-            raise pytest.UsageError(f"--impl names nothing; known: {_known()}")
-        chosen = [impl for impl in impls.shelf() if impl.common or sweep.whole_shelf]
-        names = [impl.name for impl in chosen]
-        names += [impl.name + impls.COMPILE for impl in chosen if impl.compiled_by_default]
-    return tuple(_impl(name, folder) for name in dict.fromkeys(names))
-
-
-def _impl(name: str, folder: str) -> Impl:
-    if "=" in name:
-        own, _, path = name.partition("=")
-        return _own(own, path, folder)
-    try:
-        return impls.get(name)
-    except KeyError:
-        if ":" in name:
-            raise pytest.UsageError(f"--impl {name}: give it a name, as in mine={name}") from None
-        plain = name.removesuffix(impls.COMPILE)
-        message = f"unknown implementation {name!r}; known: {_known()}"
-        raise pytest.UsageError(message + _nearest(plain, [i.name for i in impls.shelf()])) from None
-
-
-def _own(name: str, path: str, folder: str) -> Impl:
-    """Register a user's kernel or layer, `mine=package.module:attr`, and give it (or its compiled form) back."""
-    plain = name.removesuffix(impls.COMPILE)
-    module, _, attr = path.partition(":")
-    if not plain or not module or not attr:
-        raise pytest.UsageError(f"--impl {name}={path}: expected NAME=package.module:attr")
-    if folder not in sys.path:
-        sys.path.insert(0, folder)  # the one insertion: what lies where the user started is importable
-    try:
-        it = getattr(importlib.import_module(module), attr)
-    except AttributeError:
-        raise pytest.UsageError(f"--impl {name}: module {module} has no attribute {attr!r}") from None
-    except Exception as error:
-        raise pytest.UsageError(f"--impl {name}: can't import {module}: {type(error).__name__}: {error}") from None
-    try:
-        declared = Limits(**getattr(it, "limits", {}))
-        impl = impls.make(plain, it, limits=declared)
-        if plain not in {i.name for i in impls.shelf()} or impls.get(plain).owner != impl.owner:
-            impls.add(impl)
-    except (TypeError, ValueError) as error:
-        raise pytest.UsageError(f"--impl {name}={path}: {error}") from None
-    return impls.get(name)
-
-
-def uncallable(cell: Cell) -> str | None:
-    """Why the signature of an implementation doesn't allow the call that a case needs; None when it does."""
-    impl, case = cell.impl, cell.case
-    if impl.refusal(case):
-        return None
-    if impl.kernel is not None:
-        needed = dict.fromkeys(kernel_options(case.layer_shape, _mask_of(case), training=True))
-        return _misfit(impl.kernel, ["q", "k", "v"], needed, case)
-    if isinstance(impl.layer, type):
-        inputs = ["x", "x_k"] if case.source == "cross" else ["x"]
-        named = {"padding": case.padded, "cache": case.mode == "decode"}
-        return _misfit(impl.layer, ["shape"], {}, case) or _misfit(
-            impl.layer.forward,  # type: ignore[attr-defined]
-            ["self", *inputs],
-            {name: None for name, used in named.items() if used},
-            case,
-        )
-    return None
-
-
-def _mask_of(case: Case) -> Any:
-    """Something where a kernel would be given a mask."""
-    return case.mask if case.padded else None
-
-
-def _misfit(function: Callable[..., Any], positional: list[str], keywords: dict[str, Any], case: Case) -> str | None:
-    try:
-        signature = inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):  # what is written in C may have none
-        return None
-    try:
-        signature.bind(*positional, **keywords)
-    except TypeError as error:
-        call = ", ".join([*positional, *(f"{name}=..." for name in keywords)])
-        name = getattr(function, "__qualname__", "it")
-        return f"{name}{signature} can't be called as ({call}), which {case.id} needs: {error}"
-    return None
-
-
-def _known() -> str:
-    return f"{', '.join(impl.name for impl in impls.shelf())}, and NAME{impls.COMPILE}"
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def seconds_of(cell: Cell, cell_time: float) -> float:

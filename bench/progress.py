@@ -7,11 +7,13 @@ from time import perf_counter
 import pytest
 from rich.console import Console
 
+from .cells import Cell
 from .controls import warning
 from .ledger import spent
-from .options import Cell, clock_text, seconds_of
+from .options import clock_text, seconds_of
 from .run import Run
-from .table import rankings, time_text
+from .table import rankings
+from .units import time_text
 
 
 class Progress:

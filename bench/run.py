@@ -16,11 +16,12 @@ from pytest_benchmark.utils import get_machine_id
 import impls
 
 from . import journal as journals
+from .cells import Cell, Key
 from .controls import Controls
 from .journal import Entry, Journal, entry_key
 from .ledger import restore, spent
 from .machine import fingerprint, state
-from .options import Cell, Selection, asked, select, settle_timing
+from .options import Selection, asked, select, settle_timing
 from .outcome import FAILURES, NoRow, TimedOut
 from .roofs import Roofs
 from .saving import load, run_files, shortage
@@ -31,9 +32,6 @@ TRIES = 3
 """How often a cell may be begun in processes that then are gone without a trace, before it is given up."""
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-
-Key = tuple[str, str]
-"""(impl, case id)"""
 
 
 @dataclass

@@ -1,0 +1,24 @@
+"""What is measured at one time: an implementation on a case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from impls import Impl
+
+from .sweep import Case
+
+Key = tuple[str, str]
+"""(impl, case id)"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One implementation on one case: one row, or one reason why there is none."""
+
+    impl: Impl
+    case: Case
+
+    @property
+    def key(self) -> Key:
+        return self.impl.name, self.case.id

@@ -1,0 +1,148 @@
+"""How a comparison is told: a table for the terminal, Markdown for a pull request, JSON for programs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from reports.verdict import WORDS, Verdict
+
+from .comparison import Comparison, Line
+from .duel import SIDES
+from .run import finite
+
+MUCH = 10.0
+"""A ratio from which on digits behind the point say nothing."""
+
+STYLES = {"REGRESSED": "red", "WRONG": "red", "GONE": "yellow", "IMPROVED": "green", "INCONCLUSIVE": "yellow"}
+
+COLUMNS: dict[str, Callable[[Line], str]] = {
+    "verdict": lambda line: line.verdict.word,
+    "cell": lambda line: f"{line.impl} {line.case_id}",
+    "ratio": lambda line: _number(line.verdict.ratio),
+    "95 % interval": lambda line: interval(line.verdict),
+    "could see": lambda line: _share(line.verdict.detectable),
+    "why": lambda line: line.verdict.reason + _needed(line.verdict),
+}
+"""Of the table. `could see`: the smallest change that had an 80 % chance of being seen."""
+
+
+def in_order(lines: tuple[Line, ...]) -> list[Line]:
+    """What matters most first; within a verdict the slowest first."""
+
+    def rank(line: Line) -> tuple[int, float]:
+        ratio = line.verdict.ratio
+        return WORDS.index(line.verdict.word), -ratio if math.isfinite(ratio) else 0.0
+
+    return sorted(lines, key=rank)
+
+
+def table(found: Comparison) -> Table:
+    """For the terminal."""
+    made = Table(title=title(found), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in COLUMNS:
+        made.add_column(name, overflow="fold", no_wrap=name not in ("cell", "why"))
+    for line in in_order(found.lines):
+        made.add_row(*(text(line) for text in COLUMNS.values()), style=STYLES.get(line.verdict.word))
+    return made
+
+
+def title(found: Comparison) -> str:
+    base, head = found.plan.sides
+    return f"{head.label} against {base.label}: ratio of times, above 1 is slower"
+
+
+def notes(found: Comparison, known: list[str]) -> Iterator[str]:
+    """What must be read with the table: counts, what else changed, the machine, and how often such verdicts are right."""
+    counts = Counter(line.verdict.word for line in found.lines)
+    yield ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
+    for line in found.lines:
+        if line.changes:
+            yield f"changed in {line.impl} {line.case_id}: {', '.join(line.changes)}"
+    screened, confirmed = len(found.screened), len(found.confirmed)
+    yield (
+        f"{screened} pairs of fresh processes screened, {confirmed} more confirmed, in {found.seconds:.0f} s; "
+        f"margin {_share(found.plan.margin)}, {found.plan.setting.threads} thread(s), seed {found.plan.seed}"
+    )
+    drift = ", ".join(f"{name} {_signed(math.expm1(log))}" for name, log in found.drift().items())
+    if drift:
+        yield f"fixed work beside it moved by: {drift}"
+    if found.moved:
+        yield found.moved
+    yield from (f"on neither side: {text}" for text in found.neither)
+    yield from known
+
+
+def markdown(found: Comparison, known: list[str], command: str) -> str:
+    """For a comment: counts, the table, the machine, and how to see it again."""
+    rows = [[_escaped(text(line)) for text in COLUMNS.values()] for line in in_order(found.lines)]
+    lines = [f"### {title(found)}", "", *(f"- {note}" for note in notes(found, known)), ""]
+    lines += [f"| {' | '.join(cells)} |" for cells in ([*COLUMNS], ["---"] * len(COLUMNS), *rows)]
+    machine = ", ".join(f"{name} {value}" for name, value in found.fingerprints[1].items() if value)
+    lines += ["", f"Machine: {machine}", "", "Again:", "", "```", command, "```", ""]
+    return "\n".join(lines)
+
+
+def as_json(found: Comparison, command: str) -> dict[str, Any]:
+    """For programs; numbers that are not finite are null."""
+    plan = found.plan
+    sides = [{"label": side.label, "impl": side.impl, "python": side.python} for side in plan.sides]
+    whole: dict[str, Any] = {
+        "command": command,
+        "sides": dict(zip(SIDES, sides, strict=True)),
+        "fingerprints": dict(zip(SIDES, found.fingerprints, strict=True)),
+        "margin": plan.margin,
+        "threads": plan.setting.threads,
+        "seed": plan.seed,
+        "seconds": found.seconds,
+        "pairs": [
+            {"stage": stage, "logs": [[*key, log] for key, log in pair.items()]}
+            for stage, pairs in (("screen", found.screened), ("confirm", found.confirmed))
+            for pair in pairs
+        ],
+        "moved": found.moved,
+        "exit_code": found.exit_code,
+        "cells": [_cell(line) for line in in_order(found.lines)],
+        "neither": list(found.neither),
+    }
+    return dict(finite(whole))
+
+
+def _cell(line: Line) -> dict[str, Any]:
+    facts = dict(zip(SIDES, line.facts, strict=True))
+    named = {"impl": line.impl, "id": line.case_id}
+    return named | asdict(line.verdict) | facts | {"changes": line.changes, "logs": line.logs}
+
+
+def interval(verdict: Verdict) -> str:
+    """`0.998 to 1.004`"""
+    if not math.isfinite(verdict.low):
+        return ""
+    return f"{_number(verdict.low)} to {_number(verdict.high)}"
+
+
+def _number(ratio: float) -> str:
+    return "" if not math.isfinite(ratio) else f"{ratio:.3f}" if ratio < MUCH else f"{ratio:.3g}"
+
+
+def _escaped(text: str) -> str:
+    """For a cell of a Markdown table."""
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _share(share: float) -> str:
+    return "" if not math.isfinite(share) else f"{share * 100:.2g} %" if share < MUCH else f"{share + 1:.2g} x"
+
+
+def _signed(share: float) -> str:
+    return f"{share * 100:+.1f} %"
+
+
+def _needed(verdict: Verdict) -> str:
+    return f" (about {verdict.more_pairs} more pairs would tell)" if verdict.more_pairs else ""

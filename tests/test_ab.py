@@ -1,0 +1,620 @@
+"""Two sides, interleaved: the order and the stages on simulated processes, and whole comparisons of tiny cells."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from bench import comparison, duel, sources
+from bench.__main__ import main
+from bench.cells import Key
+from bench.comparison import Comparison, Line, Plan, Unjudgeable
+from bench.duel import CONTROLS, FIRST_LOOK, LEAST, SCREEN, Duel, Logs, interleaved, two_stages
+from bench.outcome import NoRow
+from bench.peer import Lost, Peer, Refused, Setting, Side
+from bench.selftest import Log, missing, planted, schedule, self_test, summary
+from bench.sources import PREFIX
+from bench.sweep import Case
+from bench.tasks import Timed, block
+from bench.verdict_text import as_json, in_order, markdown, notes
+from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, without_numbers
+
+from .conftest import CHECKOUT, environment
+
+A, B, C = (("a", "T16"), ("b", "T16"), ("c", "T16"))
+TINY = ("--T", "16", "--H", "2", "--D_h", "8", "--dtype", "float32", "--budget", "0.01")
+
+
+# Order
+
+
+def test_each_round_has_every_cell_once_a_side_in_an_order_of_its_own() -> None:
+    rounds = interleaved([A, B, C], 50, random.Random(0))
+    each = [rounds[i : i + 6] for i in range(0, len(rounds), 6)]
+    assert all(sorted(it) == sorted((key, i) for key in (A, B, C) for i in (0, 1)) for it in each)
+    assert all(it[n][0] == it[n + 1][0] for it in each for n in (0, 2, 4))  # a cell's two blocks follow each other
+    first = Counter(side for _, side in rounds[::2])
+    assert min(first.values()) > 50
+    assert len({tuple(key for key, _ in it) for it in each}) == 6
+
+
+def test_a_timed_block_follows_an_untimed_one_of_the_same_side() -> None:
+    done: list[str] = []
+
+    class Meter:
+        clock = "fake"
+
+        def seconds(self, call: Callable[[], Any], times: int) -> float:
+            for _ in range(times):
+                call()
+            done.append(f"block of {times}")
+            return float(len(done))
+
+    timed = Timed(lambda: done.append("call"), Meter(), lambda: None)  # type: ignore[arg-type, return-value]
+    assert block(timed, 2) == 6.0
+    assert done == ["call", "call", "block of 2"] * 2
+
+
+# Pairs
+
+
+@dataclass
+class Fake:
+    """A process whose cells take a known time."""
+
+    side: int
+    log: list[tuple[Any, ...]]
+    seconds: dict[Key, float] = field(default_factory=dict)
+    dies_at: Key | None = None
+
+    def prepare(self, key: Key) -> float:
+        self.log.append(("prepare", self.side, key))
+        return 1e-3
+
+    def pin(self) -> None:
+        self.log.append(("pin", self.side))
+
+    def time(self, key: Key, calls: int) -> float:
+        if key == self.dies_at:
+            raise Lost("ended its process (SIGSEGV)")
+        self.log.append(("time", self.side, key, calls))
+        return self.seconds.get(key, 1.0)
+
+    def kill(self) -> None:
+        self.log.append(("kill", self.side))
+
+    def close(self) -> None:
+        self.log.append(("close", self.side))
+
+
+def test_a_pair_gives_log_ratios_and_ends_its_processes() -> None:
+    log: list[tuple[Any, ...]] = []
+    found = Duel(lambda: (Fake(0, log), Fake(1, log, {A: 2.0})), random.Random(0)).pair([A, B], 3)
+    assert found == {A: math.log(2), B: 0.0} | dict.fromkeys(CONTROLS, 0.0)
+    assert [it for it in log if it[0] == "close"] == [("close", 0), ("close", 1)]
+    timed = [it for it in log if it[0] == "time"]
+    assert len(timed) == 3 * 2 * 4
+    assert {calls for *_, calls in timed} == {10}  # blocks of about 10 ms
+    prepared = [[key for what, i, *key in log if what == "prepare" and i == side] for side in (0, 1)]
+    assert prepared[0] == prepared[1]
+    assert log.index(("pin", 1)) < log.index(timed[0])
+
+
+def test_a_process_that_dies_costs_its_cell_and_the_pair_is_begun_anew() -> None:
+    log: list[tuple[Any, ...]] = []
+    fight = Duel(lambda: (Fake(0, log), Fake(1, log, dies_at=B)), random.Random(0))
+    assert set(fight.pair([A, B], 1)) == {A, *CONTROLS}
+    assert (fight.failures[B].side, fight.failures[B].detail) == ("head", "ended its process (SIGSEGV)")
+    assert [it for it in log if it[0] == "close"] == [("close", 0), ("close", 1)] * 2
+    assert set(fight.pair([A, B], 1)) == {A, *CONTROLS}
+
+
+def test_without_controls_nothing_is_said() -> None:
+    with pytest.raises(NoRow, match="SIGSEGV"):
+        Duel(lambda: (Fake(0, []), Fake(1, [], dies_at=CONTROLS[0])), random.Random(0)).pair([A], 1)
+
+
+# Stages
+
+
+@dataclass
+class World:
+    """Pairs that are drawn: each cell has a true log ratio and a spread; each pair takes a second."""
+
+    truth: dict[Key, tuple[float, float]]
+    seconds: float
+    machine: float = 0.0
+    noise: float = 1e-4
+    """Spread of the controls."""
+    asked: list[tuple[Key, ...]] = field(default_factory=list)
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
+    lucky: dict[Key, float] = field(default_factory=dict)
+    """Added in the first stage only."""
+
+    def pair(self, cells: Collection[Key], rounds: int) -> Logs:
+        self.asked.append(tuple(cells))
+        self.seconds -= 1
+        luck = self.lucky if len(self.asked) <= SCREEN else {}
+        drawn = {key: self.rng.gauss(*self.truth[key]) + luck.get(key, 0.0) + self.machine for key in cells}
+        return drawn | {key: self.rng.gauss(self.machine, self.noise) for key in CONTROLS}
+
+    def compare(self, margin: float = 0.01, together: bool = False) -> duel.Stages:
+        return two_stages(self.pair, list(self.truth), margin, together, lambda: self.seconds)
+
+
+def test_suspects_alone_are_measured_again_and_judged_by_fresh_pairs() -> None:
+    world = World({A: (0.0, 0.001), B: (0.05, 0.002), C: (0.0, 0.001)}, 40, lucky={C: 0.04})
+    stages = world.compare()
+    assert world.asked[:SCREEN] == [(A, B, C)] * SCREEN
+    assert world.asked[SCREEN] == (B, C)
+    assert len(stages.confirmed) == FIRST_LOOK  # then nothing is open
+    assert {key: it.word for key, it in stages.verdicts.items()} == {A: UNCHANGED, B: REGRESSED, C: UNCHANGED}
+    assert stages.verdicts[C].ratio == pytest.approx(1, abs=0.002)  # what looked slower was luck
+    assert len(stages.logs(A)) == SCREEN
+    assert stages.logs(B) == [pair[B] for pair in stages.confirmed]
+
+
+def test_nothing_open_ends_it() -> None:
+    world = World({A: (0.0, 0.001)}, 40)
+    assert world.compare().verdicts[A].word == UNCHANGED
+    assert len(world.asked) == SCREEN
+
+
+def test_a_suspect_that_no_fresh_pair_has_seen_is_inconclusive() -> None:
+    stages = World({A: (0.05, 0.001)}, LEAST + 1.5).compare()
+    assert stages.verdicts[A].word == INCONCLUSIVE
+    assert "before fresh pairs could tell" in stages.verdicts[A].reason
+
+
+def test_the_budget_ends_it() -> None:
+    world = World({A: (0.0, 0.5)}, 20)
+    assert world.compare().verdicts[A].word == INCONCLUSIVE
+    assert 18 <= len(world.asked) <= 20
+    short = World({A: (0.0, 0.001), B: (0.0, 0.5)}, 7)
+    assert len(short.compare().screened) == LEAST
+
+
+def test_centred_on_the_controls_and_refused_when_they_move() -> None:
+    still = World({A: (0.0, 0.001)}, 40, machine=0.02).compare()
+    assert still.verdicts[A].word == UNCHANGED
+    assert not still.moved
+    moved = World({A: (0.0, 0.001), B: (0.1, 0.001)}, 40, machine=0.1).compare()
+    assert moved.moved.startswith("the machine moved")
+    assert {it.word for it in moved.verdicts.values()} == {INCONCLUSIVE}
+
+
+def test_controls_that_did_not_move_widen_nothing() -> None:
+    assert World({A: (0.0, 0.001)}, 40, noise=0.02).compare().verdicts[A].word == UNCHANGED
+
+
+def test_cells_that_move_together_speak_of_the_machine_unless_they_may() -> None:
+    truth = {(name, "T16"): (0.05, 0.001) for name in "abcde"}
+    assert World(truth, 40).compare(together=True).moved
+    assert {it.word for it in World(truth, 40).compare().verdicts.values()} == {REGRESSED}
+
+
+def test_a_cell_lost_on_the_way_keeps_what_it_has() -> None:
+    world = World({A: (0.0, 0.001), B: (0.0, 0.001)}, 40)
+
+    def losing(cells: Collection[Key], rounds: int) -> Logs:
+        found = world.pair(cells, rounds)
+        return {key: log for key, log in found.items() if key != B or len(world.asked) < 3}
+
+    stages = two_stages(losing, [A, B], 0.01, False, lambda: world.seconds)
+    assert stages.verdicts[A].word == UNCHANGED
+    assert len(stages.logs(B)) == 2
+
+
+def test_false_alarms_and_power_of_the_procedure() -> None:
+    words = Counter[str]()
+    for seed in range(20):
+        truth = {(str(i), "T16"): (0.05 if i < 4 else 0.0, 0.006) for i in range(24)}
+        found = World(truth, 30, rng=random.Random(seed)).compare().verdicts
+        words.update(f"{int(key[0]) < 4} {it.word}" for key, it in found.items())
+    assert words[f"True {REGRESSED}"] == 80
+    assert words[f"False {REGRESSED}"] + words[f"False {IMPROVED}"] == 0
+
+
+# What is there, and what is right
+
+
+class FakePeer:
+    """A prover that knows given implementations; `wrong`, `dead` and `impossible` ones fail in their own way."""
+
+    threads = 1
+
+    def __init__(self, side: Side, setting: Setting):
+        self.side, self.closed = side, False
+
+    def ask(self, do: str, timeout: float | None = None, **told: Any) -> dict[str, Any]:
+        if do == "facts":
+            return {"fingerprint": {"cpu": "x", "threads": self.threads, "torch": self.side.python}}
+        if do == "cells":
+            have = self.side.label.split()
+            ids = [Case(**case).id for case in told["cases"]]
+            known = {name: dict.fromkeys(ids) for name in told["names"] or have if name in have}
+            return {"cells": known, "unknown": {name: f"unknown {name}" for name in told["names"] if name not in have}}
+        assert do == "prove"
+        name = told["impl"]
+        if name == f"wrong-{self.side.impls}" or name == "wrong":
+            raise Refused("wrong", "error 1.0")
+        if name == "dead":
+            raise Lost("ended its process (SIGKILL)")
+        if name == "impossible":
+            raise Refused("unsupported", "torch has no such kernel")
+        kernel = "math" if name == "falls" and self.side.impls == Path("head") else "flash"
+        return {"error": 1e-7, "error_bound": 1e-6, "peak_bytes": 100, "kernel": kernel}
+
+    def kill(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def plan_of(base: str, head: str, *names: str, **changes: Any) -> Plan:
+    sides = Side(base, Path("base"), python="p"), Side(head, Path("head"), python="p")
+    plan = Plan(sides, (Case.of(T=16, H=2, D_h=8),), names, False, Setting("."), 0.01, 100.0, 0)
+    return replace(plan, **changes)
+
+
+@pytest.fixture
+def compare(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], dict[str, Line]]:
+    """`comparison.compare` on simulated processes: the lines by implementation."""
+    fresh = lambda plan, present: (Fake(0, []), Fake(1, [], {("slow", plan.cases[0].id): 1.2}))  # noqa: E731
+    monkeypatch.setattr(comparison, "Peer", FakePeer)
+    monkeypatch.setattr(comparison, "_fresh", fresh)
+    return lambda plan: {line.impl: line for line in comparison.compare(plan, lambda text: None).lines}
+
+
+def test_new_gone_wrong_and_dead(compare: Callable[[Plan], dict[str, Line]]) -> None:
+    both = "same wrong-head dead impossible falls slow"
+    lines = compare(plan_of(f"{both} old", f"{both} young"))
+    words = {name: line.verdict.word for name, line in lines.items()}
+    assert words == {"same": UNCHANGED, "old": "GONE", "wrong-head": "WRONG", "dead": "WRONG", "falls": UNCHANGED,
+                     "impossible": INCONCLUSIVE, "slow": REGRESSED, "young": "NEW"}  # fmt: skip
+    assert lines["falls"].changes == ["kernel flash → math"]
+    assert lines["wrong-head"].failed == ("head",)
+    assert lines["dead"].failed == ("base", "head")
+    assert lines["young"].verdict.reason == "base: there is no young"
+
+
+def test_what_neither_side_knows_is_a_mistake(compare: Callable[[Plan], dict[str, Line]]) -> None:
+    with pytest.raises(comparison.Mistake, match="unknown nobody"):
+        compare(plan_of("a", "a", "nobody"))
+
+
+def test_sides_under_other_conditions_are_not_compared(
+    compare: Callable[[Plan], dict[str, Line]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = plan_of("same", "same")
+    base, head = two.sides
+    assert compare(replace(two, sides=(base, replace(head, python="q"))))  # another torch is what is compared
+    counts = iter((1, 2))
+    monkeypatch.setattr(FakePeer, "threads", property(lambda self: next(counts)))
+    with pytest.raises(Unjudgeable, match="threads: 1 and 2"):
+        compare(two)
+
+
+def told(*lines: Line, moved: str = "") -> Comparison:
+    pair = dict.fromkeys(CONTROLS, 0.01)
+    return Comparison(plan_of("a", "b"), lines, [pair], [pair], moved, ({"cpu": "x"}, {"cpu": "x"}), 1.0)
+
+
+def line(word: str, ratio: float = 1.0, **changes: Any) -> Line:
+    return Line("sdpa", f"T{ratio}", Verdict(word, ratio, ratio, ratio, 0.01, 0.5, "because", None), **changes)
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        (told(line(UNCHANGED), line(INCONCLUSIVE), line(IMPROVED)), 0),
+        (told(line(UNCHANGED), line(REGRESSED)), 1),
+        (told(line("WRONG", failed=("head",)), line(UNCHANGED)), 1),
+        (told(line("WRONG", failed=("base",)), line(UNCHANGED)), 0),
+        (told(line("WRONG", failed=("base", "head")), line(UNCHANGED)), 0),
+        (told(line("NEW"), line("GONE")), 0),
+        (told(line(INCONCLUSIVE), line("NEW")), 2),
+        (told(line(INCONCLUSIVE), moved="the machine moved"), 2),
+    ],
+)
+def test_exit_codes(found: Comparison, code: int) -> None:
+    assert found.exit_code == code
+
+
+def test_what_regressed_stands_first_and_every_form_tells_it() -> None:
+    facts = {"kernel": "flash", "peak_bytes": 1000, "error": 1e-7}
+    found = told(
+        line(UNCHANGED, facts=(facts, facts | {"kernel": "math", "peak_bytes": 2500})),
+        line(REGRESSED, 1.1),
+        line(REGRESSED, 1.3),
+        Line("mine", "T16", without_numbers("NEW", "base: there is no mine")),
+    )
+    assert [it.verdict.ratio for it in in_order(found.lines)][:2] == [1.3, 1.1]
+    text = markdown(found, ["0 of 12 runs of unchanged code raised an alarm"], "python -m bench ab --base main")
+    assert "2 REGRESSED, 1 NEW, 1 UNCHANGED" in text
+    assert "kernel flash → math, peak memory 1,000 B → 2,500 B" in text
+    assert "0 of 12 runs" in text
+    assert "python -m bench ab --base main" in text
+    assert any("python +1.0 %" in note for note in notes(found, []))
+    data = json.loads(json.dumps(as_json(found, "x"), allow_nan=False))
+    assert data["exit_code"] == 1
+    assert data["cells"][0]["ratio"] == 1.3
+
+
+# Self-test
+
+
+def test_a_self_test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    log, plan, ran = Log(tmp_path / "self-test.json"), plan_of("a", "a", "sdpa", "fused"), []
+
+    def one(asked: Plan) -> Comparison:
+        ran.append(asked.sides[1].slower)
+        if len(ran) == 3:
+            raise KeyboardInterrupt
+        return told(line(REGRESSED if asked.sides[1].slower else UNCHANGED))
+
+    wanted = schedule(3, ["sdpa", "fused"], None)
+    assert wanted == [None] * 3 + [("sdpa", 0.01), ("sdpa", 0.02), ("sdpa", 0.05), ("sdpa", 0.1)]
+    with pytest.raises(KeyboardInterrupt):
+        self_test(plan, wanted, log, one, lambda text: None)
+    assert len(log.records()) == 2
+    self_test(plan, wanted, log, one, lambda text: None)
+    assert len(log.records()) == 7
+    assert missing(wanted, log.records()) == []
+    assert ran == [{}] * 4 + [{"sdpa": share} for share in (0.01, 0.02, 0.05, 0.1)]
+    sentences = list(summary(log.records(), 0.01))
+    assert "0 of 3 runs of unchanged code raised an alarm (0 of 3 cells)" in sentences[0]
+    assert sentences[1] == "self-test, +1 % planted: 1 of 1 cells found, 0 of 0 others flagged"
+    assert not [*summary(log.records(), 0.02)]
+
+
+def test_a_speed_up_is_planted_by_slowing_base_down() -> None:
+    base, head = planted(plan_of("a", "a"), ("sdpa", -0.05)).sides
+    assert base.slower["sdpa"] == pytest.approx(1 / 0.95 - 1)
+    assert not head.slower
+
+
+# The worker
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Any:
+    (tmp_path / "own.py").write_text(
+        "import os, sys, time\n"
+        "from torch.nn.functional import scaled_dot_product_attention as sdpa\n"
+        "def loud(q, k, v, **options):\n    print('{\"seconds\": 0}'); sys.stdin.read(); return sdpa(q, k, v, **options)\n"
+        "def dies(q, k, v, **_):\n    print('last words', file=sys.stderr, flush=True); os._exit(3)\n"
+        "def hangs(q, k, v, **_):\n    time.sleep(600)\n"
+    )
+    peer = Peer(Side("here", CHECKOUT), Setting(str(tmp_path), timeout=60.0))
+    names = [f"{name}=own:{name}" for name in ("loud", "dies", "hangs")]
+    peer.ask("cells", names=names, whole_shelf=False, cases=[])
+    yield peer
+    peer.close()
+
+
+CASE = Case.of(T=16, H=2, D_h=8).columns()
+
+
+def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: Peer) -> None:
+    assert worker.ask("prove", impl="loud", case=CASE)["kernel"] == "flash"
+    worker.ask("prepare", what="x", impl="loud", case=CASE)
+    assert worker.ask("time", what="x", calls=2)["seconds"] > 0
+    worker.ask("control", what="y", name="python")
+    assert worker.ask("time", what="y", calls=1)["seconds"] > 0
+    with pytest.raises(Refused, match="KeyError"):
+        worker.ask("prove", impl="nobody", case=CASE)
+    with pytest.raises(Lost, match=r"exit code 3\): last words"):
+        worker.ask("prove", impl="dies", case=CASE)
+    with pytest.raises(Lost, match="exit code 3"):
+        worker.ask("facts")
+
+
+def test_who_hangs_is_ended(worker: Peer) -> None:
+    with pytest.raises(Lost, match=r"took longer than 0\.5 s"):
+        worker.ask("prepare", timeout=0.5, what="x", impl="hangs", case=CASE)
+
+
+def test_a_worker_needs_torch_numpy_and_psutil_only() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('pytest', 'pytest_benchmark', 'rich', 'scipy', 'pandas', 'reports'): sys.modules[name] = None\n"
+        "import bench.tasks, bench.worker\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True)
+
+
+# Whole comparisons
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A checkout of its own, with one commit, in which tests may change what they like."""
+    folder = tmp_path / "checkout"
+    for room in ("bench", "impls", "reports"):
+        shutil.copytree(CHECKOUT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__", "out"))
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *arguments], cwd=folder, check=True, env=quiet_git())
+    return folder
+
+
+def quiet_git() -> dict[str, str]:
+    return {name: value for name, value in environment().items() if not name.startswith("GIT_")}
+
+
+def ab(folder: Path, *options: str, **more: Any) -> subprocess.Popen[str]:
+    """`python -m bench ab ...` of a checkout; its temporary files lie beside that checkout."""
+    env = quiet_git() | {"TMPDIR": str(folder.parent)}
+    command = [sys.executable, "-m", "bench", "ab", *options]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=env, text=True, stdout=pipe, stderr=pipe, **more)
+
+
+def nothing_is_left(folder: Path, workers: list[psutil.Process]) -> bool:
+    trees = subprocess.run(["git", "worktree", "list"], cwd=folder, capture_output=True, text=True).stdout
+    gone = not any(it.is_running() and it.status() != psutil.STATUS_ZOMBIE for it in workers)
+    return gone and len(trees.splitlines()) == 1 and not [*folder.parent.glob(f"{PREFIX}*")]
+
+
+def test_a_duel(repository: Path) -> None:
+    out = repository.parent / "out.json"
+    with ab(repository, *TINY, "--base-impl", "fused", "--head-impl", "sdpa", "--json", str(out)) as running:
+        text, errors = running.communicate(timeout=300)
+    assert running.returncode in (0, 1, 2), errors
+    data = json.loads(out.read_text())
+    (cell,) = data["cells"]
+    assert cell["impl"] == "sdpa against fused"
+    assert (cell["base"]["kernel"], cell["head"]["kernel"]) == ("gemm", "flash")
+    assert cell["logs"]
+    assert "kernel gemm → flash" in text
+    assert "left] proving 1 cells" in errors
+    assert data["exit_code"] == running.returncode
+    assert nothing_is_left(repository, [])
+
+
+def test_a_revision_against_a_changed_working_tree(repository: Path) -> None:
+    """`fused` takes more memory, `einsum` is wrong by now, `extra` is new and `packed` is gone."""
+    impls = repository / "impls"
+    (impls / "fused.py").write_text(
+        "from .formula import attention\nfrom .registry import register\n\n"
+        "def more(q, k, v, *rest, **options):\n    spare = q.repeat(64, 1, 1, 1)\n"
+        "    return attention(q, k, v, *rest, **options) + 0 * spare[:1]\n\n"
+        'register("fused", takes_mask=True, yardstick=True)(more)\n'
+        'register("extra")(lambda q, k, v, **options: attention(q, k, v, **options))\n'
+    )
+    einsum = (impls / "einsum.py").read_text()
+    (impls / "einsum.py").write_text(einsum + "\n_right = einsum\nfrom . import registry\n"
+                                     "registry._shelf.pop('einsum')\n"
+                                     "register('einsum')(lambda *qkv, **o: _right(*qkv, **o) * 1.1)\n")  # fmt: skip
+    shelf = impls / "__init__.py"
+    shelf.write_text(shelf.read_text().replace("    packed,\n", ""))
+    out = repository.parent / "out.json"
+    options = ("--base", "HEAD", "--impl", "fused,einsum,extra,packed", "--json", str(out))
+    with ab(repository, *TINY, *options) as running:
+        _, errors = running.communicate(timeout=300)
+    assert running.returncode == 1, errors
+    cells = {cell["impl"]: cell for cell in json.loads(out.read_text())["cells"]}
+    assert {name: cells[name]["word"] for name in ("einsum", "extra", "packed")} == {
+        "einsum": "WRONG", "extra": "NEW", "packed": "GONE"}  # fmt: skip
+    assert cells["einsum"]["reason"].startswith("head: wrong: ")
+    assert cells["fused"]["head"]["peak_bytes"] > cells["fused"]["base"]["peak_bytes"]
+    assert cells["fused"]["changes"]
+    assert nothing_is_left(repository, [])
+
+
+@pytest.mark.parametrize(
+    ("ending", "while_"),
+    [
+        (signal.SIGINT, "proving"),
+        (signal.SIGINT, "screening"),
+        (signal.SIGTERM, "screening"),
+        (signal.SIGKILL, "screening"),
+    ],
+)
+def test_nothing_is_left_behind(repository: Path, ending: signal.Signals, while_: str) -> None:
+    with ab(repository, *TINY[:-1], "5", "--base", "HEAD", "--impl", "fused", start_new_session=True) as running:
+        assert running.stderr
+        for text in running.stderr:
+            if while_ in text:
+                break
+        else:
+            pytest.fail("it never came to timing")
+        until = time.monotonic() + 60
+        workers: list[psutil.Process] = []
+        while not workers and time.monotonic() < until:
+            found = psutil.Process(running.pid).children()
+            workers = [it for it in found if "bench.worker" in it.cmdline()]
+        assert [*repository.parent.glob(f"{PREFIX}*")]
+        if ending == signal.SIGINT:
+            os.killpg(running.pid, ending)  # as a terminal does
+        else:
+            running.send_signal(ending)
+        running.communicate(timeout=60)
+    assert running.returncode == (-signal.SIGKILL if ending == signal.SIGKILL else 2)
+    while not nothing_is_left(repository, workers) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert nothing_is_left(repository, workers)
+
+
+def test_what_a_power_failure_left_is_removed_by_the_next(repository: Path) -> None:
+    left = repository.parent / f"{PREFIX}999999999-1-x"
+    subprocess.run(["git", "worktree", "add", "-q", "--detach", str(left / "base")], cwd=repository, check=True)
+    with ab(repository, *TINY, "--base", "nowhere") as running:
+        running.communicate(timeout=60)
+    assert nothing_is_left(repository, [])
+
+
+PYTHON = tempfile.gettempdir() + "/no/such/python"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ((), "nothing to compare: give either --base REF"),
+        (("--base", "nowhere"), "unknown revision 'nowhere': give a branch"),
+        (("--head", "HEAD"), "--base REF, which is missing"),
+        (("--base", "HEAD", "--head", "HEAD"), "are the same commit"),
+        (("--base", "HEAD", "--base-impl", "fused"), "revisions and impls together are too much"),
+        (("--base-impl", "fused"), "give both --base-impl NAME and --head-impl NAME"),
+        (("--base-impl", "fused", "--head-impl", "fused"), "can't be compared with itself"),
+        (("--base-impl", "fused", "--head-impl", "sdpa", "--impl", "packed"), "--impl chooses among many"),
+        (("--base-impl", "fused", "--head-impl", "sdqa"), "unknown implementation 'sdqa'"),
+        (("--base-impl", "fused", "--head-impl", "mine=nowhere:f"), "can't import nowhere"),
+        (("--base-python", PYTHON), f"there is no interpreter {PYTHON}"),
+        (("--head-python", sys.executable), "--base-python PATH, which is missing"),
+        (("--base", "HEAD", "--sweep", "quik"), "did you mean quick?"),
+        (("--base", "HEAD", "--dtype", "float33"), "'float33' is not one of"),
+        (("--base", "HEAD", "--margin", "-1"), "not a share like 0.01"),
+        (("--base", "HEAD", "--budget", "0"), "not a positive number"),
+        (("--base", "HEAD", "--json", "/dev/null/x"), "can't be written"),
+        (("--self-test", "0"), "not a positive whole number"),
+        (("--nothing",), "unrecognized arguments"),
+    ],
+)
+def test_mistakes(
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    says: str,
+) -> None:
+    monkeypatch.setattr(sources, "CHECKOUT", repository)
+    monkeypatch.setattr(tempfile, "tempdir", str(repository.parent))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    try:
+        code = main(("ab", *options))
+    except SystemExit as end:  # argparse's own
+        code = int(end.code or 0)
+    errors = capsys.readouterr().err
+    assert code == 3, errors
+    assert says in errors
+    assert errors.count("bench: error") == 1
+    assert nothing_is_left(repository, [])
+
+
+def test_an_interpreter_without_torch(repository: Path) -> None:
+    bare = repository.parent / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
+    bare.chmod(0o755)
+    with ab(repository, "--base-python", str(bare)) as running:
+        _, errors = running.communicate(timeout=60)
+    assert running.returncode == 3
+    assert "No module named 'torch'" in errors
+    assert "pip install torch numpy psutil" in errors
