@@ -22,6 +22,9 @@ QUIET: Mapping[str, str] = {
 }
 """What has to be set before a process starts: one thread, and an allocator that gives nothing back."""
 
+ENDING = (signal.SIGINT, signal.SIGTERM)
+"""Signals that ask for an end."""
+
 PR_SET_PDEATHSIG = 1
 """Of Linux' prctl."""
 
@@ -36,6 +39,7 @@ def start(
     """
 
     def before() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if quiet and pinned:
@@ -43,7 +47,12 @@ def start(
 
     count = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     env = os.environ | QUIET | count if quiet else None
-    return subprocess.Popen(command, env=env, preexec_fn=before, **options)
+    # What a signal raises while the interpreter's own hooks run at the fork is swallowed: it waits until they are done.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        return subprocess.Popen(command, env=env, preexec_fn=before, **options)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
 def pin(cores: int = 1) -> None:
