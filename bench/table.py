@@ -19,11 +19,12 @@ def rankings(rows: list[Row], skipped: list[dict[str, str]], yardstick: str | No
     wrong = {entry["impl"] for entry in skipped if entry["reason"] == "wrong"}
     for case, group in _groups(rows):
         base = next((row["stats"]["median"] for row in group if row["extra_info"]["impl"] == yardstick), None)
+        several = any(row["extra_info"].get("processes", 1) > 1 for row in group)
         table = Table(title=case, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("implementation", min_width=20, overflow="fold")
         for name in (
             "median",
-            "spread",
+            "between processes" if several else "within process",
             "peak memory",
             "kernel",
             "error",
@@ -35,13 +36,26 @@ def rankings(rows: list[Row], skipped: list[dict[str, str]], yardstick: str | No
             table.add_row(
                 columns["impl"] + (" (wrong elsewhere)" if columns["impl"] in wrong else ""),
                 time_text(stats["median"]),
-                f"± {stats['iqr'] / 2 / stats['median']:.1%}",
+                _spread(row),
                 bytes_text(columns["peak_bytes"]),
                 columns["kernel"],
                 f"{columns['error']:.1e}",
                 *([f"{base / stats['median']:.2f} x"] if base else []),
             )
         yield table
+
+
+def _spread(row: Row) -> str:
+    """The 95 % interval between processes; of one process, half the interquartile range of its samples."""
+    stats, medians = row["stats"], row["extra_info"].get("process_medians", [])
+    if len(medians) > 1:
+        from reports.verdict import (
+            interval,
+        )  # scipy takes a second to import, which a run of one process needn't wait for
+
+        if between := interval(medians):
+            return " to ".join(map(time_text, between))
+    return f"± {stats['iqr'] / 2 / stats['median']:.1%}"
 
 
 def _groups(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:

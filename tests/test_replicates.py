@@ -46,6 +46,7 @@ def test_processes_become_one_run(tmp_path: Path) -> None:
     data = json.loads(file.read_text())
     assert f"saved: {file}" in done.stdout
     assert done.stdout.count("over fused") == 2  # one table a case, not one a process
+    assert done.stdout.count("between processes") == 2
     assert len(data["benchmarks"]) == 4
     for row in data["benchmarks"]:
         stats, columns = row["stats"], row["extra_info"]
