@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.journal import entry_key
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-CELLS = ("--T", "16,32,64", "--H", "1,2")
+CELLS = ("--T", "16,32,64,128", "--H", "1,2")
 KILLS = 20
 
 
@@ -30,9 +30,10 @@ def main() -> None:
         draw = random.Random(0)
         kept: list[str] = []
         for kill in range(KILLS):
+            begun = _headers(killed)
             process = _pytest(killed, "--resume", "x", *CELLS)
-            _wait_for_a_journal(killed)
-            time.sleep(draw.uniform(0, 8))
+            _wait_until_it_measures(killed, process, begun)
+            time.sleep(draw.uniform(0, 10))
             process.send_signal(signal.SIGKILL)
             process.wait()
             now = _outcomes(killed)
@@ -52,11 +53,14 @@ def _pytest(folder: Path, *options: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def _wait_for_a_journal(folder: Path) -> None:
-    while not [*folder.glob("results/*/*.json*")]:  # .journal does not match; a finished run does
-        if [*folder.glob("results/*/*.journal")]:
-            return
+def _wait_until_it_measures(folder: Path, process: subprocess.Popen[bytes], begun: int) -> None:
+    """Until the process has opened the journal: every process writes a header. Or has ended: nothing was left to do."""
+    while _headers(folder) == begun and process.poll() is None:
         time.sleep(0.02)
+
+
+def _headers(folder: Path) -> int:
+    return sum(path.read_text().count('{"header"') for path in folder.glob("results/*/*.journal"))
 
 
 def _outcomes(folder: Path) -> list[str]:
