@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -24,5 +25,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 3
 
 
+def piped() -> int:
+    """`main`, where a reader such as `head` may have seen enough before all is said."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # nobody listens: the last flush must not fail again
+        return 0
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(piped())

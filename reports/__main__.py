@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -115,5 +116,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def piped() -> int:
+    """`main`, where a reader such as `head` may have seen enough before all is said."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # nobody listens: the last flush must not fail again
+        return 0
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(piped())

@@ -10,6 +10,8 @@ import pytest
 
 from bench import doctor
 
+from .conftest import CHECKOUT
+
 
 def test_a_busy_process_is_named() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
@@ -66,3 +68,12 @@ def test_the_exit_code_says_whether_something_disturbs(
     monkeypatch.setattr(doctor, "LOOKS", (lambda: iter([fine, bad]),))
     assert doctor.main([]) == 1
     assert "1 of 2 will disturb a measurement" in capsys.readouterr().out
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = [sys.executable, "-m", "bench", "--help"]
+    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as told:
+        assert told.stdout and told.stderr
+        told.stdout.close()
+        assert told.stderr.read() == b""
+    assert told.returncode == 0
