@@ -10,7 +10,6 @@ import argparse
 import json
 import math
 import random
-import shlex
 import shutil
 import signal
 import subprocess
@@ -18,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any, NoReturn
+from typing import Any
 
 from pytest_benchmark.utils import get_machine_id
 from rich.console import Console
@@ -27,6 +26,7 @@ import impls
 from reports.verdict import MARGIN
 
 from .choice import Mistake, nearest
+from .command import Parser, complain, count, said
 from .comparison import Comparison, Plan, Unjudgeable, compare
 from .options import AXES, cases_of, clock_text, positive, sweep_of
 from .outcome import NoRow
@@ -52,10 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _writable(path)
         with workshop() as folder:
             plan = _plan(options, _sides(options, kind, folder))
-            return _self_test(options, plan) if options.self_test else _compared(options, plan)
+            return _self_test(options, plan) if options.self_test else _compared(options, plan, said("ab", arguments))
     except Mistake as mistake:
-        print(f"bench: error: {mistake}", file=sys.stderr)
-        return USAGE_ERROR
+        return complain(mistake, USAGE_ERROR)
     except (Unjudgeable, NoRow) as why:
         print(f"bench: it could not be judged: {why}", file=sys.stderr)
         return UNJUDGED
@@ -65,9 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="python -m bench ab", description="Compare two sides, interleaved, in pairs of fresh processes."
-    )
+    parser = Parser("ab", USAGE_ERROR, description="Compare two sides, interleaved, in pairs of fresh processes.")
     sides = parser.add_argument_group("sides: two revisions, two implementations or two interpreters")
     sides.add_argument("--base", metavar="REF", help="git revision of this checkout whose impls are the base")
     sides.add_argument("--head", metavar="REF", help="... and the head (default: the working tree)")
@@ -82,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         if axis != "threads":
             cells.add_argument(f"--{axis}", metavar="VALUES", help=f"override an axis, a comma list: {about}")
     cells.add_argument(
-        "--threads", type=_count, default=1, metavar="N", help="threads and cores of a process (default: 1)"
+        "--threads", type=count, default=1, metavar="N", help="threads and cores of a process (default: 1)"
     )
     how = parser.add_argument_group("how")
     how.add_argument("--margin", type=_share, default=MARGIN, metavar="SHARE",
@@ -94,16 +91,10 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts for programs")
     how.add_argument("--markdown", type=Path, metavar="FILE", help="write the verdicts for a pull request")
     how.add_argument(
-        "--self-test", type=_count, metavar="N", help="find out how often verdicts are right on this machine"
+        "--self-test", type=count, metavar="N", help="find out how often verdicts are right on this machine"
     )
     how.add_argument("--plant", type=_plant, metavar="IMPL=SHARE", help=argparse.SUPPRESS)
     return parser
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        print(f"bench: error: {message}", file=sys.stderr)
-        raise SystemExit(USAGE_ERROR)
 
 
 def _kind(options: argparse.Namespace) -> str:
@@ -192,7 +183,7 @@ def _plan(options: argparse.Namespace, sides: tuple[Side, Side]) -> Plan:
     )
 
 
-def _compared(options: argparse.Namespace, plan: Plan) -> int:
+def _compared(options: argparse.Namespace, plan: Plan, command: str) -> int:
     """Compare, and tell it in every form that was asked for; the exit code."""
     found = compare(planted(plan, options.plant), _teller(plan.seconds))
     known = list(summary(_log().records(), plan.margin))
@@ -200,7 +191,6 @@ def _compared(options: argparse.Namespace, plan: Plan) -> int:
     console.print(table(found))
     for note in notes(found, known):
         print(note)
-    command = shlex.join(["python", "-m", "bench", "ab", *sys.argv[2:]])
     if options.json:
         options.json.write_text(json.dumps(as_json(found, command), indent=1, allow_nan=False), encoding="utf-8")
     if options.markdown:
@@ -249,14 +239,11 @@ def _writable(path: Path | None) -> None:
         raise Mistake(f"{path} can't be written: {error.strerror}") from None
 
 
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(text)
-
-
 def _share(text: str) -> float:
-    share = float(text)
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
     if not 0 <= share < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share like 0.01")
     return share

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +12,11 @@ from time import sleep
 import psutil
 import torch
 
+from .command import Parser
 from .machine import fingerprint
 from .meters.nvml import IDLE, Reading, readings
+
+USAGE_ERROR = 3
 
 BUSY = 0.10
 """Share of one core that others may use without being named."""
@@ -36,8 +38,8 @@ class Remark:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 when nothing disturbs, 1 when something does."""
-    argparse.ArgumentParser(prog="python -m bench doctor", description=__doc__).parse_args(arguments)
+    """Exit code: 0 when nothing disturbs, 1 when something does; 3 a mistake of the user's."""
+    Parser("doctor", USAGE_ERROR, description=__doc__).parse_args(arguments)
     remarks = [remark for look in LOOKS for remark in look()]
     for remark in remarks:
         print(f"{'disturbs' if remark.advice else 'fine':<9} {remark.about:<14} {remark.found}")

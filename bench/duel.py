@@ -15,7 +15,7 @@ from functools import partial
 from statistics import median
 from typing import Protocol, TypeVar
 
-from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, centred, judge
+from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, centred, judge, machine_moved
 
 from .cells import Key
 from .controls import WORK
@@ -23,6 +23,9 @@ from .outcome import NoRow
 
 BLOCK = 10e-3
 """Seconds of one timed block, about."""
+
+LONG = 0.1
+"""Seconds of a call that needs no untimed one before it, since filling the caches anew is nothing to it, and fewer rounds."""
 
 ROUNDS, MOST_ROUNDS = 3, 12
 """Timed blocks of a cell in one pair; at most, when few cells are left and starting processes costs more than timing."""
@@ -53,8 +56,8 @@ class Process(Protocol):
     def pin(self) -> None:
         """Stay from now on on the core that is for timing."""
 
-    def time(self, key: Key, calls: int) -> float:
-        """Seconds of one call, on average over a block that follows an untimed one."""
+    def time(self, key: Key, calls: int, untimed: int) -> float:
+        """Seconds of one call, on average over a block that follows so many untimed ones."""
 
     def kill(self) -> None:
         """End it now: who waits for an answer gets `Lost`."""
@@ -123,10 +126,10 @@ class Duel:
 
     def _measured(self, sides: tuple[Process, Process], order: list[Key], rounds: int) -> Logs:
         took = at_once(partial(_prepared, sides, order), sides)
-        calls = {key: _calls(took[0][key], took[1][key]) for key in order}
+        blocks = {key: _block(math.sqrt(took[0][key] * took[1][key]), rounds) for key in order}
         seen: dict[Key, tuple[list[float], list[float]]] = {key: ([], []) for key in order}
-        for key, i in interleaved(order, rounds, self.rng):
-            seen[key][i].append(_of(i, key, partial(sides[i].time, key, calls[key])))
+        for key, i in interleaved({key: blocks[key].rounds for key in order}, self.rng):
+            seen[key][i].append(_of(i, key, partial(sides[i].time, key, blocks[key].calls, blocks[key].untimed)))
         return {key: math.log(median(head) / median(base)) for key, (base, head) in seen.items()}
 
 
@@ -140,14 +143,33 @@ def _prepared(sides: tuple[Process, Process], order: Sequence[Key], i: int) -> d
     return took
 
 
-def _calls(base: float, head: float) -> int:
-    """Calls in a block, the same on both sides, from the seconds of one."""
-    return max(1, math.ceil(BLOCK / max(math.sqrt(base * head), 1e-9)))
+@dataclass(frozen=True)
+class _Block:
+    """Calls in a timed block of a cell, untimed ones before it, and how often a pair has it; the same on both sides."""
+
+    calls: int
+    untimed: int
+    rounds: int
 
 
-def interleaved(keys: Sequence[Key], rounds: int, rng: random.Random) -> list[tuple[Key, int]]:
-    """What is timed when: in every round each cell once, shuffled, by both sides (0 base, 1 head), either of them first."""
-    return [(key, i) for _ in range(rounds) for key in rng.sample(keys, len(keys)) for i in rng.sample((0, 1), 2)]
+def _block(seconds: float, rounds: int) -> _Block:
+    """From the seconds of one call."""
+    if seconds > LONG:
+        return _Block(1, 0, max(1, round(rounds * LONG / seconds)))
+    calls = max(1, math.ceil(BLOCK / max(seconds, 1e-9)))
+    return _Block(calls, calls, rounds)
+
+
+def interleaved(rounds: Mapping[Key, int], rng: random.Random) -> list[tuple[Key, int]]:
+    """What is timed when: in every round each cell that has one left, shuffled, by both sides (0 base, 1 head) in turn.
+
+    Either side is first.
+    """
+    order = []
+    for i in range(max(rounds.values())):
+        left = [key for key, times in rounds.items() if times > i]
+        order += [(key, side) for key in rng.sample(left, len(left)) for side in rng.sample((0, 1), 2)]
+    return order
 
 
 @dataclass(frozen=True)
@@ -239,7 +261,7 @@ def _judged(keys: Sequence[Key], pairs: Sequence[Logs], margin: float) -> dict[K
 def _centred(key: Key, pairs: Sequence[Logs]) -> list[float]:
     """A cell's data, less what the controls moved, pair by pair, where they did.
 
-    Sides that take turns every few milliseconds see the same machine: mostly nothing moved, and to subtract the controls
+    Sides that take turns in blocks of about 10 ms see the same machine: mostly nothing moved, and to subtract the controls
     would add nothing but their own spread.
     """
     with_it = [pair for pair in pairs if key in pair]
@@ -284,7 +306,7 @@ def _concluded(
     second, by = _confirmed(again, screened, confirmed, margin)
     verdicts, decided = verdicts | second, decided | by
     deciding = {key: _centred(key, decided[key]) for key in cells}
-    moved = machine_moved(deciding, confirmed or screened, margin, together)
+    moved = machine_moved(deciding, margin, _controls(confirmed or screened), together)
     if moved:
         verdicts = {
             key: replace(verdict, word=INCONCLUSIVE, reason=moved, more_pairs=None) for key, verdict in verdicts.items()
@@ -298,12 +320,6 @@ def _unconfirmed(verdict: Verdict) -> Verdict:
     return replace(
         verdict, word=INCONCLUSIVE, reason=f"{verdict.reason}? the time was over before fresh pairs could tell"
     )
-
-
-def machine_moved(deciding: Mapping[Key, Sequence[float]], pairs: Sequence[Logs], margin: float, together: bool) -> str:
-    """What `judge` says of the machine, over all cells; or ''."""
-    found = judge(deciding, margin, _controls(pairs), together)
-    return next((v.reason for v in found.values() if v.reason.startswith("the machine ")), "")
 
 
 class _Fell(Exception):

@@ -122,6 +122,11 @@ def writer(path: Path) -> int | None:
     return last["pid"] if alive(last) else None
 
 
+def begun(folder: Path) -> int:
+    """How many cells were begun, by the journals in the folders of `folder`."""
+    return sum("begin" in line for path in folder.glob("*/*.journal") for line in _read(path)[1])
+
+
 def process() -> Entry:
     """Which process this is: numbers are used again, so with the time when it began."""
     return {"pid": os.getpid(), "started": psutil.Process().create_time()}

@@ -62,8 +62,15 @@ def free_bytes(device: str) -> int:
     free = [psutil.virtual_memory().available]
     limit, used = (CGROUP / name for name in ("memory.max", "memory.current"))
     if limit.exists() and (most := limit.read_text().strip()) != "max":
-        free.append(int(most) - int(used.read_text()))
+        free.append(int(most) - int(used.read_text()) + _reclaimable())
     return max(0, min(free))
+
+
+def _reclaimable() -> int:
+    """Bytes of files that the kernel keeps cached, counts as used by the container, and gives back when they are wanted."""
+    stat = CGROUP / "memory.stat"
+    lines = stat.read_text().splitlines() if stat.exists() else []
+    return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)
 
 
 def _decides_speed(name: str) -> bool:

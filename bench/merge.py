@@ -16,11 +16,13 @@ Key = tuple[str, str]
 def merged(runs: list[Run], command: str) -> Run:
     """One run file's contents. A cell has a row when it has one in every process; else it is among the skipped.
 
-    Raises ValueError when the processes ran on different machines, or with different versions.
+    Raises ValueError when the processes ran on different machines, with different versions, or at different commits.
     """
     first = runs[0]
     if any(run["machine_info"] != first["machine_info"] for run in runs):
         raise ValueError("its processes were measured on different machines, or with different versions")
+    if any(run["commit_info"].get("id") != first["commit_info"].get("id") for run in runs):
+        raise ValueError("the code was committed anew while it was measured")
     rows = [{_key(row["extra_info"]): row for row in run["benchmarks"]} for run in runs]
     skipped = _skipped(runs)
     whole = [key for key in rows[0] if all(key in of for of in rows)]

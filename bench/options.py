@@ -35,7 +35,10 @@ def _one_of(known: Iterable[str]) -> Callable[[str], str]:
 
 def positive(text: str) -> float:
     """A positive number; argparse says what is wrong with another."""
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return number

@@ -151,9 +151,9 @@ class Timer:
     def pin(self) -> None:
         self.peer.ask("pin")
 
-    def time(self, key: Key, calls: int) -> float:
-        """Seconds of one call, on average over a block."""
-        return float(self.peer.ask("time", what=" ".join(key), calls=calls)["seconds"])
+    def time(self, key: Key, calls: int, untimed: int) -> float:
+        """Seconds of one call, on average over a block that follows so many untimed ones."""
+        return float(self.peer.ask("time", what=" ".join(key), calls=calls, untimed=untimed)["seconds"])
 
     def kill(self) -> None:
         self.peer.kill()

@@ -12,14 +12,16 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pytest_benchmark.utils import get_machine_id
 from rich.console import Console
 
+from .choice import Mistake
+from .command import Parser, complain, count, named, said
 from .controls import warning
 from .fresh import start
-from .journal import alive, process
+from .journal import alive, begun, process
 from .merge import merged
 from .outcome import FAILURES
 from .run import CHECKOUT, results_root
@@ -38,20 +40,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code, as pytest's: 0 measured; 1 a cell is wrong, failed or timed out; 2 interrupted; 4 a mistake of the user's."""
     options, pytest_options = _parser().parse_known_args(arguments)
     try:
-        folder, plan = _resumed(options, pytest_options) if options.resume else _begun(options, pytest_options)
-    except _Mistake as mistake:
-        print(f"bench: error: {mistake}", file=sys.stderr)
-        return USAGE_ERROR
+        if options.resume:
+            folder, plan = _resumed(options, pytest_options)
+        else:
+            folder, plan = _begun(options, pytest_options, said("sweep", arguments))
+    except Mistake as mistake:
+        return complain(mistake, USAGE_ERROR)
     return _measured(folder, plan)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="python -m bench sweep",
+    parser = Parser(
+        "sweep",
+        USAGE_ERROR,
         description="Measure a sweep in several fresh processes, in shuffled order, and save them as one run.",
         epilog="All other options are those of `pytest bench/`: --sweep, --impl, --T, --cell-time, ...",
     )
-    parser.add_argument("--processes", type=_count, metavar="K", help="how many (default: 5)")
+    parser.add_argument("--processes", type=count, metavar="K", help="how many (default: 5)")
     parser.add_argument("--save", metavar="NAME", help="what the run is called")
     parser.add_argument("--resume", metavar="NAME", help="finish a run that was interrupted")
     parser.add_argument(
@@ -63,46 +68,49 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _begun(options: argparse.Namespace, pytest_options: list[str]) -> tuple[Path, dict[str, Any]]:
+def _begun(options: argparse.Namespace, pytest_options: list[str], command: str) -> tuple[Path, dict[str, Any]]:
     """A new folder for the processes' own runs, and the plan in it."""
     if not options.save:
-        raise _Mistake("--save NAME is missing: what is the run called? (--resume NAME finishes one)")
+        raise Mistake("--save NAME is missing: what is the run called? (--resume NAME finishes one)")
     for option in pytest_options:
         if option.startswith(("--benchmark-save", "--benchmark-autosave", "--resume")):
-            raise _Mistake(f"{option}: the run is named by --save, and finished by --resume")
-    folder = _folder(options, options.save)
+            raise Mistake(f"{option}: the run is named by --save, and finished by --resume")
+    folder = _folder(options, named(options.save, "--save"))
     plan = {
         "name": options.save,
         "processes": options.processes or 5,
         "quiet": options.quiet_machine,
         "arguments": pytest_options,
-        "command": " ".join(["python -m bench sweep", *sys.argv[2:]]),
+        "command": command,
         "owner": process(),
     }
     try:
         folder.mkdir(parents=True)
         (folder / PLAN).write_text(json.dumps(plan), encoding="utf-8")
     except FileExistsError:
-        raise _Mistake(
+        raise Mistake(
             f"run {options.save} was begun and not finished: `python -m bench sweep --resume {options.save}` goes on, "
             f"or remove {folder}"
         ) from None
     except OSError as error:
-        raise _Mistake(f"results can't be written to {folder.parent}: {error.strerror}") from None
+        raise Mistake(f"results can't be written to {folder.parent}: {error.strerror}") from None
     return folder, plan
 
 
 def _resumed(options: argparse.Namespace, pytest_options: list[str]) -> tuple[Path, dict[str, Any]]:
     """The folder and the plan of a run that was interrupted."""
-    folder = _folder(options, options.resume)
+    folder = _folder(options, named(options.resume, "--resume"))
     plan = load(folder / PLAN)
     if not plan:
-        raise _Mistake(f"no run {options.resume} was begun in {folder.parent}: --save {options.resume} begins one")
+        raise Mistake(f"no run {options.resume} was begun in {folder.parent}: --save {options.resume} begins one")
     if pytest_options or options.processes or options.save or options.quiet_machine:
-        raise _Mistake(f"--resume {options.resume} goes on as it was begun; leave out the other options")
+        raise Mistake(f"--resume {options.resume} goes on as it was begun; leave out the other options")
     if alive(plan["owner"]):
-        raise _Mistake(f"run {options.resume} is being measured right now, by process {plan['owner']['pid']}")
-    (folder / PLAN).write_text(json.dumps(plan | {"owner": process()}), encoding="utf-8")
+        raise Mistake(f"run {options.resume} is being measured right now, by process {plan['owner']['pid']}")
+    try:
+        (folder / PLAN).write_text(json.dumps(plan | {"owner": process()}), encoding="utf-8")
+    except OSError as error:
+        raise Mistake(f"results can't be written to {folder}: {error.strerror}") from None
     return folder, plan
 
 
@@ -114,19 +122,18 @@ def _measured(folder: Path, plan: dict[str, Any]) -> int:
         code = _process(folder, plan, index)
         run = _finished(folder, index)
         if run is None:
-            if code != USAGE_ERROR:
-                print(f"unfinished; `python -m bench sweep --resume {plan['name']}` goes on", file=sys.stderr)
-            elif not any(folder.glob("*/*")):
-                shutil.rmtree(folder)  # nothing was begun: the mistake is told by now
-            return code or 1
+            return _unfinished(folder, plan["name"], code)
         runs.append(run)
     try:
         data = merged(runs, plan["command"])
     except ValueError as error:
-        print(f"bench: error: run {plan['name']}: {error}; remove {folder}, and begin again", file=sys.stderr)
-        return USAGE_ERROR
-    with numbering(folder.parent):
-        path = save(folder.parent, plan["name"], data)
+        return complain(f"run {plan['name']}: {error}; remove {folder}, and begin again", USAGE_ERROR)
+    try:
+        with numbering(folder.parent):
+            path = save(folder.parent, plan["name"], data)
+    except OSError as error:
+        again = f"`python -m bench sweep --resume {plan['name']}` goes on when that is mended"
+        return complain(f"{folder.parent}: {error.strerror}; {again}", 1)
     shutil.rmtree(folder)
     for table in rankings(data["benchmarks"], data["skipped"], data["yardstick"]):
         Console(width=max(Console().width, 88)).print(table)
@@ -136,13 +143,22 @@ def _measured(folder: Path, plan: dict[str, Any]) -> int:
     return 1 if any(entry["reason"] in FAILURES for entry in data["skipped"]) else 0
 
 
+def _unfinished(folder: Path, name: str, code: int) -> int:
+    """What is left of it can be resumed; where no cell was begun (a mistake, `--list`, `-k nothing`), nothing is left."""
+    if not (begun(folder) or any(folder.glob("*/*.json"))):
+        shutil.rmtree(folder)
+        return code
+    print(f"unfinished; `python -m bench sweep --resume {name}` goes on", file=sys.stderr)
+    return code or 1
+
+
 def _process(folder: Path, plan: dict[str, Any], index: int) -> int:
     """Measure in a fresh process; again, behind the cell, as long as a cell ends the process. Gives the last exit code."""
     while True:
-        before = _size(folder)
+        before = begun(folder)
         code = _pytest(folder, plan, index)
         ended_by_itself = code in (0, INTERRUPTED, USAGE_ERROR) or _finished(folder, index)
-        if ended_by_itself or _size(folder) <= before:
+        if ended_by_itself or begun(folder) <= before:
             return code
 
 
@@ -170,24 +186,3 @@ def _name(index: int) -> str:
 def _folder(options: argparse.Namespace, name: str) -> Path:
     """Where the processes keep their own runs until they are merged."""
     return results_root(Path.cwd(), options.benchmark_storage) / str(get_machine_id()) / f"{name}.processes"
-
-
-def _size(folder: Path) -> int:
-    """Bytes of journals: they grow with every cell that is begun."""
-    return sum(path.stat().st_size for path in folder.glob("*/*.journal"))
-
-
-class _Mistake(Exception):
-    """Of the user's; the message says what would be right."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        print(f"bench: error: {message}", file=sys.stderr)
-        raise SystemExit(USAGE_ERROR)
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes")
-    return int(text)

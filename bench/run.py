@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,8 +120,7 @@ class Run:
 
     def begin(self, cell: Cell) -> None:
         """Write down which cell comes now, in case the process doesn't survive it."""
-        if self.journal:
-            self.journal.begin(cell.key)
+        self._write(lambda journal: journal.begin(cell.key))
 
     def add_row(self, benchmark: dict[str, Any]) -> None:
         self._add({"row": finite(benchmark)})
@@ -132,13 +131,16 @@ class Run:
 
     def _add(self, entry: Entry) -> None:
         self.entries.append(entry)
-        if self.journal:
-            try:
-                self.journal.add(entry)
-            except OSError as error:
-                pytest.exit(
-                    f"{self.journal.path}: {error.strerror}; `--resume {self.name}` goes on when that is mended", 1
-                )
+        self._write(lambda journal: journal.add(entry))
+
+    def _write(self, into: Callable[[Journal], None]) -> None:
+        """Write into the journal; a disk that is full ends the run in one line, and loses nothing."""
+        if self.journal is None:
+            return
+        try:
+            into(self.journal)
+        except OSError as error:
+            pytest.exit(f"{self.journal.path}: {error.strerror}; `--resume {self.name}` goes on when that is mended", 1)
 
     def top_level(self) -> dict[str, Any]:
         """What the run file holds beside pytest-benchmark's own keys."""
@@ -163,8 +165,8 @@ class Run:
 
     def look(self) -> None:
         """Time the controls if that is due, and write down what was seen of the machine."""
-        if self.controls.look_if_due() and self.journal:
-            self.journal.note(self.seen())
+        if self.controls.look_if_due():
+            self._write(lambda journal: journal.note(self.seen()))
 
     def _restore(self, seen: dict[str, Any]) -> None:
         if seen:

@@ -112,12 +112,12 @@ class Tasks:
         pin(self._threads)
         return {}
 
-    def time(self, what: str, calls: int) -> dict[str, float]:
+    def time(self, what: str, calls: int, untimed: int) -> dict[str, float]:
         """{"seconds": of one call, on average over a block of so many}"""
         timed = self._timed[what]
         gc.collect()  # what is cyclic must not pile up; the block that isn't timed warms the caches again
         with timed.context():
-            return {"seconds": block(timed, calls) / calls}
+            return {"seconds": block(timed, calls, untimed) / calls}
 
     def _ready(self, what: str, timed: Timed) -> dict[str, float]:
         with timed.context():
@@ -137,9 +137,10 @@ def _hold_graphs() -> None:
     config.recompile_limit = config.accumulated_recompile_limit = GRAPHS
 
 
-def block(timed: Timed, calls: int) -> float:
-    """Seconds of a block of calls, which finds the caches as a block of the same side, never counted, left them."""
-    timed.meter.seconds(timed.run, calls)
+def block(timed: Timed, calls: int, untimed: int) -> float:
+    """Seconds of a block of calls, which finds the caches as the untimed ones before it left them."""
+    if untimed:
+        timed.meter.seconds(timed.run, untimed)
     spent = timed.meter.seconds(timed.run, calls)
     return spent + _spin(spent * timed.slower) if timed.slower else spent
 

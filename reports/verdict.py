@@ -96,7 +96,7 @@ def judge(
 
     Each cell brings log(head / base), one for every pair of fresh processes, already centred on the controls if it is to
     be (`centred`). `controls` are the controls' own log ratios, and `together=False` says that all cells may well move
-    alike (they share what was changed): see `_machine_moved`. Numbers that are not finite count as pairs not measured.
+    alike (they share what was changed): see `machine_moved`. Numbers that are not finite count as pairs not measured.
 
     Raises:
         ValueError: the margin is negative or not finite.
@@ -248,7 +248,7 @@ def _judged(
         key: _verdict(cell, limit, float(adjusted[key]), len(tested)) if key in adjusted else _untestable(cell)
         for key, cell in cells.items()
     }
-    if reason := _machine_moved(list(cells.values()), limit, controls or {}, together):
+    if reason := _moved_machine(list(cells.values()), limit, controls or {}, together):
         return {key: replace(v, word=INCONCLUSIVE, reason=reason, more_pairs=None) for key, v in verdicts.items()}
     return verdicts
 
@@ -338,17 +338,27 @@ def _why_inconclusive(cell: _Estimate, limit: float, among: int) -> str:
     return f"its interval crosses the margin of {_share(limit)}"
 
 
-def _machine_moved(cells: Sequence[_Estimate], limit: float, controls: Mapping[str, ArrayLike], together: bool) -> str:
-    """Why nothing can be said of the code, or ''.
+def machine_moved(
+    cells: Mapping[Key, ArrayLike], margin: float, controls: Mapping[str, ArrayLike], together: bool = True
+) -> str:
+    """Why nothing can be said of the code, or ''; the arguments are `judge`'s.
 
-    Fixed work took another time; or more than half of all cells moved the same way, each by between half and
-    twice the median of those that moved. A cell has moved when its 95 % interval leaves 1 out and its mean is
-    beyond the margin.
+    Fixed work took another time, by its median over the pairs; or more than half of all cells moved the same way, each by
+    between half and twice the median of those that moved. A cell has moved when its 95 % interval leaves 1 out and its mean
+    is beyond the margin. Where not all cells move `together` for such a reason, only fixed work tells.
+
+    Raises:
+        ValueError: the margin is negative or not finite.
     """
+    return _moved_machine([_paired(logs) for logs in cells.values()], _limit(margin), controls, together)
+
+
+def _moved_machine(cells: Sequence[_Estimate], limit: float, controls: Mapping[str, ArrayLike], together: bool) -> str:
     for name, logs in controls.items():
-        mean = _paired(logs).mean
-        if abs(mean) > math.log1p(STILL):
-            return f"the machine moved: the control {name!r}, which no change can touch, by {_signed(mean)}"
+        pairs = _finite(logs)
+        middle = float(np.median(pairs)) if pairs.size else 0.0  # one pair that was disturbed is no machine that moved
+        if abs(middle) > math.log1p(STILL):
+            return f"the machine moved: the control {name!r}, which no change can touch, by {_signed(middle)}"
     if not together or len(cells) < CROWD:
         return ""
     for way in (1, -1):

@@ -45,13 +45,21 @@ TINY = ("--T", "16", "--H", "2", "--D_h", "8", "--dtype", "float32", "--budget",
 
 
 def test_each_round_has_every_cell_once_a_side_in_an_order_of_its_own() -> None:
-    rounds = interleaved([A, B, C], 50, random.Random(0))
+    rounds = interleaved(dict.fromkeys([A, B, C], 50), random.Random(0))
     each = [rounds[i : i + 6] for i in range(0, len(rounds), 6)]
     assert all(sorted(it) == sorted((key, i) for key in (A, B, C) for i in (0, 1)) for it in each)
     assert all(it[n][0] == it[n + 1][0] for it in each for n in (0, 2, 4))  # a cell's two blocks follow each other
     first = Counter(side for _, side in rounds[::2])
     assert min(first.values()) > 50
     assert len({tuple(key for key, _ in it) for it in each}) == 6
+
+
+def test_a_long_call_has_fewer_rounds_and_nothing_untimed_before_it() -> None:
+    log: list[tuple[Any, ...]] = []
+    slow = {A: 0.5}
+    Duel(lambda: (Fake(0, log, slow), Fake(1, log, slow)), random.Random(0)).pair([A, B], 3)
+    assert [it[3:] for it in log if it[:3] == ("time", 0, A)] == [(1, 0)]
+    assert [it[3:] for it in log if it[:3] == ("time", 0, B)] == [(10, 10)] * 3
 
 
 def test_a_timed_block_follows_an_untimed_one_of_the_same_side() -> None:
@@ -67,7 +75,7 @@ def test_a_timed_block_follows_an_untimed_one_of_the_same_side() -> None:
             return float(len(done))
 
     timed = Timed(lambda: done.append("call"), Meter(), lambda: None)  # type: ignore[arg-type, return-value]
-    assert block(timed, 2) == 6.0
+    assert block(timed, 2, 2) == 6.0
     assert done == ["call", "call", "block of 2"] * 2
 
 
@@ -85,16 +93,16 @@ class Fake:
 
     def prepare(self, key: Key) -> float:
         self.log.append(("prepare", self.side, key))
-        return 1e-3
+        return self.seconds.get(key, 1e-3)
 
     def pin(self) -> None:
         self.log.append(("pin", self.side))
 
-    def time(self, key: Key, calls: int) -> float:
+    def time(self, key: Key, calls: int, untimed: int) -> float:
         if key == self.dies_at:
             raise Lost("ended its process (SIGSEGV)")
-        self.log.append(("time", self.side, key, calls))
-        return self.seconds.get(key, 1.0)
+        self.log.append(("time", self.side, key, calls, untimed))
+        return self.seconds.get(key, 1e-3)
 
     def kill(self) -> None:
         self.log.append(("kill", self.side))
@@ -105,12 +113,12 @@ class Fake:
 
 def test_a_pair_gives_log_ratios_and_ends_its_processes() -> None:
     log: list[tuple[Any, ...]] = []
-    found = Duel(lambda: (Fake(0, log), Fake(1, log, {A: 2.0})), random.Random(0)).pair([A, B], 3)
+    found = Duel(lambda: (Fake(0, log), Fake(1, log, {A: 2e-3})), random.Random(0)).pair([A, B], 3)
     assert found == {A: math.log(2), B: 0.0} | dict.fromkeys(CONTROLS, 0.0)
     assert [it for it in log if it[0] == "close"] == [("close", 0), ("close", 1)]
     timed = [it for it in log if it[0] == "time"]
     assert len(timed) == 3 * 2 * 4
-    assert {calls for *_, calls in timed} == {10}  # blocks of about 10 ms
+    assert {tuple(it[3:]) for it in timed if it[2] == B} == {(10, 10)}  # blocks of about 10 ms
     prepared = [[key for what, i, *key in log if what == "prepare" and i == side] for side in (0, 1)]
     assert prepared[0] == prepared[1]
     assert log.index(("pin", 1)) < log.index(timed[0])
@@ -415,9 +423,9 @@ CASE = Case.of(T=16, H=2, D_h=8).columns()
 def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: Peer) -> None:
     assert worker.ask("prove", impl="loud", case=CASE)["kernel"] == "flash"
     worker.ask("prepare", what="x", impl="loud", case=CASE)
-    assert worker.ask("time", what="x", calls=2)["seconds"] > 0
+    assert worker.ask("time", what="x", calls=2, untimed=2)["seconds"] > 0
     worker.ask("control", what="y", name="python")
-    assert worker.ask("time", what="y", calls=1)["seconds"] > 0
+    assert worker.ask("time", what="y", calls=1, untimed=0)["seconds"] > 0
     with pytest.raises(Refused, match="KeyError"):
         worker.ask("prove", impl="nobody", case=CASE)
     with pytest.raises(Lost, match=r"exit code 3\): last words"):
@@ -582,6 +590,8 @@ PYTHON = tempfile.gettempdir() + "/no/such/python"
         (("--base", "HEAD", "--sweep", "quik"), "did you mean quick?"),
         (("--base", "HEAD", "--dtype", "float33"), "'float33' is not one of"),
         (("--base", "HEAD", "--margin", "-1"), "not a share like 0.01"),
+        (("--base", "HEAD", "--margin", "abc"), "'abc' is not a share like 0.01"),
+        (("--base", "HEAD", "--budget", "abc"), "'abc' is not a positive number"),
         (("--base", "HEAD", "--budget", "0"), "not a positive number"),
         (("--base", "HEAD", "--json", "/dev/null/x"), "can't be written"),
         (("--self-test", "0"), "not a positive whole number"),

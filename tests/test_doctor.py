@@ -77,3 +77,10 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         told.stdout.close()
         assert told.stderr.read() == b""
     assert told.returncode == 0
+
+
+def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        doctor.main(["--fast"])
+    assert left.value.code == 3
+    assert capsys.readouterr().err == "bench: error: unrecognized arguments: --fast (--help shows the options)\n"

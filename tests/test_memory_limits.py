@@ -66,5 +66,7 @@ def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("400\n")
     assert free_bytes("cpu") == 600
+    (tmp_path / "memory.stat").write_text("anon 200\ninactive_file 150\n")
+    assert free_bytes("cpu") == 750  # cached files are given back
     (tmp_path / "memory.max").write_text("max\n")
     assert free_bytes("cpu") > 2**28

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+import impls
+from bench.cells import Cell
 from bench.journal import Journal
 from bench.merge import merged
 from bench.options import Selection
@@ -126,7 +128,8 @@ def test_what_is_being_measured_is_left_alone(tmp_path: Path) -> None:
     ("options", "says"),
     [
         ((), "--save NAME is missing"),
-        (("--save", "x", "--processes", "0"), "'0' is not a number of processes"),
+        (("--save", "x", "--processes", "0"), "'0' is not a positive whole number"),
+        (("--save", "a/b"), "--save 'a/b': must not contain"),
         (("--save", "x", "--benchmark-save=y"), "the run is named by --save"),
         (("--save", "x", "--sweep", "quik"), "did you mean quick?"),
         (("--resume", "x"), "no run x was begun"),
@@ -139,12 +142,20 @@ def test_mistakes(tmp_path: Path, options: tuple[str, ...], says: str) -> None:
     assert not [*tmp_path.glob("results/*/*")]
 
 
+@pytest.mark.parametrize(("option", "code"), [("--list", 0), ("--dry-run", 0), ("--collect-only", 0), ("-knothing", 5)])
+def test_where_nothing_is_begun_nothing_is_left(tmp_path: Path, option: str, code: int) -> None:
+    done = sweep(tmp_path, "--processes", "2", "--save", "x", *SMALL, option)
+    assert done.returncode == code, done.stderr
+    assert not [*tmp_path.glob("results/*/*")]
+
+
 def run_of(median_s: float, **changes: Any) -> dict[str, Any]:
     """What a process saved: one row, and nothing skipped."""
     columns = {"impl": "a", "id": "c", "error": median_s, "peak_bytes": 10, "roof": median_s, "kernel": "gemm"}
     stats = {"median": median_s, "data": [median_s], "iterations": 1}
     run: dict[str, Any] = {
         "machine_info": {"cpu": "x"},
+        "commit_info": {"id": "c0ffee"},
         "benchmarks": [{"name": "n", "stats": stats, "extra_info": columns}],
         "skipped": [],
         "roofs": [{"dtype": "float32", "flops_per_s": median_s}],
@@ -179,6 +190,11 @@ def test_processes_of_different_machines_are_no_run() -> None:
         merged([run_of(1.0), run_of(1.0, machine_info={"cpu": "y"})], "command")
 
 
+def test_processes_of_different_commits_are_no_run() -> None:
+    with pytest.raises(ValueError, match="committed anew"):
+        merged([run_of(1.0), run_of(1.0, commit_info={"id": "decade"})], "command")
+
+
 def test_two_runs_at_once_take_two_numbers(tmp_path: Path) -> None:
     command = suite_command("--benchmark-save=x", *SMALL[2:], "--T", "16")
     both = [subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) for _ in range(2)]
@@ -199,10 +215,12 @@ def test_a_full_disk_is_said_before_anything_is_measured(tmp_path: Path, monkeyp
 def test_a_disk_that_fills_up_ends_the_run_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run({}, Selection(SWEEPS["quick"], "cpu", (), ()), tmp_path, "x")
     run.plan([("a", "c")])
+    cell = Cell(impls.get("sdpa"), next(iter(SWEEPS["quick"].cases("cpu"))))
 
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Journal, "add", full)
-    with pytest.raises(pytest.exit.Exception, match="No space left on device; `--resume x` goes on"):
-        run.add_row({"extra_info": {"impl": "a", "id": "c"}})
+    monkeypatch.setattr(Journal, "_write", full)
+    for write in (lambda: run.add_row({"extra_info": {"impl": "a", "id": "c"}}), lambda: run.begin(cell), run.look):
+        with pytest.raises(pytest.exit.Exception, match="No space left on device; `--resume x` goes on"):
+            write()

@@ -1,0 +1,50 @@
+"""What the commands of `python -m bench` share: a mistake is one line on stderr, and an exit code that means only that."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from pytest_benchmark.utils import parse_save
+
+from .choice import Mistake
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, whose own exit code 2 means something else here."""
+
+    def __init__(self, command: str, usage_error: int, **options: object):
+        super().__init__(prog=f"python -m bench {command}", **options)  # type: ignore[arg-type]
+        self._usage_error = usage_error
+
+    def error(self, message: str) -> NoReturn:
+        raise SystemExit(complain(f"{message} (--help shows the options)", self._usage_error))
+
+
+def complain(message: object, code: int) -> int:
+    """Say it in one line; gives the exit code."""
+    print(f"bench: error: {message}", file=sys.stderr)
+    return code
+
+
+def said(command: str, arguments: Sequence[str] | None) -> str:
+    """The command line, to be given again."""
+    return shlex.join(["python", "-m", "bench", command, *(sys.argv[2:] if arguments is None else arguments)])
+
+
+def count(text: str) -> int:
+    """A positive whole number; argparse says what is wrong with another."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def named(name: str, option: str) -> str:
+    """A run's name that can be part of a file's; raises `Mistake`."""
+    try:
+        return str(parse_save(name))
+    except argparse.ArgumentTypeError as error:
+        raise Mistake(f"{option} {name!r}: {str(error)[0].lower()}{str(error)[1:]}") from None
