@@ -1,7 +1,8 @@
-"""`python -m tests.measured.spread`: eight runs of unchanged code, by the suite's clock and by pytest-benchmark's own.
+"""`python -m tests.measured.spread FILE`: runs of unchanged code, by the suite's clock and by pytest-benchmark's own.
 
-Both measure the cells of `quick`, by turns. For each cell and each pair of runs of one clock, how far apart its two medians
-lie; printed are the usual distance, the largest, and the wall time. Appends to a file, and goes on where it was stopped.
+They measure the cells of `quick`, by turns; the suite also in its quiet setting (`--quiet-machine`). For each cell and each
+pair of runs of one clock, how far apart its two medians lie; printed are the usual distance, the largest, and the wall time.
+Appends to a file, and goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from time import perf_counter
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-CLOCKS = ("suite", "pytest-benchmark")
+CLOCKS = ("suite", "quiet suite", "pytest-benchmark")
 OWN_CLOCK = """
 import pytest
 from bench import cell as cells
@@ -50,21 +51,24 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("file", type=Path, help="JSON lines, one a run")
     options.add_argument("--runs", type=int, default=8)
+    options.add_argument("--clock", choices=CLOCKS, action="append", help="only this one (default: all)")
     asked = options.parse_args()
     runs = _read(asked.file)
-    for clock in CLOCKS * asked.runs:
+    for clock in (asked.clock or CLOCKS) * asked.runs:
         if sum(run["clock"] == clock for run in runs) < asked.runs:
             runs.append(_run(clock))
             with asked.file.open("a") as file:
                 file.write(json.dumps(runs[-1]) + "\n")
             print(f"{clock}: {len(runs[-1]['medians'])} cells in {runs[-1]['seconds']:.0f} s", flush=True)
     cells = set.intersection(*(set(run["medians"]) for run in runs))
-    print(f"{len(cells)} cells, {asked.runs} runs of each clock, all pairs of runs: distance of a cell's two medians")
+    print(f"{len(cells)} cells, all pairs of runs of a clock: distance of a cell's two medians")
     for clock in CLOCKS:
         of = [run for run in runs if run["clock"] == clock]
+        if len(of) < 2:
+            continue
         apart = sorted(_distances([run["medians"] for run in of], cells))
         seconds = median(run["seconds"] for run in of)
-        print(f"{clock:<18} median {median(apart):7.2%}  9 of 10 below {apart[len(apart) * 9 // 10]:7.2%}  "
+        print(f"{clock:<18} {len(of)} runs  median {median(apart):7.2%}  9 of 10 below {apart[len(apart) * 9 // 10]:7.2%}  "
               f"largest {apart[-1]:8.1%}  {seconds:4.0f} s a run")  # fmt: skip
 
 
@@ -77,10 +81,15 @@ def _run(clock: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "test_own_clock.py").write_text(OWN_CLOCK)
-        tests = str(CHECKOUT / "bench") if clock == "suite" else str(folder / "test_own_clock.py")
+        pytest = ["pytest", "-q", "--benchmark-save=x"]
+        command = {
+            "suite": [*pytest, str(CHECKOUT / "bench")],
+            "quiet suite": ["bench", "sweep", "--processes", "1", "--quiet-machine", "--save", "x"],
+            "pytest-benchmark": [*pytest, str(folder / "test_own_clock.py")],
+        }[clock]
         start = perf_counter()
         subprocess.run(
-            [sys.executable, "-m", "pytest", tests, "-q", "--benchmark-save=x", f"--benchmark-storage=file://{folder}"],
+            [sys.executable, "-m", *command, f"--benchmark-storage=file://{folder}"],
             cwd=folder, env=os.environ | {"PYTHONPATH": str(CHECKOUT)}, stdout=subprocess.DEVNULL, check=True,
         )  # fmt: skip
         seconds = perf_counter() - start
