@@ -21,6 +21,7 @@ from .meters import Meter, Weight, meter_for
 from .modes import Call, call_of, recording
 from .outcome import NoRow, OutOfMemory, Wrong
 from .problem import Given, given, problem_of
+from .remembering import check_remembers_nothing
 from .roofs import Roofs
 from .sweep import Case
 from .throttle import sample_watched
@@ -136,6 +137,8 @@ def measure(
         raise NoRow("torch.compile made another graph while the clock ran: compiling would be part of what is timed")
     with spending("clock"):
         more = meter.more(run, median(samples.data), graph=case.mode != "backward")
+    with spending("gate"):
+        check_remembers_nothing(meter, run, proved.numbers, median(samples.data), proved.first_s)
     weight = weighed(cell, proved)
     rows = problem_of(case).output.rows
     columns = {"impl": impl.name, "id": case.id} | case.columns()

@@ -147,6 +147,11 @@ class Given:
     options: dict[str, Tensor]
     grad: Tensor | None
 
+    def nudge(self) -> None:
+        """Change a number of every input: none of them holds what it held before, and all of it can be computed with."""
+        for buffer in self.inputs:
+            buffer.data[(0,) * buffer.ndim].add_(1)
+
     def refill(self, problem: Problem) -> None:
         """Put other numbers into the same buffers, through `.data`: what remembers by address and version must not notice."""
         for buffer, fresh in zip(self.inputs, problem.inputs, strict=True):

@@ -17,8 +17,8 @@ from .comparison import Comparison, Plan
 from .machine import fingerprint
 from .saving import load
 
-SHARES = (0.01, 0.02, 0.05, 0.10)
-"""Slow-downs that are planted when none is asked for."""
+SLOW_DOWNS, SPEED_UPS = (0.01, 0.02, 0.05, 0.10), (-0.02, -0.05)
+"""Shares that are planted when none is asked for."""
 
 FILE = "self-test.json"
 
@@ -49,11 +49,14 @@ class Log:
 
 
 def schedule(runs: int, impls: Sequence[str], asked: Plant | None) -> list[Plant | None]:
-    """So many runs with what is asked for; or so many of unchanged code, and a third as many for each of `SHARES`."""
+    """So many runs with what is asked for; or so many of unchanged code, a third as many with each slow-down, and a sixth
+    with each speed-up, in one implementation after the other.
+    """
     if asked:
         return [asked if asked[1] else None] * runs
-    planted = [(impls[i % len(impls)], share) for i in range(math.ceil(runs / 3)) for share in SHARES]
-    return [None] * runs + planted
+    slowed = [(impls[i % len(impls)], share) for i in range(math.ceil(runs / 3)) for share in SLOW_DOWNS]
+    faster = [(impls[i % len(impls)], share) for i in range(math.ceil(runs / 6)) for share in SPEED_UPS]
+    return [None] * runs + slowed + faster
 
 
 def missing(wanted: Sequence[Plant | None], done: Sequence[Record]) -> list[Plant | None]:
