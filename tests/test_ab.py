@@ -378,17 +378,24 @@ def test_a_self_test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
         return told(line(REGRESSED if asked.sides[1].slower else UNCHANGED))
 
     wanted = schedule(3, ["sdpa", "fused"], None)
-    assert wanted == [None] * 3 + [("sdpa", 0.01), ("sdpa", 0.02), ("sdpa", 0.05), ("sdpa", 0.1)]
+    assert wanted == [None] * 3 + [
+        ("sdpa", 0.01),
+        ("sdpa", 0.02),
+        ("sdpa", 0.05),
+        ("sdpa", 0.1),
+        ("sdpa", -0.02),
+        ("sdpa", -0.05),
+    ]
     with pytest.raises(KeyboardInterrupt):
         self_test(plan, wanted, log, one, lambda text: None)
     assert len(log.records()) == 2
     self_test(plan, wanted, log, one, lambda text: None)
-    assert len(log.records()) == 7
+    assert len(log.records()) == 9
     assert missing(wanted, log.records()) == []
-    assert ran == [{}] * 4 + [{"sdpa": share} for share in (0.01, 0.02, 0.05, 0.1)]
+    assert ran == [{}] * 4 + [{"sdpa": share} for share in (0.01, 0.02, 0.05, 0.1)] + [{}] * 2
     sentences = list(summary(log.records(), 0.01))
     assert "0 of 3 runs of unchanged code raised an alarm (0 of 3 cells)" in sentences[0]
-    assert sentences[1] == "self-test, +1 % planted: 1 of 1 cells found, 0 of 0 others flagged"
+    assert sentences[3] == "self-test, +1 % planted: 1 of 1 cells found, 0 of 0 others flagged"
     assert not [*summary(log.records(), 0.02)]
 
 
