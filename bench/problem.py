@@ -326,11 +326,20 @@ def _randn(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 def _rows(case: Case, draw: int) -> Tensor | None:
-    """Evenly spaced queries, the first and the last among them; None for all."""
+    """As many queries as may be compared: the first, the last, and one somewhere in each equal part; None for all.
+
+    Drawn, since rows at even distances would all be multiples of a kernel's block, or none of them odd.
+    """
     cost = 2 * case.B * case.H * case.T * case.T_kv * (case.D_h + case.D_v)
     most = int(case.T * min(1.0, WHOLE[case.mode] / cost))
     most = max(1, min(most, SECOND_DRAW_ROWS) if draw else most)
-    return None if most >= case.T else torch.linspace(0, case.T - 1, max(2, most), device=case.device).long().unique()
+    if most >= case.T:
+        return None
+    edges = torch.linspace(0, case.T, max(2, most) + 1, dtype=torch.float64)
+    within = torch.rand(len(edges) - 1, generator=_generator(case, -2 - draw), dtype=torch.float64)
+    rows = (edges[:-1] + within * edges.diff()).long().clamp(max=case.T - 1)
+    rows[0], rows[-1] = 0, case.T - 1
+    return rows.unique().to(case.device)
 
 
 def _padding(case: Case) -> Tensor | None:

@@ -131,6 +131,10 @@ def test_only_a_subset_of_rows_is_compared_when_the_reference_is_dear() -> None:
     assert output.rows[0] == 0
     assert output.rows[-1] == 4095
     assert output.truth.shape == (1, 8, 1024, 64)
+    assert len({int(row) % 64 for row in output.rows}) == 64  # every place in a kernel's block
+    second = problem_of(case, draw=1).output.rows
+    assert second is not None
+    assert not set(output.rows.tolist()) >= set(second.tolist())
 
 
 def test_padding_has_a_full_sequence_and_one_at_most_half_full() -> None:
