@@ -114,7 +114,7 @@ class Comparison:
     def drift(self) -> dict[str, float]:
         """Mean log ratio of each control: what the machine did to fixed work."""
         pairs = [*self.screened, *self.confirmed]
-        return {name: mean(pair[of, name] for pair in pairs) for of, name in CONTROLS if pairs}
+        return {key[1]: mean(pair[key] for pair in pairs) for key in CONTROLS if pairs and key in pairs[0]}
 
 
 def compare(plan: Plan, tell: Tell) -> Comparison:
@@ -125,12 +125,12 @@ def compare(plan: Plan, tell: Tell) -> Comparison:
         return plan.seconds - (monotonic() - began)
 
     with _Provers(plan) as provers:
-        fingerprints = provers.fingerprints()
+        fingerprints, controls = provers.conditions()
         present = provers.present()
         tell(f"proving {len(present.cells)} cells on both sides")
         proofs = provers.prove(present)
     ready = [key for key in present.cells if all(isinstance(proof.get(key), dict) for proof in proofs)]
-    duel = Duel(partial(_fresh, plan, present), random.Random(plan.seed))
+    duel = Duel(partial(_fresh, plan, present), random.Random(plan.seed), controls)
     many = len({impl for impl, _ in ready}) > 1
     together = many and not plan.rivals and plan.sides[0].python == plan.sides[1].python
     stages = two_stages(duel.pair, ready, plan.margin, together, left, tell) if ready else None
@@ -205,22 +205,22 @@ class _Provers:
     def _peer(self, side: Side) -> Peer:
         return Peer(side, self._plan.setting)
 
-    def fingerprints(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Of both sides; raises `Unjudgeable` where they can't be compared."""
-        base, head = (self._first(i) for i in (0, 1))
+    def conditions(self) -> tuple[tuple[dict[str, Any], dict[str, Any]], tuple[Key, ...]]:
+        """The fingerprints of both sides, and the controls that are the same on both; raises `Unjudgeable`."""
+        first, second = (self._first(i) for i in (0, 1))
+        base, head = first["fingerprint"], second["fingerprint"]
         free = OF_INTERPRETERS if self._plan.sides[0].python != self._plan.sides[1].python else ()
         differ = [name for name in base if base[name] != head[name] and name not in free]
         if differ:
             told = "; ".join(f"{name}: {base[name]} and {head[name]}" for name in differ)
             raise Unjudgeable(f"the two sides run under different conditions: {told}")
-        return base, head
+        return (base, head), tuple(key for key in CONTROLS if first["controls"][key[1]] == second["controls"][key[1]])
 
     def _first(self, i: int) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = self._peers[i].ask("facts", timeout=STARTING)["fingerprint"]
+            return self._peers[i].ask("facts", timeout=STARTING)
         except NoRow as error:
             raise Unjudgeable(f"{SIDES[i]} ({self._plan.sides[i].label}): {error}") from None
-        return found
 
     def present(self) -> _Present:
         """What both sides can do; raises `Mistake` where that is nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
@@ -33,6 +34,11 @@ def _loop() -> Callable[[], Any]:
 
 WORK: dict[str, Callable[[], Callable[[], Any]]] = {"product": _product, "python": _loop}
 """A matrix product by NumPy, and a loop in plain Python: a few milliseconds each."""
+
+
+def software() -> dict[str, str]:
+    """The version of what each control is made of: another one is other work."""
+    return {"product": np.__version__, "python": platform.python_version()}
 
 
 def warning(drift: float) -> str | None:

@@ -105,19 +105,21 @@ class Duel:
 
     start: Start
     rng: random.Random
+    controls: Sequence[Key] = CONTROLS
+    """Those that are the same work on both sides."""
     failures: dict[Key, Failure] = field(default_factory=dict)
     """Cells that were lost while they were timed."""
 
     def pair(self, cells: Collection[Key], rounds: int) -> Logs:
         """One datum of each cell and control from a fresh pair; without a cell that is lost, and then from another pair."""
         while True:
-            order = [key for key in (*cells, *CONTROLS) if key not in self.failures]
+            order = [key for key in (*cells, *self.controls) if key not in self.failures]
             self.rng.shuffle(order)
             sides = self.start()
             try:
                 return self._measured(sides, order, rounds)
             except _Fell as fell:
-                if fell.key in CONTROLS:
+                if fell.key in self.controls:
                     raise fell.outcome from None
                 self.failures[fell.key] = Failure(fell.side, fell.outcome.reason, str(fell.outcome))
             finally:
@@ -271,7 +273,8 @@ def _centred(key: Key, pairs: Sequence[Logs]) -> list[float]:
 
 
 def _controls(pairs: Sequence[Logs]) -> dict[str, list[float]]:
-    return {name: [pair[of, name] for pair in pairs] for of, name in CONTROLS}
+    """Their data, by name."""
+    return {key[1]: [pair[key] for pair in pairs] for key in CONTROLS if all(key in pair for pair in pairs)}
 
 
 def _confirmed(

@@ -339,7 +339,8 @@ def _rows(case: Case, draw: int) -> Tensor | None:
     within = torch.rand(len(edges) - 1, generator=_generator(case, -2 - draw), dtype=torch.float64)
     rows = (edges[:-1] + within * edges.diff()).long().clamp(max=case.T - 1)
     rows[0], rows[-1] = 0, case.T - 1
-    return rows.unique().to(case.device)
+    drawn: Tensor = rows.unique()
+    return drawn.to(case.device)
 
 
 def _padding(case: Case) -> Tensor | None:

@@ -17,7 +17,7 @@ from impls import get
 from .cell import build, ready, weighed
 from .cells import Cell
 from .choice import Mistake, impls_named, uncallable
-from .controls import WORK
+from .controls import WORK, software
 from .fresh import pin
 from .gate import Gate
 from .machine import fingerprint
@@ -55,8 +55,8 @@ class Tasks:
         self._timed: dict[str, Timed] = {}
 
     def facts(self) -> dict[str, Any]:
-        """{"fingerprint": what must match for two sides to be compared}"""
-        return {"fingerprint": fingerprint()}
+        """{"fingerprint": what must match for two sides to be compared, "controls": {name: version of what it is made of}}"""
+        return {"fingerprint": fingerprint(), "controls": software()}
 
     def cells(self, names: list[str], whole_shelf: bool, cases: list[dict[str, Any]]) -> dict[str, Any]:
         """Which implementations there are here, by the names that were asked for (none: those of the sweep), and cells.

@@ -252,7 +252,10 @@ class FakePeer:
 
     def ask(self, do: str, timeout: float | None = None, **told: Any) -> dict[str, Any]:
         if do == "facts":
-            return {"fingerprint": {"cpu": "x", "threads": self.threads, "torch": self.side.python}}
+            return {
+                "fingerprint": {"cpu": "x", "threads": self.threads, "torch": self.side.python},
+                "controls": {"product": self.side.python, "python": "3.11.7"},
+            }
         if do == "cells":
             have = self.side.label.split()
             ids = [Case(**case).id for case in told["cases"]]
@@ -317,6 +320,13 @@ def test_sides_under_other_conditions_are_not_compared(
     monkeypatch.setattr(FakePeer, "threads", property(lambda self: next(counts)))
     with pytest.raises(Unjudgeable, match="threads: 1 and 2"):
         compare(two)
+
+
+def test_a_control_made_of_something_else_tells_nothing(compare: Callable[[Plan], dict[str, Line]]) -> None:
+    same = plan_of("same", "same")
+    other = replace(same, sides=(same.sides[0], replace(same.sides[1], python="q")))
+    drifts = [comparison.compare(plan, lambda text: None).drift() for plan in (same, other)]
+    assert [set(drift) for drift in drifts] == [{"product", "python"}, {"python"}]
 
 
 def told(*lines: Line, moved: str = "") -> Comparison:
