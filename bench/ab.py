@@ -144,8 +144,8 @@ def _sides(options: argparse.Namespace, kind: str, folder: Path) -> tuple[Side, 
         base, head = (Side(name.partition("=")[0], here, impl=name) for name in (options.base_impl, options.head_impl))
         return base, head
     if kind == "pythons":
-        pythons = [_interpreter(path) for path in (options.base_python, options.head_python or sys.executable)]
-        base, head = (Side(path, here, python=path) for path in pythons)
+        pythons = (options.base_python, options.head_python or sys.executable)
+        base, head = (Side(given, here, python=_interpreter(given)) for given in pythons)
         return base, head
     return Side("the working tree", here), Side("the working tree", here)
 

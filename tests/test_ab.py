@@ -351,6 +351,11 @@ def test_what_regressed_stands_first_and_every_form_tells_it() -> None:
     assert "kernel flash → math, peak memory 1,000 B → 2,500 B" in text
     assert "0 of 12 runs" in text
     assert "python -m bench ab --base main" in text
+    shown, _, folded = text.partition("<details>")
+    assert "| REGRESSED |" in shown and "| UNCHANGED |" in shown and not folded  # its kernel changed: it is shown
+    shown, _, folded = markdown(told(line(REGRESSED, 1.1), line(UNCHANGED)), [], "x").partition("<details>")
+    assert "| REGRESSED |" in shown and "| UNCHANGED |" not in shown
+    assert folded.startswith("<summary>1 UNCHANGED</summary>\n\n| verdict |") and "| UNCHANGED |" in folded
     assert any("python +1.0 %" in note for note in notes(found, []))
     data = json.loads(json.dumps(as_json(found, "x"), allow_nan=False))
     assert data["exit_code"] == 1
