@@ -151,7 +151,11 @@ def _escaped(text: str) -> str:
 
 
 def _share(share: float) -> str:
-    return "" if not math.isfinite(share) else f"{share * 100:.2g} %" if share < MUCH else f"{share + 1:.2g} x"
+    if not math.isfinite(share):
+        return ""
+    if share >= MUCH:
+        return f"{share + 1:.2g} x"
+    return f"{share * 100:.0f} %" if share >= 1 else f"{share * 100:.2g} %"
 
 
 def _signed(share: float) -> str:
