@@ -17,7 +17,7 @@ from .palette import BAD, GOOD, INK, MUTED, Look
 from .runs import Run
 from .series import Series
 
-WIDTH, HEIGHT = 5.2, 1.9  # inches
+WIDTH, HEIGHT = 4.2, 1.65  # inches: small, so that its letters can be read on a telephone
 MOST_TICKS = 6
 CALM = 0.06
 """The axis spans at least this share either way of the middle: noise should look like noise."""
@@ -27,7 +27,7 @@ def draw(series: Series, runs: Sequence[Run], look: Look, baselines: Iterable[in
     """`baselines` are positions of runs. Call it within `canvas.style`."""
     figure = Figure(figsize=(WIDTH, HEIGHT))
     FigureCanvasAgg(figure)
-    ax = figure.add_axes((0.115, 0.15, 0.87, 0.74))
+    ax = figure.add_axes((0.14, 0.16, 0.845, 0.72))
     _frame(ax, series, runs)
     _torches(ax, runs)
     _levels(ax, series, look)
