@@ -74,9 +74,11 @@ def _torches(ax: Axes, runs: Sequence[Run]) -> None:
     for at, (before, after) in enumerate(pairwise(versions), 1):
         if before != after:
             ax.axvline(at - 0.5, color=MUTED[0], lw=0.8, ls=":")
-            place = (at - 0.4, 1.02)
-            text = f"torch {canvas.label(after)}"
-            ax.text(*place, text, transform=ax.get_xaxis_transform(), color=MUTED[0], size=6.5, va="bottom")
+            before_it = at > len(runs) / 2  # behind it there might be no room
+            text = ax.text(at - 0.4, 1.02, f"torch {canvas.label(after)}", transform=ax.get_xaxis_transform())
+            text.set(color=MUTED[0], size=6.5, va="bottom")
+            if before_it:
+                text.set(x=at - 0.6, ha="right")
 
 
 def _levels(ax: Axes, series: Series, look: Look) -> None:

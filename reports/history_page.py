@@ -159,7 +159,7 @@ def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
             lines = list(_lines(series, this))
             told = {history_chart.point_id(i): _tooltip(line) for i, line in enumerate(lines)}
             drawing = page.inlined(history_chart.with_tooltips(page.svg(figure), told), f"cell-{number}")
-            status = _status(series, this.runs)
+            status = _status(series, this.runs) + _broken(series, this.runs)
             standing = series.standing is not None
             yield Chapter(series.impl, title(series), series.id, status, standing, drawing, lines[::-1])
 
@@ -198,6 +198,13 @@ def _status(series: Series, runs: Sequence[Run]) -> str:
     if len(series.points) < 2 * MIN_RUNS:
         return f"{words.plural(len(series.points), 'run')}: too few to see a step."
     return f"No step in {words.plural(len(series.points), 'run')}."
+
+
+def _broken(series: Series, runs: Sequence[Run]) -> str:
+    """Since when the numbers answer another question."""
+    if not series.breaks:
+        return ""
+    return f" The benchmark itself was changed in {runs[series.points[series.breaks[-1]].run].name}."
 
 
 def _told(step: Step, series: Series, runs: Sequence[Run]) -> str:

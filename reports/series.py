@@ -57,8 +57,9 @@ class Series:
 
     @property
     def standing(self) -> Step | None:
-        """The last slow-down that has not recovered."""
-        return next((step for step in reversed(self.steps) if step.slower and step.recovered is None), None)
+        """The last slow-down that has not recovered, as far as that can be known: since the last break."""
+        open_ = [step for step in self.steps if step.slower and step.recovered is None and step.at in self.pieces[-1]]
+        return open_[-1] if open_ else None
 
     @property
     def moved_last(self) -> int:

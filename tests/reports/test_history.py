@@ -150,6 +150,13 @@ def test_a_changed_benchmark_breaks_the_line(nights: Any, cells: Any, results: P
     chapter = chapters(results)[0]
     noted = [line for line in chapter.lines if "the benchmark itself was changed" in line.notes]
     assert [line.run for line in noted] == ["0007_night"] and noted[0].change == "–"
+    assert chapter.status.endswith("The benchmark itself was changed in 0007_night.")
+
+
+def test_beyond_a_break_nobody_knows_whether_it_is_slower_still(nights: Any, cells: Any) -> None:
+    nights(lambda n: {"slower": {"sdpa": 1.2 if n >= 4 else 1.0}, "extra": {"case_hash": str(n >= 9)}})
+    for one in of("sdpa", cells()):
+        assert [step.at for step in one.steps] == [4] and one.standing is None
 
 
 def test_a_step_beyond_a_break_keeps_its_place(nights: Any, cells: Any) -> None:
