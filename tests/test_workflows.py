@@ -202,7 +202,7 @@ class Step:
 
     def __call__(self, python: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
         (self.folder / "output").write_text("")
-        defaults = dict.fromkeys(("BASE_REF", "IMPL", "BASE_IMPL", "HEAD_IMPL", "ARGUMENTS"), "")
+        defaults = dict.fromkeys(("BASE_REF", "IMPL", "MODULES", "BASE_IMPL", "HEAD_IMPL", "ARGUMENTS"), "")
         defaults |= {"MARGIN": "0.01", "BUDGET": "3", "MARKDOWN": "attention-bench.md", "CODE": "0"}
         runner = {
             "PYTHON": python or str(program(self.folder / "python", AB)),
@@ -289,6 +289,18 @@ def test_two_revisions_of_somebodys_kernel(compare: Step) -> None:
     assert report.startswith("### ./head against ./base")
     assert "kernel gemm → flash" in report
     assert sum(json.loads(compare.outputs["counts"]).values()) == 1
+
+
+def test_a_module_in_a_folder_of_its_own(compare: Step) -> None:
+    compare(BASE_REF="HEAD", IMPL="mine=mine:mine", MODULES="src")
+    base, head = json.loads(compare.told.read_text())["sides"]
+    assert "/base.checkout/src exec" in base and f"PYTHONPATH={compare.repository / 'src'} " in head
+
+
+def test_a_module_that_is_the_same_on_both_sides_is_a_mistake(compare: Step) -> None:
+    done = compare(sys.executable, BASE_REF="HEAD~1", IMPL="mine=yaml:load", MODULES="src")
+    assert "yaml is taken from " in done.stderr and "give its folder as `path`" in done.stderr
+    assert compare.outputs["exit-code"] == "3"
 
 
 @pytest.mark.parametrize("ref", ["no-such", "--orphan"])

@@ -10,10 +10,23 @@ markdown=$(realpath -m "${MARKDOWN:?}")
 mkdir -p "$work"
 rm -f "$json" "$markdown"
 
-# The interpreter of one side: it finds modules in that side's checkout.
+# The interpreter of one side: it finds modules in that side's checkout. Fails where it finds one elsewhere, say among the
+# installed packages: both sides would be the same code, and nothing would ever regress.
 interpreter() { # NAME CHECKOUT
-    printf '#!/usr/bin/env bash\nPYTHONPATH=%q exec %q "$@"\n' "$2" "$PYTHON" >"$work/$1"
+    local modules
+    modules=$(realpath -m "$2/${MODULES:-.}")
+    printf '#!/usr/bin/env bash\nPYTHONPATH=%q exec %q "$@"\n' "$modules" "$PYTHON" >"$work/$1"
     chmod +x "$work/$1"
+    (cd "$work" && "./$1" - "$IMPL" "$modules") <<'PYTHON'
+import importlib.util, pathlib, sys
+
+impl, modules = sys.argv[1:]
+for name in (it.partition("=")[2].partition(":")[0] for it in impl.split(",") if "=" in it):
+    spec = importlib.util.find_spec(name.partition(".")[0])
+    places = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
+    if spec and not any(pathlib.Path(it).resolve().is_relative_to(modules) for it in places if it):
+        sys.exit(f"{name} is taken from {spec.origin or places}, not from {modules}: give its folder as `path`")
+PYTHON
 }
 
 sides=()
@@ -28,10 +41,10 @@ elif [ -n "$BASE_REF" ]; then
     git worktree remove --force "$work/base.checkout" 2>/dev/null || true
     base=$(git rev-parse --verify --end-of-options "$BASE_REF^{commit}") || base=
     if [ -n "$base" ] && git worktree add --quiet --detach "$work/base.checkout" "$base"; then
-        interpreter base "$work/base.checkout"
-        interpreter head "$PWD"
-        folder=$work # where neither side's modules lie
-        sides=(--base-python ./base --head-python ./head --impl="$IMPL")
+        if interpreter base "$work/base.checkout" && interpreter head "$PWD"; then
+            folder=$work # where neither side's modules lie
+            sides=(--base-python ./base --head-python ./head --impl="$IMPL")
+        fi
     fi
 fi
 
