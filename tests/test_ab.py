@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -531,6 +532,8 @@ def test_a_kernel_that_falls_from_flash_to_math_is_told_with_memory_and_time(rep
     scores = 2 * 256 * 256 * 4  # heads, queries, keys, bytes: flash never holds them
     assert base["peak_bytes"] < scores < head["peak_bytes"]
     assert cell["logs"] and cell["ratio"] > 0
+    again = shlex.join(["python", "-m", "bench", "ab", *TINY, "--T", "256", "--base", "HEAD", "--impl", "sdpa"])
+    assert f"```\n{again}\n```" in report.read_text()
     weighed = f"kernel flash → math, peak memory {base['peak_bytes']:,} B → {head['peak_bytes']:,} B"
     timed = f"{cell['ratio']:.3f}"
     for told in (text, report.read_text()):
