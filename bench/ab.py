@@ -135,8 +135,8 @@ def _sides(options: argparse.Namespace, kind: str, folder: Path) -> tuple[Side, 
         base, head = (Side(name.partition("=")[0], here, impl=name) for name in (options.base_impl, options.head_impl))
         return base, head
     if kind == "pythons":
-        pythons = [_interpreter(path) for path in (options.base_python, options.head_python or sys.executable)]
-        base, head = (Side(path, here, python=path) for path in pythons)
+        pythons = (options.base_python, options.head_python or sys.executable)
+        base, head = (Side(given, here, python=_interpreter(given)) for given in pythons)
         return base, head
     return Side("the working tree", here), Side("the working tree", here)
 
@@ -194,8 +194,20 @@ def _compared(options: argparse.Namespace, plan: Plan, command: str) -> int:
     if options.json:
         options.json.write_text(json.dumps(as_json(found, command), indent=1, allow_nan=False), encoding="utf-8")
     if options.markdown:
-        options.markdown.write_text(markdown(found, known, command), encoding="utf-8")
+        options.markdown.write_text(markdown(found, known, _again(sys.argv[2:])), encoding="utf-8")
     return found.exit_code
+
+
+def _again(arguments: Sequence[str]) -> str:
+    """The command, without the files that it writes."""
+    words, kept = iter(arguments), []
+    for word in words:
+        name, is_whole, _ = word.partition("=")
+        if name not in ("--json", "--markdown"):
+            kept.append(word)
+        elif not is_whole:
+            next(words)
+    return shlex.join(["python", "-m", "bench", "ab", *kept])
 
 
 def _self_test(options: argparse.Namespace, plan: Plan) -> int:

@@ -17,6 +17,7 @@ from .counting import flops, least_bytes, least_memory
 from .gate import NEW_NUMBERS, Gate, Held, check_call, module_of, prepare, verify
 from .ledger import spending
 from .machine import free_bytes
+from .meaning import case_hash
 from .meters import Meter, Weight, meter_for
 from .modes import Call, call_of, recording
 from .outcome import NoRow, OutOfMemory, Wrong
@@ -141,7 +142,7 @@ def measure(
         check_remembers_nothing(meter, run, proved.numbers, median(samples.data), proved.first_s)
     weight = weighed(cell, proved)
     rows = problem_of(case).output.rows
-    columns = {"impl": impl.name, "id": case.id} | case.columns()
+    columns = {"impl": impl.name, "id": case.id, "case_hash": case_hash(case)} | case.columns()
     columns |= {
         "threads": torch.get_num_threads(),
         "error": proved.held.error,

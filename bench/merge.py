@@ -16,7 +16,8 @@ Key = tuple[str, str]
 def merged(runs: list[Run], command: str) -> Run:
     """One run file's contents. A cell has a row when it has one in every process; else it is among the skipped.
 
-    Raises ValueError when the processes ran on different machines, with different versions, or at different commits.
+    Raises ValueError when the processes ran on different machines, with different versions, also of the benchmark, or at
+    different commits.
     """
     first = runs[0]
     if any(run["machine_info"] != first["machine_info"] for run in runs):
@@ -26,6 +27,8 @@ def merged(runs: list[Run], command: str) -> Run:
     rows = [{_key(row["extra_info"]): row for row in run["benchmarks"]} for run in runs]
     skipped = _skipped(runs)
     whole = [key for key in rows[0] if all(key in of for of in rows)]
+    if any(_meaning(of[key]) != _meaning(rows[0][key]) for of in rows for key in whole):
+        raise ValueError("the benchmark itself was changed between its processes")
     return first | {
         "command": command,
         "journal": None,
@@ -48,6 +51,10 @@ def merged(runs: list[Run], command: str) -> Run:
 
 def _key(of: dict[str, Any]) -> Key:
     return of["impl"], of["id"]
+
+
+def _meaning(row: Row) -> Any:
+    return row["extra_info"].get("case_hash")
 
 
 def _row(rows: list[Row]) -> Row:

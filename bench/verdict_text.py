@@ -11,7 +11,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from reports.verdict import WORDS, Verdict
+from reports.verdict import UNCHANGED, WORDS, Verdict
 
 from .comparison import Comparison, Line
 from .duel import SIDES
@@ -80,13 +80,27 @@ def notes(found: Comparison, known: list[str]) -> Iterator[str]:
 
 
 def markdown(found: Comparison, known: list[str], command: str) -> str:
-    """For a comment: counts, the table, the machine, and how to see it again."""
-    rows = [[_escaped(text(line)) for text in COLUMNS.values()] for line in in_order(found.lines)]
+    """For a comment: counts, a short table, the machine, and how to see it again. What stands still is folded away."""
+    told = in_order(found.lines)
+    still = [line for line in told if line.verdict.word == UNCHANGED and not line.changes]
     lines = [f"### {title(found)}", "", *(f"- {note}" for note in notes(found, known)), ""]
-    lines += [f"| {' | '.join(cells)} |" for cells in ([*COLUMNS], ["---"] * len(COLUMNS), *rows)]
-    machine = ", ".join(f"{name} {value}" for name, value in found.fingerprints[1].items() if value)
-    lines += ["", f"Machine: {machine}", "", "Again:", "", "```", command, "```", ""]
+    lines += _rows([line for line in told if line not in still])
+    if still:
+        lines += [f"<details><summary>{len(still)} {UNCHANGED}</summary>", "", *_rows(still), "</details>", ""]
+    machine = ", ".join(f"{name} {value}" for name, value in found.fingerprints[1].items() if _short(value))
+    lines += [f"Machine: {machine}", "", "Again:", "", "```", command, "```", ""]
     return "\n".join(lines)
+
+
+def _rows(lines: list[Line]) -> list[str]:
+    """A table in Markdown, with an empty line behind it; nothing for no lines."""
+    rows = [[_escaped(text(line)) for text in COLUMNS.values()] for line in lines]
+    table = [f"| {' | '.join(cells)} |" for cells in ([*COLUMNS], ["---"] * len(COLUMNS), *rows)]
+    return [*table, ""] if rows else []
+
+
+def _short(value: Any) -> bool:
+    return bool(value) and not isinstance(value, dict)
 
 
 def as_json(found: Comparison, command: str) -> dict[str, Any]:
@@ -137,7 +151,11 @@ def _escaped(text: str) -> str:
 
 
 def _share(share: float) -> str:
-    return "" if not math.isfinite(share) else f"{share * 100:.2g} %" if share < MUCH else f"{share + 1:.2g} x"
+    if not math.isfinite(share):
+        return ""
+    if share >= MUCH:
+        return f"{share + 1:.2g} x"
+    return f"{share * 100:.0f} %" if share >= 1 else f"{share * 100:.2g} %"
 
 
 def _signed(share: float) -> str:

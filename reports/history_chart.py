@@ -17,7 +17,7 @@ from .palette import BAD, GOOD, INK, MUTED, Look
 from .runs import Run
 from .series import Series
 
-WIDTH, HEIGHT = 5.2, 1.9  # inches
+WIDTH, HEIGHT = 4.2, 1.65  # inches: small, so that its letters can be read on a telephone
 MOST_TICKS = 6
 CALM = 0.06
 """The axis spans at least this share either way of the middle: noise should look like noise."""
@@ -27,7 +27,7 @@ def draw(series: Series, runs: Sequence[Run], look: Look, baselines: Iterable[in
     """`baselines` are positions of runs. Call it within `canvas.style`."""
     figure = Figure(figsize=(WIDTH, HEIGHT))
     FigureCanvasAgg(figure)
-    ax = figure.add_axes((0.115, 0.15, 0.87, 0.74))
+    ax = figure.add_axes((0.14, 0.16, 0.845, 0.72))
     _frame(ax, series, runs)
     _torches(ax, runs)
     _levels(ax, series, look)
@@ -74,9 +74,11 @@ def _torches(ax: Axes, runs: Sequence[Run]) -> None:
     for at, (before, after) in enumerate(pairwise(versions), 1):
         if before != after:
             ax.axvline(at - 0.5, color=MUTED[0], lw=0.8, ls=":")
-            place = (at - 0.4, 1.02)
-            text = f"torch {canvas.label(after)}"
-            ax.text(*place, text, transform=ax.get_xaxis_transform(), color=MUTED[0], size=6.5, va="bottom")
+            before_it = at > len(runs) / 2  # behind it there might be no room
+            text = ax.text(at - 0.4, 1.02, f"torch {canvas.label(after)}", transform=ax.get_xaxis_transform())
+            text.set(color=MUTED[0], size=6.5, va="bottom")
+            if before_it:
+                text.set(x=at - 0.6, ha="right")
 
 
 def _levels(ax: Axes, series: Series, look: Look) -> None:

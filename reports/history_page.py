@@ -1,4 +1,4 @@
-"""The page of a machine's history: a chart and a table for every cell, what moved last first."""
+"""The page of a machine's history: a chart and a table for every cell, what is slower still and what moved last first."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from markupsafe import Markup
 
@@ -111,11 +112,18 @@ def html(this: History) -> str:
 
 
 def headline(this: History) -> str:
-    """What moved last, in a sentence."""
-    last = this.series[0] if this.series else None
-    if last is None or not last.steps:
+    """The last slow-down that has not recovered, in how many cells; without one, what moved last."""
+    first = this.series[0] if this.series else None
+    if first is None or not first.steps:
         return "Nothing moved."
-    return f"{last.impl} at {title(last)} {_told(last.steps[-1], last, this.runs)}."
+    if first.standing is None:
+        return f"{first.impl} at {title(first)} {_told(first.steps[-1], first, this.runs)}."
+    run = _run(first, first.standing)
+    cells = [one for one in this.series if one.impl == first.impl]
+    ratios = [one.standing.ratio for one in cells if one.standing and _run(one, one.standing) == run]
+    usual = _percent(median(ratios) - 1)
+    where = f"in {len(ratios)} of its {len(cells)} cells" if len(ratios) > 1 else f"at {title(first)}"
+    return f"{first.impl} became slower by {usual} in {this.runs[run].name}, {where}."
 
 
 def tally(this: History) -> str:
@@ -124,7 +132,7 @@ def tally(this: History) -> str:
     counted = (
         f"{len(moved)} of {words.plural(len(this.series), 'cell')} moved over {words.plural(len(this.runs), 'run')}"
     )
-    standing = sum(_standing(one) for one in moved)
+    standing = sum(one.standing is not None for one in moved)
     return f"{counted}; {standing} slower than before and not recovered." if standing else f"{counted}."
 
 
@@ -151,8 +159,9 @@ def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
             lines = list(_lines(series, this))
             told = {history_chart.point_id(i): _tooltip(line) for i, line in enumerate(lines)}
             drawing = page.inlined(history_chart.with_tooltips(page.svg(figure), told), f"cell-{number}")
-            status = _status(series, this.runs)
-            yield Chapter(series.impl, title(series), series.id, status, _standing(series), drawing, lines[::-1])
+            status = _status(series, this.runs) + _broken(series, this.runs)
+            standing = series.standing is not None
+            yield Chapter(series.impl, title(series), series.id, status, standing, drawing, lines[::-1])
 
 
 def _lines(series: Series, this: History) -> Iterator[Line]:
@@ -178,26 +187,42 @@ def _lines(series: Series, this: History) -> Iterator[Line]:
 
 
 def _status(series: Series, runs: Sequence[Run]) -> str:
-    """What became of it: every step in a sentence, the last first; or how long it stood still."""
+    """What became of it: every step in a sentence, the last first; or how long it stood still.
+
+    A step back is told with the one that it took back.
+    """
     if series.steps:
-        told = "; ".join(_told(step, series, runs) for step in reversed(series.steps))
+        back = {step.recovered for step in series.steps}
+        told = "; ".join(_told(step, series, runs) for step in reversed(series.steps) if step.at not in back)
         return f"{told[0].upper()}{told[1:]}."
     if len(series.points) < 2 * MIN_RUNS:
         return f"{words.plural(len(series.points), 'run')}: too few to see a step."
     return f"No step in {words.plural(len(series.points), 'run')}."
 
 
+def _broken(series: Series, runs: Sequence[Run]) -> str:
+    """Since when the numbers answer another question."""
+    if not series.breaks:
+        return ""
+    return f" The benchmark itself was changed in {runs[series.points[series.breaks[-1]].run].name}."
+
+
 def _told(step: Step, series: Series, runs: Sequence[Run]) -> str:
     """'became slower by 5.1 % in 0007_x, and recovered in 0011_x'."""
-    how = f"became slower by {step.ratio - 1:.1%}" if step.slower else f"became faster by {1 - step.ratio:.1%}"
-    told = f"{how.replace('%', ' %')} in {runs[series.points[step.at].run].name}"
+    how = f"slower by {_percent(step.ratio - 1)}" if step.slower else f"faster by {_percent(1 - step.ratio)}"
+    told = f"became {how} in {runs[_run(series, step)].name}"
     if step.recovered is None:
         return told
     return f"{told}, and recovered in {runs[series.points[step.recovered].run].name}"
 
 
-def _standing(series: Series) -> bool:
-    return any(step.slower and step.recovered is None for step in series.steps)
+def _run(series: Series, step: Step) -> int:
+    """Position among all runs of the first one after a step."""
+    return series.points[step.at].run
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace("%", "\N{NO-BREAK SPACE}%")
 
 
 def _change(series: Series, at: int) -> str:

@@ -56,6 +56,12 @@ class Series:
         return tuple(step for piece in self.pieces for step in self._steps(piece))
 
     @property
+    def standing(self) -> Step | None:
+        """The last slow-down that has not recovered, as far as that can be known: since the last break."""
+        open_ = [step for step in self.steps if step.slower and step.recovered is None and step.at in self.pieces[-1]]
+        return open_[-1] if open_ else None
+
+    @property
     def moved_last(self) -> int:
         """Position among all runs of the last step; -1 without one."""
         return self.points[self.steps[-1].at].run if self.steps else -1
@@ -77,7 +83,10 @@ def of_one_machine(ordered: Sequence[Run]) -> list[Run]:
 
 
 def all_series(ordered: Sequence[Run]) -> list[Series]:
-    """One series per cell: what moved last comes first, the larger step before the smaller; then what never moved."""
+    """One series per cell: what is slower and has not recovered, then what moved otherwise, then what never moved.
+
+    Among these what moved last comes first, and the larger step before the smaller.
+    """
     points: dict[tuple[str, str], list[Point]] = {}
     axes: dict[tuple[str, str], dict[str, Any]] = {}
     for position, run in enumerate(ordered):
@@ -87,7 +96,7 @@ def all_series(ordered: Sequence[Run]) -> list[Series]:
                 points.setdefault(key, []).append(point)
                 axes[key] = {axis: row["extra_info"][axis] for axis in fr.AXES if axis in row["extra_info"]}
     series = [Series(*key, axes[key], tuple(found)) for key, found in points.items()]
-    return sorted(series, key=lambda one: (-one.moved_last, -_last_size(one)))
+    return sorted(series, key=lambda one: (one.standing is None, -one.moved_last, -_last_size(one)))
 
 
 def _point(position: int, row: dict[str, Any]) -> Point | None:

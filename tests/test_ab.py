@@ -6,7 +6,7 @@ import json
 import math
 import os
 import random
-import shutil
+import shlex
 import signal
 import subprocess
 import sys
@@ -36,6 +36,7 @@ from bench.verdict_text import as_json, in_order, markdown, notes
 from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, without_numbers
 
 from .conftest import CHECKOUT, environment
+from .measured.fallback import committed, fall
 
 A, B, C = (("a", "T16"), ("b", "T16"), ("c", "T16"))
 TINY = ("--T", "16", "--H", "2", "--D_h", "8", "--dtype", "float32", "--budget", "0.01")
@@ -369,6 +370,11 @@ def test_what_regressed_stands_first_and_every_form_tells_it() -> None:
     assert "kernel flash → math, peak memory 1,000 B → 2,500 B" in text
     assert "0 of 12 runs" in text
     assert "python -m bench ab --base main" in text
+    shown, _, folded = text.partition("<details>")
+    assert "| REGRESSED |" in shown and "| UNCHANGED |" in shown and not folded  # its kernel changed: it is shown
+    shown, _, folded = markdown(told(line(REGRESSED, 1.1), line(UNCHANGED)), [], "x").partition("<details>")
+    assert "| REGRESSED |" in shown and "| UNCHANGED |" not in shown
+    assert folded.startswith("<summary>1 UNCHANGED</summary>\n\n| verdict |") and "| UNCHANGED |" in folded
     assert any("python +1.0 %" in note for note in notes(found, []))
     data = json.loads(json.dumps(as_json(found, "x"), allow_nan=False))
     assert data["exit_code"] == 1
@@ -471,13 +477,7 @@ def test_a_worker_needs_torch_numpy_and_psutil_only() -> None:
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """A checkout of its own, with one commit, in which tests may change what they like."""
-    folder = tmp_path / "checkout"
-    for room in ("bench", "impls", "reports"):
-        shutil.copytree(CHECKOUT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__", "out"))
-    git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
-    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
-        subprocess.run([*git, *arguments], cwd=folder, check=True, env=quiet_git())
-    return folder
+    return committed(tmp_path / "checkout")
 
 
 def quiet_git() -> dict[str, str]:
@@ -541,6 +541,28 @@ def test_a_revision_against_a_changed_working_tree(repository: Path) -> None:
     assert cells["einsum"]["reason"].startswith("head: wrong: ")
     assert cells["fused"]["head"]["peak_bytes"] > cells["fused"]["base"]["peak_bytes"]
     assert cells["fused"]["changes"]
+    assert nothing_is_left(repository, [])
+
+
+def test_a_kernel_that_falls_from_flash_to_math_is_told_with_memory_and_time(repository: Path) -> None:
+    fall(repository)
+    out, report = repository.parent / "out.json", repository.parent / "out.md"
+    options = ("--base", "HEAD", "--impl", "sdpa", "--json", str(out), "--markdown", str(report))
+    with ab(repository, *TINY, "--T", "256", *options) as running:
+        text, errors = running.communicate(timeout=300)
+    assert running.returncode in (0, 1, 2), errors
+    (cell,) = json.loads(out.read_text())["cells"]
+    base, head = cell["base"], cell["head"]
+    assert (base["kernel"], head["kernel"]) == ("flash", "math")
+    scores = 2 * 256 * 256 * 4  # heads, queries, keys, bytes: flash never holds them
+    assert base["peak_bytes"] < scores < head["peak_bytes"]
+    assert cell["logs"] and cell["ratio"] > 0
+    again = shlex.join(["python", "-m", "bench", "ab", *TINY, "--T", "256", "--base", "HEAD", "--impl", "sdpa"])
+    assert f"```\n{again}\n```" in report.read_text()
+    weighed = f"kernel flash → math, peak memory {base['peak_bytes']:,} B → {head['peak_bytes']:,} B"
+    timed = f"{cell['ratio']:.3f}"
+    for told in (text, report.read_text()):
+        assert weighed in told and timed in told
     assert nothing_is_left(repository, [])
 
 

@@ -130,6 +130,19 @@ def test_what_moved_last_comes_first(nights: Any, cells: Any) -> None:
     assert [one.impl for one in cells()] == ["einsum"] * 4 + ["sdpa"] * 4 + ["fused"] * 4
 
 
+def test_what_is_slower_and_stays_so_comes_before_what_moved_later(nights: Any, cells: Any, written: Any) -> None:
+    nights(lambda n: {"slower": {"sdpa": 1.1 if n >= 4 else 1.0, "einsum": 0.8 if n >= 8 else 1.0}})
+    assert [one.impl for one in cells()] == ["sdpa"] * 4 + ["einsum"] * 4 + ["fused"] * 4
+    assert ", in 4 of its 4 cells.</h1>" in (page := written())
+    assert "<h1>sdpa became slower by" in page and "in 0005_night, in 4" in page
+
+
+def test_a_recovery_is_told_with_what_it_took_back(nights: Any, results: Path) -> None:
+    nights(lambda n: {"slower": {"sdpa": 1.1 if 4 <= n < 8 else 1.0}})
+    told = [chapter.status for chapter in chapters(results) if chapter.impl == "sdpa"]
+    assert len(told) == 4 and all(status.startswith("Became slower") and "faster" not in status for status in told)
+
+
 def test_a_changed_benchmark_breaks_the_line(nights: Any, cells: Any, results: Path) -> None:
     nights(lambda n: {"slower": {"sdpa": 1.5 if n >= 6 else 1.0}, "extra": {"case_hash": "new" if n >= 6 else "old"}})
     for one in of("sdpa", cells()):
@@ -137,6 +150,13 @@ def test_a_changed_benchmark_breaks_the_line(nights: Any, cells: Any, results: P
     chapter = chapters(results)[0]
     noted = [line for line in chapter.lines if "the benchmark itself was changed" in line.notes]
     assert [line.run for line in noted] == ["0007_night"] and noted[0].change == "–"
+    assert chapter.status.endswith("The benchmark itself was changed in 0007_night.")
+
+
+def test_beyond_a_break_nobody_knows_whether_it_is_slower_still(nights: Any, cells: Any) -> None:
+    nights(lambda n: {"slower": {"sdpa": 1.2 if n >= 4 else 1.0}, "extra": {"case_hash": str(n >= 9)}})
+    for one in of("sdpa", cells()):
+        assert [step.at for step in one.steps] == [4] and one.standing is None
 
 
 def test_a_step_beyond_a_break_keeps_its_place(nights: Any, cells: Any) -> None:

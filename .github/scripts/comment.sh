@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Puts REPORT below the pull request whose newest commit was measured: one comment, which is written anew every time.
+#
+# The report was made by the code of the pull request, so it is nothing but text here. Which pull request it is, the event
+# says: REPOSITORY, HEAD_OWNER, HEAD_BRANCH and HEAD_SHA; never the report.
+set -euo pipefail
+
+MARKER='<!-- attention-bench -->'
+MOST=60000 # bytes; GitHub takes 65,536 characters
+
+if [ ! -s "$REPORT" ]; then
+    echo "::notice title=attention-bench::no report was left, so there is nothing to say"
+    exit 0
+fi
+number=$(gh api --method GET "repos/$REPOSITORY/pulls" -f state=open -f head="$HEAD_OWNER:$HEAD_BRANCH" |
+    jq --arg sha "$HEAD_SHA" '[.[] | select(.head.sha == $sha)][0].number // empty')
+if [ -z "$number" ]; then
+    echo "::notice title=attention-bench::no open pull request ends with $HEAD_SHA: a newer commit is there, or it was closed"
+    exit 0
+fi
+
+body=$(mktemp)
+{
+    echo "$MARKER"
+    # a letter that is cut in two is left out, and nobody is called by name
+    { head -c "$MOST" "$REPORT" | iconv -c -f utf-8 -t utf-8 2>/dev/null || true; } | sed 's/@/@\&#8203;/g'
+} >"$body"
+comment=$(gh api --paginate "repos/$REPOSITORY/issues/$number/comments" |
+    jq --slurp --arg marker "$MARKER" \
+        '[.[][] | select(.user.login == "github-actions[bot]" and (.body | startswith($marker)))][0].id // empty')
+if [ -n "$comment" ]; then
+    gh api --method PATCH "repos/$REPOSITORY/issues/comments/$comment" -F body=@"$body" >/dev/null
+else
+    gh api --method POST "repos/$REPOSITORY/issues/$number/comments" -F body=@"$body" >/dev/null
+fi
+rm -f "$body"

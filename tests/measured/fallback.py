@@ -1,0 +1,58 @@
+"""`python -m tests.measured.fallback`: what `python -m bench ab` says when `sdpa` falls from its flash kernel to the formula.
+
+Two revisions of a checkout of their own; the second pins `sdpa` to the kernel `math`, as torch itself does without a word for
+some inputs. Prints the report as a pull request would show it. Run it with nothing else running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+CALL = "    return scaled_dot_product_attention(q, k, v, **options)\n"
+PINNED = "    with sdpa_kernel(SDPBackend.MATH):\n    " + CALL
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--budget", default="1", help="minutes")
+    options.add_argument("--T", default="64,256,1024")
+    asked = options.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = committed(Path(name) / "checkout")
+        fall(folder)
+        report = Path(name) / "report.md"
+        command = [sys.executable, "-m", "bench", "ab", "--base", "HEAD", "--impl", "sdpa,fused", "--T", asked.T]
+        command += ["--H", "8", "--dtype", "float32", "--budget", asked.budget, "--markdown", str(report)]
+        code = subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL).returncode
+        print(report.read_text(encoding="utf-8"))
+        print(f"exit code {code}")
+
+
+def committed(folder: Path) -> Path:
+    """A checkout of its own, with one commit, in which anything may be changed."""
+    for room in ("bench", "impls", "reports"):
+        shutil.copytree(CHECKOUT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__", "out"))
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *arguments], cwd=folder, check=True, env=plain)
+    return folder
+
+
+def fall(checkout: Path) -> None:
+    """Pin `sdpa` to the kernel `math`."""
+    path = checkout / "impls" / "sdpa.py"
+    source = path.read_text(encoding="utf-8")
+    assert CALL in source
+    path.write_text(source.replace(CALL, PINNED, 1), encoding="utf-8")  # the first is that of `sdpa`
+
+
+if __name__ == "__main__":
+    main()

