@@ -70,6 +70,8 @@ def _begun(options: argparse.Namespace, pytest_options: list[str]) -> tuple[Path
     for option in pytest_options:
         if option.startswith(("--benchmark-save", "--benchmark-autosave", "--resume")):
             raise _Mistake(f"{option}: the run is named by --save, and finished by --resume")
+        if option == "--save-traces":
+            raise _Mistake("--save-traces: a trace is of one process; `pytest bench/ --benchmark-save=NAME` saves them")
     folder = _folder(options, options.save)
     plan = {
         "name": options.save,
