@@ -91,10 +91,11 @@ def trace(cell: Cell, proved: Ready) -> bytes:
         profile_memory=True,
         acc_events=False,
     ) as profiler:  # fmt: skip
-        for _ in range(2):
-            kept = proved.call.run()
-            profiler.step()
-            del kept  # held to the end of its step: an answer is part of what a call needs
+        proved.call.run()
+        profiler.step()
+        kept = proved.call.run()  # an answer is part of what a call needs: it is held until the trace ends
+        profiler.step()
+        del kept
     return found[0]
 
 

@@ -13,13 +13,15 @@ from matplotlib.ticker import MaxNLocator
 
 from . import frame as fr
 from . import traces, units
-from .canvas import NARROW, Panel, sheet
+from .canvas import Panel, sheet
 from .palette import Palette
 from .traces import Trace, TraceError
 
 MOST_OPERATORS = 8
 MOST_CURVES = 36
 """As many as the page has room for: the cells with the largest peaks have one."""
+
+WIDTH = 3.3  # inches: readable where a phone shows it within two frames
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,8 @@ def drawn(found: list[Inside]) -> set[tuple[str, str]]:
 def curve(one: Inside, palette: Palette) -> Figure:
     """Bytes held during the call, in its implementation's colour."""
     memory, colour = one.trace.memory, palette[one.impl].colour
-    paper = sheet([Panel("", memory)], "Memory during the call", one.told, width=NARROW, columns=1, height=1.0,
-                  left=0.66, right=0.16)  # fmt: skip
+    paper = sheet([Panel("", memory)], "Memory during the call", one.told, width=WIDTH, columns=1, height=0.9,
+                  left=0.62, right=0.16)  # fmt: skip
     (ax,) = paper.axes
     ax.fill_between(memory["at"], memory["bytes"], step="post", color=colour, alpha=0.18, linewidth=0)
     ax.step(memory["at"], memory["bytes"], where="post", color=colour, linewidth=1.2)
@@ -117,6 +119,6 @@ def curve(one: Inside, palette: Palette) -> Figure:
 def _ticks(axis: Any, unit: float, text: Any) -> None:
     """A few marks, round in a unit."""
     low, high = axis.get_view_interval()
-    marks = [mark * unit for mark in MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low / unit, high / unit)]
+    marks = [mark * unit for mark in MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low / unit, high / unit)]
     marks = [mark for mark in marks if mark <= high]
     axis.set_ticks(marks, ["0" if not mark else text(mark, 2) for mark in marks])
