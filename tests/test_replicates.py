@@ -128,6 +128,7 @@ def test_what_is_being_measured_is_left_alone(tmp_path: Path) -> None:
         ((), "--save NAME is missing"),
         (("--save", "x", "--processes", "0"), "'0' is not a number of processes"),
         (("--save", "x", "--benchmark-save=y"), "the run is named by --save"),
+        (("--save", "x", "--save-traces"), "a trace is of one process"),
         (("--save", "x", "--sweep", "quik"), "did you mean quick?"),
         (("--resume", "x"), "no run x was begun"),
     ],
