@@ -26,7 +26,7 @@ FILE = "call.pt.trace.json.gz"
 MOST_OPERATORS = 10_000
 """Operators of one call above which no trace is taken: it takes about a kilobyte for each to write, and to read again."""
 
-LONGEST_NAME = 100
+LONGEST_NAME = 200
 
 
 class Traces:

@@ -52,13 +52,13 @@ def _parsed(path: Path) -> Any:
         raise TraceError(f"can't be read without {PARSER} (pip install {PARSER})") from None
     logging.getLogger("pytorch_profiler").setLevel(logging.CRITICAL)  # what it would print of a trace is told in a line
     try:
+        if not path.is_file():  # nor a pipe that nobody writes to
+            raise TraceError("is not there")
         if not path.stat().st_size:
             raise TraceError("is empty")
         return RunProfileData.parse("call", "1", str(path), None)
     except TraceError:
         raise
-    except FileNotFoundError:
-        raise TraceError("is not there") from None
     except (EOFError, zlib.error):
         raise TraceError("is cut off") from None
     except OSError as error:

@@ -95,6 +95,11 @@ def test_memory_over_the_call() -> None:
     assert memory["bytes"].max() == 6 * O  # as the row of this cell says: q, k, v, and the scores three times
 
 
+def test_what_was_there_before_makes_no_room_when_it_is_freed() -> None:
+    changes = [(1.0, 50, 1), (2.0, -400, 9), (3.0, 100, 2), (4.0, -50, 1)]
+    assert list(traces._held(changes)["bytes"]) == [0, 50, 50, 150, 100]
+
+
 @needs_parser
 def test_lists_of_tensors_have_shapes_too() -> None:
     assert traces._shapes("[[[2, 3], [2, 4]], [], [5]]") == "2×3 · 2×4 · 5"
@@ -165,7 +170,9 @@ def test_hostile_names_are_letters(tmp_path: Path) -> None:
         if event.get("name") == "aten::mm":
             event["name"] = evil
     (tmp_path / "evil.gz").write_bytes(gzip.compress(json.dumps(data).encode()))
-    text = page_of({evil: "evil.gz", "sdpa": "../../../../nowhere"}, tmp_path)
+    text = page_of(
+        {evil: "evil.gz", "sdpa": "../../../../nowhere", "long": "x" * 5000, "pipe": "/dev/zero", "nul": "\0"}, tmp_path
+    )
     assert evil not in text
     assert html.escape(evil).replace("&quot;", "&#34;") in section(text)
 
