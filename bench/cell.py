@@ -126,8 +126,12 @@ def _cache_misses() -> int:
     return inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"] + autograd["autograd_cache_bypass"]
 
 
+Trace = Callable[[Cell, Ready, int], dict[str, str]]
+"""Traces a call of so many operators, when all else is measured; gives the row's columns that tell of the trace."""
+
+
 def measure(
-    cell: Cell, proved: Ready, seconds: float, precision: float, roofs: Roofs
+    cell: Cell, proved: Ready, seconds: float, precision: float, roofs: Roofs, trace: Trace | None = None
 ) -> tuple[Samples, dict[str, Any]]:
     """Time a proved call for at most about `seconds`, and weigh it: samples, and the row's columns."""
     case, impl, meter, run = cell.case, cell.impl, meter_for(cell.case.device), proved.call.run
@@ -160,7 +164,7 @@ def measure(
         "compile_cache": proved.compile_cache,
     }
     columns |= more | gpu
-    return samples, columns
+    return samples, columns | (trace(cell, proved, weight.operators) if trace else {})
 
 
 def weighed(cell: Cell, proved: Ready) -> Weight:

@@ -27,11 +27,13 @@ from .outcome import FAILURES, NoRow, Unsupported, classify
 from .progress import Progress
 from .run import Run, begin, finite
 from .saving import numbering, save
+from .traces import Traces
 
 __all__ = ["pytest_addoption"]
 
 RUN = pytest.StashKey[Run]()
 GATE = pytest.StashKey[Gate]()
+TRACES = pytest.StashKey[Traces | None]()
 
 
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
@@ -48,6 +50,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     run = config.stash[RUN] = begin(config)
+    if config.getoption("save_traces") and not (run.name or config.getoption("resume")):
+        raise pytest.UsageError("--save-traces saves traces with a run: name it, with --benchmark-save=NAME")
     config.stash[GATE] = Gate()
     config.option.benchmark_storage = f"file://{run.folder.parent}"
     config.option.benchmark_save_data = True
@@ -55,6 +59,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.benchmark_quiet = True  # the suite's own table stands at the end
     config.pluginmanager.register(Progress(config, run), "attention-progress")
     config.pluginmanager.register(OneAtATime(run.folder), "attention-numbering")
+    traces = config.stash[TRACES] = Traces(run) if run.traced else None
+    if traces:
+        config.pluginmanager.register(traces, "attention-traces")
 
 
 class OneAtATime:
@@ -183,7 +190,9 @@ def measure(
             call.call.run()
             return
         seconds, precision = (request.config.getoption(name) for name in ("cell_time", "precision"))
-        samples, columns = guarded_step(lambda: cells.measure(cell, call, seconds, precision, run.roofs))
+        traces = request.config.stash[TRACES]
+        trace = traces.save if traces else None
+        samples, columns = guarded_step(lambda: cells.measure(cell, call, seconds, precision, run.roofs, trace))
         benchmark = request.getfixturevalue("benchmark")
         benchmark.group = cell.case.id
         benchmark.extra_info.update(finite(columns))

@@ -35,9 +35,19 @@ def kernel_in(trace: bytes) -> str:
 
 def kernel_of(call: Callable[[], Any]) -> str:
     """The kernel that a call dispatches, from the operators on the host's side, whatever the device."""
+    return kernel_in(host_trace(call))
+
+
+def host_trace(call: Callable[[], Any]) -> bytes:
+    """The Chrome trace of a call on the host's side."""
     with profile(activities=[ProfilerActivity.CPU], acc_events=False) as profiler:
         call()
-    return kernel_in(trace_of(profiler))
+    return trace_of(profiler)
+
+
+def operators_in(trace: bytes) -> int:
+    """How many operators a Chrome trace tells of, those within others included."""
+    return trace.count(b'"cat": "cpu_op"')
 
 
 def trace_of(profiler: profile) -> bytes:

@@ -123,6 +123,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SEED",
         help="measure the cases in an order drawn by this seed, and the implementations of a case likewise",
     )
+    group.addoption("--save-traces", action="store_true",
+                    help="save a profiler trace of one call of every cell, for TensorBoard, Perfetto and the page")  # fmt: skip
     group.addoption("--resume", metavar="NAME", help="finish the run that was saved under NAME and interrupted")
 
 

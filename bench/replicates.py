@@ -75,6 +75,8 @@ def _begun(options: argparse.Namespace, pytest_options: list[str], command: str)
     for option in pytest_options:
         if option.startswith(("--benchmark-save", "--benchmark-autosave", "--resume")):
             raise Mistake(f"{option}: the run is named by --save, and finished by --resume")
+        if option == "--save-traces":
+            raise Mistake("--save-traces: a trace is of one process; `pytest bench/ --benchmark-save=NAME` saves them")
     folder = _folder(options, named(options.save, "--save"))
     plan = {
         "name": options.save,

@@ -47,6 +47,8 @@ class Run:
     command: str = ""
     timing: dict[str, float] = field(default_factory=dict)
     """What ends the timing of a cell: options of `TIMING`."""
+    traced: bool = False
+    """Whether a trace is saved of every cell that is measured."""
     journal: Journal | None = None
     planned: set[Key] | None = None
     """What a whole run is; None until pytest has collected."""
@@ -109,7 +111,7 @@ class Run:
         if self.name is None:
             return
         header = {"schema": SCHEMA, "asked": self.asked, "timing": self.timing, "planned": sorted(self.planned)}
-        header["machine"] = fingerprint()
+        header |= {"traced": self.traced, "machine": fingerprint()}
         try:
             self.journal = Journal.start(self.folder, self.name, header)
         except OSError as error:
@@ -216,6 +218,7 @@ def begin(config: pytest.Config) -> Run:
         )
         config.option.benchmark_save = run.name
     run.command = command
+    run.traced = bool(config.getoption("save_traces") or (run.journal and run.journal.header.get("traced")))
     run.timing = settle_timing(config, run.journal.header.get("timing", {}) if run.journal else {})
     return run
 

@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from . import advice, anatomy, charts, findings, interactive, processes, roofline, scaling, tables, units, words
+from . import advice, anatomy, charts, findings, inside, interactive, processes, roofline, scaling, tables, units, words
 from . import frame as fr
 from .canvas import style
 from .palette import Palette, themed
@@ -100,6 +100,7 @@ def html(this: Report, pictures: list[Picture]) -> str:
         power=tables.power,
         length=tables.length,
         parts=_parts(this.frame),
+        inside=_inside(this),
         nearest_roof=findings.roof(this.frame),
         between="process_medians" in this.frame and any(map(processes.interval, this.frame["process_medians"])),
         machine_line=_machine_line(this.run.machine),
@@ -251,6 +252,21 @@ def _parts(frame: pd.DataFrame) -> list[Grid]:
         "Calls after which compiling has paid, against the eager form": compilings,
     }
     return [_grid(title, cells) for title, cells in told.items() if cells]
+
+
+def _inside(this: Report) -> dict[str, Any]:
+    """The traced calls by case, and as pictures those whose memory is drawn."""
+    found, unread = inside.cells(this.frame, this.run.path.resolve().parent.parent)
+    drawn = inside.drawn(found)
+    with style():
+        curves = {
+            (one.impl, one.case): inlined(svg(inside.curve(one, this.palette)), f"held-{i}")
+            for i, one in enumerate(found)
+            if (one.impl, one.case) in drawn
+        }
+    calls = [(case.title, [one for one in found if one.case == case.id]) for case in tables.case_tables(this.frame)]
+    cases = [(title, ones) for title, ones in calls if ones]
+    return {"cases": cases, "unread": unread, "curves": curves, "undrawn": len(found) > len(curves)}
 
 
 def _calls(one: anatomy.Compiling) -> str:

@@ -16,6 +16,8 @@ class Weight:
     peak_bytes: int
     """Peak of newly allocated tensor memory."""
     kernel: str
+    operators: int = 0
+    """How many it ran, those within others included."""
 
 
 class Meter(Protocol):

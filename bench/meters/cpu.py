@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
-from ..dispatch import kernel_in, trace_of
+from ..dispatch import kernel_in, operators_in, trace_of
 from . import Weight
 from .nvml import Reading
 
@@ -39,7 +39,7 @@ class CpuMeter:
             kept = call()
         del kept
         trace = trace_of(profiler)
-        return Weight(peak(memory_events(trace)), kernel_in(trace))
+        return Weight(peak(memory_events(trace)), kernel_in(trace), operators_in(trace))
 
 
 _EVENT = re.compile(rb'"name": "\[memory\]".*?"args": \{([^{}]*)\}', re.DOTALL)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..dispatch import kernel_of
+from ..dispatch import host_trace, kernel_in, operators_in
 from . import Weight
 from .graphs import captured
 from .nvml import Nvml, Reading
@@ -84,4 +84,5 @@ class CudaMeter:
         self._cuda.synchronize()
         peak = self._cuda.memory_stats()["requested_bytes.all.peak"]
         del kept
-        return Weight(int(peak - before), kernel_of(call))
+        trace = host_trace(call)
+        return Weight(int(peak - before), kernel_in(trace), operators_in(trace))

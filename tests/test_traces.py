@@ -1,0 +1,145 @@
+"""Traces: one of every measured cell, beside a row that is the same without; what can't be traced costs no more than that."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import impls
+from bench.cells import Cell
+from bench.sweep import Case
+from bench.traces import MOST_OPERATORS, Traces, on_disk, write
+from reports import traces
+
+from .conftest import Suite, run_files
+from .test_run import OWN, one_line
+
+SMALL = ("--T", "16", "--H", "2", "--dtype", "float32")
+UNHINDERED = ("--save-traces", "--benchmark-save=x")
+
+
+def rows(folder: Path) -> dict[str, dict[str, Any]]:
+    """The rows of the newest run, by implementation."""
+    data = json.loads(run_files(folder)[-1].read_text())
+    return {of["extra_info"]["impl"]: of["extra_info"] for of in data["benchmarks"]}
+
+
+def test_every_row_names_its_trace_and_is_otherwise_the_same(suite: Suite, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("from torch.nn.functional import scaled_dot_product_attention as sdpa\n")
+    cells = ("--impl", "sdpa,fused,../ö x=own:sdpa", *SMALL)
+    plain = suite("--benchmark-save=x", *cells)
+    assert plain.returncode == 0, plain.stdout
+    without = rows(tmp_path)
+    assert not (tmp_path / "results/traces").exists()
+    traced = suite(*UNHINDERED, *cells)
+    assert traced.returncode == 0, traced.stdout
+    assert "traces: 3, for `tensorboard --logdir " in traced.stdout
+    found = rows(tmp_path)
+    files = list((tmp_path / "results/traces").rglob("*.*"))
+    assert {name: set(row) - {"trace"} for name, row in found.items()} == {k: set(row) for k, row in without.items()}
+    assert len({row["trace"] for row in found.values()}) == 3
+    for name, row in found.items():
+        assert row["trace"].isascii() and ".." not in row["trace"]
+        path = tmp_path / "results" / row["trace"]
+        assert path in files
+        trace = traces.read(path)
+        assert {"aten::mm", "aten::bmm" if name == "fused" else "aten::scaled_dot_product_attention"} <= {
+            *trace.operators["name"]
+        }
+        assert trace.memory["bytes"].max() == row["peak_bytes"] == without[name]["peak_bytes"]
+
+
+def test_a_resumed_run_keeps_its_traces_and_goes_on_taking_them(suite: Suite, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    assert suite(*UNHINDERED, "--impl", "fused,leave=own:leave,sdpa", *SMALL).returncode != 0
+    assert suite("--resume", "x").returncode == 1
+    found = rows(tmp_path)
+    assert len({Path(row["trace"]).parts[1] for row in found.values()}) == 1  # one folder a run
+    assert all((tmp_path / "results" / found[name]["trace"]).is_file() for name in ("fused", "sdpa"))
+
+
+def test_what_is_traced_is_what_was_timed(suite: Suite, tmp_path: Path) -> None:
+    done = suite(*UNHINDERED, "--impl", "fused", "--mode", "backward", "--dropout", "0.1", *SMALL)
+    assert done.returncode == 0, done.stdout
+    names = set(traces.read(tmp_path / "results" / rows(tmp_path)["fused"]["trace"]).operators["name"])
+    assert any("MmBackward0" in name for name in names)
+    assert any("dropout" in name for name in names)
+
+
+def test_a_cell_of_too_many_operators_is_not_traced(suite: Suite, tmp_path: Path) -> None:
+    done = suite(*UNHINDERED, "--impl", "loop,fused", "--T", "64", "--H", "1", "--dtype", "float32")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("no trace of 1 cells (loop): more than 10,000 operators a call") == 1
+    found = rows(tmp_path)
+    assert "trace" not in found["loop"]
+    assert len(list((tmp_path / "results/traces").rglob("*.gz"))) == 1
+
+
+def test_where_traces_cant_be_written_the_run_goes_on(suite: Suite, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/traces").write_text("a file")
+    done = suite(*UNHINDERED, "--impl", "sdpa,fused", *SMALL)
+    assert done.returncode == 0, done.stdout
+    assert "no trace of 2 cells (sdpa, fused): can't be written to " in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    assert all("trace" not in row for row in rows(tmp_path).values())
+
+
+def test_a_call_that_fails_when_traced_keeps_its_row(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("no more")
+
+    run = SimpleNamespace(folder=tmp_path / "machine", journal=SimpleNamespace(path=tmp_path / "x.1-1.journal"))
+    saved = Traces(run)  # type: ignore[arg-type]
+    cell = Cell(impls.get("fused"), Case.of(T=16, H=2, D_h=16))
+    proved: Any = SimpleNamespace(call=SimpleNamespace(run=fail))
+    assert saved.save(cell, proved, 10) == {}
+    assert list(saved.without) == ["the traced call failed, RuntimeError: no more"]
+    assert saved.save(cell, proved, MOST_OPERATORS + 1) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trace_is_on_disk_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(b"{}", tmp_path / "a/call.gz")
+    assert gzip.decompress((tmp_path / "a/call.gz").read_bytes()) == b"{}"
+
+    def full(path: Path, data: bytes) -> None:
+        path.open("wb").write(data[:5])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space"):
+        write(b"{}", tmp_path / "b/call.gz")
+    assert list((tmp_path / "b").iterdir()) == []
+
+
+def test_names_on_disk_are_safe_and_stay_apart() -> None:
+    names = [
+        "fused+compile",
+        "B1-T16-mask=causal+padding",
+        "..",
+        ".",
+        "a/b",
+        "a_b",
+        "a b",
+        "注意力",
+        "力",
+        "x" * 300,
+        "x" * 301,
+        "con\n",
+    ]
+    found = [on_disk(name) for name in names]
+    assert len(set(found)) == len(names)
+    assert found[:2] == names[:2]
+    assert all(name.isascii() and name[0] != "." and not set(name) & set('/\\:*?"<>|\n ') for name in found)
+    assert max(map(len, found)) < 250
+
+
+def test_traces_without_a_name_for_the_run_are_a_mistake(suite: Suite, tmp_path: Path) -> None:
+    assert "--benchmark-save=NAME" in one_line(suite("--save-traces", *SMALL))
+    assert list(tmp_path.iterdir()) == []
