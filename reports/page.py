@@ -88,10 +88,10 @@ def html(this: Report, pictures: list[Picture]) -> str:
         finding={name: _finding(name, this) for name in ("latency", "memory") if name in drawn},
         advice=_advice(this),
         charts=drawn,
-        specs=_script(drawn),
-        rows=_script(interactive.rows(this.frame)),
-        colour_pairs=_script({light: dark for _, light, dark in themed().values()}),
-        vega=_vega() if drawn else "",
+        specs=script(drawn),
+        rows=script(interactive.rows(this.frame)),
+        colour_pairs=script({light: dark for _, light, dark in themed().values()}),
+        vega=vega() if drawn else "",
         pictures=[picture for picture in pictures if picture.name not in TURNED],
         files=[(picture.name, picture.title) for picture in pictures],
         cases=tables.case_tables(this.frame),
@@ -284,7 +284,7 @@ def _machine_line(machine: dict[str, Any]) -> str:
     return " · ".join(str(part) for part in told if part)
 
 
-def _script(value: Any) -> Markup:
+def script(value: Any) -> Markup:
     """JSON that can stand in a script element: it can't end one, nor begin a comment."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return Markup(
@@ -293,7 +293,7 @@ def _script(value: Any) -> Markup:
 
 
 @cache
-def _vega() -> Markup:
+def vega() -> Markup:
     """Vega, Vega-Lite and vega-embed as one script that defines vegaEmbed: the page loads nothing."""
     return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
