@@ -128,7 +128,7 @@ def explorer(
         drawn = drawn.transform_filter(condition)
     drawn = drawn.transform_calculate(
         x="scale == 'log' ? log(datum[x_axis]) / LN2 : datum[x_axis]", y=measure.scaled(measure.column), **_texts(),
-        **{side: measure.scaled(column) for side, column in zip(("low", "high"), measure.band or (), strict=False)},
+        **_band(measure, runs),
     )  # fmt: skip
     faded = alt.condition(single, alt.value(1.0), alt.value(0.08))
     lines = drawn.mark_line(strokeWidth=2).encode(
@@ -155,7 +155,7 @@ def dots(
     frame: pd.DataFrame, palette: Palette, measure: Measure, controls: bool = True, runs: Sequence[str] = ()
 ) -> Spec | None:
     """One measure of every implementation where no axis varies that a line could run along; None without a number.
-    Of several `runs`, one is shown at a time."""
+    Of several `runs`, all stand one below the other, or one alone."""
     rows = frame[frame[measure.column] > 0]
     if rows.empty:
         return None
@@ -168,15 +168,17 @@ def dots(
     drawn = drawn.transform_calculate(y=measure.scaled(measure.column), **_texts())
     zero = alt.Scale(zero=alt.expr("scale == 'linear'"), nice=False, padding=20)
     x = alt.X("y:Q", title=None, scale=zero, axis=_y_axis(measure))
-    names = alt.Y("shown:N", title=None, sort=_names(rows, palette), axis=alt.Axis(labelLimit=150))
+    apart = alt.Scale(paddingInner=0.4) if runs else alt.Undefined
+    names = alt.Y("shown:N", title=None, sort=_names(rows, palette), axis=alt.Axis(labelLimit=150), scale=apart)
+    beside = {"yOffset": alt.YOffset("run:N", sort=list(runs))} if runs else {}
     points = drawn.mark_point(filled=True, size=90, strokeWidth=1.6, opacity=1).encode(
-        x, names, tooltip=_tooltip(rows), **_without_legend(_looks(rows, palette))
+        x, names, **beside, tooltip=_tooltip(rows), **_without_legend(_looks(rows, palette))
     )
     sides = {side: text for side, text in _near(measure).items() if side in ("below", "above")}
     room = drawn.transform_calculate(**sides).mark_rule(opacity=0).encode(
         alt.X("below:Q", title=None), alt.X2("above:Q"), names
     )  # fmt: skip
-    height = 26 * rows["impl"].nunique() + 12
+    height = (26 + 9 * max(len(runs) - 1, 0)) * rows["impl"].nunique() + 12
     return _finished(alt.layer(room, points).add_params(*params), height)
 
 
@@ -277,6 +279,12 @@ def _filter(axis: str) -> str:
         free.append("(x_axis == 'T_kv' && (datum.T == datum.T_kv || datum.mode == 'decode'))")
     free += [f"(x_axis == '{source}' && datum['{axis}'] == {_product(sources)})" for source in sources]
     return " || ".join([*free, f"datum['{axis}'] == at_{axis}"])
+
+
+def _band(measure: Measure, runs: Sequence[str]) -> dict[str, str]:
+    """Where a line's band ends, below and above; of all runs at once bands would hide the lines, and have no height."""
+    ends = {side: measure.scaled(column) for side, column in zip(("low", "high"), measure.band or (), strict=False)}
+    return {side: f"at_run == {ALL_RUNS} ? datum.y : {end}" for side, end in ends.items()} if runs else ends
 
 
 def _run_choice(runs: Sequence[str], controls: bool) -> list[alt.Parameter]:
@@ -430,16 +438,12 @@ def _roof_lines(corners: list[dict[str, Any]], axes: list[str], x: alt.X, y: alt
     foot = base.transform_joinaggregate(start="min(intensity)", groupby=["label"]).transform_filter(
         "datum.intensity == datum.start"
     )
-    above = foot.transform_filter("indexof(datum.label, 'fastest') == 0")
-    below = foot.transform_filter("indexof(datum.label, 'fastest') != 0")
-    return [
-        line,
-        named,
-        above.mark_text(align="left", dy=-12, color=INK[0], opacity=alt.expr(_ROOMY)).encode(x, y, text="label:N"),
-        below.mark_text(align="left", dx=12, dy=10, color=INK[0], opacity=alt.expr(_ROOMY)).encode(
-            x, y, text="label:N"
-        ),
-    ]
+    fastest = "indexof(datum.label, 'fastest') == 0"  # above its line; the other stands below
+    copies = foot.mark_text(
+        align="left", dx=alt.expr(f"{fastest} ? 0 : 12"), dy=alt.expr(f"{fastest} ? -12 : 10"), color=INK[0],
+        opacity=alt.expr(_ROOMY),
+    ).encode(x, y, text="label:N")  # fmt: skip
+    return [line, named, copies]
 
 
 def _finished(chart: Any, height: int = HEIGHT) -> Spec:

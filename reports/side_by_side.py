@@ -125,8 +125,10 @@ def side_by_side(runs: Sequence[Run]) -> SideBySide:
 
 
 def labels_of(runs: Sequence[Run]) -> list[str]:
-    """Each run's name; where several have one name, with as many folders before it as tell them apart."""
-    return [_label(run, [other for other in runs if other.name == run.name]) for run in runs]
+    """Each run's name; where several have one name, with the folder that tells them apart: '0001_x (laptop)'."""
+    labels = [_label(run, [other for other in runs if other.name == run.name]) for run in runs]
+    unique = len(set(labels)) == len(labels)
+    return labels if unique else [f"{label} #{i}" for i, label in enumerate(labels, 1)]
 
 
 def typical(this: SideBySide) -> Iterator[tuple[str, float, float, float, int]]:
@@ -161,11 +163,11 @@ def shared(this: SideBySide) -> dict[str, str]:
 
 
 def _label(run: Run, namesakes: Sequence[Run]) -> str:
-    paths = [other.path.resolve().with_suffix("").parts for other in namesakes]
-    mine = run.path.resolve().with_suffix("").parts
-    for depth in range(1, len(mine) + 1):
-        if sum(path[-depth:] == mine[-depth:] for path in paths) <= 1:
-            return "/".join(mine[-depth:])
+    """The name, and from the file upwards the first folder that no run of the same name has in this place."""
+    mine, *others = (other.path.resolve().parts[::-1] for other in (run, *(o for o in namesakes if o is not run)))
+    for depth, folder in enumerate(mine[1:-1], 1):
+        if others and folder not in [path[depth] for path in others if depth < len(path)]:
+            return f"{run.name} ({folder})"
     return run.name
 
 

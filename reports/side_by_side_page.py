@@ -46,7 +46,7 @@ def write(runs: Sequence[Run], folder: Path) -> Path:
 
 def folder_name(runs: Sequence[Run]) -> str:
     """'0001_a+0002_b'; of many, or with long names, the first and a number that the same runs always have."""
-    names = [label.replace("/", "-") for label in sides.labels_of(runs)]
+    names = [label.replace(" ", "-") for label in sides.labels_of(runs)]
     whole = "+".join(names)
     if len(names) <= MOST_NAMES and len(whole.encode()) <= LONGEST_NAME:
         return whole
@@ -65,6 +65,7 @@ def html(this: SideBySide) -> str:
         about=sides.about(this),
         shared=sides.shared(this),
         charts=charts,
+        lines=_has_lines(this),
         specs=page.script(charts),
         rows=page.script(interactive.rows(_placed(this))),
         colour_pairs=page.script({light: dark for _, light, dark in themed().values()}),
@@ -83,11 +84,14 @@ def html(this: SideBySide) -> str:
 
 def _charts(this: SideBySide) -> dict[str, interactive.Spec]:
     frame, palette, labels = this.frame, this.palette, this.labels
-    lines = bool(interactive.along(frame[frame["median"] > 0]))
-    draw = interactive.explorer if lines else interactive.dots
+    draw = interactive.explorer if _has_lines(this) else interactive.dots
     latency = draw(frame, palette, interactive.LATENCY, runs=labels)
     memory = draw(frame, palette, interactive.MEMORY, controls=latency is None, runs=labels)
     return {name: spec for name, spec in {"latency": latency, "memory": memory}.items() if spec is not None}
+
+
+def _has_lines(this: SideBySide) -> bool:
+    return bool(interactive.along(this.frame[this.frame["median"] > 0]))
 
 
 def _placed(this: SideBySide) -> pd.DataFrame:
@@ -97,7 +101,7 @@ def _placed(this: SideBySide) -> pd.DataFrame:
 
 def _headline(this: SideBySide) -> str:
     shared = sum(len(case.cells) for case in this.cases)
-    everywhere = words.plural(shared, "cell")
+    everywhere = words.plural(shared, "cell") if shared else "no cell"
     both = "both" if len(this.runs) == 2 else "all of them"
     return f"{words.plural(len(this.runs), 'run')} side by side, {everywhere} in {both}"
 
@@ -105,8 +109,8 @@ def _headline(this: SideBySide) -> str:
 def _sentences(this: SideBySide) -> Iterator[str]:
     first = this.labels[0]
     for label, middle, low, high, count in sides.typical(this):
-        spanned = f"{units.times(middle)} the time of {first} in the middle of {words.plural(count, 'cell')} of both"
-        yield f"{label} took {spanned}, from {units.times(low)} to {units.times(high)}{_verdicts(this, label)}."
+        spanned = f"{units.times(low)} to {units.times(high)} over the {words.plural(count, 'cell')} of both"
+        yield f"{label} takes {units.times(middle)} the time of {first} in the median cell ({spanned}){_verdicts(this, label)}."
     if not any(True for _ in sides.typical(this)):
         yield f"No run has a cell in common with {first}."
 
