@@ -102,6 +102,11 @@ def test_every_chart_is_drawn_and_nothing_is_complained_about(
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
 
 
+def test_the_published_run_opens_without_a_word_in_the_console(browser: Any, tmp_path: Path) -> None:
+    published = runs.CHECKOUT / "results" / "published" / "0001_quick.json"
+    assert opened(browser, page.write(runs.read(published), tmp_path)) == []
+
+
 def test_a_point_for_every_measured_cell(browser: Any, quick: Path) -> None:
     opened(browser, quick)
     table = json.loads(browser.execute_script("return document.getElementById('rows').textContent"))

@@ -158,6 +158,7 @@ def test_an_interval_between_processes_is_shown_where_there_are_several(as_run: 
     several = synthetic.document([synthetic.row("a", synthetic.case(), [1e-3], process_medians=[1e-3, 1e-3])])
     assert "no interval between processes" in page.write(as_run(one), tmp_path / "one").read_text()
     text = page.write(as_run(several), tmp_path / "several").read_text()
+    assert '<th scope="col">between processes</th>' in text and "within process</th>" not in text
     assert "1.00 ms to 1.00 ms, n = 2" in text and "no interval between processes" not in text
 
 
@@ -204,9 +205,9 @@ def test_tables_are_best_first_with_readable_units(tiny: Run) -> None:
     table = tables.case_tables(frame.tidy(tiny))[0]
     assert table.id == "B1-T64-H8-D_h64-float32-cpu"
     assert [line.cells() for line in table.lines] == [
-        ("packed ✗", "100 µs", "10.0 %", "1.00 MiB", "–", "3.0e-07", "50.0 %", "1.50×"),
-        ("sdpa", "120 µs", "8.3 %", "512 KiB", "–", "3.0e-07", "50.0 %", "1.25×"),
-        ("fused", "150 µs", "13.3 %", "1.50 MiB", "–", "3.0e-07", "50.0 %", "1.00×"),
+        ("packed ✗", "100 µs", "± 5.0 %", "1.00 MiB", "–", "3.0e-07", "50.0 %", "1.50×"),
+        ("sdpa", "120 µs", "± 4.2 %", "512 KiB", "–", "3.0e-07", "50.0 %", "1.25×"),
+        ("fused", "150 µs", "± 6.7 %", "1.50 MiB", "–", "3.0e-07", "50.0 %", "1.00×"),
     ]
     assert [line.best for line in table.lines] == [True, False, False]
 
