@@ -98,6 +98,7 @@ def html(this: Report, pictures: list[Picture]) -> str:
         headings=tables.headings(this.frame),
         scalings=_scalings(this),
         power=tables.power,
+        made_of=tables.made_of,
         length=tables.length,
         parts=_parts(this.frame),
         nearest_roof=findings.roof(this.frame),

@@ -104,6 +104,14 @@ def power(fit: scaling.Power | None) -> str:
     return f"{fit.exponent:.2f} ({fit.low:.2f} to {fit.high:.2f})" if fit else units.MISSING
 
 
+def made_of(mix: scaling.Mix | None) -> str:
+    """'92 % T², 8 % T': what memory is made of at the longest T, less what is under one in a hundred."""
+    parts = [(mix.quadratic, " T²"), (mix.linear, " T"), (mix.constant, " fixed")] if mix else []
+    return (
+        ", ".join(f"{share:.0%}{power}".replace("%", " %") for share, power in parts if share >= 0.01) or units.MISSING
+    )
+
+
 def length(T: float) -> str:
     """About how many tokens: two digits are as many as a prediction has."""
     if T > 1e9:
