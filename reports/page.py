@@ -29,6 +29,9 @@ PIXELS_PER_INCH = 120  # in the page: a figure of nine inches fills it
 #: Figures that the page has as charts to turn; beside it they lie as files.
 TURNED = ("latency", "memory", "keys", "keys-memory", "heads", "threads")
 
+#: Figures that stand in the section on what a layer is made of.
+OF_PARTS = ("core", "passes", "compiling")
+
 #: Nothing about when or by what: the same run gives the same bytes, and the page names no outside address.
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
@@ -92,7 +95,8 @@ def html(this: Report, pictures: list[Picture]) -> str:
         rows=script(interactive.rows(this.frame)),
         colour_pairs=script({light: dark for _, light, dark in themed().values()}),
         vega=vega() if drawn else "",
-        pictures=[picture for picture in pictures if picture.name not in TURNED],
+        pictures=[picture for picture in pictures if picture.name not in (*TURNED, *OF_PARTS)],
+        of_parts=[picture for picture in pictures if picture.name in OF_PARTS],
         files=[(picture.name, picture.title) for picture in pictures],
         cases=tables.case_tables(this.frame),
         headings=tables.headings(this.frame),
@@ -312,8 +316,23 @@ def _finding(name: str, this: Report) -> str:
         "keys-memory": lambda: findings.lean(usable),
         "heads": lambda: findings.growth(usable, "H"),
         "threads": lambda: findings.growth(usable, "threads"),
+        "core": lambda: _span([pair.share for pair in anatomy.cores(this.frame)], "The core is", "of its layer"),
+        "passes": lambda: _span([p.share for p in anatomy.passes(this.frame)], "Forward is", "of both together"),
+        "compiling": lambda: _paid(anatomy.compilings(this.frame)),
     }
     return sentences[name]()
+
+
+def _span(shares: Sequence[float], what: str, whole: str) -> str:
+    """'The core is 12.0 % to 80.1 % of its layer.'"""
+    return f"{what} {units.percent(min(shares))} to {units.percent(max(shares))} {whole}." if shares else ""
+
+
+def _paid(found: Sequence[anatomy.Compiling]) -> str:
+    """How often compiling pays, and how soon."""
+    paid = sorted(one.pays_after for one in found if one.pays_after and not one.tied)
+    cells = f"{len(paid)} of {words.plural(len(found), 'compiled cell')}"
+    return f"Compiling pays in {cells}, after {paid[0]:,} to {paid[-1]:,} calls." if paid else ""
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
