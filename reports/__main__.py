@@ -1,4 +1,4 @@
-"""`python -m reports [RUN...]`: writes a page for saved runs and prints where it is."""
+"""`python -m reports [RUN...]`: writes a page for a saved run, or for several side by side, and prints where it is."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _EPILOG = """\
 RUN is a file; or a name, as pytest-benchmark has it: x, 0001, 0001_x, MACHINE/0001_x (the newest where several match),
 or a glob in quotes ('*_x': all that match). Without RUN: the newest.
 
-Each run gets a folder of its own, OUT/<run>/, with index.html (everything, opens from disk), rows.csv, skipped.csv,
-summary.md and the figures as PNG and SVG.
+One run gets a folder of its own, OUT/<run>/, with index.html (everything, opens from disk), rows.csv, skipped.csv,
+summary.md and the figures as PNG and SVG. Several get one page, OUT/<run>+<run>/, on which they stand side by side,
+compared with the first.
 
 Other commands (each has its own --help):
   python -m reports advise --T 2048 ...   which implementation to use
@@ -44,8 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = command.results(options)
     try:
         chosen = list(_chosen(options.runs, results))
-        for run, name in zip(chosen, _folder_names(chosen), strict=True):
-            print(_written(run, (options.out or runs.default_out(run.path)) / name))
+        print(_written(chosen, options.out or runs.default_out(chosen[0].path)))
     except RunError as error:
         return complain(str(error))
     return 0
@@ -60,7 +60,7 @@ def _chosen(names: Sequence[str], results: Path) -> Iterator[Run]:
     if not names:
         yield newest(results)
         return
-    paths = list(dict.fromkeys(path for name in names for path in runs.find(name, results)))
+    paths = {path.resolve(): path for name in names for path in runs.find(name, results)}.values()
     problems = []
     readable = False
     for path in paths:
@@ -77,27 +77,20 @@ def _chosen(names: Sequence[str], results: Path) -> Iterator[Run]:
         raise RunError(f"none of the {len(problems)} runs can be read")
 
 
-def _written(run: Run, folder: Path) -> Path:
-    """Writes the report; returns the page's path.
+def _written(chosen: Sequence[Run], out: Path) -> Path:
+    """Writes one page, of a run or of several side by side; returns its path.
 
     Raises:
         RunError: the folder can't be written to.
     """
-    from . import page  # pandas and matplotlib take a second to import: a mistyped name shouldn't
+    from . import page, side_by_side_page  # pandas and matplotlib take a second to import: a mistyped name shouldn't
 
+    alone = len(chosen) == 1
+    folder = out / (chosen[0].name if alone else side_by_side_page.folder_name(chosen))
     try:
-        return page.write(run, folder)
+        return page.write(chosen[0], folder) if alone else side_by_side_page.write(chosen, folder)
     except OSError as error:
         raise RunError(f"can't write to {folder}: {error.strerror or error}") from None
-
-
-def _folder_names(chosen: Sequence[Run]) -> list[str]:
-    """A run's name; with its machine's where two runs of one name are written together."""
-    names = [run.name for run in chosen]
-    return [
-        name if names.count(name) == 1 else f"{name}-{run.path.resolve().parent.name}"
-        for name, run in zip(names, chosen, strict=True)
-    ]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -107,7 +100,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="which runs to report (default: the newest)")
+    parser.add_argument(
+        "runs", nargs="*", metavar="RUN", help="which runs to report; several, on one page (default: the newest)"
+    )
     command.add_results(parser)
     parser.add_argument(
         "--out", type=Path, metavar="DIR",

@@ -25,7 +25,7 @@ NUMBERS = ("B", "T", "T_kv", "H", "H_kv", "D_h", "D_v", "d_model", "threads", "d
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`python -m reports advise`: exit code 0; 2 for a mistake of the user's, told in one line on stderr."""
+    """`python -m reports advise`: exit code 0; 3 for a mistake of the user's, told in one line on stderr."""
     options = _parser().parse_args(arguments)
     asked = {axis: value for axis in fr.AXES if (value := getattr(options, axis)) is not None}
     try:

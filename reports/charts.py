@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from . import findings, units, words
+from . import anatomy, findings, units, words
 from . import frame as fr
 from .canvas import (
     ALONE,
@@ -211,6 +212,35 @@ def latency_against_memory(source: Source, narrow: bool = False) -> Figure | Non
     return page.figure
 
 
+def core_share(source: Source, narrow: bool = False) -> Figure | None:
+    """How much of a layer is its core, q, k and v to o; the pale rest are its projections. A panel for every case."""
+    note = "strong: the core, q, k and v to o · pale: the projections · share of the layer's median"
+    return _shares(source, anatomy.cores(source.frame), "What a layer is made of", note, narrow)
+
+
+def pass_share(source: Source, narrow: bool = False) -> Figure | None:
+    """How much of forward and backward together is forward; a panel for every case."""
+    note = "strong: forward · pale: backward · share of the median of both together"
+    return _shares(source, anatomy.passes(source.frame), "Forward and backward", note, narrow)
+
+
+def compiling(source: Source, narrow: bool = False) -> Figure | None:
+    """After how many calls the time spent compiling is won back; a panel for every case."""
+    found = anatomy.compilings(source.frame)
+    panels, rows, dropped = _part_panels(found, narrow)
+    paid = [one.pays_after for one in found if one.pays_after and not one.tied]
+    if not paid:
+        return None
+    note = f"against the eager form, by medians · beside it what compiling took{dropped}"
+    page, names = _names_down(source, panels, rows, "Calls after which compiling has paid", note, narrow)
+    for index, (ax, panel) in enumerate(zip(page.axes, panels, strict=True)):
+        log_scale(ax.xaxis, [*paid, max(paid) * 8], _calls, 10)  # with room for words behind the last point
+        for row in fr.records(panel.rows):
+            _paying(ax, names.index(row["impl"]), row, source.palette[row["impl"]])
+        _finish_names_down(page, index, "calls")
+    return page.figure
+
+
 CHARTS = (
     Chart("latency", "Latency by sequence length", latency_by_T),
     Chart("memory", "Peak memory by sequence length", memory_by_T),
@@ -221,7 +251,58 @@ CHARTS = (
     Chart("keys-memory", "Memory by keys", memory_by_keys),
     Chart("heads", "Latency by heads", latency_by_heads),
     Chart("threads", "Latency by threads", latency_by_threads),
+    Chart("core", "What a layer is made of", core_share),
+    Chart("passes", "Forward and backward", pass_share),
+    Chart("compiling", "Calls after which compiling has paid", compiling),
 )
+
+
+def _shares(source: Source, pairs: Sequence[anatomy.Pair], title: str, note: str, narrow: bool) -> Figure | None:
+    """Bars to 100 %, their first part as strong as the implementation's colour."""
+    panels, rows, dropped = _part_panels(pairs, narrow)
+    if not panels:
+        return None
+    page, names = _names_down(source, panels, rows, title, f"{note}{dropped}", narrow)
+    for index, (ax, panel) in enumerate(zip(page.axes, panels, strict=True)):
+        for row in fr.records(panel.rows):
+            look, share = source.palette[row["impl"]], row["one"] / row["other"]
+            y, colour = names.index(row["impl"]), look.colour
+            ax.barh(y, 1, height=0.66, color=colour, alpha=0.2)
+            ax.barh(y, min(share, 1), height=0.66, color=colour, alpha=0.55 if look.compiled else 0.95)
+            # beyond the end of the bar, where it is read on either ground
+            ax.annotate(f"{share:.0%}", (1, y), (4, 0), textcoords="offset points", va="center", size=6.5, color=INK[0])
+        ax.set_xlim(0, 1.16)
+        ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
+        _finish_names_down(page, index, "")
+    return page.figure
+
+
+def _part_panels(
+    found: Sequence[anatomy.Pair | anatomy.Compiling], narrow: bool
+) -> tuple[list[Panel], pd.DataFrame, str]:
+    """A panel for every place and T; all rows; and a word on panels left out."""
+    rows = pd.DataFrame([vars(one) for one in found])
+    if rows.empty:
+        return [], rows, ""
+    parts = rows.groupby(["place", "T"], sort=False)
+    panels = [Panel(" · ".join(filter(None, (str(place), f"T = {T}"))), part) for (place, T), part in parts]
+    shown = thinned(panels, MOST_PANELS_NARROW if narrow else MOST_PANELS)
+    return shown, rows, f" · {len(shown)} of {len(panels)} settings" if len(shown) < len(panels) else ""
+
+
+def _paying(ax: Axes, y: int, row: dict[str, Any], look: Look) -> None:
+    """A point and what compiling took; in words where there is nothing to win."""
+    spent = f"{units.seconds(row['compile_s'])} {row['cache']}".strip()
+    text = "within the spread" if row["tied"] else spent if row["pays_after"] > 0 else f"never, {spent}"
+    won = not row["tied"] and row["pays_after"] > 0
+    at = row["pays_after"] if won else ax.get_xlim()[0]
+    if won:
+        ax.plot([at], [y], look.marker, ms=5, color=look.colour, mfc=look.fill, mew=1.2)
+    ax.annotate(text, (at, y), (6, 0), textcoords="offset points", va="center", size=6.5, color=INK[0])
+
+
+def _calls(value: float) -> str:
+    return f"{value:,.0f}"
 
 
 def _lines(source: Source, x: str, measure: Measure, narrow: bool) -> Figure | None:

@@ -98,7 +98,8 @@ def settings(frame: pd.DataFrame) -> dict[str, Any]:
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows as dictionaries from column to value."""
-    return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
+    columns = list(map(str, frame.columns))
+    return [dict(zip(columns, row, strict=True)) for row in frame.to_numpy(dtype=object).tolist()]
 
 
 def leanest(frame: pd.DataFrame) -> pd.DataFrame:

@@ -19,6 +19,10 @@ from .palette import COMPILED, GRID, INK, MUTED, Palette
 
 ROWS = "rows"
 HEIGHT = 330
+
+#: Which run is shown beside others: its place among them, or all.
+ALL_RUNS = -1
+RUN_DASHES = ((1, 0), (6, 4), (2, 3), (10, 3, 2, 3), (14, 5), (4, 2, 1, 2, 1, 2))
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif'
 
 #: What lines can run along, the first that varies first.
@@ -88,11 +92,14 @@ def along(frame: pd.DataFrame) -> list[str]:
     return [axis for axis in LENGTHS if axis in varying]
 
 
-def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, controls: bool = True) -> Spec | None:
+def explorer(
+    frame: pd.DataFrame, palette: Palette, measure: Measure, controls: bool = True, runs: Sequence[str] = ()
+) -> Spec | None:
     """One measure against any axis that varies, a line for each implementation; None without two points to join.
 
     Its parameters: `x_axis`, `scale`, and `at_AXIS` for every axis that varies. Without `controls` they are there
-    and nothing to turn them with: another chart's are.
+    and nothing to turn them with: another chart's are. Of several `runs`, the values of a column `run`, every
+    implementation has a line each, dashed by run; a parameter `at_run` shows one alone.
     """
     rows = frame[frame[measure.column] > 0]
     if not (axes := along(rows)):
@@ -101,6 +108,7 @@ def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, controls: 
     params = [
         _choice("x_axis", "against", axes, axes[0], controls, labels=[_SAID.get(axis, axis) for axis in axes]),
         _choice("scale", "scale", ["log", "linear"], "log", controls, radio=True),
+        *_run_choice(runs, controls),
         *(_at(rows, axis, start[axis], controls) for axis in start),
     ]
     single = alt.selection_point(name="single", fields=["shown"], bind="legend")
@@ -116,16 +124,17 @@ def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, controls: 
     )
     # A chart's own transforms: x, y and the band in what the axes are drawn in; texts for the tooltip.
     drawn = alt.Chart(alt.NamedData(ROWS)).transform_filter(f"datum['{measure.column}'] > 0")
-    for axis in start:
-        drawn = drawn.transform_filter(_filter(axis))
+    for condition in [*map(_filter, start), *_run_filter(runs)]:
+        drawn = drawn.transform_filter(condition)
     drawn = drawn.transform_calculate(
         x="scale == 'log' ? log(datum[x_axis]) / LN2 : datum[x_axis]", y=measure.scaled(measure.column), **_texts(),
-        **{side: measure.scaled(column) for side, column in zip(("low", "high"), measure.band or (), strict=False)},
+        **_band(measure, runs),
     )  # fmt: skip
     faded = alt.condition(single, alt.value(1.0), alt.value(0.08))
     lines = drawn.mark_line(strokeWidth=2).encode(
-        x, y, opacity=faded, order="x:Q", color=_colours(rows, palette), strokeDash=_dashes(rows, palette)
-    )
+        x, y, opacity=faded, order="x:Q", color=_colours(rows, palette),
+        strokeDash=_run_dashes(runs) if runs else _dashes(rows, palette), **_run_detail(runs),
+    )  # fmt: skip
     points = drawn.mark_point(filled=True, strokeWidth=1.6).encode(
         x, y, opacity=faded, tooltip=_tooltip(rows), size=alt.condition(near, alt.value(150), alt.value(52)),
         **_looks(rows, palette),
@@ -138,33 +147,38 @@ def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, controls: 
         shade = alt.condition(single, alt.value(0.16), alt.value(0.02))
         colour = _colours(rows, palette)
         low, high = alt.Y("low:Q", title=None), alt.Y2("high:Q")
-        layers.insert(0, drawn.mark_area().encode(x, low, high, color=colour, opacity=shade))
+        layers.insert(0, drawn.mark_area().encode(x, low, high, color=colour, opacity=shade, **_run_detail(runs)))
     return _finished(alt.layer(*layers).add_params(*params))
 
 
-def dots(frame: pd.DataFrame, palette: Palette, measure: Measure, controls: bool = True) -> Spec | None:
-    """One measure of every implementation where no axis varies that a line could run along; None without a number."""
+def dots(
+    frame: pd.DataFrame, palette: Palette, measure: Measure, controls: bool = True, runs: Sequence[str] = ()
+) -> Spec | None:
+    """One measure of every implementation where no axis varies that a line could run along; None without a number.
+    Of several `runs`, all stand one below the other, or one alone."""
     rows = frame[frame[measure.column] > 0]
     if rows.empty:
         return None
     start = _start(rows, None)
     params = [_choice("scale", "scale", ["log", "linear"], "log", controls, radio=True),
-              *(_at(rows, axis, start[axis], controls) for axis in start)]  # fmt: skip
+              *_run_choice(runs, controls), *(_at(rows, axis, start[axis], controls) for axis in start)]  # fmt: skip
     drawn = alt.Chart(alt.NamedData(ROWS)).transform_filter(f"datum['{measure.column}'] > 0")
-    for axis in start:
-        drawn = drawn.transform_filter(f"datum['{axis}'] == at_{axis}")
+    for condition in [*(f"datum['{axis}'] == at_{axis}" for axis in start), *_run_filter(runs)]:
+        drawn = drawn.transform_filter(condition)
     drawn = drawn.transform_calculate(y=measure.scaled(measure.column), **_texts())
     zero = alt.Scale(zero=alt.expr("scale == 'linear'"), nice=False, padding=20)
     x = alt.X("y:Q", title=None, scale=zero, axis=_y_axis(measure))
-    names = alt.Y("shown:N", title=None, sort=_names(rows, palette), axis=alt.Axis(labelLimit=150))
+    apart = alt.Scale(paddingInner=0.4) if runs else alt.Undefined
+    names = alt.Y("shown:N", title=None, sort=_names(rows, palette), axis=alt.Axis(labelLimit=150), scale=apart)
+    beside = {"yOffset": alt.YOffset("run:N", sort=list(runs))} if runs else {}
     points = drawn.mark_point(filled=True, size=90, strokeWidth=1.6, opacity=1).encode(
-        x, names, tooltip=_tooltip(rows), **_without_legend(_looks(rows, palette))
+        x, names, **beside, tooltip=_tooltip(rows), **_without_legend(_looks(rows, palette))
     )
     sides = {side: text for side, text in _near(measure).items() if side in ("below", "above")}
     room = drawn.transform_calculate(**sides).mark_rule(opacity=0).encode(
         alt.X("below:Q", title=None), alt.X2("above:Q"), names
     )  # fmt: skip
-    height = 26 * rows["impl"].nunique() + 12
+    height = (26 + 9 * max(len(runs) - 1, 0)) * rows["impl"].nunique() + 12
     return _finished(alt.layer(room, points).add_params(*params), height)
 
 
@@ -267,6 +281,37 @@ def _filter(axis: str) -> str:
     return " || ".join([*free, f"datum['{axis}'] == at_{axis}"])
 
 
+def _band(measure: Measure, runs: Sequence[str]) -> dict[str, str]:
+    """Where a line's band ends, below and above; of all runs at once bands would hide the lines, and have no height."""
+    ends = {side: measure.scaled(column) for side, column in zip(("low", "high"), measure.band or (), strict=False)}
+    return {side: f"at_run == {ALL_RUNS} ? datum.y : {end}" for side, end in ends.items()} if runs else ends
+
+
+def _run_choice(runs: Sequence[str], controls: bool) -> list[alt.Parameter]:
+    """A control for which run is shown, all at first."""
+    options = [ALL_RUNS, *range(len(runs))]
+    labels = ["all", *runs]
+    return [_choice("at_run", "run", options, ALL_RUNS, controls, labels=labels)] if runs else []
+
+
+def _run_filter(runs: Sequence[str]) -> list[str]:
+    """Rows of the run that was chosen: by its place, since a name may hold any letter."""
+    return [f"at_run == {ALL_RUNS} || datum.run_at == at_run"] if runs else []
+
+
+def _run_detail(runs: Sequence[str]) -> dict[str, Any]:
+    return {"detail": "run:N"} if runs else {}
+
+
+def _run_dashes(runs: Sequence[str]) -> alt.StrokeDash:
+    dashes = [list(RUN_DASHES[i % len(RUN_DASHES)]) for i in range(len(runs))]
+    legend = alt.Legend(
+        title=None, orient="top", symbolType="stroke", symbolStrokeColor=INK[0], symbolSize=500, symbolStrokeWidth=2,
+        columns=alt.expr("max(1, floor(width / 260))"), labelLimit=240,
+    )  # fmt: skip
+    return alt.StrokeDash("run:N", scale=alt.Scale(domain=list(runs), range=dashes), legend=legend)
+
+
 def _product(axes: Sequence[str]) -> str:
     return " * ".join(f"datum['{axis}']" for axis in axes)
 
@@ -342,7 +387,7 @@ def _or_none(column: str, measure: Measure, digits: str) -> str:
 
 
 def _tooltip(frame: pd.DataFrame) -> list[alt.Tooltip]:
-    axes = [alt.Tooltip(f"{axis}:N", title=axis) for axis in fr.varying(frame)]
+    axes = [alt.Tooltip(f"{axis}:N", title=axis) for axis in ["run"] * ("run" in frame) + fr.varying(frame)]
     told = [("time", "median"), ("quartiles", "q1 to q3"), ("memory", "peak memory"), ("kernel", "kernel")]
     return [alt.Tooltip("shown:N", title="implementation"), *axes, *(alt.Tooltip(f"{k}:N", title=t) for k, t in told)]
 
@@ -393,16 +438,12 @@ def _roof_lines(corners: list[dict[str, Any]], axes: list[str], x: alt.X, y: alt
     foot = base.transform_joinaggregate(start="min(intensity)", groupby=["label"]).transform_filter(
         "datum.intensity == datum.start"
     )
-    above = foot.transform_filter("indexof(datum.label, 'fastest') == 0")
-    below = foot.transform_filter("indexof(datum.label, 'fastest') != 0")
-    return [
-        line,
-        named,
-        above.mark_text(align="left", dy=-12, color=INK[0], opacity=alt.expr(_ROOMY)).encode(x, y, text="label:N"),
-        below.mark_text(align="left", dx=12, dy=10, color=INK[0], opacity=alt.expr(_ROOMY)).encode(
-            x, y, text="label:N"
-        ),
-    ]
+    fastest = "indexof(datum.label, 'fastest') == 0"  # above its line; the other stands below
+    copies = foot.mark_text(
+        align="left", dx=alt.expr(f"{fastest} ? 0 : 12"), dy=alt.expr(f"{fastest} ? -12 : 10"), color=INK[0],
+        opacity=alt.expr(_ROOMY),
+    ).encode(x, y, text="label:N")  # fmt: skip
+    return [line, named, copies]
 
 
 def _finished(chart: Any, height: int = HEIGHT) -> Spec:

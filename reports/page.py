@@ -29,6 +29,9 @@ PIXELS_PER_INCH = 120  # in the page: a figure of nine inches fills it
 #: Figures that the page has as charts to turn; beside it they lie as files.
 TURNED = ("latency", "memory", "keys", "keys-memory", "heads", "threads")
 
+#: Figures that stand in the section on what a layer is made of.
+OF_PARTS = ("core", "passes", "compiling")
+
 #: Nothing about when or by what: the same run gives the same bytes, and the page names no outside address.
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
@@ -88,21 +91,23 @@ def html(this: Report, pictures: list[Picture]) -> str:
         finding={name: _finding(name, this) for name in ("latency", "memory") if name in drawn},
         advice=_advice(this),
         charts=drawn,
-        specs=_script(drawn),
-        rows=_script(interactive.rows(this.frame)),
-        colour_pairs=_script({light: dark for _, light, dark in themed().values()}),
-        vega=_vega() if drawn else "",
-        pictures=[picture for picture in pictures if picture.name not in TURNED],
+        specs=script(drawn),
+        rows=script(interactive.rows(this.frame)),
+        colour_pairs=script({light: dark for _, light, dark in themed().values()}),
+        vega=vega() if drawn else "",
+        pictures=[picture for picture in pictures if picture.name not in (*TURNED, *OF_PARTS)],
+        of_parts=[picture for picture in pictures if picture.name in OF_PARTS],
         files=[(picture.name, picture.title) for picture in pictures],
         cases=tables.case_tables(this.frame),
-        headings=tables.HEADINGS,
+        headings=tables.headings(this.frame),
         scalings=_scalings(this),
         power=tables.power,
+        made_of=tables.made_of,
         length=tables.length,
         parts=_parts(this.frame),
         inside=_inside(this),
         nearest_roof=findings.roof(this.frame),
-        between="process_medians" in this.frame and any(map(processes.interval, this.frame["process_medians"])),
+        between=processes.several(this.frame),
         machine_line=_machine_line(this.run.machine),
         looks=tables.looks(this.run.controls),
         drift=this.run.controls.get("drift"),
@@ -300,7 +305,7 @@ def _machine_line(machine: dict[str, Any]) -> str:
     return " · ".join(str(part) for part in told if part)
 
 
-def _script(value: Any) -> Markup:
+def script(value: Any) -> Markup:
     """JSON that can stand in a script element: it can't end one, nor begin a comment."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return Markup(
@@ -309,7 +314,7 @@ def _script(value: Any) -> Markup:
 
 
 @cache
-def _vega() -> Markup:
+def vega() -> Markup:
     """Vega, Vega-Lite and vega-embed as one script that defines vegaEmbed: the page loads nothing."""
     return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
@@ -327,8 +332,23 @@ def _finding(name: str, this: Report) -> str:
         "keys-memory": lambda: findings.lean(usable),
         "heads": lambda: findings.growth(usable, "H"),
         "threads": lambda: findings.growth(usable, "threads"),
+        "core": lambda: _span([pair.share for pair in anatomy.cores(this.frame)], "The core is", "of its layer"),
+        "passes": lambda: _span([p.share for p in anatomy.passes(this.frame)], "Forward is", "of both together"),
+        "compiling": lambda: _paid(anatomy.compilings(this.frame)),
     }
     return sentences[name]()
+
+
+def _span(shares: Sequence[float], what: str, whole: str) -> str:
+    """'The core is 12.0 % to 80.1 % of its layer.'"""
+    return f"{what} {units.percent(min(shares))} to {units.percent(max(shares))} {whole}." if shares else ""
+
+
+def _paid(found: Sequence[anatomy.Compiling]) -> str:
+    """How often compiling pays, and how soon."""
+    paid = sorted(one.pays_after for one in found if one.pays_after and not one.tied)
+    cells = f"{len(paid)} of {words.plural(len(found), 'compiled cell')}"
+    return f"Compiling pays in {cells}, after {paid[0]:,} to {paid[-1]:,} calls." if paid else ""
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from . import units, verdict
 
 
@@ -17,6 +19,11 @@ def medians(row: Mapping[str, Any]) -> list[float]:
 def logs(row: Mapping[str, Any]) -> list[float]:
     """Logarithms of the medians in seconds."""
     return [math.log(value) for value in medians(row)]
+
+
+def several(frame: pd.DataFrame) -> bool:
+    """Whether any row of a frame was measured in several processes."""
+    return "process_medians" in frame and any(map(interval, frame["process_medians"]))
 
 
 def interval(process_medians: Any) -> tuple[float, float] | None:

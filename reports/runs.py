@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 SCHEMAS = (1,)
 PUBLISHED = "published"
@@ -19,6 +21,7 @@ _NUMBERED = re.compile(r"(\d{4,})_(.+)", re.DOTALL)
 _KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "skipped": list,
           "shelf": list, "yardstick": str}  # fmt: skip
 _KIND_NAMES = {dict: "dictionary", list: "list", str: "text"}
+_SAMPLES = ("data", "outliers", "ld15iqr", "hd15iqr", "iqr_outliers", "stddev_outliers", "ops", "total")
 _REQUIRED = ("median", "q1", "q3")
 
 
@@ -28,7 +31,8 @@ class RunError(Exception):
 
 @dataclass(frozen=True)
 class Run:
-    """One saved file, checked. `rows` are pytest-benchmark's benchmarks, `skipped` the cells without numbers."""
+    """One saved file, checked. `rows` are pytest-benchmark's benchmarks less their samples, `skipped` the cells without
+    numbers."""
 
     path: Path
     rows: list[dict[str, Any]]
@@ -156,8 +160,13 @@ def read(path: Path) -> Run:
 
 
 def _parse(path: Path) -> Any:
+    """What the file holds. orjson is the fast way; what it refuses, the standard library reads or explains."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        data = path.read_bytes()
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            return json.loads(data.decode("utf-8"))
     except OSError as error:
         raise RunError(f"{path}: can't be read ({error.strerror})") from None
     except json.JSONDecodeError as error:
@@ -178,8 +187,9 @@ def _checked(row: Any, path: Path) -> dict[str, Any]:
         raise RunError(f"{path}: benchmark {name!r} has no implementation and case in its extra_info")
     if missing := [key for key in _REQUIRED if key not in stats]:
         raise RunError(f"{path}: benchmark {row.get('name')!r} has no {', '.join(missing)} in its stats")
-    checked: dict[str, Any] = row
-    return checked
+    # Only what reports are made of: the samples of a thousand runs would fill the memory.
+    kept = {key: value for key, value in stats.items() if key not in _SAMPLES}
+    return {"name": row.get("name"), "extra_info": extra, "stats": kept}
 
 
 def _cell(cell: Any, path: Path) -> dict[str, Any]:

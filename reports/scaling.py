@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import optimize, stats
 
 from . import frame as fr
 
@@ -20,6 +20,9 @@ GIB = 2**30
 
 #: An exponent that is known no better, up or down, predicts nothing beyond what was measured.
 UNSURE = 0.25
+
+#: A sum of powers that is further from a measured peak than this share says nothing of what it is made of.
+MISSED = 0.05
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,15 @@ class Power:
 
 
 @dataclass(frozen=True)
+class Mix:
+    """y = constant + linear * T + quadratic * T², none below 0: what each is of y at the longest T, together 1."""
+
+    constant: float
+    linear: float
+    quadratic: float
+
+
+@dataclass(frozen=True)
 class Growth:
     """One implementation at one setting of all axes but T. None is what can't be said."""
 
@@ -47,6 +59,8 @@ class Growth:
     setting: dict[str, Any]
     time: Power | None
     memory: Power | None
+    made_of: Mix | None
+    """What the peak is made of: a part that is linear bends the exponent of one that is quadratic, and says so here."""
     memory_ends_at: float | None
     """The T at which the peak would be all of the machine's memory."""
     met_at: int | None
@@ -73,7 +87,7 @@ def power(T: Sequence[float], y: Sequence[float]) -> Power | None:
 
     The interval is Student's, of the slope. With three points it has one degree of freedom and is wide.
     """
-    known = sorted({t: v for t, v in zip(T, y, strict=True) if t > 0 and v > 0 and math.isfinite(v)}.items())
+    known = _known(T, y)
     upper = known[-max(LEAST_POINTS, math.ceil(len(known) / 2)) :]
     if len(upper) < LEAST_POINTS:
         return None
@@ -81,6 +95,24 @@ def power(T: Sequence[float], y: Sequence[float]) -> Power | None:
     half = stats.t.ppf((1 + CONFIDENCE) / 2, len(upper) - 2) * fit.stderr
     slope = float(fit.slope)
     return Power(slope, slope - half, slope + half, math.exp(fit.intercept), tuple(t for t, _ in upper))
+
+
+def mix(T: Sequence[float], y: Sequence[float]) -> Mix | None:
+    """Least squares of relative errors over all lengths; None with fewer than four, or where the sum is further than
+    MISSED from any of them."""
+    known = np.array(_known(T, y), dtype=float)
+    if len(known) < LEAST_POINTS + 1:
+        return None
+    lengths, values = known.T / known[-1][:, None]  # as shares of the longest's
+    terms = np.stack([np.ones_like(lengths), lengths, lengths**2], axis=1) / values[:, None]
+    parts, _ = optimize.nnls(terms, np.ones_like(values))
+    missed = float(np.abs(terms @ parts - 1).max())
+    return Mix(*map(float, parts / parts.sum())) if missed <= MISSED else None
+
+
+def _known(T: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
+    """The positive points, by T."""
+    return sorted({t: v for t, v in zip(T, y, strict=True) if t > 0 and v > 0 and math.isfinite(v)}.items())
 
 
 def _growth(
@@ -93,6 +125,7 @@ def _growth(
         setting=values,
         time=power(list(rows["T"]), list(rows["median"])),
         memory=memory,
+        made_of=mix(list(rows["T"]), list(rows["peak_bytes"])),
         memory_ends_at=memory.reaches(available) if memory and available else None,
         met_at=_met(impl, rows, skipped),
     )

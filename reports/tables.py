@@ -14,7 +14,8 @@ from . import frame as fr
 from . import processes, scaling, units, words
 
 REASONS = ("wrong", "error", "timeout", "out_of_memory", "unsupported")
-HEADINGS = ("implementation", "median", "spread", "peak memory", "kernel", "error", "of its bound", "over yardstick")
+HEADINGS = ("implementation", "median", "{}", "peak memory", "kernel", "error", "of its bound", "over yardstick")
+WITHIN, BETWEEN = "within process", "between processes"
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Line:
     name: str
     median: str
     spread: str
+    """The 95 % interval between processes; of one process, half its interquartile range, as in the terminal."""
     peak: str
     kernel: str
     """What was dispatched."""
@@ -34,8 +36,6 @@ class Line:
     speedup: str
     share: float
     best: bool
-    between: str
-    """The interval between processes."""
 
     def cells(self) -> tuple[str, ...]:
         return self.name, self.median, self.spread, self.peak, self.kernel, self.error, self.of_bound, self.speedup
@@ -71,6 +71,11 @@ def case_tables(frame: pd.DataFrame) -> list[CaseTable]:
     return tables
 
 
+def headings(frame: pd.DataFrame) -> tuple[str, ...]:
+    """Of the tables of a run: its spread is named after what it is, as in the terminal."""
+    return tuple(heading.format(BETWEEN if processes.several(frame) else WITHIN) for heading in HEADINGS)
+
+
 def skipped_groups(skipped: pd.DataFrame) -> list[Skipped]:
     """Skipped cells with the same implementation, reason and detail told once; the worst reasons first."""
     parts = skipped.fillna({"detail": ""}).groupby(["reason", "impl", "detail"], sort=False)
@@ -87,7 +92,7 @@ def summary(headline: Sequence[str], frame: pd.DataFrame, skipped: pd.DataFrame,
     for table in case_tables(frame):
         cells = [[f"**{c}**" if line.best and i == 0 else c for i, c in enumerate(map(escape, line.cells()))]
                  for line in table.lines]  # fmt: skip
-        parts.append(f"## {escape(table.title)}\n\n{markdown(HEADINGS, cells)}")
+        parts.append(f"## {escape(table.title)}\n\n{markdown(headings(frame), cells)}")
     if len(skipped):
         told = [[escape(g.impl), g.reason, str(len(g.cases)), escape(g.detail)] for g in skipped_groups(skipped)]
         parts.append(f"## Skipped\n\n{markdown(('implementation', 'reason', 'cells', 'detail'), told)}")
@@ -97,6 +102,14 @@ def summary(headline: Sequence[str], frame: pd.DataFrame, skipped: pd.DataFrame,
 def power(fit: scaling.Power | None) -> str:
     """'1.98 (1.90 to 2.06)', or a dash where it can't be said."""
     return f"{fit.exponent:.2f} ({fit.low:.2f} to {fit.high:.2f})" if fit else units.MISSING
+
+
+def made_of(mix: scaling.Mix | None) -> str:
+    """'92 % T², 8 % T': what memory is made of at the longest T, less what is under one in a hundred."""
+    parts = [(mix.quadratic, " T²"), (mix.linear, " T"), (mix.constant, " fixed")] if mix else []
+    return (
+        ", ".join(f"{share:.0%}{power}".replace("%", " %") for share, power in parts if share >= 0.01) or units.MISSING
+    )
 
 
 def length(T: float) -> str:
@@ -150,7 +163,7 @@ def _line(row: dict[str, Any], slowest: float) -> Line:
         impl=row["impl"],
         name=words.marked(row["impl"], [row["impl"]] if row["wrong"] else []),
         median=units.seconds(middle),
-        spread=units.percent(row["spread"]),
+        spread=_spread(row),
         peak=units.memory(row["peak_bytes"]),
         kernel=row["kernel"] if isinstance(row["kernel"], str) else units.MISSING,
         error=f"{error:.1e}" if error == error else units.MISSING,
@@ -158,8 +171,14 @@ def _line(row: dict[str, Any], slowest: float) -> Line:
         speedup=units.times(row["speedup"]),
         share=min(1.0, middle / slowest) if middle == middle and slowest > 0 else 0.0,
         best=bool(row["tied"]),
-        between=processes.said(row.get("process_medians")),
     )
+
+
+def _spread(row: dict[str, Any]) -> str:
+    if processes.interval(row.get("process_medians")):
+        return processes.said(row["process_medians"])
+    half = units.percent(row["spread"] / 2)
+    return half if half == units.MISSING else f"± {half}"
 
 
 def _is_look(look: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import synthetic_runs as synthetic
 
-from reports import page, runs
+from reports import page, runs, side_by_side_page
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -100,6 +100,11 @@ def test_every_chart_is_drawn_and_nothing_is_complained_about(
         for kind in kinds:
             assert marks(browser, chart, kind) > 1, (chart, kind)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_the_published_run_opens_without_a_word_in_the_console(browser: Any, tmp_path: Path) -> None:
+    published = runs.CHECKOUT / "results" / "published" / "0001_quick.json"
+    assert opened(browser, page.write(runs.read(published), tmp_path)) == []
 
 
 def test_a_point_for_every_measured_cell(browser: Any, quick: Path) -> None:
@@ -212,3 +217,23 @@ def test_a_run_of_one_row_and_of_none_opens(browser: Any, rows: int, tmp_path: P
     path = page.write(runs.read(synthetic.save(data, tmp_path, "0001_x")), tmp_path / "out")
     assert opened(browser, path) == []
     assert marks(browser, "latency", "symbol") == rows
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of two runs of one sweep."""
+    folder = tmp_path_factory.mktemp("pair")
+    both = [runs.read(synthetic.save(synthetic.sweep(), folder, name)) for name in ("0001_a", "0002_b")]
+    return side_by_side_page.write(both, folder / "out")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_two_runs_stand_in_one_chart_and_one_can_be_chosen(browser: Any, pair: Path, width: int) -> None:
+    assert opened(browser, pair, width) == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    both = marks(browser, "latency", "line")
+    choose(browser, "at_run", "0002_b")
+    for chart in ("latency", "memory"):
+        wait_for(
+            browser, f"document.querySelectorAll('#{chart}-chart .mark-line.role-mark path').length == {both // 2}"
+        )

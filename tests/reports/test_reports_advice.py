@@ -15,6 +15,9 @@ from reports.runs import Run, RunError
 
 QUICK = Path(__file__).resolve().parents[2] / "results" / "published" / "0001_quick.json"
 
+LLM = Path(__file__).parent / "data" / "llm.json"
+"""A real run of the sweep `llm`, less its samples."""
+
 
 def raw(run: Run) -> dict[str, dict[str, dict[str, float]]]:
     """Stats and memory by case and implementation, straight from the file."""
@@ -36,8 +39,9 @@ def two(T_and_medians: dict[int, tuple[float, float]], spread: float = 0.01) -> 
     )  # fmt: skip
 
 
-def test_the_choice_is_the_measured_fastest_or_a_tie_in_every_cell_of_quick() -> None:
-    run = runs.read(QUICK)
+@pytest.mark.parametrize("path", [QUICK, LLM], ids=["quick", "llm"])
+def test_the_choice_is_the_measured_fastest_or_a_tie_in_every_cell(path: Path) -> None:
+    run = runs.read(path)
     cells, advised = raw(run), advice.advise(frame.tidy(run))["cells"]
     assert {cell["id"] for cell in advised} == set(cells)
     for cell in advised:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,16 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 @pytest.fixture
 def no_drawing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[runs.Run, Path]]:
     """Which runs would be written where."""
-    from reports import page
+    from reports import page, side_by_side_page
 
     written: list[tuple[runs.Run, Path]] = []
-    monkeypatch.setattr(page, "write", lambda run, folder: written.append((run, folder)) or folder / "index.html")
+
+    def write_all(many: Sequence[runs.Run], folder: Path) -> Path:
+        written.extend((run, folder) for run in many)
+        return folder / "index.html"
+
+    monkeypatch.setattr(page, "write", lambda run, folder: write_all([run], folder))
+    monkeypatch.setattr(side_by_side_page, "write", write_all)
     return written
 
 
@@ -161,7 +167,7 @@ def test_a_run_can_be_a_path(results: Path, small: dict[str, Any], no_drawing: A
     assert [run.path for run, _ in no_drawing] == [path]
 
 
-def test_several_runs_get_a_page_each_and_bad_ones_a_warning(
+def test_several_runs_get_one_page_and_bad_ones_a_warning(
     results: Path, small: dict[str, Any], no_drawing: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for stem in ("0001_x", "0002_y", "0003_z"):
@@ -170,18 +176,35 @@ def test_several_runs_get_a_page_each_and_bad_ones_a_warning(
     assert main(["--results", str(results), "x", "y", "z"]) == 0
     captured = capsys.readouterr()
     assert [run.name for run, _ in no_drawing] == ["0001_x", "0003_z"]
-    assert captured.out.count("\n") == 2
+    [line] = captured.out.splitlines()
+    assert line.endswith(os.path.join("reports", "out", "0001_x+0003_z", "index.html"))
     assert "0002_y.json" in captured.err and captured.err.count("\n") == 1
 
 
-def test_runs_of_one_name_from_two_machines_do_not_overwrite_each_other(
+def test_runs_of_one_name_from_two_machines_are_told_apart(
     results: Path, small: dict[str, Any], no_drawing: Any
 ) -> None:
     for machine in ("one", "two"):
         (results / machine).mkdir()
         (results / machine / "0001_x.json").write_text(json.dumps(small))
     main(["--results", str(results), "one/x", "two/x"])
-    assert sorted(folder.name for _, folder in no_drawing) == ["0001_x-one", "0001_x-two"]
+    assert {folder.name for _, folder in no_drawing} == {"0001_x-(one)+0001_x-(two)"}
+
+
+def test_a_run_named_twice_is_one_run(results: Path, small: dict[str, Any], no_drawing: Any) -> None:
+    path = synthetic.save(small, results, "0001_x")
+    assert main(["--results", str(results), "x", str(path)]) == 0
+    assert [folder.name for _, folder in no_drawing] == ["0001_x"]
+
+
+def test_several_runs_below_a_file_are_one_line(
+    results: Path, small: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for stem in ("0001_x", "0002_y"):
+        synthetic.save(small, results, stem)
+    (tmp_path / "file").write_text("")
+    assert main(["--results", str(results), "--out", str(tmp_path / "file" / "out"), "x", "y"]) == 3
+    assert "can't write to" in complaint(capsys)
 
 
 def test_a_glob_means_all_that_match(results: Path, small: dict[str, Any], no_drawing: Any) -> None:

@@ -158,6 +158,7 @@ def test_an_interval_between_processes_is_shown_where_there_are_several(as_run: 
     several = synthetic.document([synthetic.row("a", synthetic.case(), [1e-3], process_medians=[1e-3, 1e-3])])
     assert "no interval between processes" in page.write(as_run(one), tmp_path / "one").read_text()
     text = page.write(as_run(several), tmp_path / "several").read_text()
+    assert '<th scope="col">between processes</th>' in text and "within process</th>" not in text
     assert "1.00 ms to 1.00 ms, n = 2" in text and "no interval between processes" not in text
 
 
@@ -204,9 +205,9 @@ def test_tables_are_best_first_with_readable_units(tiny: Run) -> None:
     table = tables.case_tables(frame.tidy(tiny))[0]
     assert table.id == "B1-T64-H8-D_h64-float32-cpu"
     assert [line.cells() for line in table.lines] == [
-        ("packed ✗", "100 µs", "10.0 %", "1.00 MiB", "–", "3.0e-07", "50.0 %", "1.50×"),
-        ("sdpa", "120 µs", "8.3 %", "512 KiB", "–", "3.0e-07", "50.0 %", "1.25×"),
-        ("fused", "150 µs", "13.3 %", "1.50 MiB", "–", "3.0e-07", "50.0 %", "1.00×"),
+        ("packed ✗", "100 µs", "± 5.0 %", "1.00 MiB", "–", "3.0e-07", "50.0 %", "1.50×"),
+        ("sdpa", "120 µs", "± 4.2 %", "512 KiB", "–", "3.0e-07", "50.0 %", "1.25×"),
+        ("fused", "150 µs", "± 6.7 %", "1.50 MiB", "–", "3.0e-07", "50.0 %", "1.00×"),
     ]
     assert [line.best for line in table.lines] == [True, False, False]
 
@@ -316,6 +317,16 @@ def test_the_latency_chart_holds_the_measured_points(tiny: Run) -> None:
         ("many H", synthetic.sweep(T=(512,), H=(1, 2, 4, 8, 16, 32), dtype=("float32",)), FIGURES - {"dtype"}),
         ("threads", synthetic.sweep(T=(64, 128), H=(8,), threads=(1, 2, 4, 8)), (FIGURES | {"threads"}) - {"heads"}),
         ("devices", synthetic.sweep(T=(64, 128), device=("cpu", "cuda")), FIGURES),
+        ("parts", synthetic.document(
+            [synthetic.row("fused", synthetic.case(T=T, scope=scope), [1e-3]) for T in (64, 128)
+             for scope in ("core", "layer")]), {"latency", "memory", "latency-against-memory", "core"}),
+        ("passes", synthetic.document(
+            [synthetic.row("fused", synthetic.case(mode=mode), [1e-3]) for mode in ("forward", "backward")]),
+         {"latency", "memory", "latency-against-memory", "passes"}),
+        ("compiling", synthetic.document(
+            [synthetic.row("sdpa", synthetic.case(), [2e-3]),
+             synthetic.row("sdpa+compile", synthetic.case(), [1e-3], compile_s=2.0, compile_cache="cold")]),
+         {"latency", "memory", "latency-against-memory", "compiling"}),
         ("no memory", synthetic.document([synthetic.row("a", synthetic.case(), [1e-3], peak_bytes=None)]), {"latency"}),
         ("no medians", synthetic.document([synthetic.row("fused", synthetic.case(), [float("nan")])]), {"memory"}),
         ("no yardstick", synthetic.document([synthetic.row("a", synthetic.case(T=T), [1e-3]) for T in (1, 2)],
@@ -327,6 +338,19 @@ def test_every_kind_of_run_gets_its_figures_and_no_empty_ones(
 ) -> None:
     figures = {chart for chart, figure in drawn(as_run(data)).items() if figure is not None}
     assert figures == expected
+
+
+def test_shares_and_calls_are_drawn_where_they_were_computed(as_run: Any) -> None:
+    rows = [
+        synthetic.row("sdpa", synthetic.case(), [4e-3], id="layer"),
+        synthetic.row("sdpa", synthetic.case(scope="core"), [1e-3], id="core"),
+        synthetic.row("sdpa+compile", synthetic.case(), [2e-3], id="layer", compile_s=2.0),
+    ]
+    figures = drawn(as_run(synthetic.document(rows)))
+    widths = [round(patch.get_width(), 6) for patch in figures["core"].axes[0].patches]
+    assert widths == [1, 0.25] and "25%" in [text.get_text() for text in figures["core"].axes[0].texts]
+    [line] = figures["compiling"].axes[0].lines
+    assert list(line.get_xdata()) == [1000]
 
 
 @pytest.mark.parametrize("rows", [0, 1])

@@ -1,0 +1,131 @@
+"""Several runs on one page: matched cell by cell, told apart, and judged only where they may be."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic_runs as synthetic
+import tracked_runs as tracked
+
+from reports import runs, side_by_side, side_by_side_page
+from reports.palette import Palette
+from reports.runs import Run
+
+
+def times(data: dict[str, Any], factor: float) -> dict[str, Any]:
+    """The same run with all its times multiplied."""
+    data = copy.deepcopy(data)
+    for row in data["benchmarks"]:
+        row["stats"].update({key: row["stats"][key] * factor for key in ("median", "q1", "q3")})
+    return data
+
+
+def on_cuda(data: dict[str, Any]) -> dict[str, Any]:
+    """The same run as another machine with a GPU would have saved it."""
+    data = copy.deepcopy(data)
+    data["machine_info"] = {**data["machine_info"], "gpu": "NVIDIA H200", "threads": 16}
+    for cell in [row["extra_info"] for row in data["benchmarks"]] + data["skipped"]:
+        cell["id"] = cell["id"].replace("-cpu", "-cuda")
+    for row in data["benchmarks"]:
+        row["extra_info"].update(device="cuda", threads=16)
+    return data
+
+
+def saved(folder: Path, **named: dict[str, Any]) -> list[Run]:
+    return [runs.read(synthetic.save(data, folder, name)) for name, data in named.items()]
+
+
+@pytest.fixture
+def sweep() -> dict[str, Any]:
+    return synthetic.sweep(impls=("fused", "sdpa", "loop"), T=(64, 1024), H=(1, 8), dtype=("float32",))
+
+
+def test_every_cell_is_matched_and_measured_against_the_first(sweep: dict[str, Any], tmp_path: Path) -> None:
+    this = side_by_side.side_by_side(saved(tmp_path, a=sweep, b=times(sweep, 1.5), c=times(sweep, 0.5)))
+    assert len(this.cells) == len(sweep["benchmarks"]) and not this.not_everywhere
+    for cell in this.cells:
+        assert [round(value.ratio, 9) for value in cell.values if value] == [1, 1.5, 0.5]
+    assert [(label, round(middle, 9), count) for label, middle, _, _, count in side_by_side.typical(this)] == [
+        ("b", 1.5, len(this.cells)), ("c", 0.5, len(this.cells))
+    ]  # fmt: skip
+
+
+def test_a_cell_of_one_run_only_is_listed_with_the_reason(sweep: dict[str, Any], tmp_path: Path) -> None:
+    less = tracked.without(copy.deepcopy(sweep), "sdpa", "timeout", "60 s were not enough")
+    this = side_by_side.side_by_side(saved(tmp_path, a=sweep, b=less))
+    assert {cell.impl for cell in this.not_everywhere} == {"sdpa"}
+    assert all(cell.why[1] == "timeout: 60 s were not enough" for cell in this.not_everywhere)
+    assert all(cell.impl != "sdpa" for case in this.cases for cell in case.cells)
+    assert "b: timeout: 60 s were not enough" in side_by_side_page.html(this)
+
+
+def test_another_device_is_matched_and_never_judged(sweep: dict[str, Any], tmp_path: Path) -> None:
+    this = side_by_side.side_by_side(saved(tmp_path, here=sweep, there=on_cuda(times(sweep, 0.1))))
+    assert this.other_machines == ["there"] and not this.not_everywhere
+    assert {value.word for cell in this.cells for value in cell.values if value} == {""}
+    told = dict(side_by_side.about(this))
+    assert told["gpu"] == ["–", "NVIDIA H200"] and told["threads"] == ["2", "16"] and "cpu" not in told
+    page = side_by_side_page.html(this)
+    assert "Measured on different machines" in page and "without verdicts" in page
+
+
+def test_runs_of_one_machine_get_the_verdicts_of_compare(tmp_path: Path) -> None:
+    before, after = saved(tmp_path, a=tracked.run(1), b=tracked.run(2, slower={"fused": 1.5}))
+    this = side_by_side.side_by_side([before, after])
+    assert {value.word for cell in this.cells if cell.impl == "fused" for value in cell.values[1:] if value} == {
+        "REGRESSED"
+    }
+    assert "4 REGRESSED" in side_by_side_page.html(this)
+
+
+def test_runs_of_one_name_are_told_apart_by_the_folder_that_differs(sweep: dict[str, Any], tmp_path: Path) -> None:
+    paths = [tmp_path / folder / "machine" / "0001_x.json" for folder in ("one", "two")]
+    for path in paths:
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(sweep))
+    both = [runs.read(path) for path in paths]
+    assert side_by_side.labels_of(both) == ["0001_x (one)", "0001_x (two)"]
+    assert side_by_side.labels_of(both[:1]) == ["0001_x"]
+    assert len(side_by_side.side_by_side(both).frame) == 2 * len(sweep["benchmarks"])
+
+
+def test_colours_are_those_of_each_runs_own_page(sweep: dict[str, Any], tmp_path: Path) -> None:
+    this = side_by_side.side_by_side(saved(tmp_path, a=sweep, b=sweep))
+    alone = Palette(this.runs[0].shelf, ["fused", "sdpa", "loop"])
+    assert all(this.palette[name] == alone[name] for name in ("fused", "sdpa", "loop"))
+
+
+def test_a_wrong_answer_in_one_run_marks_the_name(sweep: dict[str, Any], tmp_path: Path) -> None:
+    wrong = {**copy.deepcopy(sweep), "skipped": [{"impl": "sdpa", "id": "x", "reason": "wrong", "detail": "row 3"}]}
+    this = side_by_side.side_by_side(saved(tmp_path, a=sweep, b=wrong))
+    assert set(this.frame.loc[this.frame["wrong"], "impl"]) == {"sdpa"}
+    assert "sdpa ✗" in side_by_side_page.html(this)
+
+
+def test_hostile_names_are_escaped(sweep: dict[str, Any], tmp_path: Path) -> None:
+    evil = "<img src=x onerror=alert(1)>\"注意'"
+    data = copy.deepcopy(sweep)
+    data["benchmarks"][0]["extra_info"]["impl"] = evil
+    data["command"] = data["machine_info"]["cpu"] = data["commit_info"]["id"] = evil
+    named = {"a'\"<b>": data, "b": sweep}
+    text = side_by_side_page.html(side_by_side.side_by_side(saved(tmp_path, **named)))
+    ours = re.sub(r'<script[^>]* id="vega".*?</script>', "", text, flags=re.DOTALL)
+    assert evil[-3:-1] in ours and "<img" not in ours and "<b>:" not in ours and '"<b>' not in ours
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_runs_of_one_row_and_of_none(rows: int, sweep: dict[str, Any], tmp_path: Path) -> None:
+    few = {**sweep, "benchmarks": sweep["benchmarks"][:rows]}
+    for chosen in ({"a": few, "b": few}, {"a": few, "b": sweep}, {"a": sweep, "b": few}):
+        assert side_by_side_page.write(saved(tmp_path, **chosen), tmp_path / "out").is_file()
+
+
+def test_many_runs_and_long_names_make_a_folder_name_that_a_disk_takes(sweep: dict[str, Any], tmp_path: Path) -> None:
+    many = saved(tmp_path, **{f"{i:04}_{'x' * 60}": sweep for i in range(5)})
+    names = {side_by_side_page.folder_name(chosen) for chosen in (many, many[:2], many[1:3])}
+    assert len(names) == 3 and max(map(len, names)) < 130
