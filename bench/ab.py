@@ -10,6 +10,7 @@ import argparse
 import json
 import math
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -194,20 +195,20 @@ def _compared(options: argparse.Namespace, plan: Plan, command: str) -> int:
     if options.json:
         options.json.write_text(json.dumps(as_json(found, command), indent=1, allow_nan=False), encoding="utf-8")
     if options.markdown:
-        options.markdown.write_text(markdown(found, known, _again(sys.argv[2:])), encoding="utf-8")
+        options.markdown.write_text(markdown(found, known, _again(command)), encoding="utf-8")
     return found.exit_code
 
 
-def _again(arguments: Sequence[str]) -> str:
-    """The command, without the files that it writes."""
-    words, kept = iter(arguments), []
+def _again(command: str) -> str:
+    """The same without the files that it writes."""
+    words, kept = iter(shlex.split(command)), []
     for word in words:
         name, is_whole, _ = word.partition("=")
         if name not in ("--json", "--markdown"):
             kept.append(word)
         elif not is_whole:
             next(words)
-    return shlex.join(["python", "-m", "bench", "ab", *kept])
+    return shlex.join(kept)
 
 
 def _self_test(options: argparse.Namespace, plan: Plan) -> int:
