@@ -196,7 +196,7 @@ def latency_against_memory(source: Source, narrow: bool = False) -> Figure | Non
     page = _line_sheet(panels, rows, "Latency against memory", note, narrow)
     for index, (ax, panel) in enumerate(zip(page.axes, panels, strict=True)):
         beside = pd.concat([panel.rows for panel in panels[page.beside(index)]])
-        log_scale(ax.xaxis, list(beside["peak_bytes"]), MEMORY.tick, 2, most=5)
+        log_scale(ax.xaxis, list(beside["peak_bytes"]), MEMORY.tick, 2, most=3 if narrow else 5)
         log_scale(ax.yaxis, list(beside["median"]), LATENCY.tick, 10)
         best = panel.rows[panel.rows["impl"].isin(findings.front(panel.rows))].sort_values("peak_bytes")
         ax.plot(best["peak_bytes"], best["median"], color=GRID[0], lw=5, solid_capstyle="round", zorder=1)

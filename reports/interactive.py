@@ -368,8 +368,9 @@ def _log() -> alt.Scale:
 
 
 def _powers(base: int, first: int, last: int, digits: str) -> alt.Axis:
-    """An axis that is marked at powers."""
-    marks = [float(base) ** power for power in range(first, last)]
+    """An axis that is marked at powers; of ten, at twice and five times them too: a run may span less than one."""
+    steps = (1, 2, 5) if base == 10 else (1,)
+    marks = [step * float(base) ** power for power in range(first, last) for step in steps]
     return alt.Axis(values=marks, format=digits, tickCount=12, labelOverlap="greedy", labelSeparation=4)
 
 
@@ -438,10 +439,9 @@ def _roof_lines(corners: list[dict[str, Any]], axes: list[str], x: alt.X, y: alt
     foot = base.transform_joinaggregate(start="min(intensity)", groupby=["label"]).transform_filter(
         "datum.intensity == datum.start"
     )
-    fastest = "indexof(datum.label, 'fastest') == 0"  # above its line; the other stands below
+    lower = "indexof(datum.label, 'fastest') == 0 ? 11 : 25"  # both slopes begin at one height
     copies = foot.mark_text(
-        align="left", dx=alt.expr(f"{fastest} ? 0 : 12"), dy=alt.expr(f"{fastest} ? -12 : 10"), color=INK[0],
-        opacity=alt.expr(_ROOMY),
+        align="left", dy=alt.expr(lower), color=INK[0], opacity=alt.expr(_ROOMY),
     ).encode(x, y, text="label:N")  # fmt: skip
     return [line, named, copies]
 
