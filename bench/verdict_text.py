@@ -70,6 +70,10 @@ def notes(found: Comparison, known: list[str]) -> Iterator[str]:
         f"{screened} pairs of fresh processes screened, {confirmed} more confirmed, in {found.seconds:.0f} s; "
         f"margin {_share(found.plan.margin)}, {found.plan.setting.threads} thread(s), seed {found.plan.seed}"
     )
+    base, head = found.fingerprints
+    for name in base:
+        if base[name] != head[name]:
+            yield f"{name}: {base[name]} → {head[name]}"
     drift = ", ".join(f"{name} {_signed(math.expm1(log))}" for name, log in found.drift().items())
     if drift:
         yield f"fixed work beside it moved by: {drift}"

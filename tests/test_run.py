@@ -21,7 +21,7 @@ SMALL = ("--T", "16,32", "--H", "2", "--dtype", "float32", "--impl", "sdpa,fused
 
 ROW = {
     "impl", "id", *Case.__dataclass_fields__, "error", "error_bound", "rows_compared", "peak_bytes", "flops", "bytes",
-    "kernel", "roof", "clock", "calls", "prepare_s", "compile_s", "compile_cache",
+    "case_hash", "kernel", "roof", "clock", "calls", "prepare_s", "compile_s", "compile_cache",
     "cold_s", "graph_s", "sm_mhz", "power_w", "temperature_c", "throttled",
 }  # fmt: skip
 
