@@ -288,11 +288,14 @@ def _grid(title: str, cells: Sequence[_Told]) -> Grid:
 
 
 def _scalings(this: Report) -> list[tuple[str, list[scaling.Growth]]]:
-    """Exponents, by setting."""
+    """Exponents, by setting; none of where nothing can be said of any implementation."""
     settings: dict[str, list[scaling.Growth]] = {}
     for growth in scaling.growths(this.frame, this.skipped, this.run.machine):
         settings.setdefault(words.place(growth.setting, always=growth.setting), []).append(growth)
-    return list(settings.items())
+    known = {
+        setting for setting, growths in settings.items() if any(it.time or it.memory or it.met_at for it in growths)
+    }
+    return [(setting, growths) for setting, growths in settings.items() if setting in known]
 
 
 def _machine_line(machine: dict[str, Any]) -> str:

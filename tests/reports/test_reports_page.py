@@ -162,6 +162,15 @@ def test_an_interval_between_processes_is_shown_where_there_are_several(as_run: 
     assert "1.00 ms to 1.00 ms, n = 2" in text and "no interval between processes" not in text
 
 
+@pytest.mark.parametrize(("lengths", "told"), [((64, 128), False), ((64, 128, 256), True)])
+def test_exponents_are_told_where_there_are_lengths_enough(
+    as_run: Any, tmp_path: Path, lengths: tuple[int, ...], told: bool
+) -> None:
+    rows = [synthetic.row("a", synthetic.case(T=T), [1e-6 * T], peak_bytes=8 * T) for T in lengths]
+    text = page.write(as_run(synthetic.document(rows)), tmp_path / "out").read_text()
+    assert ('id="scaling"' in text) == told
+
+
 def test_roofs_parts_and_drift_are_shown_where_they_were_measured(as_run: Any, tmp_path: Path) -> None:
     cells = [("fused", {}, 2e-3), ("fused+compile", {}, 1e-3), ("fused", {"scope": "core"}, 1e-3),
              ("fused", {"mode": "backward"}, 5e-3)]  # fmt: skip
