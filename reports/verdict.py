@@ -282,7 +282,7 @@ def _word(cell: _Estimate, limit: float, p: float) -> str:
 def _untestable(cell: _Estimate) -> Verdict:
     if not math.isfinite(cell.mean):
         return without_numbers(INCONCLUSIVE, "no pair of processes with two numbers")
-    reason = "a single process a side: how much processes differ is unknown"
+    reason = "one process a side tells no interval"
     return replace(without_numbers(INCONCLUSIVE, reason), ratio=math.exp(cell.mean))
 
 
@@ -332,7 +332,7 @@ def _reach(level: float) -> NDArray[np.float64]:
 def _why_inconclusive(cell: _Estimate, limit: float, among: int) -> str:
     if cell.pairs == 1:
         apart = _share(cell.beyond)
-        return f"a single process a side, and processes of one cell were seen {apart} apart"
+        return f"one process a side; processes were seen {apart} apart"
     if abs(cell.mean) > limit and _p_moved(cell, limit) <= LEVEL:
         return f"beyond {_share(limit)}, but among {among} cells that may be chance"
     return f"its interval crosses the margin of {_share(limit)}"

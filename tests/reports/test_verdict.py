@@ -141,7 +141,7 @@ def test_right_on_the_margin_no_number_of_pairs_would_do() -> None:
 @pytest.mark.parametrize("logs", [[0.3], [0.3, math.nan], [math.inf, 0.3]])
 def test_one_pair_is_never_enough(logs: list[float]) -> None:
     said = one(*logs)
-    assert said.word == INCONCLUSIVE and "single process" in said.reason
+    assert said.word == INCONCLUSIVE and "one process" in said.reason
     assert said.ratio == pytest.approx(math.exp(0.3)) and math.isnan(said.low)
 
 
