@@ -21,14 +21,17 @@ from .cells import Key
 from .controls import WORK
 from .outcome import NoRow
 
-BLOCK = 10e-3
-"""Seconds of one timed block, about."""
+BLOCK = 2e-3
+"""Seconds of one timed block, at least: short, so that both sides' blocks find the machine in one mood."""
 
-LONG = 0.1
-"""Seconds of a call that needs no untimed one before it, since filling the caches anew is nothing to it, and fewer rounds."""
-
-ROUNDS, MOST_ROUNDS = 3, 12
+ROUNDS, MOST_ROUNDS = 20, 80
 """Timed blocks of a cell in one pair; at most, when few cells are left and starting processes costs more than timing."""
+
+EVEN = 5e-3
+"""Seconds of a block above which a cell has fewer rounds: as many as take about as long together."""
+
+UNWARMED = 0.1
+"""Seconds of a call that needs no untimed one before it, since to fill the caches anew is nothing to it."""
 
 SCREEN, LEAST = 6, 3
 """Pairs that screen all cells; and as many at least, when half of the time is spent before."""
@@ -132,7 +135,7 @@ class Duel:
         seen: dict[Key, tuple[list[float], list[float]]] = {key: ([], []) for key in order}
         for key, i in interleaved({key: blocks[key].rounds for key in order}, self.rng):
             seen[key][i].append(_of(i, key, partial(sides[i].time, key, blocks[key].calls, blocks[key].untimed)))
-        return {key: math.log(median(head) / median(base)) for key, (base, head) in seen.items()}
+        return {key: _datum(base, head) for key, (base, head) in seen.items()}
 
 
 def _prepared(sides: tuple[Process, Process], order: Sequence[Key], i: int) -> dict[Key, float]:
@@ -156,10 +159,18 @@ class _Block:
 
 def _block(seconds: float, rounds: int) -> _Block:
     """From the seconds of one call."""
-    if seconds > LONG:
-        return _Block(1, 0, max(1, round(rounds * LONG / seconds)))
     calls = max(1, math.ceil(BLOCK / max(seconds, 1e-9)))
-    return _Block(calls, calls, rounds)
+    untimed = 0 if seconds > UNWARMED else calls
+    return _Block(calls, untimed, max(1, min(rounds, round(rounds * EVEN / (calls * seconds)))))
+
+
+def _datum(base: Sequence[float], head: Sequence[float]) -> float:
+    """log(head / base) of a pair: the median over its rounds.
+
+    A round's two blocks lie within milliseconds and share what the machine does to them; medians over all blocks of a side
+    don't. On a machine whose neighbours slowed it down to half, by turns, this spread a quarter as much (docs/measured.md).
+    """
+    return median(math.log(b / a) for a, b in zip(base, head, strict=True))
 
 
 def interleaved(rounds: Mapping[Key, int], rng: random.Random) -> list[tuple[Key, int]]:
@@ -263,7 +274,7 @@ def _judged(keys: Sequence[Key], pairs: Sequence[Logs], margin: float) -> dict[K
 def _centred(key: Key, pairs: Sequence[Logs]) -> list[float]:
     """A cell's data, less what the controls moved, pair by pair, where they did.
 
-    Sides that take turns in blocks of about 10 ms see the same machine: mostly nothing moved, and to subtract the controls
+    Sides that take turns every few milliseconds see the same machine: mostly nothing moved, and to subtract the controls
     would add nothing but their own spread.
     """
     with_it = [pair for pair in pairs if key in pair]

@@ -60,7 +60,14 @@ def test_a_long_call_has_fewer_rounds_and_nothing_untimed_before_it() -> None:
     slow = {A: 0.5}
     Duel(lambda: (Fake(0, log, slow), Fake(1, log, slow)), random.Random(0)).pair([A, B], 3)
     assert [it[3:] for it in log if it[:3] == ("time", 0, A)] == [(1, 0)]
-    assert [it[3:] for it in log if it[:3] == ("time", 0, B)] == [(10, 10)] * 3
+    assert [it[3:] for it in log if it[:3] == ("time", 0, B)] == [(2, 2)] * 3
+
+
+def test_a_mood_of_the_machine_that_both_sides_share_is_not_in_the_datum() -> None:
+    mood = [1.0, 2.0, 2.0, 1.0, 2.0, 1.0]
+    base, head = mood, [1.05 * seconds for seconds in mood]
+    head[4] = 1.05  # once it changed between the two blocks
+    assert duel._datum(base, head) == pytest.approx(math.log(1.05))
 
 
 def test_a_timed_block_follows_an_untimed_one_of_the_same_side() -> None:
@@ -119,7 +126,7 @@ def test_a_pair_gives_log_ratios_and_ends_its_processes() -> None:
     assert [it for it in log if it[0] == "close"] == [("close", 0), ("close", 1)]
     timed = [it for it in log if it[0] == "time"]
     assert len(timed) == 3 * 2 * 4
-    assert {tuple(it[3:]) for it in timed if it[2] == B} == {(10, 10)}  # blocks of about 10 ms
+    assert {tuple(it[3:]) for it in timed if it[2] == B} == {(2, 2)}  # blocks of about 2 ms
     prepared = [[key for what, i, *key in log if what == "prepare" and i == side] for side in (0, 1)]
     assert prepared[0] == prepared[1]
     assert log.index(("pin", 1)) < log.index(timed[0])
