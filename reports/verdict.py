@@ -38,7 +38,11 @@ MARGIN = 0.01
 """A change up to this share is no change."""
 
 LEVEL = 0.05
-"""Share of false discoveries among all; risk of a false `UNCHANGED`; what an interval leaves out."""
+"""Risk of a false `UNCHANGED`; what an interval leaves out."""
+
+FALSE_ALARMS = 0.01
+"""Share of false ones among the changes that are told. With one in twenty, a true change of eight cells takes a ninth along in
+every third comparison."""
 
 POWER = 0.8
 """Chance of seeing a change as large as `detectable`."""
@@ -274,7 +278,7 @@ def _verdict(cell: _Estimate, limit: float, p: float, among: int) -> Verdict:
 
 
 def _word(cell: _Estimate, limit: float, p: float) -> str:
-    if p <= LEVEL and abs(cell.mean) > limit + cell.beyond:
+    if p <= FALSE_ALARMS and abs(cell.mean) > limit + cell.beyond:
         return REGRESSED if cell.mean > 0 else IMPROVED
     return UNCHANGED if cell.pairs > 1 and _p_same(cell, limit) <= LEVEL else INCONCLUSIVE
 
@@ -308,13 +312,13 @@ def _detectable(cell: _Estimate, limit: float, among: int) -> float:
     """Margin, plus what the test needs, plus what luck may take away; the test as it is for a lone change."""
     if cell.error == 0:
         return math.expm1(limit + cell.beyond)
-    needed = cell.error * float(stats.t.ppf(1 - LEVEL / 2 / among, cell.df) + stats.t.ppf(POWER, cell.df))
+    needed = cell.error * float(stats.t.ppf(1 - FALSE_ALARMS / 2 / among, cell.df) + stats.t.ppf(POWER, cell.df))
     return math.expm1(max(limit + needed, limit + cell.beyond))
 
 
 def _more_pairs(cell: _Estimate, limit: float, among: int) -> int | None:
     """Pairs to go, if mean and spread stay as they are, until it is shown to lie on one side of the margin."""
-    level = LEVEL / 2 / among if abs(cell.mean) > limit else LEVEL
+    level = FALSE_ALARMS / 2 / among if abs(cell.mean) > limit else LEVEL
     enough = cell.spread * _reach(level) <= abs(abs(cell.mean) - limit)
     counts = [int(n) for n in np.flatnonzero(enough) + 2 if n > cell.pairs]
     return counts[0] - cell.pairs if counts else None
@@ -333,7 +337,7 @@ def _why_inconclusive(cell: _Estimate, limit: float, among: int) -> str:
     if cell.pairs == 1:
         apart = _share(cell.beyond)
         return f"one process a side; processes were seen {apart} apart"
-    if abs(cell.mean) > limit and _p_moved(cell, limit) <= LEVEL:
+    if abs(cell.mean) > limit and _p_moved(cell, limit) <= FALSE_ALARMS:
         return f"beyond {_share(limit)}, but among {among} cells that may be chance"
     return f"its interval crosses the margin of {_share(limit)}"
 
