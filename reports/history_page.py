@@ -10,9 +10,8 @@ from statistics import median
 
 from markupsafe import Markup
 
-from . import baseline_file, history_chart, page, units, words
+from . import baseline_file, history_chart, page, steps, units, words
 from .baseline_file import Entry
-from .canvas import style
 from .palette import Palette, themed
 from .runs import Run
 from .series import Point, Series
@@ -50,6 +49,20 @@ class Chapter:
     """Slower than it was, and not recovered."""
     drawing: Markup
     lines: list[Line]
+    """Newest first: the newest runs, and older ones with news."""
+    runs: int
+
+
+@dataclass(frozen=True)
+class Still:
+    """One cell that never moved."""
+
+    impl: str
+    title: str
+    id: str
+    status: str
+    drawing: Markup
+    newest: str
 
 
 @dataclass(frozen=True)
@@ -102,12 +115,15 @@ def html(this: History) -> str:
         headline=headline(this),
         tally=tally(this),
         chapters=list(_chapters(this, palette)),
+        still=list(_still(this, palette)),
         marks=list(_marks(this)),
         notes=this.notes,
         palette=palette,
         colours=list(themed().values()),
         machine=dict(page.flat(newest.machine)),
         min_runs=MIN_RUNS,
+        named=history_chart.NEWEST,
+        looked_at=steps.NEWEST,
     )
 
 
@@ -153,36 +169,54 @@ def _baselines(runs: Sequence[Run]) -> dict[int, list[Entry]]:
 
 
 def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
-    with style():
-        for number, series in enumerate(this.series):
-            figure = history_chart.draw(series, this.runs, palette[series.impl], this.baselines)
-            lines = list(_lines(series, this))
-            told = {history_chart.point_id(i): _tooltip(line) for i, line in enumerate(lines)}
-            drawing = page.inlined(history_chart.with_tooltips(page.svg(figure), told), f"cell-{number}")
+    for series in this.series:
+        if series.steps or series.breaks:
+            lines = dict(_lines(series, this))
+            told = {at: _tooltip(line) for at, line in lines.items()}
+            drawing = history_chart.draw(series, this.runs, palette[series.impl], this.baselines, told)
             status = _status(series, this.runs) + _broken(series, this.runs)
             standing = series.standing is not None
-            yield Chapter(series.impl, title(series), series.id, status, standing, drawing, lines[::-1])
+            newest_first = list(lines.values())[::-1]
+            yield Chapter(
+                series.impl, title(series), series.id, status, standing, drawing, newest_first, len(series.points)
+            )
 
 
-def _lines(series: Series, this: History) -> Iterator[Line]:
-    steps = {step.at: step for step in series.steps}
+def _still(this: History, palette: Palette) -> Iterator[Still]:
+    for series in this.series:
+        if not (series.steps or series.breaks):
+            status = _status(series, this.runs) + _broken(series, this.runs)
+            drawing = history_chart.spark(series, palette[series.impl])
+            newest = units.seconds(series.points[-1].median, 4)
+            yield Still(series.impl, title(series), series.id, status, drawing, newest)
+
+
+def _lines(series: Series, this: History) -> Iterator[tuple[int, Line]]:
+    """By position: the newest points, and older ones with news."""
+    moved = {step.at: step for step in series.steps}
     back = {step.recovered for step in series.steps}
+    newest = len(series.points) - history_chart.NEWEST
     for at, point in enumerate(series.points):
         run = this.runs[point.run]
-        notes = [_told(steps[at], series, this.runs)] if at in steps else []
+        notes = [_told(moved[at], series, this.runs)] if at in moved else []
         notes += ["back to where it was"] if at in back else []
         notes += ["the benchmark itself was changed"] if at in series.breaks else []
         notes += [_baseline(entry) for entry in this.baselines.get(point.run, ())]
-        yield Line(
-            run=run.name,
-            when=_when(run.date),
-            commit=_commit(run),
-            torch=_torch(run),
-            median=units.seconds(point.median, 4),
-            spread=f"{units.seconds(point.low)} to {units.seconds(point.high)}",
-            change=_change(series, at),
-            notes=notes,
-            bad=at in steps and steps[at].slower and steps[at].recovered is None,
+        if at < newest and not notes:
+            continue
+        yield (
+            at,
+            Line(
+                run=run.name,
+                when=_when(run.date),
+                commit=_commit(run),
+                torch=_torch(run),
+                median=units.seconds(point.median, 4),
+                spread=f"{units.seconds(point.low)} to {units.seconds(point.high)}",
+                change=_change(series, at),
+                notes=notes,
+                bad=at in moved and moved[at].slower and moved[at].recovered is None,
+            ),
         )
 
 
