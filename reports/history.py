@@ -44,12 +44,9 @@ def _answer(options: argparse.Namespace) -> int:
     return command.FINE
 
 
-def _readable(results: Path) -> Iterator[Kept]:
-    for path in runs.newest_first(results) if results.is_dir() else ():
-        try:
-            yield cache.kept(runs.read(path))
-        except RunError as error:
-            command.warn(f"left out: {error}")
+def _readable(results: Path) -> list[Kept]:
+    files = runs.newest_first(results) if results.is_dir() else []
+    return cache.read(files, lambda error: command.warn(f"left out: {error}"))
 
 
 def _notes(others: int, force: bool) -> Iterator[str]:

@@ -87,13 +87,14 @@ def all_series(ordered: Sequence[Kept]) -> list[Series]:
     Among these what moved last comes first, and the larger step before the smaller.
     """
     points: dict[tuple[str, str], list[Point]] = {}
-    axes: dict[tuple[str, str], str] = {}
+    last: dict[tuple[str, str], tuple[int, int]] = {}
     for position, one in enumerate(ordered):
-        columns = (one.cells[name].to_pylist() for name in cache.COLUMNS)
-        for impl, id_, told, *numbers in zip(*columns, strict=True):
+        columns = (one.cells[name].to_pylist() for name in cache.COLUMNS if name != "axes")
+        for row, (impl, id_, *numbers) in enumerate(zip(*columns, strict=True)):
             points.setdefault((impl, id_), []).append(Point(position, *numbers))
-            axes[impl, id_] = told
-    series = [Series(*key, json.loads(axes[key]), tuple(found)) for key, found in points.items()]
+            last[impl, id_] = position, row
+    axes = {key: json.loads(ordered[at].cells["axes"][row].as_py()) for key, (at, row) in last.items()}
+    series = [Series(*key, axes[key], tuple(found)) for key, found in points.items()]
     return sorted(series, key=lambda one: (one.standing is None, -one.moved_last, -_last_size(one)))
 
 
