@@ -151,7 +151,7 @@ def _points(scale: Scale, series: Series, told: Mapping[int, str]) -> Iterator[s
         point = series.points[position]
         x, y = scale.x(point.run), scale.y(point.median)
         yield _line("spread", x, scale.y(point.low), x, scale.y(point.high))
-        yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.7"><title>{html.escape(told.get(position, ""))}</title></circle>'
+        yield f'<circle cx="{x:.1f}" cy="{y:.1f}"><title>{html.escape(told.get(position, ""))}</title></circle>'
 
 
 def _baselines(scale: Scale, baselines: Iterable[int]) -> Iterator[str]:

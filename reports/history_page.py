@@ -20,6 +20,9 @@ from .steps import MIN_RUNS, Step
 
 COLUMNS = ("impl", "id", "run", "date", "commit", "torch", "python", "seconds", "low", "high", "processes", "case_hash")
 
+IN_TABLE = 30
+"""Newest runs with a line of their own in a cell's table: each is as long as its point's name in the chart."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -177,7 +180,8 @@ def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
             drawing = history_chart.draw(series, this.runs, palette[series.impl], this.baselines, told)
             status = _status(series, this.runs) + _broken(series, this.runs)
             standing = series.standing is not None
-            newest_first = list(lines.values())[::-1]
+            newest = len(series.points) - IN_TABLE
+            newest_first = [line for at, line in lines.items() if at >= newest or line.notes][::-1]
             yield Chapter(
                 series.impl, title(series), series.id, status, standing, drawing, newest_first, len(series.points)
             )
