@@ -137,13 +137,14 @@ def _columns(records: list[dict[str, Any]]) -> list[str]:
 
 
 def _over_yardstick(frame: pd.DataFrame, yardstick: str | None) -> pd.Series[float]:
-    base = frame[frame["impl"] == yardstick].drop_duplicates("id").set_index("id")["median"]
+    base = frame.loc[frame["impl"] == yardstick, ["id", "median"]].drop_duplicates("id").set_index("id")["median"]
     return frame["id"].map(base).astype(float) / frame["median"]
 
 
 def _slowest_q3_of_the_best(frame: pd.DataFrame) -> pd.Series[float]:
     """For each case id, q3 of the row with the smallest median: whoever's q1 lies below it overlaps the best."""
-    return frame.dropna(subset=["median"]).sort_values("median").drop_duplicates("id").set_index("id")["q3"]
+    told = frame[["id", "median", "q3"]].dropna(subset=["median"])
+    return told.sort_values("median").drop_duplicates("id").set_index("id")["q3"]
 
 
 def _follows(frame: pd.DataFrame, axis: str, sources: list[str]) -> bool:

@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from . import command, history_page, runs, series
-from .runs import Run, RunError
+from . import cache, command, history_page, runs, series
+from .cache import Kept
+from .runs import RunError
 from .words import plural
 
 _EPILOG = """\
@@ -31,24 +32,21 @@ def _answer(options: argparse.Namespace) -> int:
     ordered = series.oldest_first(_readable(results))
     if not ordered:
         raise RunError(f"no run in {results} that can be read; {runs.HOW_TO_MAKE_ONE}")
-    kept = series.of_one_machine(ordered)
-    notes = list(_notes(len(ordered) - len(kept), options.force))
+    same = series.of_one_machine(ordered)
+    notes = list(_notes(len(ordered) - len(same), options.force))
     for note in notes:
         command.warn(note)
-    chosen = ordered if options.force else kept
-    this = history_page.history(chosen, series.all_series(chosen), notes)
-    out: Path = options.out or runs.default_out(chosen[-1].path)
+    chosen = ordered if options.force else same
+    this = history_page.history([one.run for one in chosen], series.all_series(chosen), notes)
+    out: Path = options.out or runs.default_out(chosen[-1].run.path)
     print(history_page.headline(this), history_page.tally(this))
     print(history_page.write(this, out / "history"))
     return command.FINE
 
 
-def _readable(results: Path) -> Iterator[Run]:
-    for path in runs.newest_first(results) if results.is_dir() else ():
-        try:
-            yield runs.read(path)
-        except RunError as error:
-            command.warn(f"left out: {error}")
+def _readable(results: Path) -> list[Kept]:
+    files = runs.newest_first(results) if results.is_dir() else []
+    return cache.read(files, lambda error: command.warn(f"left out: {error}"))
 
 
 def _notes(others: int, force: bool) -> Iterator[str]:

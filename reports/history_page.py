@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import pyarrow as pa
 from markupsafe import Markup
+from pyarrow import csv as pa_csv
 
-from . import baseline_file, history_chart, page, units, words
+from . import baseline_file, history_chart, page, steps, units, words
 from .baseline_file import Entry
-from .canvas import style
 from .palette import Palette, themed
 from .runs import Run
-from .series import Point, Series
+from .series import Series
 from .steps import MIN_RUNS, Step
 
 COLUMNS = ("impl", "id", "run", "date", "commit", "torch", "python", "seconds", "low", "high", "processes", "case_hash")
+
+IN_TABLE = 30
+"""Newest runs with a line of their own in a cell's table: each is as long as its point's name in the chart."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,20 @@ class Chapter:
     """Slower than it was, and not recovered."""
     drawing: Markup
     lines: list[Line]
+    """Newest first: the newest runs, and older ones with news."""
+    runs: int
+
+
+@dataclass(frozen=True)
+class Still:
+    """One cell that never moved."""
+
+    impl: str
+    title: str
+    id: str
+    status: str
+    drawing: Markup
+    newest: str
 
 
 @dataclass(frozen=True)
@@ -102,12 +119,15 @@ def html(this: History) -> str:
         headline=headline(this),
         tally=tally(this),
         chapters=list(_chapters(this, palette)),
+        still=list(_still(this, palette)),
         marks=list(_marks(this)),
         notes=this.notes,
         palette=palette,
         colours=list(themed().values()),
         machine=dict(page.flat(newest.machine)),
         min_runs=MIN_RUNS,
+        named=history_chart.NEWEST,
+        looked_at=steps.NEWEST,
     )
 
 
@@ -153,36 +173,55 @@ def _baselines(runs: Sequence[Run]) -> dict[int, list[Entry]]:
 
 
 def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
-    with style():
-        for number, series in enumerate(this.series):
-            figure = history_chart.draw(series, this.runs, palette[series.impl], this.baselines)
-            lines = list(_lines(series, this))
-            told = {history_chart.point_id(i): _tooltip(line) for i, line in enumerate(lines)}
-            drawing = page.inlined(history_chart.with_tooltips(page.svg(figure), told), f"cell-{number}")
+    for series in this.series:
+        if series.steps or series.breaks:
+            lines = dict(_lines(series, this))
+            told = {at: _tooltip(line) for at, line in lines.items()}
+            drawing = history_chart.draw(series, this.runs, palette[series.impl], this.baselines, told)
             status = _status(series, this.runs) + _broken(series, this.runs)
             standing = series.standing is not None
-            yield Chapter(series.impl, title(series), series.id, status, standing, drawing, lines[::-1])
+            newest = len(series.points) - IN_TABLE
+            newest_first = [line for at, line in lines.items() if at >= newest or line.notes][::-1]
+            yield Chapter(
+                series.impl, title(series), series.id, status, standing, drawing, newest_first, len(series.points)
+            )
 
 
-def _lines(series: Series, this: History) -> Iterator[Line]:
-    steps = {step.at: step for step in series.steps}
+def _still(this: History, palette: Palette) -> Iterator[Still]:
+    for series in this.series:
+        if not (series.steps or series.breaks):
+            status = _status(series, this.runs) + _broken(series, this.runs)
+            drawing = history_chart.spark(series, palette[series.impl])
+            newest = units.seconds(series.points[-1].median, 4)
+            yield Still(series.impl, title(series), series.id, status, drawing, newest)
+
+
+def _lines(series: Series, this: History) -> Iterator[tuple[int, Line]]:
+    """By position: the newest points, and older ones with news."""
+    moved = {step.at: step for step in series.steps}
     back = {step.recovered for step in series.steps}
+    newest = len(series.points) - history_chart.NEWEST
     for at, point in enumerate(series.points):
         run = this.runs[point.run]
-        notes = [_told(steps[at], series, this.runs)] if at in steps else []
+        notes = [_told(moved[at], series, this.runs)] if at in moved else []
         notes += ["back to where it was"] if at in back else []
         notes += ["the benchmark itself was changed"] if at in series.breaks else []
         notes += [_baseline(entry) for entry in this.baselines.get(point.run, ())]
-        yield Line(
-            run=run.name,
-            when=_when(run.date),
-            commit=_commit(run),
-            torch=_torch(run),
-            median=units.seconds(point.median, 4),
-            spread=f"{units.seconds(point.low)} to {units.seconds(point.high)}",
-            change=_change(series, at),
-            notes=notes,
-            bad=at in steps and steps[at].slower and steps[at].recovered is None,
+        if at < newest and not notes:
+            continue
+        yield (
+            at,
+            Line(
+                run=run.name,
+                when=_when(run.date),
+                commit=_commit(run),
+                torch=_torch(run),
+                median=units.seconds(point.median, 4),
+                spread=f"{units.seconds(point.low)} to {units.seconds(point.high)}",
+                change=_change(series, at),
+                notes=notes,
+                bad=at in moved and moved[at].slower and moved[at].recovered is None,
+            ),
         )
 
 
@@ -261,13 +300,16 @@ def _torch(run: Run) -> str:
 
 
 def _write_points(this: History, path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        writer.writerows(_record(one, point, this.runs[point.run]) for one in this.series for point in one.points)
+    """Column by column: half a million points are a second's work."""
+    points = [point for one in this.series for point in one.points]
+    cells = [[one.impl, one.id] for one in this.series for _ in one.points]
+    runs = [_facts(run) for run in this.runs]
+    rows = zip(*cells, strict=True), zip(*(runs[point.run] for point in points), strict=True)
+    numbers = list(zip(*points, strict=True))[1:]
+    columns = dict(zip(COLUMNS, (*rows[0], *rows[1], *numbers), strict=True)) if points else {}
+    pa_csv.write_csv(pa.table(columns), path)
 
 
-def _record(series: Series, point: Point, run: Run) -> tuple[object, ...]:
-    python = run.machine.get("python")
-    about = (series.impl, series.id, run.name, run.date, run.commit.get("id"), _torch(run), python)
-    return (*about, point.median, point.low, point.high, point.processes, point.case_hash)
+def _facts(run: Run) -> tuple[str | None, ...]:
+    texts = (run.name, run.date, run.commit.get("id"), _torch(run), run.machine.get("python"))
+    return tuple(None if text is None else str(text) for text in texts)

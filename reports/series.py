@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import pairwise
-from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-from . import fingerprint, processes
-from . import frame as fr
+from . import cache, fingerprint
 from . import steps as stepping
+from .cache import Kept
 from .runs import Run
 from .steps import Step
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """One cell in one run. Seconds; `low` and `high` are the extremes of the processes, or one process's quartiles."""
 
     run: int
@@ -72,42 +71,31 @@ class Series:
             yield replace(step, at=step.at + piece.start, recovered=back)
 
 
-def oldest_first(runs: Iterable[Run]) -> list[Run]:
+def oldest_first(kept: Iterable[Kept]) -> list[Kept]:
     """By when they were made, as the files say; a file that doesn't say counts as made when it was written."""
-    return sorted(runs, key=lambda run: (_when(run), run.name))
+    return sorted(kept, key=lambda one: (_when(one.run), one.run.name))
 
 
-def of_one_machine(ordered: Sequence[Run]) -> list[Run]:
+def of_one_machine(ordered: Sequence[Kept]) -> list[Kept]:
     """The runs whose machine is that of the last one; torch and Python may differ."""
-    return [run for run in ordered if not fingerprint.differing(run, ordered[-1])]
+    return [one for one in ordered if not fingerprint.differing(one.run, ordered[-1].run)]
 
 
-def all_series(ordered: Sequence[Run]) -> list[Series]:
+def all_series(ordered: Sequence[Kept]) -> list[Series]:
     """One series per cell: what is slower and has not recovered, then what moved otherwise, then what never moved.
 
     Among these what moved last comes first, and the larger step before the smaller.
     """
     points: dict[tuple[str, str], list[Point]] = {}
-    axes: dict[tuple[str, str], dict[str, Any]] = {}
-    for position, run in enumerate(ordered):
-        for row in run.rows:
-            if point := _point(position, row):
-                key = str(row["extra_info"]["impl"]), str(row["extra_info"]["id"])
-                points.setdefault(key, []).append(point)
-                axes[key] = {axis: row["extra_info"][axis] for axis in fr.AXES if axis in row["extra_info"]}
+    last: dict[tuple[str, str], tuple[int, int]] = {}
+    for position, one in enumerate(ordered):
+        columns = (one.cells[name].to_pylist() for name in cache.COLUMNS if name != "axes")
+        for row, (impl, id_, *numbers) in enumerate(zip(*columns, strict=True)):
+            points.setdefault((impl, id_), []).append(Point(position, *numbers))
+            last[impl, id_] = position, row
+    axes = {key: json.loads(ordered[at].cells["axes"][row].as_py()) for key, (at, row) in last.items()}
     series = [Series(*key, axes[key], tuple(found)) for key, found in points.items()]
     return sorted(series, key=lambda one: (one.standing is None, -one.moved_last, -_last_size(one)))
-
-
-def _point(position: int, row: dict[str, Any]) -> Point | None:
-    """None without a time."""
-    found = processes.medians(row)
-    if not found:
-        return None
-    stats = row["stats"]
-    spread = (min(found), max(found)) if len(found) > 1 else (stats["q1"] or found[0], stats["q3"] or found[0])
-    case_hash = row["extra_info"].get("case_hash")
-    return Point(position, median(found), *spread, len(found), None if case_hash is None else str(case_hash))
 
 
 def _last_size(series: Series) -> float:

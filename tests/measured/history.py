@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from reports import runs, series
+from reports import cache, runs, series
 from reports.__main__ import main as reports
 
 SOURCE = Path(__file__).resolve().parents[2] / "results" / "published" / "0001_quick.json"
@@ -81,7 +81,7 @@ def _measured(row: dict[str, Any], factor: float, noise: float, draw: random.Ran
 
 def found(results: Path) -> list[str]:
     """For each implementation, how many of its cells stepped where it was planted, beside it, or nowhere."""
-    cells = series.all_series(series.oldest_first(map(runs.read, runs.newest_first(results))))
+    cells = series.all_series(series.oldest_first(cache.kept(runs.read(path)) for path in runs.newest_first(results)))
     told = []
     for impl in dict.fromkeys(cell.impl for cell in cells):
         factor, when = PLANTED.get(impl, (1.0, range(0)))

@@ -15,7 +15,7 @@ import pytest
 import synthetic_runs as synthetic
 import tracked_runs as tracked
 
-from reports import history_page, runs, series, steps
+from reports import cache, history_page, runs, series, steps
 from reports.__main__ import main
 from reports.history_page import Chapter
 from reports.palette import Palette
@@ -57,12 +57,14 @@ def written(results: Path, tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def cells(results: Path) -> Callable[[], list[series.Series]]:
-    return lambda: series.all_series(series.oldest_first(map(runs.read, runs.newest_first(results))))
+    return lambda: series.all_series(
+        series.oldest_first(cache.kept(runs.read(path)) for path in runs.newest_first(results))
+    )
 
 
 def chapters(results: Path) -> list[Chapter]:
-    ordered = series.oldest_first(map(runs.read, runs.newest_first(results)))
-    this = history_page.history(ordered, series.all_series(ordered), [])
+    ordered = series.oldest_first(cache.kept(runs.read(path)) for path in runs.newest_first(results))
+    this = history_page.history([one.run for one in ordered], series.all_series(ordered), [])
     return list(history_page._chapters(this, Palette(tracked.IMPLS)))
 
 
@@ -167,8 +169,8 @@ def test_a_step_beyond_a_break_keeps_its_place(nights: Any, cells: Any) -> None:
 def test_runs_are_ordered_by_when_they_were_made(results: Path) -> None:
     for name, when in (("0001_c", "2026-11-20T12:00:00+02:00"), ("0002_b", "2026-11-20T09:30:00"), ("0003_a", "")):
         os.utime(tracked.save(tracked.run(1, datetime=when), results, name), (1, 1))
-    ordered = series.oldest_first(map(runs.read, runs.newest_first(results)))
-    assert [run.name for run in ordered] == ["0003_a", "0002_b", "0001_c"]
+    ordered = series.oldest_first(cache.kept(runs.read(path)) for path in runs.newest_first(results))
+    assert [one.run.name for one in ordered] == ["0003_a", "0002_b", "0001_c"]
 
 
 def test_runs_of_other_machines_are_left_out_unless_forced(
@@ -178,7 +180,7 @@ def test_runs_of_other_machines_are_left_out_unless_forced(
     page = written()
     assert "10 runs" in page and "0002_night" not in page
     assert "2 runs of other machines left out; --force takes them in" in capsys.readouterr().err
-    assert "0002_night" in written("--force")
+    assert "12 runs, 0001_night to" in written("--force")
 
 
 def test_a_run_that_cannot_be_read_is_left_out_with_a_warning(
@@ -194,13 +196,14 @@ def test_cells_without_numbers_in_some_runs_are_drawn_from_the_others(nights: An
     nights()
     tracked.save(tracked.run(99, impls=["sdpa"], datetime="2026-12-01T00:00:00"), results, "0013_fewer")
     tracked.save(tracked.run(98, impls=["sdpa+compile"], datetime="2026-12-02T00:00:00"), results, "0014_new")
-    ordered = series.oldest_first(map(runs.read, runs.newest_first(results)))
+    ordered = series.oldest_first(cache.kept(runs.read(path)) for path in runs.newest_first(results))
     lengths = {one.impl: len(one.points) for one in series.all_series(ordered)}
     assert lengths == {"fused": 12, "einsum": 12, "sdpa": 13, "sdpa+compile": 1}
 
 
 def test_every_point_names_its_run_commit_and_torch(nights: Any, results: Path) -> None:
-    nights(lambda n: {"machine_info": {**synthetic.MACHINE, "torch": f"2.{n}.0"}})
+    moved = {"slower": {"sdpa": 1.2}}
+    nights(lambda n: {"machine_info": {**synthetic.MACHINE, "torch": f"2.{n}.0"}, **(moved if n >= 6 else {})})
     chapter = chapters(results)[0]
     drawn = ET.fromstring(f'<r xmlns:xlink="x">{chapter.drawing}</r>')
     told = [title.text or "" for title in drawn.iter("title")]
@@ -209,6 +212,32 @@ def test_every_point_names_its_run_commit_and_torch(nights: Any, results: Path) 
         assert all(what in text for what in (f"{night + 1:04}_night", f"c{night:09}", f"torch 2.{night}.0"))
     assert [line.run for line in chapter.lines] == [f"{n:04}_night" for n in range(RUNS, 0, -1)]
     assert chapter.lines[0].commit == "c000000011" and chapter.lines[0].torch == "2.11.0"
+
+
+def test_a_long_history_names_the_newest_runs_and_draws_all(results: Path, written: Any, tmp_path: Path) -> None:
+    for night in range(120):
+        data = tracked.run(night, {"sdpa": 1.2 if night >= 30 else 1.0}, noise=NOISE)
+        kept = [row for row in data["benchmarks"] if row["extra_info"]["impl"] != "einsum"][:5]
+        when = f"2026-{1 + night // 28:02}-{1 + night % 28:02}T00:00:00"
+        tracked.save({**data, "benchmarks": kept, "datetime": when}, results, f"{night + 1:04}_night")
+    charted = chapters(results)
+    assert charted and {chapter.impl for chapter in charted} == {"sdpa"}
+    for chapter in charted:
+        titles = [title.text or "" for title in ET.fromstring(str(chapter.drawing)).iter("title")]
+        assert [told.split(":")[0] for told in titles] == [f"{n:04}_night" for n in range(61, 121)]
+        assert [line.run for line in chapter.lines] == [f"{n:04}_night" for n in (*range(120, 90, -1), 31)]
+        line = next(path for path in ET.fromstring(str(chapter.drawing)).iter("path") if path.get("class") == "line")
+        assert len(line.attrib["d"].split()) == 2 * 120
+    page = written()
+    assert "Only the newest 60 points" in page and f"{5 - len(charted)} cells that never moved" in page
+    assert (tmp_path / "out" / "history" / "points.csv").read_text(encoding="utf-8").count("\n") == 1 + 120 * 5
+
+
+def test_steps_keep_their_place_behind_numbers_that_are_not_looked_at() -> None:
+    level = np.where(np.arange(steps.NEWEST + 100) >= steps.NEWEST + 40, 1.2, 1.0)
+    assert [step.at for step in steps.steps(level)] == [steps.NEWEST + 40]
+    level[:50] = 5.0
+    assert [step.at for step in steps.steps(level)] == [steps.NEWEST + 40]
 
 
 def test_baselines_and_their_reasons_are_marked(nights: Any, written: Any, results: Path) -> None:
