@@ -328,7 +328,7 @@ def _randn(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
 def _rows(case: Case, draw: int) -> Tensor | None:
     """As many queries as may be compared: the first, the last, and one somewhere in each equal part; None for all.
 
-    Drawn, since rows at even distances would all be multiples of a kernel's block, or none of them odd.
+    Drawn, since rows at even distances keep to few places of a kernel's block for long stretches.
     """
     cost = 2 * case.B * case.H * case.T * case.T_kv * (case.D_h + case.D_v)
     most = int(case.T * min(1.0, WHOLE[case.mode] / cost))
