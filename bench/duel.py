@@ -22,19 +22,19 @@ from .controls import WORK
 from .outcome import NoRow
 
 BLOCK = 2e-3
-"""Seconds of one timed block, at least: short, so that both sides' blocks find the machine in one mood."""
+"""Seconds of one timed block, about: short, so that both sides' blocks find the machine in one mood."""
 
-ROUNDS, MOST_ROUNDS = 20, 80
+STRETCH = 2.5e-4
+"""Seconds of a stretch, at least. A block is several, and its fastest one counts; one more goes before it, untimed."""
+
+ROUNDS, MOST_ROUNDS = 40, 160
 """Timed blocks of a cell in one pair; at most, when few cells are left and starting processes costs more than timing."""
 
 EVEN = 5e-3
 """Seconds of a block above which a cell has fewer rounds: as many as take about as long together."""
 
-UNWARMED = 0.1
-"""Seconds of a call that needs no untimed one before it, since to fill the caches anew is nothing to it."""
-
-SCREEN, LEAST = 6, 3
-"""Pairs that screen all cells; and as many at least, when half of the time is spent before."""
+LEAST = 3
+"""Pairs that screen all cells, and pairs that a change is judged by at least."""
 
 FIRST_LOOK, LOOKS = 6, 1.5
 """Pairs of the second stage before the first look at them, and how many times as many before each further one."""
@@ -59,8 +59,8 @@ class Process(Protocol):
     def pin(self) -> None:
         """Stay from now on on the core that is for timing."""
 
-    def time(self, key: Key, calls: int, untimed: int) -> float:
-        """Seconds of one call, on average over a block that follows so many untimed ones."""
+    def time(self, key: Key, calls: int, stretches: int, warm: bool) -> float:
+        """Seconds of one call in the fastest of so many stretches of calls; with an untimed one before them."""
 
     def kill(self) -> None:
         """End it now: who waits for an answer gets `Lost`."""
@@ -134,7 +134,8 @@ class Duel:
         blocks = {key: _block(math.sqrt(took[0][key] * took[1][key]), rounds) for key in order}
         seen: dict[Key, tuple[list[float], list[float]]] = {key: ([], []) for key in order}
         for key, i in interleaved({key: blocks[key].rounds for key in order}, self.rng):
-            seen[key][i].append(_of(i, key, partial(sides[i].time, key, blocks[key].calls, blocks[key].untimed)))
+            block = blocks[key]
+            seen[key][i].append(_of(i, key, partial(sides[i].time, key, block.calls, block.stretches, block.warm)))
         return {key: _datum(base, head) for key, (base, head) in seen.items()}
 
 
@@ -150,18 +151,23 @@ def _prepared(sides: tuple[Process, Process], order: Sequence[Key], i: int) -> d
 
 @dataclass(frozen=True)
 class _Block:
-    """Calls in a timed block of a cell, untimed ones before it, and how often a pair has it; the same on both sides."""
+    """What is timed of a cell at one go, the same on both sides."""
 
     calls: int
-    untimed: int
+    """In a stretch."""
+    stretches: int
+    warm: bool
+    """Whether an untimed stretch goes before, so that it finds its caches full. Long calls fill them by themselves."""
     rounds: int
+    """How often a pair has it."""
 
 
 def _block(seconds: float, rounds: int) -> _Block:
     """From the seconds of one call."""
-    calls = max(1, math.ceil(BLOCK / max(seconds, 1e-9)))
-    untimed = 0 if seconds > UNWARMED else calls
-    return _Block(calls, untimed, max(1, min(rounds, round(rounds * EVEN / (calls * seconds)))))
+    calls = max(1, math.ceil(STRETCH / max(seconds, 1e-9)))
+    stretches = max(1, round(BLOCK / (calls * seconds)))
+    timed = calls * stretches * seconds
+    return _Block(calls, stretches, seconds < BLOCK, max(1, min(rounds, round(rounds * EVEN / timed))))
 
 
 def _datum(base: Sequence[float], head: Sequence[float]) -> float:
@@ -214,13 +220,10 @@ def two_stages(
 
     `pair` measures given cells in a fresh pair, with so many rounds; it may leave out what it lost. `together`: see `judge`.
     """
-    budget = left()
     screened: list[Logs] = []
     pace = _Pace(left)
-    while len(screened) < LEAST or (len(screened) < SCREEN and left() - pace.seconds > budget / 2):
-        if screened and left() < pace.seconds:
-            break
-        tell(f"screening {len(cells)} cells: pair {len(screened) + 1} of {SCREEN}")
+    while len(screened) < LEAST and (not screened or left() > pace.seconds):
+        tell(f"screening {len(cells)} cells: pair {len(screened) + 1} of {LEAST}")
         screened.append(pair(cells, ROUNDS))
         pace.step()
     first = _judged(cells, screened, margin)

@@ -151,9 +151,10 @@ class Timer:
     def pin(self) -> None:
         self.peer.ask("pin")
 
-    def time(self, key: Key, calls: int, untimed: int) -> float:
-        """Seconds of one call, on average over a block that follows so many untimed ones."""
-        return float(self.peer.ask("time", what=" ".join(key), calls=calls, untimed=untimed)["seconds"])
+    def time(self, key: Key, calls: int, stretches: int, warm: bool) -> float:
+        """Seconds of one call in the fastest of so many stretches of calls; with an untimed one before them."""
+        answer = self.peer.ask("time", what=" ".join(key), calls=calls, stretches=stretches, warm=warm)
+        return float(answer["seconds"])
 
     def kill(self) -> None:
         self.peer.kill()

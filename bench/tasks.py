@@ -23,6 +23,7 @@ from .gate import Gate
 from .machine import fingerprint
 from .meters import Meter, meter_for
 from .modes import recording
+from .remembering import check_remembers_nothing
 from .sweep import Case
 
 WARM, ENOUGH = 3, 0.3
@@ -79,6 +80,9 @@ class Tasks:
         """Hold a cell to the reference, and weigh it: {"error", "error_bound", "peak_bytes", "kernel"}."""
         cell = Cell(get(impl), Case(**case))
         proved = ready(cell, self._gate)
+        meter, run = meter_for(cell.case.device), proved.call.run
+        with recording(cell.case):
+            check_remembers_nothing(meter, run, proved.numbers, meter.seconds(run, 1), proved.first_s)
         weight = weighed(cell, proved)
         return {
             "error": proved.held.error,
@@ -112,12 +116,12 @@ class Tasks:
         pin(self._threads)
         return {}
 
-    def time(self, what: str, calls: int, untimed: int) -> dict[str, float]:
-        """{"seconds": of one call, on average over a block of so many}"""
+    def time(self, what: str, calls: int, stretches: int, warm: bool) -> dict[str, float]:
+        """{"seconds": of one call, on average over the fastest of so many stretches of calls}"""
         timed = self._timed[what]
-        gc.collect()  # what is cyclic must not pile up; the block that isn't timed warms the caches again
+        gc.collect()  # what is cyclic must not pile up; the stretch that isn't timed warms the caches again
         with timed.context():
-            return {"seconds": block(timed, calls, untimed) / calls}
+            return {"seconds": fastest(timed, calls, stretches, warm) / calls}
 
     def _ready(self, what: str, timed: Timed) -> dict[str, float]:
         with timed.context():
@@ -137,10 +141,14 @@ def _hold_graphs() -> None:
     config.recompile_limit = config.accumulated_recompile_limit = GRAPHS
 
 
-def block(timed: Timed, calls: int, untimed: int) -> float:
-    """Seconds of a block of calls, which finds the caches as the untimed ones before it left them."""
-    if untimed:
-        timed.meter.seconds(timed.run, untimed)
+def fastest(timed: Timed, calls: int, stretches: int, warm: bool) -> float:
+    """Seconds of the fastest of so many stretches of calls; the first finds the caches as an untimed one left them."""
+    if warm:
+        _stretch(timed, calls)
+    return min(_stretch(timed, calls) for _ in range(stretches))
+
+
+def _stretch(timed: Timed, calls: int) -> float:
     spent = timed.meter.seconds(timed.run, calls)
     return spent + _spin(spent * timed.slower) if timed.slower else spent
 

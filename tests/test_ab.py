@@ -25,13 +25,13 @@ from bench import comparison, duel, sources
 from bench.__main__ import main
 from bench.cells import Key
 from bench.comparison import Comparison, Line, Plan, Unjudgeable
-from bench.duel import CONTROLS, FIRST_LOOK, LEAST, SCREEN, Duel, Logs, interleaved, two_stages
+from bench.duel import CONTROLS, FIRST_LOOK, LEAST, Duel, Logs, interleaved, two_stages
 from bench.outcome import NoRow
 from bench.peer import Lost, Peer, Refused, Setting, Side
 from bench.selftest import Log, missing, planted, schedule, self_test, summary
 from bench.sources import PREFIX
 from bench.sweep import Case
-from bench.tasks import Timed, block
+from bench.tasks import Timed, fastest
 from bench.verdict_text import as_json, in_order, markdown, notes
 from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, without_numbers
 
@@ -57,10 +57,10 @@ def test_each_round_has_every_cell_once_a_side_in_an_order_of_its_own() -> None:
 
 def test_a_long_call_has_fewer_rounds_and_nothing_untimed_before_it() -> None:
     log: list[tuple[Any, ...]] = []
-    slow = {A: 0.5}
-    Duel(lambda: (Fake(0, log, slow), Fake(1, log, slow)), random.Random(0)).pair([A, B], 3)
-    assert [it[3:] for it in log if it[:3] == ("time", 0, A)] == [(1, 0)]
-    assert [it[3:] for it in log if it[:3] == ("time", 0, B)] == [(2, 2)] * 3
+    took = {A: 0.5, C: 1e-5}
+    Duel(lambda: (Fake(0, log, took), Fake(1, log, took)), random.Random(0)).pair([A, B, C], 3)
+    timed = {key: [it[3:] for it in log if it[:3] == ("time", 0, key)] for key in (A, B, C)}
+    assert timed == {A: [(1, 1, False)], B: [(1, 2, True)] * 3, C: [(25, 8, True)] * 3}
 
 
 def test_a_mood_of_the_machine_that_both_sides_share_is_not_in_the_datum() -> None:
@@ -70,7 +70,7 @@ def test_a_mood_of_the_machine_that_both_sides_share_is_not_in_the_datum() -> No
     assert duel._datum(base, head) == pytest.approx(math.log(1.05))
 
 
-def test_a_timed_block_follows_an_untimed_one_of_the_same_side() -> None:
+def test_a_block_counts_its_fastest_stretch_after_an_untimed_one() -> None:
     done: list[str] = []
 
     class Meter:
@@ -79,12 +79,27 @@ def test_a_timed_block_follows_an_untimed_one_of_the_same_side() -> None:
         def seconds(self, call: Callable[[], Any], times: int) -> float:
             for _ in range(times):
                 call()
-            done.append(f"block of {times}")
-            return float(len(done))
+            done.append(f"stretch of {times}")
+            return {3: 1.0, 6: 5.0, 9: 4.0}[len(done)]
 
     timed = Timed(lambda: done.append("call"), Meter(), lambda: None)  # type: ignore[arg-type, return-value]
-    assert block(timed, 2, 2) == 6.0
-    assert done == ["call", "call", "block of 2"] * 2
+    assert fastest(timed, 2, 2, warm=True) == 4.0
+    assert done == ["call", "call", "stretch of 2"] * 3
+
+
+def test_what_is_planted_slows_every_stretch_down() -> None:
+    spent = []
+
+    class Meter:
+        clock = "fake"
+
+        def seconds(self, call: Callable[[], Any], times: int) -> float:
+            spent.append(1e-3 * times)
+            return spent[-1]
+
+    timed = Timed(lambda: None, Meter(), lambda: None, slower=0.5)  # type: ignore[arg-type, return-value]
+    assert fastest(timed, 2, 3, warm=False) >= 3e-3
+    assert len(spent) == 3
 
 
 # Pairs
@@ -106,10 +121,10 @@ class Fake:
     def pin(self) -> None:
         self.log.append(("pin", self.side))
 
-    def time(self, key: Key, calls: int, untimed: int) -> float:
+    def time(self, key: Key, calls: int, stretches: int, warm: bool) -> float:
         if key == self.dies_at:
             raise Lost("ended its process (SIGSEGV)")
-        self.log.append(("time", self.side, key, calls, untimed))
+        self.log.append(("time", self.side, key, calls, stretches, warm))
         return self.seconds.get(key, 1e-3)
 
     def kill(self) -> None:
@@ -126,7 +141,7 @@ def test_a_pair_gives_log_ratios_and_ends_its_processes() -> None:
     assert [it for it in log if it[0] == "close"] == [("close", 0), ("close", 1)]
     timed = [it for it in log if it[0] == "time"]
     assert len(timed) == 3 * 2 * 4
-    assert {tuple(it[3:]) for it in timed if it[2] == B} == {(2, 2)}  # blocks of about 2 ms
+    assert {tuple(it[3:]) for it in timed if it[2] == B} == {(1, 2, True)}  # blocks of about 2 ms
     prepared = [[key for what, i, *key in log if what == "prepare" and i == side] for side in (0, 1)]
     assert prepared[0] == prepared[1]
     assert log.index(("pin", 1)) < log.index(timed[0])
@@ -166,7 +181,7 @@ class World:
     def pair(self, cells: Collection[Key], rounds: int) -> Logs:
         self.asked.append(tuple(cells))
         self.seconds -= 1
-        luck = self.lucky if len(self.asked) <= SCREEN else {}
+        luck = self.lucky if len(self.asked) <= LEAST else {}
         drawn = {key: self.rng.gauss(*self.truth[key]) + luck.get(key, 0.0) + self.machine for key in cells}
         return drawn | {key: self.rng.gauss(self.machine, self.noise) for key in CONTROLS}
 
@@ -177,19 +192,19 @@ class World:
 def test_suspects_alone_are_measured_again_and_judged_by_fresh_pairs() -> None:
     world = World({A: (0.0, 0.001), B: (0.05, 0.002), C: (0.0, 0.001)}, 40, lucky={C: 0.04})
     stages = world.compare()
-    assert world.asked[:SCREEN] == [(A, B, C)] * SCREEN
-    assert world.asked[SCREEN] == (B, C)
+    assert world.asked[:LEAST] == [(A, B, C)] * LEAST
+    assert world.asked[LEAST] == (B, C)
     assert len(stages.confirmed) == FIRST_LOOK  # then nothing is open
     assert {key: it.word for key, it in stages.verdicts.items()} == {A: UNCHANGED, B: REGRESSED, C: UNCHANGED}
     assert stages.verdicts[C].ratio == pytest.approx(1, abs=0.002)  # what looked slower was luck
-    assert len(stages.logs(A)) == SCREEN
+    assert len(stages.logs(A)) == LEAST
     assert stages.logs(B) == [pair[B] for pair in stages.confirmed]
 
 
 def test_nothing_open_ends_it() -> None:
     world = World({A: (0.0, 0.001)}, 40)
     assert world.compare().verdicts[A].word == UNCHANGED
-    assert len(world.asked) == SCREEN
+    assert len(world.asked) == LEAST
 
 
 def test_a_suspect_that_no_fresh_pair_has_seen_is_inconclusive() -> None:
@@ -202,8 +217,8 @@ def test_the_budget_ends_it() -> None:
     world = World({A: (0.0, 0.5)}, 20)
     assert world.compare().verdicts[A].word == INCONCLUSIVE
     assert 18 <= len(world.asked) <= 20
-    short = World({A: (0.0, 0.001), B: (0.0, 0.5)}, 7)
-    assert len(short.compare().screened) == LEAST
+    short = World({A: (0.0, 0.001), B: (0.0, 0.5)}, LEAST - 0.5)
+    assert len(short.compare().screened) == LEAST - 1
 
 
 def test_centred_on_the_controls_and_refused_when_they_move() -> None:
@@ -439,9 +454,16 @@ def worker(tmp_path: Path) -> Any:
         "def loud(q, k, v, **options):\n    print('{\"seconds\": 0}'); sys.stdin.read(); return sdpa(q, k, v, **options)\n"
         "def dies(q, k, v, **_):\n    print('last words', file=sys.stderr, flush=True); os._exit(3)\n"
         "def hangs(q, k, v, **_):\n    time.sleep(600)\n"
+        "seen = {}\n"
+        "def remembers(q, k, v, *, is_causal=False, **_):\n"
+        "    numbers = b''.join(bytes(x.untyped_storage()) for x in (q, k, v))\n"
+        "    if numbers not in seen:\n"
+        "        time.sleep(0.05)\n"
+        "        seen[numbers] = sdpa(q, k, v, is_causal=is_causal)\n"
+        "    return seen[numbers].clone()\n"
     )
     peer = Peer(Side("here", CHECKOUT), Setting(str(tmp_path), timeout=60.0))
-    names = [f"{name}=own:{name}" for name in ("loud", "dies", "hangs")]
+    names = [f"{name}=own:{name}" for name in ("loud", "dies", "hangs", "remembers")]
     peer.ask("cells", names=names, whole_shelf=False, cases=[])
     yield peer
     peer.close()
@@ -453,15 +475,20 @@ CASE = Case.of(T=16, H=2, D_h=8).columns()
 def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: Peer) -> None:
     assert worker.ask("prove", impl="loud", case=CASE)["kernel"] == "flash"
     worker.ask("prepare", what="x", impl="loud", case=CASE)
-    assert worker.ask("time", what="x", calls=2, untimed=2)["seconds"] > 0
+    assert worker.ask("time", what="x", calls=2, stretches=2, warm=True)["seconds"] > 0
     worker.ask("control", what="y", name="python")
-    assert worker.ask("time", what="y", calls=1, untimed=0)["seconds"] > 0
+    assert worker.ask("time", what="y", calls=1, stretches=1, warm=False)["seconds"] > 0
     with pytest.raises(Refused, match="KeyError"):
         worker.ask("prove", impl="nobody", case=CASE)
     with pytest.raises(Lost, match=r"exit code 3\): last words"):
         worker.ask("prove", impl="dies", case=CASE)
     with pytest.raises(Lost, match="exit code 3"):
         worker.ask("facts")
+
+
+def test_who_remembers_answers_is_not_proved(worker: Peer) -> None:
+    with pytest.raises(Refused, match="remembers its answers"):
+        worker.ask("prove", impl="remembers", case=CASE)
 
 
 def test_who_hangs_is_ended(worker: Peer) -> None:
