@@ -22,14 +22,15 @@ const options = (name) => ({
 const chosen = (name) => (specs[name].params ?? []).filter((param) => !param.select);
 
 async function draw() {
-  const kept = Object.fromEntries(Object.entries(views).map(([name, view]) => [name, view.getState({ data: () => false })]));
+  const set = (name, view) => chosen(name).map((param) => [param.name, view.signal(param.name)]);
+  const kept = Object.fromEntries(Object.entries(views).map(([name, view]) => [name, set(name, view)]));
   for (const name of Object.keys(specs)) {
     document.getElementById(`${name}-controls`).replaceChildren();
     const spec = { ...themed(specs[name]), datasets: { ...themed(specs[name]).datasets, rows: rows() } };
     const { view } = await vegaEmbed(document.getElementById(`${name}-chart`), spec, options(name));
     views[name]?.finalize();
     views[name] = view;
-    for (const param of chosen(name)) if (kept[name]) view.signal(param.name, kept[name].signals[param.name]);
+    for (const [param, value] of kept[name] ?? []) view.signal(param, value);
     await view.runAsync();
   }
   for (const param of specs.latency ? chosen("latency") : []) follow(param.name);
@@ -60,5 +61,5 @@ document.getElementById("download").addEventListener("click", (event) => {
   event.currentTarget.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
 });
 
-night.addEventListener("change", draw);
-draw();
+let drawn = draw();
+night.addEventListener("change", () => { drawn = drawn.then(draw); });

@@ -184,6 +184,29 @@ def test_dark_is_drawn_dark(browser: Any, quick: Path) -> None:
     assert light.isdisjoint(browser.execute_script(f"return {colours}"))
 
 
+def test_what_a_reader_chose_stays_when_night_falls(browser: Any, quick: Path) -> None:
+    opened(browser, quick)
+    before = marks(browser, "memory", "symbol")
+    choose(browser, "at_H", "1")
+    wait_for(browser, f"document.querySelectorAll('#memory-chart .mark-symbol.role-mark path').length != {before}")
+    points = marks(browser, "latency", "symbol")
+    boxes = "document.querySelectorAll('#latency-controls select').length"
+    controls = browser.execute_script(f"return {boxes}")
+    stroke = "document.querySelector('#drift-chart .mark-line.role-mark path').getAttribute('stroke')"  # drawn last
+    by_day = browser.execute_script(f"return {stroke}")
+    for mode, differs in (("dark", "!="), ("light", "==")):
+        media = {"features": [{"name": "prefers-color-scheme", "value": mode}]}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        wait_for(
+            browser,
+            f"document.querySelector('#drift-chart .mark-line.role-mark path') && {stroke} {differs} '{by_day}'",
+        )
+        assert marks(browser, "latency", "symbol") == marks(browser, "memory", "symbol") == points
+        shown = browser.execute_script("return document.querySelector('#latency-controls select[name=at_H]').value")
+        assert (shown, browser.execute_script(f"return {boxes}")) == ("1", controls)
+    assert browser.get_log("browser") == []
+
+
 def test_settings_without_a_cell_say_so(browser: Any, tmp_path: Path) -> None:
     cells = [(64, "none"), (256, "none"), (64, "causal"), (256, "causal"), (64, "padding")]
     rows = [
