@@ -33,25 +33,34 @@ class Samples:
 
 
 def sample(
-    meter: Meter, call: Callable[[], Any], seconds: float, precision: float = 0.02, first: float | None = None
+    meter: Meter,
+    call: Callable[[], Any],
+    seconds: float,
+    precision: float = 0.02,
+    first: float | None = None,
+    proof: Callable[[], float] | None = None,
 ) -> Samples:
     """Time `call` until the median is known to `precision` (a share of it) or `seconds` are spent, warm-up included.
 
     A few blocks are timed however long they take. Calls that take longer than `seconds` are not warmed up; `first` is what
-    an earlier call took, and then the first sample.
+    an earlier call took, and then the first sample. `proof` makes such a call too, holds its answer to the reference and
+    gives its seconds: the second sample of long calls, and otherwise none, but under the same conditions, so that what was
+    timed can't be another thing than what was proved.
     """
     start = perf_counter()
     warm = [meter.seconds(call, 1) if first is None or first <= seconds else first]
     if warm[0] > seconds:
-        warm.append(meter.seconds(call, 1))  # the first may have made something that stays
+        warm.append(proof() if proof else meter.seconds(call, 1))  # the first may have made something that stays
     slow = min(warm) > seconds
     while not slow and not _steady(warm, precision) and perf_counter() - start < WARM * seconds:
         warm.append(meter.seconds(call, 1))
     calls = max(1, math.ceil(BLOCK / max(min(warm), 1e-9)))
     data = warm if slow else []
-    with _uncollected():
+    with uncollected():
         while _wanted(data, precision, slow) and (len(data) < FEWEST or perf_counter() - start < seconds):
             data.append(meter.seconds(call, calls) / calls)
+        if proof and not slow:
+            proof()
     return Samples(data, calls)
 
 
@@ -84,7 +93,7 @@ def halfwidth(data: list[float]) -> float:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Without garbage collection, which would fall into some blocks and not into others."""
     collecting = gc.isenabled()
     gc.disable()

@@ -20,25 +20,31 @@ def sample_watched(
     seconds: float,
     precision: float,
     first: float | None = None,
+    proof: Callable[[], float] | None = None,
     wait: Callable[[float], None] = sleep,
 ) -> tuple[Samples, dict[str, Any]]:
     """`sample`, and the row's columns about the GPU's state; they are None where the device tells nothing.
 
     `throttled` names what held the clock back before or after the samples that are kept.
     """
-    samples, columns, held_back = _watched(meter, call, seconds, precision, first)
+    samples, columns, held_back = _watched(meter, call, seconds, precision, first, proof)
     if held_back:
         wait(PAUSE)
-        samples, columns, _ = _watched(meter, call, seconds, precision, None)
+        samples, columns, _ = _watched(meter, call, seconds, precision, None, proof)
     return samples, columns
 
 
 def _watched(
-    meter: Meter, call: Callable[[], Any], seconds: float, precision: float, first: float | None
+    meter: Meter,
+    call: Callable[[], Any],
+    seconds: float,
+    precision: float,
+    first: float | None,
+    proof: Callable[[], float] | None,
 ) -> tuple[Samples, dict[str, Any], bool]:
     """Samples, columns, and whether the samples had better be taken again."""
     before = meter.sensors()
-    samples = sample(meter, call, seconds, precision, first)
+    samples = sample(meter, call, seconds, precision, first, proof)
     after = meter.sensors()
     seen = [reading for reading in (before, after) if reading]
     reasons = 0
