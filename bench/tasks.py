@@ -14,9 +14,10 @@ import torch
 
 from impls import get
 
-from .cell import build, ready, weighed
+from .cell import build, proof, ready, weighed
 from .cells import Cell
 from .choice import Mistake, impls_named, uncallable
+from .clock import uncollected
 from .controls import WORK, software
 from .fresh import pin
 from .gate import Gate
@@ -81,7 +82,8 @@ class Tasks:
         cell = Cell(get(impl), Case(**case))
         proved = ready(cell, self._gate)
         meter, run = meter_for(cell.case.device), proved.call.run
-        with recording(cell.case):
+        with recording(cell.case), uncollected():
+            proof(meter, proved, cell.case)()
             check_remembers_nothing(meter, run, proved.numbers, meter.seconds(run, 1), proved.first_s)
         weight = weighed(cell, proved)
         return {
