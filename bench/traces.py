@@ -80,7 +80,7 @@ class Traces:
 def trace(cell: Cell, proved: Ready) -> bytes:
     """The profiler's Chrome trace of one call, with its shapes and allocations; the call before it makes ready."""
     found: list[bytes] = []
-    activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA for _ in [0] if cell.case.device == "cuda"]]
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (cell.case.device == "cuda")
     if cell.case.drops:
         proved.module.train()  # as it was timed
     with recording(cell.case), profile(

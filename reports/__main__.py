@@ -117,9 +117,8 @@ def piped() -> int:
         code = main()
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # nobody listens: the last flush must not fail again
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # nobody listens: the last flush must not fail again
         return 0
     return code
 

@@ -170,5 +170,6 @@ def _path(kind: str, points: Iterable[tuple[float, float]]) -> str:
 def _svg(inside: str, width: int, height: int, look: Look, kind: str) -> Markup:
     dashed = " compiled" if look.compiled else ""
     return Markup(
-        f'<svg class="{kind}{dashed}" style="--look:var(--c{look.slot})" viewBox="0 0 {width} {height}">{inside}</svg>'
+        f'<svg class="{kind}{dashed}" aria-hidden="true" style="--look:var(--c{look.slot})"'
+        f' viewBox="0 0 {width} {height}">{inside}</svg>'
     )

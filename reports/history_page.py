@@ -1,4 +1,5 @@
-"""The page of a machine's history: a chart and a table for every cell, what is slower still and what moved last first."""
+"""The page of a machine's history, what is slower still and what moved last first: a chart and a table for every cell that
+moved; for the others a row with a sparkline."""
 
 from __future__ import annotations
 

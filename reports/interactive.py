@@ -225,7 +225,9 @@ def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
     ]
     if not values:
         return None
-    legend = alt.Legend(orient="bottom", symbolStrokeColor=INK[0], symbolType="stroke", symbolSize=400)
+    legend = alt.Legend(
+        orient="bottom", symbolType="stroke", symbolStrokeColor=INK[0], symbolSize=500, symbolStrokeWidth=2,
+    )  # fmt: skip
     base = alt.Chart(alt.InlineData(values)).encode(
         alt.X("at:Q", title="seconds since the first look"),
         alt.Y("share:Q", title="of its median", scale=alt.Scale(zero=False, padding=10), axis=alt.Axis(format="%")),
