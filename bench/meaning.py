@@ -52,6 +52,11 @@ def source_hash(checkout: Path = CHECKOUT) -> str:
     return _digest(json.dumps(found))
 
 
+def hash_of(paths: tuple[str, ...], checkout: Path = CHECKOUT) -> str:
+    """Of what whole files of a checkout do, by the same rules."""
+    return _digest(json.dumps([shape(ast.parse((checkout / path).read_text(encoding="utf-8"))) for path in paths]))
+
+
 def definitions(source: str, roots: tuple[str, ...]) -> list[str]:
     """The definitions named `roots` and all that they use of their module, in its order, as `shape` writes them.
 

@@ -15,10 +15,14 @@ from reports.verdict import IMPROVED, REGRESSED
 
 from .comparison import Comparison, Plan
 from .machine import fingerprint
+from .meaning import hash_of
 from .saving import load
 
 SLOW_DOWNS, SPEED_UPS = (0.01, 0.02, 0.05, 0.10), (-0.02, -0.05)
 """Shares that are planted when none is asked for."""
+
+PROCEDURE = ("bench/duel.py", "bench/tasks.py", "reports/verdict.py")
+"""What decides on a verdict: of another procedure nothing is known until it was tested too."""
 
 FILE = "self-test.json"
 
@@ -35,9 +39,9 @@ class Log:
     path: Path
 
     def records(self) -> list[Record]:
-        """Of this machine as it is now."""
-        here = json.loads(json.dumps(fingerprint()))
-        return [it for it in load(self.path).get("runs", []) if it["fingerprint"] == here]
+        """Of this machine and of the procedure, as both are now."""
+        now = json.loads(json.dumps(_tested()))
+        return [it for it in load(self.path).get("runs", []) if now.items() <= it.items()]
 
     def add(self, record: Record) -> None:
         """All or nothing: a run that is killed here leaves what there was."""
@@ -99,6 +103,11 @@ def self_test(
         log.add(record_of(found, plant, settings))
 
 
+def _tested() -> Record:
+    """What a record is about."""
+    return {"fingerprint": fingerprint(), "procedure": hash_of(PROCEDURE)}
+
+
 def settings_of(plan: Plan) -> dict[str, Any]:
     """What decides how good the verdicts are."""
     return {
@@ -117,7 +126,7 @@ def record_of(found: Comparison, plant: Plant | None, settings: dict[str, Any]) 
     others = [line for line in found.lines if line not in of_plant]
     return {
         "when": time.strftime("%Y-%m-%dT%H:%M:%S"),
-        "fingerprint": fingerprint(),
+        **_tested(),
         "settings": settings,
         "plant": list(plant) if plant else None,
         "moved": found.moved,
