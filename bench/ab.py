@@ -44,7 +44,9 @@ NEEDED = "import sys, torch, numpy, psutil; assert sys.version_info >= (3, 11), 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 nothing regressed; 1 something did; 2 it could not be judged; 3 a mistake of the user's."""
+    """Exit code: 0 nothing regressed; 1 something did, in time or memory, or is wrong by now; 2 it could not be judged; 3 a
+    mistake of the user's.
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNJUDGED))
     options = _parser().parse_args(arguments)
     try:

@@ -17,7 +17,7 @@ class Parser(argparse.ArgumentParser):
     """argparse, whose own exit code 2 means something else here."""
 
     def __init__(self, command: str, usage_error: int, **options: object):
-        super().__init__(prog=f"python -m bench {command}", **options)  # type: ignore[arg-type]
+        super().__init__(prog=f"python -m bench {command}", allow_abbrev=False, **options)  # type: ignore[arg-type]
         self._usage_error = usage_error
 
     def error(self, message: str) -> NoReturn:

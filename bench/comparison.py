@@ -104,12 +104,21 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """0: nothing regressed; 1: something did, or is wrong where base was right; 2: it could not be judged."""
-        if any(it.verdict.word == REGRESSED or it.failed == ("head",) for it in self.lines):
+        """0: nothing regressed; 1: something did, in time or in memory, or is wrong where base was right; 2: it could not be
+        judged.
+        """
+        if any(it.verdict.word == REGRESSED or it.failed == ("head",) or self.is_heavier(it) for it in self.lines):
             return 1
         words = {line.verdict.word for line in self.lines}
         unjudged = INCONCLUSIVE in words and not words.intersection(JUDGED)
         return 2 if self.moved or unjudged else 0
+
+    def is_heavier(self, line: Line) -> bool:
+        """Whether head needs more memory than base, by more than the margin."""
+        base, head = line.facts
+        return (
+            base is not None and head is not None and head["peak_bytes"] > base["peak_bytes"] * (1 + self.plan.margin)
+        )
 
     def drift(self) -> dict[str, float]:
         """Mean log ratio of each control: what the machine did to fixed work."""

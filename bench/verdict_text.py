@@ -62,6 +62,8 @@ def notes(found: Comparison, known: list[str]) -> Iterator[str]:
     """What must be read with the table: counts, what else changed, the machine, and how often such verdicts are right."""
     counts = Counter(line.verdict.word for line in found.lines)
     yield ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
+    if heavier := sum(map(found.is_heavier, found.lines)):
+        yield f"{heavier} with more memory, by more than {_share(found.plan.margin)}"
     for line in found.lines:
         if line.changes:
             yield f"changed in {line.impl} {line.case_id}: {', '.join(line.changes)}"

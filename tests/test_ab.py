@@ -361,6 +361,10 @@ def line(word: str, ratio: float = 1.0, **changes: Any) -> Line:
     return Line("sdpa", f"T{ratio}", Verdict(word, ratio, ratio, ratio, 0.01, 0.5, "because", None), **changes)
 
 
+def weighed(base: int, head: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    return tuple({"kernel": "flash", "peak_bytes": peak, "error": 1e-7} for peak in (base, head))  # type: ignore[return-value]
+
+
 @pytest.mark.parametrize(
     ("found", "code"),
     [
@@ -370,6 +374,9 @@ def line(word: str, ratio: float = 1.0, **changes: Any) -> Line:
         (told(line("WRONG", failed=("base",)), line(UNCHANGED)), 0),
         (told(line("WRONG", failed=("base", "head")), line(UNCHANGED)), 0),
         (told(line("NEW"), line("GONE")), 0),
+        (told(line(UNCHANGED, facts=weighed(1000, 1009))), 0),
+        (told(line(UNCHANGED, facts=weighed(1000, 1011))), 1),
+        (told(line(UNCHANGED, facts=weighed(1000, 500))), 0),
         (told(line(INCONCLUSIVE), line("NEW")), 2),
         (told(line(INCONCLUSIVE), moved="the machine moved"), 2),
     ],
@@ -390,6 +397,7 @@ def test_what_regressed_stands_first_and_every_form_tells_it() -> None:
     text = markdown(found, ["0 of 12 runs of unchanged code raised an alarm"], "python -m bench ab --base main")
     assert "2 REGRESSED, 1 NEW, 1 UNCHANGED" in text
     assert "kernel flash → math, peak memory 1,000 B → 2,500 B" in text
+    assert "1 with more memory, by more than 1 %" in text
     assert "0 of 12 runs" in text
     assert "python -m bench ab --base main" in text
     shown, _, folded = text.partition("<details>")
@@ -437,6 +445,17 @@ def test_a_self_test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert not [*summary(log.records(), 0.02)]
 
 
+def test_what_was_tested_is_not_known_of_another_procedure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, plan = Log(tmp_path / "self-test.json"), plan_of("a", "a", "sdpa")
+    self_test(plan, [None], log, lambda asked: told(line(UNCHANGED)), lambda text: None)
+    assert len(log.records()) == 1
+    monkeypatch.setattr("bench.selftest.PROCEDURE", ("bench/duel.py",))
+    assert log.records() == []
+    self_test(plan, [None], log, lambda asked: told(line(UNCHANGED)), lambda text: None)
+    assert len(log.records()) == 1
+    assert len(json.loads(log.path.read_text())["runs"]) == 2
+
+
 def test_a_speed_up_is_planted_by_slowing_base_down() -> None:
     base, head = planted(plan_of("a", "a"), ("sdpa", -0.05)).sides
     assert base.slower["sdpa"] == pytest.approx(1 / 0.95 - 1)
@@ -449,7 +468,7 @@ def test_a_speed_up_is_planted_by_slowing_base_down() -> None:
 @pytest.fixture
 def worker(tmp_path: Path) -> Any:
     (tmp_path / "own.py").write_text(
-        "import os, sys, time\n"
+        "import gc, os, sys, time\n"
         "from torch.nn.functional import scaled_dot_product_attention as sdpa\n"
         "def loud(q, k, v, **options):\n    print('{\"seconds\": 0}'); sys.stdin.read(); return sdpa(q, k, v, **options)\n"
         "def dies(q, k, v, **_):\n    print('last words', file=sys.stderr, flush=True); os._exit(3)\n"
@@ -461,9 +480,14 @@ def worker(tmp_path: Path) -> Any:
         "        time.sleep(0.05)\n"
         "        seen[numbers] = sdpa(q, k, v, is_causal=is_causal)\n"
         "    return seen[numbers].clone()\n"
+        "last = {}\n"
+        "def idles(q, k, v, *, is_causal=False, **_):\n"
+        "    if gc.isenabled() or q.shape not in last:\n"
+        "        last[q.shape] = sdpa(q, k, v, is_causal=is_causal)\n"
+        "    return last[q.shape].clone()\n"
     )
     peer = Peer(Side("here", CHECKOUT), Setting(str(tmp_path), timeout=60.0))
-    names = [f"{name}=own:{name}" for name in ("loud", "dies", "hangs", "remembers")]
+    names = [f"{name}=own:{name}" for name in ("loud", "dies", "hangs", "remembers", "idles")]
     peer.ask("cells", names=names, whole_shelf=False, cases=[])
     yield peer
     peer.close()
@@ -489,6 +513,11 @@ def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: Peer) -> 
 def test_who_remembers_answers_is_not_proved(worker: Peer) -> None:
     with pytest.raises(Refused, match="remembers its answers"):
         worker.ask("prove", impl="remembers", case=CASE)
+
+
+def test_who_idles_under_the_clock_is_not_proved(worker: Peer) -> None:
+    with pytest.raises(Refused, match="under the clock"):
+        worker.ask("prove", impl="idles", case=CASE)
 
 
 def test_who_hangs_is_ended(worker: Peer) -> None:

@@ -314,7 +314,7 @@ def test_an_unknown_base_is_a_mistake(compare: Step, ref: str) -> None:
     ("code", "says", "fails"),
     [
         ("0", "Nothing regressed.", False),
-        ("1", "::error title=attention-bench::something regressed (4 cells)", True),
+        ("1", "::error title=attention-bench::something regressed (4 cells in time)", True),
         ("2", "::notice title=attention-bench::it could not be judged", False),
         ("3", "::error title=attention-bench::a mistake", True),
         ("137", "::error title=attention-bench::the comparison ended with exit code 137", True),
