@@ -639,7 +639,11 @@ def test_a_kernel_that_falls_from_flash_to_math_is_told_with_memory_and_time(rep
     ],
 )
 def test_nothing_is_left_behind(repository: Path, ending: signal.Signals, while_: str) -> None:
-    with ab(repository, *TINY[:-1], "5", "--base", "HEAD", "--impl", "fused", start_new_session=True) as running:
+    def listen() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # which what was started with `&` by a shell ignores
+
+    options = (*TINY[:-1], "5", "--base", "HEAD", "--impl", "fused")
+    with ab(repository, *options, start_new_session=True, preexec_fn=listen) as running:
         assert running.stderr
         for text in running.stderr:
             if while_ in text:
