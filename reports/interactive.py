@@ -231,10 +231,10 @@ def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
     base = alt.Chart(alt.InlineData(values)).encode(
         alt.X("at:Q", title="seconds since the first look"),
         alt.Y("share:Q", title="of its median", scale=alt.Scale(zero=False, padding=10), axis=alt.Axis(format="%")),
-        alt.StrokeDash("control:N", title=None, legend=legend),
         detail="control:N", tooltip=["control:N", alt.Tooltip("at:Q", format=".1f"), alt.Tooltip("share:Q", format=".2%")],
     )  # fmt: skip
-    return _finished(base.mark_line(color=INK[0], point=alt.OverlayMarkDef(color=INK[0], size=36)), height=180)
+    lines = base.mark_line(color=INK[0]).encode(alt.StrokeDash("control:N", title=None, legend=legend))
+    return _finished(alt.layer(lines, base.mark_point(color=INK[0], filled=True, opacity=1, size=36)), height=180)
 
 
 def rows(frame: pd.DataFrame) -> dict[str, Any]:
