@@ -116,9 +116,9 @@ class Comparison:
     def is_heavier(self, line: Line) -> bool:
         """Whether head needs more memory than base, by more than the margin."""
         base, head = line.facts
-        return (
-            base is not None and head is not None and head["peak_bytes"] > base["peak_bytes"] * (1 + self.plan.margin)
-        )
+        if base is None or head is None:
+            return False
+        return bool(head["peak_bytes"] > base["peak_bytes"] * (1 + self.plan.margin))
 
     def drift(self) -> dict[str, float]:
         """Mean log ratio of each control: what the machine did to fixed work."""

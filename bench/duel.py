@@ -1,7 +1,8 @@
 """Two sides, interleaved: what is timed next, in how many pairs of fresh processes, and what follows from it.
 
-The unit is a pair of fresh processes; its datum is log(head's median / base's). First few pairs screen all cells. Those not
-shown unchanged are then judged by fresh pairs alone, which know nothing of the luck that made them suspects.
+The unit is a pair of fresh processes; its datum is the median over rounds of log(head / base), each round a short block of
+either side. First few pairs screen all cells. Those not shown unchanged are then judged by fresh pairs alone, which know
+nothing of the luck that made them suspects.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def test_a_block_counts_its_fastest_stretch_after_an_untimed_one() -> None:
     assert done == ["call", "call", "stretch of 2"] * 3
 
 
-def test_what_is_planted_slows_every_stretch_down() -> None:
+def test_what_is_planted_is_in_the_fastest_stretch_too() -> None:
     spent = []
 
     class Meter:
