@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import sleep
+from time import perf_counter, sleep
 
 import psutil
 import torch
@@ -23,6 +23,9 @@ BUSY = 0.10
 
 WATCH = 1.0
 """Seconds for which other processes are watched."""
+
+UNEVEN = 1.25
+"""How many times its shortest the same work may take, one time in ten."""
 
 FREE_GIB = 2.0
 SYS = Path("/sys")
@@ -76,6 +79,28 @@ def steal() -> Iterator[Remark]:
     stolen = getattr(psutil.cpu_times_percent(interval=WATCH / 2), "steal", 0.0)
     advice = "a shared virtual machine: only ratios from one interleaved run can be trusted" if stolen > 1 else None
     yield Remark("hypervisor", f"{stolen:.1f} % of the processor's time went to other guests", advice)
+
+
+def pieces() -> list[float]:
+    """Seconds of the same piece of work (a fifth of a millisecond), again and again on one core."""
+    spent, end = [], perf_counter() + WATCH
+    while (start := perf_counter()) < end:
+        sum(i * i for i in range(4_000))
+        spent.append(perf_counter() - start)
+    return spent
+
+
+def evenness(timed: Callable[[], list[float]] = pieces) -> Iterator[Remark]:
+    """What no counter shows: a guest beside this one, or its hyper-thread, slows work down and is gone again."""
+    ordered = sorted(timed())
+    middle, high = (ordered[len(ordered) * tenths // 10] / ordered[0] for tenths in (5, 9))
+    found = f"the same work takes {middle:.2f} times its shortest, {high:.2f} or more one time in ten"
+    advice = (
+        "something shares the cores, seen or not: runs differ by as much; for small differences `python -m bench ab`"
+        if high > UNEVEN
+        else None
+    )
+    yield Remark("evenness", found, advice)
 
 
 def threads() -> Iterator[Remark]:
@@ -154,5 +179,5 @@ def _share(process: psutil.Process) -> float:
 
 
 LOOKS: tuple[Callable[[], Iterator[Remark]], ...] = (
-    others, steal, threads, governor, memory, huge_pages, compiler, gpus,
+    others, steal, evenness, threads, governor, memory, huge_pages, compiler, gpus,
 )  # fmt: skip

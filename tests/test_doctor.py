@@ -32,6 +32,25 @@ def test_a_process_that_sleeps_is_not_named() -> None:
     assert f"pid {idle.pid}" not in remark.found
 
 
+@pytest.mark.parametrize(
+    ("seconds", "found", "disturbs"),
+    [
+        ([0.2, 0.21] * 50, "takes 1.05 times its shortest, 1.05 or more", False),
+        ([0.2, 0.2, 0.2, 0.2, 0.4] * 20, "takes 1.00 times its shortest, 2.00 or more", True),
+    ],
+)
+def test_work_that_is_slow_by_turns(seconds: list[float], found: str, disturbs: bool) -> None:
+    (remark,) = doctor.evenness(lambda: seconds)
+    assert found in remark.found
+    assert bool(remark.advice) is disturbs
+
+
+def test_pieces_of_work_are_timed() -> None:
+    assert all(seconds > 0 for seconds in doctor.pieces())
+    (remark,) = doctor.evenness()
+    assert "times its shortest" in remark.found
+
+
 @pytest.mark.parametrize(("kind", "disturbs"), [("powersave", True), ("performance", False)])
 def test_the_governor(tmp_path: Path, kind: str, disturbs: bool) -> None:
     folder = tmp_path / "devices/system/cpu/cpu0/cpufreq"
