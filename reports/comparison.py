@@ -248,6 +248,8 @@ def _notes_on(run: Run) -> Iterator[str]:
     drift = run.controls.get("drift")
     if isinstance(drift, float) and drift > DRIFT:
         yield f"the machine moved by up to {drift:.0%} while {run.name} was made"
+    if not run.controls:
+        yield f"{run.name} tells of no fixed work beside its cells: whether the machine moved can't be seen"
     if run.rows and all(len(processes.medians(row)) < 2 for row in run.rows):
         yield f"{run.name} has one process per cell; verdicts need several: python -m bench sweep --processes 5"
 

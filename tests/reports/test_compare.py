@@ -264,9 +264,10 @@ def test_mistakes_are_one_line_and_exit_code_3(
     assert code == 3 and captured.out == "" and captured.err.count("\n") == 1 and told in captured.err
 
 
-def test_controls_of_another_shape_are_no_controls(results: Path) -> None:
+def test_controls_of_another_shape_are_no_controls(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tracked.save({**tracked.run(1), "controls": {"looks": {"product": [3]}}}, results, "0001_base")
     assert main(["compare", "base", "base", "--results", str(results)]) == 0
+    assert "0001_base tells of no fixed work" in " ".join(capsys.readouterr().out.split())
 
 
 def test_process_medians_that_are_no_times_are_left_out(compared: Any) -> None:
