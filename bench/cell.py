@@ -51,7 +51,7 @@ class Ready(Built):
 
     held: Held
     first_s: float
-    """Seconds of the call that was proved."""
+    """Seconds of the call that was proved; of the first one with dropout, where numbers are dropped."""
 
 
 def build(cell: Cell) -> Built:
@@ -81,11 +81,17 @@ def ready(cell: Cell, gate: Gate) -> Ready:
     with spending("gate"):
         watched = replace(built.call, run=_watched(built.call, case, first))
         held = check_call(watched, built.module, built.numbers, case)
-    if case.drops:
-        built.module.train()
-        with recording(case):
-            built.call.run()  # the form with dropout is another graph
-    return Ready(**vars(built), held=held, first_s=first[0])
+    first_s = _first_dropping(built, cell) if case.drops else first[0]
+    return Ready(**vars(built), held=held, first_s=first_s)
+
+
+def _first_dropping(built: Built, cell: Cell) -> float:
+    """Seconds of the first call of the form with dropout, which couldn't be proved: another graph, where it is compiled."""
+    built.module.train()
+    with recording(cell.case):
+        if cell.impl.compiled:
+            built.call.run()
+        return meter_for(cell.case.device).seconds(built.call.run, 1)
 
 
 def _watched(call: Call, case: Case, seconds: list[float]) -> Callable[[], Any]:

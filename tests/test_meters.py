@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import impls
+from bench import cell as cells
+from bench.cells import Cell
 from bench.clock import FEWEST_KNOWN, halfwidth, sample
 from bench.dispatch import kernel_of
 from bench.gate import Gate, module_of
@@ -21,6 +23,7 @@ from bench.modes import call_of
 from bench.outcome import Wrong
 from bench.problem import given, problem_of
 from bench.sweep import Case
+from bench.throttle import SOON, sample_watched
 
 from .simulated import SimulatedCuda
 
@@ -140,6 +143,9 @@ class Steady:
         self.asked.append(times)
         return (self.each.pop(0) if len(self.each) > 1 else self.each[0]) * times
 
+    def sensors(self) -> None:
+        return None
+
     def weigh(self, call: Any) -> Weight:
         return Weight(0, "none")
 
@@ -161,6 +167,40 @@ def test_a_call_that_outlasts_the_cell_is_timed_twice_or_where_that_disagrees_th
     assert sample(meter, lambda: None, 0.2, first=2.01).data == [2.01, 2.0]
     assert meter.asked == [1]
     assert max(sample(Steady(1e-3), lambda: None, 0.2, first=2.0).data) == pytest.approx(1e-3)  # it was slow once
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kept", "pauses"),
+    [
+        ((0.1, 0.1, 2e-3), 2e-3, [SOON]),  # over by the second look
+        ((0.1, 0.1, 0.2), 0.1, [SOON]),  # worse by then: the faster samples are kept
+        ((4e-3,), 4e-3, []),  # as a machine's moods are
+    ],
+)
+def test_calls_much_slower_than_the_first_were_stalled_and_are_timed_again(
+    seconds: tuple[float, ...], kept: float, pauses: list[float]
+) -> None:
+    waited: list[float] = []
+    samples, _ = sample_watched(Steady(*seconds), lambda: None, 0.05, 0.02, first=2.4e-3, wait=waited.append)
+    assert median(samples.data) == pytest.approx(kept)
+    assert waited == pauses
+
+
+@pytest.mark.parametrize(("dropout", "first"), [(0.0, 1.0), (0.5, 2.0)])
+def test_the_first_call_of_a_form_with_dropout_is_of_that_form(
+    dropout: float, first: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a call outlasts the cell it is a sample."""
+    counted = iter((1.0, 2.0, 3.0))
+
+    class Counting(CpuMeter):
+        def seconds(self, call: Any, times: int) -> float:
+            super().seconds(call, times)
+            return next(counted)
+
+    monkeypatch.setattr(cells, "meter_for", lambda device: Counting())
+    case = Case.of(T=16, H=2, D_h=8, dropout=dropout)
+    assert cells.ready(Cell(impls.get("fused"), case), Gate()).first_s == first
 
 
 def test_timing_goes_on_until_the_median_is_known() -> None:
