@@ -135,7 +135,7 @@ def _machine(run: Run) -> str:
 
 def _reproduce(this: Comparison) -> str:
     commands = [
-        *(f"{run.command}  # {run.name}, at {str(run.commit.get('id') or 'an unknown commit')[:12]}"
+        *(f"{run.command}  # {run.name}, at {run.commit_id or 'an unknown commit'}"
           for run in (this.base, this.head)),
         f"python -m reports compare {this.base.name} {this.head.name} --margin {this.margin:g}",
     ]  # fmt: skip

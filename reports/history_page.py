@@ -292,7 +292,7 @@ def _when(iso: str) -> str:
 
 
 def _commit(run: Run) -> str:
-    known = str(run.commit.get("id") or "")[:10]
+    known = run.commit_id
     return f"{known}, with changes" if known and run.commit.get("dirty") else known or units.MISSING
 
 

@@ -55,6 +55,12 @@ class Run:
         return self.path.stem
 
     @property
+    def commit_id(self) -> str:
+        """The first ten digits of the commit; empty where there was none, which pytest-benchmark calls `unversioned`."""
+        known = str(self.commit.get("id") or "")
+        return "" if known == "unversioned" else known[:10]
+
+    @property
     def wrong(self) -> frozenset[str]:
         """Implementations with at least one cell that failed the gate: marked wherever their name appears."""
         return frozenset(cell["impl"] for cell in self.skipped if cell["reason"] == "wrong")

@@ -145,7 +145,7 @@ def about(this: SideBySide) -> list[tuple[str, list[str]]]:
     """What is told of every run, a line each: when, by what, and those parts of machine and software that differ."""
     told = {
         "made": [run.date[:16].replace("T", " ") for run in this.runs],
-        "commit": [str(run.commit.get("id") or "")[:10] for run in this.runs],
+        "commit": [run.commit_id for run in this.runs],
         "sweep": [run.sweep for run in this.runs],
         "rows": [str(len(run.rows)) for run in this.runs],
         "command": [run.command for run in this.runs],

@@ -12,7 +12,7 @@ import pytest
 import synthetic_runs as synthetic
 import tracked_runs as tracked
 
-from reports import runs, side_by_side, side_by_side_page
+from reports import runs, side_by_side, side_by_side_page, units
 from reports.palette import Palette
 from reports.runs import Run
 
@@ -53,6 +53,12 @@ def test_every_cell_is_matched_and_measured_against_the_first(sweep: dict[str, A
     assert [(label, round(middle, 9), count) for label, middle, _, _, count in side_by_side.typical(this)] == [
         ("b", 1.5, len(this.cells)), ("c", 0.5, len(this.cells))
     ]  # fmt: skip
+
+
+def test_a_run_from_outside_a_checkout_has_no_commit(sweep: dict[str, Any], tmp_path: Path) -> None:
+    outside = copy.deepcopy(sweep) | {"commit_info": {"id": "unversioned", "dirty": False}}
+    this = side_by_side.side_by_side(saved(tmp_path, a=sweep, b=outside))
+    assert ("commit", ["0123abc", units.MISSING]) in side_by_side.about(this)
 
 
 def test_a_cell_of_one_run_only_is_listed_with_the_reason(sweep: dict[str, Any], tmp_path: Path) -> None:
