@@ -86,11 +86,12 @@ def ready(cell: Cell, gate: Gate) -> Ready:
 
 
 def _first_dropping(built: Built, cell: Cell) -> float:
-    """Seconds of the first call of the form with dropout, which couldn't be proved: another graph, where it is compiled."""
+    """Seconds of the first call of the form with dropout, on new numbers; where it is compiled it is another graph."""
     built.module.train()
     with recording(cell.case):
         if cell.impl.compiled:
             built.call.run()
+        built.numbers.nudge()  # what remembered something of those that were proved must not seem quick from the start
         return meter_for(cell.case.device).seconds(built.call.run, 1)
 
 
