@@ -616,6 +616,7 @@ def test_a_kernel_that_falls_from_flash_to_math_is_told_with_memory_and_time(rep
     assert running.returncode in (0, 1, 2), errors
     (cell,) = json.loads(out.read_text())["cells"]
     base, head = cell["base"], cell["head"]
+    assert base and head, cell["reason"]
     assert (base["kernel"], head["kernel"]) == ("flash", "math")
     scores = 2 * 256 * 256 * 4  # heads, queries, keys, bytes: flash never holds them
     assert base["peak_bytes"] < scores < head["peak_bytes"]

@@ -63,7 +63,19 @@ def test_what_computes_passes_by_one_call_and_noise_does_not_change_that() -> No
     work = Work(given(problem_of(CASE)), remembers=False)
     check(work, 1.0, 5.0)
     assert work.calls == 1
-    check(Work(work.numbers, remembers=False, noise=(9.0, 0.0) * 4), 1.0, 5.0)  # the fifth is as fast as any
+    check(Work(work.numbers, remembers=False, noise=(9.0, 0.0) * 9), 1.0, 5.0)  # the tenth is as fast as any
+
+
+def test_a_machine_slower_than_before_accuses_nobody() -> None:
+    work = Work(given(problem_of(CASE)), remembers=False, noise=(9.0,) * 6)
+    check(work, 1.0, 5.0)
+    assert work.calls == 6
+
+
+def test_noise_on_known_numbers_hides_nobody() -> None:
+    work = Work(given(problem_of(CASE)), remembers=True, noise=(0.0, 9.0))
+    with pytest.raises(Wrong, match="remembers its answers"):
+        check(work, 0.1, 1.0)
 
 
 def test_a_long_call_is_not_made_again_where_the_proof_was_as_fast() -> None:
