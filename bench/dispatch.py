@@ -40,7 +40,7 @@ def kernel_of(call: Callable[[], Any]) -> str:
 
 def host_trace(call: Callable[[], Any]) -> bytes:
     """The Chrome trace of a call on the host's side."""
-    with profile(activities=[ProfilerActivity.CPU], acc_events=False) as profiler:
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
         call()
     return trace_of(profiler)
 

@@ -78,6 +78,8 @@ def test_compiled_forms_are_held_to_the_same(name: str, mode: str) -> None:
     case = Case.of(H=impl.limits.heads or 2, D_h=16, mode=mode, **sizes)
     if why := impl.refusal(case):
         pytest.skip(why)
+    if (name, mode) == ("online", "backward") and torch.__version__.startswith("2.11."):
+        pytest.xfail("torch 2.11 gives zeros: https://github.com/pytorch/pytorch/issues/180642")
     torch.compiler.reset()
     check(impl, case)
 

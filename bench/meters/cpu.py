@@ -35,7 +35,7 @@ class CpuMeter:
         What was there before and is freed meanwhile, by a garbage collection too, doesn't count (`peak`).
         Unseen: private mallocs inside MKL and oneDNN.
         """
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=False) as profiler:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
             kept = call()
         del kept
         trace = trace_of(profiler)
