@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch.profiler import ProfilerActivity, profile
+from torch.autograd.profiler import profile
 
 OPERATORS = (
     (b'"aten::_scaled_dot_product_flash_attention', "flash"),
@@ -38,10 +38,15 @@ def kernel_of(call: Callable[[], Any]) -> str:
     return kernel_in(host_trace(call))
 
 
-def host_trace(call: Callable[[], Any]) -> bytes:
-    """The Chrome trace of a call on the host's side."""
-    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
-        call()
+def host_trace(call: Callable[[], Any], memory: bool = False) -> bytes:
+    """The Chrome trace of a call on the host's side, with every allocation where `memory` is asked for.
+
+    By the part of torch's profiler that records: the one around it imports the whole compiler, which takes seconds, and makes
+    every garbage collection slower from then on.
+    """
+    with profile(profile_memory=memory) as profiler:
+        kept = call()  # an answer is part of what a call needs: it is held until the trace ends
+    del kept
     return trace_of(profiler)
 
 
@@ -50,8 +55,8 @@ def operators_in(trace: bytes) -> int:
     return trace.count(b'"cat": "cpu_op"')
 
 
-def trace_of(profiler: profile) -> bytes:
-    """The profiler's Chrome trace."""
+def trace_of(profiler: Any) -> bytes:
+    """A profiler's Chrome trace."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))

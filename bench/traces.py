@@ -89,7 +89,7 @@ def trace(cell: Cell, proved: Ready) -> bytes:
         on_trace_ready=lambda profiler: found.append(trace_of(profiler)),
         record_shapes=True,
         profile_memory=True,
-        acc_events=True,
+        acc_events=False,
     ) as profiler:  # fmt: skip
         proved.call.run()
         profiler.step()

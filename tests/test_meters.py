@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -25,6 +27,7 @@ from bench.problem import given, problem_of
 from bench.sweep import Case
 from bench.throttle import SOON, sample_watched
 
+from .conftest import CHECKOUT
 from .simulated import SimulatedCuda
 
 S, O = 8 * 1024 * 1024 * 4, 8 * 1024 * 64 * 4  # noqa: E741  bytes of the scores and of the output: B=1 H=8 T=1024 D_h=64 fp32
@@ -58,6 +61,22 @@ def test_peak_is_the_same_every_time_and_counts_nothing_from_before() -> None:
 
     assert [CpuMeter().weigh(call).peak_bytes for _ in range(3)] == [4 << 16] * 3
     assert CpuMeter().weigh(lambda: None).peak_bytes == 0
+
+
+def test_weighing_what_is_not_compiled_imports_no_compiler() -> None:
+    """It takes seconds, and slows down every garbage collection after it."""
+    code = (
+        "import sys\n"
+        "from bench.cell import ready, weighed\n"
+        "from bench.cells import Cell\n"
+        "from bench.gate import Gate\n"
+        "from bench.sweep import Case\n"
+        "from impls import get\n"
+        "cell = Cell(get('sdpa'), Case.of(T=16, H=2, D_h=8))\n"
+        "assert weighed(cell, ready(cell, Gate())).peak_bytes\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True)
 
 
 def test_peak_of_events() -> None:

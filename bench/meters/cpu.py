@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import Any
 
-from torch.profiler import ProfilerActivity, profile
-
-from ..dispatch import kernel_in, operators_in, trace_of
+from ..dispatch import host_trace, kernel_in, operators_in
 from . import Weight
 from .nvml import Reading
 
@@ -35,10 +33,7 @@ class CpuMeter:
         What was there before and is freed meanwhile, by a garbage collection too, doesn't count (`peak`).
         Unseen: private mallocs inside MKL and oneDNN.
         """
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
-            kept = call()
-        del kept
-        trace = trace_of(profiler)
+        trace = host_trace(call, memory=True)
         return Weight(peak(memory_events(trace)), kernel_in(trace), operators_in(trace))
 
 
