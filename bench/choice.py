@@ -13,6 +13,7 @@ import impls
 from impls import Impl, Limits
 from impls.layer import kernel_options
 
+from . import settings
 from .cells import Cell
 from .sweep import Case
 
@@ -55,12 +56,16 @@ def _own(name: str, path: str, folder: str) -> Impl:
         raise Mistake(f"--impl {name}={path}: expected NAME=package.module:attr")
     if folder not in sys.path:
         sys.path.insert(0, folder)  # the one insertion: what lies where the user started is importable
+    before = settings.read()
     try:
         it = getattr(importlib.import_module(module), attr)
     except AttributeError:
         raise Mistake(f"--impl {name}: module {module} has no attribute {attr!r}") from None
     except Exception as error:
         raise Mistake(f"--impl {name}: can't import {module}: {type(error).__name__}: {error}") from None
+    if changed := settings.put_back(before):
+        print(f"bench: {module} changes torch's own settings when it is imported; they are everybody's, and were put back: "
+              f"{', '.join(changed)}", file=sys.stderr)  # fmt: skip
     try:
         declared = Limits(**getattr(it, "limits", {}))
         impl = impls.make(plain, it, limits=declared)

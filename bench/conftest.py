@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from . import cell as cells
+from . import settings
 from .cells import Cell, Key
 from .clock import replay
 from .gate import Gate
@@ -150,10 +151,10 @@ def cell(request: pytest.FixtureRequest, run: Run, impl: str, case: str) -> Gene
     if not request.config.getoption("benchmark_disable"):
         run.look()
     run.begin(cell)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(cell.case.threads or threads)
+    before = settings.read()
+    torch.set_num_threads(cell.case.threads or torch.get_num_threads())
     yield cell
-    torch.set_num_threads(threads)
+    settings.put_back(before)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from impls import COMPILE, Impl, get
 from impls import weights as canonical
 
+from . import settings
 from .dispatch import kernel_of
 from .dropout import check_dropout
 from .modes import Call, call_of, recording
@@ -135,7 +136,17 @@ def check_call(call: Call, module: nn.Module, numbers: Given, case: Case, draws:
     What is timed needs one: the second is compared after the clock. Neither the inputs nor the module's weights and buffers
     may be written to.
     """
-    settings = _settings()
+    before = settings.read()
+    try:
+        held = _held(call, module, numbers, case, draws)
+    finally:
+        changed = settings.put_back(before)
+    if changed:
+        raise Wrong(f"changes torch's own settings, which are everybody's: {', '.join(changed)}")
+    return held
+
+
+def _held(call: Call, module: nn.Module, numbers: Given, case: Case, draws: int) -> Held:
     caching = case.mode == "decode" and case.scope == "layer"  # then the cache is there to be written to
     first, second = problem_of(case), problem_of(case, draw=1) if draws == 2 else None
     owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]
@@ -156,8 +167,6 @@ def check_call(call: Call, module: nn.Module, numbers: Given, case: Case, draws:
         answer(second, NEW_NUMBERS)
         if not caching:
             _unchanged(answers, kept, "the first answer changed when the second was computed: both share one buffer")
-    if _settings() != settings:
-        raise Wrong("changes torch's own settings: threads, default dtype or matrix-product precision")
     return held
 
 
@@ -269,10 +278,6 @@ def _unchanged(now: Sequence[Tensor], before: Sequence[Tensor], fault: str, free
             a, b = a[..., :-1, :], b[..., :-1, :]
         if not torch.equal(a, b):
             raise Wrong(fault)
-
-
-def _settings() -> tuple[object, ...]:
-    return (torch.get_num_threads(), torch.get_default_dtype(), torch.get_float32_matmul_precision())
 
 
 def _name(dtype: torch.dtype) -> str:

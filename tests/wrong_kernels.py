@@ -302,6 +302,24 @@ def changes_the_threads(q, k, v, *, is_causal=False, **_):
     return sdpa(q, k, v, is_causal=is_causal)
 
 
+@wrong("state", "choice of SDPA's flash kernel: True → False")
+def switches_a_kernel_off(q, k, v, *, is_causal=False, **_):
+    torch.backends.cuda.enable_flash_sdp(False)
+    return sdpa(q, k, v, is_causal=is_causal)
+
+
+@wrong("state", "torch's own settings")
+def lowers_the_precision_of_products(q, k, v, *, is_causal=False, **_):
+    torch.set_float32_matmul_precision("high")
+    return sdpa(q, k, v, is_causal=is_causal)
+
+
+@wrong("state", "torch's own settings")
+def lowers_it_by_the_newer_means(q, k, v, *, is_causal=False, **_):
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    return sdpa(q, k, v, is_causal=is_causal)
+
+
 @wrong("state")
 def adds_noise(q, k, v, *, is_causal=False, **_):
     return sdpa(q, k, v, is_causal=is_causal) * (1 + 1e-3 * torch.rand(()))
