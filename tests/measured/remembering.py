@@ -1,0 +1,85 @@
+"""`python -m tests.measured.remembering`: how often the clock takes an honest kernel for one that remembers, and the reverse.
+
+Beside busy neighbours that the script starts itself, since it is they who could make an honest kernel look like that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+
+import torch
+from torch import Tensor
+
+import impls
+from bench.cell import ready
+from bench.cells import Cell
+from bench.clock import uncollected
+from bench.gate import Gate
+from bench.meters import meter_for
+from bench.outcome import Wrong
+from bench.remembering import check_remembers_nothing
+from bench.sweep import Case
+
+BUSY = "import torch\nwhile True: torch.randn(500, 500) @ torch.randn(500, 500)"
+
+_seen: dict[tuple[float, ...], Tensor] = {}
+
+
+def honest(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> Tensor:
+    o: Tensor = impls.get("fused").kernel(q, k, v, is_causal=is_causal)
+    return o
+
+
+def remembers(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> Tensor:
+    content = tuple(float(x.sum()) for x in (q, k, v))
+    if content not in _seen:
+        _seen[content] = honest(q, k, v, is_causal=is_causal)
+    return _seen[content].clone()
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--checks", type=int, default=1000)
+    options.add_argument("--neighbours", type=int, default=3)
+    asked = options.parse_args()
+    torch.set_num_threads(1)  # as the processes of `ab`, which have the fewest calls to go by
+    with neighbours(asked.neighbours):
+        for kernel in (honest, remembers):
+            accused = sum(accuses(kernel, asked.checks))
+            print(f"{kernel.__name__}: accused {accused} times of {asked.checks}", flush=True)
+
+
+def accuses(kernel: impls.Kernel, checks: int) -> Iterator[bool]:
+    """Whether each check says that it remembers."""
+    with torch.inference_mode(), uncollected():
+        proved = ready(Cell(impls.make(kernel.__name__, kernel), Case.of(T=256, H=2, D_h=8, scope="core")), Gate())
+        meter, run = meter_for("cpu"), proved.call.run
+        for _ in range(checks):
+            _seen.clear()
+            usual = median(meter.seconds(run, 1) for _ in range(5))
+            try:
+                check_remembers_nothing(meter, run, proved.numbers, usual, proved.first_s)
+                yield False
+            except Wrong:
+                yield True
+
+
+@contextmanager
+def neighbours(count: int) -> Iterator[None]:
+    """Processes that multiply matrices until the block ends."""
+    processes = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    main()
