@@ -7,6 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from types import ModuleType
 from typing import Any
 
 import impls
@@ -56,16 +57,10 @@ def _own(name: str, path: str, folder: str) -> Impl:
         raise Mistake(f"--impl {name}={path}: expected NAME=package.module:attr")
     if folder not in sys.path:
         sys.path.insert(0, folder)  # the one insertion: what lies where the user started is importable
-    before = settings.read()
-    try:
-        it = getattr(importlib.import_module(module), attr)
-    except AttributeError:
-        raise Mistake(f"--impl {name}: module {module} has no attribute {attr!r}") from None
-    except Exception as error:
-        raise Mistake(f"--impl {name}: can't import {module}: {type(error).__name__}: {error}") from None
-    if changed := settings.put_back(before):
-        print(f"bench: {module} changes torch's own settings when it is imported; they are everybody's, and were put back: "
-              f"{', '.join(changed)}", file=sys.stderr)  # fmt: skip
+    imported = _imported(name, module)
+    if not hasattr(imported, attr):
+        raise Mistake(f"--impl {name}: module {module} has no attribute {attr!r}")
+    it = getattr(imported, attr)
     try:
         declared = Limits(**getattr(it, "limits", {}))
         impl = impls.make(plain, it, limits=declared)
@@ -74,6 +69,19 @@ def _own(name: str, path: str, folder: str) -> Impl:
     except (TypeError, ValueError) as error:
         raise Mistake(f"--impl {name}={path}: {error}") from None
     return impls.get(name)
+
+
+def _imported(name: str, module: str) -> ModuleType:
+    """A user's module. What it sets for all of torch is put back, also where it can't be imported."""
+    before = settings.read()
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        raise Mistake(f"--impl {name}: can't import {module}: {type(error).__name__}: {error}") from None
+    finally:
+        if changed := settings.put_back(before):
+            print(f"bench: {module} changes torch's own settings when it is imported; they are everybody's, and were put back: "
+                  f"{', '.join(changed)}", file=sys.stderr)  # fmt: skip
 
 
 def uncallable(cell: Cell) -> str | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 
 import impls
 from bench import settings
-from bench.choice import impls_named
+from bench.choice import Mistake, impls_named
 from bench.gate import check
 from bench.outcome import Wrong
 from bench.sweep import Case
@@ -27,7 +29,7 @@ CHANGES: dict[str, Callable[[], object]] = {
     "precision of float32 products on the CPU": lambda: setattr(
         torch.backends.mkldnn.matmul,
         "fp32_precision",
-        "bf16",  # type: ignore[attr-defined]
+        "bf16",
     ),
     "reduced sums of bfloat16": lambda: setattr(
         torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False
@@ -82,16 +84,24 @@ def _wide(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, is_causal: bool,
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
 
 
+@pytest.mark.parametrize(
+    ("then", "says"),
+    [
+        ("def mine(q, k, v, **_): return q", None),
+        ("torch.no_such_thing", "can't import sets_at_import: AttributeError: module 'torch' has no attribute"),
+        ("other = 1", "module sets_at_import has no attribute 'mine'"),
+    ],
+)
 def test_what_a_module_sets_when_it_is_imported_is_put_back(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    then: str, says: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "sets_at_import.py").write_text(
-        "import torch\ntorch.backends.cuda.matmul.fp32_precision = 'tf32'\n"
-        "def mine(q, k, v, **_): return q\n"
-    )  # fmt: skip
+    monkeypatch.delitem(sys.modules, "sets_at_import", raising=False)
+    sets = "import torch\ntorch.backends.cuda.matmul.fp32_precision = 'tf32'\n"
+    (tmp_path / "sets_at_import.py").write_text(sets + then)
     before = settings.read()
-    impls_named(["sets_at_import=sets_at_import:mine"], False, str(tmp_path))
+    with pytest.raises(Mistake, match=says) if says else nullcontext():
+        impls_named(["sets_at_import=sets_at_import:mine"], False, str(tmp_path))
     assert settings.put_back(before) == []
     told = "sets_at_import changes torch's own settings when it is imported; they are everybody's, and were put back: "
     assert told + "precision of float32 products" in capsys.readouterr().err
