@@ -390,3 +390,109 @@ def _share(log: float) -> str:
 def _signed(log: float) -> str:
     """log(1.012) -> '+1.2 %'."""
     return f"{math.expm1(log) * 100:+.1f} %".replace("-", "\N{MINUS SIGN}")
+
+
+BETWEEN_PROCESSES = 0.015
+"""Standard deviation, in logarithms, of what two processes of unchanged code disagree about a ratio beyond their visits.
+
+Calibrated on stored runs (`tests/measured/ranking.py`); it counts where a run has too few processes to show its own.
+"""
+
+CLAIM = 0.01
+"""Level at which one implementation of a case is said to be faster than another."""
+
+ENOUGH_PROCESSES = 3
+"""Processes from which on their own disagreement is the interval."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What was timed of one row, one entry a block: seconds of a call, and where in the run the block stood.
+
+    Blocks of two rows with one number of a round were timed within the same round, so they are paired by it. `visits`
+    tells which rounds were timed at one go; a visit lies within one process.
+    """
+
+    seconds: Sequence[float]
+    rounds: Sequence[int]
+    visits: Sequence[int]
+    processes: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Time of one implementation over that of another in the same case: below 1 is faster. NaN where nothing is known."""
+
+    value: float
+    low: float
+    """Lower end of the 95 % interval."""
+    high: float
+    p: float
+    """Of the hypothesis that the two take the same time."""
+    processes: int
+    visits: int
+
+    @property
+    def faster(self) -> bool:
+        """Whether the first may be called faster than the second."""
+        return self.p <= CLAIM and self.value < 1
+
+    @property
+    def slower(self) -> bool:
+        return self.p <= CLAIM and self.value > 1
+
+
+UNKNOWN = Ratio(math.nan, math.nan, math.nan, math.nan, 0, 0)
+
+
+def log_ratios(of: Samples, over: Samples) -> dict[int, list[float]]:
+    """log(seconds / seconds) by process, one a visit: the median over the rounds that both took part in."""
+    base = {round_: seconds for round_, seconds in zip(over.rounds, over.seconds, strict=True)}
+    visits: dict[tuple[int, int], list[float]] = {}
+    for seconds, round_, visit, process in zip(of.seconds, of.rounds, of.visits, of.processes, strict=True):
+        if round_ in base:
+            visits.setdefault((process, visit), []).append(math.log(seconds / base[round_]))
+    found: dict[int, list[float]] = {}
+    for (process, _), logs in sorted(visits.items()):
+        found.setdefault(process, []).append(float(np.median(logs)))
+    return found
+
+
+def ratio(of: Samples, over: Samples) -> Ratio:
+    """How much longer one implementation takes than another, from what was timed by turns."""
+    return ratio_of_logs(log_ratios(of, over))
+
+
+def ratio_of_logs(logs: Mapping[int, Sequence[float]]) -> Ratio:
+    """From log ratios by process, one a visit.
+
+    Student's interval over the processes' means where there are `ENOUGH_PROCESSES`; of fewer processes over their visits,
+    with `BETWEEN_PROCESSES` added, since visits of one process share what another process would change.
+    """
+    means = [float(np.mean(visits)) for visits in logs.values()]
+    K, visits = len(means), sum(map(len, logs.values()))
+    if not K:
+        return UNKNOWN
+    middle = float(np.mean(means))
+    if K >= ENOUGH_PROCESSES:
+        error, df = float(np.std(means, ddof=1)) / math.sqrt(K), K - 1
+    else:
+        df = visits - K
+        squares = sum(float(((np.array(v) - np.mean(v)) ** 2).sum()) for v in logs.values())
+        error = math.sqrt(squares / df / visits + BETWEEN_PROCESSES**2 / K) if df else math.nan
+    if not math.isfinite(error):
+        return Ratio(math.exp(middle), math.nan, math.nan, math.nan, K, visits)
+    half = error * float(stats.t.ppf(1 - LEVEL / 2, df))
+    p = 2 * float(stats.t.sf(abs(middle) / error, df)) if error else float(middle == 0)
+    return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), p, K, visits)
+
+
+def places(rows: Mapping[Key, Samples]) -> dict[Key, int]:
+    """The place of each implementation of a case, from 1: one more than how many were shown to be faster.
+
+    Those between which no difference is shown share a place, and all that share the first tie for fastest.
+    """
+    return {
+        key: 1 + sum(ratio(other, samples).faster for name, other in rows.items() if name != key)
+        for key, samples in rows.items()
+    }
