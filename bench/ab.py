@@ -27,9 +27,9 @@ import impls
 from reports.verdict import MARGIN
 
 from .choice import Mistake, nearest
-from .command import Parser, complain, count, said
+from .command import Parser, complain, said
 from .comparison import Comparison, Plan, Unjudgeable, compare
-from .options import AXES, cases_of, clock_text, positive, sweep_of
+from .options import AXES, cases_of, clock_text, count, positive, sweep_of
 from .outcome import NoRow
 from .peer import Setting, Side
 from .run import results_root

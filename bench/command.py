@@ -35,13 +35,6 @@ def said(command: str, arguments: Sequence[str] | None) -> str:
     return shlex.join(["python", "-m", "bench", command, *(sys.argv[2:] if arguments is None else arguments)])
 
 
-def count(text: str) -> int:
-    """A positive whole number; argparse says what is wrong with another."""
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(text)
-
-
 def named(name: str, option: str) -> str:
     """A run's name that can be part of a file's; raises `Mistake`."""
     try:

@@ -275,7 +275,7 @@ class _Provers:
         found: dict[Key, Facts | Failure] = {}
         for key, request in present.requests[i].items():
             try:
-                found[key] = self._peers[i].ask("prove", **request)
+                found[key] = self._peers[i].ask("prove", **request)["columns"]
             except NoRow as outcome:
                 found[key] = Failure(SIDES[i], outcome.reason, str(outcome))
                 if self._killed:

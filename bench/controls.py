@@ -73,12 +73,9 @@ class Controls:
                 self.seen.setdefault(name, []).append((now - self._began, self._seconds(work)))
         self._last = self.clock()
 
-    def look_if_due(self) -> bool:
-        """Time them when the last look is `EVERY` seconds ago; whether it was."""
-        due = self._began is None or self.clock() - self._last >= EVERY
-        if due:
-            self.look()
-        return due
+    def due(self) -> bool:
+        """Whether the last look is `EVERY` seconds ago."""
+        return self._began is None or self.clock() - self._last >= EVERY
 
     def drift(self) -> float:
         """The largest distance of a look from the control's median over the run, as a share of it."""

@@ -55,6 +55,16 @@ def least_memory(impl: Impl, case: Case) -> int:
     return least_bytes(case) + (impl.scores(case) if impl.scores else 0) * ITEM_BYTES[case.dtype]
 
 
+def held_bytes(case: Case) -> int:
+    """About what a cell holds between its calls: inputs and weights twice, its mask, an answer or two."""
+    mask = case.keys**2 if case.causal or case.padded else 0
+    return (
+        2 * least_bytes(case)
+        + mask
+        + 4 * case.B * case.T * max(case.d_model, case.H * case.D_v) * ITEM_BYTES[case.dtype]
+    )
+
+
 def _projected_keys(case: Case) -> int:
     """Tokens that go through W_k and W_v."""
     return case.T if case.mode == "decode" else case.T_kv

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,16 +20,14 @@ from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdic
 
 from .cells import Key
 from .controls import WORK
+from .engine import Block, block_of, rounds
 from .outcome import NoRow
 
-BLOCK = 2e-3
-"""Seconds of one timed block, about: short, so that both sides' blocks find the machine in one mood."""
+ROUNDS = 40
+"""Timed blocks of a cell in one pair."""
 
-STRETCH = 2.5e-4
-"""Seconds of a stretch, at least. A block is several, and its fastest one counts; one more goes before it, untimed."""
-
-ROUNDS, MOST_ROUNDS = 40, 160
-"""Timed blocks of a cell in one pair; at most, when few cells are left and starting processes costs more than timing."""
+MAX_ROUNDS = 160
+"""At most, when few cells are left and starting processes costs more than timing."""
 
 EVEN = 5e-3
 """Seconds of a block above which a cell has fewer rounds: as many as take about as long together."""
@@ -60,8 +58,8 @@ class Process(Protocol):
     def pin(self) -> None:
         """Stay from now on on the core that is for timing."""
 
-    def time(self, key: Key, calls: int, stretches: int, warm: bool) -> float:
-        """Seconds of one call in the fastest of so many stretches of calls; with an untimed one before them."""
+    def time(self, key: Key, block: Block) -> float:
+        """Seconds of one call in a block."""
 
     def kill(self) -> None:
         """End it now: who waits for an answer gets `Lost`."""
@@ -114,14 +112,14 @@ class Duel:
     failures: dict[Key, Failure] = field(default_factory=dict)
     """Cells that were lost while they were timed."""
 
-    def pair(self, cells: Collection[Key], rounds: int) -> Logs:
+    def pair(self, cells: Collection[Key], most: int) -> Logs:
         """One datum of each cell and control from a fresh pair; without a cell that is lost, and then from another pair."""
         while True:
             order = [key for key in (*cells, *self.controls) if key not in self.failures]
             self.rng.shuffle(order)
             sides = self.start()
             try:
-                return self._measured(sides, order, rounds)
+                return self._measured(sides, order, most)
             except _Fell as fell:
                 if fell.key in self.controls:
                     raise fell.outcome from None
@@ -130,13 +128,13 @@ class Duel:
                 for side in sides:
                     side.close()
 
-    def _measured(self, sides: tuple[Process, Process], order: list[Key], rounds: int) -> Logs:
+    def _measured(self, sides: tuple[Process, Process], order: list[Key], most: int) -> Logs:
         took = at_once(partial(_prepared, sides, order), sides)
-        blocks = {key: _block(math.sqrt(took[0][key] * took[1][key]), rounds) for key in order}
+        blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}
+        turns = {key: max(1, min(most, round(most * EVEN / block.seconds))) for key, block in blocks.items()}
         seen: dict[Key, tuple[list[float], list[float]]] = {key: ([], []) for key in order}
-        for key, i in interleaved({key: blocks[key].rounds for key in order}, self.rng):
-            block = blocks[key]
-            seen[key][i].append(_of(i, key, partial(sides[i].time, key, block.calls, block.stretches, block.warm)))
+        for key, i in interleaved(turns, self.rng):
+            seen[key][i].append(_of(i, key, partial(sides[i].time, key, blocks[key])))
         return {key: _datum(base, head) for key, (base, head) in seen.items()}
 
 
@@ -150,46 +148,20 @@ def _prepared(sides: tuple[Process, Process], order: Sequence[Key], i: int) -> d
     return took
 
 
-@dataclass(frozen=True)
-class _Block:
-    """What is timed of a cell at one go, the same on both sides."""
-
-    calls: int
-    """In a stretch."""
-    stretches: int
-    warm: bool
-    """Whether an untimed stretch goes before, so that it finds its caches full. Long calls fill them by themselves."""
-    rounds: int
-    """How often a pair has it."""
-
-
-def _block(seconds: float, rounds: int) -> _Block:
-    """From the seconds of one call."""
-    calls = max(1, math.ceil(STRETCH / max(seconds, 1e-9)))
-    stretches = max(1, round(BLOCK / (calls * seconds)))
-    timed = calls * stretches * seconds
-    return _Block(calls, stretches, seconds < BLOCK, max(1, min(rounds, round(rounds * EVEN / timed))))
-
-
 def _datum(base: Sequence[float], head: Sequence[float]) -> float:
     """log(head / base) of a pair: the median over its rounds.
 
     A round's two blocks lie within milliseconds and share what the machine does to them; medians over all blocks of a side
-    don't. On a machine whose neighbours slowed it down to half, by turns, this spread a quarter as much (docs/measured.md).
+    don't (docs/measured.md).
     """
     return median(math.log(b / a) for a, b in zip(base, head, strict=True))
 
 
-def interleaved(rounds: Mapping[Key, int], rng: random.Random) -> list[tuple[Key, int]]:
-    """What is timed when: in every round each cell that has one left, shuffled, by both sides (0 base, 1 head) in turn.
-
-    Either side is first.
-    """
-    order = []
-    for i in range(max(rounds.values())):
-        left = [key for key, times in rounds.items() if times > i]
-        order += [(key, side) for key in rng.sample(left, len(left)) for side in rng.sample((0, 1), 2)]
-    return order
+def interleaved(turns: Mapping[Key, int], rng: random.Random) -> Iterator[tuple[Key, int]]:
+    """What is timed when: in every round each cell that has a turn left by both sides (0 base, 1 head), either side first."""
+    for order in rounds(turns, rng):
+        for key in order:
+            yield from ((key, side) for side in rng.sample((0, 1), 2))
 
 
 @dataclass(frozen=True)
@@ -258,7 +230,7 @@ class _Pace:
 
 def _rounds(all_cells: int, open_cells: int) -> int:
     """With fewer cells each is timed more often, at most so that a pair takes as long as before."""
-    return min(MOST_ROUNDS, max(ROUNDS, ROUNDS * all_cells // max(1, open_cells)))
+    return min(MAX_ROUNDS, max(ROUNDS, ROUNDS * all_cells // max(1, open_cells)))
 
 
 def _settled(verdict: Verdict, margin: float, *words: str) -> bool:

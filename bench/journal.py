@@ -1,47 +1,36 @@
-"""Each outcome on disk as soon as it is known, so that a killed run keeps what it had and can be resumed."""
+"""What a run finds out, on disk as soon as it is known, so that a killed run keeps what it had and can be resumed."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-Entry = dict[str, Any]
-"""{"row": a benchmark as in the run file} or {"skipped": {"impl", "id", "reason", "detail"}}."""
+Line = dict[str, Any]
+"""{"header": ...}, or one of what `Run` writes: {"begin": key}, {"proved": ...}, {"skipped": ...}, {"visit": ...}, ..."""
 
 
 class Journal:
-    """A file of one JSON object a line, beside the run file: a header for each process that wrote to it, then what it did.
+    """A file of one JSON object a line, beside the run file: a header for each process that wrote to it, then what it did."""
 
-    A cell is written twice: when it is begun, and with its outcome. One that was begun only ended the process, or was
-    interrupted with it; a fatal signal leaves its trace in a file beside the journal.
-    """
-
-    def __init__(self, path: Path, header: Entry, entries: list[Entry] | None = None):
+    def __init__(self, path: Path, header: Line, lines: list[Line] | None = None):
         self.path = path
         self.header = header
-        self.entries = entries or []
-        self.begun: Counter[tuple[str, str]] = Counter()
-        """How often a cell was begun, among those without an outcome."""
-        self.last: tuple[str, str] | None = None
-        """The cell that was begun last."""
-        self.machine: Entry = {}
-        """What the processes before had seen of the machine, when they last wrote it down."""
-        self.faults = self.faults_path.open("a", encoding="utf-8")
+        self.lines = lines or []
+        """What earlier processes of the run wrote."""
         self._file = path.open("a", encoding="utf-8")
 
     @classmethod
-    def start(cls, folder: Path, name: str, header: Entry) -> Journal:
+    def start(cls, folder: Path, name: str, header: Line) -> Journal:
         """A new journal; raises OSError when the folder can't be written to."""
         folder.mkdir(parents=True, exist_ok=True)
         stamp = time.strftime("%Y%m%dT%H%M%S")
         journal = cls(folder / f"{name}.{stamp}-{os.getpid()}.journal", header)
-        journal._write({"header": header | process()})
+        journal.add({"header": header | process()})
         return journal
 
     @classmethod
@@ -51,63 +40,22 @@ class Journal:
         with path.open("r+b") as file:
             file.truncate(whole)
         header = next(line["header"] for line in lines if "header" in line)
-        journal = cls(path, header, [line for line in lines if "row" in line or "skipped" in line])
-        begun = [(impl, case) for line in lines if "begin" in line for impl, case in [line["begin"]]]
-        journal.begun.update(key for key in begun if key not in journal.keys)
-        journal.last = begun[-1] if begun else None
-        journal.machine = next((line["machine"] for line in reversed(lines) if "machine" in line), {})
-        journal._write({"header": header | process()})
+        journal = cls(path, header, [line for line in lines if "header" not in line])
+        journal.add({"header": header | process()})
         return journal
 
-    @property
-    def keys(self) -> set[tuple[str, str]]:
-        """(impl, case id) of every outcome that is on disk."""
-        return {entry_key(entry) for entry in self.entries}
-
-    def add(self, entry: Entry) -> None:
-        """Write an outcome and wait until it is on disk."""
-        self.entries.append(entry)
-        self._write(entry)
-
-    def begin(self, key: tuple[str, str]) -> None:
-        """Write down which cell comes now."""
-        self._write({"begin": key})
-
-    def note(self, machine: Entry) -> None:
-        """Write down what was seen of the machine so far, what earlier processes saw included."""
-        self._write({"machine": machine})
-
-    def fault(self) -> str | None:
-        """What a fatal signal left in the process that wrote here before, in a line; it is told once."""
-        trace = self.faults_path.read_text(encoding="utf-8").strip()
-        self.faults.truncate(0)
-        return trace.splitlines()[0] if trace else None
-
-    @property
-    def faults_path(self) -> Path:
-        return self.path.with_suffix(".fault")
-
-    def close(self) -> None:
-        self._file.close()
-        self.faults.close()
-        if not self.faults_path.stat().st_size:
-            self.faults_path.unlink()
-
-    def delete(self) -> None:
-        self.close()
-        self.faults_path.unlink(missing_ok=True)
-        self.path.unlink(missing_ok=True)
-
-    def _write(self, line: Entry) -> None:
+    def add(self, line: Line) -> None:
+        """Write a line and wait until it is on disk."""
         self._file.write(json.dumps(line, allow_nan=False) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 
+    def close(self) -> None:
+        self._file.close()
 
-def entry_key(entry: Entry) -> tuple[str, str]:
-    """(impl, case id) of an outcome."""
-    of = entry["skipped"] if "skipped" in entry else entry["row"]["extra_info"]
-    return of["impl"], of["id"]
+    def delete(self) -> None:
+        self.close()
+        self.path.unlink(missing_ok=True)
 
 
 def newest(folder: Path, name: str) -> Path | None:
@@ -116,23 +64,24 @@ def newest(folder: Path, name: str) -> Path | None:
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
+def header_of(path: Path) -> Line:
+    """What a journal says of its run."""
+    header: Line = next(line["header"] for line in _read(path)[1] if "header" in line)
+    return header
+
+
 def writer(path: Path) -> int | None:
     """The process that is writing to a journal right now; None when it is gone."""
     last = [line["header"] for line in _read(path)[1] if "header" in line][-1]
     return last["pid"] if alive(last) else None
 
 
-def begun(folder: Path) -> int:
-    """How many cells were begun, by the journals in the folders of `folder`."""
-    return sum("begin" in line for path in folder.glob("*/*.journal") for line in _read(path)[1])
-
-
-def process() -> Entry:
+def process() -> Line:
     """Which process this is: numbers are used again, so with the time when it began."""
     return {"pid": os.getpid(), "started": psutil.Process().create_time()}
 
 
-def alive(writer: Entry) -> bool:
+def alive(writer: Line) -> bool:
     """Whether a process, as `process` told it, still runs."""
     try:
         return bool(abs(psutil.Process(writer["pid"]).create_time() - writer["started"]) < 1)
@@ -140,7 +89,7 @@ def alive(writer: Entry) -> bool:
         return False
 
 
-def _read(path: Path) -> tuple[int, list[Entry]]:
+def _read(path: Path) -> tuple[int, list[Line]]:
     """Bytes up to the end of the last whole line, and those lines."""
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1

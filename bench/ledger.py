@@ -29,7 +29,12 @@ def spent() -> dict[str, float]:
     return dict(_spent)
 
 
-def restore(seconds: dict[str, float]) -> None:
-    """Count what an earlier process of the same run spent."""
+def add_spent(seconds: dict[str, float]) -> None:
+    """Count what an earlier process of the same run, or a worker of this one, spent."""
     for purpose, s in seconds.items():
-        _spent[purpose] = _spent.get(purpose, 0.0) + s
+        count(purpose, s)
+
+
+def count(purpose: str, seconds: float) -> None:
+    """Count seconds that were spent elsewhere."""
+    _spent[purpose] = _spent.get(purpose, 0.0) + seconds

@@ -44,6 +44,13 @@ def positive(text: str) -> float:
     return number
 
 
+def count(text: str) -> int:
+    """A positive whole number; argparse says what is wrong with another."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
 def _probability(text: str) -> float:
     try:
         p = float(text)
@@ -94,9 +101,14 @@ class Selection:
 
 
 TIMING: dict[str, tuple[float, str, str]] = {
-    "cell_time": (0.12, "SECONDS", "timing of one cell, at most"),
-    "precision": (0.02, "SHARE", "timing ends when the median's interval, within the process, is half as wide as this"),
-    "cell_timeout": (300.0, "SECONDS", "a cell that takes longer, proof and compiling included, is given up"),
+    "cell_time": (0.12, "SECONDS", "timing of one cell in one process, about"),
+    "processes": (2, "K", "fresh processes in which every cell is timed"),
+    "precision": (0.02, "SHARE", "a case is known when the intervals of its ratios are half as wide as this"),
+    "cell_timeout": (
+        300.0,
+        "SECONDS",
+        "a cell whose proof, compiling included, or whose block takes longer is given up",
+    ),
 }
 """How a cell is timed: default, unit, meaning. A resumed run goes on with what it was begun with."""
 
@@ -111,7 +123,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(f"--{axis}", metavar="VALUES", help=f"override an axis, a comma list: {about}")
     for name, (default, metavar, about) in TIMING.items():
         group.addoption(
-            f"--{name.replace('_', '-')}", type=positive, metavar=metavar, help=f"{about} (default: {default})"
+            f"--{name.replace('_', '-')}",
+            type=count if isinstance(default, int) else positive,
+            metavar=metavar,
+            help=f"{about} (default: {default})",
         )
     group.addoption("--list", action="store_true", dest="attention_list",
                     help="show implementations with what they can do, and sweeps with their cells")  # fmt: skip
@@ -121,7 +136,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--shuffle",
         type=int,
         metavar="SEED",
-        help="measure the cases in an order drawn by this seed, and the implementations of a case likewise",
+        help="draw the order in which everything is timed by this seed (default: another one every time)",
     )
     group.addoption("--save-traces", action="store_true",
                     help="save a profiler trace of one call of every cell, for TensorBoard, Perfetto and the page")  # fmt: skip

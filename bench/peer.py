@@ -8,15 +8,16 @@ import select
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from .cells import Key
+from .engine import Block
 from .fresh import start
-from .outcome import NoRow
+from .outcome import NoRow, TimedOut
 from .worker import request
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -24,9 +25,19 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 STARTING = 120.0
 """Seconds, at most, until a new process answers: importing torch takes some."""
 
+MAIN = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); from bench.worker import main; main()"
+
+Answer = dict[str, Any]
+
 
 class Lost(NoRow):
-    """The process is gone, or was ended because it hung."""
+    """The process is gone."""
+
+
+class Hung(Lost, TimedOut):
+    """The process took too long, and was ended."""
+
+    reason = "timeout"
 
 
 class Refused(NoRow):
@@ -43,7 +54,7 @@ class Side:
 
     label: str
     """What a reader calls it."""
-    impls: Path
+    impls: Path = CHECKOUT
     """The folder in which `impls` lies."""
     python: str = sys.executable
     impl: str | None = None
@@ -58,13 +69,16 @@ class Setting:
 
     folder: str
     """Where the user started: what lies there can be imported."""
-    threads: int = 1
+    threads: int | None = 1
+    """None for what torch starts with."""
     timeout: float = 300.0
     """Seconds, at most, of one request."""
+    quiet: bool = True
+    """Whether a worker has an allocator that gives nothing back, and as many cores as threads once it is pinned."""
 
 
 class Peer:
-    """A worker process of one side, quiet, and pinned when it is told to be."""
+    """A worker process of one side."""
 
     def __init__(self, side: Side, setting: Setting):
         told = {
@@ -74,31 +88,48 @@ class Peer:
             "slower": dict(side.slower),
         }
         self._timeout = setting.timeout
+        self._deadline = 0.0
+        self._patience = 0.0
         self._unread = b""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (as long as the process lives)
         self._process = start(
-            [side.python, "-m", "bench.worker", json.dumps(told)],
-            quiet=True,
-            threads=setting.threads,
+            [side.python, "-P", "-c", MAIN, json.dumps(told)],
+            quiet=setting.quiet,
+            threads=setting.threads or 1,
             pinned=False,
-            cwd=CHECKOUT,
+            cwd=setting.folder,
             stdin=-1,
             stdout=-1,
             stderr=self._stderr,
             bufsize=0,
         )
 
-    def ask(self, do: str, timeout: float | None = None, **details: Any) -> dict[str, Any]:
+    def ask(self, do: str, timeout: float | None = None, **details: Any) -> Answer:
         """Raises `Refused` when it fails, and `Lost` when there is nobody to answer, any more or in time."""
+        self.send(do, timeout, **details)
+        return self.receive()
+
+    def send(self, do: str, timeout: float | None = None, **details: Any) -> None:
+        """Ask, and leave the answer for `receive`; raises `Lost`."""
         assert self._process.stdin
+        self._patience = self._timeout if timeout is None else timeout
+        self._deadline = monotonic() + self._patience
         try:
             self._process.stdin.write(request(do, **details).encode())
         except OSError:
-            raise Lost(self._epitaph()) from None
-        answer: dict[str, Any] = json.loads(self._line(self._timeout if timeout is None else timeout))
+            raise Lost(self._exit_reason()) from None
+
+    def receive(self) -> Answer:
+        """The answer to what was sent; raises as `ask` does."""
+        answer: Answer = json.loads(self._line())
         if "failed" in answer:
             raise Refused(answer["failed"], answer["detail"])
         return answer
+
+    def fileno(self) -> int:
+        """Of the pipe that the answer comes from, so that several can be waited for."""
+        assert self._process.stdout
+        return self._process.stdout.fileno()
 
     def kill(self) -> None:
         """End the process: who waits for its answer gets `Lost`."""
@@ -112,26 +143,67 @@ class Peer:
             if pipe:
                 pipe.close()
 
-    def _line(self, seconds: float) -> bytes:
-        assert self._process.stdout
-        until, pipe = monotonic() + seconds, self._process.stdout
+    @property
+    def left(self) -> float:
+        """Seconds until an answer is too late."""
+        return max(0.0, self._deadline - monotonic())
+
+    def _line(self) -> bytes:
         while b"\n" not in self._unread:
-            if not select.select([pipe], [], [], max(0.0, until - monotonic()))[0]:
+            if not select.select([self], [], [], self.left)[0]:
                 self._process.kill()
-                raise Lost(f"took longer than {seconds:g} s: its process was ended")
-            if not (read := os.read(pipe.fileno(), 1 << 16)):
-                raise Lost(self._epitaph())
+                raise Hung(f"took longer than {self._patience:g} s (--cell-timeout): its process was ended")
+            if not (read := os.read(self.fileno(), 1 << 16)):
+                raise Lost(self._exit_reason())
             self._unread += read
         line, _, self._unread = self._unread.partition(b"\n")
         return line
 
-    def _epitaph(self) -> str:
+    def _exit_reason(self) -> str:
         """How the process ended, with the last thing it said."""
         code = self._process.wait()
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         self._stderr.seek(0)
         said = self._stderr.read().decode(errors="replace").strip().splitlines()
         return f"ended its process ({how})" + (f": {said[-1]}" if said else "")
+
+
+Script = Generator[tuple[Peer, str, dict[str, Any]], Answer, None]
+"""What is asked of one worker after another: yields (worker, request, details) and gets the answer, or what it raised."""
+
+
+def together(scripts: Sequence[Script]) -> None:
+    """Run scripts side by side, each with a worker of its own, in this one thread: a child ends with its parent's thread."""
+    waiting: dict[Script, Peer] = {}
+    for script in scripts:
+        _advance(script, waiting, None)
+    while waiting:
+        soonest = min(peer.left for peer in waiting.values())
+        answered = select.select(list(waiting.values()), [], [], soonest)[0]
+        for script, peer in list(waiting.items()):
+            if peer in answered or not peer.left:
+                try:
+                    answer: Answer | NoRow = peer.receive()
+                except NoRow as outcome:
+                    answer = outcome
+                _advance(script, waiting, answer)
+
+
+def _advance(script: Script, waiting: dict[Script, Peer], answer: Answer | NoRow | None) -> None:
+    """Give a script its answer, and send what it asks next."""
+    waiting.pop(script, None)
+    while True:
+        try:
+            peer, do, details = script.throw(answer) if isinstance(answer, NoRow) else script.send(answer)  # type: ignore[arg-type]
+        except StopIteration:
+            return
+        try:
+            peer.send(do, **details)
+        except NoRow as outcome:
+            answer = outcome
+            continue
+        waiting[script] = peer
+        return
 
 
 @dataclass
@@ -151,10 +223,9 @@ class Timer:
     def pin(self) -> None:
         self.peer.ask("pin")
 
-    def time(self, key: Key, calls: int, stretches: int, warm: bool) -> float:
-        """Seconds of one call in the fastest of so many stretches of calls; with an untimed one before them."""
-        answer = self.peer.ask("time", what=" ".join(key), calls=calls, stretches=stretches, warm=warm)
-        return float(answer["seconds"])
+    def time(self, key: Key, block: Block) -> float:
+        """Seconds of one call in a block."""
+        return float(self.peer.ask("time", what=" ".join(key), calls=block.calls, warm=block.warm)["seconds"])
 
     def kill(self) -> None:
         self.peer.kill()

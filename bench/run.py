@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from statistics import median
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from pytest_benchmark.utils import get_machine_id
 
 import impls
@@ -18,25 +23,33 @@ import impls
 from . import journal as journals
 from .cells import Cell, Key
 from .controls import Controls
-from .journal import Entry, Journal, entry_key
-from .ledger import restore, spent
+from .journal import Journal, Line
+from .ledger import add_spent, spent
 from .machine import fingerprint, state
+from .meters import meter_for
 from .options import Selection, asked, select, settle_timing
-from .outcome import FAILURES, NoRow, TimedOut
+from .outcome import FAILURES, NoRow
 from .roofs import Roofs
+from .rows import Row, Sample, read, row, written
 from .saving import load, run_files, shortage
+
+if TYPE_CHECKING:
+    from .traces import Traces
 
 SCHEMA = 1
 
-TRIES = 3
-"""How often a cell may be begun in processes that then are gone without a trace, before it is given up."""
+TRIES = 2
+"""How often a run may end while a cell is proved, before the cell is given up."""
+
+NO_GPU = dict.fromkeys(("cold_s", "graph_s", "sm_mhz", "power_w", "temperature_c", "throttled"))
+"""Columns that only a GPU has."""
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 @dataclass
 class Run:
-    """The cells that were asked for, and the outcomes that are known, from this process or from the one it resumes."""
+    """The cells that were asked for, and what is known of them, from this process or from the one it resumes."""
 
     asked: dict[str, Any]
     selection: Selection
@@ -46,59 +59,83 @@ class Run:
     """None when nothing is saved."""
     command: str = ""
     timing: dict[str, float] = field(default_factory=dict)
-    """What ends the timing of a cell: options of `TIMING`."""
+    """How cells are timed: options of `TIMING`."""
     traced: bool = False
     """Whether a trace is saved of every cell that is measured."""
+    traces: Traces | None = None
     journal: Journal | None = None
     planned: set[Key] | None = None
     """What a whole run is; None until pytest has collected."""
-    entries: list[Entry] = field(default_factory=list)
     saved: Path | None = None
+    ended: bool = False
+    """Whether everything was measured: an interrupted run has rows of what was timed until then, and goes on."""
+    proved: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    """{"columns": of the row, "seconds": of a call, "first_s": of the call that was proved}"""
+    skipped: dict[Key, dict[str, str]] = field(default_factory=dict)
+    samples: dict[Key, list[Sample]] = field(default_factory=dict)
+    columns: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    """Columns of a row that were found while and after it was timed."""
+    finished: dict[Key, Row] = field(default_factory=dict)
+    """Whole rows: of a run that is resumed when nothing is left to do, and of cells that this process has finished."""
     roofs: Roofs = field(default_factory=Roofs)
     controls: Controls = field(default_factory=Controls)
     given_up: list[str] = field(default_factory=list)
-    """Cells that ended the process before, each with the sentence that it is skipped with."""
+    """Cells that an earlier process did not survive, each with the sentence that it is skipped with."""
     suspects: frozenset[Key] = frozenset()
-    """Cells that were begun in a process that is gone: they are tried again, but last."""
+    """Cells that were being proved when an earlier process ended: they are tried again, but last."""
+    _visited: set[tuple[int, int, str]] = field(default_factory=set)
+    _begun: Counter[Key] = field(default_factory=Counter)
+    _numbers: Counter[str] = field(default_factory=Counter)
+    _began: float = field(default_factory=monotonic)
 
     def cell(self, key: Key) -> Cell:
         """The cell with this name and case id."""
-        return next(cell for cell in self.selection.cells if cell.key == key)
+        return self._cells[key]
+
+    @cached_property
+    def _cells(self) -> dict[Key, Cell]:
+        return {cell.key: cell for cell in self.selection.cells}
+
+    @property
+    def processes(self) -> int:
+        """In how many processes every cell is timed."""
+        return int(self.timing["processes"])
 
     @property
     def known(self) -> set[Key]:
-        return {entry_key(entry) for entry in self.entries}
-
-    def entry(self, key: Key) -> Entry | None:
-        """What is known of a cell."""
-        return next((entry for entry in reversed(self.entries) if entry_key(entry) == key), None)
+        """Cells that have a row, or a reason why there is none."""
+        return {*self.skipped, *self.finished}
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
-        """Benchmarks as pytest-benchmark writes them."""
-        return [entry["row"] for entry in self._in_order() if "row" in entry]
+    def rows(self) -> list[Row]:
+        """Benchmarks as pytest-benchmark writes them, in the order of the plan."""
+        return [self.finished[key] for key in self._cells if key in self.finished]
 
     @property
-    def skipped(self) -> list[dict[str, str]]:
-        return [entry["skipped"] for entry in self._in_order() if "skipped" in entry]
+    def skips(self) -> list[dict[str, str]]:
+        """For the run file, in the order of the plan."""
+        return [self.skipped[key] for key in self._cells if key in self.skipped]
 
     @property
     def failed(self) -> bool:
-        return any(entry["reason"] in FAILURES for entry in self.skipped)
+        return any(entry["reason"] in FAILURES for entry in self.skipped.values())
 
     @property
     def yardstick(self) -> str | None:
-        """The implementation that speed-ups are over."""
+        """The baseline implementation: the one that ratios are over."""
         return next((impl.name for impl in impls.shelf() if impl.yardstick), None)
 
     @property
     def complete(self) -> bool:
-        return self.planned is not None and self.planned <= self.known
+        return self.ended and self.planned is not None and self.planned <= self.known
 
-    def _in_order(self) -> list[Entry]:
-        """As planned, so that a resumed run's file reads like that of a run never interrupted."""
-        order = {cell.key: i for i, cell in enumerate(self.selection.cells)}
-        return sorted(self.entries, key=lambda entry: order.get(entry_key(entry), len(order)))
+    def settled(self, key: Key) -> bool:
+        """Whether a cell needn't be proved any more."""
+        return key in self.proved or key in self.known
+
+    def visited(self, slot: int, visit: int, case: str) -> bool:
+        """Whether that visit of a case by that process is behind us."""
+        return (slot, visit, case) in self._visited
 
     def plan(self, keys: Iterable[Key]) -> None:
         """Fix what a whole run is, once pytest has deselected what it was told to, and open the journal.
@@ -120,27 +157,100 @@ class Run:
             self.journal.delete()
             raise pytest.UsageError(f"results don't fit in {self.folder}: {short}")
 
-    def begin(self, cell: Cell) -> None:
-        """Write down which cell comes now, in case the process doesn't survive it."""
-        self._write(lambda journal: journal.begin(cell.key))
+    def elapsed(self) -> float:
+        """Seconds since the run began, without the time between a process and the one that resumed it."""
+        return monotonic() - self._began
 
-    def add_row(self, benchmark: dict[str, Any]) -> None:
-        self._add({"row": finite(benchmark)})
+    def new_process(self) -> int:
+        """A number for a worker process that no other of this run has."""
+        return self._new("process")
+
+    def new_visit(self) -> int:
+        return self._new("visit")
+
+    def new_round(self, case: str) -> int:
+        return self._new(case)
+
+    def _new(self, what: str) -> int:
+        self._numbers[what] += 1
+        return self._numbers[what] - 1
+
+    def begin(self, cell: Cell) -> None:
+        """Write down which cell is proved now, in case this process doesn't survive it."""
+        self._write({"begin": cell.key})
+
+    def add_proved(self, cell: Cell, answer: dict[str, Any]) -> None:
+        """What a worker's `prove` answered."""
+        add_spent(answer.get("spent", {}))
+        self._add({"proved": {"key": cell.key, **{name: answer[name] for name in ("columns", "seconds", "first_s")}}})
 
     def add_skipped(self, cell: Cell, outcome: NoRow) -> None:
         impl, case_id = cell.key
         self._add({"skipped": {"impl": impl, "id": case_id, "reason": outcome.reason, "detail": str(outcome)}})
 
-    def _add(self, entry: Entry) -> None:
-        self.entries.append(entry)
-        self._write(lambda journal: journal.add(entry))
+    def add_visit(
+        self, slot: int, visit: int, case: str, found: dict[Key, list[Sample]], columns: dict[Key, dict[str, Any]]
+    ) -> None:
+        """What was timed at one go; `columns`: further ones that this told."""
+        samples = {impl: written(of) for (impl, _), of in found.items()}
+        told = {impl: of for (impl, _), of in columns.items() if of}
+        now = {"numbers": dict(self._numbers), "elapsed": self.elapsed()}
+        self._add({"visit": {"slot": slot, "visit": visit, "id": case, "samples": samples, "columns": told, **now}})
 
-    def _write(self, into: Callable[[Journal], None]) -> None:
+    def add_columns(self, cell: Cell, columns: dict[str, Any]) -> None:
+        self._add({"columns": {"key": cell.key, "columns": columns}})
+
+    def finish(self) -> None:
+        """Make rows of all that was timed; a row above the roof is none."""
+        for key, found in self.samples.items():
+            if key in self.known or not found:
+                continue
+            cell = self.cell(key)
+            over = self.samples.get((self.yardstick or "", key[1]), ())
+            try:
+                more = {"roof": self._roof(cell, found), **self.columns.get(key, {})}
+            except NoRow as outcome:
+                self.add_skipped(cell, outcome)
+                continue
+            more.pop("throttled_by", None)
+            self.finished[key] = finite(row(cell, self.proved[key]["columns"], found, over, NO_GPU | more))
+
+    def _roof(self, cell: Cell, found: Sequence[Sample]) -> float:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(cell.case.threads or threads)
+        try:
+            return self.roofs.share(cell.case, meter_for(cell.case.device), median(it.seconds for it in found))
+        finally:
+            torch.set_num_threads(threads)
+
+    def _add(self, line: Line) -> None:
+        self._take(line)
+        self._write(line)
+
+    def _take(self, line: Line) -> None:
+        """Know what a line of the journal tells."""
+        match line:
+            case {"begin": [impl, case]}:
+                self._begun[impl, case] += 1
+            case {"proved": proved}:
+                self.proved[tuple(proved["key"])] = proved
+            case {"skipped": entry}:
+                self.skipped[entry["impl"], entry["id"]] = entry
+            case {"visit": seen}:
+                self._visited.add((seen["slot"], seen["visit"], seen["id"]))
+                for impl, samples in seen["samples"].items():
+                    self.samples.setdefault((impl, seen["id"]), []).extend(read(samples))
+                for impl, columns in seen["columns"].items():
+                    self.columns.setdefault((impl, seen["id"]), {}).update(columns)
+            case {"columns": told}:
+                self.columns.setdefault(tuple(told["key"]), {}).update(told["columns"])
+
+    def _write(self, line: Line) -> None:
         """Write into the journal; a disk that is full ends the run in one line, and loses nothing."""
         if self.journal is None:
             return
         try:
-            into(self.journal)
+            self.journal.add(line)
         except OSError as error:
             pytest.exit(f"{self.journal.path}: {error.strerror}; `--resume {self.name}` goes on when that is mended", 1)
 
@@ -156,7 +266,7 @@ class Run:
             "journal": self.journal.path.name if self.journal else None,
             "shelf": [impl.name for impl in impls.shelf()],
             "yardstick": self.yardstick,
-            "skipped": self.skipped,
+            "skipped": self.skips,
             **self.seen(),
             "state": state(),
         }
@@ -166,15 +276,42 @@ class Run:
         return {"roofs": self.roofs.table(), "controls": self.controls.table(), "seconds": spent()}
 
     def look(self) -> None:
-        """Time the controls if that is due, and write down what was seen of the machine."""
-        if self.controls.look_if_due():
-            self._write(lambda journal: journal.note(self.seen()))
+        """Time the controls."""
+        self.controls.look()
+        self._write({"machine": self.seen()})
 
-    def _restore(self, seen: dict[str, Any]) -> None:
-        if seen:
+    def look_if_due(self) -> None:
+        """Time the controls if that is due, and write down what was seen of the machine."""
+        if self.controls.due():
+            self.look()
+
+    def restore(self, journal: Journal) -> None:
+        """Know what earlier processes of this run found out."""
+        for line in journal.lines:
+            self._take(line)
+        if seen := _last(journal.lines, "machine"):
             self.roofs.restore(seen["roofs"])
             self.controls.restore(seen["controls"])
-            restore(seen["seconds"])
+            add_spent(seen["seconds"])
+        if last := _last(journal.lines, "visit"):
+            self._numbers.update(last["numbers"])
+            self._began -= last["elapsed"]
+        self._judge_begun()
+
+    def _judge_begun(self) -> None:
+        """Cells that were being proved when a process ended, again and again, are given up; others are tried last."""
+        begun = {key: times for key, times in self._begun.items() if not self.settled(key)}
+        for key, times in begun.items():
+            if times >= TRIES:
+                reason = NoRow(f"the run ended {times} times while this was proved")
+                self.add_skipped(self.cell(key), reason)
+                self.given_up.append(f"{' '.join(key)}: {reason}")
+        self.suspects = frozenset(begun.keys() - self.skipped.keys())
+
+    def trace(self, cell: Cell, worker: Any) -> dict[str, str]:
+        """Have a trace written; the row's column that says where it lies."""
+        assert self.traces
+        return self.traces.save(cell, self.proved[cell.key]["columns"]["operators"], partial(worker.ask, "trace", cell))
 
     def own_file(self) -> Path | None:
         """The file that holds this very run, as saved by this process; None when there is none."""
@@ -199,6 +336,11 @@ class Run:
             if path != self.saved and load(path).get("journal") == self.journal.path.name:
                 path.unlink()
         self.journal.delete()
+
+
+def _last(lines: Sequence[Line], kind: str) -> dict[str, Any]:
+    """The newest line of a kind; empty when there is none."""
+    return next((line[kind] for line in reversed(lines) if kind in line), {})
 
 
 def begin(config: pytest.Config) -> Run:
@@ -241,28 +383,8 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
     options = _same(config, name, journal.header["asked"])
     planned = {(impl, case) for impl, case in journal.header["planned"]}
     run = Run(options, select(config, options), folder, name, journal=journal, planned=planned)
-    run.entries = list(journal.entries)
-    run._restore(journal.machine)
-    _judge_begun(run, journal)
+    run.restore(journal)
     return run
-
-
-def _judge_begun(run: Run, journal: Journal) -> None:
-    """What becomes of cells that were begun and have no outcome: skipped where they are known to end the process, else last.
-
-    A fatal signal leaves its trace, so one is enough; who was killed from outside leaves none, so that takes `TRIES`.
-    """
-    fault = journal.fault()
-    for key, times in journal.begun.items():
-        if fault and key == journal.last:
-            reason: NoRow = (TimedOut if fault.startswith("Timeout") else NoRow)(f"ended the process: {fault}")
-        elif times >= TRIES:
-            reason = NoRow(f"ended the process, or was killed with it, {times} times")
-        else:
-            continue
-        run.add_skipped(run.cell(key), reason)
-        run.given_up.append(f"{' '.join(key)}: {reason}")
-    run.suspects = frozenset(journal.begun.keys() - run.known)
 
 
 def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:
@@ -270,9 +392,12 @@ def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:
     finished = [data for path in run_files(folder, name) if (data := load(path)).get("complete")]
     if not finished:
         return None
-    entries = [{"row": row} for row in finished[-1]["benchmarks"]] + [{"skipped": it} for it in finished[-1]["skipped"]]
     options = _same(config, name, finished[-1]["asked"])
-    return Run(options, select(config, options), folder, planned={entry_key(e) for e in entries}, entries=entries)
+    run = Run(options, select(config, options), folder)
+    run.finished = {(it["extra_info"]["impl"], it["extra_info"]["id"]): it for it in finished[-1]["benchmarks"]}
+    run.skipped = {(it["impl"], it["id"]): it for it in finished[-1]["skipped"]}
+    run.planned, run.ended = run.known, True
+    return run
 
 
 def _same(config: pytest.Config, name: str, options: dict[str, Any]) -> dict[str, Any]:

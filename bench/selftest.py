@@ -21,7 +21,7 @@ from .saving import load
 SLOW_DOWNS, SPEED_UPS = (0.01, 0.02, 0.05, 0.10), (-0.02, -0.05)
 """Shares that are planted when none is asked for."""
 
-PROCEDURE = ("bench/duel.py", "bench/tasks.py", "reports/verdict.py")
+PROCEDURE = ("bench/duel.py", "bench/engine.py", "bench/cell.py", "bench/tasks.py", "reports/verdict.py")
 """What decides on a verdict: of another procedure nothing is known until it was tested too."""
 
 FILE = "self-test.json"

@@ -7,6 +7,9 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
+
+from reports import verdict
 
 from .units import bytes_text, time_text
 
@@ -14,48 +17,49 @@ Row = dict[str, Any]
 """A benchmark as pytest-benchmark writes it."""
 
 
-def rankings(rows: list[Row], skipped: list[dict[str, str]], yardstick: str | None) -> Iterator[Table]:
-    """A table for each case: median, spread, peak memory, error and speed-up over the yardstick of every row."""
+def rankings(rows: list[Row], skipped: list[dict[str, str]], baseline: str | None) -> Iterator[Table]:
+    """A table for each case: place, median, speed-up over the baseline implementation, peak memory, kernel and error."""
     wrong = {entry["impl"] for entry in skipped if entry["reason"] == "wrong"}
     for case, group in _groups(rows):
-        base = next((row["stats"]["median"] for row in group if row["extra_info"]["impl"] == yardstick), None)
-        several = any(row["extra_info"].get("processes", 1) > 1 for row in group)
-        table = Table(title=case, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        based = any(row["extra_info"]["impl"] == baseline for row in group)
+        places = verdict.places({row["extra_info"]["impl"]: _samples(row) for row in group})
+        table = Table(title=Text(case), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("", justify="right")
         table.add_column("implementation", min_width=20, overflow="fold")
-        for name in (
-            "median",
-            "between processes" if several else "within process",
-            "peak memory",
-            "kernel",
-            "error",
-            *([f"over {yardstick}"] if base else []),
-        ):
+        for name in ("median", *([f"speed-up over {baseline}"] if based else []), "peak memory", "kernel", "error"):
             table.add_column(name, justify="right", no_wrap=True)
-        for row in sorted(group, key=lambda row: row["stats"]["median"]):
-            stats, columns = row["stats"], row["extra_info"]
+        order = sorted(group, key=lambda row: (places[row["extra_info"]["impl"]], row["stats"]["median"]))
+        for row in order:
+            columns = row["extra_info"]
             table.add_row(
-                columns["impl"] + (" (wrong elsewhere)" if columns["impl"] in wrong else ""),
-                time_text(stats["median"]),
-                _spread(row),
+                str(places[columns["impl"]]),
+                Text(columns["impl"] + (" (wrong elsewhere)" if columns["impl"] in wrong else "")),
+                time_text(row["stats"]["median"]),
+                *([_speed_up(columns, baseline)] if based else []),
                 bytes_text(columns["peak_bytes"]),
-                columns["kernel"],
+                Text(columns["kernel"]),
                 f"{columns['error']:.1e}",
-                *([f"{base / stats['median']:.2f} x"] if base else []),
             )
         yield table
 
 
-def _spread(row: Row) -> str:
-    """The 95 % interval between processes; of one process, half the interquartile range of its samples."""
-    stats, medians = row["stats"], row["extra_info"].get("process_medians", [])
-    if len(medians) > 1:
-        from reports.verdict import (
-            interval,
-        )  # scipy takes a second to import, which a run of one process needn't wait for
+def _speed_up(columns: dict[str, Any], baseline: str | None) -> str:
+    """`4.41 (4.32 to 4.50)`: how many times as fast as the baseline implementation, with the 95 % interval."""
+    ratio, low, high = (columns.get(name) for name in ("ratio", "ratio_low", "ratio_high"))
+    if ratio is None:
+        return ""
+    if columns["impl"] == baseline:
+        return "1"
+    if low is None or high is None:
+        return f"{1 / ratio:.2f}"
+    return f"{1 / ratio:.2f} ({1 / high:.2f} to {1 / low:.2f})"
 
-        if between := interval(medians):
-            return " to ".join(map(time_text, between))
-    return f"± {stats['iqr'] / 2 / stats['median']:.1%}"
+
+def _samples(row: Row) -> verdict.Samples:
+    columns = row["extra_info"]
+    found = [columns.get(f"sample_{name}") or [] for name in ("rounds", "visits", "processes")]
+    data = row["stats"]["data"] if found[0] else []
+    return verdict.Samples(data, *found)
 
 
 def _groups(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:

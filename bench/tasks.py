@@ -1,60 +1,62 @@
-"""What one side of a comparison does when it is told to: proves cells, prepares them, times blocks of calls."""
+"""What a worker process does when it is told to: proves cells, prepares them, times blocks of calls."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from functools import partial
-from time import perf_counter
+import resource
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from impls import get
 
-from .cell import build, proof, ready, weighed
+from . import ledger
+from .caching import check_no_result_caching
+from .cell import Built, build, prove
 from .cells import Cell
 from .choice import Mistake, impls_named, uncallable
-from .clock import uncollected
 from .controls import WORK, software
 from .fresh import pin
 from .gate import Gate
+from .impl_hash import impl_hash
 from .machine import fingerprint
-from .meters import Meter, meter_for
-from .modes import recording
-from .remembering import check_remembers_nothing
+from .meters import meter_for
+from .meters.nvml import Reading, words
+from .problem import problem_of
 from .sweep import Case
 
-WARM, ENOUGH = 3, 0.3
-"""Calls before the first that counts; fewer when they took so many seconds together."""
+WARM_CALLS = 3
+"""Calls before the first that counts."""
 
-GRAPHS = 4096
-"""Graphs of one function that torch.compile may hold at the same time; by default, eight shapes later it runs eager."""
+WARM_SECONDS = 0.3
+"""Fewer where they took so long together."""
 
 
-@dataclass(frozen=True)
-class Timed:
-    """A call that is ready to be timed."""
+class Control:
+    """The control workload, timed as a cell is."""
 
-    run: Callable[[], Any]
-    meter: Meter
-    context: Callable[[], AbstractContextManager[Any]]
-    slower: float = 0.0
-    """A share of its own time by which it is made slower, to find out whether that is found."""
+    def __init__(self, name: str):
+        self._run, self._meter = WORK[name](), meter_for("cpu")
+
+    def time(self, calls: int, warm: int, draw: int = 0) -> float:
+        if warm:
+            self._meter.seconds(self._run, warm)
+        return self._meter.seconds(self._run, calls) / calls
 
 
 class Tasks:
     """Its methods are the requests; what they return is the answer, as JSON has it."""
 
-    def __init__(self, folder: str, threads: int = 1, slower: dict[str, float] | None = None):
-        torch.set_num_threads(threads)
-        self._threads = threads
+    def __init__(self, folder: str, threads: int | None = None, slower: dict[str, float] | None = None):
+        if threads:
+            torch.set_num_threads(threads)
+        self._threads = torch.get_num_threads()
         self._folder = folder
         self._slower = slower or {}
         self._gate = Gate()
-        self._timed: dict[str, Timed] = {}
+        self._ready: dict[str, Built | Control] = {}
 
     def facts(self) -> dict[str, Any]:
         """{"fingerprint": what must match for two sides to be compared, "controls": {name: version of what it is made of}}"""
@@ -77,87 +79,117 @@ class Tasks:
             known[impl.name] = {cell.case.id: impl.refusal(cell.case) or uncallable(cell) for cell in of_impl}
         return {"cells": known, "unknown": unknown}
 
-    def prove(self, impl: str, case: dict[str, Any]) -> dict[str, Any]:
-        """Hold a cell to the reference, and weigh it: {"error", "error_bound", "peak_bytes", "kernel"}."""
+    def prove(self, impl: str, case: dict[str, Any], what: str | None = None) -> dict[str, Any]:
+        """Hold a cell to the reference, and profile a call; the row's columns that this tells, and what it took:
+
+        {"columns": {"error", "error_bound", "peak_bytes", "kernel", ...}, "seconds": of one warm call,
+        "first_s": of the call that was proved, "spent": seconds by purpose}. It stays prepared as `what`, if that is given.
+        """
         cell = Cell(get(impl), Case(**case))
-        proved = ready(cell, self._gate)
-        meter, run = meter_for(cell.case.device), proved.call.run
-        with recording(cell.case), uncollected():
-            proof(meter, proved, cell.case)()
-            check_remembers_nothing(meter, run, proved.numbers, meter.seconds(run, 1), proved.first_s)
-        weight = weighed(cell, proved)
-        return {
+        self._use_threads(cell.case)
+        before = ledger.spent()
+        built, proved = prove(cell, self._gate)
+        rows = problem_of(cell.case).output.rows
+        columns = {
             "error": proved.held.error,
             "error_bound": proved.held.bound,
-            "peak_bytes": weight.peak_bytes,
-            "kernel": weight.kernel,
+            "rows_compared": cell.case.T if rows is None else len(rows),
+            "peak_bytes": proved.weight.peak_bytes,
+            "kernel": proved.weight.kernel,
+            "operators": proved.weight.operators,
+            "threads": torch.get_num_threads(),
+            "clock": built.meter.clock,
+            "prepare_s": built.prepare_s,
+            "compile_s": built.compile_s,
+            "compile_cache": built.compile_cache,
+            "impl_hash": impl_hash(cell.impl, proved.weight.kernel),
         }
+        seconds = self._kept(what, built)["seconds"] if what else proved.first_s
+        spent = {purpose: s - before.get(purpose, 0.0) for purpose, s in ledger.spent().items()}
+        return {"columns": columns, "seconds": seconds, "first_s": proved.first_s, "spent": spent}
 
     def prepare(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, float]:
         """Make a cell ready to be timed as `what`, without proof: {"seconds": of one warm call}."""
         cell = Cell(get(impl), Case(**case))
-        if cell.impl.compiled:
-            _hold_graphs()
+        self._use_threads(cell.case)
         built = build(cell)
+        built.slower = self._slower.get(impl, 0.0)
         if cell.case.drops:
             built.module.train()
-        timed = Timed(
-            built.call.run,
-            meter_for(cell.case.device),
-            partial(recording, cell.case),
-            self._slower.get(impl, 0.0),
-        )
-        return self._ready(what, timed)
+        return self._kept(what, built)
 
     def control(self, what: str, name: str) -> dict[str, float]:
-        """Make fixed work ready to be timed as `what`: {"seconds": of one warm call}."""
-        return self._ready(what, Timed(WORK[name](), meter_for("cpu"), nullcontext))
+        """Make the control workload ready to be timed as `what`: {"seconds": of one warm call}."""
+        return self._kept(what, Control(name))
 
     def pin(self) -> dict[str, Any]:
         """Stay on as many cores as there are threads: the same ones as the other side, since it is never both's turn."""
         pin(self._threads)
         return {}
 
-    def time(self, what: str, calls: int, stretches: int, warm: bool) -> dict[str, float]:
-        """{"seconds": of one call, on average over the fastest of so many stretches of calls}"""
-        timed = self._timed[what]
-        gc.collect()  # what is cyclic must not pile up; the stretch that isn't timed warms the caches again
-        with timed.context():
-            return {"seconds": fastest(timed, calls, stretches, warm) / calls}
+    def time(self, what: str, calls: int, warm: int, draw: int = 0) -> dict[str, Any]:
+        """{"seconds": of one call in a block of `calls` behind `warm` untimed ones, on this draw of inputs;
+        "page_faults", "voluntary", "involuntary": minor faults and context switches a call, the untimed ones included}
+        """
+        gc.collect()  # what is cyclic must not pile up; calls that aren't timed fill the caches again
+        ready = self._ready[what]
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        seconds = ready.time(calls, warm, draw)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        disturbed = {
+            "page_faults": (after.ru_minflt - before.ru_minflt) / (calls + warm),
+            "voluntary": (after.ru_nvcsw - before.ru_nvcsw) / (calls + warm),
+            "involuntary": (after.ru_nivcsw - before.ru_nivcsw) / (calls + warm),
+        }
+        return {"seconds": seconds} | disturbed | _sensed(ready)
 
-    def _ready(self, what: str, timed: Timed) -> dict[str, float]:
-        with timed.context():
-            seconds = [timed.meter.seconds(timed.run, 1)]
-            while len(seconds) < WARM and sum(seconds) < ENOUGH:
-                seconds.append(timed.meter.seconds(timed.run, 1))
-        self._timed[what] = timed
+    def caching(self, what: str, usual: float, first: float) -> dict[str, Any]:
+        """Raises `Wrong` where a prepared cell caches results; `usual` and `first` as `check_no_result_caching` has them."""
+        built = self._built(what)
+        with built.watched():
+            check_no_result_caching(built.meter, built.call.run, built.perturb, usual, first)
+        return {}
+
+    def more(self, what: str, hot_s: float) -> dict[str, float | None]:
+        """{"cold_s", "graph_s"}: one call taken otherwise than hot and back to back (`Meter.more`)."""
+        built = self._built(what)
+        with built.watched():
+            return built.meter.more(built.call.run, hot_s, graph=built.cell.case.mode != "backward")
+
+    def trace(self, what: str, path: str) -> dict[str, Any]:
+        """Write the profiler's trace of one more call."""
+        from .tracing import trace, write  # imports the whole compiler
+
+        write(trace(self._built(what)), Path(path))
+        return {}
+
+    def drop(self, what: str) -> dict[str, Any]:
+        """Let go of a prepared cell."""
+        self._ready.pop(what, None)
+        return {}
+
+    def _built(self, what: str) -> Built:
+        built = self._ready[what]
+        assert isinstance(built, Built)
+        return built
+
+    def _use_threads(self, case: Case) -> None:
+        torch.set_num_threads(case.threads or self._threads)
+
+    def _kept(self, what: str, ready: Built | Control) -> dict[str, float]:
+        seconds = [ready.time(1, 0)]
+        while len(seconds) < WARM_CALLS and sum(seconds) < WARM_SECONDS:
+            seconds.append(ready.time(1, 0))
+        self._ready[what] = ready
         gc.collect()
         gc.freeze()  # no collection has to look at it again
         gc.disable()
         return {"seconds": min(seconds)}
 
 
-def _hold_graphs() -> None:
-    from torch._dynamo import config  # takes seconds to import, which only a compiled form needs
-
-    config.recompile_limit = config.accumulated_recompile_limit = GRAPHS
-
-
-def fastest(timed: Timed, calls: int, stretches: int, warm: bool) -> float:
-    """Seconds of the fastest of so many stretches of calls; the first finds the caches as an untimed one left them."""
-    if warm:
-        _stretch(timed, calls)
-    return min(_stretch(timed, calls) for _ in range(stretches))
-
-
-def _stretch(timed: Timed, calls: int) -> float:
-    spent = timed.meter.seconds(timed.run, calls)
-    return spent + _spin(spent * timed.slower) if timed.slower else spent
-
-
-def _spin(seconds: float) -> float:
-    """Seconds that were really spent."""
-    start = perf_counter()
-    while (spent := perf_counter() - start) < seconds:
-        pass
-    return spent
+def _sensed(ready: Built | Control) -> dict[str, Any]:
+    """What a GPU says of its clock and temperature after a block, and whether its samples are worth keeping."""
+    reading: Reading | None = ready.meter.sensors() if isinstance(ready, Built) else None
+    if reading is None:
+        return {}
+    return asdict(reading) | {"throttled": words(reading.throttling), "held_back": reading.held_back}

@@ -1,25 +1,25 @@
-"""What is timed: one call of a layer or its core, its inputs, weights and masks already in place."""
+"""What is timed: one call of a layer or its core, its inputs, weights and masks already in place.
+
+A case is measured as a whole, before its tests run (`measuring.py`); a test reports what was found out about one cell.
+"""
 
 import pytest
-import torch
 
-from .clock import replayed
+from .replay import replayed
 
 pytestmark = pytest.mark.benchmark(timer=replayed)
 
 
-def test_forward(measure, call):
+def test_forward(report):
     """o = layer(x)"""
-    with torch.inference_mode():
-        measure(call)
+    report()
 
 
-def test_backward(measure, call):
+def test_backward(report):
     """o = layer(x), and from a gradient of o the gradients of x and of every weight"""
-    measure(call)
+    report()
 
 
-def test_decode(measure, call):
+def test_decode(report):
     """o = layer(x, cache) for one new token, whose key and value are written to the cache"""
-    with torch.inference_mode():
-        measure(call)
+    report()

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from torch.profiler import ProfilerActivity, profile, schedule
 
-from .cell import Ready
 from .cells import Cell
-from .dispatch import trace_of
 from .ledger import spending
-from .modes import recording
-from .run import Run
+from .outcome import NoRow
+
+if TYPE_CHECKING:
+    from .run import Run
 
 FOLDER = "traces"
 """Beside the machines' folders of run files."""
@@ -38,10 +38,10 @@ class Traces:
         self.without: dict[str, list[Cell]] = {}
         """Cells by the reason why there is no trace of them."""
 
-    def save(self, cell: Cell, proved: Ready, operators: int) -> dict[str, str]:
-        """Trace one more call, of so many operators: the row's column that says where the trace lies; none without one.
+    def save(self, cell: Cell, operators: int, write: Callable[..., object]) -> dict[str, str]:
+        """Have one more call traced, of so many operators: the row's column that says where the trace lies; none without one.
 
-        The row is measured by now, so whatever goes wrong here is told and costs no more than the trace.
+        `write(path=...)` writes it. The row is measured by now, so whatever goes wrong here costs no more than the trace.
         """
         if operators > MOST_OPERATORS:
             self._without(f"more than {MOST_OPERATORS:,} operators a call", cell)
@@ -49,12 +49,9 @@ class Traces:
         path = self.folder / on_disk(cell.case.id) / on_disk(cell.impl.name) / FILE
         try:
             with spending("traces"):
-                write(trace(cell, proved), path)
-        except OSError as error:
-            self._without(f"can't be written to {self.folder}: {error.strerror or error}", cell)
-            return {}
-        except Exception as error:
-            self._without(f"the traced call failed, {type(error).__name__}: {error}", cell)
+                write(path=str(path))
+        except NoRow as error:
+            self._without(f"the traced call failed, {error}", cell)
             return {}
         self.saved += 1
         return {"trace": path.relative_to(self.run.folder.parent).as_posix()}
@@ -75,39 +72,6 @@ class Traces:
             terminalreporter.write_line(f"no trace of {len(cells)} cells ({', '.join(names)}): {why}")
         if self.saved:
             terminalreporter.write_line(f"traces: {self.saved}, for `tensorboard --logdir {self.folder}`")
-
-
-def trace(cell: Cell, proved: Ready) -> bytes:
-    """The profiler's Chrome trace of one call, with its shapes and allocations; the call before it makes ready."""
-    found: list[bytes] = []
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (cell.case.device == "cuda")
-    if cell.case.drops:
-        proved.module.train()  # as it was timed
-    with recording(cell.case), profile(
-        activities=activities,
-        schedule=schedule(wait=0, warmup=1, active=1, repeat=1),
-        on_trace_ready=lambda profiler: found.append(trace_of(profiler)),
-        record_shapes=True,
-        profile_memory=True,
-        acc_events=False,
-    ) as profiler:  # fmt: skip
-        proved.call.run()
-        profiler.step()
-        kept = proved.call.run()  # an answer is part of what a call needs: it is held until the trace ends
-        profiler.step()
-        del kept
-    return found[0]
-
-
-def write(trace: bytes, path: Path) -> None:
-    """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name("part")
-    try:
-        part.write_bytes(gzip.compress(trace))
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def on_disk(name: str) -> str:

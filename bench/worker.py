@@ -1,4 +1,4 @@
-"""The process of one side of a comparison: does what it is told over a pipe, for as long as its parent lives.
+"""A worker process: does what it is told over a pipe, for as long as its parent lives.
 
 One JSON line is a request, `{"do": "time", ...}`, and one JSON line its answer; `Tasks` says which there are. What fails is
 answered `{"failed": reason, "detail": sentence}`. Needs torch, NumPy and psutil, and no other package.
@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 
 def main() -> None:
-    """`python -m bench.worker '{"impls": FOLDER, "folder": FOLDER, "threads": 1, "slower": {}}'`, in this checkout."""
+    """Its argument is `{"impls": FOLDER, "folder": FOLDER, "threads": 1, "slower": {}}` as JSON."""
     told = json.loads(sys.argv[1])
     sys.path.insert(0, told.pop("impls"))  # bench is known by now: `impls` alone comes from there
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle

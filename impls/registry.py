@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
+from inspect import signature
 from typing import Any
 
 import torch
@@ -212,17 +213,20 @@ def compiled(impl: Impl) -> Impl:
     )
 
 
+ISOLATED = {"isolate_recompiles": True} if "isolate_recompiles" in signature(torch.compile).parameters else {}
+"""Every compiled form has graphs of its own, where torch can tell them apart (from 2.13 on)."""
+
+
 class Compiled(nn.Module):
     """A layer or core whose forward is compiled; parameters stay where they were."""
 
     def __init__(self, eager: nn.Module):
         super().__init__()
         self.eager = eager
-        self._run = torch.compile(eager, dynamic=False)
+        self._run: Callable[..., Tensor] = torch.compile(eager, dynamic=False, **ISOLATED)  # type: ignore[call-overload]
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        o: Tensor = self._run(*args, **kwargs)
-        return o
+        return self._run(*args, **kwargs)
 
     @property
     def prepare(self) -> Callable[..., None] | None:

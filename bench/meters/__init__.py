@@ -26,8 +26,11 @@ class Meter(Protocol):
     clock: str
     """How time is taken; a column of the results."""
 
+    def timed(self, call: Callable[[], Any], times: int) -> tuple[float, Any]:
+        """Seconds that `times` calls back to back take, all of their work included, and the last one's answer."""
+
     def seconds(self, call: Callable[[], Any], times: int) -> float:
-        """Seconds that `times` calls back to back take, all of their work included."""
+        """The seconds alone."""
 
     def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
         """Seconds of one call taken otherwise than hot and back to back: `cold_s` finds nothing of its data in the cache,

@@ -15,11 +15,15 @@ from .nvml import Reading
 class CpuMeter:
     clock = "wall"
 
-    def seconds(self, call: Callable[[], Any], times: int) -> float:
+    def timed(self, call: Callable[[], Any], times: int) -> tuple[float, Any]:
         start = perf_counter()
-        for _ in range(times):
-            call()
-        return perf_counter() - start
+        for _ in range(times - 1):
+            call()  # its answer is gone before the next one is computed
+        answer = call()
+        return perf_counter() - start, answer
+
+    def seconds(self, call: Callable[[], Any], times: int) -> float:
+        return self.timed(call, times)[0]
 
     def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
         return {"cold_s": None, "graph_s": None}

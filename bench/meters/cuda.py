@@ -32,21 +32,25 @@ class CudaMeter:
     def __init__(self, cuda: Any = torch.cuda, nvml: Nvml | None = None, empty: Any = torch.empty):
         self._cuda, self._nvml, self._empty = cuda, nvml, empty
 
-    def seconds(self, call: Callable[[], Any], times: int) -> float:
+    def timed(self, call: Callable[[], Any], times: int) -> tuple[float, Any]:
         """Time between two events in the stream; the work before the first is waited for, so that it is not counted."""
         return self._between(call, times, behind=lambda: None)
 
-    def _between(self, call: Callable[[], Any], times: int, behind: Callable[[], Any]) -> float:
-        """Seconds of `times` calls, queued behind work that is not counted."""
+    def seconds(self, call: Callable[[], Any], times: int) -> float:
+        return self.timed(call, times)[0]
+
+    def _between(self, call: Callable[[], Any], times: int, behind: Callable[[], Any]) -> tuple[float, Any]:
+        """Seconds of `times` calls, queued behind work that is not counted, and the last one's answer."""
         start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
         self._cuda.synchronize()
         behind()
         start.record()
-        for _ in range(times):
+        for _ in range(times - 1):
             call()
+        answer = call()
         end.record()
         self._cuda.synchronize()  # calls return before their work is done
-        return float(start.elapsed_time(end)) / 1e3  # milliseconds
+        return float(start.elapsed_time(end)) / 1e3, answer  # milliseconds
 
     def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
         return {
@@ -60,7 +64,7 @@ class CudaMeter:
         if not size:
             return None  # not told: nothing would be flushed
         buffer = self._empty(size, dtype=torch.uint8, device="cuda")
-        return median(self._between(call, 1, behind=buffer.zero_) for _ in range(COLD_CALLS))
+        return median(self._between(call, 1, behind=buffer.zero_)[0] for _ in range(COLD_CALLS))
 
     def _replayed(self, call: Callable[[], Any]) -> float | None:
         """Seconds of one of many replays back to back; None where the call can't be captured."""

@@ -1,0 +1,184 @@
+"""A run from the first proof to the last sample: cells are proved, timed by turns in several processes, and written down.
+
+Nothing of an implementation runs in this process: workers do what is asked, and what one of them doesn't survive costs the
+cell that it was at. Two workers prove side by side; then one at a time is timed, while the other waits.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+
+from reports import verdict
+
+from .cells import Cell, Key
+from .counting import held_bytes, least_memory
+from .crew import Crew, Tell, Worker
+from .engine import Visits, need
+from .ledger import spending
+from .machine import free_bytes
+from .outcome import NoRow
+from .peer import Peer, Script, together
+from .rows import samples_of
+from .run import Run
+from .visit import Visit
+
+VISITS = 4
+"""Visits of a case in one process."""
+
+SIDE_BY_SIDE = 2
+"""Workers that live at the same time."""
+
+
+class Measuring:
+    """Measures the cells of a run that it doesn't know yet.
+
+    `start` starts a worker's process; with `fail_fast` nothing more is proved behind the first failure.
+    """
+
+    def __init__(
+        self, run: Run, cells: Sequence[Cell], start: Callable[[], Peer], seed: int | None, fail_fast: bool, tell: Tell
+    ):
+        self._run, self._tell, self._start, self._fail_fast = run, tell, start, fail_fast
+        self._rng = random.Random(seed)
+        self._visits = Visits(VISITS, run.timing["cell_time"])
+        self._cases: dict[str, list[Cell]] = {}
+        for cell in cells:
+            self._cases.setdefault(cell.case.id, []).append(cell)
+        self._free = free_bytes(run.selection.device)
+        self._holds = SIDE_BY_SIDE * sum(held_bytes(cell.case) for cell in cells) < self._free / 3
+        largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
+        self._provers = SIDE_BY_SIDE if 4 * largest < self._free else 1
+
+    def prove(self) -> None:
+        """Prove every cell, and time none. Raises `Mistake` where workers can't begin."""
+        with self._crew(range(min(self._provers, self._run.processes))) as workers:
+            self._prove(workers)
+
+    def measure(self) -> None:
+        """Everything that is left to do. Raises `Mistake` where workers can't begin."""
+        self._run.look()
+        slots = range(self._run.processes)
+        for batch in (slots[first : first + SIDE_BY_SIDE] for first in slots[::SIDE_BY_SIDE]):
+            if self._unproved() or any(self._open(slot) for slot in batch):
+                with self._crew(batch) as workers:
+                    self._prove(workers[: self._provers])
+                    self._time(workers)
+                    if slots[-1] in batch:
+                        self._finish(workers[0])
+        self._run.look()
+
+    def _crew(self, slots: range) -> Crew:
+        return Crew([Worker(self._run, slot, self._start, self._tell) for slot in slots])
+
+    def _unproved(self) -> list[Cell]:
+        return [cell for group in self._cases.values() for cell in group if not self._run.settled(cell.key)]
+
+    def _prove(self, workers: Sequence[Worker]) -> None:
+        """Each worker takes a case after the other; cells that an earlier process didn't survive come last, alone."""
+        unproved = self._unproved()
+        suspects = [cell for cell in unproved if cell.key in self._run.suspects]
+        queue = [
+            [cell for cell in group if cell in unproved and cell not in suspects] for group in self._cases.values()
+        ]
+        with spending("proof"):
+            together([self._proving(worker, queue) for worker in workers])
+            together([self._proving(workers[0], [suspects])])
+
+    def _proving(self, worker: Worker, queue: list[list[Cell]]) -> Script:
+        while queue:
+            for cell in queue.pop(0):
+                self._run.begin(cell)
+                what = " ".join(cell.key) if self._holds else None
+                details = {"impl": cell.impl.name, "case": cell.case.columns(), "what": what}
+                try:
+                    answer = yield worker.peer, "prove", details
+                except NoRow as outcome:
+                    worker.skip(cell, outcome)
+                    if self._fail_fast and self._run.failed:
+                        queue.clear()
+                        return
+                else:
+                    self._run.add_proved(cell, answer)
+                    self._tell(f"{cell.case.id}  {cell.impl.name:<20} proved")
+                    if what:
+                        worker.seconds[cell.key] = answer["seconds"]
+
+    def _time(self, workers: Sequence[Worker]) -> None:
+        """All visits of these processes, spread over the time that they live."""
+        if self._holds:
+            with spending("preparing"):
+                together([worker.preparing(self._open(worker.slot)) for worker in workers])
+        for visit in range(VISITS):
+            for worker in self._rng.sample(workers, len(workers)):
+                self._tell(f"timing: process {worker.slot + 1} of {self._run.processes}, visit {visit + 1} of {VISITS}")
+                for case in self._rng.sample(list(self._cases), len(self._cases)):
+                    if not self._run.visited(worker.slot, visit, case):
+                        with spending("timing"):
+                            self._visit(Visit(self._run, worker, case, visit, self._rng))
+                        self._run.look_if_due()
+
+    def _open(self, slot: int) -> list[Cell]:
+        """Proved cells of which a process has something left to time."""
+        return [
+            cell
+            for case, group in self._cases.items()
+            if any(not self._run.visited(slot, visit, case) for visit in range(VISITS))
+            for cell in group
+            if cell.key in self._run.proved and cell.key not in self._run.skipped
+        ]
+
+    def _visit(self, visit: Visit) -> None:
+        """Time a case, unless its ratios are known by now."""
+        precision = self._run.timing["precision"]
+        for group in self._groups(visit.case):
+            widths = self._half_widths(group) if visit.visit >= VISITS // 2 else {}
+            if not widths or max(widths.values()) > precision:
+                needs = need(widths, precision)
+                visit.time(group, self._visits, needs | {group[0].key: max(needs.values(), default=1.0)})
+            if visit.visit == 0 and visit.worker.slot == 0:
+                visit.check_caching(group)
+            if not self._holds:
+                visit.worker.drop(group)
+        visit.write()
+
+    def _groups(self, case: str) -> Iterator[list[Cell]]:
+        """The cells of a case that can be held at once, each group with the baseline implementation in it, first."""
+        cells = [
+            cell for cell in self._cases[case] if cell.key in self._run.proved and cell.key not in self._run.skipped
+        ]
+        base = [cell for cell in cells if cell.impl.name == self._run.yardstick]
+        others = [cell for cell in cells if cell not in base]
+        if cells:
+            most = max(2, int(self._free / 2 / held_bytes(cells[0].case))) - len(base)
+            for first in range(0, max(1, len(others)), most):
+                yield base + others[first : first + most]
+
+    def _half_widths(self, cells: Sequence[Cell]) -> dict[Key, float]:
+        """How well the ratio of each cell to the first is known from the visits so far."""
+        base, *others = (samples_of(self._run.samples.get(cell.key, [])) for cell in cells)
+        logs = (verdict.log_ratios(other, base) for other in others)
+        return {cell.key: verdict.half_width(it) for cell, it in zip(cells[1:], logs, strict=True)}
+
+    def _finish(self, worker: Worker) -> None:
+        """Single calls that find no cache, graphs, and traces."""
+        for cell in (cell for group in self._cases.values() for cell in group):
+            wants_more = cell.case.device == "cuda"
+            if (
+                cell.key in self._run.skipped
+                or cell.key not in self._run.samples
+                or not (wants_more or self._run.traced)
+            ):
+                continue
+            worker.prepare([cell])
+            try:
+                if wants_more:
+                    hot = median(it.seconds for it in self._run.samples[cell.key])
+                    self._run.add_columns(cell, worker.ask("more", cell, hot_s=hot))
+                if self._run.traced:
+                    self._run.add_columns(cell, self._run.trace(cell, worker))
+            except NoRow as outcome:
+                worker.skip(cell, outcome)
+            if not self._holds:
+                worker.drop([cell])

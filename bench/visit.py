@@ -1,0 +1,119 @@
+"""A visit: the implementations of a case are timed by turns, at one go, in one process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from time import sleep
+from typing import Any
+
+from .cells import Cell, Key
+from .crew import Worker
+from .engine import EVEN, Block, Visits, block_of, rounds
+from .ledger import count
+from .outcome import NoRow
+from .peer import Answer
+from .rows import Sample
+from .run import Run
+
+COOLING = 3.0
+"""Seconds for which a GPU that is held back may cool down, once a visit."""
+
+
+@dataclass
+class Visit:
+    """What is found out at one go, until it is written down."""
+
+    run: Run
+    worker: Worker
+    case: str
+    visit: int
+    """The first, second, ... of its process at this case."""
+    rng: random.Random
+    found: dict[Key, list[Sample]] = field(default_factory=dict)
+    sensed: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    _number: int = 0
+    _cooled: bool = False
+
+    def time(self, cells: Sequence[Cell], visits: Visits, needs: Mapping[Key, float]) -> None:
+        """Time cells by turns. One that fails is skipped, and the others go on, in a fresh process where it took that."""
+        self.worker.prepare(cells)
+        blocks = {cell.key: block_of(self.worker.seconds[cell.key]) for cell in cells if self._ready(cell)}
+        members = {cell.key: cell for cell in cells if cell.key in blocks}
+        self._number = self.run.new_visit()
+        for cell in members.values():
+            self._attempt(cell, blocks[cell.key], cells, self._on_fresh_inputs)
+        for order in rounds(visits.turns(blocks, self.visit, needs), self.rng):
+            round_number = self.run.new_round(self.case)
+            for key in order:
+                if answer := self._attempt(members[key], blocks[key], cells, self._block):
+                    self._keep(key, answer, round_number, blocks[key])
+
+    def check_caching(self, cells: Sequence[Cell]) -> None:
+        """Skip those that cache results."""
+        for cell in cells:
+            if cell.key in self.found and self._ready(cell):
+                usual, first = median(it.seconds for it in self.found[cell.key]), self.run.proved[cell.key]["first_s"]
+                try:
+                    self.worker.ask("caching", cell, usual=usual, first=first)
+                except NoRow as outcome:
+                    self.worker.skip(cell, outcome)
+                    self.worker.prepare(cells)
+
+    def write(self) -> None:
+        self.run.add_visit(self.worker.slot, self.visit, self.case, self.found, self.sensed)
+
+    def _ready(self, cell: Cell) -> bool:
+        return cell.key in self.worker.seconds and cell.key not in self.run.skipped
+
+    def _attempt(self, cell: Cell, block: Block, cells: Sequence[Cell], act: Any) -> Answer | None:
+        """What `act` gives; None where the cell fails, now or before."""
+        if not self._ready(cell):
+            return None
+        process = self.worker.number
+        try:
+            answer: Answer | None = act(cell, block)
+        except NoRow as outcome:
+            self.worker.skip(cell, outcome)
+            if self.worker.number != process:
+                self._number = self.run.new_visit()
+                self.worker.prepare([it for it in cells if it.key in self.run.proved])
+            return None
+        return answer
+
+    def _on_fresh_inputs(self, cell: Cell, block: Block) -> None:
+        """Time a call on other inputs, whose answer is held to the reference, for nothing but that; of long calls one a run."""
+        if block.seconds <= EVEN or (self.visit == 0 and self.worker.slot == 0):
+            self.worker.ask("time", cell, calls=1, warm=0, draw=1)
+
+    def _block(self, cell: Cell, block: Block) -> Answer:
+        answer = self._timed(cell, block)
+        if answer.get("held_back") and not self._cooled:
+            self._cooled = True
+            sleep(COOLING)
+            answer = self._timed(cell, block)
+        return answer
+
+    def _timed(self, cell: Cell, block: Block) -> Answer:
+        answer = self.worker.ask("time", cell, calls=block.calls, warm=block.warm)
+        count("timed calls", answer["seconds"] * (block.calls + block.warm))
+        return answer
+
+    def _keep(self, key: Key, answer: Answer, number: int, block: Block) -> None:
+        disturbed = (answer[name] for name in ("page_faults", "voluntary", "involuntary"))
+        where = number, self._number, self.worker.number, self.run.elapsed(), block.calls
+        self.found.setdefault(key, []).append(Sample(answer["seconds"], *where, *disturbed))
+        if "sm_mhz" in answer:
+            self.sensed[key] = _sensors(answer, self.sensed.get(key, {}))
+
+
+def _sensors(answer: Answer, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns about the GPU's state: as it was last, and everything that throttled it."""
+    throttled = dict.fromkeys([*before.get("throttled_by", []), *answer["throttled"]])
+    return {
+        **{name: answer[name] for name in ("sm_mhz", "power_w", "temperature_c")},
+        "throttled_by": list(throttled),
+        "throttled": ", ".join(throttled) or None,
+    }
