@@ -109,14 +109,17 @@ def _tensors(answer: Any, inputs: int) -> list[Tensor]:
     return [answer] if isinstance(answer, Tensor) else [x for x in answer[: 1 + inputs] if x is not None]
 
 
-def build(cell: Cell) -> Built:
-    """The module of a cell with the tensors that it reads, compiled where it is to be; raises what it raised.
-
-    Raises `OutOfMemory` before anything is tried where it can't fit: on the CPU trying means being killed.
-    """
-    case = cell.case
-    if (needed := least_memory(cell.impl, case)) > (free := free_bytes(case.device)):
+def check_fits(cell: Cell) -> None:
+    """Raises `OutOfMemory` before anything is tried where it can't fit: on the CPU trying means being killed."""
+    needed, free = least_memory(cell.impl, cell.case), free_bytes(cell.case.device)
+    if needed > free:
         raise OutOfMemory(f"needs {bytes_text(needed)} at least, and {bytes_text(free)} are free")
+
+
+def build(cell: Cell) -> Built:
+    """The module of a cell with the tensors that it reads, compiled where it is to be; raises what it raised."""
+    check_fits(cell)
+    case = cell.case
     if case.threads:
         torch.set_num_threads(case.threads)
     module = module_of(cell.impl, case)
@@ -141,6 +144,7 @@ class Proved:
 
 def prove(cell: Cell, gate: Gate) -> tuple[Built, Proved]:
     """Build a cell, hold it to the reference, and profile a call; raises `Wrong`, or what the implementation raised."""
+    check_fits(cell)
     with spending("gate"), _single_threaded():
         gate.prove(cell.impl, cell.case)
     built = build(cell)

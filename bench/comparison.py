@@ -275,7 +275,7 @@ class _Provers:
         found: dict[Key, Facts | Failure] = {}
         for key, request in present.requests[i].items():
             try:
-                found[key] = self._peers[i].ask("prove", **request)["columns"]
+                found[key] = _proved(self._peers[i], request)
             except NoRow as outcome:
                 found[key] = Failure(SIDES[i], outcome.reason, str(outcome))
                 if self._killed:
@@ -288,6 +288,17 @@ class _Provers:
         self._peers[i].close()
         self._peers[i] = self._peer(self._plan.sides[i])
         register(self._peers[i], self._plan.sides[i], self._plan)
+
+
+def _proved(peer: Peer, request: Mapping[str, Any]) -> Facts:
+    """What the proof of a cell tells; raises what refuses it, by the clock too."""
+    proved = peer.ask("prove", what="it", **request)
+    peer.ask("time", what="it", calls=1, warm=0, draw=1)  # on fresh inputs
+    usual = peer.ask("time", what="it", calls=1, warm=1)["seconds"]
+    peer.ask("caching", what="it", usual=usual, first=proved["first_s"])
+    peer.ask("drop", what="it")
+    facts: Facts = proved["columns"]
+    return facts
 
 
 def register(peer: Peer, side: Side, plan: Plan, cases: Collection[Case] | None = None) -> dict[str, Any]:

@@ -13,11 +13,19 @@ import torch
 
 from impls import Impl
 
+CHECKOUT = Path(__file__).resolve().parent.parent
+
 
 def impl_hash(impl: Impl, kernel: str) -> str:
     """The same as long as nothing changes that a call of `impl` runs: the files of its module and of those that it uses."""
     text = "\n".join([impl.name, torch.__version__, kernel, *sources(impl.owner)])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def sources_hash() -> str:
+    """Of all that makes numbers in this checkout: what is timed, and how."""
+    files = sorted(path for room in ("impls", "bench") for path in (CHECKOUT / room).rglob("*.py"))
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
 @cache

@@ -23,6 +23,7 @@ import impls
 from . import journal as journals
 from .cells import Cell, Key
 from .controls import Controls
+from .impl_hash import sources_hash
 from .journal import Journal, Line
 from .ledger import add_spent, spent
 from .machine import fingerprint, state
@@ -145,10 +146,10 @@ class Run:
         if self.planned is not None:
             return
         self.planned = set(keys)
-        if self.name is None:
+        if self.name is None or not self.planned:
             return
         header = {"schema": SCHEMA, "asked": self.asked, "timing": self.timing, "planned": sorted(self.planned)}
-        header |= {"traced": self.traced, "machine": fingerprint()}
+        header |= {"traced": self.traced, "machine": fingerprint(), "sources": sources_hash()}
         try:
             self.journal = Journal.start(self.folder, self.name, header)
         except OSError as error:
@@ -380,6 +381,10 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
     journal = Journal.reopen(path)
     if journal.header["machine"] != fingerprint():
         raise pytest.UsageError(f"run {name} was begun on another machine or with another torch; begin a new one")
+    if journal.header.get("sources") != sources_hash():
+        raise pytest.UsageError(
+            f"the code has changed since run {name} was begun: begin a new one, under this name or another"
+        )
     options = _same(config, name, journal.header["asked"])
     planned = {(impl, case) for impl, case in journal.header["planned"]}
     run = Run(options, select(config, options), folder, name, journal=journal, planned=planned)

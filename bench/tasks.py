@@ -157,11 +157,15 @@ class Tasks:
             return built.meter.more(built.call.run, hot_s, graph=built.cell.case.mode != "backward")
 
     def trace(self, what: str, path: str) -> dict[str, Any]:
-        """Write the profiler's trace of one more call."""
+        """Write the profiler's trace of one more call: {"unwritten": None, or why it can't be written}"""
         from .tracing import trace, write  # imports the whole compiler
 
-        write(trace(self._built(what)), Path(path))
-        return {}
+        data = trace(self._built(what))
+        try:
+            write(data, Path(path))
+        except OSError as error:
+            return {"unwritten": error.strerror or str(error)}
+        return {"unwritten": None}
 
     def drop(self, what: str) -> dict[str, Any]:
         """Let go of a prepared cell."""

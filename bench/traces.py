@@ -6,7 +6,7 @@ import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -38,7 +38,7 @@ class Traces:
         self.without: dict[str, list[Cell]] = {}
         """Cells by the reason why there is no trace of them."""
 
-    def save(self, cell: Cell, operators: int, write: Callable[..., object]) -> dict[str, str]:
+    def save(self, cell: Cell, operators: int, write: Callable[..., dict[str, Any]]) -> dict[str, str]:
         """Have one more call traced, of so many operators: the row's column that says where the trace lies; none without one.
 
         `write(path=...)` writes it. The row is measured by now, so whatever goes wrong here costs no more than the trace.
@@ -49,9 +49,12 @@ class Traces:
         path = self.folder / on_disk(cell.case.id) / on_disk(cell.impl.name) / FILE
         try:
             with spending("traces"):
-                write(path=str(path))
+                unwritten = write(path=str(path))["unwritten"]
         except NoRow as error:
             self._without(f"the traced call failed, {error}", cell)
+            return {}
+        if unwritten:
+            self._without(f"can't be written to {self.folder}: {unwritten}", cell)
             return {}
         self.saved += 1
         return {"trace": path.relative_to(self.run.folder.parent).as_posix()}

@@ -20,7 +20,17 @@ Suite = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def suite_command(*options: str) -> list[str]:
-    return [sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), "--cell-time", "0.01", *options]
+    return [
+        sys.executable,
+        "-m",
+        "pytest",
+        str(CHECKOUT / "bench"),
+        "--cell-time",
+        "0.01",
+        "--processes",
+        "1",
+        *options,
+    ]
 
 
 def environment() -> dict[str, str]:

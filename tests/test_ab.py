@@ -26,12 +26,12 @@ from bench.__main__ import main
 from bench.cells import Key
 from bench.comparison import Comparison, Line, Plan, Unjudgeable
 from bench.duel import CONTROLS, FIRST_LOOK, LEAST, Duel, Logs, interleaved, two_stages
+from bench.engine import Block
 from bench.outcome import NoRow
 from bench.peer import Lost, Peer, Refused, Setting, Side
 from bench.selftest import Log, missing, planted, schedule, self_test, summary
 from bench.sources import PREFIX
 from bench.sweep import Case
-from bench.tasks import Timed, fastest
 from bench.verdict_text import as_json, in_order, markdown, notes
 from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, without_numbers
 
@@ -46,7 +46,7 @@ TINY = ("--T", "16", "--H", "2", "--D_h", "8", "--dtype", "float32", "--budget",
 
 
 def test_each_round_has_every_cell_once_a_side_in_an_order_of_its_own() -> None:
-    rounds = interleaved(dict.fromkeys([A, B, C], 50), random.Random(0))
+    rounds = list(interleaved(dict.fromkeys([A, B, C], 50), random.Random(0)))
     each = [rounds[i : i + 6] for i in range(0, len(rounds), 6)]
     assert all(sorted(it) == sorted((key, i) for key in (A, B, C) for i in (0, 1)) for it in each)
     assert all(it[n][0] == it[n + 1][0] for it in each for n in (0, 2, 4))  # a cell's two blocks follow each other
@@ -60,7 +60,7 @@ def test_a_long_call_has_fewer_rounds_and_nothing_untimed_before_it() -> None:
     took = {A: 0.5, C: 1e-5}
     Duel(lambda: (Fake(0, log, took), Fake(1, log, took)), random.Random(0)).pair([A, B, C], 3)
     timed = {key: [it[3:] for it in log if it[:3] == ("time", 0, key)] for key in (A, B, C)}
-    assert timed == {A: [(1, 1, False)], B: [(1, 2, True)] * 3, C: [(25, 8, True)] * 3}
+    assert timed == {A: [(1, 0)], B: [(2, 1)] * 3, C: [(200, 25)] * 3}
 
 
 def test_a_mood_of_the_machine_that_both_sides_share_is_not_in_the_datum() -> None:
@@ -68,38 +68,6 @@ def test_a_mood_of_the_machine_that_both_sides_share_is_not_in_the_datum() -> No
     base, head = mood, [1.05 * seconds for seconds in mood]
     head[4] = 1.05  # once it changed between the two blocks
     assert duel._datum(base, head) == pytest.approx(math.log(1.05))
-
-
-def test_a_block_counts_its_fastest_stretch_after_an_untimed_one() -> None:
-    done: list[str] = []
-
-    class Meter:
-        clock = "fake"
-
-        def seconds(self, call: Callable[[], Any], times: int) -> float:
-            for _ in range(times):
-                call()
-            done.append(f"stretch of {times}")
-            return {3: 1.0, 6: 5.0, 9: 4.0}[len(done)]
-
-    timed = Timed(lambda: done.append("call"), Meter(), lambda: None)  # type: ignore[arg-type, return-value]
-    assert fastest(timed, 2, 2, warm=True) == 4.0
-    assert done == ["call", "call", "stretch of 2"] * 3
-
-
-def test_what_is_planted_is_in_the_fastest_stretch_too() -> None:
-    spent = []
-
-    class Meter:
-        clock = "fake"
-
-        def seconds(self, call: Callable[[], Any], times: int) -> float:
-            spent.append(1e-3 * times)
-            return spent[-1]
-
-    timed = Timed(lambda: None, Meter(), lambda: None, slower=0.5)  # type: ignore[arg-type, return-value]
-    assert fastest(timed, 2, 3, warm=False) >= 3e-3
-    assert len(spent) == 3
 
 
 # Pairs
@@ -121,10 +89,10 @@ class Fake:
     def pin(self) -> None:
         self.log.append(("pin", self.side))
 
-    def time(self, key: Key, calls: int, stretches: int, warm: bool) -> float:
+    def time(self, key: Key, block: Block) -> float:
         if key == self.dies_at:
             raise Lost("ended its process (SIGSEGV)")
-        self.log.append(("time", self.side, key, calls, stretches, warm))
+        self.log.append(("time", self.side, key, block.calls, block.warm))
         return self.seconds.get(key, 1e-3)
 
     def kill(self) -> None:
@@ -141,7 +109,7 @@ def test_a_pair_gives_log_ratios_and_ends_its_processes() -> None:
     assert [it for it in log if it[0] == "close"] == [("close", 0), ("close", 1)]
     timed = [it for it in log if it[0] == "time"]
     assert len(timed) == 3 * 2 * 4
-    assert {tuple(it[3:]) for it in timed if it[2] == B} == {(1, 2, True)}  # blocks of about 2 ms
+    assert {tuple(it[3:]) for it in timed if it[2] == B} == {(2, 1)}  # blocks of about 2 ms
     prepared = [[key for what, i, *key in log if what == "prepare" and i == side] for side in (0, 1)]
     assert prepared[0] == prepared[1]
     assert log.index(("pin", 1)) < log.index(timed[0])
@@ -284,6 +252,8 @@ class FakePeer:
             ids = [Case(**case).id for case in told["cases"]]
             known = {name: dict.fromkeys(ids) for name in told["names"] or have if name in have}
             return {"cells": known, "unknown": {name: f"unknown {name}" for name in told["names"] if name not in have}}
+        if do in ("time", "caching", "drop"):
+            return {"seconds": 1.0}
         assert do == "prove"
         name = told["impl"]
         if name == f"wrong-{self.side.impls}" or name == "wrong":
@@ -293,7 +263,8 @@ class FakePeer:
         if name == "impossible":
             raise Refused("unsupported", "torch has no such kernel")
         kernel = "math" if name == "falls" and self.side.impls == Path("head") else "flash"
-        return {"error": 1e-7, "error_bound": 1e-6, "peak_bytes": 100, "kernel": kernel}
+        columns = {"error": 1e-7, "error_bound": 1e-6, "peak_bytes": 100, "kernel": kernel}
+        return {"columns": columns, "seconds": 1.0, "first_s": 1.0}
 
     def kill(self) -> None: ...
 
@@ -474,7 +445,7 @@ def worker(tmp_path: Path) -> Any:
         "def dies(q, k, v, **_):\n    print('last words', file=sys.stderr, flush=True); os._exit(3)\n"
         "def hangs(q, k, v, **_):\n    time.sleep(600)\n"
         "seen = {}\n"
-        "def remembers(q, k, v, *, is_causal=False, **_):\n"
+        "def caches(q, k, v, *, is_causal=False, **_):\n"
         "    numbers = b''.join(bytes(x.untyped_storage()) for x in (q, k, v))\n"
         "    if numbers not in seen:\n"
         "        time.sleep(0.05)\n"
@@ -487,7 +458,7 @@ def worker(tmp_path: Path) -> Any:
         "    return last[q.shape].clone()\n"
     )
     peer = Peer(Side("here", CHECKOUT), Setting(str(tmp_path), timeout=60.0))
-    names = [f"{name}=own:{name}" for name in ("loud", "dies", "hangs", "remembers", "idles")]
+    names = [f"{name}=own:{name}" for name in ("loud", "dies", "hangs", "caches", "idles")]
     peer.ask("cells", names=names, whole_shelf=False, cases=[])
     yield peer
     peer.close()
@@ -497,11 +468,11 @@ CASE = Case.of(T=16, H=2, D_h=8).columns()
 
 
 def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: Peer) -> None:
-    assert worker.ask("prove", impl="loud", case=CASE)["kernel"] == "flash"
+    assert worker.ask("prove", impl="loud", case=CASE)["columns"]["kernel"] == "flash"
     worker.ask("prepare", what="x", impl="loud", case=CASE)
-    assert worker.ask("time", what="x", calls=2, stretches=2, warm=True)["seconds"] > 0
+    assert worker.ask("time", what="x", calls=2, warm=1)["seconds"] > 0
     worker.ask("control", what="y", name="python")
-    assert worker.ask("time", what="y", calls=1, stretches=1, warm=False)["seconds"] > 0
+    assert worker.ask("time", what="y", calls=1, warm=0)["seconds"] > 0
     with pytest.raises(Refused, match="KeyError"):
         worker.ask("prove", impl="nobody", case=CASE)
     with pytest.raises(Lost, match=r"exit code 3\): last words"):
@@ -510,14 +481,17 @@ def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: Peer) -> 
         worker.ask("facts")
 
 
-def test_who_remembers_answers_is_not_proved(worker: Peer) -> None:
-    with pytest.raises(Refused, match="remembers its answers"):
-        worker.ask("prove", impl="remembers", case=CASE)
+def test_what_caches_results_is_refused_by_the_clock(worker: Peer) -> None:
+    proved = worker.ask("prove", impl="caches", case=CASE, what="x")
+    usual = worker.ask("time", what="x", calls=1, warm=1)["seconds"]
+    with pytest.raises(Refused, match="caches results"):
+        worker.ask("caching", what="x", usual=usual, first=proved["first_s"])
 
 
-def test_who_idles_under_the_clock_is_not_proved(worker: Peer) -> None:
+def test_what_idles_under_the_clock_is_refused(worker: Peer) -> None:
+    worker.ask("prove", impl="idles", case=CASE, what="x")
     with pytest.raises(Refused, match="under the clock"):
-        worker.ask("prove", impl="idles", case=CASE)
+        worker.ask("time", what="x", calls=1, warm=0, draw=1)
 
 
 def test_who_hangs_is_ended(worker: Peer) -> None:
@@ -655,7 +629,7 @@ def test_nothing_is_left_behind(repository: Path, ending: signal.Signals, while_
         workers: list[psutil.Process] = []
         while not workers and time.monotonic() < until:
             found = psutil.Process(running.pid).children()
-            workers = [it for it in found if "bench.worker" in it.cmdline()]
+            workers = [it for it in found if any("bench.worker" in word for word in it.cmdline())]
         assert [*repository.parent.glob(f"{PREFIX}*")]
         if ending == signal.SIGINT:
             os.killpg(running.pid, ending)  # as a terminal does

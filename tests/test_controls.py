@@ -52,7 +52,8 @@ def test_a_machine_that_moves_says_so(clock: Clock) -> None:
 def test_it_looks_again_when_it_is_due(clock: Clock) -> None:
     seen = Controls(clock)
     for clock.now in (0.0, 5.0, 19.0, 30.0, 40.0):
-        seen.look_if_due()
+        if seen.due():
+            seen.look()
     assert [round(at) for at, _ in seen.seen["fixed"]] == [0, 30]
 
 

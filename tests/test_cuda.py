@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-import impls
-from bench import cell as cells
+import bench.cell
 from bench import doctor, machine
-from bench.clock import FEWEST_KNOWN
-from bench.gate import Gate
 from bench.meters import nvml
 from bench.meters.cpu import CpuMeter
 from bench.meters.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter
 from bench.meters.graphs import captured
 from bench.meters.nvml import Nvml, Reading, words
-from bench.options import Cell
-from bench.roofs import Roofs
 from bench.sweep import Case
-from bench.throttle import sample_watched
+from bench.tasks import Tasks
 
 from .simulated import UUID, SimulatedCuda, SimulatedNvml
 
 KERNEL = 0.005  # milliseconds
-IDLE, APPLICATION, POWER, SLOW, HOT, BRAKE = 0x1, 0x2, 0x4, 0x8, 0x20, 0x80
+IDLE, POWER, HOT, BRAKE = 0x1, 0x4, 0x20, 0x80
 
 
 def more(cuda: SimulatedCuda, call: Callable[[], Any], graph: bool = True) -> tuple[float, float | None, float | None]:
@@ -117,65 +113,6 @@ def test_the_simulated_capture_needs_a_stream_that_is_warm() -> None:
         untouched(cuda)
 
 
-def watched(*reasons: int) -> tuple[int, list[float], str | None]:
-    """How many samples were taken, the pauses, and what the row says."""
-    cuda, pauses, taken = SimulatedCuda(), list[float](), list[int]()
-    meter = CudaMeter(cuda, Nvml(SimulatedNvml(*reasons)))
-
-    def call() -> None:
-        taken.append(1)
-        cuda.work(2)
-
-    samples, columns = sample_watched(meter, call, 60.0, 0.02, wait=pauses.append)
-    assert len(samples.data) == FEWEST_KNOWN
-    assert (columns["sm_mhz"], columns["power_w"], columns["temperature_c"]) == (1755, 612.5, 61)
-    return len(taken), pauses, columns["throttled"]
-
-
-@pytest.fixture
-def once() -> int:
-    """Calls that samples take when nothing holds the device back."""
-    return watched(0)[0]
-
-
-@pytest.mark.parametrize("reasons", [(HOT, 0), (0, HOT, 0), (SLOW, SLOW, 0), (IDLE, BRAKE | POWER, IDLE)])
-def test_throttled_once_is_sampled_again_and_not_marked(reasons: tuple[int, ...], once: int) -> None:
-    taken, pauses, throttled = watched(*reasons)
-    assert taken > 1.5 * once
-    assert len(pauses) == 1
-    assert throttled is None
-
-
-def test_throttled_for_good_is_marked(once: int) -> None:
-    taken, pauses, throttled = watched(HOT | IDLE, SLOW)
-    assert (once * 1.5 < taken < once * 2.5, len(pauses)) == (True, 1)
-    assert throttled == "hardware slowdown"  # of the samples that were kept
-    assert watched(HOT | SLOW)[2] == "hardware slowdown, software thermal slowdown"
-
-
-@pytest.mark.parametrize(
-    ("reasons", "throttled"), [((0, POWER), "power cap"), ((POWER, 0), "power cap"), ((IDLE, APPLICATION), None)]
-)
-def test_a_power_cap_is_marked_only_and_settings_not_even_that(
-    reasons: tuple[int, ...], throttled: str | None, once: int
-) -> None:
-    assert watched(*reasons) == (once, [], throttled)
-
-
-def test_what_a_slow_call_took_while_throttled_is_no_sample() -> None:
-    cuda = SimulatedCuda()
-    meter = CudaMeter(cuda, Nvml(SimulatedNvml(HOT, 0)))
-    samples, _ = sample_watched(meter, lambda: cuda.work(2000), 0.5, 0.02, first=2.01, wait=lambda _: None)
-    assert samples.data == [pytest.approx(2.0)] * 2
-
-
-def test_without_nvml_the_columns_are_empty() -> None:
-    cuda = SimulatedCuda()
-    for meter, call in ((CudaMeter(cuda), lambda: cuda.work(2)), (CpuMeter(), lambda: sum(range(1000)))):
-        _, columns = sample_watched(meter, call, 0.01, 0.5)
-        assert columns == dict.fromkeys(("sm_mhz", "power_w", "temperature_c", "throttled"))
-
-
 def test_a_reading() -> None:
     reader = Nvml(SimulatedNvml(POWER | IDLE))
     (reading,) = reader.all()
@@ -248,16 +185,21 @@ class Telling(CpuMeter):
 
 
 @pytest.mark.parametrize("mode", ["forward", "backward", "decode"])
-def test_the_row_says_it(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "meter_for", lambda device: Telling())
-    monkeypatch.setattr(Roofs, "share", lambda *_: 0.5)
+def test_a_worker_tells_it(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.cell, "meter_for", lambda device: Telling())
     sizes = {"T": 1, "T_kv": 16} if mode == "decode" else {"T": 16}
-    cell = Cell(impls.get("sdpa"), Case.of(**sizes, H=2, D_h=16, mode=mode, mask="none"))
-    with torch.inference_mode(mode != "backward"):
-        _, row = cells.measure(cell, cells.ready(cell, Gate()), 0.01, 0.5, Roofs())
-    assert row["cold_s"] > 0
-    assert (row["graph_s"] is None) is (mode == "backward")
-    assert (row["sm_mhz"], row["power_w"], row["temperature_c"], row["throttled"]) == (1755, 612.5, 61, "power cap")
+    tasks = Tasks(".")
+    try:
+        tasks.prepare("x", "sdpa", Case.of(**sizes, H=2, D_h=16, mode=mode, mask="none").columns())
+        answer = tasks.time("x", calls=2, warm=1)
+        more = tasks.more("x", answer["seconds"])
+    finally:
+        gc.enable()
+        gc.unfreeze()
+    assert more["cold_s"] > 0
+    assert (more["graph_s"] is None) is (mode == "backward")
+    assert (answer["sm_mhz"], answer["power_w"], answer["temperature_c"]) == (1755, 612.5, 61)
+    assert (answer["throttled"], answer["held_back"]) == (["power cap"], False)
 
 
 ON_A_DEVICE = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -12,7 +12,7 @@ from bench.journal import Journal
 from bench.options import settle_timing
 
 
-def skipped(impl: str) -> journal.Entry:
+def skipped(impl: str) -> journal.Line:
     return {"skipped": {"impl": impl, "id": "case", "reason": "error", "detail": ""}}
 
 
@@ -23,10 +23,10 @@ def test_a_line_that_was_not_finished_is_cut_off(tmp_path: Path) -> None:
     with first.path.open("a") as file:
         file.write('{"row": {"extra_in')
     again = Journal.reopen(first.path)
-    assert again.keys == {("one", "case")}
+    assert again.lines == [skipped("one")]
     again.add(skipped("two"))
     again.close()
-    assert Journal.reopen(first.path).keys == {("one", "case"), ("two", "case")}
+    assert Journal.reopen(first.path).lines == [skipped("one"), skipped("two")]
 
 
 def test_the_newest_journal_of_a_name_and_who_writes_it(tmp_path: Path) -> None:
@@ -40,19 +40,12 @@ def test_the_newest_journal_of_a_name_and_who_writes_it(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_is_timed_as_it_was_begun() -> None:
-    given = SimpleNamespace(cell_time=None, precision=0.5, cell_timeout=None)
+    given = SimpleNamespace(cell_time=None, precision=0.5, cell_timeout=None, processes=None)
     config: Any = SimpleNamespace(option=given, getoption=lambda name: getattr(given, name))
     assert settle_timing(config, {"cell_time": 7.0, "precision": 0.1}) == {
         "cell_time": 7.0,  # as it was begun
         "precision": 0.5,  # as was asked for now
         "cell_timeout": 300.0,  # the default
+        "processes": 2,
     }
     assert given.cell_time == 7.0
-
-
-def test_what_was_seen_of_the_machine_is_kept(tmp_path: Path) -> None:
-    first = Journal.start(tmp_path, "x", {"asked": {}})
-    for drift in (0.1, 0.2):
-        first.note({"controls": drift})
-    first.close()
-    assert Journal.reopen(first.path).machine == {"controls": 0.2}

@@ -11,13 +11,13 @@ import pytest
 import bench.cell
 import bench.machine
 import impls
-from bench.cell import ready
+from bench.cell import prove
+from bench.cells import Cell
 from bench.counting import ITEM_BYTES, least_memory
 from bench.gate import Gate, module_of
 from bench.machine import free_bytes
 from bench.meters.cpu import CpuMeter
 from bench.modes import call_of, recording
-from bench.options import Cell
 from bench.outcome import OutOfMemory
 from bench.problem import given, problem_of
 from bench.sweep import Case
@@ -47,10 +47,10 @@ def test_a_cell_that_cannot_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) ->
     assert needed == 2 * 8 * 512 * 512 * 4 + 6 * 512 * 512 * 4  # scores and probs; x, four matrices and the output
     monkeypatch.setattr(bench.cell, "free_bytes", lambda device: needed - 1)
     with pytest.raises(OutOfMemory, match=r"needs 22\.0 MiB at least, and 22\.0 MiB are free"):
-        ready(Cell(tried, case), Gate())
+        prove(Cell(tried, case), Gate())
     monkeypatch.setattr(bench.cell, "free_bytes", lambda device: needed)
     with pytest.raises(pytest.fail.Exception):
-        ready(Cell(tried, case), Gate())
+        prove(Cell(tried, case), Gate())
 
 
 def test_what_never_stores_the_scores_is_tried_at_any_length() -> None:

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 import pytest
 import torch
 
+import bench.cell
 import impls
-from bench import cell as cells
+from bench.cell import prove
 from bench.cells import Cell
-from bench.clock import FEWEST_KNOWN, halfwidth, sample
 from bench.dispatch import kernel_of
 from bench.gate import Gate, module_of
-from bench.meters import Weight
 from bench.meters.cpu import CpuMeter, memory_events, peak
 from bench.meters.cuda import CudaMeter
 from bench.modes import call_of
 from bench.outcome import Wrong
 from bench.problem import given, problem_of
 from bench.sweep import Case
-from bench.throttle import SOON, sample_watched
 
 from .conftest import CHECKOUT
 from .simulated import SimulatedCuda
@@ -67,13 +63,13 @@ def test_weighing_what_is_not_compiled_imports_no_compiler() -> None:
     """It takes seconds, and slows down every garbage collection after it."""
     code = (
         "import sys\n"
-        "from bench.cell import ready, weighed\n"
+        "from bench.cell import prove\n"
         "from bench.cells import Cell\n"
         "from bench.gate import Gate\n"
         "from bench.sweep import Case\n"
         "from impls import get\n"
         "cell = Cell(get('sdpa'), Case.of(T=16, H=2, D_h=8))\n"
-        "assert weighed(cell, ready(cell, Gate())).peak_bytes\n"
+        "assert prove(cell, Gate())[1].weight.peak_bytes\n"
         "assert 'torch._dynamo' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True)
@@ -149,67 +145,11 @@ def test_a_pinned_name_must_be_what_ran() -> None:
         Gate().prove(liar, case)
 
 
-class Steady:
-    """A meter whose calls take known times, the last of them for ever."""
-
-    clock = "wall"
-
-    def __init__(self, *seconds: float):
-        self.each = list(seconds)
-        self.asked: list[int] = []
-
-    def seconds(self, call: Any, times: int) -> float:
-        self.asked.append(times)
-        return (self.each.pop(0) if len(self.each) > 1 else self.each[0]) * times
-
-    def sensors(self) -> None:
-        return None
-
-    def weigh(self, call: Any) -> Weight:
-        return Weight(0, "none")
-
-
-def test_blocks_are_long_enough_for_the_clock() -> None:
-    meter = Steady(1e-4)
-    samples = sample(meter, lambda: None, 0.01)
-    assert samples.calls == 20  # 2 ms
-    assert samples.data == [pytest.approx(1e-4)] * FEWEST_KNOWN  # steady: no more are needed
-
-
-def test_a_call_that_outlasts_the_cell_is_timed_twice_or_where_that_disagrees_three_times() -> None:
-    meter = Steady(2.0)
-    assert sample(meter, lambda: None, 0.2).data == [2.0, 2.0]
-    assert meter.asked == [1, 1]
-    meter = Steady(2.0, 2.2, 2.1)
-    assert sample(meter, lambda: None, 0.2).data == [2.0, 2.2, 2.1]
-    meter = Steady(2.0)
-    assert sample(meter, lambda: None, 0.2, first=2.01).data == [2.01, 2.0]
-    assert meter.asked == [1]
-    assert max(sample(Steady(1e-3), lambda: None, 0.2, first=2.0).data) == pytest.approx(1e-3)  # it was slow once
-
-
-@pytest.mark.parametrize(
-    ("seconds", "kept", "pauses"),
-    [
-        ((0.1, 0.1, 2e-3), 2e-3, [SOON]),  # over by the second look
-        ((0.1, 0.1, 0.2), 0.1, [SOON]),  # worse by then: the faster samples are kept
-        ((4e-3,), 4e-3, []),  # as a machine's moods are
-    ],
-)
-def test_calls_much_slower_than_the_first_were_stalled_and_are_timed_again(
-    seconds: tuple[float, ...], kept: float, pauses: list[float]
-) -> None:
-    waited: list[float] = []
-    samples, _ = sample_watched(Steady(*seconds), lambda: None, 0.05, 0.02, first=2.4e-3, wait=waited.append)
-    assert median(samples.data) == pytest.approx(kept)
-    assert waited == pauses
-
-
 @pytest.mark.parametrize(("dropout", "first"), [(0.0, 1.0), (0.5, 2.0)])
 def test_the_first_call_of_a_form_with_dropout_is_of_that_form(
     dropout: float, first: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a call outlasts the cell it is a sample; and it finds numbers that it can't remember from its proof."""
+    """And it finds inputs of which it can't have cached a result."""
     counted = iter((1.0, 2.0, 3.0))
     seen: list[float] = []
 
@@ -218,35 +158,10 @@ def test_the_first_call_of_a_form_with_dropout_is_of_that_form(
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
 
     class Counting(CpuMeter):
-        def seconds(self, call: Any, times: int) -> float:
-            super().seconds(call, times)
-            return next(counted)
+        def timed(self, call: Any, times: int) -> tuple[float, Any]:
+            return next(counted), super().timed(call, times)[1]
 
-    monkeypatch.setattr(cells, "meter_for", lambda device: Counting())
+    monkeypatch.setattr(bench.cell, "meter_for", lambda device: Counting())
     case = Case.of(T=16, H=2, D_h=8, dropout=dropout)
-    assert cells.ready(Cell(impls.make("mine", kernel), case), Gate()).first_s == first
-    assert not dropout or seen[-1] != seen[-2]
-
-
-def test_timing_goes_on_until_the_median_is_known() -> None:
-    wild = [1e-3, 2e-3] * 8
-    meter = Steady(*wild, *[1.5e-3] * 400)
-    samples = sample(meter, lambda: None, 10.0, precision=0.02)
-    assert FEWEST_KNOWN < len(samples.data) < 200
-    assert halfwidth(samples.data) <= 0.02
-    assert halfwidth(samples.data[:-1]) > 0.02
-
-
-def test_calls_that_get_faster_are_warmed_up() -> None:
-    meter = Steady(*(1e-2 / 2**i for i in range(12)), *[2e-6] * 2000)
-    samples = sample(meter, lambda: None, 10.0)
-    assert max(samples.data) < 1e-4
-
-
-@pytest.mark.parametrize("n", [6, 8, 16, 21, 40])
-def test_the_interval_of_the_median_holds_it_as_often_as_it_says(n: int) -> None:
-    """`halfwidth` of 0 .. n - 1 tells which ranks it lies between; how often they hold the median is a sum of coin throws."""
-    ranks = round((n - 1) / 2 - halfwidth([float(i) for i in range(n)]) * median(range(n)))
-    inside = sum(math.comb(n, k) for k in range(ranks + 1, n - ranks)) / 2**n
-    assert inside >= 0.95
-    assert sum(math.comb(n, k) for k in range(ranks + 2, n - ranks - 1)) / 2**n < 0.95
+    assert prove(Cell(impls.make("mine", kernel), case), Gate())[1].first_s == first
+    assert seen[-1] != seen[-2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import json
 import os
@@ -20,7 +19,6 @@ import pytest
 import impls
 from bench.cells import Cell
 from bench.journal import Journal
-from bench.merge import merged
 from bench.options import Selection
 from bench.run import Run
 from bench.saving import shortage
@@ -42,33 +40,35 @@ def sweep(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_processes_become_one_run(tmp_path: Path) -> None:
-    done = sweep(tmp_path, "--processes", "2", "--save", "x", "--quiet-machine", *SMALL)
+    done = sweep(tmp_path, "--processes", "3", "--save", "x", "--quiet-machine", *SMALL)
     assert done.returncode == 0, done.stdout + done.stderr
     (file,) = run_files(tmp_path)
     data = json.loads(file.read_text())
     assert f"saved: {file}" in done.stdout
-    assert done.stdout.count("over fused") == 2  # one table a case, not one a process
-    assert done.stdout.count("between processes") == 2
+    assert done.stdout.count("over fused") == 2  # a table a case
     assert len(data["benchmarks"]) == 4
     for row in data["benchmarks"]:
         stats, columns = row["stats"], row["extra_info"]
-        samples = [s["data"] for s in data["samples"] if (s["impl"], s["id"]) == (columns["impl"], columns["id"])]
-        assert columns["processes"] == 2
-        assert columns["process_medians"] == stats["data"] == [median(s) for s in samples]
-        assert stats["median"] == median(stats["data"])
+        assert columns["processes"] == 3
+        of_process = [
+            [s for s, process in zip(stats["data"], columns["sample_processes"], strict=True) if process == one]
+            for one in range(3)
+        ]
+        assert columns["process_medians"] == [median(samples) for samples in of_process]
+        assert stats["median"] == pytest.approx(median(stats["data"]))
         assert columns["threads"] == 1
         assert 0 < columns["roof"] <= 1
+        assert columns["ratio_low"] <= columns["ratio"] <= columns["ratio_high"]
     assert data["complete"]
     assert data["machine_info"]["cores"] == 1
     assert data["machine_info"]["allocator"]["MALLOC_MMAP_MAX_"] == "0"
-    assert {look["process"] for look in data["controls"]["looks"]["python"]} == {0, 1}
-    assert not [*tmp_path.glob("results/*/*.processes")]
+    assert not [*tmp_path.glob("results/*/*.journal")]
     compare = [sys.executable, "-m", "pytest_benchmark", "compare", str(file)]
     told = subprocess.run(compare, capture_output=True, text=True, cwd=tmp_path).stdout
     assert all(row["name"].removeprefix("test_") in told for row in data["benchmarks"])
 
 
-def test_every_seed_draws_an_order_and_keeps_cases_together(suite: Suite) -> None:
+def test_every_seed_draws_an_order(suite: Suite) -> None:
     def order(seed: str) -> list[str]:
         told = suite(*SMALL, "--T", "8,16,24,32,40", "--shuffle", seed, "--collect-only", "-q").stdout
         return re.findall(r"\[(.+)\]", told)
@@ -76,31 +76,34 @@ def test_every_seed_draws_an_order_and_keeps_cases_together(suite: Suite) -> Non
     first, again, other = order("1"), order("1"), order("2")
     assert first == again != other
     assert sorted(first) == sorted(other)
-    cases = [name.split("-", 1)[1] for name in first]
-    assert cases[::2] == cases[1::2]
 
 
 def test_killed_and_resumed(tmp_path: Path) -> None:
     env = environment() | {"PYTHONPATH": str(CHECKOUT)}
-    options = ("--processes", "2", "--save", "x", *SMALL[2:-1], "3", "--precision", "0.00001", "--T", "16")
+    options = ("--processes", "2", "--save", "x", "--quiet-machine", *SMALL[2:-1], "0.4",
+               "--precision", "1e-9", "--T", "16,24")  # fmt: skip
     with subprocess.Popen(sweep_command(*options), cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as begun:
         assert begun.stdout
         for line in begun.stdout:
-            if line.startswith("[  1/"):  # the first cell is on disk, and the second takes three seconds
+            if "visit 2 of 4" in line:  # a whole visit is on disk
                 break
         begun.send_signal(signal.SIGKILL)
-    (journal,) = tmp_path.glob("results/*/x.processes/*/*.journal")
-    kept = [line for line in journal.read_text().splitlines() if '"row"' in line[:8]]
+    (journal,) = tmp_path.glob("results/*/x.*.journal")
+    kept = [json.loads(line)["visit"] for line in journal.read_text().splitlines() if '"visit"' in line[:9]]
     assert kept
     assert "was begun and not finished" in sweep(tmp_path, "--save", "x", *SMALL).stderr
     resumed = sweep(tmp_path, "--resume", "x")
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert "proved" not in resumed.stdout  # it was
     (file,) = run_files(tmp_path)
     data = json.loads(file.read_text())
-    assert len(data["benchmarks"]) == 2
-    first = json.loads(kept[0])["row"]
-    (row,) = [row for row in data["benchmarks"] if row["name"] == first["name"]]
-    assert row["stats"]["data"][0] == first["stats"]["median"]
+    assert data["machine_info"]["allocator"]["MALLOC_MMAP_MAX_"] == "0"  # as it was begun
+    rows = {(row["extra_info"]["impl"], row["extra_info"]["id"]): row for row in data["benchmarks"]}
+    assert len(rows) == 4
+    for visit in kept:
+        for impl, samples in visit["samples"].items():
+            assert {seconds for seconds, *_ in samples} <= set(rows[impl, visit["id"]]["stats"]["data"])
+    assert all(len(set(row["extra_info"]["sample_visits"])) == 8 for row in rows.values())
 
 
 def test_a_kernel_that_ends_the_process_costs_one_cell(tmp_path: Path) -> None:
@@ -119,8 +122,10 @@ def test_what_is_being_measured_is_left_alone(tmp_path: Path) -> None:
     command = sweep_command("--save", "x", *SMALL, "--cell-time", "30", "--precision", "0.00001")
     with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as begun:
         assert begun.stdout
-        begun.stdout.readline()
-        assert f"being measured right now, by process {begun.pid}" in sweep(tmp_path, "--resume", "x").stderr
+        for line in begun.stdout:
+            if "proved" in line:
+                break
+        assert "being measured right now, by process" in sweep(tmp_path, "--resume", "x").stderr
         begun.kill()
 
 
@@ -131,7 +136,6 @@ def test_what_is_being_measured_is_left_alone(tmp_path: Path) -> None:
         (("--save", "x", "--processes", "0"), "'0' is not a positive whole number"),
         (("--save", "a/b"), "--save 'a/b': must not contain"),
         (("--save", "x", "--benchmark-save=y"), "the run is named by --save"),
-        (("--save", "x", "--save-traces"), "a trace is of one process"),
         (("--save", "x", "--sweep", "quik"), "did you mean quick?"),
         (("--resume", "x"), "no run x was begun"),
     ],
@@ -148,52 +152,6 @@ def test_where_nothing_is_begun_nothing_is_left(tmp_path: Path, option: str, cod
     done = sweep(tmp_path, "--processes", "2", "--save", "x", *SMALL, option)
     assert done.returncode == code, done.stderr
     assert not [*tmp_path.glob("results/*/*")]
-
-
-def run_of(median_s: float, **changes: Any) -> dict[str, Any]:
-    """What a process saved: one row, and nothing skipped."""
-    columns = {"impl": "a", "id": "c", "error": median_s, "peak_bytes": 10, "roof": median_s, "kernel": "gemm"}
-    stats = {"median": median_s, "data": [median_s], "iterations": 1}
-    run: dict[str, Any] = {
-        "machine_info": {"cpu": "x"},
-        "commit_info": {"id": "c0ffee"},
-        "benchmarks": [{"name": "n", "stats": stats, "extra_info": columns}],
-        "skipped": [],
-        "roofs": [{"dtype": "float32", "flops_per_s": median_s}],
-        "controls": {"drift": 0.0, "looks": {"python": [{"at": 0.0, "seconds": median_s}]}},
-        "seconds": {"clock": 1.0},
-        "state": {},
-    }
-    return copy.deepcopy(run) | changes
-
-
-def test_what_is_merged() -> None:
-    data = merged([run_of(1.0), run_of(2.0), run_of(4.0)], "command")
-    (row,) = data["benchmarks"]
-    assert row["stats"]["median"] == 2.0
-    assert row["stats"]["rounds"] == 3
-    assert row["extra_info"]["error"] == 4.0
-    assert row["extra_info"]["roof"] == 2.0
-    assert data["roofs"] == [{"dtype": "float32", "flops_per_s": 4.0}]
-    assert data["controls"]["drift"] == 1.0  # from the median 2 to 4
-    assert data["seconds"] == {"clock": 3.0}
-
-
-def test_a_cell_that_fails_in_one_process_has_no_row() -> None:
-    entry = {"impl": "a", "id": "c", "reason": "wrong", "detail": "row 3"}
-    data = merged([run_of(1.0), run_of(1.0, benchmarks=[], skipped=[entry])], "command")
-    assert data["benchmarks"] == []
-    assert data["skipped"] == [entry | {"detail": "row 3 (in process 2 of 2)"}]
-
-
-def test_processes_of_different_machines_are_no_run() -> None:
-    with pytest.raises(ValueError, match="different machines"):
-        merged([run_of(1.0), run_of(1.0, machine_info={"cpu": "y"})], "command")
-
-
-def test_processes_of_different_commits_are_no_run() -> None:
-    with pytest.raises(ValueError, match="committed anew"):
-        merged([run_of(1.0), run_of(1.0, commit_info={"id": "decade"})], "command")
 
 
 def test_two_runs_at_once_take_two_numbers(tmp_path: Path) -> None:
@@ -221,7 +179,7 @@ def test_a_disk_that_fills_up_ends_the_run_with_one_line(tmp_path: Path, monkeyp
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Journal, "_write", full)
-    for write in (lambda: run.add_row({"extra_info": {"impl": "a", "id": "c"}}), lambda: run.begin(cell), run.look):
+    monkeypatch.setattr(Journal, "add", full)
+    for write in (lambda: run.add_columns(cell, {}), lambda: run.begin(cell), run.look):
         with pytest.raises(pytest.exit.Exception, match="No space left on device; `--resume x` goes on"):
             write()

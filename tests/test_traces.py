@@ -12,8 +12,10 @@ import pytest
 
 import impls
 from bench.cells import Cell
+from bench.outcome import NoRow
 from bench.sweep import Case
-from bench.traces import MOST_OPERATORS, Traces, on_disk, write
+from bench.traces import MOST_OPERATORS, Traces, on_disk
+from bench.tracing import write
 from reports import traces
 
 from .conftest import Suite, run_files
@@ -54,10 +56,9 @@ def test_every_row_names_its_trace_and_is_otherwise_the_same(suite: Suite, tmp_p
         assert trace.memory["bytes"].max() == row["peak_bytes"] == without[name]["peak_bytes"]
 
 
-def test_a_resumed_run_keeps_its_traces_and_goes_on_taking_them(suite: Suite, tmp_path: Path) -> None:
+def test_traces_are_taken_where_a_process_was_lost(suite: Suite, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    assert suite(*UNHINDERED, "--impl", "fused,leave=own:leave,sdpa", *SMALL).returncode != 0
-    assert suite("--resume", "x").returncode == 1
+    assert suite(*UNHINDERED, "--impl", "fused,leave=own:leave,sdpa", *SMALL).returncode == 1
     found = rows(tmp_path)
     assert len({Path(row["trace"]).parts[1] for row in found.values()}) == 1  # one folder a run
     assert all((tmp_path / "results" / found[name]["trace"]).is_file() for name in ("fused", "sdpa"))
@@ -91,16 +92,15 @@ def test_where_traces_cant_be_written_the_run_goes_on(suite: Suite, tmp_path: Pa
 
 
 def test_a_call_that_fails_when_traced_keeps_its_row(tmp_path: Path) -> None:
-    def fail() -> None:
-        raise RuntimeError("no more")
+    def fail(path: str) -> dict[str, Any]:
+        raise NoRow("RuntimeError: no more")
 
     run = SimpleNamespace(folder=tmp_path / "machine", journal=SimpleNamespace(path=tmp_path / "x.1-1.journal"))
     saved = Traces(run)  # type: ignore[arg-type]
     cell = Cell(impls.get("fused"), Case.of(T=16, H=2, D_h=16))
-    proved: Any = SimpleNamespace(call=SimpleNamespace(run=fail))
-    assert saved.save(cell, proved, 10) == {}
+    assert saved.save(cell, 10, fail) == {}
     assert list(saved.without) == ["the traced call failed, RuntimeError: no more"]
-    assert saved.save(cell, proved, MOST_OPERATORS + 1) == {}
+    assert saved.save(cell, MOST_OPERATORS + 1, fail) == {}
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,11 +11,11 @@ import random
 from statistics import mean, median, stdev
 
 import torch
+from bench.clock import sample
 from scipy import stats
 from torch.utils.benchmark import Timer
 
 import impls
-from bench.clock import sample
 from bench.gate import module_of
 from bench.meters import meter_for
 from bench.modes import Call, call_of, recording

@@ -14,8 +14,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.journal import entry_key
-
 CHECKOUT = Path(__file__).resolve().parents[2]
 CELLS = ("--T", "16,32,64,128", "--H", "1,2")
 KILLS = 20
@@ -71,14 +69,14 @@ def _outcomes(folder: Path) -> list[str]:
         data = json.loads(file.read_text())
         return [json.dumps({"row": row}) for row in data["benchmarks"]]
     lines = journals[0].read_text().splitlines(keepends=True)
-    return [line for line in lines if line.endswith("\n") and line.startswith(('{"row"', '{"skipped"'))]
+    return [line for line in lines if line.endswith("\n") and line.startswith(('{"proved"', '{"visit"', '{"skipped"'))]
 
 
 def _cells(folder: Path) -> set[tuple[str, str]]:
     (file,) = folder.glob("results/*/*.json")
     data = json.loads(file.read_text())
-    rows = [{"row": row} for row in data["benchmarks"]] + [{"skipped": it} for it in data["skipped"]]
-    return {entry_key(row) for row in rows}
+    told = [row["extra_info"] for row in data["benchmarks"]] + data["skipped"]
+    return {(it["impl"], it["id"]) for it in told}
 
 
 if __name__ == "__main__":

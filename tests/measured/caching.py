@@ -1,4 +1,4 @@
-"""`python -m tests.measured.remembering`: how often the clock takes an honest kernel for one that remembers, and the reverse.
+"""`python -m tests.measured.caching`: how often the clock takes an honest kernel for one that caches results, and the reverse.
 
 Beside busy neighbours that the script starts itself, since it is they who could make an honest kernel look like that.
 """
@@ -6,6 +6,7 @@ Beside busy neighbours that the script starts itself, since it is they who could
 from __future__ import annotations
 
 import argparse
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,13 +17,12 @@ import torch
 from torch import Tensor
 
 import impls
-from bench.cell import ready
+from bench.caching import check_no_result_caching
+from bench.cell import prove
 from bench.cells import Cell
-from bench.clock import uncollected
 from bench.gate import Gate
 from bench.meters import meter_for
 from bench.outcome import Wrong
-from bench.remembering import check_remembers_nothing
 from bench.sweep import Case
 
 BUSY = "import torch\nwhile True: torch.randn(500, 500) @ torch.randn(500, 500)"
@@ -35,7 +35,7 @@ def honest(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> Tensor:
     return o
 
 
-def remembers(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> Tensor:
+def caches(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> Tensor:
     content = tuple(float(x.sum()) for x in (q, k, v))
     if content not in _seen:
         _seen[content] = honest(q, k, v, is_causal=is_causal)
@@ -49,21 +49,22 @@ def main() -> None:
     asked = options.parse_args()
     torch.set_num_threads(1)  # as the processes of `ab`, which have the fewest calls to go by
     with neighbours(asked.neighbours):
-        for kernel in (honest, remembers):
+        for kernel in (honest, caches):
             accused = sum(accuses(kernel, asked.checks))
             print(f"{kernel.__name__}: accused {accused} times of {asked.checks}", flush=True)
 
 
 def accuses(kernel: impls.Kernel, checks: int) -> Iterator[bool]:
-    """Whether each check says that it remembers."""
-    with torch.inference_mode(), uncollected():
-        proved = ready(Cell(impls.make(kernel.__name__, kernel), Case.of(T=256, H=2, D_h=8, scope="core")), Gate())
-        meter, run = meter_for("cpu"), proved.call.run
+    """Whether each check says that it caches results."""
+    gc.disable()
+    built, proved = prove(Cell(impls.make(kernel.__name__, kernel), Case.of(T=256, H=2, D_h=8, scope="core")), Gate())
+    with torch.inference_mode():
+        meter, run = meter_for("cpu"), built.call.run
         for _ in range(checks):
             _seen.clear()
             usual = median(meter.seconds(run, 1) for _ in range(5))
             try:
-                check_remembers_nothing(meter, run, proved.numbers, usual, proved.first_s)
+                check_no_result_caching(meter, run, built.perturb, usual, proved.first_s)
                 yield False
             except Wrong:
                 yield True

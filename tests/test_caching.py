@@ -1,4 +1,4 @@
-"""An answer that is looked up is no call, and what is timed is what was proved: seen by the clock."""
+"""A result that is looked up is no call, and what is timed is what was proved: seen by the clock."""
 
 from __future__ import annotations
 
@@ -12,32 +12,31 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import impls
-from bench import cell as cells
+from bench.caching import LONG, check_no_result_caching
+from bench.cell import Built, prove
 from bench.cells import Cell
 from bench.gate import Gate
 from bench.outcome import Wrong
 from bench.problem import Given, given, problem_of
-from bench.remembering import LONG, check_remembers_nothing
-from bench.roofs import Roofs
 from bench.sweep import Case
 
 CASE = Case.of(T=16, H=2, D_h=8, scope="core")
 
 
 class Work:
-    """A call that takes a second where it computes, and a tenth where it remembers; a clock that knows."""
+    """A call that takes a second where it computes, and a tenth where it looks its result up; a clock that knows."""
 
     clock = "fake"
 
-    def __init__(self, numbers: Given, remembers: bool, noise: tuple[float, ...] = ()):
-        self.numbers, self.remembers, self.noise = numbers, remembers, [*noise]
+    def __init__(self, numbers: Given, caches: bool, noise: tuple[float, ...] = ()):
+        self.numbers, self.caches, self.noise = numbers, caches, [*noise]
         self.known: set[float] = set()
         self.calls = 0
         self.spent = 0.0
 
     def __call__(self) -> None:
         content = float(sum(x.sum() for x in self.numbers.inputs))
-        self.spent += 0.1 if self.remembers and content in self.known else 1.0
+        self.spent += 0.1 if self.caches and content in self.known else 1.0
         self.known.add(content)
         self.calls += 1
 
@@ -49,37 +48,37 @@ class Work:
 
 
 def check(work: Work, usual: float, first: float) -> None:
-    check_remembers_nothing(work, work, work.numbers, usual, first)  # type: ignore[arg-type]
+    check_no_result_caching(work, work, work.numbers.nudge, usual, first)  # type: ignore[arg-type]
 
 
-def test_what_remembers_by_content_is_refused() -> None:
-    work = Work(given(problem_of(CASE)), remembers=True)
+def test_what_caches_by_content_is_refused() -> None:
+    work = Work(given(problem_of(CASE)), caches=True)
     work()
-    with pytest.raises(Wrong, match=r"remembers its answers: numbers it has not seen take it 10\.0 times as long"):
+    with pytest.raises(Wrong, match=r"caches results: fresh inputs take 10\.0 times as long as repeated ones"):
         check(work, 0.1, 1.0)
 
 
 def test_what_computes_passes_by_one_call_and_noise_does_not_change_that() -> None:
-    work = Work(given(problem_of(CASE)), remembers=False)
+    work = Work(given(problem_of(CASE)), caches=False)
     check(work, 1.0, 5.0)
     assert work.calls == 1
-    check(Work(work.numbers, remembers=False, noise=(9.0, 0.0) * 9), 1.0, 5.0)  # the tenth is as fast as any
+    check(Work(work.numbers, caches=False, noise=(9.0, 0.0) * 9), 1.0, 5.0)  # the tenth is as fast as any
 
 
 def test_a_machine_slower_than_before_accuses_nobody() -> None:
-    work = Work(given(problem_of(CASE)), remembers=False, noise=(9.0,) * 6)
+    work = Work(given(problem_of(CASE)), caches=False, noise=(9.0,) * 6)
     check(work, 1.0, 5.0)
     assert work.calls == 6
 
 
 def test_noise_on_known_numbers_hides_nobody() -> None:
-    work = Work(given(problem_of(CASE)), remembers=True, noise=(0.0, 9.0))
-    with pytest.raises(Wrong, match="remembers its answers"):
+    work = Work(given(problem_of(CASE)), caches=True, noise=(0.0, 9.0))
+    with pytest.raises(Wrong, match="caches results"):
         check(work, 0.1, 1.0)
 
 
 def test_a_long_call_is_not_made_again_where_the_proof_was_as_fast() -> None:
-    work = Work(given(problem_of(CASE)), remembers=True)
+    work = Work(given(problem_of(CASE)), caches=True)
     check(work, 2 * LONG, 3 * LONG)
     assert work.calls == 0
 
@@ -117,32 +116,47 @@ class Later:
         return self.left < 0 and not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
 
 
-def row_of(kernel: Any, seconds: float) -> None:
-    with torch.inference_mode():
-        case = Case.of(T=64, H=2, D_h=8)
-        cell = Cell(impls.make("mine", kernel), case)
-        cells.measure(cell, cells.ready(cell, Gate()), seconds, 0.5, Roofs())
+def built(kernel: Any) -> Built:
+    return prove(Cell(impls.make("mine", kernel), Case.of(T=64, H=2, D_h=8)), Gate())[0]
 
 
 def calls_of_the_gate() -> int:
     count = Later(0)
-    with torch.inference_mode():
-        case = Case.of(T=64, H=2, D_h=8)
-        cells.ready(Cell(impls.make("mine", Idle(lambda: count() and False)), case), Gate())
+    built(Idle(lambda: count() and False))
     return -count.left
 
 
-@pytest.mark.parametrize("seconds", [0.05, 1e-9])  # short calls, and calls that outlast the cell
-def test_what_computes_for_the_gate_and_the_profiler_alone_is_refused(seconds: float) -> None:
-    with pytest.raises(Wrong, match="under the clock, on new numbers in the same buffers"):
-        row_of(Idle(Later(calls_of_the_gate())), seconds)
+def test_what_computes_for_the_gate_and_the_profiler_alone_is_refused() -> None:
+    idle = built(Idle(Later(calls_of_the_gate())))
+    with pytest.raises(Wrong, match="under the clock"):
+        idle.time(calls=2, warm=0)  # the profiler's call was on other inputs
 
 
 def test_what_idles_where_the_clock_stops_the_collector_is_refused() -> None:
+    idle = built(Idle(lambda: not gc.isenabled()))
+    idle.time(calls=2, warm=0)
+    gc.disable()
+    try:
+        with pytest.raises(Wrong, match="under the clock"):
+            idle.time(calls=1, warm=0, draw=1)
+    finally:
+        gc.enable()
+
+
+def test_an_answer_that_changes_later_is_held_to_the_reference() -> None:
+    faults = [0.0]
+
+    def drifts(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, **_: Any) -> Tensor:
+        return sdpa(q, k, v, is_causal=is_causal) + faults[0]
+
+    it = built(drifts)
+    it.time(calls=3, warm=1)
+    faults[0] = 1e-9  # not the same answer to the last digit, and right
+    it.time(calls=3, warm=1)
+    faults[0] = 1e-2
     with pytest.raises(Wrong, match="under the clock"):
-        row_of(Idle(lambda: not gc.isenabled()), 0.05)
+        it.time(calls=3, warm=1)
 
 
-@pytest.mark.parametrize("seconds", [0.05, 1e-9])
-def test_what_computes_every_time_is_measured(seconds: float) -> None:
-    row_of(Idle(lambda: False), seconds)
+def test_what_computes_every_time_is_timed() -> None:
+    assert built(Idle(lambda: False)).time(calls=2, warm=1) > 0

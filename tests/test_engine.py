@@ -1,0 +1,259 @@
+"""Timing by turns: blocks, rounds, visits; and a visit to simulated processes, some of which end, cache or throttle."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import impls
+from bench import visit as visits
+from bench.cells import Cell, Key
+from bench.engine import BLOCK, EVEN, LONG, MIN_BLOCKS, MIN_ROUNDS, Block, Visits, block_of, need, rounds
+from bench.measuring import VISITS, Measuring
+from bench.meters.nvml import words
+from bench.options import Selection
+from bench.outcome import NoRow
+from bench.peer import Lost, Refused
+from bench.run import Run
+from bench.sweep import SWEEPS, Case
+from bench.visit import Visit
+
+POWER, HOT, SLOW = 0x4, 0x20, 0x8
+
+
+def test_a_block_is_long_enough_for_the_clock_and_warmed_up_where_it_has_several_calls() -> None:
+    assert block_of(1e-5).calls * 1e-5 >= BLOCK
+    assert block_of(1e-5).warm == 25  # an eighth
+    assert (block_of(3e-3).calls, block_of(3e-3).warm) == (1, 0)
+    assert block_of(0.0).calls > 0
+
+
+def test_each_round_has_everybody_with_a_turn_left_in_an_order_of_its_own() -> None:
+    turns = {"a": 60, "b": 60, "c": 60, "slow": 2}
+    seen = list(rounds(turns, random.Random(0)))
+    assert all(sorted(order) == ["a", "b", "c", "slow"] for order in seen[:2])
+    assert all(sorted(order) == ["a", "b", "c"] for order in seen[2:])
+    assert len({tuple(order) for order in seen[2:]}) == 6
+    assert min(Counter(order[0] for order in seen[2:]).values()) > 10
+
+
+def test_long_calls_sit_out_most_rounds_and_are_spread_over_the_visits() -> None:
+    plan = Visits(4, 0.12)
+    blocks = {"short": block_of(1e-4), "20 ms": block_of(0.02), "100 ms": block_of(0.1), "1 s": block_of(1.0)}
+    turns = [plan.turns(blocks, visit, {}) for visit in range(4)]
+    assert all(it["short"] > 5 for it in turns)
+    assert [it.get("20 ms", 0) for it in turns] == [1, 1, 1, 2]  # five blocks of its share
+    assert [it.get("100 ms", 0) for it in turns] == [1] * 4
+    assert [it.get("1 s", 0) for it in turns] == [0, 1, 0, 1]
+    assert MIN_BLOCKS == 2
+    assert blocks["1 s"].seconds > LONG > blocks["100 ms"].seconds > EVEN
+
+
+def test_what_is_known_less_well_gets_more_of_the_same_time() -> None:
+    plan, blocks = Visits(4, 0.4), {"base": block_of(1e-4), "known": block_of(1e-4), "wide": block_of(1e-4)}
+    usual, needy = plan.turns(blocks, 2, {}), plan.turns(blocks, 2, {"base": 2.0, "known": 0.25, "wide": 2.0})
+    assert needy["wide"] == needy["base"] > usual["wide"] > needy["known"] >= MIN_ROUNDS
+    assert sum(needy.values()) == pytest.approx(sum(usual.values()), rel=0.1)
+    assert need({"known": 0.001, "wide": 0.3}, 0.02) == {"known": 0.25, "wide": 2.0}
+
+
+# Visits
+
+
+@dataclass
+class FakeWorker:
+    """A worker whose calls take known times, and that fails when it is told to."""
+
+    run: Run
+    seconds_of: dict[str, float]
+    slot: int = 0
+    number: int = 0
+    fails: dict[str, Callable[[], NoRow]] = field(default_factory=dict)
+    """By request and implementation: raised at the third block."""
+    reasons: list[int] = field(default_factory=list)
+    """What throttles the GPU at each block, the last for ever; none for a device without sensors."""
+    seconds: dict[Key, float] = field(default_factory=dict)
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def prepare(self, cells: list[Cell]) -> None:
+        for cell in cells:
+            if cell.key not in self.run.skipped:
+                self.seconds.setdefault(cell.key, self.seconds_of[cell.impl.name])
+
+    def ask(self, do: str, cell: Cell, **details: Any) -> dict[str, Any]:
+        self.asked.append((do, cell.impl.name, self.number, details))
+        times = sum(it[:2] == (do, cell.impl.name) for it in self.asked)
+        if (fail := self.fails.get(f"{do} {cell.impl.name}")) and times >= 3:
+            raise fail()
+        if do != "time":
+            return {}
+        reasons = self.reasons.pop(0) if len(self.reasons) > 1 else (self.reasons or [None])[0]
+        sensed = {} if reasons is None else {
+            "sm_mhz": 1755, "power_w": 612.5, "temperature_c": 61,
+            "throttled": words(reasons), "held_back": bool(reasons & (HOT | SLOW)),
+        }  # fmt: skip
+        return {
+            "seconds": self.seconds_of[cell.impl.name],
+            "page_faults": 2.0,
+            "voluntary": 0.0,
+            "involuntary": 1.0,
+        } | sensed
+
+    def skip(self, cell: Cell, outcome: NoRow) -> None:
+        self.run.add_skipped(cell, outcome)
+        if isinstance(outcome, Lost):
+            self.number, self.seconds = self.run.new_process(), {}
+
+    def drop(self, cells: list[Cell]) -> None:
+        pass
+
+
+SECONDS = {"fused": 1e-3, "sdpa": 1e-4, "packed": 9e-4}
+
+
+def run_of(tmp_path: Path, *names: str, T: int = 16) -> Run:
+    case = Case.of(T=T, H=2, D_h=8)
+    cells = tuple(Cell(impls.get(name), case) for name in names)
+    run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple(cell.impl for cell in cells), cells), tmp_path)
+    run.timing = {"cell_time": 0.12, "processes": 1, "precision": 0.02, "cell_timeout": 60.0}
+    for cell in cells:
+        run.proved[cell.key] = {"columns": {"kernel": "x"}, "seconds": 1e-3, "first_s": 1e-3}
+    run.plan(cell.key for cell in cells)
+    run.new_process()
+    return run
+
+
+def visited(run: Run, worker: FakeWorker, visit: int = 0) -> Visit:
+    cells = list(run.selection.cells)
+    it = Visit(run, worker, cells[0].case.id, visit, random.Random(0))  # type: ignore[arg-type]
+    it.time(cells, Visits(VISITS, 0.12), {})
+    it.check_caching(cells)
+    it.write()
+    return it
+
+
+def test_members_take_turns_and_share_their_rounds(tmp_path: Path) -> None:
+    run = run_of(tmp_path, *SECONDS)
+    visited(run, FakeWorker(run, SECONDS))
+    found = {impl: samples for (impl, _), samples in run.samples.items()}
+    assert {impl: {it.seconds for it in samples} for impl, samples in found.items()} == {
+        impl: {seconds} for impl, seconds in SECONDS.items()
+    }
+    numbers = [[it.round for it in samples] for samples in found.values()]
+    assert numbers[0] == numbers[1] == numbers[2] == list(range(len(numbers[0])))
+    assert {(it.page_faults, it.involuntary, it.process, it.visit) for it in found["sdpa"]} == {(2.0, 1.0, 0, 0)}
+
+
+def test_every_visit_begins_with_a_call_on_fresh_inputs_that_is_no_sample(tmp_path: Path) -> None:
+    run = run_of(tmp_path, *SECONDS)
+    worker = FakeWorker(run, SECONDS)
+    visited(run, worker)
+    fresh = [name for do, name, _, details in worker.asked if do == "time" and details.get("draw") == 1]
+    assert sorted(fresh) == sorted(SECONDS)
+    timed = sum(do == "time" for do, *_ in worker.asked) - len(fresh)
+    assert timed == sum(map(len, run.samples.values()))
+
+
+def test_one_that_fails_costs_itself_alone(tmp_path: Path) -> None:
+    run = run_of(tmp_path, *SECONDS)
+    visited(run, FakeWorker(run, SECONDS, fails={"time sdpa": lambda: Refused("wrong", "error 1.0")}))
+    assert [(key[0], entry["reason"]) for key, entry in run.skipped.items()] == [("sdpa", "wrong")]
+    run.finish()
+    assert {key[0] for key in run.finished} == {"fused", "packed"}
+
+
+def test_one_that_ends_the_process_leaves_the_others_their_samples(tmp_path: Path) -> None:
+    run = run_of(tmp_path, *SECONDS)
+    visited(run, FakeWorker(run, SECONDS, fails={"time sdpa": lambda: Lost("ended its process (SIGSEGV)")}))
+    assert [key[0] for key in run.skipped] == ["sdpa"]
+    of_fused = run.samples["fused", run.selection.cells[0].case.id]
+    assert {it.process for it in of_fused} == {0, 1}
+    assert len({(it.process, it.visit) for it in of_fused}) == 2  # a visit lies within a process
+    assert [it.round for it in of_fused] == list(range(len(of_fused)))
+
+
+def test_one_that_caches_results_is_skipped(tmp_path: Path) -> None:
+    run = run_of(tmp_path, *SECONDS)
+    worker = FakeWorker(run, SECONDS, fails={})
+    worker.asked += [("caching", "packed", 0, {})] * 2
+    worker.fails["caching packed"] = lambda: Refused("wrong", "caches results")
+    visited(run, worker)
+    assert [key[0] for key in run.skipped] == ["packed"]
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    found: list[float] = []
+    monkeypatch.setattr(visits, "sleep", found.append)
+    return found
+
+
+def test_a_gpu_that_is_held_back_cools_down_once_and_the_block_is_timed_again(
+    tmp_path: Path, pauses: list[float]
+) -> None:
+    run = run_of(tmp_path, "fused")
+    visited(run, FakeWorker(run, SECONDS, reasons=[0, HOT, POWER, 0]))
+    (columns,) = run.columns.values()
+    assert pauses == [visits.COOLING]
+    assert (columns["sm_mhz"], columns["throttled"]) == (1755, "power cap")  # of the blocks that were kept
+
+
+def test_a_gpu_that_stays_held_back_is_said(tmp_path: Path, pauses: list[float]) -> None:
+    run = run_of(tmp_path, "fused")
+    visited(run, FakeWorker(run, SECONDS, reasons=[0, HOT, SLOW, HOT]))
+    (columns,) = run.columns.values()
+    assert len(pauses) == 1
+    assert columns["throttled"] == "hardware slowdown, software thermal slowdown"
+
+
+# Whole runs
+
+
+class Noisy(FakeWorker):
+    """Its calls vary by a share of their time."""
+
+    noise = 0.0
+
+    def ask(self, do: str, cell: Cell, **details: Any) -> dict[str, Any]:
+        answer = super().ask(do, cell, **details)
+        if "seconds" in answer:
+            answer["seconds"] *= 1 + self.noise * RNG.uniform(-1, 1)
+        return answer
+
+
+RNG = random.Random(0)
+
+
+@pytest.mark.parametrize(("noise", "count"), [(0.0, VISITS // 2), (0.5, VISITS)])
+def test_a_case_is_visited_until_its_ratios_are_known(tmp_path: Path, noise: float, count: int) -> None:
+    run = run_of(tmp_path, *SECONDS)
+    worker = Noisy(run, SECONDS)
+    worker.noise = noise
+    measuring = Measuring(run, run.selection.cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)
+    measuring._holds = True
+    worker.preparing = lambda cells: (it for it in ())  # type: ignore[attr-defined]
+    measuring._time([worker])  # type: ignore[list-item]
+    samples = run.samples["sdpa", run.selection.cells[0].case.id]
+    assert len({it.visit for it in samples}) == count
+    assert all(run.visited(0, visit, run.selection.cells[0].case.id) for visit in range(VISITS))
+
+
+def test_what_cannot_be_held_at_once_is_split_with_the_baseline_in_every_part(tmp_path: Path) -> None:
+    names = ("sdpa", "packed", "fused", "einsum", "wrapper")
+    run = run_of(tmp_path, *names)
+    measuring = Measuring(run, run.selection.cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)
+    (whole,) = measuring._groups(run.selection.cells[0].case.id)
+    assert [cell.impl.name for cell in whole] == ["fused", "sdpa", "packed", "einsum", "wrapper"]
+    measuring._free = 0
+    parts = [[cell.impl.name for cell in group] for group in measuring._groups(whole[0].case.id)]
+    assert parts == [["fused", name] for name in ("sdpa", "packed", "einsum", "wrapper")]
+
+
+def test_a_block_that_is_known() -> None:
+    assert block_of(1e-3) == Block(2, 1, pytest.approx(3.2e-3))
