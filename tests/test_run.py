@@ -69,7 +69,7 @@ def test_rows_and_skips(suite: Suite, tmp_path: Path) -> None:
         assert row["processes"] == len(row["process_medians"]) == 1
         for name in ("rounds", "visits", "processes", "times"):
             assert len(row[f"sample_{name}"]) == benchmark["stats"]["rounds"]
-        assert set(row["sample_visits"]) == {0, 1, 2, 3} if row["T"] == 16 else len(set(row["sample_visits"])) == 4
+        assert len(set(row["sample_visits"])) >= 2
     assert not list(tmp_path.glob("results/*/*.journal"))
     assert "saved: " in done.stdout
     assert "over fused" in done.stdout
@@ -419,5 +419,5 @@ def test_killed_at_random_moments_and_resumed(suite: Suite, tmp_path: Path) -> N
         for impl, samples in visit["samples"].items():
             assert {seconds for seconds, *_ in samples} <= set(stats[impl, visit["id"]]["stats"]["data"])  # none lost
     for row in stats.values():
-        assert len(set(row["extra_info"]["sample_visits"])) == 4
+        assert len(set(row["extra_info"]["sample_visits"])) >= 2
     assert not list(tmp_path.glob("results/*/*.journal"))

@@ -9,17 +9,14 @@ import argparse
 import math
 import random
 from statistics import mean, median, stdev
+from time import perf_counter
 
 import torch
-from bench.clock import sample
-from scipy import stats
-from torch.utils.benchmark import Timer
 
-import impls
-from bench.gate import module_of
-from bench.meters import meter_for
-from bench.modes import Call, call_of, recording
-from bench.problem import given, problem_of
+from bench.cell import Built, build
+from bench.cells import Cell
+from bench.engine import block_of
+from bench.modes import recording
 from bench.sweep import Case
 
 IMPLS = ("fused", "wrapper", "sdpa")
@@ -30,12 +27,12 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rounds", type=int, default=10)
     options.add_argument("--seconds", type=float, default=0.12, help="of either clock, for each call and round")
-    given_options = options.parse_args()
+    asked = options.parse_args()
     print(f"{'implementation':<16}{'case':<32}{'ours / theirs':>14}{'95 % interval':>22}")
     ratios = []
     for case in CASES:
         for name in IMPLS:
-            logs = _log_ratios(_call(name, case), case, given_options.rounds, given_options.seconds)
+            logs = _log_ratios(build(Cell(impls.get(name), case)), asked.rounds, asked.seconds)
             half = stats.t.ppf(0.975, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
             low, high = (math.exp(mean(logs) + side * half) for side in (-1, 1))
             ratios.append((math.exp(median(logs)), low, high))
@@ -45,22 +42,21 @@ def main() -> None:
     print(f"{within} of {len(ratios)} within 5 % or with 1 in their own interval")
 
 
-def _call(name: str, case: Case) -> Call:
-    return call_of(module_of(impls.get(name), case), case, given(problem_of(case)))
-
-
-def _log_ratios(call: Call, case: Case, rounds: int, seconds: float) -> list[float]:
-    meter = meter_for(case.device)
-    theirs = Timer("run()", globals={"run": call.run}, num_threads=torch.get_num_threads())
+def _log_ratios(built: Built, rounds: int, seconds: float) -> list[float]:
+    theirs = Timer("run()", globals={"run": built.call.run}, num_threads=torch.get_num_threads())
+    block = block_of(min(built.time(1, 0) for _ in range(5)))
 
     def ours() -> float:
-        return median(sample(meter, call.run, seconds).data)
+        found, end = [], perf_counter() + seconds
+        while perf_counter() < end or len(found) < 3:
+            found.append(built.time(block.calls, block.warm))
+        return median(found)
 
     def torchs() -> float:
         return theirs.blocked_autorange(min_run_time=seconds).median
 
     logs = []
-    with recording(case):
+    with recording(built.cell.case):
         for _ in range(rounds):
             found = {clock: clock() for clock in random.sample([ours, torchs], 2)}
             logs.append(math.log(found[ours] / found[torchs]))

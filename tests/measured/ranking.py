@@ -1,0 +1,186 @@
+"""`python -m tests.measured.ranking FILE`: how well does the ranking of a run repeat? Runs of unchanged code, by turns.
+
+Each run is a `quick` of this checkout; with `--other CHECKOUT` by turns with one of another commit, which may be of before
+rows knew their rounds. Printed for both, over all pairs of runs: how far two runs disagree about implementation / baseline
+implementation; of the pairs of implementations of a case, how many a run tells apart; of what a run says, how much another
+says the opposite of; how often a run's interval holds the pooled ratio of the others; who ties for the first place; seconds.
+Appends to a file, and goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations, permutations
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from reports import verdict
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+BASELINE = "fused"
+CLOSE = (1.05, 1.5)
+"""Pooled ratios of pairs of which a run should tell most apart."""
+
+Pair = tuple[str, str, str]
+"""case, implementation, implementation"""
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("file", type=Path, help="JSON lines, one a run")
+    options.add_argument("--runs", type=int, default=8, help="of either checkout")
+    options.add_argument("--other", type=Path, help="another checkout, by turns with this one")
+    options.add_argument(
+        "--first", action="store_true", help="nothing compiled before: every run has a cache of its own"
+    )
+    options.add_argument("--options", default="", help="for `pytest bench/`: --sweep, --impl, ...")
+    asked = options.parse_args()
+    checkouts = {"this": CHECKOUT} | ({"other": asked.other.resolve()} if asked.other else {})
+    lines = asked.file.read_text().splitlines() if asked.file.exists() else []
+    runs = [json.loads(line) for line in lines]
+    for _ in range(asked.runs):
+        for name, checkout in checkouts.items():
+            if sum(run["of"] == name for run in runs) < asked.runs:
+                runs.append(_run(name, checkout, asked.options.split(), asked.first))
+                with asked.file.open("a") as file:
+                    file.write(json.dumps(runs[-1]) + "\n")
+                print(f"{name}: {len(runs[-1]['rows'])} rows in {runs[-1]['seconds']:.0f} s", flush=True)
+    for name in checkouts:
+        report(name, [Run(run) for run in runs if run["of"] == name])
+
+
+def _run(name: str, checkout: Path, options: list[str], first: bool) -> dict[str, Any]:
+    """The rows of one run, and what it took from the command to its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pytest", str(checkout / "bench"), "-q", "--benchmark-save=x", *options]
+        cache = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/cache"} if first else {}
+        start = perf_counter()
+        subprocess.run(
+            [*command, f"--benchmark-storage=file://{folder}"], cwd=folder, env=os.environ | cache, check=True,
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        seconds = perf_counter() - start
+        (file,) = Path(folder).glob("*/*.json")
+        data = json.loads(file.read_text())
+    rows = [{"data": row["stats"]["data"], "iqr": [row["stats"]["q1"], row["stats"]["q3"]], "median": row["stats"]["median"]}
+            | {key: value for key, value in row["extra_info"].items() if key in ("impl", "id") or key.startswith("sample_")}
+            for row in data["benchmarks"]]  # fmt: skip
+    spent = {"spent": data["seconds"], "drift": data["controls"]["drift"]}
+    return {"of": name, "seconds": seconds, "rows": rows} | spent
+
+
+@dataclass
+class Run:
+    """One run, and what it says of pairs of implementations."""
+
+    told: dict[str, Any]
+    known: dict[Pair, verdict.Ratio] = field(default_factory=dict)
+
+    @cached_property
+    def rows(self) -> dict[tuple[str, str], dict[str, Any]]:
+        return {(row["id"], row["impl"]): row for row in self.told["rows"]}
+
+    @property
+    def pairs(self) -> set[Pair]:
+        """Every two implementations of a case, in both orders."""
+        cases: dict[str, list[str]] = {}
+        for case, impl in self.rows:
+            cases.setdefault(case, []).append(impl)
+        return {(case, *pair) for case, names in cases.items() for pair in permutations(names, 2)}
+
+    def ratio(self, pair: Pair) -> verdict.Ratio:
+        """Of the first over the second. Rows without rounds have the interval that their table and findings went by: none,
+        and are told apart where their quartiles don't overlap.
+        """
+        if pair not in self.known:
+            case, a, b = pair
+            self.known[pair] = _ratio(self.rows[case, a], self.rows[case, b])
+        return self.known[pair]
+
+    def first(self, case: str) -> set[str]:
+        """Who ties for the first place."""
+        names = [impl for of, impl in self.rows if of == case]
+        return {a for a in names if not any(self.ratio((case, b, a)).faster for b in names if b != a)}
+
+
+def _ratio(a: dict[str, Any], b: dict[str, Any]) -> verdict.Ratio:
+    if "sample_rounds" in a:
+        return verdict.ratio(_samples(a), _samples(b))
+    value, apart = a["median"] / b["median"], a["iqr"][0] > b["iqr"][1] or b["iqr"][0] > a["iqr"][1]
+    return verdict.Ratio(value, math.nan, math.nan, 0.0 if apart else 1.0, 1, 1)
+
+
+def _samples(row: dict[str, Any]) -> verdict.Samples:
+    return verdict.Samples(row["data"], row["sample_rounds"], row["sample_visits"], row["sample_processes"])
+
+
+def report(name: str, runs: list[Run]) -> None:
+    """Print what the runs of one checkout say."""
+    if len(runs) < 2:
+        return
+    shared = set.intersection(*(run.pairs for run in runs))
+    apart = sorted(_distances(runs, [pair for pair in shared if pair[2] == BASELINE]))
+    print(f"{name}: {len(runs)} runs of {median(run.told['seconds'] for run in runs):.0f} s, "
+          f"drift {min(run.told['drift'] for run in runs):.0%} to {max(run.told['drift'] for run in runs):.0%}")  # fmt: skip
+    print(f"  ratios to {BASELINE}: usual distance {median(apart):.1%}, 9 of 10 below {apart[len(apart) * 9 // 10]:.1%}, "
+          f"largest {apart[-1]:.0%}")  # fmt: skip
+    said = [(run, pair) for run in runs for pair in shared if run.ratio(pair).faster]
+    close = [pair for pair in shared if CLOSE[0] <= _pooled(runs, pair) <= CLOSE[1]]
+    told = sum(run.ratio(pair).slower for run in runs for pair in close)
+    opposite = sum(other.ratio(pair).slower for run, pair in said for other in runs if other is not run)
+    print(f"  told apart: {_of(len(said), len(runs) * len(shared) // 2)} pairs, "
+          f"{_of(told, len(runs) * len(close))} whose pooled ratio is {CLOSE[0]} to {CLOSE[1]}")  # fmt: skip
+    print(f"  contradictions: {_of(opposite, len(said) * (len(runs) - 1))}")
+    based = [pair for pair in shared if pair[2] == BASELINE]
+    held = [hit for run in runs for pair in based if (hit := _held(run, runs, pair)) is not None]
+    print(f"  a run's 95 % interval holds the pooled ratio of the others: {_of(sum(held), len(held))}")
+    cases = sorted({case for case, *_ in shared})
+    sizes = [len(run.first(case)) for run in runs for case in cases]
+    winners = {case: _winner(runs, case, shared) for case in cases}
+    holds = sum(winners[case] in run.first(case) for run in runs for case in cases)
+    print(f"  tie for the first place: {median(sizes):.0f} in the median case, {max(sizes)} at most; "
+          f"holds the pooled winner in {_of(holds, len(sizes))}")  # fmt: skip
+
+
+def _of(count: int, whole: int) -> str:
+    """`3 of 40 (7.50%)`"""
+    return f"{count} of {whole} ({count / whole:.2%})" if whole else "none"
+
+
+def _distances(runs: list[Run], pairs: Iterable[Pair]) -> Iterator[float]:
+    for pair in pairs:
+        for a, b in combinations(runs, 2):
+            yield math.expm1(abs(math.log(a.ratio(pair).value / b.ratio(pair).value)))
+
+
+def _pooled(runs: Iterable[Run], pair: Pair) -> float:
+    """The median over runs."""
+    return median(run.ratio(pair).value for run in runs)
+
+
+def _held(run: Run, runs: list[Run], pair: Pair) -> bool | None:
+    known = run.ratio(pair)
+    if not math.isfinite(known.low):
+        return None
+    return known.low <= _pooled((other for other in runs if other is not run), pair) <= known.high
+
+
+def _winner(runs: list[Run], case: str, shared: set[Pair]) -> str:
+    """Who is fastest by all runs together."""
+    names = {pair[1] for pair in shared if pair[0] == case}
+    return min(names, key=lambda name: 1.0 if name == BASELINE else _pooled(runs, (case, name, BASELINE)))
+
+
+if __name__ == "__main__":
+    main()
