@@ -12,7 +12,10 @@ from statistics import mean, median, stdev
 from time import perf_counter
 
 import torch
+from scipy import stats
+from torch.utils.benchmark import Timer
 
+import impls
 from bench.cell import Built, build
 from bench.cells import Cell
 from bench.engine import block_of
