@@ -108,7 +108,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     """Everything is measured before the first test, since the cells of a case take turns."""
     config, run = session.config, session.config.stash[RUN]
-    cells = [run.cell(key) for item in session.items if (key := _key(item))]
+    wanted = (item for item in session.items if not item.get_closest_marker("skip"))
+    cells = [run.cell(key) for item in wanted if (key := _key(item))]
     if not config.getoption("collectonly") and cells and not session.testsfailed:
         _measure(config, run, cells)
     return (yield)

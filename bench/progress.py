@@ -44,7 +44,7 @@ class Progress:
         if terminalreporter.no_summary:
             return
         terminalreporter.ensure_newline()
-        console = Console(width=max(Console().width, 88))
+        console = Console(width=max(Console().width, 80))
         with console.capture() as text:
             for table in rankings(run.rows, run.skips, run.yardstick):
                 console.print(table)

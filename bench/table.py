@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,9 +24,16 @@ def rankings(rows: list[Row], skipped: list[dict[str, str]], baseline: str | Non
     for case, group in _groups(rows):
         based = any(row["extra_info"]["impl"] == baseline for row in group)
         places = verdict.places({row["extra_info"]["impl"]: _samples(row) for row in group})
-        table = Table(title=Text(case), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        table = Table(
+            title=Text(case),
+            title_justify="left",
+            title_style="bold",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, 1, 0, 0),
+        )
         table.add_column("", justify="right")
-        table.add_column("implementation", min_width=20, overflow="fold")
+        table.add_column("implementation", overflow="fold")
         for name in ("median", *([f"speed-up over {baseline}"] if based else []), "peak memory", "kernel", "error"):
             table.add_column(name, justify="right", no_wrap=True)
         order = sorted(group, key=lambda row: (places[row["extra_info"]["impl"]], row["stats"]["median"]))
@@ -51,8 +59,15 @@ def _speed_up(columns: dict[str, Any], baseline: str | None) -> str:
     if columns["impl"] == baseline:
         return "1"
     if low is None or high is None:
-        return f"{1 / ratio:.2f}"
-    return f"{1 / ratio:.2f} ({1 / high:.2f} to {1 / low:.2f})"
+        return f"{1 / ratio:.2g}"
+    digits = _digits((1 / low - 1 / high) / 2)
+    return f"{1 / ratio:.{digits}f} ({1 / high:.{digits}f} to {1 / low:.{digits}f})"
+
+
+def _digits(half_width: float) -> int:
+    """Digits behind the point that say something: up to the first of the half-width, and one more where that is a 1."""
+    first = -math.floor(math.log10(half_width)) if half_width > 0 else 3
+    return min(4, max(0, first + (half_width * 10**first < 2)))
 
 
 def _samples(row: Row) -> verdict.Samples:

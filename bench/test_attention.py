@@ -7,7 +7,11 @@ import pytest
 
 from .replay import replayed
 
-pytestmark = pytest.mark.benchmark(timer=replayed)
+pytestmark = [
+    pytest.mark.benchmark(timer=replayed),
+    pytest.mark.usefixtures("benchmark"),  # so that --benchmark-only and --benchmark-skip know them
+    pytest.mark.filterwarnings("ignore:Benchmark fixture was not used"),  # by a cell that failed
+]
 
 
 def test_forward(report):

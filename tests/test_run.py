@@ -76,6 +76,15 @@ def test_rows_and_skips(suite: Suite, tmp_path: Path) -> None:
     assert "hz_actual" not in json.dumps(data["machine_info"])
 
 
+@pytest.mark.parametrize(("option", "counts"), [("--benchmark-only", "4 passed"), ("--benchmark-skip", "6 skipped")])
+def test_pytest_benchmarks_own_selection(suite: Suite, option: str, counts: str) -> None:
+    done = suite(option, *SMALL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert counts in done.stdout
+    assert "warning" not in done.stdout.lower()
+    assert ("proved" in done.stdout) is (option == "--benchmark-only")
+
+
 OWN = """
 import ctypes, os, time, torch
 
