@@ -1,4 +1,4 @@
-"""Fixed work beside the cells, which no implementation can change: when it moves, the machine has."""
+"""A control workload beside the cells, which no implementation can change: when its time varies, the machine drifts."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def software() -> dict[str, str]:
 
 
 def warning(drift: float) -> str | None:
-    """One sentence when the machine moved; None when it stood still."""
+    """One sentence when the machine drifted; None when it stood still."""
     if drift <= DRIFT:
         return None
     return (
-        f"the machine moved while this was measured: fixed work took up to {drift:.0%} more or less time than usual; "
-        "compare rows of this run with care, and runs not at all"
+        f"machine drift: the control workload's time varied by up to {drift:.0%} during this run; "
+        "ratios within a case hold, medians in seconds may not"
     )
 
 

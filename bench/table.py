@@ -67,7 +67,8 @@ def _speed_up(columns: dict[str, Any], baseline: str | None) -> str:
 def _digits(half_width: float) -> int:
     """Digits behind the point that say something: up to the first of the half-width, and one more where that is a 1."""
     first = -math.floor(math.log10(half_width)) if half_width > 0 else 3
-    return min(4, max(0, first + (half_width * 10**first < 2)))
+    wanted = first + 1 if half_width * 10.0**first < 2 else first
+    return min(4, max(0, wanted))
 
 
 def _samples(row: Row) -> verdict.Samples:
