@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import mean
 from time import monotonic
 from typing import Any
 
-from reports.verdict import GONE, INCONCLUSIVE, JUDGED, NEW, REGRESSED, WRONG, Verdict, without_numbers
+from reports.verdict import BROKEN, GONE, INCONCLUSIVE, JUDGED, NEW, REGRESSED, WRONG, Verdict, without_numbers
 
 from .cells import Key
 from .choice import Mistake
 from .duel import CONTROLS, SIDES, Duel, Failure, Logs, Process, at_once, two_stages
-from .outcome import NoRow
+from .outcome import NoRow, Unsupported, Wrong
 from .peer import STARTING, Lost, Peer, Setting, Side, Timer
 from .sweep import Case
 
@@ -25,11 +26,17 @@ OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 Facts = dict[str, Any]
 """Of a proved cell: `error`, `error_bound`, `peak_bytes`, `kernel`."""
 
+UNSUPPORTED = Unsupported.reason
+
 Tell = Callable[[str], None]
 
 
 class Unjudgeable(Exception):
     """Nothing can be compared; the message says why."""
+
+
+class HeadBroken(Unjudgeable):
+    """Head ends before it can be asked anything, where base answers."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +54,18 @@ class Plan:
     seconds: float
     """To spend, all in all."""
     seed: int
+    allow_gone: tuple[str, ...] = ()
+    """Implementations that head is meant to have no more, or not for every case."""
 
     @property
     def rivals(self) -> str:
         """What the cells of two implementations of different names are called; '' where both sides run the same names."""
         base, head = ((side.impl or "").partition("=")[0] for side in self.sides)
         return f"{head} against {base}" if base else ""
+
+    def of_head(self, label: str) -> str:
+        """What head itself calls an implementation."""
+        return (self.sides[1].impl or label).partition("=")[0]
 
 
 @dataclass(frozen=True)
@@ -104,10 +117,12 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """0: nothing regressed; 1: something did, in time or in memory, or is wrong where base was right; 2: it could not be
-        judged.
+        """0: nothing regressed; 1: something did, in time or in memory, or is broken or fails the correctness check where
+        base does not; 2: it could not be judged.
         """
-        if any(it.verdict.word == REGRESSED or it.failed == ("head",) or self.is_heavier(it) for it in self.lines):
+        if any(it.verdict.word in (REGRESSED, BROKEN) or it.failed == ("head",) for it in self.lines):
+            return 1
+        if any(map(self.is_heavier, self.lines)):
             return 1
         words = {line.verdict.word for line in self.lines}
         unjudged = INCONCLUSIVE in words and not words.intersection(JUDGED)
@@ -134,8 +149,11 @@ def compare(plan: Plan, tell: Tell) -> Comparison:
         return plan.seconds - (monotonic() - began)
 
     with _Provers(plan) as provers:
-        fingerprints, controls = provers.conditions()
-        present = provers.present()
+        try:
+            fingerprints, controls = provers.conditions()
+            present = provers.present()
+        except HeadBroken as why:
+            return _all_broken(plan, str(why), monotonic() - began)
         tell(f"proving {len(present.cells)} cells on both sides")
         proofs = provers.prove(present)
     ready = [key for key in present.cells if all(isinstance(proof.get(key), dict) for proof in proofs)]
@@ -145,16 +163,15 @@ def compare(plan: Plan, tell: Tell) -> Comparison:
     stages = two_stages(duel.pair, ready, plan.margin, together, left, tell) if ready else None
     lines = []
     for key in present.cells:
-        facts, failures = _split(key, proofs, duel.failures.get(key))
+        facts, failures = _split(key, present, proofs, duel.failures.get(key))
         if failures:
-            verdict = without_numbers(WRONG, "; ".join(f"{f.side}: {f.reason}: {f.detail}" for f in failures))
-        elif None in facts:
-            verdict = _one_sided(key, present, facts)
+            verdict = _without_numbers(failures, plan.of_head(key[0]), plan.allow_gone)
         else:
             assert stages
             verdict = stages.verdicts[key]
         logs = tuple(stages.logs(key)) if stages and key in stages.verdicts else ()
-        lines.append(Line(*key, verdict, facts, tuple(f.side for f in failures), logs))
+        failed = tuple(side for side, failure in failures.items() if failure.reason != UNSUPPORTED)
+        lines.append(Line(*key, verdict, facts, failed, logs))
     return Comparison(
         plan,
         tuple(lines),
@@ -167,21 +184,58 @@ def compare(plan: Plan, tell: Tell) -> Comparison:
     )
 
 
+def _all_broken(plan: Plan, why: str, seconds: float) -> Comparison:
+    """Where head's code can't even be imported."""
+    line = Line("all", "implementations", without_numbers(BROKEN, why), failed=("head",))
+    return Comparison(plan, (line,), (), (), "", ({}, {}), seconds)
+
+
 def _split(
-    key: Key, proofs: Sequence[Mapping[Key, Facts | Failure]], lost: Failure | None
-) -> tuple[tuple[Facts | None, Facts | None], list[Failure]]:
-    found = [proof.get(key) for proof in proofs]
-    failures = [it for it in found if isinstance(it, Failure) and it.reason != "unsupported"]
-    base, head = (it if isinstance(it, dict) else None for it in found)
-    return (base, head), [*failures, *([lost] if lost else [])]
+    key: Key, present: _Present, proofs: Sequence[Mapping[Key, Facts | Failure]], lost: Failure | None
+) -> tuple[tuple[Facts | None, Facts | None], dict[str, Failure]]:
+    """Facts of both sides, and why a side has no number, by side."""
+    facts: list[Facts | None] = []
+    failures = {lost.side: lost} if lost else {}
+    for side, proof, why in zip(SIDES, proofs, present.why, strict=True):
+        found = proof.get(key) or Failure(side, UNSUPPORTED, why[key])
+        facts.append(None if isinstance(found, Failure) else found)
+        if isinstance(found, Failure):
+            failures[side] = found
+    base, head = facts
+    return (base, head), failures
 
 
-def _one_sided(key: Key, present: _Present, facts: tuple[Facts | None, Facts | None]) -> Verdict:
-    if facts == (None, None):
-        return without_numbers(INCONCLUSIVE, "neither side has such a kernel for it")
-    word, absent = (NEW, 0) if facts[0] is None else (GONE, 1)
-    why = present.why[absent].get(key, "torch has no such kernel for it")
-    return without_numbers(word, f"{SIDES[absent]}: {why}")
+def _without_numbers(failures: Mapping[str, Failure], name: str, allow_gone: Collection[str]) -> Verdict:
+    """What is said of a cell that a side has no number for; `name` is what head calls the implementation."""
+    word = _word({side: failure.reason for side, failure in failures.items()}, name in allow_gone)
+    hint = f" (--allow-gone {name} where that is meant)" if word == BROKEN and not _raised(failures) else ""
+    return without_numbers(word, "; ".join(_sentence(it, len(failures) == 1) for it in failures.values()) + hint)
+
+
+def _word(reasons: Mapping[str, str], may_go: bool) -> str:
+    """From the reason of each side that has no number."""
+    if reasons.get("base", UNSUPPORTED) != UNSUPPORTED or reasons.get("head") == Wrong.reason:
+        return WRONG
+    if reasons.get("head", UNSUPPORTED) != UNSUPPORTED:
+        return BROKEN
+    if "head" not in reasons:
+        return NEW
+    if "base" in reasons:
+        return INCONCLUSIVE
+    return GONE if may_go else BROKEN
+
+
+def _raised(failures: Mapping[str, Failure]) -> bool:
+    return any(failure.reason != UNSUPPORTED for failure in failures.values())
+
+
+def _sentence(failure: Failure, alone: bool) -> str:
+    if failure.reason == UNSUPPORTED:
+        return f"{failure.side}: {failure.detail}"
+    if failure.reason == Wrong.reason:
+        now = "now " if alone and failure.side == "head" else ""
+        return f"{failure.side} {now}fails the correctness check: {failure.detail}"
+    return f"{failure.side}: {failure.reason}: {failure.detail}"
 
 
 @dataclass(frozen=True)
@@ -226,15 +280,13 @@ class _Provers:
         return (base, head), tuple(key for key in CONTROLS if first["controls"][key[1]] == second["controls"][key[1]])
 
     def _first(self, i: int) -> dict[str, Any]:
-        try:
+        with _beginning(i, self._plan.sides[i]):
             return self._peers[i].ask("facts", timeout=STARTING)
-        except NoRow as error:
-            raise Unjudgeable(f"{SIDES[i]} ({self._plan.sides[i].label}): {error}") from None
 
     def present(self) -> _Present:
         """What both sides can do; raises `Mistake` where that is nothing."""
         plan = self._plan
-        answers = [register(peer, side, plan) for peer, side in zip(self._peers, plan.sides, strict=True)]
+        answers = [self._registered(i) for i in (0, 1)]
         for name in set(answers[0]["unknown"]).intersection(answers[1]["unknown"]):
             raise Mistake(answers[1]["unknown"][name])
         names = [_names(plan.rivals, answer) for answer in answers]
@@ -247,7 +299,7 @@ class _Provers:
                 key = label, case_id
                 for i in (0, 1):
                     own = names[i].get(label)
-                    refusal = answers[i]["cells"][own][case_id] if own else f"there is no {label}"
+                    refusal = answers[i]["cells"][own][case_id] if own else _absent(answers[i], label)
                     if refusal:
                         why[i][key] = refusal
                     else:
@@ -259,6 +311,10 @@ class _Provers:
         if not cells:
             raise Mistake(f"nothing to compare: {neither[0] if neither else 'no implementation on either side'}")
         return _Present(tuple(cells), requests, why, tuple(neither))
+
+    def _registered(self, i: int) -> dict[str, Any]:
+        with _beginning(i, self._plan.sides[i]):
+            return register(self._peers[i], self._plan.sides[i], self._plan)
 
     def prove(self, present: _Present) -> list[dict[Key, Facts | Failure]]:
         """Of both sides, at the same time."""
@@ -288,6 +344,20 @@ class _Provers:
         self._peers[i].close()
         self._peers[i] = self._peer(self._plan.sides[i])
         register(self._peers[i], self._plan.sides[i], self._plan)
+
+
+@contextmanager
+def _beginning(i: int, side: Side) -> Iterator[None]:
+    """Nothing can be compared with a side that ends here; where that is head, head is broken."""
+    try:
+        yield
+    except NoRow as error:
+        raise (HeadBroken if i else Unjudgeable)(f"{SIDES[i]} ({side.label}): {error}") from None
+
+
+def _absent(answer: dict[str, Any], label: str) -> str:
+    """Why a side doesn't have an implementation: the error of its import, where it was asked for by name."""
+    return str(answer["unknown"].get(label, f"there is no {label}"))
 
 
 def register(peer: Peer, side: Side, plan: Plan, cases: Collection[Case] | None = None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -10,6 +11,7 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from reports.verdict import UNCHANGED, WORDS, Verdict
 
@@ -20,7 +22,14 @@ from .run import finite
 MUCH = 10.0
 """A ratio from which on digits behind the point say nothing."""
 
-STYLES = {"REGRESSED": "red", "WRONG": "red", "GONE": "yellow", "IMPROVED": "green", "INCONCLUSIVE": "yellow"}
+STYLES = {
+    "REGRESSED": "red",
+    "BROKEN": "red",
+    "WRONG": "red",
+    "GONE": "yellow",
+    "IMPROVED": "green",
+    "INCONCLUSIVE": "yellow",
+}
 
 COLUMNS: dict[str, Callable[[Line], str]] = {
     "verdict": lambda line: line.verdict.word,
@@ -44,12 +53,13 @@ def in_order(lines: tuple[Line, ...]) -> list[Line]:
 
 
 def table(found: Comparison) -> Table:
-    """For the terminal."""
-    made = Table(title=title(found), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    """For the terminal. Texts of implementations stand in it, so nothing in them is markup."""
+    heading = Text(_plain(title(found)), "bold")
+    made = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in COLUMNS:
         made.add_column(name, overflow="fold", no_wrap=name not in ("cell", "why"))
     for line in in_order(found.lines):
-        made.add_row(*(text(line) for text in COLUMNS.values()), style=STYLES.get(line.verdict.word))
+        made.add_row(*(Text(_plain(text(line))) for text in COLUMNS.values()), style=STYLES.get(line.verdict.word))
     return made
 
 
@@ -89,12 +99,12 @@ def markdown(found: Comparison, known: list[str], command: str) -> str:
     """For a comment: counts, a short table, the machine, and how to see it again. What stands still is folded away."""
     told = in_order(found.lines)
     still = [line for line in told if line.verdict.word == UNCHANGED and not line.changes]
-    lines = [f"### {title(found)}", "", *(f"- {note}" for note in notes(found, known)), ""]
+    lines = [f"### {_escaped(title(found))}", "", *(f"- {_escaped(note)}" for note in notes(found, known)), ""]
     lines += _rows([line for line in told if line not in still])
     if still:
         lines += [f"<details><summary>{len(still)} {UNCHANGED}</summary>", "", *_rows(still), "</details>", ""]
     machine = ", ".join(f"{name} {value}" for name, value in found.fingerprints[1].items() if _short(value))
-    lines += [f"Machine: {machine}", "", "Again:", "", "```", command, "```", ""]
+    lines += [f"Machine: {_escaped(machine)}", "", "Again:", "", "```", command, "```", ""]
     return "\n".join(lines)
 
 
@@ -152,8 +162,14 @@ def _number(ratio: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    """For a cell of a Markdown table."""
-    return text.replace("|", "\\|").replace("\n", " ")
+    """Text as Markdown shows it: no markup, no new lines, no new columns, nobody called by name."""
+    marked = re.sub(r"([\\`*_|\[\]~#])", r"\\\1", _plain(text))
+    return marked.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "@&#8203;")
+
+
+def _plain(text: str) -> str:
+    """One line, without what would steer a terminal."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
 def _share(share: float) -> str:

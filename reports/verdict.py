@@ -25,10 +25,11 @@ REGRESSED = "REGRESSED"
 IMPROVED = "IMPROVED"
 UNCHANGED = "UNCHANGED"
 INCONCLUSIVE = "INCONCLUSIVE"
-WRONG = "WRONG"  # base or head fails the gate: never a speed-up
+WRONG = "WRONG"  # base or head fails the correctness check: never a speed-up
+BROKEN = "BROKEN"  # head can't do what base can
 NEW = "NEW"  # only in head
 GONE = "GONE"  # only in base
-WORDS = (REGRESSED, WRONG, GONE, IMPROVED, INCONCLUSIVE, NEW, UNCHANGED)
+WORDS = (REGRESSED, BROKEN, WRONG, GONE, IMPROVED, INCONCLUSIVE, NEW, UNCHANGED)
 """All words, in the order in which a reader wants to know."""
 
 JUDGED = (REGRESSED, IMPROVED, UNCHANGED)
@@ -152,7 +153,7 @@ def centred(logs: ArrayLike, controls: Mapping[str, ArrayLike]) -> NDArray[np.fl
 
 
 def without_numbers(word: str, reason: str) -> Verdict:
-    """A verdict on a cell that can't be compared: WRONG, NEW, GONE, or INCONCLUSIVE for a reason known beforehand."""
+    """A verdict on a cell that can't be compared: BROKEN, WRONG, NEW, GONE, or INCONCLUSIVE for a reason known beforehand."""
     nan = math.nan
     return Verdict(word, nan, nan, nan, nan, nan, reason, None)
 
@@ -447,7 +448,7 @@ UNKNOWN = Ratio(math.nan, math.nan, math.nan, math.nan, 0, 0)
 
 def log_ratios(of: Samples, over: Samples) -> dict[int, list[float]]:
     """log(seconds / seconds) by process, one a visit: the median over the rounds that both took part in."""
-    base = {round_: seconds for round_, seconds in zip(over.rounds, over.seconds, strict=True)}
+    base = dict(zip(over.rounds, over.seconds, strict=True))
     visits: dict[tuple[int, int], list[float]] = {}
     for seconds, round_, visit, process in zip(of.seconds, of.rounds, of.visits, of.processes, strict=True):
         if round_ in base:

@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 import pytest
+from rich.console import Console
 
 from bench import comparison, duel, sources
 from bench.__main__ import main
@@ -32,7 +33,7 @@ from bench.selftest import Log, missing, planted, schedule, self_test, summary
 from bench.sources import PREFIX
 from bench.sweep import Case
 from bench.tasks import Timed, fastest
-from bench.verdict_text import as_json, in_order, markdown, notes
+from bench.verdict_text import as_json, in_order, markdown, notes, table
 from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, without_numbers
 
 from .conftest import CHECKOUT, environment
@@ -290,6 +291,8 @@ class FakePeer:
             raise Refused("wrong", "error 1.0")
         if name == "dead":
             raise Lost("ended its process (SIGKILL)")
+        if name == f"raises-{self.side.impls}":
+            raise Refused("error", "ValueError: no")
         if name == "impossible":
             raise Refused("unsupported", "torch has no such kernel")
         kernel = "math" if name == "falls" and self.side.impls == Path("head") else "flash"
@@ -320,12 +323,48 @@ def test_new_gone_wrong_and_dead(compare: Callable[[Plan], dict[str, Line]]) -> 
     both = "same wrong-head dead impossible falls slow"
     lines = compare(plan_of(f"{both} old", f"{both} young"))
     words = {name: line.verdict.word for name, line in lines.items()}
-    assert words == {"same": UNCHANGED, "old": "GONE", "wrong-head": "WRONG", "dead": "WRONG", "falls": UNCHANGED,
+    assert words == {"same": UNCHANGED, "old": "BROKEN", "wrong-head": "WRONG", "dead": "WRONG", "falls": UNCHANGED,
                      "impossible": INCONCLUSIVE, "slow": REGRESSED, "young": "NEW"}  # fmt: skip
     assert lines["falls"].changes == ["kernel flash → math"]
     assert lines["wrong-head"].failed == ("head",)
     assert lines["dead"].failed == ("base", "head")
     assert lines["young"].verdict.reason == "base: there is no young"
+
+
+def test_what_head_can_no_longer_do_is_broken_unless_that_is_meant(
+    compare: Callable[[Plan], dict[str, Line]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("same", "raises-head", "raises-base", "gone", "old")
+    plan = plan_of(" ".join(names), "same raises-head raises-base", *names, allow_gone=("old", "raises-head"))
+    lines = compare(plan)
+    assert {name: (line.verdict.word, line.verdict.reason) for name, line in lines.items() if name != "same"} == {
+        "raises-head": ("BROKEN", "head: error: ValueError: no"),
+        "raises-base": ("WRONG", "base: error: ValueError: no"),
+        "gone": ("BROKEN", "head: unknown gone (--allow-gone gone where that is meant)"),
+        "old": ("GONE", "head: unknown old"),
+    }
+    assert [told(lines[name]).exit_code for name in ("raises-head", "raises-base", "gone", "old")] == [1, 0, 1, 0]
+
+
+def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dying(FakePeer):
+        at, side_that_dies = "facts", "base"
+
+        def ask(self, do: str, timeout: float | None = None, **told: Any) -> dict[str, Any]:
+            if do == self.at and self.side.impls == Path(self.side_that_dies):
+                raise Lost("ended its process (exit code 1): SyntaxError: invalid syntax")
+            return super().ask(do, timeout, **told)
+
+    monkeypatch.setattr(comparison, "Peer", Dying)
+    for Dying.at in ("facts", "cells"):
+        Dying.side_that_dies = "base"
+        with pytest.raises(Unjudgeable, match="SyntaxError"):
+            comparison.compare(plan_of("same", "same"), lambda text: None)
+        Dying.side_that_dies = "head"
+        found = comparison.compare(plan_of("same", "same"), lambda text: None)
+        assert found.exit_code == 1
+        assert found.lines[0].verdict.word == "BROKEN" and "SyntaxError" in found.lines[0].verdict.reason
+        assert json.dumps(as_json(found, "x"), allow_nan=False) and "SyntaxError" in markdown(found, [], "x")
 
 
 def test_what_neither_side_knows_is_a_mistake(compare: Callable[[Plan], dict[str, Line]]) -> None:
@@ -374,6 +413,8 @@ def weighed(base: int, head: int) -> tuple[dict[str, Any], dict[str, Any]]:
         (told(line("WRONG", failed=("base",)), line(UNCHANGED)), 0),
         (told(line("WRONG", failed=("base", "head")), line(UNCHANGED)), 0),
         (told(line("NEW"), line("GONE")), 0),
+        (told(line("NEW"), line("BROKEN")), 1),
+        (told(line("BROKEN", failed=("head",)), line(INCONCLUSIVE), moved="machine drift"), 1),
         (told(line(UNCHANGED, facts=weighed(1000, 1009))), 0),
         (told(line(UNCHANGED, facts=weighed(1000, 1011))), 1),
         (told(line(UNCHANGED, facts=weighed(1000, 500))), 0),
@@ -383,6 +424,21 @@ def weighed(base: int, head: int) -> tuple[dict[str, Any], dict[str, Any]]:
 )
 def test_exit_codes(found: Comparison, code: int) -> None:
     assert found.exit_code == code
+
+
+HOSTILE = "no [/x] [red] in | <img src=x> `a` @you \x1b[31m\nnext"
+
+
+def test_texts_are_never_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    broken = Line("my[/kernel]", "T16", without_numbers("BROKEN", HOSTILE))
+    console = Console(width=200, force_terminal=False)
+    console.print(table(told(broken)))
+    shown = capsys.readouterr().out
+    assert "my[/kernel] T16" in shown
+    assert "no [/x] [red] in | <img src=x> `a` @you [31m next" in shown and "\x1b" not in shown
+    text = markdown(told(broken), [], "x")
+    assert "my\\[/kernel\\] T16" in text
+    assert "no \\[/x\\] \\[red\\] in \\| &lt;img src=x&gt; \\`a\\` @&#8203;you \\[31m next |" in text
 
 
 def test_what_regressed_stands_first_and_every_form_tells_it() -> None:
@@ -543,6 +599,11 @@ def repository(tmp_path: Path) -> Path:
     return committed(tmp_path / "checkout")
 
 
+def commit(folder: Path) -> None:
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
+    subprocess.run([*git, "commit", "-qam", "x"], cwd=folder, env=quiet_git(), check=True)
+
+
 def quiet_git() -> dict[str, str]:
     return {name: value for name, value in environment().items() if not name.startswith("GIT_")}
 
@@ -574,11 +635,15 @@ def test_a_duel(repository: Path) -> None:
     assert "kernel gemm → flash" in text
     assert "left] proving 1 cells" in errors
     assert data["exit_code"] == running.returncode
+    (saved,) = repository.glob("results/*/ab/0001_*.json")
+    assert json.loads(saved.read_text()) == data and data["pairs"]
+    assert f"saved: {saved}" in text
     assert nothing_is_left(repository, [])
 
 
 def test_a_revision_against_a_changed_working_tree(repository: Path) -> None:
-    """`fused` takes more memory, `einsum` is wrong by now, `extra` is new and `packed` is gone."""
+    """`fused` takes more memory, `einsum` fails the check, `extra` is new; `packed` and `sdpa_math` are gone, one of
+    them on purpose."""
     impls = repository / "impls"
     (impls / "fused.py").write_text(
         "from .formula import attention\nfrom .registry import register\n\n"
@@ -592,19 +657,47 @@ def test_a_revision_against_a_changed_working_tree(repository: Path) -> None:
                                      "registry._shelf.pop('einsum')\n"
                                      "register('einsum')(lambda *qkv, **o: _right(*qkv, **o) * 1.1)\n")  # fmt: skip
     shelf = impls / "__init__.py"
-    shelf.write_text(shelf.read_text().replace("    packed,\n", ""))
+    shelf.write_text(shelf.read_text().replace("    packed,\n", "") + "registry._shelf.pop('sdpa_math')\n")
     out = repository.parent / "out.json"
-    options = ("--base", "HEAD", "--impl", "fused,einsum,extra,packed", "--json", str(out))
+    options = ("--base", "HEAD", "--impl", "fused,einsum,extra,packed,sdpa_math", "--allow-gone", "sdpa_math",
+               "--json", str(out))  # fmt: skip
     with ab(repository, *TINY, *options) as running:
         _, errors = running.communicate(timeout=300)
     assert running.returncode == 1, errors
     cells = {cell["impl"]: cell for cell in json.loads(out.read_text())["cells"]}
-    assert {name: cells[name]["word"] for name in ("einsum", "extra", "packed")} == {
-        "einsum": "WRONG", "extra": "NEW", "packed": "GONE"}  # fmt: skip
-    assert cells["einsum"]["reason"].startswith("head: wrong: ")
+    assert {name: cells[name]["word"] for name in ("einsum", "extra", "packed", "sdpa_math")} == {
+        "einsum": "WRONG", "extra": "NEW", "packed": "BROKEN", "sdpa_math": "GONE"}  # fmt: skip
+    assert cells["einsum"]["reason"].startswith("head now fails the correctness check: ")
+    assert "unknown implementation 'packed'" in cells["packed"]["reason"]
     assert cells["fused"]["head"]["peak_bytes"] > cells["fused"]["base"]["peak_bytes"]
     assert cells["fused"]["changes"]
     assert nothing_is_left(repository, [])
+
+
+def test_a_head_that_cannot_be_imported_fails_even_if_nobody_reads_on(repository: Path) -> None:
+    """Its exit code is the comparison's own, not that of the pipe; and it is saved before anything is printed."""
+    package = repository / "impls" / "__init__.py"
+    source = package.read_text()
+    package.write_text(source + "from . import [/x]\n")
+    commit(repository)
+    package.write_text(source)
+    command = shlex.join(
+        [sys.executable, "-m", "bench", "ab", *TINY, "--base", "HEAD~1", "--head", "HEAD", "--save", "x"]
+    )
+    for reader in ("cat", "true"):
+        piped = ["bash", "-c", f"{command} | {reader}; exit ${{PIPESTATUS[0]}}"]
+        env = quiet_git() | {"TMPDIR": str(repository.parent)}
+        done = subprocess.run(piped, cwd=repository, env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 1, done.stderr
+        assert "Traceback" not in done.stderr
+        if reader == "cat":
+            assert "SyntaxError: invalid syntax" in " ".join(done.stdout.split())
+            assert "saved: " in done.stdout
+    first, second = sorted(repository.glob("results/*/ab/*.json"))
+    assert (first.name, second.name) == ("0001_x.json", "0002_x.json")
+    data = json.loads(second.read_text())
+    assert (data["exit_code"], data["cells"][0]["word"]) == (1, "BROKEN")
+    assert data["command"].endswith("--save x")
 
 
 def test_a_kernel_that_falls_from_flash_to_math_is_told_with_memory_and_time(repository: Path) -> None:
@@ -701,6 +794,7 @@ PYTHON = tempfile.gettempdir() + "/no/such/python"
         (("--base", "HEAD", "--budget", "abc"), "'abc' is not a positive number"),
         (("--base", "HEAD", "--budget", "0"), "not a positive number"),
         (("--base", "HEAD", "--json", "/dev/null/x"), "can't be written"),
+        (("--base", "HEAD", "--save", "a/b"), "--save 'a/b'"),
         (("--self-test", "0"), "not a positive whole number"),
         (("--nothing",), "unrecognized arguments"),
     ],

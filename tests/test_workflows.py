@@ -291,6 +291,39 @@ def test_two_revisions_of_somebodys_kernel(compare: Step) -> None:
     assert sum(json.loads(compare.outputs["counts"]).values()) == 1
 
 
+OTHER = """
+from torch.nn.functional import scaled_dot_product_attention
+
+def {a}(q, k, v, *, is_causal=False{more}, **options):
+    {body}return scaled_dot_product_attention(q, k, v, is_causal=is_causal, **options)
+"""
+
+
+def test_a_head_that_cannot_do_what_base_does_fails(compare: Step) -> None:
+    """Its module can't be imported, or has lost a function, or a function raises."""
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
+    names = ("mine", "misfit", "raises", "renamed")
+    for name in names[1:]:
+        (compare.repository / f"{name}.py").write_text(OTHER.format(a=name, more="", body=""))
+    subprocess.run([*git, "add", "."], cwd=compare.repository, check=True)
+    subprocess.run([*git, "commit", "-qm", "x"], cwd=compare.repository, check=True)
+    (compare.repository / "mine.py").write_text("import nowhere_to_be_found\n")
+    (compare.repository / "misfit.py").write_text(OTHER.format(a="misfit", more=", window", body=""))
+    (compare.repository / "raises.py").write_text(OTHER.format(a="raises", more="", body="raise ValueError('[/x]'); "))
+    (compare.repository / "renamed.py").write_text(OTHER.format(a="other", more="", body=""))
+    cells = "--T 16 --H 2 --D_h 8 --dtype float32"
+    impl = ",".join(f"{name}={name}:{name}" for name in names)
+    done = compare(sys.executable, BASE_REF="HEAD", IMPL=impl, ARGUMENTS=cells, BUDGET="0.01")
+    assert compare.outputs["exit-code"] == "1", done.stderr
+    assert json.loads(compare.outputs["counts"]) == {"BROKEN": 4}
+    for told in (done.stdout.replace("\n", " "), (compare.repository / "attention-bench.md").read_text()):
+        for why in ("No module named 'nowhere_to_be_found'", "missing a required argument: 'window'",
+                    "ValueError: ", "module renamed has no attribute 'renamed'"):  # fmt: skip
+            assert why in " ".join(told.replace("\\", "").split()), told
+    verdict = script("verdict.sh", compare.folder, EXIT_CODE="1", REGRESSED="0")
+    assert verdict.returncode == 1 and "is broken" in verdict.stdout
+
+
 def test_a_module_in_a_folder_of_its_own(compare: Step) -> None:
     compare(BASE_REF="HEAD", IMPL="mine=mine:mine", MODULES="src")
     base, head = json.loads(compare.told.read_text())["sides"]

@@ -5,7 +5,7 @@ set -euo pipefail
 case "$EXIT_CODE" in
 0) echo "Nothing regressed." ;;
 1)
-    echo "::error title=attention-bench::something regressed (${REGRESSED:-0} cells in time), needs more memory, or is wrong by now: see the report"
+    echo "::error title=attention-bench::something regressed (${REGRESSED:-0} cells in time), is broken, needs more memory, or now fails the correctness check: see the report"
     exit 1
     ;;
 2) echo "::notice title=attention-bench::it could not be judged: see the report, and run it again" ;;
