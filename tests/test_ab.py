@@ -674,30 +674,38 @@ def test_a_revision_against_a_changed_working_tree(repository: Path) -> None:
     assert nothing_is_left(repository, [])
 
 
-def test_a_head_that_cannot_be_imported_fails_even_if_nobody_reads_on(repository: Path) -> None:
-    """Its exit code is the comparison's own, not that of the pipe; and it is saved before anything is printed."""
+def piped(folder: Path, reader: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """`python -m bench ab ... | READER`, with the exit code of the first."""
+    command = shlex.join([sys.executable, "-m", "bench", "ab", *TINY, *options])
+    script = f"{command} | {reader}; exit ${{PIPESTATUS[0]}}"
+    env = quiet_git() | {"TMPDIR": str(folder.parent)}
+    return subprocess.run(["bash", "-c", script], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+
+
+def test_a_head_that_cannot_be_imported_fails(repository: Path) -> None:
     package = repository / "impls" / "__init__.py"
     source = package.read_text()
     package.write_text(source + "from . import [/x]\n")
     commit(repository)
     package.write_text(source)
-    command = shlex.join(
-        [sys.executable, "-m", "bench", "ab", *TINY, "--base", "HEAD~1", "--head", "HEAD", "--save", "x"]
-    )
-    for reader in ("cat", "true"):
-        piped = ["bash", "-c", f"{command} | {reader}; exit ${{PIPESTATUS[0]}}"]
-        env = quiet_git() | {"TMPDIR": str(repository.parent)}
-        done = subprocess.run(piped, cwd=repository, env=env, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 1, done.stderr
-        assert "Traceback" not in done.stderr
-        if reader == "cat":
-            assert "SyntaxError: invalid syntax" in " ".join(done.stdout.split())
-            assert "saved: " in done.stdout
-    first, second = sorted(repository.glob("results/*/ab/*.json"))
-    assert (first.name, second.name) == ("0001_x.json", "0002_x.json")
-    data = json.loads(second.read_text())
+    done = piped(repository, "cat", "--base", "HEAD~1", "--head", "HEAD", "--save", "x")
+    assert done.returncode == 1, done.stderr
+    assert "SyntaxError: invalid syntax" in " ".join(done.stdout.split())
+    (saved,) = repository.glob("results/*/ab/0001_x.json")
+    assert f"saved: {saved}" in done.stdout
+    data = json.loads(saved.read_text())
     assert (data["exit_code"], data["cells"][0]["word"]) == (1, "BROKEN")
     assert data["command"].endswith("--save x")
+
+
+def test_a_reader_that_leaves_changes_no_exit_code(repository: Path) -> None:
+    package = repository / "impls" / "__init__.py"
+    package.write_text(package.read_text().replace("    packed,\n", ""))
+    options = ("--base", "HEAD", "--impl", "packed")
+    for code, more in ((1, ()), (0, ("--allow-gone", "packed"))):
+        done = piped(repository, "true", *options, *more)
+        assert (done.returncode, done.stdout) == (code, ""), done.stderr
+        assert "Traceback" not in done.stderr and "Broken" not in done.stderr
 
 
 def test_a_kernel_that_falls_from_flash_to_math_is_told_with_memory_and_time(repository: Path) -> None:
