@@ -1,4 +1,4 @@
-"""`python -m bench COMMAND`: what is more than one pytest run."""
+"""`python -m bench COMMAND`, or `python PATH/TO/bench COMMAND` from anywhere: what is more than one pytest run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, TextIO, cast
+
+if not __package__:  # started by its path: no package `bench` of the user's may stand in for this one
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    __package__ = "bench"
 
 COMMANDS: dict[str, str] = {"doctor": "doctor", "sweep": "replicates", "ab": "ab"}
 """The commands, each with the module of this room whose `main(arguments) -> exit code` answers to it."""

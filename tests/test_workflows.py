@@ -119,9 +119,9 @@ AB = """
 import json, os, sys
 from pathlib import Path
 
-if sys.argv[1:4] != ["-m", "bench", "ab"]:
+if sys.argv[2:3] != ["ab"]:
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-told = {"arguments": sys.argv[4:], "folder": os.getcwd(), "path": os.environ["PYTHONPATH"]}
+told = {"arguments": sys.argv[3:], "folder": os.getcwd(), "suite": sys.argv[1]}
 if "--base-python" in sys.argv:
     told["sides"] = [Path(side).read_text() for side in ("base", "head")]
 Path(os.environ["TOLD"]).write_text(json.dumps(told))
@@ -132,7 +132,7 @@ if code < 3:
     Path(sys.argv[sys.argv.index("--markdown") + 1]).write_text("### the report\\n")
 sys.exit(code)
 """
-"""Stands in for an interpreter in which `-m bench ab` ends with CODE."""
+"""Stands in for an interpreter in which `SUITE/bench ab` ends with CODE."""
 
 GH = """
 import json, os, sys
@@ -177,9 +177,21 @@ def program(path: Path, source: str) -> Path:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Somebody's kernel: as the formula in the first commit, as SDPA in the second."""
+    """Somebody's kernel: as the formula in the first commit, as SDPA in the second. Modules beside it bear others' names."""
     folder = tmp_path / "repository"
-    folder.mkdir()
+    (folder / "bench").mkdir(parents=True)
+    for name in (
+        "bench/__init__",
+        "bench/__main__",
+        "bench/ab",
+        "impls",
+        "reports",
+        "profile",
+        "json",
+        "random",
+        "numbers",
+    ):
+        (folder / f"{name}.py").write_text("raise RuntimeError('of the user, and not meant')\n")
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
     readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
     first = readme.partition("<!-- test: own -->\n```python\n")[2].partition("```")[0]
@@ -261,22 +273,23 @@ def test_inputs_become_arguments_and_nothing_else(compare: Step) -> None:
 
 
 def test_the_suites_own_checkout_is_compared_by_revision(compare: Step) -> None:
-    (compare.repository / "bench").mkdir()
     (compare.repository / "bench" / "ab.py").touch()
+    shutil.copy(CHECKOUT / "pyproject.toml", compare.repository)
     compare(BASE_REF="HEAD~1")
     told = json.loads(compare.told.read_text())
     assert told["arguments"][0] == "--base=HEAD~1"
-    assert told["folder"] == told["path"] == str(compare.repository)
+    assert told["folder"] == str(compare.repository)
+    assert told["suite"] == str(compare.repository / "bench")
 
 
 def test_another_repository_is_compared_by_two_interpreters(compare: Step) -> None:
     compare(BASE_REF="HEAD~1", IMPL="mine=mine:mine")
     told = json.loads(compare.told.read_text())
     assert told["arguments"][:5] == ["--base-python", "./base", "--head-python", "./head", "--impl=mine=mine:mine"]
-    assert told["path"] == str(CHECKOUT)
+    assert told["suite"] == str(CHECKOUT / "bench")
     base, head = told["sides"]
-    assert f"PYTHONPATH={compare.folder / 'temp' / 'attention-bench' / 'base.checkout'} " in base
-    assert f"PYTHONPATH={compare.repository} " in head
+    assert f"ATTENTION_BENCH_PATH={compare.folder / 'temp' / 'attention-bench' / 'base.checkout'} " in base
+    assert f"ATTENTION_BENCH_PATH={compare.repository} " in head
     trees = subprocess.run(["git", "worktree", "list"], cwd=compare.repository, capture_output=True, text=True).stdout
     assert len(trees.splitlines()) == 1
 
@@ -327,7 +340,7 @@ def test_a_head_that_cannot_do_what_base_does_fails(compare: Step) -> None:
 def test_a_module_in_a_folder_of_its_own(compare: Step) -> None:
     compare(BASE_REF="HEAD", IMPL="mine=mine:mine", MODULES="src")
     base, head = json.loads(compare.told.read_text())["sides"]
-    assert "/base.checkout/src exec" in base and f"PYTHONPATH={compare.repository / 'src'} " in head
+    assert "/base.checkout/src exec" in base and f"ATTENTION_BENCH_PATH={compare.repository / 'src'} " in head
 
 
 def test_a_module_that_is_the_same_on_both_sides_is_a_mistake(compare: Step) -> None:
@@ -348,7 +361,7 @@ def test_an_unknown_base_is_a_mistake(compare: Step, ref: str) -> None:
     [
         ("0", "Nothing regressed.", False),
         ("1", "::error title=attention-bench::something regressed (4 cells in time)", True),
-        ("2", "::notice title=attention-bench::it could not be judged", False),
+        ("2", "::error title=attention-bench::it could not be judged", True),
         ("3", "::error title=attention-bench::a mistake", True),
         ("137", "::error title=attention-bench::the comparison ended with exit code 137", True),
         ("", "::error title=attention-bench::the comparison ended with exit code unknown", True),
@@ -357,6 +370,33 @@ def test_an_unknown_base_is_a_mistake(compare: Step, ref: str) -> None:
 def test_a_verdict_becomes_the_result_of_a_check(tmp_path: Path, code: str, says: str, fails: bool) -> None:
     done = script("verdict.sh", tmp_path, EXIT_CODE=code, REGRESSED="4")
     assert done.stdout.startswith(says) and done.returncode == fails
+
+
+@pytest.mark.parametrize(
+    ("choice", "says", "fails"),
+    [("pass", "::notice ", False), ("fail", "::error ", True), ("Pass", "::error title=attention-bench::on-inc", True)],
+)
+def test_what_could_not_be_judged_passes_only_where_that_was_said(
+    tmp_path: Path, choice: str, says: str, fails: bool
+) -> None:
+    done = script("verdict.sh", tmp_path, EXIT_CODE="2", REGRESSED="0", ON_INCONCLUSIVE=choice)
+    assert done.stdout.startswith(says) and done.returncode == fails
+    assert script("verdict.sh", tmp_path, EXIT_CODE="1", ON_INCONCLUSIVE=choice).returncode == 1
+
+
+def test_installing_looks_for_no_module_in_the_users_folder(compare: Step) -> None:
+    env = {"PYTHON": sys.executable, "INSTALL": "--help", "GITHUB_OUTPUT": str(compare.folder / "output")}
+    done = script("install.sh", compare.repository, **env)
+    assert done.returncode == 0, done.stderr
+    assert compare.outputs["python"] == sys.executable
+
+
+def test_two_implementations_from_a_folder_whose_modules_bear_others_names(compare: Step) -> None:
+    cells = "--T 16 --H 2 --D_h 8 --dtype float32"
+    done = compare(sys.executable, BASE_IMPL="fused", HEAD_IMPL="mine=mine:mine", ARGUMENTS=cells, BUDGET="0.01")
+    assert compare.outputs["exit-code"] in ("0", "1", "2"), done.stderr
+    assert sum(json.loads(compare.outputs["counts"]).values()) == 1
+    assert "mine against fused" in done.stdout
 
 
 @pytest.fixture
