@@ -384,13 +384,6 @@ def test_what_could_not_be_judged_passes_only_where_that_was_said(
     assert script("verdict.sh", tmp_path, EXIT_CODE="1", ON_INCONCLUSIVE=choice).returncode == 1
 
 
-def test_installing_looks_for_no_module_in_the_users_folder(compare: Step) -> None:
-    env = {"PYTHON": sys.executable, "INSTALL": "--help", "GITHUB_OUTPUT": str(compare.folder / "output")}
-    done = script("install.sh", compare.repository, **env)
-    assert done.returncode == 0, done.stderr
-    assert compare.outputs["python"] == sys.executable
-
-
 def test_two_implementations_from_a_folder_whose_modules_bear_others_names(compare: Step) -> None:
     cells = "--T 16 --H 2 --D_h 8 --dtype float32"
     done = compare(sys.executable, BASE_IMPL="fused", HEAD_IMPL="mine=mine:mine", ARGUMENTS=cells, BUDGET="0.01")
