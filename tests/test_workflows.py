@@ -337,6 +337,24 @@ def test_a_head_that_cannot_do_what_base_does_fails(compare: Step) -> None:
     assert verdict.returncode == 1 and "is broken" in verdict.stdout
 
 
+def test_modules_of_the_user_are_found_last(repository: Path, tmp_path: Path) -> None:
+    (repository / "colorsys.py").write_text("raise RuntimeError('of the user, and not meant')\n")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.py").write_text("raise RuntimeError('of another side')\n")
+    code = (
+        "import sys\n"
+        "from bench.choice import impls_named\n"
+        "(found,) = impls_named(['mine=mine:mine'], False, sys.argv[1])\n"
+        "import colorsys\n"
+        "print(found.kernel.__module__, sys.modules['mine'].__file__)\n"
+    )
+    given = environment() | {"ATTENTION_BENCH_PATH": str(repository), "PYTHONPATH": str(CHECKOUT)}
+    command = [sys.executable, "-P", "-c", code, str(tmp_path / "other")]
+    done = subprocess.run(command, env=given, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert str(repository / "mine.py") in done.stdout
+
+
 def test_a_module_in_a_folder_of_its_own(compare: Step) -> None:
     compare(BASE_REF="HEAD", IMPL="mine=mine:mine", MODULES="src")
     base, head = json.loads(compare.told.read_text())["sides"]
