@@ -38,7 +38,7 @@ from .run import results_root
 from .saving import numbering, save
 from .selftest import FILE, Log, Plant, planted, schedule, self_test, summary
 from .sources import check_out, commit_of, copy_of_working_tree, workshop
-from .verdict_text import as_json, markdown, notes, table
+from .verdict_text import as_json, markdown, notes, sentences, table
 
 UNJUDGED, USAGE_ERROR = 2, 3
 
@@ -210,6 +210,8 @@ def _compared(options: argparse.Namespace, plan: Plan, command: str) -> int:
         options.json.write_text(json.dumps(data, indent=1, allow_nan=False), encoding="utf-8")
     if options.markdown:
         options.markdown.write_text(markdown(found, known, _again(command)), encoding="utf-8")
+    for sentence in sentences(found):
+        print(sentence)
     console = Console(width=max(Console().width, 100))
     console.print(table(found))
     for note in notes(found, known):

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from statistics import mean
 from time import monotonic
 from typing import Any
 
-from reports.verdict import BROKEN, GONE, INCONCLUSIVE, JUDGED, NEW, REGRESSED, WRONG, Verdict, without_numbers
+from reports.verdict import (
+    BROKEN,
+    CHANGED,
+    GONE,
+    INCONCLUSIVE,
+    JUDGED,
+    NEW,
+    REGRESSED,
+    WRONG,
+    Verdict,
+    judge_groups,
+    without_numbers,
+)
 
 from .cells import Key
 from .choice import Mistake
@@ -27,6 +40,8 @@ Facts = dict[str, Any]
 """Of a proved cell: `error`, `error_bound`, `peak_bytes`, `kernel`."""
 
 UNSUPPORTED = Unsupported.reason
+
+ALL = "all implementations"
 
 Tell = Callable[[str], None]
 
@@ -124,9 +139,46 @@ class Comparison:
             return 1
         if any(map(self.is_heavier, self.lines)):
             return 1
+        if any(verdict.word == REGRESSED for verdict in (*self.implementations.values(), self.shared) if verdict):
+            return 1
         words = {line.verdict.word for line in self.lines}
         unjudged = INCONCLUSIVE in words and not words.intersection(JUDGED)
         return 2 if self.moved or unjudged else 0
+
+    @property
+    def implementations(self) -> dict[str, Verdict]:
+        """On the mean over the cells of each implementation that has any number."""
+        return {name: verdict for name, verdict in self._groups.items() if name != ALL}
+
+    @property
+    def shared(self) -> Verdict | None:
+        """On the mean over all cells, where all implementations changed alike: by between half and twice as much."""
+        whole = self._groups.get(ALL)
+        if whole is None or whole.word not in CHANGED:
+            return None
+        shares = [math.log(verdict.ratio) / math.log(whole.ratio) for verdict in self.implementations.values()]
+        return whole if all(0.5 <= share <= 2 for share in shares) else None
+
+    def of(self, impl: str) -> list[Line]:
+        """The lines with numbers of an implementation."""
+        return [line for line in self.lines if line.impl == impl and line.logs and not line.failed]
+
+    @cached_property
+    def _groups(self) -> dict[str, Verdict]:
+        """By implementation, and `ALL` together where there are several. None when the machine drifted."""
+        named = {line.impl: lines for line in self.lines if (lines := self.of(line.impl))}
+        if self.moved or not named:
+            return {}
+        together = {ALL: [line for lines in named.values() for line in lines]} if len(named) > 1 else {}
+        pairs = [*self.screened, *self.confirmed]
+        groups = {
+            name: [[pair.get((line.impl, line.case_id), math.nan) for pair in pairs] for line in lines]
+            for name, lines in (named | together).items()
+        }
+        controls = {key[1]: [pair[key] for pair in pairs] for key in CONTROLS if all(key in pair for pair in pairs)}
+        found = judge_groups(groups, self.plan.margin, controls)
+        alone = {name: lines[0].verdict for name, lines in named.items() if len(lines) == 1}
+        return {name: verdict for name, verdict in (found | alone).items() if math.isfinite(verdict.ratio)}
 
     def is_heavier(self, line: Line) -> bool:
         """Whether head needs more memory than base, by more than the margin."""
@@ -158,9 +210,7 @@ def compare(plan: Plan, tell: Tell) -> Comparison:
         proofs = provers.prove(present)
     ready = [key for key in present.cells if all(isinstance(proof.get(key), dict) for proof in proofs)]
     duel = Duel(partial(_fresh, plan, present), random.Random(plan.seed), controls)
-    many = len({impl for impl, _ in ready}) > 1
-    together = many and not plan.rivals and plan.sides[0].python == plan.sides[1].python
-    stages = two_stages(duel.pair, ready, plan.margin, together, left, tell) if ready else None
+    stages = two_stages(duel.pair, ready, plan.margin, False, left, tell) if ready else None
     lines = []
     for key in present.cells:
         facts, failures = _split(key, present, proofs, duel.failures.get(key))

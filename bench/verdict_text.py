@@ -13,9 +13,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from reports.verdict import UNCHANGED, WORDS, Verdict
+from reports.verdict import CHANGED, IMPROVED, REGRESSED, UNCHANGED, WORDS, Verdict, bound
 
-from .comparison import Comparison, Line
+from .comparison import ALL, Comparison, Line
 from .duel import SIDES
 from .run import finite
 
@@ -31,15 +31,18 @@ STYLES = {
     "INCONCLUSIVE": "yellow",
 }
 
+DETECTABLE = "minimum detectable change"
+"""The smallest change that had an 80 % chance of being found."""
+
 COLUMNS: dict[str, Callable[[Line], str]] = {
     "verdict": lambda line: line.verdict.word,
     "cell": lambda line: f"{line.impl} {line.case_id}",
     "ratio": lambda line: _number(line.verdict.ratio),
     "95 % interval": lambda line: interval(line.verdict),
-    "could see": lambda line: _share(line.verdict.detectable),
+    DETECTABLE: lambda line: _share(line.verdict.detectable),
     "why": lambda line: line.verdict.reason + _needed(line.verdict),
 }
-"""Of the table. `could see`: the smallest change that had an 80 % chance of being seen."""
+"""Of the table."""
 
 
 def in_order(lines: tuple[Line, ...]) -> list[Line]:
@@ -54,10 +57,10 @@ def in_order(lines: tuple[Line, ...]) -> list[Line]:
 
 def table(found: Comparison) -> Table:
     """For the terminal. Texts of implementations stand in it, so nothing in them is markup."""
-    heading = Text(_plain(title(found)), "bold")
-    made = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(title=Text(_plain(title(found)), "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in COLUMNS:
-        made.add_column(name, overflow="fold", no_wrap=name not in ("cell", "why"))
+        heading = name.replace(" ", "\n") if name == DETECTABLE else name
+        made.add_column(heading, overflow="fold", no_wrap=name not in ("cell", "why"))
     for line in in_order(found.lines):
         made.add_row(*(Text(_plain(text(line))) for text in COLUMNS.values()), style=STYLES.get(line.verdict.word))
     return made
@@ -68,8 +71,50 @@ def title(found: Comparison) -> str:
     return f"{head.label} against {base.label}: ratio of times, above 1 is slower"
 
 
+def sentences(found: Comparison) -> Iterator[str]:
+    """What is said of each implementation, before its cells: `sdpa is 2.0 % slower (1.7 to 2.3) in 16 of 16 cells`."""
+    if found.shared:
+        yield f"{ALL}: {change(found.shared)}, so it is what they share"
+    for name, verdict in found.implementations.items():
+        yield _sentence(found, name, verdict)
+
+
+def _sentence(found: Comparison, name: str, verdict: Verdict) -> str:
+    head, _, base = name.partition(" against ") if found.plan.rivals else (name, "", "")
+    than = f" than {base}" if base else ""
+    words = Counter(line.verdict.word for line in found.of(name))
+    cells = words.total()
+    if verdict.word in CHANGED:
+        where = f"in {words[verdict.word]} of {cells} cells" if words[verdict.word] else f"over its {cells} cells"
+        said = f"{change(verdict, than)} {where}"
+    elif verdict.word == UNCHANGED:
+        said = f"as fast as {base or 'before'}, within {_share(found.plan.margin)}"
+    else:
+        said = (
+            f"{bound(verdict.low, verdict.high)}{than}" if math.isfinite(verdict.low) else "measured too rarely to tell"
+        )
+    others = [
+        f"{WAYS[word]} in {words[word]} of {cells} cells" for word in WAYS if word != verdict.word and words[word]
+    ]
+    return f"{head} is {said}" + (f", but {' and '.join(others)}" if others else "")
+
+
+WAYS = {REGRESSED: "slower", IMPROVED: "faster"}
+
+
+def change(verdict: Verdict, than: str = "") -> str:
+    """`2.0 % slower (1.7 to 2.3)`"""
+    ends = sorted(abs(ratio - 1) for ratio in (verdict.low, verdict.high))
+    size, low, high = (_percent(share) for share in (abs(verdict.ratio - 1), *ends))
+    return f"{size} % {WAYS[verdict.word]}{than} ({low} to {high})"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.1f}" if share < 1 else f"{share * 100:.0f}"
+
+
 def notes(found: Comparison, known: list[str]) -> Iterator[str]:
-    """What must be read with the table: counts, what else changed, the machine, and how often such verdicts are right."""
+    """What must be read with the table: counts, what else changed, machine drift, and how often such verdicts are right."""
     counts = Counter(line.verdict.word for line in found.lines)
     yield ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
     if heavier := sum(map(found.is_heavier, found.lines)):
@@ -88,7 +133,7 @@ def notes(found: Comparison, known: list[str]) -> Iterator[str]:
             yield f"{name}: {base[name]} → {head[name]}"
     drift = ", ".join(f"{name} {_signed(math.expm1(log))}" for name, log in found.drift().items())
     if drift:
-        yield f"fixed work beside it moved by: {drift}"
+        yield f"the control workloads' time changed by: {drift}"
     if found.moved:
         yield found.moved
     yield from (f"on neither side: {text}" for text in found.neither)
@@ -99,7 +144,9 @@ def markdown(found: Comparison, known: list[str], command: str) -> str:
     """For a comment: counts, a short table, the machine, and how to see it again. What stands still is folded away."""
     told = in_order(found.lines)
     still = [line for line in told if line.verdict.word == UNCHANGED and not line.changes]
-    lines = [f"### {_escaped(title(found))}", "", *(f"- {_escaped(note)}" for note in notes(found, known)), ""]
+    lines = [f"### {_escaped(title(found))}", ""]
+    lines += [f"**{_escaped(sentence)}**  " for sentence in sentences(found)]
+    lines += ["", *(f"- {_escaped(note)}" for note in notes(found, known)), ""]
     lines += _rows([line for line in told if line not in still])
     if still:
         lines += [f"<details><summary>{len(still)} {UNCHANGED}</summary>", "", *_rows(still), "</details>", ""]
@@ -138,6 +185,8 @@ def as_json(found: Comparison, command: str) -> dict[str, Any]:
         ],
         "moved": found.moved,
         "exit_code": found.exit_code,
+        "sentences": list(sentences(found)),
+        "implementations": {name: asdict(verdict) for name, verdict in found.implementations.items()},
         "cells": [_cell(line) for line in in_order(found.lines)],
         "neither": list(found.neither),
     }

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import re
 import shlex
 import signal
 import subprocess
@@ -33,8 +34,8 @@ from bench.selftest import Log, missing, planted, schedule, self_test, summary
 from bench.sources import PREFIX
 from bench.sweep import Case
 from bench.tasks import Timed, fastest
-from bench.verdict_text import as_json, in_order, markdown, notes, table
-from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, without_numbers
+from bench.verdict_text import as_json, in_order, markdown, notes, sentences, table
+from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, judge, without_numbers
 
 from .conftest import CHECKOUT, environment
 from .measured.fallback import committed, fall
@@ -227,7 +228,7 @@ def test_centred_on_the_controls_and_refused_when_they_move() -> None:
     assert still.verdicts[A].word == UNCHANGED
     assert not still.moved
     moved = World({A: (0.0, 0.001), B: (0.1, 0.001)}, 40, machine=0.1).compare()
-    assert moved.moved.startswith("the machine moved")
+    assert moved.moved.startswith("machine drift")
     assert {it.word for it in moved.verdicts.values()} == {INCONCLUSIVE}
 
 
@@ -394,6 +395,94 @@ def test_a_control_made_of_something_else_tells_nothing(compare: Callable[[Plan]
 def told(*lines: Line, moved: str = "") -> Comparison:
     pair = dict.fromkeys(CONTROLS, 0.01)
     return Comparison(plan_of("a", "b"), lines, [pair], [pair], moved, ({"cpu": "x"}, {"cpu": "x"}), 1.0)
+
+
+@pytest.fixture
+def command(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """`command({"sdpa T16": 1.1})` is `python -m bench ab ...` on simulated processes, head's as many times slower; its
+    exit code, what it prints, and what it saves.
+    """
+    ids = {f"T{T}": Case.of(T=T, H=2, D_h=8, dtype="float32").id for T in (16, 32)}
+
+    class Knowing(FakePeer):
+        def ask(self, do: str, timeout: float | None = None, **told: Any) -> dict[str, Any]:
+            self.side = replace(self.side, label=" ".join(told.get("names", ())))
+            return super().ask(do, timeout, **told)
+
+    def run(slower: dict[str, float], *options: str) -> tuple[int, str, dict[str, Any]]:
+        keys = {tuple(name.split()): 1e-3 * ratio for name, ratio in slower.items()}
+        seconds = {(impl, ids.get(of, of)): taken for (impl, of), taken in keys.items()}
+        monkeypatch.setattr(comparison, "_fresh", lambda plan, present: (Fake(0, []), Fake(1, [], seconds)))
+        code = main(("ab", *TINY, "--T", "16,32", "--impl", "fused,sdpa", "--base", "HEAD", *options))
+        (*_, newest) = sorted(repository.glob("results/*/ab/*.json"))
+        return code, capsys.readouterr().out, json.loads(newest.read_text())
+
+    monkeypatch.chdir(repository)
+    monkeypatch.setattr(sources, "CHECKOUT", repository)
+    monkeypatch.setattr(tempfile, "tempdir", str(repository.parent))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(comparison, "Peer", Knowing)
+    return run
+
+
+EVERYWHERE = {"fused T16": 1.03, "fused T32": 1.03, "sdpa T16": 1.032, "sdpa T32": 1.032}
+
+
+def test_what_all_cells_share_beside_controls_that_stand_still_is_the_code(command: Any) -> None:
+    code, text, saved = command(EVERYWHERE)
+    assert code == saved["exit_code"] == 1
+    assert text.startswith(
+        "all implementations: 3.1 % slower (3.1 to 3.1), so it is what they share\n"
+        "fused is 3.0 % slower (3.0 to 3.0) in 2 of 2 cells\n"
+        "sdpa is 3.2 % slower (3.2 to 3.2) in 2 of 2 cells\n"
+    )
+    assert saved["sentences"] == text.splitlines()[:3]
+    assert {cell["word"] for cell in saved["cells"]} == {REGRESSED} and not saved["moved"]
+
+
+def test_controls_alone_void_a_comparison(command: Any) -> None:
+    code, text, saved = command(EVERYWHERE | {"control python": 1.1})
+    assert code == saved["exit_code"] == 2
+    assert "machine drift: the time of the control workload 'python' changed by +10.0 %" in text
+    assert not saved["sentences"] and {cell["word"] for cell in saved["cells"]} == {INCONCLUSIVE}
+
+
+def test_each_implementation_has_a_sentence(command: Any) -> None:
+    code, text, _ = command({"fused T16": 0.9, "fused T32": 0.98, "sdpa T16": 1.03, "sdpa T32": 0.98})
+    assert code == 1
+    assert text.splitlines()[:2] == [
+        "fused is 6.1 % faster (6.1 to 6.1) in 2 of 2 cells",
+        "sdpa is as fast as before, within 1 %, but slower in 1 of 2 cells and faster in 1 of 2 cells",
+    ]
+    assert command({})[0] == 0
+
+
+def implementation(logs: dict[str, list[float]]) -> Comparison:
+    """Of `sdpa`: log ratios of its cells, pair by pair."""
+    pairs = [
+        {("sdpa", case): log for case, log in zip(logs, row, strict=True)} for row in zip(*logs.values(), strict=True)
+    ]
+    judged = judge(logs, 0.01)
+    lines = [Line("sdpa", case, judged[case], logs=tuple(of)) for case, of in logs.items()]
+    return replace(told(*lines), screened=pairs, confirmed=[])
+
+
+def test_an_implementation_is_judged_on_all_its_cells_together() -> None:
+    """Cells that show nothing alone; what is open has a bound."""
+    rng = random.Random(3)
+    found = implementation({f"T{i}": [rng.gauss(0.03, 0.03) for _ in range(6)] for i in range(16)})
+    assert not any(it.verdict.word == REGRESSED for it in found.lines)
+    assert found.implementations["sdpa"].word == REGRESSED and found.exit_code == 1
+    (sentence,) = sentences(found)
+    assert re.fullmatch(r"sdpa is \d\.\d % slower \(\d\.\d to \d\.\d\) over its 16 cells", sentence)
+    found = implementation({f"T{i}": [rng.gauss(0.0, 0.05) for _ in range(6)] for i in range(2)})
+    (sentence,) = sentences(found)
+    assert re.fullmatch(r"sdpa is at most [\d.]+ % slower", sentence) and found.exit_code == 2
+    sides = tuple(replace(side, impl=name) for side, name in zip(found.plan.sides, ("fused", "sdpa"), strict=True))
+    lines = tuple(replace(it, impl="sdpa against fused") for it in found.lines)
+    pairs = [{("sdpa against fused", case): 0.05 for _, case in pair} for pair in found.screened]
+    (sentence,) = sentences(replace(found, plan=replace(found.plan, sides=sides), lines=lines, screened=pairs))
+    assert sentence == "sdpa is 5.1 % slower than fused (5.1 to 5.1) over its 2 cells"
 
 
 def line(word: str, ratio: float = 1.0, **changes: Any) -> Line:
@@ -706,6 +795,34 @@ def test_a_reader_that_leaves_changes_no_exit_code(repository: Path) -> None:
         done = piped(repository, "true", *options, *more)
         assert (done.returncode, done.stdout) == (code, ""), done.stderr
         assert "Traceback" not in done.stderr and "Broken" not in done.stderr
+
+
+def test_a_slow_down_of_what_all_share_is_no_machine_drift(repository: Path) -> None:
+    layer = repository / "impls" / "layer.py"
+    source, sentence = layer.read_text(), "        x_k = x if x_k is None else x_k\n"
+    assert source.count(sentence) == 1
+    slow = "        import time; until = time.perf_counter() + 1e-3\n        while time.perf_counter() < until: pass\n"
+    layer.write_text(source.replace(sentence, slow + sentence))
+    out = repository.parent / "out.json"
+    options = (
+        "--base",
+        "HEAD",
+        "--impl",
+        "fused,packed,einsum,sdpa",
+        "--T",
+        "16,32",
+        "--budget",
+        "0.4",
+        "--json",
+        str(out),
+    )
+    with ab(repository, *TINY, *options) as running:
+        text, errors = running.communicate(timeout=300)
+    data = json.loads(out.read_text())
+    assert running.returncode == data["exit_code"] == (2 if data["moved"] else 1), errors
+    assert "cells changed alike" not in data["moved"]  # the control workloads alone may tell of drift
+    if not data["moved"]:
+        assert re.match(r"all implementations: \d+ % slower \(.*\), so it is what they share\n", text)
 
 
 def test_a_kernel_that_falls_from_flash_to_math_is_told_with_memory_and_time(repository: Path) -> None:
