@@ -88,8 +88,6 @@ def _parser() -> argparse.ArgumentParser:
     cells.add_argument(
         "--threads", type=count, default=1, metavar="N", help="threads and cores of a process (default: 1)"
     )
-    cells.add_argument("--allow-gone", metavar="NAMES", action="append", default=[],
-                       help="implementations that head may lack, a comma list; any other that it lacks is BROKEN")  # fmt: skip
     how = parser.add_argument_group("how")
     how.add_argument("--margin", type=_share, default=MARGIN, metavar="SHARE",
                      help=f"a change up to this is none (default: {MARGIN})")  # fmt: skip
@@ -97,6 +95,8 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--cell-timeout", type=positive, default=300.0, metavar="SECONDS",
                      help="a cell whose proof or whose block takes longer is given up (default: 300)")  # fmt: skip
     how.add_argument("--seed", type=int, help="of the order in which everything is timed (default: drawn)")
+    how.add_argument("--allow-gone", metavar="NAMES", action="append", default=[],
+                       help="implementations that head may lack, a comma list; any other that it lacks is BROKEN")  # fmt: skip
     how.add_argument("--save", metavar="NAME", help="name of the file under results/ (default: the time)")
     how.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts for programs")
     how.add_argument("--markdown", type=Path, metavar="FILE", help="write the verdicts for a pull request")

@@ -344,6 +344,10 @@ def test_what_head_can_no_longer_do_is_broken_unless_that_is_meant(
         "gone": ("BROKEN", "head: unknown gone (--allow-gone gone where that is meant)"),
         "old": ("GONE", "head: unknown old"),
     }
+    two = plan_of("same", "impossible")
+    two = replace(two, sides=tuple(replace(side, impl=side.label) for side in two.sides))
+    for names, word in (((), "BROKEN"), (("same",), "BROKEN"), (("impossible",), "GONE")):
+        assert compare(replace(two, allow_gone=names))["impossible against same"].verdict.word == word
     assert [told(lines[name]).exit_code for name in ("raises-head", "raises-base", "gone", "old")] == [1, 0, 1, 0]
 
 

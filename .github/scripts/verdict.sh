@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a check's result of EXIT_CODE, that of `python -m bench ab`. What could not be judged fails too, since it shows nothing
-# to be as fast as before, unless ON_INCONCLUSIVE is `pass`.
+# Makes a check's result of EXIT_CODE, that of `python -m bench ab`. What could not be judged may be slower, so it fails too,
+# unless ON_INCONCLUSIVE is `pass`.
 set -euo pipefail
 
 case "${ON_INCONCLUSIVE:-fail}" in
