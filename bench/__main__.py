@@ -21,7 +21,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that is named first."""
     name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in COMMANDS:
-        code: int = import_module(f".{COMMANDS[name]}", __package__).main(rest)
+        try:
+            command = import_module(f".{COMMANDS[name]}", __package__)
+        except Exception as error:
+            if "impls" in sys.modules:
+                raise
+            print(f"bench: BROKEN: impls can't be imported: {type(error).__name__}: {error}", file=sys.stderr)
+            return 1
+        code: int = command.main(rest)
         return code
     known = ", ".join(COMMANDS)
     if name in ("-h", "--help"):

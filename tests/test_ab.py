@@ -780,6 +780,9 @@ def test_a_head_that_cannot_be_imported_fails(repository: Path) -> None:
     source = package.read_text()
     package.write_text(source + "from . import [/x]\n")
     commit(repository)
+    done = piped(repository, "cat", "--base", "HEAD~1")
+    assert done.returncode == 1
+    assert "bench: BROKEN: impls can't be imported: SyntaxError: invalid syntax" in done.stderr
     package.write_text(source)
     done = piped(repository, "cat", "--base", "HEAD~1", "--head", "HEAD", "--save", "x")
     assert done.returncode == 1, done.stderr
@@ -799,34 +802,6 @@ def test_a_reader_that_leaves_changes_no_exit_code(repository: Path) -> None:
         done = piped(repository, "true", *options, *more)
         assert (done.returncode, done.stdout) == (code, ""), done.stderr
         assert "Traceback" not in done.stderr and "Broken" not in done.stderr
-
-
-def test_a_slow_down_of_what_all_share_is_no_machine_drift(repository: Path) -> None:
-    layer = repository / "impls" / "layer.py"
-    source, sentence = layer.read_text(), "        x_k = x if x_k is None else x_k\n"
-    assert source.count(sentence) == 1
-    slow = "        import time; until = time.perf_counter() + 1e-3\n        while time.perf_counter() < until: pass\n"
-    layer.write_text(source.replace(sentence, slow + sentence))
-    out = repository.parent / "out.json"
-    options = (
-        "--base",
-        "HEAD",
-        "--impl",
-        "fused,packed,einsum,sdpa",
-        "--T",
-        "16,32",
-        "--budget",
-        "0.4",
-        "--json",
-        str(out),
-    )
-    with ab(repository, *TINY, *options) as running:
-        text, errors = running.communicate(timeout=300)
-    data = json.loads(out.read_text())
-    assert running.returncode == data["exit_code"] == (2 if data["moved"] else 1), errors
-    assert "cells changed alike" not in data["moved"]  # the control workloads alone may tell of drift
-    if not data["moved"]:
-        assert re.match(r"all implementations: \d+ % slower \(.*\), so it is what they share\n", text)
 
 
 def test_a_kernel_that_falls_from_flash_to_math_is_told_with_memory_and_time(repository: Path) -> None:

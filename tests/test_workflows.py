@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from .conftest import CHECKOUT, environment
+from .measured.fallback import committed
 
 SCRIPTS = CHECKOUT / ".github" / "scripts"
 WORKFLOWS = sorted((CHECKOUT / ".github" / "workflows").glob("*.yml"))
@@ -335,6 +336,28 @@ def test_a_head_that_cannot_do_what_base_does_fails(compare: Step) -> None:
             assert why in " ".join(told.replace("\\", "").split()), told
     verdict = script("verdict.sh", compare.folder, EXIT_CODE="1", REGRESSED="0")
     assert verdict.returncode == 1 and "is broken" in verdict.stdout
+
+
+def test_a_head_that_is_slower_in_what_all_share_fails(tmp_path: Path) -> None:
+    """All cells change alike, which is no machine drift: only the control workloads can tell of that."""
+    checkout = committed(tmp_path / "checkout")
+    shutil.copy(CHECKOUT / "pyproject.toml", checkout)
+    layer = checkout / "impls" / "layer.py"
+    source, sentence = layer.read_text(), "        x_k = x if x_k is None else x_k\n"
+    assert source.count(sentence) == 1
+    slow = "        import time; until = time.perf_counter() + 1e-3\n        while time.perf_counter() < until: pass\n"
+    layer.write_text(source.replace(sentence, slow + sentence))
+    compare = Step(checkout)
+    cells = "--T 16,32 --H 2 --D_h 8 --dtype float32"
+    done = compare(sys.executable, BASE_REF="HEAD", IMPL="fused,packed", ARGUMENTS=cells, BUDGET="1")
+    (saved,) = checkout.glob("results/*/ab/*.json")
+    found = json.loads(saved.read_text())
+    assert "cells changed alike" not in found["moved"]
+    code = "2" if found["moved"] or len(found["pairs"]) < 3 else "1"  # a crowded machine may not come to a verdict
+    assert compare.outputs["exit-code"] == code, done.stderr
+    if code == "1":
+        assert re.search(r"^all implementations: \d+ % slower \(.*\), so it is what they share$", done.stdout, re.M)
+    assert script("verdict.sh", tmp_path, EXIT_CODE=code, REGRESSED=compare.outputs["regressed"]).returncode == 1
 
 
 def test_modules_of_the_user_are_found_last(repository: Path, tmp_path: Path) -> None:
