@@ -165,7 +165,7 @@ class Comparison:
 
     @cached_property
     def _groups(self) -> dict[str, Verdict]:
-        """By implementation, and `ALL` together where there are several. None when the machine drifted."""
+        """By implementation, and `ALL` together where there are several. Empty after machine drift."""
         named = {line.impl: lines for line in self.lines if (lines := self.of(line.impl))}
         if self.moved or not named:
             return {}
