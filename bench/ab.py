@@ -15,6 +15,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
@@ -27,15 +29,16 @@ import impls
 from reports.verdict import MARGIN
 
 from .choice import Mistake, nearest
-from .command import Parser, complain, said
+from .command import Parser, complain, named, said
 from .comparison import Comparison, Plan, Unjudgeable, compare
 from .options import AXES, cases_of, clock_text, count, positive, sweep_of
 from .outcome import NoRow
-from .peer import Setting, Side
+from .peer import CHECKOUT, Setting, Side
 from .run import results_root
+from .saving import numbering, save
 from .selftest import FILE, Log, Plant, planted, schedule, self_test, summary
 from .sources import check_out, commit_of, copy_of_working_tree, workshop
-from .verdict_text import as_json, markdown, notes, table
+from .verdict_text import as_json, markdown, notes, sentences, table
 
 UNJUDGED, USAGE_ERROR = 2, 3
 
@@ -44,8 +47,8 @@ NEEDED = "import sys, torch, numpy, psutil; assert sys.version_info >= (3, 11), 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 nothing regressed; 1 something did, in time or memory, or is wrong by now; 2 it could not be judged; 3 a
-    mistake of the user's.
+    """Exit code: 0 nothing regressed; 1 something did, in time or memory, is broken, or now fails the correctness check;
+    2 it could not be judged; 3 a mistake of the user's.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNJUDGED))
     options = _parser().parse_args(arguments)
@@ -53,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kind = _kind(options)
         for path in (options.json, options.markdown):
             _writable(path)
+        options.save = named(options.save or time.strftime("%Y%m%d_%H%M%S"), "--save")
         with workshop() as folder:
             plan = _plan(options, _sides(options, kind, folder))
             return _self_test(options, plan) if options.self_test else _compared(options, plan, said("ab", arguments))
@@ -91,6 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--cell-timeout", type=positive, default=300.0, metavar="SECONDS",
                      help="a cell whose proof or whose block takes longer is given up (default: 300)")  # fmt: skip
     how.add_argument("--seed", type=int, help="of the order in which everything is timed (default: drawn)")
+    how.add_argument("--allow-gone", metavar="NAMES", action="append", default=[],
+                       help="implementations that head may lack, a comma list; any other that it lacks is BROKEN")  # fmt: skip
+    how.add_argument("--save", metavar="NAME", help="name of the file under results/ (default: the time)")
     how.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts for programs")
     how.add_argument("--markdown", type=Path, metavar="FILE", help="write the verdicts for a pull request")
     how.add_argument(
@@ -161,7 +168,7 @@ def _interpreter(given: str) -> str:
     if path is None:
         raise Mistake(f"there is no interpreter {given}: give the path of a `python` with torch, numpy and psutil")
     path = str(Path(path).absolute())
-    done = subprocess.run([path, "-c", NEEDED], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([path, "-c", NEEDED], cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise Mistake(f"{given} can't run a side ({why}): `{given} -m pip install torch numpy psutil`")
@@ -171,7 +178,7 @@ def _interpreter(given: str) -> str:
 def _plan(options: argparse.Namespace, sides: tuple[Side, Side]) -> Plan:
     asked = {name: value for name in ("sweep", *AXES) if name != "threads" and (value := getattr(options, name))}
     sweep, device, overrides = sweep_of(asked)
-    names = tuple(name.strip() for text in options.impl for name in text.split(",") if name.strip())
+    names = _listed(options.impl)
     if options.impl and not names:
         raise Mistake("--impl names nothing")
     return Plan(
@@ -183,22 +190,52 @@ def _plan(options: argparse.Namespace, sides: tuple[Side, Side]) -> Plan:
         margin=options.margin,
         seconds=60 * options.budget,
         seed=random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed,
+        allow_gone=_listed(options.allow_gone),
     )
 
 
+def _listed(given: Sequence[str]) -> tuple[str, ...]:
+    """The names in comma lists."""
+    return tuple(name.strip() for text in given for name in text.split(",") if name.strip())
+
+
 def _compared(options: argparse.Namespace, plan: Plan, command: str) -> int:
-    """Compare, and tell it in every form that was asked for; the exit code."""
+    """Compare, and report it in every form that was asked for, the terminal last; the exit code."""
+    _kept()
     found = compare(planted(plan, options.plant), _teller(plan.seconds))
     known = list(summary(_log().records(), plan.margin))
+    data = as_json(found, command)
+    saved = _saved(options.save, data)
+    if options.json:
+        options.json.write_text(json.dumps(data, indent=1, allow_nan=False), encoding="utf-8")
+    if options.markdown:
+        options.markdown.write_text(markdown(found, known, _again(command)), encoding="utf-8")
+    for sentence in sentences(found):
+        print(sentence)
     console = Console(width=max(Console().width, 100))
     console.print(table(found))
     for note in notes(found, known):
         print(note)
-    if options.json:
-        options.json.write_text(json.dumps(as_json(found, command), indent=1, allow_nan=False), encoding="utf-8")
-    if options.markdown:
-        options.markdown.write_text(markdown(found, known, _again(command)), encoding="utf-8")
+    print(f"saved: {saved}")
     return found.exit_code
+
+
+def _saved(name: str, data: dict[str, Any]) -> Path:
+    """Where it was written to: `results/MACHINE/ab/NNNN_NAME.json`."""
+    folder = _kept()
+    with numbering(folder):
+        return save(folder, name, data)
+
+
+def _kept() -> Path:
+    """Where comparisons are kept; raises `Mistake` where nothing can be written."""
+    folder = _results() / "ab"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise Mistake(f"results can't be written to {folder}: {error.strerror}") from None
+    return folder
 
 
 def _again(command: str) -> str:
@@ -230,7 +267,12 @@ def _self_test(options: argparse.Namespace, plan: Plan) -> int:
 
 
 def _log() -> Log:
-    return Log(results_root(Path.cwd(), None) / str(get_machine_id()) / FILE)
+    return Log(_results() / FILE)
+
+
+def _results() -> Path:
+    """Of this machine."""
+    return results_root(Path.cwd(), None) / str(get_machine_id())
 
 
 def _teller(seconds: float | None) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
@@ -17,6 +18,9 @@ from impls.layer import kernel_options
 from . import settings
 from .cells import Cell
 from .sweep import Case
+
+MODULES = "ATTENTION_BENCH_PATH"
+"""Environment variable: folders in which a user's modules lie, before the folder where the user started."""
 
 
 class Mistake(Exception):
@@ -55,8 +59,9 @@ def _own(name: str, path: str, folder: str) -> Impl:
     module, _, attr = path.partition(":")
     if not plain or not module or not attr:
         raise Mistake(f"--impl {name}={path}: expected NAME=package.module:attr")
-    if folder not in sys.path:
-        sys.path.insert(0, folder)  # the one insertion: what lies where the user started is importable
+    for place in (*os.environ.get(MODULES, "").split(os.pathsep), folder):
+        if place and place not in sys.path:
+            sys.path.append(place)  # last, so that no module of the user's stands in for another
     imported = _imported(name, module)
     if not hasattr(imported, attr):
         raise Mistake(f"--impl {name}: module {module} has no attribute {attr!r}")

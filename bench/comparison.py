@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from statistics import mean
 from time import monotonic
 from typing import Any
 
-from reports.verdict import GONE, INCONCLUSIVE, JUDGED, NEW, REGRESSED, WRONG, Verdict, without_numbers
+from reports.verdict import (
+    BROKEN,
+    CHANGED,
+    GONE,
+    INCONCLUSIVE,
+    JUDGED,
+    NEW,
+    REGRESSED,
+    WRONG,
+    Verdict,
+    judge_groups,
+    without_numbers,
+)
 
 from .cells import Key
 from .choice import Mistake
 from .duel import CONTROLS, SIDES, Duel, Failure, Logs, Process, at_once, two_stages
-from .outcome import NoRow
+from .outcome import NoRow, Unsupported, Wrong
 from .peer import STARTING, Lost, Peer, Setting, Side, Timer
 from .sweep import Case
 
@@ -25,11 +39,19 @@ OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 Facts = dict[str, Any]
 """Of a proved cell: `error`, `error_bound`, `peak_bytes`, `kernel`."""
 
+UNSUPPORTED = Unsupported.reason
+
+ALL = "all implementations"
+
 Tell = Callable[[str], None]
 
 
 class Unjudgeable(Exception):
     """Nothing can be compared; the message says why."""
+
+
+class HeadBroken(Unjudgeable):
+    """Head ends before it can be asked anything, where base answers."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +69,18 @@ class Plan:
     seconds: float
     """To spend, all in all."""
     seed: int
+    allow_gone: tuple[str, ...] = ()
+    """Implementations that head is meant to have no more, or not for every case."""
 
     @property
     def rivals(self) -> str:
         """What the cells of two implementations of different names are called; '' where both sides run the same names."""
         base, head = ((side.impl or "").partition("=")[0] for side in self.sides)
         return f"{head} against {base}" if base else ""
+
+    def of_head(self, label: str) -> str:
+        """What head itself calls an implementation."""
+        return (self.sides[1].impl or label).partition("=")[0]
 
 
 @dataclass(frozen=True)
@@ -104,14 +132,53 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """0: nothing regressed; 1: something did, in time or in memory, or is wrong where base was right; 2: it could not be
-        judged.
+        """0: nothing regressed; 1: something did, in time or in memory, or is broken or fails the correctness check where
+        base does not; 2: it could not be judged.
         """
-        if any(it.verdict.word == REGRESSED or it.failed == ("head",) or self.is_heavier(it) for it in self.lines):
+        if any(it.verdict.word in (REGRESSED, BROKEN) or it.failed == ("head",) for it in self.lines):
+            return 1
+        if any(map(self.is_heavier, self.lines)):
+            return 1
+        if any(verdict.word == REGRESSED for verdict in (*self.implementations.values(), self.shared) if verdict):
             return 1
         words = {line.verdict.word for line in self.lines}
         unjudged = INCONCLUSIVE in words and not words.intersection(JUDGED)
         return 2 if self.moved or unjudged else 0
+
+    @property
+    def implementations(self) -> dict[str, Verdict]:
+        """On the mean over the cells of each implementation that has any number."""
+        return {name: verdict for name, verdict in self._groups.items() if name != ALL}
+
+    @property
+    def shared(self) -> Verdict | None:
+        """On the mean over all cells, where all implementations changed alike: by between half and twice as much."""
+        whole = self._groups.get(ALL)
+        if whole is None or whole.word not in CHANGED:
+            return None
+        shares = [math.log(verdict.ratio) / math.log(whole.ratio) for verdict in self.implementations.values()]
+        return whole if all(0.5 <= share <= 2 for share in shares) else None
+
+    def of(self, impl: str) -> list[Line]:
+        """The lines with numbers of an implementation."""
+        return [line for line in self.lines if line.impl == impl and line.logs and not line.failed]
+
+    @cached_property
+    def _groups(self) -> dict[str, Verdict]:
+        """By implementation, and `ALL` together where there are several. Empty after machine drift."""
+        named = {line.impl: lines for line in self.lines if (lines := self.of(line.impl))}
+        if self.moved or not named:
+            return {}
+        together = {ALL: [line for lines in named.values() for line in lines]} if len(named) > 1 else {}
+        pairs = [*self.screened, *self.confirmed]
+        groups = {
+            name: [[pair.get((line.impl, line.case_id), math.nan) for pair in pairs] for line in lines]
+            for name, lines in (named | together).items()
+        }
+        controls = {key[1]: [pair[key] for pair in pairs] for key in CONTROLS if all(key in pair for pair in pairs)}
+        found = judge_groups(groups, self.plan.margin, controls)
+        alone = {name: lines[0].verdict for name, lines in named.items() if len(lines) == 1}
+        return {name: verdict for name, verdict in (found | alone).items() if math.isfinite(verdict.ratio)}
 
     def is_heavier(self, line: Line) -> bool:
         """Whether head needs more memory than base, by more than the margin."""
@@ -134,27 +201,27 @@ def compare(plan: Plan, tell: Tell) -> Comparison:
         return plan.seconds - (monotonic() - began)
 
     with _Provers(plan) as provers:
-        fingerprints, controls = provers.conditions()
-        present = provers.present()
+        try:
+            fingerprints, controls = provers.conditions()
+            present = provers.present()
+        except HeadBroken as why:
+            return _all_broken(plan, str(why), monotonic() - began)
         tell(f"proving {len(present.cells)} cells on both sides")
         proofs = provers.prove(present)
     ready = [key for key in present.cells if all(isinstance(proof.get(key), dict) for proof in proofs)]
     duel = Duel(partial(_fresh, plan, present), random.Random(plan.seed), controls)
-    many = len({impl for impl, _ in ready}) > 1
-    together = many and not plan.rivals and plan.sides[0].python == plan.sides[1].python
-    stages = two_stages(duel.pair, ready, plan.margin, together, left, tell) if ready else None
+    stages = two_stages(duel.pair, ready, plan.margin, False, left, tell) if ready else None
     lines = []
     for key in present.cells:
-        facts, failures = _split(key, proofs, duel.failures.get(key))
+        facts, failures = _split(key, present, proofs, duel.failures.get(key))
         if failures:
-            verdict = without_numbers(WRONG, "; ".join(f"{f.side}: {f.reason}: {f.detail}" for f in failures))
-        elif None in facts:
-            verdict = _one_sided(key, present, facts)
+            verdict = _without_numbers(failures, plan.of_head(key[0]), plan.allow_gone)
         else:
             assert stages
             verdict = stages.verdicts[key]
         logs = tuple(stages.logs(key)) if stages and key in stages.verdicts else ()
-        lines.append(Line(*key, verdict, facts, tuple(f.side for f in failures), logs))
+        failed = tuple(side for side, failure in failures.items() if failure.reason != UNSUPPORTED)
+        lines.append(Line(*key, verdict, facts, failed, logs))
     return Comparison(
         plan,
         tuple(lines),
@@ -167,21 +234,58 @@ def compare(plan: Plan, tell: Tell) -> Comparison:
     )
 
 
+def _all_broken(plan: Plan, why: str, seconds: float) -> Comparison:
+    """Where head's code can't even be imported."""
+    line = Line("all", "implementations", without_numbers(BROKEN, why), failed=("head",))
+    return Comparison(plan, (line,), (), (), "", ({}, {}), seconds)
+
+
 def _split(
-    key: Key, proofs: Sequence[Mapping[Key, Facts | Failure]], lost: Failure | None
-) -> tuple[tuple[Facts | None, Facts | None], list[Failure]]:
-    found = [proof.get(key) for proof in proofs]
-    failures = [it for it in found if isinstance(it, Failure) and it.reason != "unsupported"]
-    base, head = (it if isinstance(it, dict) else None for it in found)
-    return (base, head), [*failures, *([lost] if lost else [])]
+    key: Key, present: _Present, proofs: Sequence[Mapping[Key, Facts | Failure]], lost: Failure | None
+) -> tuple[tuple[Facts | None, Facts | None], dict[str, Failure]]:
+    """Facts of both sides, and why a side has no number, by side."""
+    facts: list[Facts | None] = []
+    failures = {lost.side: lost} if lost else {}
+    for side, proof, why in zip(SIDES, proofs, present.why, strict=True):
+        found = proof.get(key) or Failure(side, UNSUPPORTED, why[key])
+        facts.append(None if isinstance(found, Failure) else found)
+        if isinstance(found, Failure):
+            failures[side] = found
+    base, head = facts
+    return (base, head), failures
 
 
-def _one_sided(key: Key, present: _Present, facts: tuple[Facts | None, Facts | None]) -> Verdict:
-    if facts == (None, None):
-        return without_numbers(INCONCLUSIVE, "neither side has such a kernel for it")
-    word, absent = (NEW, 0) if facts[0] is None else (GONE, 1)
-    why = present.why[absent].get(key, "torch has no such kernel for it")
-    return without_numbers(word, f"{SIDES[absent]}: {why}")
+def _without_numbers(failures: Mapping[str, Failure], name: str, allow_gone: Collection[str]) -> Verdict:
+    """What is said of a cell that a side has no number for; `name` is what head calls the implementation."""
+    word = _word({side: failure.reason for side, failure in failures.items()}, name in allow_gone)
+    hint = f" (--allow-gone {name} where that is meant)" if word == BROKEN and not _raised(failures) else ""
+    return without_numbers(word, "; ".join(_sentence(it, len(failures) == 1) for it in failures.values()) + hint)
+
+
+def _word(reasons: Mapping[str, str], may_go: bool) -> str:
+    """From the reason of each side that has no number."""
+    if reasons.get("base", UNSUPPORTED) != UNSUPPORTED or reasons.get("head") == Wrong.reason:
+        return WRONG
+    if reasons.get("head", UNSUPPORTED) != UNSUPPORTED:
+        return BROKEN
+    if "head" not in reasons:
+        return NEW
+    if "base" in reasons:
+        return INCONCLUSIVE
+    return GONE if may_go else BROKEN
+
+
+def _raised(failures: Mapping[str, Failure]) -> bool:
+    return any(failure.reason != UNSUPPORTED for failure in failures.values())
+
+
+def _sentence(failure: Failure, alone: bool) -> str:
+    if failure.reason == UNSUPPORTED:
+        return f"{failure.side}: {failure.detail}"
+    if failure.reason == Wrong.reason:
+        now = "now " if alone and failure.side == "head" else ""
+        return f"{failure.side} {now}fails the correctness check: {failure.detail}"
+    return f"{failure.side}: {failure.reason}: {failure.detail}"
 
 
 @dataclass(frozen=True)
@@ -226,15 +330,13 @@ class _Provers:
         return (base, head), tuple(key for key in CONTROLS if first["controls"][key[1]] == second["controls"][key[1]])
 
     def _first(self, i: int) -> dict[str, Any]:
-        try:
+        with _beginning(i, self._plan.sides[i]):
             return self._peers[i].ask("facts", timeout=STARTING)
-        except NoRow as error:
-            raise Unjudgeable(f"{SIDES[i]} ({self._plan.sides[i].label}): {error}") from None
 
     def present(self) -> _Present:
         """What both sides can do; raises `Mistake` where that is nothing."""
         plan = self._plan
-        answers = [register(peer, side, plan) for peer, side in zip(self._peers, plan.sides, strict=True)]
+        answers = [self._registered(i) for i in (0, 1)]
         for name in set(answers[0]["unknown"]).intersection(answers[1]["unknown"]):
             raise Mistake(answers[1]["unknown"][name])
         names = [_names(plan.rivals, answer) for answer in answers]
@@ -247,7 +349,7 @@ class _Provers:
                 key = label, case_id
                 for i in (0, 1):
                     own = names[i].get(label)
-                    refusal = answers[i]["cells"][own][case_id] if own else f"there is no {label}"
+                    refusal = answers[i]["cells"][own][case_id] if own else _absent(answers[i], label)
                     if refusal:
                         why[i][key] = refusal
                     else:
@@ -259,6 +361,10 @@ class _Provers:
         if not cells:
             raise Mistake(f"nothing to compare: {neither[0] if neither else 'no implementation on either side'}")
         return _Present(tuple(cells), requests, why, tuple(neither))
+
+    def _registered(self, i: int) -> dict[str, Any]:
+        with _beginning(i, self._plan.sides[i]):
+            return register(self._peers[i], self._plan.sides[i], self._plan)
 
     def prove(self, present: _Present) -> list[dict[Key, Facts | Failure]]:
         """Of both sides, at the same time."""
@@ -299,6 +405,20 @@ def _proved(peer: Peer, request: Mapping[str, Any]) -> Facts:
     peer.ask("drop", what="it")
     facts: Facts = proved["columns"]
     return facts
+
+
+@contextmanager
+def _beginning(i: int, side: Side) -> Iterator[None]:
+    """Nothing can be compared with a side that ends here; where that is head, head is broken."""
+    try:
+        yield
+    except NoRow as error:
+        raise (HeadBroken if i else Unjudgeable)(f"{SIDES[i]} ({side.label}): {error}") from None
+
+
+def _absent(answer: dict[str, Any], label: str) -> str:
+    """Why a side doesn't have an implementation: the error of its import, where it was asked for by name."""
+    return str(answer["unknown"].get(label, f"there is no {label}"))
 
 
 def register(peer: Peer, side: Side, plan: Plan, cases: Collection[Case] | None = None) -> dict[str, Any]:

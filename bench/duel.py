@@ -299,7 +299,7 @@ def _concluded(
     moved = machine_moved(deciding, margin, _controls(confirmed or screened), together)
     if moved:
         verdicts = {
-            key: replace(verdict, word=INCONCLUSIVE, reason="the machine moved", more_pairs=None)
+            key: replace(verdict, word=INCONCLUSIVE, reason="machine drift", more_pairs=None)
             for key, verdict in verdicts.items()
         }
     return Stages(screened, confirmed, verdicts, decided, moved)

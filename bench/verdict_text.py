@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -10,27 +11,38 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
-from reports.verdict import UNCHANGED, WORDS, Verdict
+from reports.verdict import CHANGED, IMPROVED, REGRESSED, UNCHANGED, WORDS, Verdict, bound
 
-from .comparison import Comparison, Line
+from .comparison import ALL, Comparison, Line
 from .duel import SIDES
 from .run import finite
 
 MUCH = 10.0
 """A ratio from which on digits behind the point say nothing."""
 
-STYLES = {"REGRESSED": "red", "WRONG": "red", "GONE": "yellow", "IMPROVED": "green", "INCONCLUSIVE": "yellow"}
+STYLES = {
+    "REGRESSED": "red",
+    "BROKEN": "red",
+    "WRONG": "red",
+    "GONE": "yellow",
+    "IMPROVED": "green",
+    "INCONCLUSIVE": "yellow",
+}
+
+DETECTABLE = "minimum detectable change"
+"""The smallest change that had an 80 % chance of being found."""
 
 COLUMNS: dict[str, Callable[[Line], str]] = {
     "verdict": lambda line: line.verdict.word,
     "cell": lambda line: f"{line.impl} {line.case_id}",
     "ratio": lambda line: _number(line.verdict.ratio),
     "95 % interval": lambda line: interval(line.verdict),
-    "could see": lambda line: _share(line.verdict.detectable),
+    DETECTABLE: lambda line: _share(line.verdict.detectable),
     "why": lambda line: line.verdict.reason + _needed(line.verdict),
 }
-"""Of the table. `could see`: the smallest change that had an 80 % chance of being seen."""
+"""Of the table."""
 
 
 def in_order(lines: tuple[Line, ...]) -> list[Line]:
@@ -44,12 +56,13 @@ def in_order(lines: tuple[Line, ...]) -> list[Line]:
 
 
 def table(found: Comparison) -> Table:
-    """For the terminal."""
-    made = Table(title=title(found), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    """For the terminal. Texts of implementations stand in it, so nothing in them is markup."""
+    made = Table(title=Text(_plain(title(found)), "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in COLUMNS:
-        made.add_column(name, overflow="fold", no_wrap=name not in ("cell", "why"))
+        heading = name.replace(" ", "\n") if name == DETECTABLE else name
+        made.add_column(heading, overflow="fold", no_wrap=name not in ("cell", "why"))
     for line in in_order(found.lines):
-        made.add_row(*(text(line) for text in COLUMNS.values()), style=STYLES.get(line.verdict.word))
+        made.add_row(*(Text(_plain(text(line))) for text in COLUMNS.values()), style=STYLES.get(line.verdict.word))
     return made
 
 
@@ -58,8 +71,50 @@ def title(found: Comparison) -> str:
     return f"{head.label} against {base.label}: ratio of times, above 1 is slower"
 
 
+def sentences(found: Comparison) -> Iterator[str]:
+    """What is said of each implementation, before its cells: `sdpa is 2.0 % slower (1.7 to 2.3) in 16 of 16 cells`."""
+    if found.shared:
+        yield f"{ALL}: {change(found.shared)}, so it is what they share"
+    for name, verdict in found.implementations.items():
+        yield _sentence(found, name, verdict)
+
+
+def _sentence(found: Comparison, name: str, verdict: Verdict) -> str:
+    head, _, base = name.partition(" against ") if found.plan.rivals else (name, "", "")
+    than = f" than {base}" if base else ""
+    words = Counter(line.verdict.word for line in found.of(name))
+    cells = words.total()
+    if verdict.word in CHANGED:
+        where = f"in {words[verdict.word]} of {cells} cells" if words[verdict.word] else f"over its {cells} cells"
+        said = f"{change(verdict, than)} {where}"
+    elif verdict.word == UNCHANGED:
+        said = f"as fast as {base or 'before'}, within {_share(found.plan.margin)}"
+    else:
+        said = (
+            f"{bound(verdict.low, verdict.high)}{than}" if math.isfinite(verdict.low) else "measured too rarely to tell"
+        )
+    others = [
+        f"{WAYS[word]} in {words[word]} of {cells} cells" for word in WAYS if word != verdict.word and words[word]
+    ]
+    return f"{head} is {said}" + (f", but {' and '.join(others)}" if others else "")
+
+
+WAYS = {REGRESSED: "slower", IMPROVED: "faster"}
+
+
+def change(verdict: Verdict, than: str = "") -> str:
+    """`2.0 % slower (1.7 to 2.3)`"""
+    ends = sorted(abs(ratio - 1) for ratio in (verdict.low, verdict.high))
+    size, low, high = (_percent(share) for share in (abs(verdict.ratio - 1), *ends))
+    return f"{size} % {WAYS[verdict.word]}{than} ({low} to {high})"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.1f}" if share < 1 else f"{share * 100:.0f}"
+
+
 def notes(found: Comparison, known: list[str]) -> Iterator[str]:
-    """What must be read with the table: counts, what else changed, the machine, and how often such verdicts are right."""
+    """What must be read with the table: counts, what else changed, machine drift, and how often such verdicts are right."""
     counts = Counter(line.verdict.word for line in found.lines)
     yield ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
     if heavier := sum(map(found.is_heavier, found.lines)):
@@ -78,7 +133,7 @@ def notes(found: Comparison, known: list[str]) -> Iterator[str]:
             yield f"{name}: {base[name]} → {head[name]}"
     drift = ", ".join(f"{name} {_signed(math.expm1(log))}" for name, log in found.drift().items())
     if drift:
-        yield f"fixed work beside it moved by: {drift}"
+        yield f"the control workloads' time changed by: {drift}"
     if found.moved:
         yield found.moved
     yield from (f"on neither side: {text}" for text in found.neither)
@@ -89,12 +144,14 @@ def markdown(found: Comparison, known: list[str], command: str) -> str:
     """For a comment: counts, a short table, the machine, and how to see it again. What stands still is folded away."""
     told = in_order(found.lines)
     still = [line for line in told if line.verdict.word == UNCHANGED and not line.changes]
-    lines = [f"### {title(found)}", "", *(f"- {note}" for note in notes(found, known)), ""]
+    lines = [f"### {_escaped(title(found))}", ""]
+    lines += [f"**{_escaped(sentence)}**  " for sentence in sentences(found)]
+    lines += ["", *(f"- {_escaped(note)}" for note in notes(found, known)), ""]
     lines += _rows([line for line in told if line not in still])
     if still:
         lines += [f"<details><summary>{len(still)} {UNCHANGED}</summary>", "", *_rows(still), "</details>", ""]
     machine = ", ".join(f"{name} {value}" for name, value in found.fingerprints[1].items() if _short(value))
-    lines += [f"Machine: {machine}", "", "Again:", "", "```", command, "```", ""]
+    lines += [f"Machine: {_escaped(machine)}", "", "Again:", "", "```", command, "```", ""]
     return "\n".join(lines)
 
 
@@ -128,6 +185,8 @@ def as_json(found: Comparison, command: str) -> dict[str, Any]:
         ],
         "moved": found.moved,
         "exit_code": found.exit_code,
+        "sentences": list(sentences(found)),
+        "implementations": {name: asdict(verdict) for name, verdict in found.implementations.items()},
         "cells": [_cell(line) for line in in_order(found.lines)],
         "neither": list(found.neither),
     }
@@ -152,8 +211,14 @@ def _number(ratio: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    """For a cell of a Markdown table."""
-    return text.replace("|", "\\|").replace("\n", " ")
+    """Text as Markdown shows it: no markup, no new lines, no new columns, nobody called by name."""
+    marked = re.sub(r"([\\`*_|\[\]~#])", r"\\\1", _plain(text))
+    return marked.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "@&#8203;")
+
+
+def _plain(text: str) -> str:
+    """One line, without what would steer a terminal."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
 def _share(share: float) -> str:

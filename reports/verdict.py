@@ -25,11 +25,14 @@ REGRESSED = "REGRESSED"
 IMPROVED = "IMPROVED"
 UNCHANGED = "UNCHANGED"
 INCONCLUSIVE = "INCONCLUSIVE"
-WRONG = "WRONG"  # base or head fails the gate: never a speed-up
+WRONG = "WRONG"  # base or head fails the correctness check: never a speed-up
+BROKEN = "BROKEN"  # head can't do what base can
 NEW = "NEW"  # only in head
 GONE = "GONE"  # only in base
-WORDS = (REGRESSED, WRONG, GONE, IMPROVED, INCONCLUSIVE, NEW, UNCHANGED)
+WORDS = (REGRESSED, BROKEN, WRONG, GONE, IMPROVED, INCONCLUSIVE, NEW, UNCHANGED)
 """All words, in the order in which a reader wants to know."""
+
+CHANGED = (REGRESSED, IMPROVED)
 
 JUDGED = (REGRESSED, IMPROVED, UNCHANGED)
 """Words that say something about the code."""
@@ -48,7 +51,7 @@ POWER = 0.8
 """Chance of seeing a change as large as `detectable`."""
 
 STILL = 0.03
-"""A control that moves by more than this share speaks of the machine."""
+"""A control whose time changes by more than this share shows machine drift."""
 
 CROWD = 4
 """Fewer cells than this can't be said to move together."""
@@ -94,18 +97,42 @@ def judge(
     cells: Mapping[Key, ArrayLike],
     margin: float = MARGIN,
     controls: Mapping[str, ArrayLike] | None = None,
-    together: bool = True,
+    together: bool = False,
 ) -> dict[Key, Verdict]:
-    """Verdicts on paired measurements.
+    """Verdicts on paired measurements, whose sides took turns.
 
     Each cell brings log(head / base), one for every pair of fresh processes, already centred on the controls if it is to
-    be (`centred`). `controls` are the controls' own log ratios, and `together=False` says that all cells may well move
-    alike (they share what was changed): see `machine_moved`. Numbers that are not finite count as pairs not measured.
+    be (`centred`). `controls` are the controls' own log ratios: they alone void a comparison, since what all cells share
+    beside controls that stand still is the code (`together`: see `machine_moved`). Numbers that are not finite count as
+    pairs not measured.
 
     Raises:
         ValueError: the margin is negative or not finite.
     """
     return _judged({key: _paired(logs) for key, logs in cells.items()}, _limit(margin), controls, together)
+
+
+def judge_groups(
+    groups: Mapping[Key, Sequence[ArrayLike]], margin: float = MARGIN, controls: Mapping[str, ArrayLike] | None = None
+) -> dict[Key, Verdict]:
+    """Verdicts on groups of cells, such as those of an implementation: on the mean over the cells of a group, pair by pair.
+
+    Each cell brings log(head / base) of every pair, NaN where it was not measured: such a pair doesn't count for its group,
+    whose cells need not have changed alike. Centred on the controls where these changed.
+    """
+    known = controls or {}
+    drifts = any(verdict.word in CHANGED for verdict in judge(known, margin=0.0).values())
+    means = {
+        key: centred(np.mean(np.array(cells, float), axis=0), known if drifts else {}) for key, cells in groups.items()
+    }
+    return judge(means, margin, known)
+
+
+def bound(low: float, high: float) -> str:
+    """What the interval of a ratio leaves possible: 'at most 0.9 % slower'."""
+    if high <= 1:
+        return f"{_percent(1 - high)} to {_percent(1 - low)} faster"
+    return f"{_percent(low - 1)} to {_percent(high - 1)} slower" if low >= 1 else f"at most {_percent(high - 1)} slower"
 
 
 def judge_unpaired(
@@ -116,7 +143,7 @@ def judge_unpaired(
     shift: float = 0.0,
     shift_error: float = 0.0,
 ) -> dict[Key, Verdict]:
-    """Verdicts on two saved runs, whose processes are not paired.
+    """Verdicts on two saved runs, whose processes are not paired and did not take turns.
 
     Each cell brings log(seconds) of base's and of head's processes. A cell with a single process on a side borrows the
     spread between processes of all other cells: it has changed only if it moved farther than any two processes of
@@ -152,7 +179,7 @@ def centred(logs: ArrayLike, controls: Mapping[str, ArrayLike]) -> NDArray[np.fl
 
 
 def without_numbers(word: str, reason: str) -> Verdict:
-    """A verdict on a cell that can't be compared: WRONG, NEW, GONE, or INCONCLUSIVE for a reason known beforehand."""
+    """A verdict on a cell that can't be compared: BROKEN, WRONG, NEW, GONE, or INCONCLUSIVE for a reason known beforehand."""
     nan = math.nan
     return Verdict(word, nan, nan, nan, nan, nan, reason, None)
 
@@ -339,17 +366,18 @@ def _why_inconclusive(cell: _Estimate, limit: float, among: int) -> str:
         return f"one process a side; processes were seen {apart} apart"
     if abs(cell.mean) > limit and _p_moved(cell, limit) <= FALSE_ALARMS:
         return f"beyond {_share(limit)}, but among {among} cells that may be chance"
-    return f"its interval crosses the margin of {_share(limit)}"
+    possible = bound(*map(math.exp, cell.interval()))
+    return f"{possible}: its interval crosses the margin of {_share(limit)}"
 
 
 def machine_moved(
-    cells: Mapping[Key, ArrayLike], margin: float, controls: Mapping[str, ArrayLike], together: bool = True
+    cells: Mapping[Key, ArrayLike], margin: float, controls: Mapping[str, ArrayLike], together: bool = False
 ) -> str:
     """Why nothing can be said of the code, or ''; the arguments are `judge`'s.
 
-    Fixed work took another time, by its median over the pairs; or more than half of all cells moved the same way, each by
-    between half and twice the median of those that moved. A cell has moved when its 95 % interval leaves 1 out and its mean
-    is beyond the margin. Where not all cells move `together` for such a reason, only fixed work tells.
+    A control workload took another time, by its median over the pairs. With `together`, for sides that did not take turns,
+    also: more than half of all cells changed the same way, each by between half and twice the median of those that changed.
+    A cell has changed when its 95 % interval leaves 1 out and its mean is beyond the margin.
 
     Raises:
         ValueError: the margin is negative or not finite.
@@ -362,7 +390,7 @@ def _moved_machine(cells: Sequence[_Estimate], limit: float, controls: Mapping[s
         pairs = _finite(logs)
         middle = float(np.median(pairs)) if pairs.size else 0.0  # one pair that was disturbed is no machine that moved
         if abs(middle) > math.log1p(STILL):
-            return f"the machine moved: the control {name!r}, which no change can touch, by {_signed(middle)}"
+            return f"machine drift: the time of the control workload {name!r} changed by {_signed(middle)}"
     if not together or len(cells) < CROWD:
         return ""
     for way in (1, -1):
@@ -370,8 +398,8 @@ def _moved_machine(cells: Sequence[_Estimate], limit: float, controls: Mapping[s
         middle = float(np.median(moved)) if moved.size else 0.0
         alike = int(((moved >= middle / 2) & (moved <= 2 * middle)).sum())
         if alike > len(cells) / 2:
-            told = f"{alike} of {len(cells)} cells did, alike, by about {_signed(way * middle)}"
-            return f"the machine may have moved: {told}"
+            changed = f"{alike} of {len(cells)} cells changed alike, by about {_signed(way * middle)}"
+            return f"possibly machine drift: {changed}"
     return ""
 
 
@@ -385,6 +413,11 @@ def _moved(cell: _Estimate, limit: float, way: int) -> bool:
 def _share(log: float) -> str:
     """log(1.01) -> '1 %'."""
     return f"{math.expm1(log) * 100:.3g} %"
+
+
+def _percent(share: float) -> str:
+    """0.0123 -> '1.2 %', 0.2 -> '20 %'."""
+    return f"{share * 100:.2g} %" if abs(share) < 1 else f"{share * 100:.0f} %"
 
 
 def _signed(log: float) -> str:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import re
 import shlex
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from typing import Any
 
 import psutil
 import pytest
+from rich.console import Console
 
 from bench import comparison, duel, sources
 from bench.__main__ import main
@@ -32,8 +34,8 @@ from bench.peer import Lost, Peer, Refused, Setting, Side
 from bench.selftest import Log, missing, planted, schedule, self_test, summary
 from bench.sources import PREFIX
 from bench.sweep import Case
-from bench.verdict_text import as_json, in_order, markdown, notes
-from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, without_numbers
+from bench.verdict_text import as_json, in_order, markdown, notes, sentences, table
+from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, judge, without_numbers
 
 from .conftest import CHECKOUT, environment
 from .measured.fallback import committed, fall
@@ -194,7 +196,7 @@ def test_centred_on_the_controls_and_refused_when_they_move() -> None:
     assert still.verdicts[A].word == UNCHANGED
     assert not still.moved
     moved = World({A: (0.0, 0.001), B: (0.1, 0.001)}, 40, machine=0.1).compare()
-    assert moved.moved.startswith("the machine moved")
+    assert moved.moved.startswith("machine drift")
     assert {it.word for it in moved.verdicts.values()} == {INCONCLUSIVE}
 
 
@@ -260,6 +262,8 @@ class FakePeer:
             raise Refused("wrong", "error 1.0")
         if name == "dead":
             raise Lost("ended its process (SIGKILL)")
+        if name == f"raises-{self.side.impls}":
+            raise Refused("error", "ValueError: no")
         if name == "impossible":
             raise Refused("unsupported", "torch has no such kernel")
         kernel = "math" if name == "falls" and self.side.impls == Path("head") else "flash"
@@ -291,12 +295,52 @@ def test_new_gone_wrong_and_dead(compare: Callable[[Plan], dict[str, Line]]) -> 
     both = "same wrong-head dead impossible falls slow"
     lines = compare(plan_of(f"{both} old", f"{both} young"))
     words = {name: line.verdict.word for name, line in lines.items()}
-    assert words == {"same": UNCHANGED, "old": "GONE", "wrong-head": "WRONG", "dead": "WRONG", "falls": UNCHANGED,
+    assert words == {"same": UNCHANGED, "old": "BROKEN", "wrong-head": "WRONG", "dead": "WRONG", "falls": UNCHANGED,
                      "impossible": INCONCLUSIVE, "slow": REGRESSED, "young": "NEW"}  # fmt: skip
     assert lines["falls"].changes == ["kernel flash → math"]
     assert lines["wrong-head"].failed == ("head",)
     assert lines["dead"].failed == ("base", "head")
     assert lines["young"].verdict.reason == "base: there is no young"
+
+
+def test_what_head_can_no_longer_do_is_broken_unless_that_is_meant(
+    compare: Callable[[Plan], dict[str, Line]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("same", "raises-head", "raises-base", "gone", "old")
+    plan = plan_of(" ".join(names), "same raises-head raises-base", *names, allow_gone=("old", "raises-head"))
+    lines = compare(plan)
+    assert {name: (line.verdict.word, line.verdict.reason) for name, line in lines.items() if name != "same"} == {
+        "raises-head": ("BROKEN", "head: error: ValueError: no"),
+        "raises-base": ("WRONG", "base: error: ValueError: no"),
+        "gone": ("BROKEN", "head: unknown gone (--allow-gone gone where that is meant)"),
+        "old": ("GONE", "head: unknown old"),
+    }
+    two = plan_of("same", "impossible")
+    two = replace(two, sides=tuple(replace(side, impl=side.label) for side in two.sides))
+    for names, word in (((), "BROKEN"), (("same",), "BROKEN"), (("impossible",), "GONE")):
+        assert compare(replace(two, allow_gone=names))["impossible against same"].verdict.word == word
+    assert [told(lines[name]).exit_code for name in ("raises-head", "raises-base", "gone", "old")] == [1, 0, 1, 0]
+
+
+def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dying(FakePeer):
+        at, side_that_dies = "facts", "base"
+
+        def ask(self, do: str, timeout: float | None = None, **told: Any) -> dict[str, Any]:
+            if do == self.at and self.side.impls == Path(self.side_that_dies):
+                raise Lost("ended its process (exit code 1): SyntaxError: invalid syntax")
+            return super().ask(do, timeout, **told)
+
+    monkeypatch.setattr(comparison, "Peer", Dying)
+    for Dying.at in ("facts", "cells"):
+        Dying.side_that_dies = "base"
+        with pytest.raises(Unjudgeable, match="SyntaxError"):
+            comparison.compare(plan_of("same", "same"), lambda text: None)
+        Dying.side_that_dies = "head"
+        found = comparison.compare(plan_of("same", "same"), lambda text: None)
+        assert found.exit_code == 1
+        assert found.lines[0].verdict.word == "BROKEN" and "SyntaxError" in found.lines[0].verdict.reason
+        assert json.dumps(as_json(found, "x"), allow_nan=False) and "SyntaxError" in markdown(found, [], "x")
 
 
 def test_what_neither_side_knows_is_a_mistake(compare: Callable[[Plan], dict[str, Line]]) -> None:
@@ -328,6 +372,94 @@ def told(*lines: Line, moved: str = "") -> Comparison:
     return Comparison(plan_of("a", "b"), lines, [pair], [pair], moved, ({"cpu": "x"}, {"cpu": "x"}), 1.0)
 
 
+@pytest.fixture
+def command(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """`command({"sdpa T16": 1.1})` is `python -m bench ab ...` on simulated processes, head's as many times slower; its
+    exit code, what it prints, and what it saves.
+    """
+    ids = {f"T{T}": Case.of(T=T, H=2, D_h=8, dtype="float32").id for T in (16, 32)}
+
+    class Knowing(FakePeer):
+        def ask(self, do: str, timeout: float | None = None, **told: Any) -> dict[str, Any]:
+            self.side = replace(self.side, label=" ".join(told.get("names", ())))
+            return super().ask(do, timeout, **told)
+
+    def run(slower: dict[str, float], *options: str) -> tuple[int, str, dict[str, Any]]:
+        keys = {tuple(name.split()): 1e-3 * ratio for name, ratio in slower.items()}
+        seconds = {(impl, ids.get(of, of)): taken for (impl, of), taken in keys.items()}
+        monkeypatch.setattr(comparison, "_fresh", lambda plan, present: (Fake(0, []), Fake(1, [], seconds)))
+        code = main(("ab", *TINY, "--T", "16,32", "--impl", "fused,sdpa", "--base", "HEAD", *options))
+        (*_, newest) = sorted(repository.glob("results/*/ab/*.json"))
+        return code, capsys.readouterr().out, json.loads(newest.read_text())
+
+    monkeypatch.chdir(repository)
+    monkeypatch.setattr(sources, "CHECKOUT", repository)
+    monkeypatch.setattr(tempfile, "tempdir", str(repository.parent))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(comparison, "Peer", Knowing)
+    return run
+
+
+EVERYWHERE = {"fused T16": 1.03, "fused T32": 1.03, "sdpa T16": 1.032, "sdpa T32": 1.032}
+
+
+def test_what_all_cells_share_beside_controls_that_stand_still_is_the_code(command: Any) -> None:
+    code, text, saved = command(EVERYWHERE)
+    assert code == saved["exit_code"] == 1
+    assert text.startswith(
+        "all implementations: 3.1 % slower (3.1 to 3.1), so it is what they share\n"
+        "fused is 3.0 % slower (3.0 to 3.0) in 2 of 2 cells\n"
+        "sdpa is 3.2 % slower (3.2 to 3.2) in 2 of 2 cells\n"
+    )
+    assert saved["sentences"] == text.splitlines()[:3]
+    assert {cell["word"] for cell in saved["cells"]} == {REGRESSED} and not saved["moved"]
+
+
+def test_controls_alone_void_a_comparison(command: Any) -> None:
+    code, text, saved = command(EVERYWHERE | {"control python": 1.1})
+    assert code == saved["exit_code"] == 2
+    assert "machine drift: the time of the control workload 'python' changed by +10.0 %" in text
+    assert not saved["sentences"] and {cell["word"] for cell in saved["cells"]} == {INCONCLUSIVE}
+
+
+def test_each_implementation_has_a_sentence(command: Any) -> None:
+    code, text, _ = command({"fused T16": 0.9, "fused T32": 0.98, "sdpa T16": 1.03, "sdpa T32": 0.98})
+    assert code == 1
+    assert text.splitlines()[:2] == [
+        "fused is 6.1 % faster (6.1 to 6.1) in 2 of 2 cells",
+        "sdpa is as fast as before, within 1 %, but slower in 1 of 2 cells and faster in 1 of 2 cells",
+    ]
+    assert command({})[0] == 0
+
+
+def implementation(logs: dict[str, list[float]]) -> Comparison:
+    """Of `sdpa`: log ratios of its cells, pair by pair."""
+    pairs = [
+        {("sdpa", case): log for case, log in zip(logs, row, strict=True)} for row in zip(*logs.values(), strict=True)
+    ]
+    judged = judge(logs, 0.01)
+    lines = [Line("sdpa", case, judged[case], logs=tuple(of)) for case, of in logs.items()]
+    return replace(told(*lines), screened=pairs, confirmed=[])
+
+
+def test_an_implementation_is_judged_on_all_its_cells_together() -> None:
+    """Cells that show nothing alone; what is open has a bound."""
+    rng = random.Random(3)
+    found = implementation({f"T{i}": [rng.gauss(0.03, 0.03) for _ in range(6)] for i in range(16)})
+    assert not any(it.verdict.word == REGRESSED for it in found.lines)
+    assert found.implementations["sdpa"].word == REGRESSED and found.exit_code == 1
+    (sentence,) = sentences(found)
+    assert re.fullmatch(r"sdpa is \d\.\d % slower \(\d\.\d to \d\.\d\) over its 16 cells", sentence)
+    found = implementation({f"T{i}": [rng.gauss(0.0, 0.05) for _ in range(6)] for i in range(2)})
+    (sentence,) = sentences(found)
+    assert re.fullmatch(r"sdpa is at most [\d.]+ % slower", sentence) and found.exit_code == 2
+    sides = tuple(replace(side, impl=name) for side, name in zip(found.plan.sides, ("fused", "sdpa"), strict=True))
+    lines = tuple(replace(it, impl="sdpa against fused") for it in found.lines)
+    pairs = [{("sdpa against fused", case): 0.05 for _, case in pair} for pair in found.screened]
+    (sentence,) = sentences(replace(found, plan=replace(found.plan, sides=sides), lines=lines, screened=pairs))
+    assert sentence == "sdpa is 5.1 % slower than fused (5.1 to 5.1) over its 2 cells"
+
+
 def line(word: str, ratio: float = 1.0, **changes: Any) -> Line:
     return Line("sdpa", f"T{ratio}", Verdict(word, ratio, ratio, ratio, 0.01, 0.5, "because", None), **changes)
 
@@ -345,6 +477,8 @@ def weighed(base: int, head: int) -> tuple[dict[str, Any], dict[str, Any]]:
         (told(line("WRONG", failed=("base",)), line(UNCHANGED)), 0),
         (told(line("WRONG", failed=("base", "head")), line(UNCHANGED)), 0),
         (told(line("NEW"), line("GONE")), 0),
+        (told(line("NEW"), line("BROKEN")), 1),
+        (told(line("BROKEN", failed=("head",)), line(INCONCLUSIVE), moved="machine drift"), 1),
         (told(line(UNCHANGED, facts=weighed(1000, 1009))), 0),
         (told(line(UNCHANGED, facts=weighed(1000, 1011))), 1),
         (told(line(UNCHANGED, facts=weighed(1000, 500))), 0),
@@ -354,6 +488,21 @@ def weighed(base: int, head: int) -> tuple[dict[str, Any], dict[str, Any]]:
 )
 def test_exit_codes(found: Comparison, code: int) -> None:
     assert found.exit_code == code
+
+
+HOSTILE = "no [/x] [red] in | <img src=x> `a` @you \x1b[31m\nnext"
+
+
+def test_texts_are_never_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    broken = Line("my[/kernel]", "T16", without_numbers("BROKEN", HOSTILE))
+    console = Console(width=200, force_terminal=False)
+    console.print(table(told(broken)))
+    shown = capsys.readouterr().out
+    assert "my[/kernel] T16" in shown
+    assert "no [/x] [red] in | <img src=x> `a` @you [31m next" in shown and "\x1b" not in shown
+    text = markdown(told(broken), [], "x")
+    assert "my\\[/kernel\\] T16" in text
+    assert "no \\[/x\\] \\[red\\] in \\| &lt;img src=x&gt; \\`a\\` @&#8203;you \\[31m next |" in text
 
 
 def test_what_regressed_stands_first_and_every_form_tells_it() -> None:
@@ -517,6 +666,11 @@ def repository(tmp_path: Path) -> Path:
     return committed(tmp_path / "checkout")
 
 
+def commit(folder: Path) -> None:
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
+    subprocess.run([*git, "commit", "-qam", "x"], cwd=folder, env=quiet_git(), check=True)
+
+
 def quiet_git() -> dict[str, str]:
     return {name: value for name, value in environment().items() if not name.startswith("GIT_")}
 
@@ -548,11 +702,15 @@ def test_a_duel(repository: Path) -> None:
     assert "kernel gemm → flash" in text
     assert "left] proving 1 cells" in errors
     assert data["exit_code"] == running.returncode
+    (saved,) = repository.glob("results/*/ab/0001_*.json")
+    assert json.loads(saved.read_text()) == data and data["pairs"]
+    assert f"saved: {saved}" in text
     assert nothing_is_left(repository, [])
 
 
 def test_a_revision_against_a_changed_working_tree(repository: Path) -> None:
-    """`fused` takes more memory, `einsum` is wrong by now, `extra` is new and `packed` is gone."""
+    """`fused` takes more memory, `einsum` fails the check, `extra` is new; `packed` and `sdpa_math` are gone, one of
+    them on purpose."""
     impls = repository / "impls"
     (impls / "fused.py").write_text(
         "from .formula import attention\nfrom .registry import register\n\n"
@@ -566,19 +724,58 @@ def test_a_revision_against_a_changed_working_tree(repository: Path) -> None:
                                      "registry._shelf.pop('einsum')\n"
                                      "register('einsum')(lambda *qkv, **o: _right(*qkv, **o) * 1.1)\n")  # fmt: skip
     shelf = impls / "__init__.py"
-    shelf.write_text(shelf.read_text().replace("    packed,\n", ""))
+    shelf.write_text(shelf.read_text().replace("    packed,\n", "") + "registry._shelf.pop('sdpa_math')\n")
     out = repository.parent / "out.json"
-    options = ("--base", "HEAD", "--impl", "fused,einsum,extra,packed", "--json", str(out))
+    options = ("--base", "HEAD", "--impl", "fused,einsum,extra,packed,sdpa_math", "--allow-gone", "sdpa_math",
+               "--json", str(out))  # fmt: skip
     with ab(repository, *TINY, *options) as running:
         _, errors = running.communicate(timeout=300)
     assert running.returncode == 1, errors
     cells = {cell["impl"]: cell for cell in json.loads(out.read_text())["cells"]}
-    assert {name: cells[name]["word"] for name in ("einsum", "extra", "packed")} == {
-        "einsum": "WRONG", "extra": "NEW", "packed": "GONE"}  # fmt: skip
-    assert cells["einsum"]["reason"].startswith("head: wrong: ")
+    assert {name: cells[name]["word"] for name in ("einsum", "extra", "packed", "sdpa_math")} == {
+        "einsum": "WRONG", "extra": "NEW", "packed": "BROKEN", "sdpa_math": "GONE"}  # fmt: skip
+    assert cells["einsum"]["reason"].startswith("head now fails the correctness check: ")
+    assert "unknown implementation 'packed'" in cells["packed"]["reason"]
     assert cells["fused"]["head"]["peak_bytes"] > cells["fused"]["base"]["peak_bytes"]
     assert cells["fused"]["changes"]
     assert nothing_is_left(repository, [])
+
+
+def piped(folder: Path, reader: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """`python -m bench ab ... | READER`, with the exit code of the first."""
+    command = shlex.join([sys.executable, "-m", "bench", "ab", *TINY, *options])
+    script = f"{command} | {reader}; exit ${{PIPESTATUS[0]}}"
+    env = quiet_git() | {"TMPDIR": str(folder.parent)}
+    return subprocess.run(["bash", "-c", script], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+
+
+def test_a_head_that_cannot_be_imported_fails(repository: Path) -> None:
+    package = repository / "impls" / "__init__.py"
+    source = package.read_text()
+    package.write_text(source + "from . import [/x]\n")
+    commit(repository)
+    done = piped(repository, "cat", "--base", "HEAD~1")
+    assert done.returncode == 1
+    assert "bench: BROKEN: impls can't be imported: SyntaxError: invalid syntax" in done.stderr
+    package.write_text(source)
+    done = piped(repository, "cat", "--base", "HEAD~1", "--head", "HEAD", "--save", "x")
+    assert done.returncode == 1, done.stderr
+    assert "SyntaxError: invalid syntax" in " ".join(done.stdout.split())
+    (saved,) = repository.glob("results/*/ab/0001_x.json")
+    assert f"saved: {saved}" in done.stdout
+    data = json.loads(saved.read_text())
+    assert (data["exit_code"], data["cells"][0]["word"]) == (1, "BROKEN")
+    assert data["command"].endswith("--save x")
+
+
+def test_a_reader_that_leaves_changes_no_exit_code(repository: Path) -> None:
+    package = repository / "impls" / "__init__.py"
+    package.write_text(package.read_text().replace("    packed,\n", ""))
+    options = ("--base", "HEAD", "--impl", "packed")
+    for code, more in ((1, ()), (0, ("--allow-gone", "packed"))):
+        done = piped(repository, "true", *options, *more)
+        assert (done.returncode, done.stdout) == (code, ""), done.stderr
+        assert "Traceback" not in done.stderr and "Broken" not in done.stderr
 
 
 def test_a_kernel_that_falls_from_flash_to_math_is_told_with_memory_and_time(repository: Path) -> None:
@@ -675,6 +872,7 @@ PYTHON = tempfile.gettempdir() + "/no/such/python"
         (("--base", "HEAD", "--budget", "abc"), "'abc' is not a positive number"),
         (("--base", "HEAD", "--budget", "0"), "not a positive number"),
         (("--base", "HEAD", "--json", "/dev/null/x"), "can't be written"),
+        (("--base", "HEAD", "--save", "a/b"), "--save 'a/b'"),
         (("--self-test", "0"), "not a positive whole number"),
         (("--nothing",), "unrecognized arguments"),
     ],

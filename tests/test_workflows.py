@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from .conftest import CHECKOUT, environment
+from .measured.fallback import committed
 
 SCRIPTS = CHECKOUT / ".github" / "scripts"
 WORKFLOWS = sorted((CHECKOUT / ".github" / "workflows").glob("*.yml"))
@@ -119,9 +120,9 @@ AB = """
 import json, os, sys
 from pathlib import Path
 
-if sys.argv[1:4] != ["-m", "bench", "ab"]:
+if sys.argv[2:3] != ["ab"]:
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-told = {"arguments": sys.argv[4:], "folder": os.getcwd(), "path": os.environ["PYTHONPATH"]}
+told = {"arguments": sys.argv[3:], "folder": os.getcwd(), "suite": sys.argv[1]}
 if "--base-python" in sys.argv:
     told["sides"] = [Path(side).read_text() for side in ("base", "head")]
 Path(os.environ["TOLD"]).write_text(json.dumps(told))
@@ -132,7 +133,7 @@ if code < 3:
     Path(sys.argv[sys.argv.index("--markdown") + 1]).write_text("### the report\\n")
 sys.exit(code)
 """
-"""Stands in for an interpreter in which `-m bench ab` ends with CODE."""
+"""Stands in for an interpreter in which `SUITE/bench ab` ends with CODE."""
 
 GH = """
 import json, os, sys
@@ -177,9 +178,21 @@ def program(path: Path, source: str) -> Path:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Somebody's kernel: as the formula in the first commit, as SDPA in the second."""
+    """Somebody's kernel: as the formula in the first commit, as SDPA in the second. Modules beside it bear others' names."""
     folder = tmp_path / "repository"
-    folder.mkdir()
+    (folder / "bench").mkdir(parents=True)
+    for name in (
+        "bench/__init__",
+        "bench/__main__",
+        "bench/ab",
+        "impls",
+        "reports",
+        "profile",
+        "json",
+        "random",
+        "numbers",
+    ):
+        (folder / f"{name}.py").write_text("raise RuntimeError('of the user, and not meant')\n")
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
     readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
     first = readme.partition("<!-- test: own -->\n```python\n")[2].partition("```")[0]
@@ -261,22 +274,23 @@ def test_inputs_become_arguments_and_nothing_else(compare: Step) -> None:
 
 
 def test_the_suites_own_checkout_is_compared_by_revision(compare: Step) -> None:
-    (compare.repository / "bench").mkdir()
     (compare.repository / "bench" / "ab.py").touch()
+    shutil.copy(CHECKOUT / "pyproject.toml", compare.repository)
     compare(BASE_REF="HEAD~1")
     told = json.loads(compare.told.read_text())
     assert told["arguments"][0] == "--base=HEAD~1"
-    assert told["folder"] == told["path"] == str(compare.repository)
+    assert told["folder"] == str(compare.repository)
+    assert told["suite"] == str(compare.repository / "bench")
 
 
 def test_another_repository_is_compared_by_two_interpreters(compare: Step) -> None:
     compare(BASE_REF="HEAD~1", IMPL="mine=mine:mine")
     told = json.loads(compare.told.read_text())
     assert told["arguments"][:5] == ["--base-python", "./base", "--head-python", "./head", "--impl=mine=mine:mine"]
-    assert told["path"] == str(CHECKOUT)
+    assert told["suite"] == str(CHECKOUT / "bench")
     base, head = told["sides"]
-    assert f"PYTHONPATH={compare.folder / 'temp' / 'attention-bench' / 'base.checkout'} " in base
-    assert f"PYTHONPATH={compare.repository} " in head
+    assert f"ATTENTION_BENCH_PATH={compare.folder / 'temp' / 'attention-bench' / 'base.checkout'} " in base
+    assert f"ATTENTION_BENCH_PATH={compare.repository} " in head
     trees = subprocess.run(["git", "worktree", "list"], cwd=compare.repository, capture_output=True, text=True).stdout
     assert len(trees.splitlines()) == 1
 
@@ -291,10 +305,83 @@ def test_two_revisions_of_somebodys_kernel(compare: Step) -> None:
     assert sum(json.loads(compare.outputs["counts"]).values()) == 1
 
 
+OTHER = """
+from torch.nn.functional import scaled_dot_product_attention
+
+def {a}(q, k, v, *, is_causal=False{more}, **options):
+    {body}return scaled_dot_product_attention(q, k, v, is_causal=is_causal, **options)
+"""
+
+
+def test_a_head_that_cannot_do_what_base_does_fails(compare: Step) -> None:
+    """Its module can't be imported, or has lost a function, or a function raises."""
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
+    names = ("mine", "misfit", "raises", "renamed")
+    for name in names[1:]:
+        (compare.repository / f"{name}.py").write_text(OTHER.format(a=name, more="", body=""))
+    subprocess.run([*git, "add", "."], cwd=compare.repository, check=True)
+    subprocess.run([*git, "commit", "-qm", "x"], cwd=compare.repository, check=True)
+    (compare.repository / "mine.py").write_text("import nowhere_to_be_found\n")
+    (compare.repository / "misfit.py").write_text(OTHER.format(a="misfit", more=", window", body=""))
+    (compare.repository / "raises.py").write_text(OTHER.format(a="raises", more="", body="raise ValueError('[/x]'); "))
+    (compare.repository / "renamed.py").write_text(OTHER.format(a="other", more="", body=""))
+    cells = "--T 16 --H 2 --D_h 8 --dtype float32"
+    impl = ",".join(f"{name}={name}:{name}" for name in names)
+    done = compare(sys.executable, BASE_REF="HEAD", IMPL=impl, ARGUMENTS=cells, BUDGET="0.01")
+    assert compare.outputs["exit-code"] == "1", done.stderr
+    assert json.loads(compare.outputs["counts"]) == {"BROKEN": 4}
+    for told in (done.stdout.replace("\n", " "), (compare.repository / "attention-bench.md").read_text()):
+        for why in ("No module named 'nowhere_to_be_found'", "missing a required argument: 'window'",
+                    "ValueError: ", "module renamed has no attribute 'renamed'"):  # fmt: skip
+            assert why in " ".join(told.replace("\\", "").split()), told
+    verdict = script("verdict.sh", compare.folder, EXIT_CODE="1", REGRESSED="0")
+    assert verdict.returncode == 1 and "is broken" in verdict.stdout
+
+
+def test_a_head_that_is_slower_in_what_all_share_fails(tmp_path: Path) -> None:
+    """All cells change alike, which is no machine drift: only the control workloads can tell of that."""
+    checkout = committed(tmp_path / "checkout")
+    shutil.copy(CHECKOUT / "pyproject.toml", checkout)
+    layer = checkout / "impls" / "layer.py"
+    source, sentence = layer.read_text(), "        x_k = x if x_k is None else x_k\n"
+    assert source.count(sentence) == 1
+    slow = "        import time; until = time.perf_counter() + 1e-3\n        while time.perf_counter() < until: pass\n"
+    layer.write_text(source.replace(sentence, slow + sentence))
+    compare = Step(checkout)
+    cells = "--T 16,32 --H 2 --D_h 8 --dtype float32"
+    done = compare(sys.executable, BASE_REF="HEAD", IMPL="fused,packed", ARGUMENTS=cells, BUDGET="1")
+    (saved,) = checkout.glob("results/*/ab/*.json")
+    found = json.loads(saved.read_text())
+    assert "cells changed alike" not in found["moved"]
+    code = "2" if found["moved"] or len(found["pairs"]) < 3 else "1"  # a crowded machine may not come to a verdict
+    assert compare.outputs["exit-code"] == code, done.stderr
+    if code == "1":
+        assert re.search(r"^all implementations: \d+ % slower \(.*\), so it is what they share$", done.stdout, re.M)
+    assert script("verdict.sh", tmp_path, EXIT_CODE=code, REGRESSED=compare.outputs["regressed"]).returncode == 1
+
+
+def test_modules_of_the_user_are_found_last(repository: Path, tmp_path: Path) -> None:
+    (repository / "colorsys.py").write_text("raise RuntimeError('of the user, and not meant')\n")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.py").write_text("raise RuntimeError('of another side')\n")
+    code = (
+        "import sys\n"
+        "from bench.choice import impls_named\n"
+        "(found,) = impls_named(['mine=mine:mine'], False, sys.argv[1])\n"
+        "import colorsys\n"
+        "print(found.kernel.__module__, sys.modules['mine'].__file__)\n"
+    )
+    given = environment() | {"ATTENTION_BENCH_PATH": str(repository), "PYTHONPATH": str(CHECKOUT)}
+    command = [sys.executable, "-P", "-c", code, str(tmp_path / "other")]
+    done = subprocess.run(command, env=given, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert str(repository / "mine.py") in done.stdout
+
+
 def test_a_module_in_a_folder_of_its_own(compare: Step) -> None:
     compare(BASE_REF="HEAD", IMPL="mine=mine:mine", MODULES="src")
     base, head = json.loads(compare.told.read_text())["sides"]
-    assert "/base.checkout/src exec" in base and f"PYTHONPATH={compare.repository / 'src'} " in head
+    assert "/base.checkout/src exec" in base and f"ATTENTION_BENCH_PATH={compare.repository / 'src'} " in head
 
 
 def test_a_module_that_is_the_same_on_both_sides_is_a_mistake(compare: Step) -> None:
@@ -315,7 +402,7 @@ def test_an_unknown_base_is_a_mistake(compare: Step, ref: str) -> None:
     [
         ("0", "Nothing regressed.", False),
         ("1", "::error title=attention-bench::something regressed (4 cells in time)", True),
-        ("2", "::notice title=attention-bench::it could not be judged", False),
+        ("2", "::error title=attention-bench::it could not be judged", True),
         ("3", "::error title=attention-bench::a mistake", True),
         ("137", "::error title=attention-bench::the comparison ended with exit code 137", True),
         ("", "::error title=attention-bench::the comparison ended with exit code unknown", True),
@@ -324,6 +411,26 @@ def test_an_unknown_base_is_a_mistake(compare: Step, ref: str) -> None:
 def test_a_verdict_becomes_the_result_of_a_check(tmp_path: Path, code: str, says: str, fails: bool) -> None:
     done = script("verdict.sh", tmp_path, EXIT_CODE=code, REGRESSED="4")
     assert done.stdout.startswith(says) and done.returncode == fails
+
+
+@pytest.mark.parametrize(
+    ("choice", "says", "fails"),
+    [("pass", "::notice ", False), ("fail", "::error ", True), ("Pass", "::error title=attention-bench::on-inc", True)],
+)
+def test_what_could_not_be_judged_passes_only_where_that_was_said(
+    tmp_path: Path, choice: str, says: str, fails: bool
+) -> None:
+    done = script("verdict.sh", tmp_path, EXIT_CODE="2", REGRESSED="0", ON_INCONCLUSIVE=choice)
+    assert done.stdout.startswith(says) and done.returncode == fails
+    assert script("verdict.sh", tmp_path, EXIT_CODE="1", ON_INCONCLUSIVE=choice).returncode == 1
+
+
+def test_two_implementations_from_a_folder_whose_modules_bear_others_names(compare: Step) -> None:
+    cells = "--T 16 --H 2 --D_h 8 --dtype float32"
+    done = compare(sys.executable, BASE_IMPL="fused", HEAD_IMPL="mine=mine:mine", ARGUMENTS=cells, BUDGET="0.01")
+    assert compare.outputs["exit-code"] in ("0", "1", "2"), done.stderr
+    assert sum(json.loads(compare.outputs["counts"]).values()) == 1
+    assert "mine against fused" in done.stdout
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs `python -m bench ab` and writes down what came out, among the step's outputs: exit-code, counts, regressed, markdown.
+# Runs `python SUITE/bench ab` and writes down what came out, among the step's outputs: exit-code, counts, regressed, markdown.
 # Succeeds whatever the verdict, so that the report can be kept; verdict.sh makes a result of it.
-# What to compare stands in the environment: no input is ever read as code.
+# What to compare stands in the environment: no input is ever read as code. No Python looks for its own modules in the user's
+# folder (-P), so what lies there changes nothing but what is compared.
 set -euo pipefail
 
 work=$RUNNER_TEMP/attention-bench
@@ -10,17 +11,18 @@ markdown=$(realpath -m "${MARKDOWN:?}")
 mkdir -p "$work"
 rm -f "$json" "$markdown"
 
-# The interpreter of one side: it finds modules in that side's checkout. Fails where it finds one elsewhere, say among the
-# installed packages: both sides would be the same code, and nothing would ever regress.
+# The interpreter of one side: the suite finds the user's modules in that side's checkout. Fails where it would find one
+# elsewhere, say among the installed packages: both sides would be the same code, and nothing would ever regress.
 interpreter() { # NAME CHECKOUT
     local modules
     modules=$(realpath -m "$2/${MODULES:-.}")
-    printf '#!/usr/bin/env bash\nPYTHONPATH=%q exec %q "$@"\n' "$modules" "$PYTHON" >"$work/$1"
+    printf '#!/usr/bin/env bash\nATTENTION_BENCH_PATH=%q exec %q "$@"\n' "$modules" "$PYTHON" >"$work/$1"
     chmod +x "$work/$1"
-    (cd "$work" && "./$1" - "$IMPL" "$modules") <<'PYTHON'
+    "$work/$1" -P - "$IMPL" "$modules" <<'PYTHON'
 import importlib.util, pathlib, sys
 
 impl, modules = sys.argv[1:]
+sys.path.append(modules)  # where the suite looks, too
 for name in (it.partition("=")[2].partition(":")[0] for it in impl.split(",") if "=" in it):
     spec = importlib.util.find_spec(name.partition(".")[0])
     places = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
@@ -34,7 +36,7 @@ folder=$PWD
 suite=$GITHUB_ACTION_PATH
 if [ -n "$BASE_IMPL$HEAD_IMPL" ]; then
     sides=(--base-impl="$BASE_IMPL" --head-impl="$HEAD_IMPL")
-elif [ -n "$BASE_REF" ] && [ -f bench/ab.py ]; then
+elif [ -n "$BASE_REF" ] && [ -f bench/ab.py ] && grep -qs '^name = "attention-bench"' pyproject.toml; then
     suite=$PWD
     sides=(--base="$BASE_REF" ${IMPL:+--impl="$IMPL"})
 elif [ -n "$BASE_REF" ]; then
@@ -52,14 +54,14 @@ read -ra more <<<"${ARGUMENTS//$'\n'/ }"
 code=0
 (
     cd "$folder"
-    PYTHONPATH=$suite "$PYTHON" -m bench ab "${sides[@]}" "${more[@]}" \
+    "$PYTHON" "$suite/bench" ab "${sides[@]}" "${more[@]}" \
         --margin="$MARGIN" --budget="$BUDGET" --json "$json" --markdown "$markdown"
 ) || code=$?
 if [ -d "$work/base.checkout" ]; then git worktree remove --force "$work/base.checkout"; fi
 
 counts='{}'
 if [ -s "$json" ]; then
-    counts=$("$PYTHON" - "$json" <<'PYTHON'
+    counts=$("$PYTHON" -P - "$json" <<'PYTHON'
 import collections, json, sys
 
 cells = json.load(open(sys.argv[1], encoding="utf-8"))["cells"]

@@ -5,7 +5,8 @@ set -euo pipefail
 
 read -ra needed <<<"${INSTALL//$'\n'/ }"
 if [ -z "$PYTHON" ]; then
-    python -m venv "$RUNNER_TEMP/attention-bench/venv"
+    # -P: this runs in the user's folder, and no module is taken from there
+    python -P -m venv "$RUNNER_TEMP/attention-bench/venv"
     PYTHON=$RUNNER_TEMP/attention-bench/venv/bin/python
     "$PYTHON" -m pip install --quiet "pip>=25.1" # the first that knows --group
     needed=(--group "$GITHUB_ACTION_PATH/pyproject.toml:bench" "${needed[@]}")

@@ -1,14 +1,27 @@
 #!/usr/bin/env bash
-# Makes a check's result of EXIT_CODE, that of `python -m bench ab`. A machine that moved says nothing against a change.
+# Makes a check's result of EXIT_CODE, that of `python -m bench ab`. What could not be judged may be slower, so it fails too,
+# unless ON_INCONCLUSIVE is `pass`.
 set -euo pipefail
+
+case "${ON_INCONCLUSIVE:-fail}" in
+pass) inconclusive=notice ;;
+fail) inconclusive=error ;;
+*)
+    echo "::error title=attention-bench::on-inconclusive is \`pass\` or \`fail\`, not \`$ON_INCONCLUSIVE\`"
+    exit 1
+    ;;
+esac
 
 case "$EXIT_CODE" in
 0) echo "Nothing regressed." ;;
 1)
-    echo "::error title=attention-bench::something regressed (${REGRESSED:-0} cells in time), needs more memory, or is wrong by now: see the report"
+    echo "::error title=attention-bench::something regressed (${REGRESSED:-0} cells in time), is broken, needs more memory, or now fails the correctness check: see the report"
     exit 1
     ;;
-2) echo "::notice title=attention-bench::it could not be judged: see the report, and run it again" ;;
+2)
+    echo "::$inconclusive title=attention-bench::it could not be judged: see the report, and run it again"
+    if [ "$inconclusive" = error ]; then exit 1; fi
+    ;;
 3)
     echo "::error title=attention-bench::a mistake in the inputs: the step 'Compare' says which"
     exit 1

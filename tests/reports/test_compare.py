@@ -105,7 +105,7 @@ def test_what_the_controls_moved_is_taken_out(compared: Any) -> None:
 def test_controls_that_moved_far_make_it_a_verdict_about_the_machine(compared: Any) -> None:
     this = compared(tracked.run(1), tracked.run(2, slower={"sdpa": 1.2}, controls=1.08))
     assert this.counts == {"INCONCLUSIVE": 12} and this.code == 2
-    assert "the machine moved" in first(this, "sdpa").verdict.reason
+    assert "machine drift" in first(this, "sdpa").verdict.reason
 
 
 def test_everything_moving_alike_is_the_machine_unless_controls_and_a_common_cause_say_otherwise(compared: Any) -> None:
