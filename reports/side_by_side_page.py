@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from . import fingerprint, interactive, page, units, words
+from . import frame as fr
 from . import side_by_side as sides
 from .palette import themed
 from .runs import Run
@@ -38,7 +39,7 @@ def write(runs: Sequence[Run], folder: Path) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     this = sides.side_by_side(runs)
-    this.frame.to_csv(folder / "rows.csv", index=False)
+    fr.exported(this.frame).to_csv(folder / "rows.csv", index=False)
     written = folder / "index.html"
     written.write_text(html(this), encoding="utf-8")
     return written
@@ -96,7 +97,9 @@ def _has_lines(this: SideBySide) -> bool:
 
 def _placed(this: SideBySide) -> pd.DataFrame:
     """The rows with the place of their run among the runs."""
-    return this.frame.assign(run_at=this.frame["run"].map({label: i for i, label in enumerate(this.labels)}))
+    return fr.exported(this.frame).assign(
+        run_at=this.frame["run"].map({label: i for i, label in enumerate(this.labels)})
+    )
 
 
 def _headline(this: SideBySide) -> str:

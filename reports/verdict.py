@@ -15,6 +15,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import combinations
 from typing import TypeVar
 
 import numpy as np
@@ -433,6 +434,16 @@ class Ratio:
     visits: int
 
     @property
+    def known(self) -> bool:
+        """Whether it has an interval."""
+        return math.isfinite(self.p)
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the two were shown to differ."""
+        return self.faster or self.slower
+
+    @property
     def faster(self) -> bool:
         """Whether the first may be called faster than the second."""
         return self.p <= CLAIM and self.value < 1
@@ -447,7 +458,7 @@ UNKNOWN = Ratio(math.nan, math.nan, math.nan, math.nan, 0, 0)
 
 def log_ratios(of: Samples, over: Samples) -> dict[int, list[float]]:
     """log(seconds / seconds) by process, one a visit: the median over the rounds that both took part in."""
-    base = {round_: seconds for round_, seconds in zip(over.rounds, over.seconds, strict=True)}
+    base = dict(zip(over.rounds, over.seconds, strict=True))
     visits: dict[tuple[int, int], list[float]] = {}
     for seconds, round_, visit, process in zip(of.seconds, of.rounds, of.visits, of.processes, strict=True):
         if round_ in base:
@@ -459,8 +470,26 @@ def log_ratios(of: Samples, over: Samples) -> dict[int, list[float]]:
 
 
 def ratio(of: Samples, over: Samples) -> Ratio:
-    """How much longer one implementation takes than another, from what was timed by turns."""
-    return ratio_of_logs(log_ratios(of, over))
+    """How much longer one implementation takes than another, from what was timed by turns.
+
+    Two that share no round are paired by process: all of a case may not have fitted into memory at once.
+    """
+    logs = log_ratios(of, over)
+    return ratio_of_logs(logs) if logs else ratio_by_process(of, over)
+
+
+def ratio_by_process(of: Samples, over: Samples) -> Ratio:
+    """How much longer one row takes than one of another case, whose rounds are others, from the medians of each process."""
+    sides = _process_medians(of), _process_medians(over)
+    both = [process for process in sides[0] if process in sides[1]]
+    return ratio_of_logs({process: [math.log(sides[0][process] / sides[1][process])] for process in both})
+
+
+def _process_medians(samples: Samples) -> dict[int, float]:
+    found: dict[int, list[float]] = {}
+    for seconds, process in zip(samples.seconds, samples.processes, strict=True):
+        found.setdefault(process, []).append(seconds)
+    return {process: float(np.median(times)) for process, times in sorted(found.items())}
 
 
 def ratio_of_logs(logs: Mapping[int, Sequence[float]]) -> Ratio:
@@ -492,7 +521,9 @@ def places(rows: Mapping[Key, Samples]) -> dict[Key, int]:
 
     Those between which no difference is shown share a place, and all that share the first tie for fastest.
     """
-    return {
-        key: 1 + sum(ratio(other, samples).faster for name, other in rows.items() if name != key)
-        for key, samples in rows.items()
-    }
+    found = dict.fromkeys(rows, 1)
+    for one, other in combinations(rows, 2):
+        between = ratio(rows[one], rows[other])
+        found[one] += between.slower
+        found[other] += between.faster
+    return found

@@ -45,8 +45,11 @@ def case(**axes: Any) -> dict[str, Any]:
     return {**derived, **full}
 
 
-def row(impl: str, at: dict[str, Any], samples: Sequence[float], **extra: Any) -> dict[str, Any]:
-    """One benchmark as pytest-benchmark writes it; quartiles as numpy's linear ones."""
+def row(
+    impl: str, at: dict[str, Any], samples: Sequence[float], apart: Sequence[float] = (1.0, 1.0, 1.0), **extra: Any
+) -> dict[str, Any]:
+    """One benchmark as this suite writes it (see `by_turns`); without `apart`, as runs were that timed cell after cell.
+    Quartiles are those of the samples of one process, as numpy's linear ones."""
     data = sorted(samples)
     stats = {
         "min": data[0], "max": data[-1], "mean": sum(data) / len(data), "stddev": 0.0, "rounds": len(data),
@@ -56,8 +59,9 @@ def row(impl: str, at: dict[str, Any], samples: Sequence[float], **extra: Any) -
     info = {"impl": impl, "id": case_id(at), **at, "error": 3e-7, "error_bound": 6e-7, "peak_bytes": 2**20,
             "flops": 10**9, "bytes": 10**6, "clock": "wall", **extra}  # fmt: skip
     name = f"test_forward[{case_id(at)}-{impl}]"
-    return {"group": case_id(at), "name": name, "fullname": f"bench/test_layers.py::{name}",
+    made = {"group": case_id(at), "name": name, "fullname": f"bench/test_layers.py::{name}",
             "params": {"impl": impl, "case": case_id(at)}, "stats": stats, "extra_info": info}  # fmt: skip
+    return by_turns(made, apart) if apart else made
 
 
 def document(rows: list[dict[str, Any]], **top: Any) -> dict[str, Any]:
@@ -117,3 +121,28 @@ def _quantile(data: list[float], q: float) -> float:
     at = q * (len(data) - 1)
     low = int(at)
     return data[low] + (data[min(low + 1, len(data) - 1)] - data[low]) * (at - low)
+
+
+def by_turns(row: dict[str, Any], apart: Sequence[float] = (1.0, 1.0, 1.0), visits: int = 1) -> dict[str, Any]:
+    """The row as runs have it whose implementations take turns: its samples once a process, times that process's factor
+    in `apart`, cut into `visits`. Rows of one length are paired sample by sample."""
+    once = row["stats"]["data"]
+    many, K = len(once), len(apart)
+    row["stats"]["data"] = [seconds * factor for factor in apart for seconds in once]
+    row["extra_info"] |= {
+        "processes": K,
+        "process_medians": [_quantile(sorted(once), 0.5) * factor for factor in apart],
+        "sample_rounds": list(range(many * K)),
+        "sample_visits": [process * visits + i * visits // many for process in range(K) for i in range(many)],
+        "sample_processes": [process for process in range(K) for _ in once],
+        "sample_times": [0.1 * i for i in range(many * K)],
+    }
+    return row
+
+
+def as_old(data: dict[str, Any]) -> dict[str, Any]:
+    """The run as one was that timed cell after cell in a single process."""
+    for row in data["benchmarks"]:
+        for key in ("processes", "process_medians", *(key for key in row["extra_info"] if key.startswith("sample_"))):
+            row["extra_info"].pop(key, None)
+    return data
