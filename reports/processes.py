@@ -38,6 +38,11 @@ def samples(row: Mapping[str, Any]) -> Samples | None:
     return _merged(extra.get("process_medians"))
 
 
+def took_turns(row: Mapping[str, Any]) -> bool:
+    """Whether its samples know the rounds in which they were timed."""
+    return isinstance(row["extra_info"].get("sample_rounds"), list)
+
+
 def ratio(of: Samples | None, over: Samples | None, one_case: bool = True) -> Ratio:
     """How many times as long the first takes; `verdict.UNKNOWN` where either can't be paired."""
     if of is None or over is None:

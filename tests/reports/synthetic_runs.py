@@ -6,9 +6,12 @@ import itertools
 import json
 import math
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 SHELF = (
     "loop", "parameter", "linear", "mask_after_softmax", "wrapper", "fused", "packed", "einsum", "sdpa",
@@ -89,6 +92,75 @@ def sweep(
             else:
                 rows.append(_made_up(impl, at, (costs or COSTS)[impl]))
     return document(rows, skipped=skipped)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Of a run whose implementations take turns: standard deviations of logarithms of times, all independent and normal.
+
+    A block takes its implementation's time, times one factor for each of these.
+    """
+
+    day: float = 0.06
+    """The machine, all of a run alike."""
+    round: float = 0.05
+    """The machine, all blocks of a round alike."""
+    run: float = 0.004
+    """An implementation in a case, a whole run long: how memory happened to be laid out."""
+    process: float = 0.01
+    """The same, of one process."""
+    visit: float = 0.005
+    """The same, of one visit."""
+    block: float = 0.02
+    """One block."""
+    louder: Mapping[str, float] = field(default_factory=dict)
+    """Implementations whose `run`, `process` and `visit` are so many times as large."""
+
+
+def timed_by_turns(
+    seed: int, slower: Mapping[str, float] | None = None, noise: Noise = Noise(), T: Sequence[int] = (64, 256, 1024),
+    impls: Sequence[str] = ("fused", "linear", "packed", "einsum", "sdpa", "wrapper"), processes: int = 4, visits: int = 1,
+    rounds: int = 12, **top: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """A run of the given noise. `slower` maps an implementation to the factor on its times, which changes its hash too;
+    `rounds` are those of a visit."""
+    rng = np.random.default_rng(seed)
+    day, rows = rng.normal(0, noise.day), []
+    for length in T:
+        at = case(T=length, H=1)
+        mood = rng.normal(0, noise.round, processes * visits * rounds)
+        for impl in impls:
+            factor, loud = (slower or {}).get(impl, 1.0), noise.louder.get(impl, 1.0)
+            whole = rng.normal(0, noise.run * loud)
+            process = rng.normal(0, noise.process * loud, processes).repeat(visits * rounds)
+            visit = rng.normal(0, noise.visit * loud, processes * visits).repeat(rounds)
+            logs = day + mood + whole + process + visit + rng.normal(0, noise.block, mood.size)
+            seconds = (COSTS[impl][0] * length / 64 * factor * np.exp(logs)).tolist()
+            rows.append(_timed(impl, at, seconds, processes, visits, f"{impl} {factor}"))
+    return document(rows, controls=_still(rng, day), **top)
+
+
+def _timed(
+    impl: str, at: dict[str, Any], seconds: list[float], processes: int, visits: int, impl_hash: str
+) -> dict[str, Any]:
+    made = row(impl, at, seconds, (), kernel="math", impl_hash=impl_hash)
+    each = len(seconds) // processes
+    of_process = [i // each for i in range(len(seconds))]
+    made["extra_info"] |= {
+        "processes": processes,
+        "process_medians": [_quantile(sorted(seconds[p * each : (p + 1) * each]), 0.5) for p in range(processes)],
+        "sample_rounds": list(range(len(seconds))),
+        "sample_visits": [i * processes * visits // len(seconds) for i in range(len(seconds))],
+        "sample_processes": of_process,
+        "sample_times": [0.1 * i for i in range(len(seconds))],
+    }
+    return made
+
+
+def _still(rng: np.random.Generator, day: float) -> dict[str, Any]:
+    """Controls that feel the day as implementations do."""
+    looks = [{"at": 20.0 * i, "seconds": float(3e-3 * math.exp(day + rng.normal(0, 0.001)))} for i in range(5)]
+    return {"drift": 0.01, "looks": {"product": looks}}
 
 
 def save(data: dict[str, Any], folder: Path, name: str) -> Path:
