@@ -173,3 +173,34 @@ def test_growth_compares_the_two_ends(axis: str, as_run: Any) -> None:
     assert findings.growth(tidy, axis) == (
         f"From {axis} = {ends[0]} to {axis} = {ends[1]}, a takes 2.0 times as long, b 3.0 times."
     )
+
+
+def test_page_faults_are_told_where_they_are_a_large_part(as_run: Any) -> None:
+    rows = [
+        synthetic.row(name, synthetic.case(T=T), [1e-3 * T], page_faults=faults)
+        for name, T, faults in (
+            ("fused", 64, 3.0),
+            ("fused", 128, 40000.4),
+            ("sdpa", 128, 12000.0),
+            ("linear", 128, None),
+        )
+    ]
+    [told] = [text for text in said(as_run(synthetic.document(rows))) if "Page faults" in text]
+    assert told == (
+        "Page faults take a large part of the time in 1 of 4 cells, where the system maps fresh memory at every call: 40,000 "
+        "a call of fused at B=1 H=8 D_h=64 T=128 fp32 causal, about 31 % of its time if one takes 1 µs."
+    )
+
+
+def test_few_page_faults_are_no_finding(tiny: Run, as_run: Any) -> None:
+    rows = [synthetic.row("fused", synthetic.case(), [1e-3], page_faults=99.0)]
+    for run in (tiny, as_run(synthetic.document(rows))):
+        assert not [text for text in said(run) if "Page faults" in text]
+
+
+def test_more_page_faults_than_a_call_has_time_for_are_most_of_it(as_run: Any) -> None:
+    rows = [synthetic.row("fused", synthetic.case(), [1e-3], page_faults=2000.0)]
+    assert any(
+        "2,000 a call of fused at " in text and ", most of its time" in text
+        for text in said(as_run(synthetic.document(rows)))
+    )
