@@ -199,7 +199,7 @@ def latency_against_memory(source: Source, narrow: bool = False) -> Figure | Non
     panels, dropped = _panels(rows, narrow)
     if not panels:
         return None
-    note = f"{_constants(rows)} · down and left is better; the line joins those that nobody beats in both{dropped}"
+    note = f"{_constants(rows)} · down and left is better; the line joins those that nobody is shown to beat in both{dropped}"
     page = _line_sheet(panels, rows, "Latency against memory", note, narrow)
     for index, (ax, panel) in enumerate(zip(page.axes, panels, strict=True)):
         beside = pd.concat([panel.rows for panel in panels[page.beside(index)]])

@@ -77,8 +77,18 @@ def said(process_medians: Any) -> str:
     if found is None:
         return "one process" if count < 2 else f"{count} processes"
     low, high = found
-    told = f"{units.seconds(low)} to {units.seconds(high)}" if high < TOO_WIDE * low else f"over {TOO_WIDE:g}× wide"
+    told = (
+        f"{units.seconds(low, digits(found))} to {units.seconds(high, digits(found))}"
+        if high < TOO_WIDE * low
+        else f"over {TOO_WIDE:g}× wide"
+    )
     return f"{told}, n = {count}"
+
+
+def digits(found: tuple[float, float] | None) -> int:
+    """As many as are worth reading of a number with this interval: 3 within 2 %, 2 within 20 %, else 1."""
+    wide = found[1] / found[0] - 1 if found else 0.0
+    return 3 if wide < 0.02 else 2 if wide < 0.2 else 1
 
 
 def interval_name(processes: float) -> str:

@@ -113,7 +113,8 @@ def _sentences(this: SideBySide) -> Iterator[str]:
     first = this.labels[0]
     for label, middle, low, high, count in sides.typical(this):
         spanned = f"{units.times(low)} to {units.times(high)} over the {words.plural(count, 'cell')} of both"
-        yield f"{label} takes {units.times(middle)} the time of {first} in the median cell ({spanned}){_verdicts(this, label)}."
+        typical = f"By medians, {label} takes {units.times(middle)} the time of {first} in the median cell"
+        yield f"{typical} ({spanned}){_verdicts(this, label)}."
     if not any(True for _ in sides.typical(this)):
         yield f"No run has a cell in common with {first}."
 
@@ -133,13 +134,14 @@ def _verdicts(this: SideBySide, label: str) -> str:
 def _told(value: Value | None) -> dict[str, str]:
     """What stands in a cell's column: time, ratio to the first, memory, verdict."""
     if value is None:
-        return {"time": units.MISSING, "memory": "", "ratio": "", "word": ""}
+        return {"time": units.MISSING, "memory": "", "ratio": "", "word": "", "standing": ""}
     ratio = units.times(value.ratio) if value.ratio == value.ratio else ""
     return {
         "time": units.seconds(value.seconds),
         "memory": units.memory(value.bytes),
         "ratio": ratio,
         "word": value.word,
+        "standing": value.standing,
     }
 
 

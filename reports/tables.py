@@ -187,7 +187,7 @@ def _line(row: dict[str, Any], slowest: float, shared: Collection[float]) -> Lin
     return Line(
         impl=row["impl"],
         name=words.marked(row["impl"], [row["impl"]] if row["wrong"] else []),
-        median=units.seconds(middle),
+        median=units.seconds(middle, processes.digits(processes.interval(row.get("process_medians")))),
         spread=_spread(row),
         peak=units.memory(row["peak_bytes"]),
         kernel=row["kernel"] if isinstance(row["kernel"], str) else units.MISSING,
