@@ -339,7 +339,7 @@ def vega() -> Markup:
 
 
 def _finding(name: str, this: Report) -> str:
-    """What a chart shows, for its caption and for those who can't see it."""
+    """What a chart shows, for its caption and for those who can't see it; its title where nothing of it is shown to be so."""
     usable = fr.own_keys_unsaid(this.frame.dropna(subset=["median"]))
     sentences: dict[str, Callable[[], str]] = {
         "latency": lambda: findings.growth(usable, "T") or [*findings.places(usable), findings.undecided(usable)][0],
@@ -355,7 +355,7 @@ def _finding(name: str, this: Report) -> str:
         "passes": lambda: _span(anatomy.passes(this.frame), "Forward is", "of both together"),
         "compiling": lambda: _paid(anatomy.compilings(this.frame)),
     }
-    return sentences[name]()
+    return sentences[name]() or f"{next(chart.title for chart in charts.CHARTS if chart.name == name)}, by medians."
 
 
 def _span(pairs: Sequence[anatomy.Pair], what: str, whole: str) -> str:

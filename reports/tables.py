@@ -93,7 +93,8 @@ def legend(frame: pd.DataFrame, yardstick: str | None) -> str:
         return f"Sorted by median. Nobody is given a place, since {processes.NO_INTERVAL}."
     name = processes.interval_name(frame["processes"].min())
     over = f" Time over {yardstick}: with its 95 % interval {name}." if yardstick else ""
-    return f"Best first. Those share a place (=) between which no difference is shown; bold: the first place.{over}"
+    places = "A place is one more than how many are shown to be faster, so ties share one (=); bold: the first."
+    return f"Best first. {places}{over}"
 
 
 def skipped_groups(skipped: pd.DataFrame) -> list[Skipped]:

@@ -7,7 +7,8 @@ model of `tests/reports/synthetic_runs.py` instead.
 
 First it calibrates: how far apart processes of a run lie beyond their visits (`verdict.BETWEEN_PROCESSES`), and how far runs
 lie beyond their processes (`verdict.BETWEEN_RUNS`), the latter so that 95 % of the intervals of unchanged cells hold 0. Each
-denominator is judged with its own, from the pairs themselves: with few runs, alarms will be somewhat more than here.
+denominator is judged with its own, from the pairs themselves: with few runs, alarms will be somewhat more than here. The
+line of seconds that are divided by nothing calibrates `verdict.BETWEEN_RUNS_SECONDS`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit("at least two runs are needed to compare them")
     if other := [run.name for run in known if fingerprint.differing(known[0], run)]:
         sys.exit(f"of another machine than {known[0].name}: {', '.join(other)}")
-    replay([Timed(run) for run in known], options.margin)
+    timed = [Timed(run) for run in known]
+    if empty := [run.name for run, one in zip(known, timed, strict=True) if not one.samples]:
+        sys.exit(f"no rounds in which implementations took turns: {', '.join(empty)}")
+    replay(timed, options.margin)
 
 
 def replay(known: Sequence[Timed], margin: float = verdict.MARGIN) -> None:
@@ -53,6 +57,10 @@ def replay(known: Sequence[Timed], margin: float = verdict.MARGIN) -> None:
     cells = {impl for one in known for impl, _ in one.samples}
     print(f"{len(known)} runs, {len(pairs)} pairs, {len(known[0].samples)} cells, {len(cells)} implementations")
     print(_processes_told(known))
+    print(
+        f"between runs, now: {verdict.BETWEEN_RUNS:.2%} of ratios, {verdict.BETWEEN_RUNS_SECONDS:.2%} of seconds; "
+        f"margin {margin:.1%}"
+    )
     lines = []
     for kind in (SECONDS, *denominators.CANDIDATES):
         terms = _between_runs([_sides(pair, kind, None) for pair in pairs])

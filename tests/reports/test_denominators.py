@@ -78,7 +78,7 @@ def test_the_replay_prints_a_line_for_every_denominator_and_shift(
     told = capsys.readouterr().out.splitlines()
     assert told[0] == "3 runs, 3 pairs, 6 cells, 6 implementations"
     assert told[1].startswith("between processes, beyond their visits: ")
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in told[4:]]
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in told[5:]]
     assert [(line[0], line[1]) for line in lines] == [
         (kind, shift)
         for kind in ("none: seconds", BASELINE, OTHERS, MIDDLE)
@@ -104,3 +104,12 @@ def test_the_term_is_as_large_as_what_runs_disagree_about() -> None:
     differences = [(mean, 0.001, 6.0) for mean in spread]
     assert replay._calibrated(differences) == pytest.approx(0.03 / 1.96, rel=0.05)
     assert replay._calibrated([(0.0001, 0.001, 6.0)] * 10) == 0.0
+
+
+def test_runs_without_rounds_can_not_be_replayed(tmp_path: Path) -> None:
+    data = synthetic.as_old(synthetic.timed_by_turns(1, T=(64,)))
+    files = [str(synthetic.save(data, tmp_path, name)) for name in ("0001_x", "0002_x")]
+    with pytest.raises(SystemExit, match="no rounds in which implementations took turns: 0001_x, 0002_x"):
+        replay.main(files)
+    with pytest.raises(SystemExit, match="at least two runs"):
+        replay.main(files[:1])
