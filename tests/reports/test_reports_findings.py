@@ -204,3 +204,56 @@ def test_more_page_faults_than_a_call_has_time_for_are_most_of_it(as_run: Any) -
         "2,000 a call of fused at " in text and ", most of its time" in text
         for text in said(as_run(synthetic.document(rows)))
     )
+
+
+def test_a_dtype_that_is_not_shown_to_be_faster_counts_for_neither(as_run: Any) -> None:
+    rows = [
+        synthetic.row("a", synthetic.case(dtype="float32"), [2.0], UNEQUAL),
+        synthetic.row("a", synthetic.case(dtype="bfloat16"), [1.9]),
+    ]
+    tidy = frame.tidy(as_run(synthetic.document(rows)))
+    assert findings.dtypes(tidy) == "bf16 is faster than fp32 in 0 of 1 pair of cells, slower in 0."
+
+
+def test_growth_that_is_not_shown_is_not_told(as_run: Any) -> None:
+    rows = [
+        synthetic.row(name, synthetic.case(T=T), [seconds], UNEQUAL if T > 64 and name == "b" else (1, 1, 1))
+        for name, grown in (("a", 2.0), ("b", 1.2)) for T, seconds in ((64, 1.0), (128, grown))
+    ]  # fmt: skip
+    assert findings.growth(frame.tidy(as_run(synthetic.document(rows))), "T") == (
+        "From T = 64 to T = 128, a takes 2.0 times as long."
+    )
+    assert findings.growth(frame.tidy(as_run(synthetic.as_old(synthetic.document(rows)))), "T") == ""
+
+
+def test_the_front_of_time_and_memory_is_the_judges(as_run: Any) -> None:
+    """`b` has the smaller median and less memory, but isn't shown to be faster than `a`; `c` is beaten in both."""
+    rows = [
+        synthetic.row("a", synthetic.case(), [2.0], UNEQUAL, peak_bytes=20),
+        synthetic.row("b", synthetic.case(), [1.9], peak_bytes=10),
+        synthetic.row("c", synthetic.case(), [9.0], peak_bytes=30),
+    ]
+    document = synthetic.document(rows)
+    tidy = frame.tidy(as_run(document))
+    assert findings.front(tidy) == ["b", "a"]
+    assert findings.unbeaten(tidy).endswith("nobody is shown to beat b and a in both time and memory.")
+    assert findings.unbeaten(frame.tidy(as_run(synthetic.as_old(document)))) == ""
+
+
+def test_who_is_fastest_and_leanest_is_called_both(as_run: Any) -> None:
+    rows = [
+        synthetic.row(name, synthetic.case(), [s], peak_bytes=peak)
+        for name, s, peak in (("a", 2.0, 20), ("b", 1.0, 10))
+    ]
+    assert findings.unbeaten(frame.tidy(as_run(synthetic.document(rows)))).endswith(
+        "b is both the fastest and the leanest."
+    )
+
+
+def test_a_lone_speedup_that_is_not_shown_is_only_the_closest(as_run: Any) -> None:
+    at = synthetic.case()
+    rows = [synthetic.row("fused", at, [2e-3], UNEQUAL), synthetic.row("sdpa", at, [1.8e-3])]
+    text = said(as_run(synthetic.document(rows)))
+    assert any(
+        s.startswith("Nothing here is shown to be faster than fused; sdpa comes closest, 1.1× (") for s in text
+    ), text

@@ -461,3 +461,16 @@ def test_labels_keep_their_distance_and_their_order() -> None:
 )  # fmt: skip
 def test_units(shown: str, expected: str) -> None:
     assert shown == expected
+
+
+def test_captions_of_shares_tell_only_what_is_shown(as_run: Any) -> None:
+    cells = [("core", 64, 1e-3, (1, 1, 1)), ("layer", 64, 4e-3, (1, 1, 1)),
+             ("core", 128, 3.9e-3, (0.7, 1, 1.3)), ("layer", 128, 4e-3, (1, 1, 1))]  # fmt: skip
+    rows = [
+        synthetic.row("sdpa", synthetic.case(scope=scope, T=T), [s], apart, id=f"{scope} {T}")
+        for scope, T, s, apart in cells
+    ]
+    document = synthetic.document(rows)
+    assert page._finding("core", page.report(as_run(document))) == "The core is 25.0 % to 25.0 % of its layer."
+    old = page.report(as_run(synthetic.as_old(document)))
+    assert page._finding("core", old) == "What a layer is made of, by medians."
