@@ -402,7 +402,7 @@ Calibrated on stored runs (`tests/measured/ranking.py`); it counts where a run h
 BETWEEN_RUNS = 0.01
 """Standard deviation, in logarithms, of what two runs of unchanged code disagree about a ratio beyond their processes.
 
-Calibrated on stored runs (`tests/measured/denominator.py`).
+Calibrated by `tests/measured/denominator.py`, which prints what a set of stored runs needs.
 """
 
 BETWEEN_RUNS_SECONDS = 0.05

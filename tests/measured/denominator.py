@@ -159,10 +159,11 @@ def _processes_apart(run: Timed, key: Key) -> Iterator[tuple[float, float, float
     if run.yardstick in (None, impl) or (run.yardstick, case) not in run.samples:
         return
     logs = [visits for visits in run.logs(key, str(run.yardstick)).values() if len(visits) > 1]
+    alone = math.sqrt(1 - 1 / len(logs)) if logs else 0.0  # the others' mean is uncertain too
     for visits in logs if len(logs) > 1 else []:
         others = statistics.fmean(statistics.fmean(other) for other in logs if other is not visits)
         error = math.sqrt(statistics.variance(visits) / len(visits))
-        yield statistics.fmean(visits) - others, error, len(visits) - 1
+        yield alone * (statistics.fmean(visits) - others), error, len(visits) - 1
 
 
 def _share(count: int, among: dict[str, int]) -> str:
