@@ -16,9 +16,9 @@ BASELINE, OTHERS, MIDDLE = "the baseline implementation", "the mean of the other
 CANDIDATES = (BASELINE, OTHERS, MIDDLE)
 
 CHOSEN = OTHERS
-"""By the replay in `tests/measured/denominator.py`. Of eight runs of its noise model in which the baseline implementation is four
-times as noisy as the others, it found 66 % of what was made 10 % slower, and the baseline implementation 10 %; where all are
-equally noisy, 91 and 70 %; the median of the others 68 and 87 %. Neither made a false alarm (margin 3 %)."""
+"""By the replay in `tests/measured/denominator.py`. In eight runs of its noise model, the baseline implementation four times
+as noisy as the others, this found 66 % of what was made 10 % slower, the baseline implementation 10 % of it; all being equally
+noisy, 91 and 70 %; the median of the others 68 and 87 %. None made a false alarm (margin 3 %)."""
 
 SENTENCE = (
     "Ratios are to the mean of all other implementations of the case that are unchanged (one impl_hash in both runs). Where "
