@@ -1,4 +1,4 @@
-"""Which implementation to use: the fastest, those that tie with it, and the leanest that is nearly as fast."""
+"""Which implementation to use: the fastest, those not shown to be slower, and the leanest that is nearly as fast."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from .runs import RunError
 
 #: The leanest is looked for among those that take at most so many times the fastest's time.
 NEARLY = 1.10
+
+#: Said of a case whose rows can't be paired.
+NOT_SHOWN = "smallest median; no difference is shown"
 
 #: The axes whose values lie on a line: what was not measured has measured neighbours.
 NUMBERS = ("B", "T", "T_kv", "H", "H_kv", "D_h", "D_v", "d_model", "threads", "dropout", "out_dropout")
@@ -75,14 +78,17 @@ def advise(frame: pd.DataFrame, asked: Mapping[str, Any] | None = None) -> dict[
 def choice(rows: pd.DataFrame) -> dict[str, Any]:
     """What to use in one case, from all its rows.
 
-    `fastest` and its `seconds`; `ties`, others whose interquartile range reaches down to the fastest's; `leanest`, the
-    one with the smallest peak among those within 10 % of the fastest's time, with `leanest_bytes` and
-    `leanest_seconds`, None where no memory is known; `measured`, how many there were to choose from.
+    `fastest`, of those that nobody is shown to beat the one with the smallest median, and its `seconds`; `ties`, the
+    others of them; `shown`, whether anything is shown of who is faster (if not, `fastest` is the smallest median and
+    nothing ties); `leanest`, the one with the smallest peak among those that take at most 10 % more time than the
+    fastest, with `leanest_bytes` and `leanest_seconds`, None where no memory is known; `measured`, how many there were
+    to choose from.
     """
-    ranked = rows.sort_values("median")
+    ranked = rows.assign(place=fr.places(rows)).sort_values(["place", "median"])
+    shown = bool(ranked["place"].notna().any())
     best = fr.records(ranked)[0]
-    ties = [name for name in ranked.loc[fr.tied(ranked), "impl"] if name != best["impl"]]
-    near = fr.leanest(ranked[ranked["median"] <= NEARLY * best["median"]])
+    ties = [name for name in ranked.loc[ranked["place"] == 1, "impl"] if name != best["impl"]]
+    near = fr.leanest(ranked[[_times(row, best) <= NEARLY for row in fr.records(ranked)]])
     lean = fr.records(near)[0] if len(near) else None
     return {
         "id": str(best["id"]),
@@ -90,6 +96,7 @@ def choice(rows: pd.DataFrame) -> dict[str, Any]:
         "fastest": best["impl"],
         "seconds": float(best["median"]),
         "ties": ties,
+        "shown": shown,
         "leanest": lean and lean["impl"],
         "leanest_bytes": lean and float(lean["peak_bytes"]),
         "leanest_seconds": lean and float(lean["median"]),
@@ -101,7 +108,7 @@ def crossovers(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Where, over T, one of two best implementations overtakes the other; all other axes being equal.
 
     Each is between two neighbouring measured T; the point, `crosses_at`, is interpolated in log-log. `sure` says that
-    the two do not tie at either end, `tied_at` where they do.
+    a difference is shown at both ends, `tied_at` where it isn't; where it is shown at neither, nothing is said.
     """
     frame = fr.own_keys_unsaid(frame)
     axes = [axis for axis in fr.varying(frame) if axis != "T"]
@@ -143,17 +150,17 @@ def sentence(crossing: Mapping[str, Any]) -> str:
     told = f"{crossing['to']} overtakes {crossing['from']} near T = {crossing['crosses_at']:.0f}"
     if crossing["sure"]:
         return f"{told} (measured at {low} and {high})"
-    tied = " and ".join(map(str, crossing["tied_at"]))
-    return f"{told} (measured at {low} and {high}; not sure: they tie at {tied})"
+    return f"{told} (measured at {low} and {high}; not sure: no difference is shown at {crossing['tied_at'][0]})"
 
 
 def _crossings(part: pd.DataFrame, one: str, other: str) -> Iterator[dict[str, Any]]:
     a, b = (part[part["impl"] == name].drop_duplicates("T").set_index("T").sort_index() for name in (one, other))
     common = a.index.intersection(b.index)
-    lead = {T: math.log(a.loc[T, "median"] / b.loc[T, "median"]) for T in common}  # below 0: `one` is ahead
-    tied = {T: a.loc[T, "q1"] <= b.loc[T, "q3"] and b.loc[T, "q1"] <= a.loc[T, "q3"] for T in common}
-    for low, high in itertools.pairwise(common):
-        if lead[low] * lead[high] >= 0:
+    ratios = {T: fr.ratio(a.loc[T], b.loc[T]) for T in common}
+    lead = {T: math.log(found.value) for T, found in ratios.items() if found.known}  # below 0: `one` is ahead
+    tied = {T: not found.resolved for T, found in ratios.items()}
+    for low, high in itertools.pairwise(lead):
+        if lead[low] * lead[high] >= 0 or (tied[low] and tied[high]):
             continue
         share = lead[low] / (lead[low] - lead[high])
         ahead, behind = (one, other) if lead[low] < 0 else (other, one)
@@ -165,6 +172,12 @@ def _crossings(part: pd.DataFrame, one: str, other: str) -> Iterator[dict[str, A
             "sure": not (tied[low] or tied[high]),
             "tied_at": [_plain(T) for T in (low, high) if tied[T]],
         }
+
+
+def _times(row: Mapping[str, Any], best: Mapping[str, Any]) -> float:
+    """How many times as long it takes as the fastest; by medians where they can't be paired."""
+    paired = fr.ratio(row, best)
+    return paired.value if paired.processes else float(row["median"] / best["median"])
 
 
 def _along(cell: Mapping[str, Any]) -> str:
@@ -232,7 +245,8 @@ def _print(table: Mapping[str, Any]) -> None:
         lean = cell["leanest"]
         grid.add_row(
             words.place(cell, always=[*table["axes"], "T", "H"]), cell["fastest"], units.seconds(cell["seconds"]),
-            ", ".join(cell["ties"]), lean or units.MISSING, units.memory(cell["leanest_bytes"]) if lean else "",
+            ", ".join(cell["ties"]) if cell["shown"] else NOT_SHOWN,
+            lean or units.MISSING, units.memory(cell["leanest_bytes"]) if lean else "",
         )  # fmt: skip
     console.print(grid)
     for crossing in table["crossovers"]:

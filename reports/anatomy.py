@@ -16,13 +16,15 @@ from .palette import COMPILED, base
 
 @dataclass(frozen=True)
 class Pair:
-    """One implementation measured in two ways, all else being equal. Seconds; `place` is what varies but for T."""
+    """One implementation measured in two ways, all else being equal. Seconds; `place` is what varies but for T, and
+    `shown` whether the two were shown to differ."""
 
     impl: str
     place: str
     T: int
     one: float
     other: float
+    shown: bool
 
     @property
     def share(self) -> float:
@@ -45,7 +47,7 @@ class Compiling:
     cache: str
     """Whether it was compiled from scratch: `cold`, `warm`, or empty where the run doesn't say."""
     tied: bool
-    """Whether the spreads of both overlap: then there is nothing to win that is sure."""
+    """Whether no difference is shown: then there is nothing to win that is sure."""
 
 
 def cores(frame: pd.DataFrame) -> list[Pair]:
@@ -66,13 +68,13 @@ def compilings(frame: pd.DataFrame) -> list[Compiling]:
 def _pairs(frame: pd.DataFrame, axis: str, one: str, other: str) -> list[Pair]:
     both = frame[frame[axis].isin((one, other))].dropna(subset=["median"])
     keys = ["impl", *(a for a in fr.AXES if a != axis)]
-    wide = both.pivot_table(index=keys, columns=axis, values="median", dropna=False, observed=True, sort=False)
-    if not {one, other} <= set(wide.columns):
-        return []
     said = [a for a in fr.varying(both) if a != axis]
+    found: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    for row in fr.records(both):
+        found.setdefault(tuple(row[key] for key in keys), {}).setdefault(row[axis], row)
     return [
-        Pair(row["impl"], _place(row, said), int(row["T"]), float(row[one]), float(row[other]))
-        for row in fr.records(wide.dropna(subset=[one, other]).reset_index())
+        Pair(a["impl"], _place(a, said), int(a["T"]), a["median"], b["median"], fr.ratio(a, b).resolved)
+        for a, b in ((rows[one], rows[other]) for rows in found.values() if {one, other} <= set(rows))
     ]
 
 
@@ -83,7 +85,8 @@ def _compilings(frame: pd.DataFrame) -> Iterator[Compiling]:
     for row in fr.records(frame.assign(compile_s=spent).dropna(subset=["compile_s", "median"])):
         eager = known.get((base(row["impl"]), row["id"]))
         if row["impl"].endswith(COMPILED) and eager:
-            won = eager["median"] - row["median"]
+            ratio = fr.ratio(row, eager)
+            won = eager["median"] * (1 - ratio.value) if ratio.processes else eager["median"] - row["median"]
             yield Compiling(
                 impl=row["impl"],
                 place=_place(row, said),
@@ -93,7 +96,7 @@ def _compilings(frame: pd.DataFrame) -> Iterator[Compiling]:
                 compiled=row["median"],
                 pays_after=math.ceil(row["compile_s"] / won) if won > 0 else None,
                 cache=cache if isinstance(cache := row.get("compile_cache"), str) else "",
-                tied=bool(row["q1"] <= eager["q3"] and eager["q1"] <= row["q3"]),
+                tied=not ratio.resolved,
             )
 
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from . import anatomy, findings, units, words
+from . import anatomy, findings, processes, units, words
 from . import frame as fr
 from .canvas import (
     ALONE,
@@ -41,6 +41,8 @@ _WORDS = {
 }
 #: Bars of what is slower still are cut, so that the others stay readable.
 SLOWEST_BAR = 1 / 8
+#: An underscore keeps an artist out of legends.
+WHISKER = "_interval"
 _DTYPE_MARKERS = ("o", "D", "s", "^", "v")
 
 
@@ -172,7 +174,12 @@ def speedup(source: Source, narrow: bool = False) -> Figure | None:
     if not panels:
         return None
     title = f"Speed-up over {label(str(source.yardstick))}"
-    page, names = _names_down(source, panels, rows, title, f"right of the line: faster · medians{dropped}", narrow)
+    known = rows[rows["ratio_low"] > 0]
+    name = processes.interval_name(known["processes"].min())
+    what = (
+        f"whiskers: 95 % interval {name}" if len(known) else "medians: no interval is known, so no difference is shown"
+    )
+    page, names = _names_down(source, panels, rows, title, f"right of the line: faster · {what}{dropped}", narrow)
     for index, (ax, panel) in enumerate(zip(page.axes, panels, strict=True)):
         shown = [max(value, SLOWEST_BAR) for value in rows["speedup"]]
         low, high = min(*shown, 0.7), max(*shown, 1.4)
@@ -180,7 +187,7 @@ def speedup(source: Source, narrow: bool = False) -> Figure | None:
         log_scale(ax.xaxis, [low / room, high * room], _ratio, 2, most=5)
         ax.axvline(1, color=MUTED[0], lw=0.9)
         for row in fr.records(panel.rows):
-            _bar(ax, names.index(row["impl"]), row["speedup"], source.palette[row["impl"]])
+            _bar(ax, names.index(row["impl"]), row, source.palette[row["impl"]])
         _finish_names_down(page, index, "speed-up")
     return page.figure
 
@@ -192,7 +199,7 @@ def latency_against_memory(source: Source, narrow: bool = False) -> Figure | Non
     panels, dropped = _panels(rows, narrow)
     if not panels:
         return None
-    note = f"{_constants(rows)} · down and left is better; the line joins those that nobody beats in both{dropped}"
+    note = f"{_constants(rows)} · down and left is better; the line joins those that nobody is shown to beat in both{dropped}"
     page = _line_sheet(panels, rows, "Latency against memory", note, narrow)
     for index, (ax, panel) in enumerate(zip(page.axes, panels, strict=True)):
         beside = pd.concat([panel.rows for panel in panels[page.beside(index)]])
@@ -293,7 +300,7 @@ def _part_panels(
 def _paying(ax: Axes, y: int, row: dict[str, Any], look: Look) -> None:
     """A point and what compiling took; in words where there is nothing to win."""
     spent = f"{units.seconds(row['compile_s'])} {row['cache']}".strip()
-    text = "within the spread" if row["tied"] else spent if row["pays_after"] > 0 else f"never, {spent}"
+    text = "no difference shown" if row["tied"] else spent if row["pays_after"] > 0 else f"never, {spent}"
     won = not row["tied"] and row["pays_after"] > 0
     at = row["pays_after"] if won else ax.get_xlim()[0]
     if won:
@@ -424,13 +431,19 @@ def _several_dtypes(part: pd.DataFrame) -> bool:
     return bool(part["dtype"].nunique() > 1)
 
 
-def _bar(ax: Axes, y: int, value: float, look: Look) -> None:
+def _bar(ax: Axes, y: int, row: dict[str, Any], look: Look) -> None:
+    """A bar from 1 to the speed-up, its interval as a whisker, and the number beyond both."""
+    value, low, high = row["speedup"], 1 / row["ratio_high"], 1 / row["ratio_low"]
     cut = value < SLOWEST_BAR
     end, faster = max(value, ax.get_xlim()[0]) if cut else value, value >= 1
     ax.barh(y, end - 1, left=1, height=0.66, color=look.fill, edgecolor=look.colour, lw=1.0, ls=look.line)
-    text = f"◂ {units.significant(value, 2)}" if cut else units.significant(value, 2)
+    if low > 0 and not cut:
+        start, end = ax.get_xlim()
+        ax.plot([max(low, start), min(high, end)], [y, y], color=INK[0], lw=1.1, solid_capstyle="butt", label=WHISKER)
+    text = units.significant(value, 2)
+    tip = max(value, min(high, ax.get_xlim()[1])) if faster and low > 0 else min(value, low) if low > 0 else value
     ax.annotate(
-        text, (1 if cut else value, y), (3 if faster or cut else -3, 0), textcoords="offset points",
+        f"◂ {text}" if cut else text, (1 if cut else tip, y), (3 if faster or cut else -3, 0), textcoords="offset points",
         va="center", ha="left" if faster or cut else "right", size=6.5, color=INK[0],
     )  # fmt: skip
 

@@ -1,7 +1,8 @@
 """Two saved runs side by side: cells matched by implementation and case, time judged, memory, error and kernel held equal.
 
-Processes of two runs are not paired, and hours lie between them: the verdicts are honest, and wider than those of a
-live comparison.
+Where implementations took turns, their ratios are judged: what the machine did that day cancels. What changed in all of them
+at once can't cancel, so the absolute time is judged beside it. Of runs without rounds the absolute time is all there is;
+hours lie between them, and the verdicts are honest, and wider than those of a live comparison.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from functools import cached_property
 from statistics import mean, variance
 from typing import Any
 
-from . import fingerprint, processes, verdict
+from . import denominators, fingerprint, processes, verdict
 from .command import FINE, NOT_JUDGED, REGRESSED
+from .denominators import Timed
 from .runs import Run
 from .verdict import Verdict
+from .words import plural
 
 EXACT = ("peak_bytes", "kernel", "error")
 """What every call of a cell repeats to the last digit, so that any difference is told."""
@@ -47,7 +50,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Cell:
-    """One implementation in one case. Seconds are geometric means over processes, NaN where there are none."""
+    """One implementation in one case. Seconds are geometric means over processes, NaN where there are none.
+
+    `verdict` is that of the ratio where there is one, unless only the absolute time was shown to have changed.
+    """
 
     impl: str
     id: str
@@ -57,6 +63,10 @@ class Cell:
     processes: tuple[int, int]
     """How many each side has."""
     changes: tuple[Change, ...] = ()
+    ratio: Verdict | None = None
+    """Of its time over that of the unchanged implementations of the case; None where there is no such denominator."""
+    absolute: Verdict | None = None
+    """Of its seconds; None where a side has none."""
     broken: bool = False
     """Head gives a wrong answer, fails or hangs."""
 
@@ -107,15 +117,39 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN) -> Comparison:
     Raises:
         ValueError: the margin is negative or not finite.
     """
-    verdicts = _verdicts(base, head, margin)
-    cells = [_cell(key, verdicts[key], base, head, margin) for key in verdicts]
-    return Comparison(base, head, margin, sorted(cells, key=_worst_first), list(_notes(base, head)))
+    judged = _Judged(absolute=_absolute(base, head, margin), ratios=_ratios(base, head, margin))
+    verdicts = _verdicts(base, head, judged)
+    cells = [_cell(key, verdicts[key], judged, base, head, margin) for key in verdicts]
+    took_turns = any(map(processes.took_turns, (*base.rows, *head.rows)))
+    notes = [*_notes(base, head), *_notes_on_ratios(judged, took_turns)]
+    return Comparison(base, head, margin, sorted(cells, key=_worst_first), notes)
 
 
-def _verdicts(base: Run, head: Run, margin: float) -> dict[Key, Verdict]:
+@dataclass(frozen=True)
+class _Judged:
+    """Verdicts on the cells of both runs: on seconds, and on ratios of those that have a denominator."""
+
+    absolute: dict[Key, Verdict]
+    ratios: dict[Key, Verdict]
+
+    def both(self) -> dict[Key, Verdict]:
+        """The ratio's, but for what only the absolute time shows."""
+        return {key: _of_both(self.ratios.get(key), absolute) for key, absolute in self.absolute.items()}
+
+
+def _of_both(ratio: Verdict | None, absolute: Verdict) -> Verdict:
+    if ratio is None:
+        return absolute
+    moved = (verdict.REGRESSED, verdict.IMPROVED)
+    if ratio.word in moved or absolute.word not in moved:
+        return ratio
+    return replace(absolute, reason=f"{absolute.reason} in seconds; no change of its ratio is shown")
+
+
+def _verdicts(base: Run, head: Run, judged: _Judged) -> dict[Key, Verdict]:
     rows = _rows(base), _rows(head)
     skipped = _skipped(base), _skipped(head)
-    verdicts = _judged(base, head, margin)
+    verdicts = judged.both()
     for key in dict.fromkeys([*rows[0], *rows[1], *skipped[0], *skipped[1]]):
         reasons = tuple(side.get(key, {}).get("reason") for side in skipped)
         if "wrong" in reasons:
@@ -127,7 +161,18 @@ def _verdicts(base: Run, head: Run, margin: float) -> dict[Key, Verdict]:
     return verdicts
 
 
-def _judged(base: Run, head: Run, margin: float) -> dict[Key, Verdict]:
+def _ratios(base: Run, head: Run, margin: float) -> dict[Key, Verdict]:
+    """Of the cells with a denominator in both runs, where the benchmark itself is the same."""
+    if fingerprint.differing(base, head):
+        return {}
+    rows = _rows(base), _rows(head)
+    same = [key for key in rows[0] if key in rows[1] and _meaning(rows[0][key]) == _meaning(rows[1][key])]
+    timed = Timed(base), Timed(head)
+    steady = denominators.unchanged(*timed) & set(same)
+    return verdict.judge_changes(denominators.sides(*timed, steady, same), margin)
+
+
+def _absolute(base: Run, head: Run, margin: float) -> dict[Key, Verdict]:
     rows = _rows(base), _rows(head)
     both = [key for key in rows[0] if key in rows[1]]
     sides = {key: (processes.logs(rows[0][key]), processes.logs(rows[1][key])) for key in both}
@@ -137,11 +182,24 @@ def _judged(base: Run, head: Run, margin: float) -> dict[Key, Verdict]:
     verdicts = _unjudged({key: sides.pop(key) for key in renewed}, "the benchmark itself was changed")
     controls = _shared_controls(base, head)
     shift, shift_error = _shift(controls)
-    one_cause = len({impl for impl, _ in sides}) == 1 or bool(fingerprint.software(base, head))
+    one_cause = (
+        len({impl for impl, _ in sides}) == 1 or bool(fingerprint.software(base, head)) or _all_changed(base, head)
+    )
     moved = {name: [mean(after) - mean(before)] for name, (before, after) in controls.items()}
     together = not (controls and one_cause)  # where all cells share a cause, only controls can tell it from the machine
+    if any(map(processes.took_turns, (*rows[0].values(), *rows[1].values()))):
+        shift_error = math.hypot(shift_error, verdict.BETWEEN_RUNS_SECONDS)
     judged = verdict.judge_unpaired(sides, margin, moved, together, shift, shift_error)
     return {**judged, **verdicts}
+
+
+def _all_changed(base: Run, head: Run) -> bool:
+    """Whether every cell of both calls something else than it did: a layer that all share, or what they are built on."""
+    before, after = (
+        {key: row["extra_info"].get("impl_hash") for key, row in _rows(run).items()} for run in (base, head)
+    )
+    both = before.keys() & after.keys()
+    return bool(both) and all(None not in (before[key], after[key]) and before[key] != after[key] for key in both)
 
 
 def _unjudged(sides: Mapping[Key, tuple[Sequence[float], Sequence[float]]], reason: str) -> dict[Key, Verdict]:
@@ -150,7 +208,7 @@ def _unjudged(sides: Mapping[Key, tuple[Sequence[float], Sequence[float]]], reas
     return {key: replace(plain, ratio=_typical(head) / _typical(base)) for key, (base, head) in sides.items()}
 
 
-def _cell(key: Key, said: Verdict, base: Run, head: Run, margin: float) -> Cell:
+def _cell(key: Key, said: Verdict, judged: _Judged, base: Run, head: Run, margin: float) -> Cell:
     before, after = _rows(base).get(key), _rows(head).get(key)
     logs = [processes.logs(row) if row else [] for row in (before, after)]
     return Cell(
@@ -161,6 +219,8 @@ def _cell(key: Key, said: Verdict, base: Run, head: Run, margin: float) -> Cell:
         head=_typical(logs[1]),
         processes=(len(logs[0]), len(logs[1])),
         changes=tuple(_changes(before["extra_info"], after["extra_info"], margin)) if before and after else (),
+        ratio=judged.ratios.get(key),
+        absolute=judged.absolute.get(key),
         broken=_skipped(head).get(key, {}).get("reason") in BROKEN,
     )
 
@@ -242,6 +302,12 @@ def _notes(base: Run, head: Run) -> Iterator[str]:
         yield from _notes_on(run)
 
 
+def _notes_on_ratios(judged: _Judged, took_turns: bool) -> Iterator[str]:
+    if took_turns:
+        alone = len(judged.absolute) - len(judged.ratios)
+        yield f"{denominators.SENTENCE}: {alone or 'no'} of {plural(len(judged.absolute), 'cell')} here"
+
+
 def _notes_on(run: Run) -> Iterator[str]:
     if not run.complete:
         yield f"{run.name} is not complete"
@@ -250,7 +316,7 @@ def _notes_on(run: Run) -> Iterator[str]:
         yield f"the machine moved by up to {drift:.0%} while {run.name} was made"
     if not run.controls:
         yield f"{run.name} tells of no fixed work beside its cells: whether the machine moved can't be seen"
-    if run.rows and all(len(processes.medians(row)) < 2 for row in run.rows):
+    if run.rows and all(len(processes.medians(row)) < 2 and not processes.took_turns(row) for row in run.rows):
         yield f"{run.name} has one process per cell; verdicts need several: python -m bench sweep --processes 5"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from rich import box
@@ -17,7 +18,8 @@ from .tables import escape, markdown
 from .verdict import Verdict
 from .words import plural
 
-HEADINGS = ("verdict", "implementation", "case", "base", "head", "change", "95 % interval", "could see", "why")
+HEADINGS = ("verdict", "implementation", "case", "base", "head", "ratio", "seconds", "min. detectable", "why")
+"""`ratio` and `seconds` are changes with their 95 % intervals; the smallest detectable one is the verdict's."""
 STYLES = {verdict.REGRESSED: "bold red", verdict.WRONG: "bold red", verdict.IMPROVED: "green", verdict.GONE: "yellow"}
 MOST_LINES = 30
 """Lines of the Markdown table: a comment is read on a phone."""
@@ -26,7 +28,7 @@ MOST_LINES = 30
 def terminal(this: Comparison) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in HEADINGS:
-        numeric = heading in ("base", "head", "change", "could see")
+        numeric = heading in ("base", "head", "min. detectable")
         table.add_column(heading, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
     for cell in this.cells:
         word, *others = _line(cell)
@@ -77,13 +79,17 @@ def _cell_data(cell: Cell) -> dict[str, Any]:
         "impl": cell.impl,
         "id": cell.id,
         "regressed": cell.regressed,
-        **{
-            key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in numbers.items()
-        },
+        **_finite(numbers),
+        "of_ratio": cell.ratio and _finite(vars(cell.ratio)),
+        "of_seconds": cell.absolute and _finite(vars(cell.absolute)),
         "processes": list(cell.processes),
         "changes": [vars(change) for change in cell.changes],
     }
+
+
+def _finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    lost = [key for key, value in numbers.items() if isinstance(value, float) and not math.isfinite(value)]
+    return {**numbers, **dict.fromkeys(lost)}
 
 
 def _line(cell: Cell) -> tuple[str, ...]:
@@ -94,12 +100,23 @@ def _line(cell: Cell) -> tuple[str, ...]:
         cell.id,
         units.seconds(cell.base),
         units.seconds(cell.head),
-        _percent(said.ratio),
-        f"{_percent(said.low)} to {_percent(said.high)}" if math.isfinite(said.low) else units.MISSING,
+        _moved(cell.ratio),
+        _moved(cell.absolute),
         units.percent(said.detectable),
         "; ".join([*(_change(change) for change in cell.changes), _why(said)]),
     )
     return tuple(map(_plain, line))
+
+
+def _moved(said: Verdict | None) -> str:
+    """'+5.2 % (+4.1 to +6.3 %)', with as many digits as the interval warrants."""
+    if said is None or not math.isfinite(said.ratio):
+        return units.MISSING
+    if not math.isfinite(said.low):
+        return _percent(said.ratio)
+    digits = 0 if said.high - said.low > 0.1 else 1
+    low, high = _percent(said.low, digits).removesuffix(" %"), _percent(said.high, digits)
+    return f"{_percent(said.ratio, digits)} ({low} to {high})"
 
 
 def _why(said: Verdict) -> str:
@@ -142,9 +159,11 @@ def _reproduce(this: Comparison) -> str:
     return "\n".join(f"    {_plain(command)}" for command in commands)
 
 
-def _percent(ratio: float) -> str:
+def _percent(ratio: float, digits: int = 1) -> str:
     """1.052 → '+5.2 %'."""
-    return f"{(ratio - 1) * 100:+.1f} %".replace("-", "\N{MINUS SIGN}") if math.isfinite(ratio) else units.MISSING
+    return (
+        f"{(ratio - 1) * 100:+.{digits}f} %".replace("-", "\N{MINUS SIGN}") if math.isfinite(ratio) else units.MISSING
+    )
 
 
 def _plain(text: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
 
+from . import processes, verdict
 from .runs import Run
+from .verdict import Ratio, Samples
 
 #: Every field of a case, in the order in which people say them; the first ones vary slowest when panels are laid out.
 AXES = (
@@ -17,6 +20,12 @@ AXES = (
 
 #: Seconds, from pytest-benchmark's stats.
 STATS = ("median", "q1", "q3", "min", "max", "mean", "stddev", "iqr", "rounds", "iterations")
+
+_RATIO = ("ratio", "ratio_low", "ratio_high", "ratio_p")
+_NUMBERS = (
+    "error", "error_bound", "peak_bytes", "flops", "bytes", "processes", "page_faults", "switches_voluntary",
+    "switches_involuntary", *_RATIO,
+)  # fmt: skip
 
 #: An axis that follows from others says nothing of its own where it does: (axis, what it may follow from).
 _FOLLOWS = (
@@ -37,22 +46,30 @@ OFF_THE_CHART = 8.0
 def tidy(run: Run) -> pd.DataFrame:
     """One row per benchmark: its extra_info, its stats in seconds, and
 
-    `speedup`  median of the yardstick in the same case over this median (NaN without one),
+    `samples`  what was timed, to be paired with that of other rows (None where it can't be; see `processes.samples`),
+    `ratio`    time over that of the yardstick in the same case, with its 95 % interval `ratio_low` and `ratio_high`,
+    `ratio_p`  the chance of such a ratio if both took the same time,
+    `speedup`  1 / `ratio`; of what can't be paired, the yardstick's median over this one (NaN without a yardstick),
     `spread`   interquartile range over median,
     `wrong`    whether this implementation failed the gate in any cell of the run,
-    `tied`     whether its interquartile range reaches down to that of the fastest of its case.
+    `place`    one more than how many of its case were shown to be faster (NaN where nothing can be shown),
+    `tied`     whether it shares the first place.
 
     Implementations keep the shelf's order (those unknown to it follow), cases the file's. Never raises on an empty run.
     """
-    records = [{**row["extra_info"], **{key: row["stats"].get(key) for key in STATS}} for row in run.rows]
+    records = [{**_facts(row["extra_info"]), **{key: row["stats"].get(key) for key in STATS}} for row in run.rows]
     frame = pd.DataFrame.from_records(records, columns=_columns(records))
-    for key in (*STATS, "error", "error_bound", "peak_bytes", "flops", "bytes"):
+    for key in (*STATS, *_NUMBERS):
         frame[key] = pd.to_numeric(frame[key], errors="coerce").astype(float)
     frame["impl"] = frame["impl"].astype(str)
-    frame["speedup"] = _over_yardstick(frame, run.yardstick)
+    frame["samples"] = pd.Series(list(map(processes.samples, run.rows)), dtype=object)
+    frame["processes"] = frame["processes"].fillna(frame["samples"].map(_processes)).fillna(1)
+    frame = frame.assign(**_ratios(frame, run.yardstick))
+    frame["speedup"] = (1 / frame["ratio"]).fillna(_over_yardstick(frame, run.yardstick))
     frame["spread"] = (frame["q3"] - frame["q1"]) / frame["median"]
     frame["wrong"] = frame["impl"].isin(run.wrong)
-    frame["tied"] = tied(frame)
+    frame["place"] = places(frame)
+    frame["tied"] = frame["place"] == 1
     return frame
 
 
@@ -108,14 +125,38 @@ def leanest(frame: pd.DataFrame) -> pd.DataFrame:
     return known.loc[known["peak_bytes"] <= float(known["peak_bytes"].min()) * LEAN_WITHIN]
 
 
-def tied(frame: pd.DataFrame) -> pd.Series[bool]:
-    """For every row, whether its interquartile range reaches down to that of the fastest of its case in this frame."""
-    return frame["q1"] <= frame["id"].map(_slowest_q3_of_the_best(frame))
+def places(frame: pd.DataFrame) -> pd.Series[float]:
+    """The place of every row among those of its case in this frame; NaN of a row that can't be compared with any."""
+    found: dict[int, int] = {}
+    for _, part in frame.groupby("id", sort=False):
+        samples = dict(zip(part.index.tolist(), part["samples"], strict=True))
+        judged = {at: one for at, one in samples.items() if one and _comparable(at, samples)}
+        found |= verdict.places(judged)
+    return pd.Series([found.get(at, math.nan) for at in frame.index.tolist()], frame.index, dtype=float)
+
+
+def ratio(of: Mapping[str, Any], over: Mapping[str, Any]) -> Ratio:
+    """How many times as long one row takes as another of its run."""
+    return processes.ratio(of["samples"], over["samples"], one_case=of["id"] == over["id"])
+
+
+def quotients(frame: pd.DataFrame, axis: str, one: Any, other: Any) -> list[tuple[Ratio, dict[str, Any]]]:
+    """Time at one value of an axis over that at another, all else but what follows from it being equal; and the first's
+    row."""
+    keys = ["impl", *(key for key in varying(frame) if key != axis)]
+    sides = [frame[frame[axis] == value].drop_duplicates(keys) for value in (one, other)]
+    rows, over = ({tuple(row[key] for key in keys): row for row in records(side)} for side in map(_comparing, sides))
+    return [(ratio(rows[key], over[key]), rows[key]) for key in rows if key in over]
 
 
 def fastest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of one case whose interquartile range overlaps the fastest one's, fastest first."""
+    """Rows of one case that share the first place, by their medians; none where nothing can be shown."""
     return frame[frame["tied"]].sort_values("median")
+
+
+def exported(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame without what only the judge reads."""
+    return frame.drop(columns="samples")
 
 
 def within(values: Iterable[float]) -> list[float]:
@@ -131,20 +172,48 @@ def within(values: Iterable[float]) -> list[float]:
     return kept
 
 
+def _facts(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row says of itself, less lists with an entry a sample."""
+    return {key: value for key, value in extra.items() if not key.startswith("sample_")}
+
+
+def _ratios(frame: pd.DataFrame, yardstick: str | None) -> dict[str, list[float]]:
+    """What the judge says of each row against the yardstick; of rows without samples, what the file says."""
+    over = frame[frame["impl"] == yardstick].drop_duplicates("id").set_index("id")["samples"].to_dict()
+    found: dict[str, list[float]] = {key: [] for key in _RATIO}
+    for row in records(frame):
+        one = processes.ratio(row["samples"], over.get(row["id"]))
+        told = (row["ratio"], row["ratio_low"], row["ratio_high"], math.nan)
+        judged = (one.value, one.low, one.high, one.p) if one.processes else told
+        if row["impl"] == yardstick and row["id"] in over:
+            judged = (1.0, 1.0, 1.0, 1.0)
+        for key, value in zip(_RATIO, judged, strict=True):
+            found[key].append(value)
+    return found
+
+
+def _comparing(frame: pd.DataFrame) -> pd.DataFrame:
+    """With None for what is missing: NaN equals nothing."""
+    return frame.astype(object).where(frame.notna(), None)
+
+
+def _processes(samples: Samples | None) -> float:
+    return len(set(samples.processes)) if samples else math.nan
+
+
+def _comparable(at: int, samples: Mapping[int, Samples | None]) -> bool:
+    others = (other for name, other in samples.items() if name != at)
+    return len(samples) == 1 or any(processes.ratio(samples[at], other).known for other in others)
+
+
 def _columns(records: list[dict[str, Any]]) -> list[str]:
-    always = ("impl", "id", *AXES, *STATS, "error", "error_bound", "peak_bytes", "flops", "bytes", "kernel", "clock")
+    always = ("impl", "id", *AXES, *STATS, *_NUMBERS, "kernel", "clock")
     return list(dict.fromkeys((*always, *(key for record in records for key in record))))
 
 
 def _over_yardstick(frame: pd.DataFrame, yardstick: str | None) -> pd.Series[float]:
     base = frame.loc[frame["impl"] == yardstick, ["id", "median"]].drop_duplicates("id").set_index("id")["median"]
     return frame["id"].map(base).astype(float) / frame["median"]
-
-
-def _slowest_q3_of_the_best(frame: pd.DataFrame) -> pd.Series[float]:
-    """For each case id, q3 of the row with the smallest median: whoever's q1 lies below it overlaps the best."""
-    told = frame[["id", "median", "q3"]].dropna(subset=["median"])
-    return told.sort_values("median").drop_duplicates("id").set_index("id")["q3"]
 
 
 def _follows(frame: pd.DataFrame, axis: str, sources: list[str]) -> bool:

@@ -17,7 +17,21 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from . import advice, anatomy, charts, findings, inside, interactive, processes, roofline, scaling, tables, units, words
+from . import (
+    advice,
+    anatomy,
+    charts,
+    findings,
+    inside,
+    interactive,
+    processes,
+    roofline,
+    scaling,
+    tables,
+    units,
+    verdict,
+    words,
+)
 from . import frame as fr
 from .canvas import style
 from .palette import Palette, themed
@@ -73,9 +87,9 @@ def write(run: Run, folder: Path) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     this = report(run)
-    this.frame.to_csv(folder / "rows.csv", index=False)
+    fr.exported(this.frame).to_csv(folder / "rows.csv", index=False)
     this.skipped.to_csv(folder / "skipped.csv", index=False)
-    summary = tables.summary(this.findings, this.frame, this.skipped, run.name)
+    summary = tables.summary(this.findings, this.frame, this.skipped, run.name, run.yardstick)
     (folder / "summary.md").write_text(summary, encoding="utf-8")
     page = folder / "index.html"
     page.write_text(html(this, list(_pictures(this, folder))), encoding="utf-8")
@@ -92,14 +106,15 @@ def html(this: Report, pictures: list[Picture]) -> str:
         advice=_advice(this),
         charts=drawn,
         specs=script(drawn),
-        rows=script(interactive.rows(this.frame)),
+        rows=script(interactive.rows(fr.exported(this.frame))),
         colour_pairs=script({light: dark for _, light, dark in themed().values()}),
         vega=vega() if drawn else "",
         pictures=[picture for picture in pictures if picture.name not in (*TURNED, *OF_PARTS)],
         of_parts=[picture for picture in pictures if picture.name in OF_PARTS],
         files=[(picture.name, picture.title) for picture in pictures],
         cases=tables.case_tables(this.frame),
-        headings=tables.headings(this.frame),
+        headings=tables.headings(this.frame, this.run.yardstick),
+        legend=tables.legend(this.frame, this.run.yardstick),
         scalings=_scalings(this),
         power=tables.power,
         made_of=tables.made_of,
@@ -107,6 +122,7 @@ def html(this: Report, pictures: list[Picture]) -> str:
         parts=_parts(this.frame),
         inside=_inside(this),
         nearest_roof=findings.roof(this.frame),
+        claim=verdict.CLAIM,
         between=processes.several(this.frame),
         machine_line=_machine_line(this.run.machine),
         looks=tables.looks(this.run.controls),
@@ -276,7 +292,7 @@ def _inside(this: Report) -> dict[str, Any]:
 
 def _calls(one: anatomy.Compiling) -> str:
     if one.tied:
-        return "within the spread"
+        return "no difference shown"
     return f"{one.pays_after:,} calls" if one.pays_after else "never"
 
 
@@ -323,10 +339,10 @@ def vega() -> Markup:
 
 
 def _finding(name: str, this: Report) -> str:
-    """What a chart shows, for its caption and for those who can't see it."""
+    """What a chart shows, for its caption and for those who can't see it; its title where nothing of it is shown to be so."""
     usable = fr.own_keys_unsaid(this.frame.dropna(subset=["median"]))
     sentences: dict[str, Callable[[], str]] = {
-        "latency": lambda: findings.growth(usable, "T") or findings.places(usable)[0],
+        "latency": lambda: findings.growth(usable, "T") or [*findings.places(usable), findings.undecided(usable)][0],
         "memory": lambda: findings.lean(usable) or "Peak memory of each implementation.",
         "speedup": lambda: findings.gain(usable, this.run.yardstick),
         "latency-against-memory": lambda: findings.unbeaten(usable),
@@ -335,15 +351,16 @@ def _finding(name: str, this: Report) -> str:
         "keys-memory": lambda: findings.lean(usable),
         "heads": lambda: findings.growth(usable, "H"),
         "threads": lambda: findings.growth(usable, "threads"),
-        "core": lambda: _span([pair.share for pair in anatomy.cores(this.frame)], "The core is", "of its layer"),
-        "passes": lambda: _span([p.share for p in anatomy.passes(this.frame)], "Forward is", "of both together"),
+        "core": lambda: _span(anatomy.cores(this.frame), "The core is", "of its layer"),
+        "passes": lambda: _span(anatomy.passes(this.frame), "Forward is", "of both together"),
         "compiling": lambda: _paid(anatomy.compilings(this.frame)),
     }
-    return sentences[name]()
+    return sentences[name]() or f"{next(chart.title for chart in charts.CHARTS if chart.name == name)}, by medians."
 
 
-def _span(shares: Sequence[float], what: str, whole: str) -> str:
-    """'The core is 12.0 % to 80.1 % of its layer.'"""
+def _span(pairs: Sequence[anatomy.Pair], what: str, whole: str) -> str:
+    """'The core is 12.0 % to 80.1 % of its layer.', of those shown to be less or more."""
+    shares = [pair.share for pair in pairs if pair.shown]
     return f"{what} {units.percent(min(shares))} to {units.percent(max(shares))} {whole}." if shares else ""
 
 

@@ -21,7 +21,7 @@ _NUMBERED = re.compile(r"(\d{4,})_(.+)", re.DOTALL)
 _KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "skipped": list,
           "shelf": list, "yardstick": str}  # fmt: skip
 _KIND_NAMES = {dict: "dictionary", list: "list", str: "text"}
-_SAMPLES = ("data", "outliers", "ld15iqr", "hd15iqr", "iqr_outliers", "stddev_outliers", "ops", "total")
+_UNUSED = ("outliers", "ld15iqr", "hd15iqr", "iqr_outliers", "stddev_outliers", "ops", "total")
 _REQUIRED = ("median", "q1", "q3")
 
 
@@ -31,8 +31,8 @@ class RunError(Exception):
 
 @dataclass(frozen=True)
 class Run:
-    """One saved file, checked. `rows` are pytest-benchmark's benchmarks less their samples, `skipped` the cells without
-    numbers."""
+    """One saved file, checked. `rows` are pytest-benchmark's benchmarks, with samples where they can be paired; `skipped`
+    are the cells without numbers."""
 
     path: Path
     rows: list[dict[str, Any]]
@@ -194,7 +194,8 @@ def _checked(row: Any, path: Path) -> dict[str, Any]:
     if missing := [key for key in _REQUIRED if key not in stats]:
         raise RunError(f"{path}: benchmark {row.get('name')!r} has no {', '.join(missing)} in its stats")
     # Only what reports are made of: the samples of a thousand runs would fill the memory.
-    kept = {key: value for key, value in stats.items() if key not in _SAMPLES}
+    unused = _UNUSED if isinstance(extra.get("sample_rounds"), list) else (*_UNUSED, "data")
+    kept = {key: value for key, value in stats.items() if key not in unused}
     return {"name": row.get("name"), "extra_info": extra, "stats": kept}
 
 

@@ -22,12 +22,14 @@ _THE_MACHINES = ("device", "threads")
 
 @dataclass(frozen=True)
 class Value:
-    """One cell in one run: seconds, bytes, and against the first run that has it; `word` is a verdict or empty."""
+    """One cell in one run: seconds, bytes, and against the first run that has it; `word` is a verdict or empty, `standing`
+    what its own run shows of it beside the others of its case, or empty."""
 
     seconds: float
     bytes: float
     ratio: float = math.nan
     word: str = ""
+    standing: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ class SideBySide:
         words_of = [_words(self.runs[0], run) for run in self.runs]
         found = {(label, row["impl"], row["cell"]): row for label, row in _labelled(self.frame)}
         refused = {(label, row["impl"], row["cell"]): _reason(row) for label, row in _labelled(self.skipped)}
-        return [_cell(impl, case, self.labels, found, refused, words_of) for impl, case in self._keys()]
+        yardsticks = [run.yardstick for run in self.runs]
+        return [_cell(impl, case, self.labels, found, refused, words_of, yardsticks) for impl, case in self._keys()]
 
     @cached_property
     def cases(self) -> list[CaseCells]:
@@ -222,20 +225,30 @@ def _cell(
     found: dict[tuple[str, str, str], dict[str, Any]],
     refused: dict[tuple[str, str, str], str],
     words_of: Sequence[dict[tuple[str, str], str]],
+    yardsticks: Sequence[str | None],
 ) -> Cell:
     rows = [found.get((label, impl, case)) for label in labels]
     first = rows[0]["median"] if rows[0] else math.nan
     values = tuple(
-        _value(row, first, said.get((impl, row["id"]), "")) if row else None
-        for row, said in zip(rows, words_of, strict=True)
+        _value(row, first, said.get((impl, row["id"]), ""), yardstick) if row else None
+        for row, said, yardstick in zip(rows, words_of, yardsticks, strict=True)
     )
     why = tuple(refused.get((label, impl, case), "not in this run") for label in labels)
     return Cell(impl, case, values, why)
 
 
-def _value(row: dict[str, Any], first: float, word: str) -> Value:
+def _value(row: dict[str, Any], first: float, word: str, yardstick: str | None) -> Value:
     ratio = row["median"] / first if first > 0 else math.nan
-    return Value(row["median"], row["peak_bytes"], ratio, word)
+    return Value(row["median"], row["peak_bytes"], ratio, word, _standing(row, yardstick))
+
+
+def _standing(row: dict[str, Any], yardstick: str | None) -> str:
+    """'place 2, 0.51 (0.49 to 0.53) of the time of fused'."""
+    if not row["place"] > 0:
+        return ""
+    known = row["ratio_low"] > 0 and row["impl"] != yardstick
+    over = units.bounded(row["ratio"], row["ratio_low"], row["ratio_high"]) if known else ""
+    return f"place {row['place']:.0f}{f', {over} of the time of {yardstick}' if over else ''}"
 
 
 def _text(value: Any) -> str:

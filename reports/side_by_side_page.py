@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from . import fingerprint, interactive, page, units, words
+from . import frame as fr
 from . import side_by_side as sides
 from .palette import themed
 from .runs import Run
@@ -38,7 +39,7 @@ def write(runs: Sequence[Run], folder: Path) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     this = sides.side_by_side(runs)
-    this.frame.to_csv(folder / "rows.csv", index=False)
+    fr.exported(this.frame).to_csv(folder / "rows.csv", index=False)
     written = folder / "index.html"
     written.write_text(html(this), encoding="utf-8")
     return written
@@ -96,7 +97,9 @@ def _has_lines(this: SideBySide) -> bool:
 
 def _placed(this: SideBySide) -> pd.DataFrame:
     """The rows with the place of their run among the runs."""
-    return this.frame.assign(run_at=this.frame["run"].map({label: i for i, label in enumerate(this.labels)}))
+    return fr.exported(this.frame).assign(
+        run_at=this.frame["run"].map({label: i for i, label in enumerate(this.labels)})
+    )
 
 
 def _headline(this: SideBySide) -> str:
@@ -110,7 +113,8 @@ def _sentences(this: SideBySide) -> Iterator[str]:
     first = this.labels[0]
     for label, middle, low, high, count in sides.typical(this):
         spanned = f"{units.times(low)} to {units.times(high)} over the {words.plural(count, 'cell')} of both"
-        yield f"{label} takes {units.times(middle)} the time of {first} in the median cell ({spanned}){_verdicts(this, label)}."
+        typical = f"By medians, {label} takes {units.times(middle)} the time of {first} in the median cell"
+        yield f"{typical} ({spanned}){_verdicts(this, label)}."
     if not any(True for _ in sides.typical(this)):
         yield f"No run has a cell in common with {first}."
 
@@ -130,13 +134,14 @@ def _verdicts(this: SideBySide, label: str) -> str:
 def _told(value: Value | None) -> dict[str, str]:
     """What stands in a cell's column: time, ratio to the first, memory, verdict."""
     if value is None:
-        return {"time": units.MISSING, "memory": "", "ratio": "", "word": ""}
+        return {"time": units.MISSING, "memory": "", "ratio": "", "word": "", "standing": ""}
     ratio = units.times(value.ratio) if value.ratio == value.ratio else ""
     return {
         "time": units.seconds(value.seconds),
         "memory": units.memory(value.bytes),
         "ratio": ratio,
         "word": value.word,
+        "standing": value.standing,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -14,7 +14,9 @@ from . import frame as fr
 from . import processes, scaling, units, words
 
 REASONS = ("wrong", "error", "timeout", "out_of_memory", "unsupported")
-HEADINGS = ("implementation", "median", "{}", "peak memory", "kernel", "error", "of its bound", "over yardstick")
+HEADINGS = (
+    "implementation", "place", "median", "{}", "time over {}", "peak memory", "kernel", "error", "of its bound",
+)  # fmt: skip
 WITHIN, BETWEEN = "within process", "between processes"
 
 
@@ -25,6 +27,8 @@ class Line:
 
     impl: str
     name: str
+    place: str
+    """'1', '2=' where several share it, a dash where nothing is shown."""
     median: str
     spread: str
     """The 95 % interval between processes; of one process, half its interquartile range, as in the terminal."""
@@ -33,12 +37,15 @@ class Line:
     """What was dispatched."""
     error: str
     of_bound: str
-    speedup: str
+    ratio: str
+    """Time over that of the yardstick, with its 95 % interval where there is one."""
     share: float
     best: bool
 
     def cells(self) -> tuple[str, ...]:
-        return self.name, self.median, self.spread, self.peak, self.kernel, self.error, self.of_bound, self.speedup
+        """In the order of `HEADINGS`."""
+        times = self.median, self.spread, self.ratio
+        return self.name, self.place, *times, self.peak, self.kernel, self.error, self.of_bound
 
 
 @dataclass(frozen=True)
@@ -71,9 +78,23 @@ def case_tables(frame: pd.DataFrame) -> list[CaseTable]:
     return tables
 
 
-def headings(frame: pd.DataFrame) -> tuple[str, ...]:
+def headings(frame: pd.DataFrame, yardstick: str | None) -> tuple[str, ...]:
     """Of the tables of a run: its spread is named after what it is, as in the terminal."""
-    return tuple(heading.format(BETWEEN if processes.several(frame) else WITHIN) for heading in HEADINGS)
+    said = {
+        "{}": BETWEEN if processes.several(frame) else WITHIN,
+        "time over {}": f"time over {yardstick or 'yardstick'}",
+    }
+    return tuple(said.get(heading, heading) for heading in HEADINGS)
+
+
+def legend(frame: pd.DataFrame, yardstick: str | None) -> str:
+    """How places are given and what an interval of a ratio is."""
+    if frame["place"].isna().all():
+        return f"Sorted by median. Nobody is given a place, since {processes.NO_INTERVAL}."
+    name = processes.interval_name(frame["processes"].min())
+    over = f" Time over {yardstick}: with its 95 % interval {name}." if yardstick else ""
+    places = "A place is one more than how many are shown to be faster, so ties share one (=); bold: the first."
+    return f"Best first. {places}{over}"
 
 
 def skipped_groups(skipped: pd.DataFrame) -> list[Skipped]:
@@ -86,13 +107,17 @@ def skipped_groups(skipped: pd.DataFrame) -> list[Skipped]:
     return sorted(grouped, key=lambda one: REASONS.index(one.reason) if one.reason in REASONS else len(REASONS))
 
 
-def summary(headline: Sequence[str], frame: pd.DataFrame, skipped: pd.DataFrame, title: str) -> str:
+def summary(
+    headline: Sequence[str], frame: pd.DataFrame, skipped: pd.DataFrame, title: str, yardstick: str | None = None
+) -> str:
     """The findings, every case's table and the skipped cells, as Markdown that can be pasted into an issue."""
     parts = [f"# {escape(title)}", "\n".join(f"- {escape(sentence)}" for sentence in headline)]
+    if len(frame):
+        parts.append(escape(legend(frame, yardstick)))
     for table in case_tables(frame):
         cells = [[f"**{c}**" if line.best and i == 0 else c for i, c in enumerate(map(escape, line.cells()))]
                  for line in table.lines]  # fmt: skip
-        parts.append(f"## {escape(table.title)}\n\n{markdown(headings(frame), cells)}")
+        parts.append(f"## {escape(table.title)}\n\n{markdown(headings(frame, yardstick), cells)}")
     if len(skipped):
         told = [[escape(g.impl), g.reason, str(len(g.cases)), escape(g.detail)] for g in skipped_groups(skipped)]
         parts.append(f"## Skipped\n\n{markdown(('implementation', 'reason', 'cells', 'detail'), told)}")
@@ -152,23 +177,25 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _lines(part: pd.DataFrame) -> list[Line]:
-    rows = part.sort_values("median", na_position="last")
+    rows = part.sort_values(["place", "median"], na_position="last")
     slowest = fr.within(rows["median"].dropna())[-1:]
-    return [_line(row, slowest[0] if slowest else 0.0) for row in fr.records(rows)]
+    shared = set(rows.loc[rows["place"].duplicated(), "place"].dropna())
+    return [_line(row, slowest[0] if slowest else 0.0, shared) for row in fr.records(rows)]
 
 
-def _line(row: dict[str, Any], slowest: float) -> Line:
+def _line(row: dict[str, Any], slowest: float, shared: Collection[float]) -> Line:
     middle, error, bound = row["median"], row["error"], row["error_bound"]
     return Line(
         impl=row["impl"],
         name=words.marked(row["impl"], [row["impl"]] if row["wrong"] else []),
-        median=units.seconds(middle),
+        median=units.seconds(middle, processes.digits(processes.interval(row.get("process_medians")))),
         spread=_spread(row),
         peak=units.memory(row["peak_bytes"]),
         kernel=row["kernel"] if isinstance(row["kernel"], str) else units.MISSING,
         error=f"{error:.1e}" if error == error else units.MISSING,
         of_bound=units.percent(error / bound) if bound > 0 else units.MISSING,
-        speedup=units.times(row["speedup"]),
+        place=f"{row['place']:.0f}{'=' if row['place'] in shared else ''}" if row["place"] > 0 else units.MISSING,
+        ratio=units.bounded(1 / row["speedup"], row["ratio_low"], row["ratio_high"]),
         share=min(1.0, middle / slowest) if middle == middle and slowest > 0 else 0.0,
         best=bool(row["tied"]),
     )

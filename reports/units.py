@@ -24,6 +24,29 @@ def times(value: float) -> str:
     return f"{significant(value)}×" if math.isfinite(value) else MISSING
 
 
+def bounded(value: float, low: float, high: float, unit: str = "") -> str:
+    """A positive number with its interval, in as many digits as that warrants: '0.51 (0.49 to 0.53)'.
+
+    Without an interval, two digits and no more.
+    """
+    if not math.isfinite(value):
+        return MISSING
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return f"{significant(value, 2)}{unit}"
+    if high - low < 1e-3 * value:
+        return f"{significant(value)}{unit}"
+    decimals = -math.floor(math.log10((high - low) / 2))
+    while round(low, decimals) <= 0:
+        decimals += 1
+    told = [f"{round(number, decimals):.{max(0, decimals)}f}" for number in (value, low, high)]
+    return f"{told[0]}{unit} ({told[1]} to {told[2]})"
+
+
+def bounded_times(value: float, low: float, high: float) -> str:
+    """'1.96× (1.90 to 2.03)'."""
+    return bounded(value, low, high, "×")
+
+
 def percent(value: float) -> str:
     """0.0312 -> '3.1 %'."""
     return f"{value * 100:.{0 if value >= 1 else 1}f} %" if math.isfinite(value) else MISSING

@@ -15,6 +15,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import combinations
 from typing import TypeVar
 
 import numpy as np
@@ -431,6 +432,15 @@ BETWEEN_PROCESSES = 0.015
 Calibrated on stored runs (`tests/measured/ranking.py`); it counts where a run has too few processes to show its own.
 """
 
+BETWEEN_RUNS = 0.01
+"""Standard deviation, in logarithms, of what two runs of unchanged code disagree about a ratio beyond their processes.
+
+Calibrated by `tests/measured/denominator.py`, which prints what a set of stored runs needs.
+"""
+
+BETWEEN_RUNS_SECONDS = 0.05
+"""The same of times that are no ratios: what the machine does from one day to the other doesn't cancel."""
+
 CLAIM = 0.01
 """Level at which one implementation of a case is said to be faster than another."""
 
@@ -466,6 +476,16 @@ class Ratio:
     visits: int
 
     @property
+    def known(self) -> bool:
+        """Whether it has an interval."""
+        return math.isfinite(self.p)
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the two were shown to differ."""
+        return self.faster or self.slower
+
+    @property
     def faster(self) -> bool:
         """Whether the first may be called faster than the second."""
         return self.p <= CLAIM and self.value < 1
@@ -492,8 +512,26 @@ def log_ratios(of: Samples, over: Samples) -> dict[int, list[float]]:
 
 
 def ratio(of: Samples, over: Samples) -> Ratio:
-    """How much longer one implementation takes than another, from what was timed by turns."""
-    return ratio_of_logs(log_ratios(of, over))
+    """How much longer one implementation takes than another, from what was timed by turns.
+
+    Two that share no round are paired by process: all of a case may not have fitted into memory at once.
+    """
+    logs = log_ratios(of, over)
+    return ratio_of_logs(logs) if logs else ratio_by_process(of, over)
+
+
+def ratio_by_process(of: Samples, over: Samples) -> Ratio:
+    """How much longer one row takes than one of another case, whose rounds are others, from the medians of each process."""
+    sides = _process_medians(of), _process_medians(over)
+    both = [process for process in sides[0] if process in sides[1]]
+    return ratio_of_logs({process: [math.log(sides[0][process] / sides[1][process])] for process in both})
+
+
+def _process_medians(samples: Samples) -> dict[int, float]:
+    found: dict[int, list[float]] = {}
+    for seconds, process in zip(samples.seconds, samples.processes, strict=True):
+        found.setdefault(process, []).append(seconds)
+    return {process: float(np.median(times)) for process, times in sorted(found.items())}
 
 
 def ratio_of_logs(logs: Mapping[int, Sequence[float]]) -> Ratio:
@@ -502,22 +540,38 @@ def ratio_of_logs(logs: Mapping[int, Sequence[float]]) -> Ratio:
     Student's interval over the processes' means where there are `ENOUGH_PROCESSES`; of fewer processes over their visits,
     with `BETWEEN_PROCESSES` added, since visits of one process share what another process would change.
     """
+    found = _of_processes(logs)
+    visits = sum(map(len, logs.values()))
+    if not logs:
+        return UNKNOWN
+    if not found.testable:
+        return Ratio(math.exp(found.mean), math.nan, math.nan, math.nan, len(logs), visits)
+    low, high = found.interval()
+    p = min(1.0, 2 * _p_positive(abs(found.mean), found))
+    return Ratio(math.exp(found.mean), math.exp(low), math.exp(high), p, len(logs), visits)
+
+
+def _of_processes(logs: Mapping[int, Sequence[float]]) -> _Estimate:
+    """Of log ratios by process, one a visit: `pairs` are the visits."""
     means = [float(np.mean(visits)) for visits in logs.values()]
     K, visits = len(means), sum(map(len, logs.values()))
     if not K:
-        return UNKNOWN
+        return _Estimate(math.nan, pairs=0)
     middle = float(np.mean(means))
     if K >= ENOUGH_PROCESSES:
-        error, df = float(np.std(means, ddof=1)) / math.sqrt(K), K - 1
-    else:
-        df = visits - K
-        squares = sum(float(((np.array(v) - np.mean(v)) ** 2).sum()) for v in logs.values())
-        error = math.sqrt(squares / df / visits + BETWEEN_PROCESSES**2 / K) if df else math.nan
-    if not math.isfinite(error):
-        return Ratio(math.exp(middle), math.nan, math.nan, math.nan, K, visits)
-    half = error * float(stats.t.ppf(1 - LEVEL / 2, df))
-    p = 2 * float(stats.t.sf(abs(middle) / error, df)) if error else float(middle == 0)
-    return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), p, K, visits)
+        return _Estimate(middle, float(np.std(means, ddof=1)) / math.sqrt(K), K - 1, visits)
+    if visits == K:
+        return _Estimate(middle, pairs=visits)
+    squares = sum(float(((np.array(v) - np.mean(v)) ** 2).sum()) for v in logs.values())
+    within = squares / (visits - K) / visits
+    return _widened(_Estimate(middle, math.sqrt(within), visits - K, visits), BETWEEN_PROCESSES / math.sqrt(K))
+
+
+def _widened(estimate: _Estimate, term: float) -> _Estimate:
+    """With the error of something more that is known, and so has degrees of freedom without end (Satterthwaite's)."""
+    squared = estimate.error**2 + term**2
+    df = estimate.df * (squared / estimate.error**2) ** 2 if estimate.error else math.inf
+    return replace(estimate, error=math.sqrt(squared), df=df)
 
 
 def places(rows: Mapping[Key, Samples]) -> dict[Key, int]:
@@ -525,10 +579,55 @@ def places(rows: Mapping[Key, Samples]) -> dict[Key, int]:
 
     Those between which no difference is shown share a place, and all that share the first tie for fastest.
     """
-    return {
-        key: 1 + sum(ratio(other, samples).faster for name, other in rows.items() if name != key)
-        for key, samples in rows.items()
+    found = dict.fromkeys(rows, 1)
+    for one, other in combinations(rows, 2):
+        between = ratio(rows[one], rows[other])
+        found[one] += between.slower
+        found[other] += between.faster
+    return found
+
+
+Logs = Mapping[int, Sequence[float]]
+"""Log ratios by process, one a visit."""
+
+
+def judge_changes(
+    cells: Mapping[Key, tuple[Logs, Logs]], margin: float = MARGIN, between_runs: float = BETWEEN_RUNS
+) -> dict[Key, Verdict]:
+    """Verdicts on two saved runs whose implementations took turns.
+
+    Each cell brings the log ratios of base and of head over a denominator that didn't change. What the machine did that day
+    cancels in them, but for `between_runs`, which widens every interval.
+
+    Raises:
+        ValueError: the margin is negative or not finite.
+    """
+    changes = {
+        key: _widened(_change(_of_processes(base), _of_processes(head)), between_runs)
+        for key, (base, head) in cells.items()
     }
+    return _judged(changes, _limit(margin), None, together=False)
+
+
+def change(base: Logs, head: Logs) -> tuple[float, float, float]:
+    """How much a log ratio changed from one run to the other; its standard error within the runs; degrees of freedom."""
+    found = _change(_of_processes(base), _of_processes(head))
+    return found.mean, found.error, found.df
+
+
+def holds(mean: float, error: float, df: float, term: float) -> bool:
+    """Whether a 95 % interval that is widened by a known standard deviation holds 0."""
+    low, high = _widened(_Estimate(mean, error, df), term).interval()
+    return low <= 0 <= high
+
+
+def _change(base: _Estimate, head: _Estimate) -> _Estimate:
+    """Welch and Satterthwaite's difference."""
+    mean, pairs = head.mean - base.mean, min(base.pairs, head.pairs)
+    parts = [(side.error**2, side.df) for side in (base, head)]
+    squared = sum(part for part, _ in parts)
+    below = sum(part**2 / df for part, df in parts)
+    return _Estimate(mean, math.sqrt(squared), squared**2 / below if below else math.inf, pairs)
 
 
 def half_width(logs: Mapping[int, Sequence[float]]) -> float:

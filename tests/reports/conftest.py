@@ -33,6 +33,19 @@ def tidy_tiny(tiny: Run) -> Any:
 
 
 @pytest.fixture
+def turns_data(tiny_data: dict[str, Any]) -> dict[str, Any]:
+    """The small stored run as if its implementations had taken turns in three processes."""
+    for row in tiny_data["benchmarks"]:
+        synthetic.by_turns(row)
+    return tiny_data
+
+
+@pytest.fixture
+def turns(turns_data: dict[str, Any], as_run: Callable[[dict[str, Any]], Run]) -> Run:
+    return as_run(turns_data)
+
+
+@pytest.fixture
 def results(tmp_path: Path) -> Path:
     folder = tmp_path / "results"
     folder.mkdir()

@@ -6,9 +6,12 @@ import itertools
 import json
 import math
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 SHELF = (
     "loop", "parameter", "linear", "mask_after_softmax", "wrapper", "fused", "packed", "einsum", "sdpa",
@@ -45,8 +48,11 @@ def case(**axes: Any) -> dict[str, Any]:
     return {**derived, **full}
 
 
-def row(impl: str, at: dict[str, Any], samples: Sequence[float], **extra: Any) -> dict[str, Any]:
-    """One benchmark as pytest-benchmark writes it; quartiles as numpy's linear ones."""
+def row(
+    impl: str, at: dict[str, Any], samples: Sequence[float], apart: Sequence[float] = (1.0, 1.0, 1.0), **extra: Any
+) -> dict[str, Any]:
+    """One benchmark as this suite writes it (see `by_turns`); without `apart`, as runs were that timed cell after cell.
+    Quartiles are those of the samples of one process, as numpy's linear ones."""
     data = sorted(samples)
     stats = {
         "min": data[0], "max": data[-1], "mean": sum(data) / len(data), "stddev": 0.0, "rounds": len(data),
@@ -56,8 +62,9 @@ def row(impl: str, at: dict[str, Any], samples: Sequence[float], **extra: Any) -
     info = {"impl": impl, "id": case_id(at), **at, "error": 3e-7, "error_bound": 6e-7, "peak_bytes": 2**20,
             "flops": 10**9, "bytes": 10**6, "clock": "wall", **extra}  # fmt: skip
     name = f"test_forward[{case_id(at)}-{impl}]"
-    return {"group": case_id(at), "name": name, "fullname": f"bench/test_layers.py::{name}",
+    made = {"group": case_id(at), "name": name, "fullname": f"bench/test_layers.py::{name}",
             "params": {"impl": impl, "case": case_id(at)}, "stats": stats, "extra_info": info}  # fmt: skip
+    return by_turns(made, apart) if apart else made
 
 
 def document(rows: list[dict[str, Any]], **top: Any) -> dict[str, Any]:
@@ -85,6 +92,75 @@ def sweep(
             else:
                 rows.append(_made_up(impl, at, (costs or COSTS)[impl]))
     return document(rows, skipped=skipped)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Of a run whose implementations take turns: standard deviations of logarithms of times, all independent and normal.
+
+    A block takes its implementation's time, times one factor for each of these.
+    """
+
+    day: float = 0.06
+    """The machine, all of a run alike."""
+    round: float = 0.05
+    """The machine, all blocks of a round alike."""
+    run: float = 0.004
+    """An implementation in a case, a whole run long: how memory happened to be laid out."""
+    process: float = 0.01
+    """The same, of one process."""
+    visit: float = 0.005
+    """The same, of one visit."""
+    block: float = 0.02
+    """One block."""
+    louder: Mapping[str, float] = field(default_factory=dict)
+    """Implementations whose `run`, `process` and `visit` are so many times as large."""
+
+
+def timed_by_turns(
+    seed: int, slower: Mapping[str, float] | None = None, noise: Noise = Noise(), T: Sequence[int] = (64, 256, 1024),
+    impls: Sequence[str] = ("fused", "linear", "packed", "einsum", "sdpa", "wrapper"), processes: int = 4, visits: int = 1,
+    rounds: int = 12, **top: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """A run of the given noise. `slower` maps an implementation to the factor on its times, which changes its hash too;
+    `rounds` are those of a visit."""
+    rng = np.random.default_rng(seed)
+    day, rows = rng.normal(0, noise.day), []
+    for length in T:
+        at = case(T=length, H=1)
+        mood = rng.normal(0, noise.round, processes * visits * rounds)
+        for impl in impls:
+            factor, loud = (slower or {}).get(impl, 1.0), noise.louder.get(impl, 1.0)
+            whole = rng.normal(0, noise.run * loud)
+            process = rng.normal(0, noise.process * loud, processes).repeat(visits * rounds)
+            visit = rng.normal(0, noise.visit * loud, processes * visits).repeat(rounds)
+            logs = day + mood + whole + process + visit + rng.normal(0, noise.block, mood.size)
+            seconds = (COSTS[impl][0] * length / 64 * factor * np.exp(logs)).tolist()
+            rows.append(_timed(impl, at, seconds, processes, visits, f"{impl} {factor}"))
+    return document(rows, controls=_still(rng, day), **top)
+
+
+def _timed(
+    impl: str, at: dict[str, Any], seconds: list[float], processes: int, visits: int, impl_hash: str
+) -> dict[str, Any]:
+    made = row(impl, at, seconds, (), kernel="math", impl_hash=impl_hash)
+    each = len(seconds) // processes
+    of_process = [i // each for i in range(len(seconds))]
+    made["extra_info"] |= {
+        "processes": processes,
+        "process_medians": [_quantile(sorted(seconds[p * each : (p + 1) * each]), 0.5) for p in range(processes)],
+        "sample_rounds": list(range(len(seconds))),
+        "sample_visits": [i * processes * visits // len(seconds) for i in range(len(seconds))],
+        "sample_processes": of_process,
+        "sample_times": [0.1 * i for i in range(len(seconds))],
+    }
+    return made
+
+
+def _still(rng: np.random.Generator, day: float) -> dict[str, Any]:
+    """Controls that feel the day as implementations do."""
+    looks = [{"at": 20.0 * i, "seconds": float(3e-3 * math.exp(day + rng.normal(0, 0.001)))} for i in range(5)]
+    return {"drift": 0.01, "looks": {"product": looks}}
 
 
 def save(data: dict[str, Any], folder: Path, name: str) -> Path:
@@ -117,3 +193,28 @@ def _quantile(data: list[float], q: float) -> float:
     at = q * (len(data) - 1)
     low = int(at)
     return data[low] + (data[min(low + 1, len(data) - 1)] - data[low]) * (at - low)
+
+
+def by_turns(row: dict[str, Any], apart: Sequence[float] = (1.0, 1.0, 1.0), visits: int = 1) -> dict[str, Any]:
+    """The row as runs have it whose implementations take turns: its samples once a process, times that process's factor
+    in `apart`, cut into `visits`. Rows of one length are paired sample by sample."""
+    once = row["stats"]["data"]
+    many, K = len(once), len(apart)
+    row["stats"]["data"] = [seconds * factor for factor in apart for seconds in once]
+    row["extra_info"] |= {
+        "processes": K,
+        "process_medians": [_quantile(sorted(once), 0.5) * factor for factor in apart],
+        "sample_rounds": list(range(many * K)),
+        "sample_visits": [process * visits + i * visits // many for process in range(K) for i in range(many)],
+        "sample_processes": [process for process in range(K) for _ in once],
+        "sample_times": [0.1 * i for i in range(many * K)],
+    }
+    return row
+
+
+def as_old(data: dict[str, Any]) -> dict[str, Any]:
+    """The run as one was that timed cell after cell in a single process."""
+    for row in data["benchmarks"]:
+        for key in ("processes", "process_medians", *(key for key in row["extra_info"] if key.startswith("sample_"))):
+            row["extra_info"].pop(key, None)
+    return data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -287,3 +288,111 @@ def test_what_to_know_before_believing_it(compared: Any) -> None:
         "0001_base is not complete",
         "the machine moved by up to 9% while 0002_head was made",
     ]
+
+
+QUIET = synthetic.Noise(process=0.003, visit=0.002, block=0.005, run=0.001)
+"""Of a machine that changes from day to day by 6 %, and beside that is quiet."""
+
+
+def by_turns(seed: int, slower: dict[str, float] | None = None, **options: Any) -> dict[str, Any]:
+    return synthetic.timed_by_turns(seed, slower, **{"noise": QUIET, **options})
+
+
+def hashed(data: dict[str, Any], hash_: str | None) -> dict[str, Any]:
+    """The run, as if everything that its implementations share were another version."""
+    for row in data["benchmarks"]:
+        row["extra_info"]["impl_hash"] = hash_ and f"{row['extra_info']['impl']} {hash_}"
+    return data
+
+
+def uncontrolled(data: dict[str, Any]) -> dict[str, Any]:
+    return {**data, "controls": {}}
+
+
+def test_what_the_machine_did_that_day_cancels_in_ratios(compared: Any) -> None:
+    days = [uncontrolled(by_turns(seed, noise=replace(QUIET, day=0.3))) for seed in (1, 3)]
+    this = compared(*days, margin=0.05)
+    assert this.counts == {"UNCHANGED": 18} and this.code == 0
+    assert all(abs(cell.absolute.ratio - 1) > 0.1 for cell in this.cells)
+    assert {cell.absolute.word for cell in this.cells} == {"INCONCLUSIVE"}
+    assert all(abs(cell.ratio.ratio - 1) < 0.02 for cell in this.cells)
+
+
+def test_a_slow_down_is_found_in_the_ratio_and_blames_no_other(compared: Any) -> None:
+    this = compared(by_turns(1), by_turns(2, {"sdpa": 1.10}))
+    assert {(cell.impl, cell.ratio.word) for cell in this.cells if cell.regressed} == {("sdpa", "REGRESSED")}
+    assert len(this.regressed) == 3 and this.code == 1
+    assert first(this, "sdpa").verdict.ratio == pytest.approx(1.10, abs=0.01)
+
+
+def test_what_changed_is_no_denominator(compared: Any) -> None:
+    """Four of six are slower: over all others, the two that are not would look faster."""
+    slower = dict.fromkeys(("linear", "packed", "einsum", "wrapper"), 1.2)
+    this = compared(by_turns(1), by_turns(2, slower))
+    assert {cell.impl for cell in this.regressed} == set(slower)
+    assert first(this, "fused").ratio.ratio == pytest.approx(1, abs=0.02)
+
+
+def test_without_an_unchanged_denominator_seconds_are_judged_alone_and_that_is_said(compared: Any) -> None:
+    this = compared(hashed(by_turns(1), "a"), hashed(by_turns(2), "b"))
+    assert not any(cell.ratio for cell in this.cells)
+    [note] = [note for note in this.notes if "denominator" in note or "Ratios are to" in note]
+    assert note.endswith("the absolute time is judged alone: 18 of 18 cells here")
+    alone = compared(by_turns(1, impls=["sdpa"]), by_turns(2, impls=["sdpa"]))
+    assert not any(cell.ratio for cell in alone.cells)
+    unhashed = compared(hashed(by_turns(1), None), hashed(by_turns(2), None))
+    assert not any(cell.ratio for cell in unhashed.cells)
+
+
+def test_a_baseline_implementation_that_is_missing_leaves_the_others_as_denominator(compared: Any) -> None:
+    sides = by_turns(1), tracked.without(by_turns(2, {"sdpa": 1.1}), "fused", "out_of_memory", "too big")
+    this = compared(*sides)
+    assert {cell.impl for cell in this.regressed} == {"sdpa"} and first(this, "sdpa").ratio.word == "REGRESSED"
+    assert any(note.endswith("judged alone: no of 15 cells here") for note in this.notes)
+
+
+def test_what_all_share_can_not_cancel_and_is_found_in_seconds(compared: Any) -> None:
+    slower = dict.fromkeys(("fused", "linear", "packed", "einsum", "sdpa", "wrapper"), 1.4)
+    this = compared(by_turns(1), by_turns(2, slower))
+    assert this.counts == {"REGRESSED": 18} and this.code == 1
+
+
+def test_seconds_beside_an_unchanged_ratio_are_told_apart(compared: Any) -> None:
+    """A slow-down of all by half that no hash explains, beside controls that stood still, in too few cells for a crowd."""
+    sides = [by_turns(seed, dict.fromkeys(("fused", "sdpa"), f), T=(64,), impls=["fused", "sdpa"])
+             for seed, f in ((1, 1.0), (2, 1.5))]  # fmt: skip
+    this = compared(*(hashed(side, "same") for side in sides), margin=0.05)
+    assert {cell.ratio.word for cell in this.cells} == {"UNCHANGED"} and this.code == 1
+    assert this.cells[0].verdict.reason == "slower by more than 5 % in seconds; no change of its ratio is shown"
+
+
+def test_both_changes_are_shown_side_by_side(command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head = by_turns(2, {"sdpa": 1.1})
+    assert command(by_turns(1), head, "--json", str(tmp_path / "x.json"), "--markdown", str(tmp_path / "x.md")) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "ratio" in out and "seconds" in out and "Ratios are to the mean of all other implementations" in out
+    cell = json.loads((tmp_path / "x.json").read_text())["cells"][0]
+    assert cell["of_ratio"]["ratio"] == pytest.approx(1.1, abs=0.01) and cell["of_seconds"]["ratio"] != cell["ratio"]
+    line = next(line for line in (tmp_path / "x.md").read_text(encoding="utf-8").splitlines() if "sdpa" in line)
+    ratio, seconds = (text.strip() for text in line.split("|")[6:8])
+    assert ratio.startswith("+") and " to " in ratio and " to " in seconds and ratio != seconds
+
+
+def test_one_process_with_several_visits_is_judged_with_a_term_between_processes(compared: Any) -> None:
+    this = compared(by_turns(1, processes=1, visits=6), by_turns(2, {"sdpa": 1.3}, processes=1, visits=6))
+    assert {cell.impl for cell in this.regressed} == {"sdpa"}
+    assert not [note for note in this.notes if "one process per cell" in note]
+
+
+def test_an_old_run_beside_a_new_one_is_compared_in_seconds(compared: Any) -> None:
+    old = synthetic.as_old(by_turns(1, T=(64,)))
+    this = compared(old, by_turns(2, T=(64,)))
+    assert not any(cell.ratio for cell in this.cells) and this.counts == {"INCONCLUSIVE": 6} and this.code == 2
+
+
+def test_seconds_that_differ_as_days_do_are_no_regression(compared: Any) -> None:
+    calm = replace(QUIET, round=0.001)
+    sides = [by_turns(seed, dict.fromkeys(("fused", "sdpa"), f), T=(64,), impls=["fused", "sdpa"], noise=calm)
+             for seed, f in ((1, 1.0), (2, 1.08))]  # fmt: skip
+    this = compared(*(hashed(side, "same") for side in sides), margin=0.05)
+    assert this.counts == {"UNCHANGED": 2} and {cell.absolute.word for cell in this.cells} == {"INCONCLUSIVE"}

@@ -28,11 +28,14 @@ def raw(run: Run) -> dict[str, dict[str, dict[str, float]]]:
     return cells
 
 
-def two(T_and_medians: dict[int, tuple[float, float]], spread: float = 0.01) -> Any:
-    """A run of `a` and `b`, with these medians at these T."""
+def two(
+    T_and_medians: dict[int, tuple[float, float]], spread: float = 0.01, apart: tuple[float, ...] = (1, 1, 1)
+) -> Any:
+    """A run of `a` and `b`, with these medians at these T, and `b` by process so far `apart`."""
     return synthetic.document(
         [
-            synthetic.row(name, synthetic.case(T=T), [median * (1 - spread), median, median * (1 + spread)])
+            synthetic.row(name, synthetic.case(T=T), [median * (1 - spread), median, median * (1 + spread)],
+                          apart if name == "b" else (1, 1, 1))
             for T, medians in T_and_medians.items() for name, median in zip("ab", medians, strict=True)
         ],
         shelf=["a", "b"],
@@ -40,7 +43,7 @@ def two(T_and_medians: dict[int, tuple[float, float]], spread: float = 0.01) -> 
 
 
 @pytest.mark.parametrize("path", [QUICK, LLM], ids=["quick", "llm"])
-def test_the_choice_is_the_measured_fastest_or_a_tie_in_every_cell(path: Path) -> None:
+def test_where_nothing_is_shown_the_choice_is_the_smallest_median(path: Path) -> None:
     run = runs.read(path)
     cells, advised = raw(run), advice.advise(frame.tidy(run))["cells"]
     assert {cell["id"] for cell in advised} == set(cells)
@@ -48,8 +51,7 @@ def test_the_choice_is_the_measured_fastest_or_a_tie_in_every_cell(path: Path) -
         measured = cells[cell["id"]]
         best = min(measured, key=lambda impl: measured[impl]["median"])
         assert cell["fastest"] == best and cell["seconds"] == measured[best]["median"]
-        ties = {impl for impl in measured if impl != best and measured[impl]["q1"] <= measured[best]["q3"]}
-        assert set(cell["ties"]) == ties
+        assert (cell["shown"], cell["ties"]) == (False, [])  # cell after cell, in one process
         near = {impl: m["peak"] for impl, m in measured.items() if m["median"] <= 1.1 * measured[best]["median"]}
         assert cell["leanest"] in near and cell["leanest_bytes"] <= 1.01 * min(near.values())
 
@@ -86,11 +88,35 @@ def test_a_crossover_lies_where_the_lines_cross_in_log_log(as_run: Any) -> None:
     assert advice.sentence(crossing) == "b overtakes a near T = 128 (measured at 64 and 256)"
 
 
+def test_those_not_shown_to_be_slower_tie(as_run: Any) -> None:
+    data = two({64: (1e-3, 1.1e-3)}, apart=(0.8, 1.0, 1.2))
+    data["benchmarks"].append(synthetic.row("c", synthetic.case(T=64), [0.97e-3, 0.98e-3, 0.99e-3]))
+    data["benchmarks"].append(synthetic.row("d", synthetic.case(T=64), [9e-3, 9e-3, 9e-3]))
+    [cell] = advice.advise(frame.tidy(as_run(data)))["cells"]
+    assert (cell["fastest"], cell["ties"], cell["shown"]) == ("c", ["b"], True)
+
+
+def test_who_was_wrong_takes_nobodys_place(as_run: Any) -> None:
+    data = two({64: (1e-3, 2e-3)})
+    data["skipped"] = [{"impl": "a", "id": "x", "reason": "wrong", "detail": ""}]
+    [cell] = advice.advise(frame.tidy(as_run(data)))["cells"]
+    assert (cell["fastest"], cell["shown"]) == ("b", True)
+
+
 def test_a_crossover_out_of_a_tie_is_not_sure(as_run: Any) -> None:
-    run = as_run(two({64: (1e-3, 1.005e-3), 256: (4e-3, 2e-3)}))
-    [crossing] = advice.advise(frame.tidy(run))["crossovers"]
+    data = two({64: (1e-3, 1.005e-3), 256: (4e-3, 2e-3)})
+    data["benchmarks"][0] = synthetic.row("a", synthetic.case(T=64), [0.99e-3, 1e-3, 1.01e-3], (0.9, 1.0, 1.1))
+    [crossing] = advice.advise(frame.tidy(as_run(data)))["crossovers"]
     assert (crossing["sure"], crossing["tied_at"]) == (False, [64])
-    assert "not sure: they tie at 64" in advice.sentence(crossing)
+    assert "not sure: no difference is shown at 64" in advice.sentence(crossing)
+
+
+def test_a_crossover_of_two_that_tie_at_both_ends_is_none(as_run: Any) -> None:
+    data = two({64: (1e-3, 1.005e-3), 256: (2.01e-3, 2e-3)})
+    for i, T in ((0, 64), (2, 256)):
+        row = data["benchmarks"][i]
+        data["benchmarks"][i] = synthetic.row("a", synthetic.case(T=T), row["stats"]["data"][:3], (0.9, 1.0, 1.1))
+    assert advice.advise(frame.tidy(as_run(data)))["crossovers"] == []
 
 
 def test_decoding_beside_forward_keeps_lengths_together(as_run: Any) -> None:

@@ -16,50 +16,83 @@ def said(run: Run) -> list[str]:
     return findings.findings(frame.tidy(run), run.yardstick, frame.skipped(run))
 
 
-def quartiles(data: dict[str, Any], impl: str, T: int, **stats: float) -> None:
+def retimed(data: dict[str, Any], impl: str, T: int, median: float, apart: tuple[float, ...] = (1, 1, 1)) -> None:
+    """Lets an implementation take another time at one T, a process apart from the other."""
     for row in data["benchmarks"]:
         if (row["extra_info"]["impl"], row["extra_info"]["T"]) == (impl, T):
-            row["stats"].update(stats)
+            row["stats"] |= {"median": median, "data": [0.99 * median, median, median, median, 1.01 * median]}
+            synthetic.by_turns(row, apart)
 
 
-def test_headline_names_the_fastest_and_where_it_changes(tiny: Run) -> None:
-    assert said(tiny)[0] == (
+UNEQUAL = (0.7, 1.0, 1.3)
+
+
+def test_headline_names_the_fastest_and_where_it_changes(turns: Run) -> None:
+    assert said(turns)[0] == (
         "On this machine, at B=1 H=8 D_h=64 fp32 causal, sdpa is fastest from T = 256 on; below it, packed ✗."
     )
 
 
-def test_a_tie_at_one_point_is_named(tiny_data: dict[str, Any], as_run: Any) -> None:
-    quartiles(tiny_data, "sdpa", 64, q1=104e-6)
-    assert said(as_run(tiny_data))[0].endswith(
+def test_a_tie_at_one_point_is_named(turns_data: dict[str, Any], as_run: Any) -> None:
+    retimed(turns_data, "sdpa", 64, 120e-6, UNEQUAL)
+    assert said(as_run(turns_data))[0].endswith(
         "sdpa is fastest at every T from 64 to 1024 (tied with packed ✗ at T = 64)."
     )
 
 
-def test_two_that_tie_everywhere_are_both_named(tiny_data: dict[str, Any], as_run: Any) -> None:
+def test_two_that_tie_everywhere_are_both_named(turns_data: dict[str, Any], as_run: Any) -> None:
     for T in (64, 256, 1024):
-        quartiles(tiny_data, "fused", T, q1=50e-6)
-        quartiles(tiny_data, "sdpa", T, q1=50e-6)
-    tiny_data["benchmarks"] = [row for row in tiny_data["benchmarks"] if row["extra_info"]["impl"] != "packed"]
-    assert said(as_run(tiny_data))[0].endswith("sdpa and fused tie for fastest at every T from 64 to 1024.")
+        retimed(turns_data, "sdpa", T, 100e-6, UNEQUAL)
+        retimed(turns_data, "fused", T, 105e-6)
+    turns_data["benchmarks"] = [row for row in turns_data["benchmarks"] if row["extra_info"]["impl"] != "packed"]
+    assert said(as_run(turns_data))[0].endswith("sdpa and fused tie for fastest at every T from 64 to 1024.")
 
 
-def test_three_stretches_are_told_from_the_far_end(tiny_data: dict[str, Any], as_run: Any) -> None:
-    quartiles(tiny_data, "fused", 256, median=100e-6, q1=99e-6, q3=101e-6)
-    assert said(as_run(tiny_data))[0].endswith("sdpa is fastest at T = 1024; at T = 256, fused; below it, packed ✗.")
+def test_three_stretches_are_told_from_the_far_end(turns_data: dict[str, Any], as_run: Any) -> None:
+    retimed(turns_data, "fused", 256, 100e-6)
+    assert said(as_run(turns_data))[0].endswith("sdpa is fastest at T = 1024; at T = 256, fused; below it, packed ✗.")
 
 
-def test_with_one_size_the_lead_over_the_next_is_told(tiny_data: dict[str, Any], as_run: Any) -> None:
-    tiny_data["benchmarks"] = [row for row in tiny_data["benchmarks"] if row["extra_info"]["T"] == 1024]
-    assert said(as_run(tiny_data))[0] == (
-        "On this machine, at B=1 H=8 D_h=64 T=1024 fp32 causal, sdpa is fastest, 4.00 times as fast as the next, fused."
+def test_with_one_size_the_lead_over_the_next_is_told_with_its_interval(
+    turns_data: dict[str, Any], as_run: Any
+) -> None:
+    turns_data["benchmarks"] = [row for row in turns_data["benchmarks"] if row["extra_info"]["T"] == 1024]
+    retimed(turns_data, "fused", 1024, 3.6e-3, (0.99, 1.0, 1.01))
+    assert said(as_run(turns_data))[0] == (
+        "On this machine, at B=1 H=8 D_h=64 T=1024 fp32 causal, sdpa is fastest, 4.00 (3.90 to 4.10) times as fast as the "
+        "next, fused."
     )
 
 
-def test_leanest_and_largest_gain(tiny: Run) -> None:
+def test_of_cells_timed_one_after_the_other_nobody_is_called_the_fastest(tiny: Run) -> None:
     text = said(tiny)
+    assert text[0] == (
+        "Nobody can be called the fastest, since no ratio of this run has an interval: its implementations were timed one "
+        "after the other, or took turns only once. The smallest median is that of sdpa in 2 of 3 cases and packed ✗ in 1 "
+        "of 3 cases."
+    )
+    assert not [sentence for sentence in text if "gain" in sentence or "is fastest" in sentence]
+
+
+def test_leanest_and_largest_gain(turns_data: dict[str, Any], as_run: Any) -> None:
+    retimed(turns_data, "fused", 1024, 3.6e-3, (0.99, 1.0, 1.01))
+    text = said(as_run(turns_data))
     where = "B=1 H=8 D_h=64 T=1024 fp32 causal"
     assert f"sdpa needs least memory at {where}: 2.50 MiB; fused needs 72.0 MiB, 29 times as much." in text
-    assert f"The most there is to gain over fused: 4.00×, with sdpa at {where}." in text
+    assert f"The most there is to gain over fused: 4.00× (3.90 to 4.10), with sdpa at {where}." in text
+
+
+def test_a_gain_that_is_not_shown_is_no_finding(turns_data: dict[str, Any], as_run: Any) -> None:
+    retimed(turns_data, "sdpa", 1024, 0.9e-3, (0.1, 1.0, 10.0))
+    [gain] = [sentence for sentence in said(as_run(turns_data)) if "to gain" in sentence]
+    assert "2.00×, with sdpa" in gain and "T=256" in gain
+
+
+def test_a_wide_interval_may_still_be_clearly_slower(turns_data: dict[str, Any], as_run: Any) -> None:
+    retimed(turns_data, "fused", 256, 0.4, UNEQUAL)
+    tidy = frame.tidy(as_run(turns_data))
+    at = tidy[(tidy["impl"] == "fused") & (tidy["T"] == 256)].iloc[0]
+    assert (at["place"], at["tied"]) == (3, False)
 
 
 def test_wrong_answers_are_warned_of(tiny: Run) -> None:
@@ -79,6 +112,12 @@ def test_heads_are_the_axis_when_only_they_vary(as_run: Any) -> None:
     assert "at B=1 D_h=64 T=512 fp32 causal, sdpa is fastest at every H from 1 to 4" in text[0]
 
 
+def test_compiling_that_brings_nothing_shown_is_not_told(as_run: Any) -> None:
+    at = synthetic.case()
+    rows = [synthetic.row("mine", at, [3e-3], UNEQUAL), synthetic.row("mine+compile", at, [2.8e-3])]
+    assert not [text for text in said(as_run(synthetic.document(rows))) if text.startswith("Compiling")]
+
+
 def test_what_compiling_brings(as_run: Any) -> None:
     at = synthetic.case()
     rows = [synthetic.row("mine", at, [3e-3]), synthetic.row("mine+compile", at, [2e-3])]
@@ -87,14 +126,14 @@ def test_what_compiling_brings(as_run: Any) -> None:
 
 def test_a_restless_machine_is_warned_of(tiny_data: dict[str, Any], tiny: Run, as_run: Any) -> None:
     assert not [text for text in said(tiny) if text.startswith("Restless")]
-    quartiles(tiny_data, "fused", 1024, q3=9e-3)
+    tiny_data["benchmarks"][6]["stats"]["q3"] = 9e-3
     [text] = [text for text in said(as_run(tiny_data)) if text.startswith("Restless")]
     assert text.startswith("Restless machine: in 1 of 8 cells the spread exceeds 25% of the median.")
 
 
-def test_a_tie_in_the_lower_stretch_is_called_one(tiny_data: dict[str, Any], as_run: Any) -> None:
-    quartiles(tiny_data, "fused", 64, q1=104e-6)
-    assert said(as_run(tiny_data))[0].endswith("from T = 256 on; below it, packed ✗ and fused tie.")
+def test_a_tie_in_the_lower_stretch_is_called_one(turns_data: dict[str, Any], as_run: Any) -> None:
+    retimed(turns_data, "fused", 64, 102e-6, UNEQUAL)
+    assert said(as_run(turns_data))[0].endswith("from T = 256 on; below it, packed ✗ and fused tie.")
 
 
 def test_only_skips_say_so_and_nothing_else(as_run: Any) -> None:
@@ -107,7 +146,7 @@ def test_nobody_faster_than_the_yardstick_is_said(as_run: Any) -> None:
     at = synthetic.case()
     rows = [synthetic.row("fused", at, [1e-3]), synthetic.row("slow", at, [2e-3])]
     text = said(as_run(synthetic.document(rows)))
-    assert any(s.startswith("Nothing here is faster than fused; slow comes closest, 0.500×") for s in text)
+    assert any(s.startswith("Nothing here is shown to be faster than fused; slow comes closest, 0.500×") for s in text)
 
 
 def test_front_holds_those_nobody_beats_in_both() -> None:
@@ -122,7 +161,7 @@ def test_dtypes_are_compared_cell_by_cell(as_run: Any) -> None:
                                   (128, "bfloat16", 2.0), (256, "float32", 1.0)]
     ]  # fmt: skip
     tidy = frame.tidy(as_run(synthetic.document(rows)))
-    assert findings.dtypes(tidy) == "bf16 is faster than fp32 in 1 of 2 pairs of cells."
+    assert findings.dtypes(tidy) == "bf16 is faster than fp32 in 1 of 2 pairs of cells, slower in 1."
 
 
 @pytest.mark.parametrize("axis", ["T", "H"])
@@ -134,3 +173,87 @@ def test_growth_compares_the_two_ends(axis: str, as_run: Any) -> None:
     assert findings.growth(tidy, axis) == (
         f"From {axis} = {ends[0]} to {axis} = {ends[1]}, a takes 2.0 times as long, b 3.0 times."
     )
+
+
+def test_page_faults_are_told_where_they_are_a_large_part(as_run: Any) -> None:
+    rows = [
+        synthetic.row(name, synthetic.case(T=T), [1e-3 * T], page_faults=faults)
+        for name, T, faults in (
+            ("fused", 64, 3.0),
+            ("fused", 128, 40000.4),
+            ("sdpa", 128, 12000.0),
+            ("linear", 128, None),
+        )
+    ]
+    [told] = [text for text in said(as_run(synthetic.document(rows))) if "Page faults" in text]
+    assert told == (
+        "Page faults take a large part of the time in 1 of 4 cells, where the system maps fresh memory at every call: 40,000 "
+        "a call of fused at B=1 H=8 D_h=64 T=128 fp32 causal, about 31 % of its time if one takes 1 µs."
+    )
+
+
+def test_few_page_faults_are_no_finding(tiny: Run, as_run: Any) -> None:
+    rows = [synthetic.row("fused", synthetic.case(), [1e-3], page_faults=99.0)]
+    for run in (tiny, as_run(synthetic.document(rows))):
+        assert not [text for text in said(run) if "Page faults" in text]
+
+
+def test_more_page_faults_than_a_call_has_time_for_are_most_of_it(as_run: Any) -> None:
+    rows = [synthetic.row("fused", synthetic.case(), [1e-3], page_faults=2000.0)]
+    assert any(
+        "2,000 a call of fused at " in text and ", most of its time" in text
+        for text in said(as_run(synthetic.document(rows)))
+    )
+
+
+def test_a_dtype_that_is_not_shown_to_be_faster_counts_for_neither(as_run: Any) -> None:
+    rows = [
+        synthetic.row("a", synthetic.case(dtype="float32"), [2.0], UNEQUAL),
+        synthetic.row("a", synthetic.case(dtype="bfloat16"), [1.9]),
+    ]
+    tidy = frame.tidy(as_run(synthetic.document(rows)))
+    assert findings.dtypes(tidy) == "bf16 is faster than fp32 in 0 of 1 pair of cells, slower in 0."
+
+
+def test_growth_that_is_not_shown_is_not_told(as_run: Any) -> None:
+    rows = [
+        synthetic.row(name, synthetic.case(T=T), [seconds], UNEQUAL if T > 64 and name == "b" else (1, 1, 1))
+        for name, grown in (("a", 2.0), ("b", 1.2)) for T, seconds in ((64, 1.0), (128, grown))
+    ]  # fmt: skip
+    assert findings.growth(frame.tidy(as_run(synthetic.document(rows))), "T") == (
+        "From T = 64 to T = 128, a takes 2.0 times as long."
+    )
+    assert findings.growth(frame.tidy(as_run(synthetic.as_old(synthetic.document(rows)))), "T") == ""
+
+
+def test_the_front_of_time_and_memory_is_the_judges(as_run: Any) -> None:
+    """`b` has the smaller median and less memory, but isn't shown to be faster than `a`; `c` is beaten in both."""
+    rows = [
+        synthetic.row("a", synthetic.case(), [2.0], UNEQUAL, peak_bytes=20),
+        synthetic.row("b", synthetic.case(), [1.9], peak_bytes=10),
+        synthetic.row("c", synthetic.case(), [9.0], peak_bytes=30),
+    ]
+    document = synthetic.document(rows)
+    tidy = frame.tidy(as_run(document))
+    assert findings.front(tidy) == ["b", "a"]
+    assert findings.unbeaten(tidy).endswith("nobody is shown to beat b and a in both time and memory.")
+    assert findings.unbeaten(frame.tidy(as_run(synthetic.as_old(document)))) == ""
+
+
+def test_who_is_fastest_and_leanest_is_called_both(as_run: Any) -> None:
+    rows = [
+        synthetic.row(name, synthetic.case(), [s], peak_bytes=peak)
+        for name, s, peak in (("a", 2.0, 20), ("b", 1.0, 10))
+    ]
+    assert findings.unbeaten(frame.tidy(as_run(synthetic.document(rows)))).endswith(
+        "b is both the fastest and the leanest."
+    )
+
+
+def test_a_lone_speedup_that_is_not_shown_is_only_the_closest(as_run: Any) -> None:
+    at = synthetic.case()
+    rows = [synthetic.row("fused", at, [2e-3], UNEQUAL), synthetic.row("sdpa", at, [1.8e-3])]
+    text = said(as_run(synthetic.document(rows)))
+    assert any(
+        s.startswith("Nothing here is shown to be faster than fused; sdpa comes closest, 1.1× (") for s in text
+    ), text

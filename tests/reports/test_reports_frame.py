@@ -44,14 +44,67 @@ def test_without_a_yardstick_in_the_case_there_is_no_speedup(tiny_data: dict[str
     assert frame.tidy(as_run(tiny_data))["speedup"].isna().all()
 
 
-def test_tied_are_those_whose_quartiles_reach_the_fastest_ones(tiny_data: dict[str, Any], as_run: Any) -> None:
-    tidy = frame.tidy(as_run(tiny_data))
-    assert set(tidy.loc[tidy["tied"] & (tidy["T"] == 64), "impl"]) == {"packed"}
-    for row in tiny_data["benchmarks"]:
+def at_64(tidy: pd.DataFrame, column: str) -> dict[str, Any]:
+    rows = tidy[tidy["T"] == 64]
+    return dict(zip(rows["impl"], rows[column], strict=True))
+
+
+def test_places_are_the_judges_and_ties_share_one(turns_data: dict[str, Any], as_run: Any) -> None:
+    tidy = frame.tidy(as_run(turns_data))
+    assert at_64(tidy, "place") == {"packed": 1, "sdpa": 2, "fused": 3}
+    for row in turns_data["benchmarks"]:
         if row["extra_info"]["impl"] == "sdpa" and row["extra_info"]["T"] == 64:
-            row["stats"]["q1"] = 104e-6  # packed's q3 is 105
-    tidy = frame.tidy(as_run(tiny_data))
-    assert set(tidy.loc[tidy["tied"] & (tidy["T"] == 64), "impl"]) == {"packed", "sdpa"}
+            row["stats"]["data"] = row["stats"]["data"][:5]
+            synthetic.by_turns(row, (0.8, 1.0, 1.2))
+    tidy = frame.tidy(as_run(turns_data))
+    assert at_64(tidy, "place") == {"packed": 1, "sdpa": 1, "fused": 2}
+    assert at_64(tidy, "tied") == {"packed": True, "sdpa": True, "fused": False}
+
+
+def test_nobody_has_a_place_where_cells_were_timed_one_after_the_other(tidy_tiny: pd.DataFrame) -> None:
+    assert tidy_tiny["place"].isna().all() and not tidy_tiny["tied"].any()
+
+
+def test_the_ratio_to_the_yardstick_has_its_interval(as_run: Any) -> None:
+    at = synthetic.case()
+    rows = [synthetic.row("fused", at, [2e-3]), synthetic.row("sdpa", at, [1e-3], (0.9, 1.0, 1 / 0.9))]
+    sdpa = frame.tidy(as_run(synthetic.document(rows))).iloc[1]
+    half = 4.30265 * -math.log(0.9) / 3**0.5  # Student's, 2 degrees of freedom
+    assert sdpa["ratio"] == pytest.approx(0.5) and sdpa["speedup"] == pytest.approx(2)
+    assert (sdpa["ratio_low"], sdpa["ratio_high"]) == (
+        pytest.approx(0.5 * math.exp(-half), rel=1e-5),
+        pytest.approx(0.5 * math.exp(half), rel=1e-5),
+    )
+
+
+def test_without_samples_the_ratio_is_the_files_and_claims_nothing(as_run: Any) -> None:
+    told = {"ratio": 0.5, "ratio_low": 0.4, "ratio_high": 0.6}
+    rows = [
+        synthetic.row("fused", synthetic.case(), [2e-3], ()),
+        synthetic.row("sdpa", synthetic.case(), [1e-3], (), **told),
+    ]
+    sdpa = frame.tidy(as_run(synthetic.document(rows))).iloc[1]
+    assert (sdpa["ratio"], sdpa["ratio_low"], sdpa["ratio_high"]) == (0.5, 0.4, 0.6)
+    assert math.isnan(sdpa["ratio_p"]) and math.isnan(sdpa["place"])
+
+
+def test_the_processes_of_an_older_merged_run_are_paired_by_their_number(as_run: Any) -> None:
+    moods = (1.0, 1.3, 0.8, 1.1)
+    rows = [
+        synthetic.row(name, synthetic.case(), [s], (), process_medians=[s * mood for mood in moods])
+        for name, s in (("fused", 2e-3), ("sdpa", 1.9e-3))
+    ]
+    tidy = frame.tidy(as_run(synthetic.document(rows)))
+    assert list(tidy["place"]) == [2, 1] and list(tidy["processes"]) == [4, 4]
+    rows[1]["extra_info"]["process_medians"][0] = None
+    assert frame.tidy(as_run(synthetic.document(rows)))["ratio"].iloc[1] == pytest.approx(0.95)
+
+
+def test_rows_of_two_cases_are_paired_by_process_and_never_by_round(as_run: Any) -> None:
+    rows = [synthetic.row("a", synthetic.case(T=T), [s], (1, 2, 4)) for T, s in ((64, 1e-3), (128, 3e-3))]
+    rows[1]["extra_info"]["sample_rounds"] = [1, 2, 0]
+    short, long = frame.records(frame.tidy(as_run(synthetic.document(rows))))
+    assert frame.ratio(long, short).value == pytest.approx(3) and frame.ratio(long, short).slower
 
 
 def test_an_implementation_with_a_wrong_cell_is_marked_in_all_its_rows(tidy_tiny: pd.DataFrame) -> None:

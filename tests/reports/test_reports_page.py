@@ -101,16 +101,16 @@ def test_ids_in_the_page_are_unique_and_every_reference_has_its_target(quick: Pa
     assert {w[1:] for w in wanted if w.startswith("#")} | clips <= set(ids)
 
 
-def test_the_page_opens_with_the_computed_sentence(tiny: Run, tmp_path: Path) -> None:
-    text = page.write(tiny, tmp_path / "out").read_text()
+def test_the_page_opens_with_the_computed_sentence(turns: Run, tmp_path: Path) -> None:
+    text = page.write(turns, tmp_path / "out").read_text()
     heading = re.search(r"<h1>(.*?)</h1>", text)
     assert heading and html_module.unescape(heading[1]) == (
         "On this machine, at B=1 H=8 D_h=64 fp32 causal, sdpa is fastest from T = 256 on; below it, packed ✗."
     )
 
 
-def test_the_page_tells_machine_command_skips_and_findings_of_charts(tiny: Run, tmp_path: Path) -> None:
-    text = page.write(tiny, tmp_path / "out").read_text()
+def test_the_page_tells_machine_command_skips_and_findings_of_charts(turns: Run, tmp_path: Path) -> None:
+    text = page.write(turns, tmp_path / "out").read_text()
     outline = Outline(text)
     for expected in ("AMD EPYC 9B14", "2.13.0+cpu", "pytest bench/ --benchmark-save=x", "loop stops at T = 64",
                      "error 0.3 exceeds its bound", "environment LANG"):  # fmt: skip
@@ -154,12 +154,11 @@ def test_what_is_used_where_is_told_and_never_what_was_wrong(tiny: Run, tmp_path
 
 
 def test_an_interval_between_processes_is_shown_where_there_are_several(as_run: Any, tmp_path: Path) -> None:
-    one = synthetic.document([synthetic.row("a", synthetic.case(), [1e-3], process_medians=[1e-3])])
-    several = synthetic.document([synthetic.row("a", synthetic.case(), [1e-3], process_medians=[1e-3, 1e-3])])
-    assert "no interval between processes" in page.write(as_run(one), tmp_path / "one").read_text()
-    text = page.write(as_run(several), tmp_path / "several").read_text()
+    two, three = (synthetic.document([synthetic.row("a", synthetic.case(), [1e-3], (1.0,) * n)]) for n in (2, 3))
+    assert "no interval between processes" in page.write(as_run(two), tmp_path / "two").read_text()
+    text = page.write(as_run(three), tmp_path / "three").read_text()
     assert '<th scope="col">between processes</th>' in text and "within process</th>" not in text
-    assert "1.00 ms to 1.00 ms, n = 2" in text and "no interval between processes" not in text
+    assert "1.00 ms to 1.00 ms, n = 3" in text and "no interval between processes" not in text
 
 
 @pytest.mark.parametrize(("lengths", "told"), [((64, 128), False), ((64, 128, 256), True)])
@@ -208,17 +207,75 @@ def test_csv_holds_seconds_and_bytes_row_by_row(tiny: Run, tmp_path: Path) -> No
     assert len(rows) == 8
     first = rows[0]
     assert (first["impl"], float(first["median"]), float(first["peak_bytes"])) == ("fused", 150e-6, 1.5 * 2**20)
+    assert {"ratio", "ratio_low", "ratio_high", "place", "page_faults", "switches_involuntary"} <= set(first)
+    assert not [column for column in first if "sample" in column]
 
 
-def test_tables_are_best_first_with_readable_units(tiny: Run) -> None:
-    table = tables.case_tables(frame.tidy(tiny))[0]
+def test_tables_are_best_first_with_readable_units(turns_data: dict[str, Any], as_run: Any) -> None:
+    fused = next(row for row in turns_data["benchmarks"] if row["extra_info"]["impl"] == "fused")
+    fused["stats"]["data"] = fused["stats"]["data"][:5]
+    synthetic.by_turns(fused, (0.95, 1.0, 1.05))
+    table = tables.case_tables(frame.tidy(as_run(turns_data)))[0]
     assert table.id == "B1-T64-H8-D_h64-float32-cpu"
     assert [line.cells() for line in table.lines] == [
-        ("packed ✗", "100 µs", "± 5.0 %", "1.00 MiB", "–", "3.0e-07", "50.0 %", "1.50×"),
-        ("sdpa", "120 µs", "± 4.2 %", "512 KiB", "–", "3.0e-07", "50.0 %", "1.25×"),
-        ("fused", "150 µs", "± 6.7 %", "1.50 MiB", "–", "3.0e-07", "50.0 %", "1.00×"),
+        (
+            "packed ✗",
+            "1",
+            "100 µs",
+            "100 µs to 100 µs, n = 3",
+            "0.67 (0.59 to 0.76)",
+            "1.00 MiB",
+            "–",
+            "3.0e-07",
+            "50.0 %",
+        ),
+        ("sdpa", "2=", "120 µs", "120 µs to 120 µs, n = 3", "0.80 (0.71 to 0.91)", "512 KiB", "–", "3.0e-07", "50.0 %"),
+        ("fused", "2=", "150 µs", "132 µs to 170 µs, n = 3", "1.00", "1.50 MiB", "–", "3.0e-07", "50.0 %"),
     ]
     assert [line.best for line in table.lines] == [True, False, False]
+
+
+def test_tables_of_cells_timed_one_after_the_other_give_no_place(tiny: Run) -> None:
+    tidy = frame.tidy(tiny)
+    lines = tables.case_tables(tidy)[0].lines
+    assert [(line.name, line.place, line.spread, line.ratio) for line in lines] == [
+        ("packed ✗", "–", "± 5.0 %", "0.67"),
+        ("sdpa", "–", "± 4.2 %", "0.80"),
+        ("fused", "–", "± 6.7 %", "1.00"),
+    ]
+    assert not any(line.best for line in lines)
+    assert "Nobody is given a place" in tables.legend(tidy, "fused")
+
+
+def test_speedups_are_drawn_with_their_intervals(turns_data: dict[str, Any], as_run: Any, tiny: Run) -> None:
+    for row in turns_data["benchmarks"]:
+        if row["extra_info"]["impl"] == "fused":
+            row["stats"]["data"] = row["stats"]["data"][:5]
+            synthetic.by_turns(row, (0.95, 1.0, 1.05))
+    assert sorted(whiskers(as_run(turns_data)))[-1] == pytest.approx((3.52, 4.53), abs=0.02)
+    assert whiskers(tiny) == []
+
+
+def whiskers(run: Run) -> list[tuple[float, float]]:
+    """Both ends of every interval drawn."""
+    this = page.report(run)
+    figure = charts.speedup(charts.Source(this.frame, this.palette, run.yardstick))
+    assert figure is not None
+    lines = [line for ax in figure.axes for line in ax.lines if line.get_label() == charts.WHISKER]
+    return [tuple(map(float, line.get_xdata())) for line in lines]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("processes", "name"), [(3, "between processes"), (2, "within the run's processes")])
+def test_the_markdown_says_what_an_interval_of_a_ratio_is(
+    processes: int, name: str, as_run: Any, tmp_path: Path
+) -> None:
+    rows = [
+        synthetic.by_turns(synthetic.row(impl, synthetic.case(), [s] * 4, ()), (1.0,) * processes, visits=2)
+        for impl, s in (("fused", 2), ("sdpa", 1))
+    ]
+    page.write(as_run(synthetic.document(rows)), tmp_path)
+    said = (tmp_path / "summary.md").read_text(encoding="utf-8")
+    assert f"Time over fused: with its 95 % interval {name}." in said and "time over fused |" in said
 
 
 def test_markdown_is_a_table_and_its_names_stay_in_their_cells(tiny: Run) -> None:
@@ -404,3 +461,16 @@ def test_labels_keep_their_distance_and_their_order() -> None:
 )  # fmt: skip
 def test_units(shown: str, expected: str) -> None:
     assert shown == expected
+
+
+def test_captions_of_shares_tell_only_what_is_shown(as_run: Any) -> None:
+    cells = [("core", 64, 1e-3, (1, 1, 1)), ("layer", 64, 4e-3, (1, 1, 1)),
+             ("core", 128, 3.9e-3, (0.7, 1, 1.3)), ("layer", 128, 4e-3, (1, 1, 1))]  # fmt: skip
+    rows = [
+        synthetic.row("sdpa", synthetic.case(scope=scope, T=T), [s], apart, id=f"{scope} {T}")
+        for scope, T, s, apart in cells
+    ]
+    document = synthetic.document(rows)
+    assert page._finding("core", page.report(as_run(document))) == "The core is 25.0 % to 25.0 % of its layer."
+    old = page.report(as_run(synthetic.as_old(document)))
+    assert page._finding("core", old) == "What a layer is made of, by medians."

@@ -78,13 +78,16 @@ def test_what_cannot_be_said_is_none(as_run: Any) -> None:
     assert grown(as_run(run_of({64: 1}))) == [] == grown(as_run(synthetic.document([])))
 
 
-def test_an_interval_between_processes_needs_two() -> None:
+def test_an_interval_between_processes_needs_three() -> None:
     assert processes.interval([1e-3]) is None and processes.interval(None) is None and processes.interval("ab") is None
     assert processes.said([1e-3]) == "one process"
     low, high = processes.interval([1.0, 2.0, 4.0]) or (0, 0)
     assert high == pytest.approx(2 * 2 ** (4.30265 / 3**0.5), rel=1e-4)
     assert low * high == pytest.approx(2 * 2)  # of logarithms: as far below as above, and never below zero
-    assert processes.said([1e-3, 1e-3]) == "1.00 ms to 1.00 ms, n = 2"
+    assert processes.said([1e-3, 1e-3]) == "2 processes"
+    assert processes.said([1e-3, 1e-3, 1e-3]) == "1.00 ms to 1.00 ms, n = 3"
+    assert processes.said([1e-3, 1.01e-3, 1.02e-3]) == "985 µs to 1.0 ms, n = 3"
+    assert processes.said([1e-3, 1.0, 1e-6]) == "over 10× wide, n = 3"
 
 
 @pytest.mark.parametrize(
@@ -93,8 +96,11 @@ def test_an_interval_between_processes_needs_two() -> None:
 )
 def test_when_compiling_pays(eager: float, compiled: float, pays_after: int | None, tied: bool, as_run: Any) -> None:
     rows = [
-        synthetic.row(name, synthetic.case(), [0.99 * median, median, 1.01 * median], compile_s=seconds)
-        for name, median, seconds in (("a", eager, None), ("a+compile", compiled, 3.0))
+        synthetic.row(name, synthetic.case(), [0.99 * median, median, 1.01 * median], apart, compile_s=seconds)
+        for name, median, seconds, apart in (
+            ("a", eager, None, (1, 1, 1)),
+            ("a+compile", compiled, 3.0, (0.99, 1, 1 / 0.99)),
+        )
     ]
     [one] = anatomy.compilings(frame.tidy(as_run(synthetic.document(rows))))
     assert (one.tied, one.impl) == (tied, "a+compile")

@@ -135,3 +135,17 @@ def test_many_runs_and_long_names_make_a_folder_name_that_a_disk_takes(sweep: di
     many = saved(tmp_path, **{f"{i:04}_{'x' * 60}": sweep for i in range(5)})
     names = {side_by_side_page.folder_name(chosen) for chosen in (many, many[:2], many[1:3])}
     assert len(names) == 3 and max(map(len, names)) < 130
+
+
+def test_each_run_shows_its_own_places_and_ratios_with_intervals(tmp_path: Path) -> None:
+    a, b = (
+        synthetic.document(
+            [synthetic.row("fused", synthetic.case(), [2e-3], apart), synthetic.row("sdpa", synthetic.case(), [1e-3])]
+        )
+        for apart in ((0.95, 1.0, 1.05), (0.3, 1.0, 3.0))
+    )
+    old = synthetic.as_old(copy.deepcopy(a))
+    text = side_by_side_page.html(side_by_side.side_by_side(saved(tmp_path, a=a, b=b, c=old)))
+    standing = re.findall(r'<div class="lean">(place [^<]*)</div>', text)
+    assert standing == ["place 2", "place 1", "place 1, 0.50 (0.44 to 0.57) of the time of fused",
+                        "place 1, 0.52 (0.03 to 9.05) of the time of fused"]  # fmt: skip

@@ -303,3 +303,32 @@ def test_the_judge_travels_light() -> None:
     check = "import sys, reports.verdict; sys.exit(bool({'pandas', 'matplotlib', 'torch'} & sys.modules.keys()))"
     home = Path(__file__).resolve().parents[2]
     assert subprocess.run([sys.executable, "-c", check], cwd=home, check=False).returncode == 0
+
+
+def timed(logs_by_process: list[list[float]], rounds_from: int = 0) -> verdict.Samples:
+    """One visit a process, one block a round."""
+    flat = [(math.exp(log), process) for process, logs in enumerate(logs_by_process) for log in logs]
+    processes = [process for _, process in flat]
+    return verdict.Samples(
+        [seconds for seconds, _ in flat], list(range(rounds_from, rounds_from + len(flat))), processes, processes
+    )
+
+
+def test_two_that_share_no_round_are_paired_by_process() -> None:
+    moods = [[0.0], [0.5], [-0.3]]
+    slow = timed([[log + 0.1] for [log] in moods], rounds_from=100)
+    ratio = verdict.ratio(slow, timed(moods))
+    assert ratio.value == pytest.approx(math.exp(0.1)) and ratio.slower and ratio.processes == 3
+    apart = verdict.Samples(slow.seconds, slow.rounds, slow.visits, [7, 8, 9])
+    assert not verdict.ratio(apart, timed(moods)).known
+
+
+def test_rounds_that_only_one_took_part_in_say_nothing_of_a_ratio() -> None:
+    of = timed([[0.1, 9.0], [0.1, 9.0], [0.1, 9.0]])
+    over = verdict.Samples([1.0, 1.0, 1.0], [0, 2, 4], [0, 1, 2], [0, 1, 2])
+    assert verdict.ratio(of, over).value == pytest.approx(math.exp(0.1))
+
+
+def test_those_not_shown_to_differ_share_a_place() -> None:
+    rows = {"a": [[0.0], [0.0], [0.0]], "b": [[0.3], [-0.3], [0.01]], "c": [[5.0], [5.3], [4.7]]}
+    assert verdict.places({name: timed(logs) for name, logs in rows.items()}) == {"a": 1, "b": 1, "c": 3}

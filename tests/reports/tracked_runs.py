@@ -36,7 +36,7 @@ def run(
             true = SECONDS[impl] * at["T"] / 64 * (slower or {}).get(impl, 1.0)
             medians = [float(true * math.exp(x)) for x in rng.normal(0, noise, processes)]
             known = {"process_medians": medians} if processes > 1 else {}
-            rows.append(synthetic.row(impl, at, medians, kernel="math", **{**known, **(extra or {})}))
+            rows.append(synthetic.row(impl, at, medians, (), kernel="math", **{**known, **(extra or {})}))
     data = synthetic.document(rows, **top)
     if controls is not None:
         looks = {name: _looks(rng, controls) for name in ("product", "python")}
