@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from . import settings
+from .afterwards import check_idle_afterwards
 from .cells import Cell
 from .counting import least_memory
 from .gate import NEW_NUMBERS, Gate, Held, check_call, module_of, prepare, verify
@@ -153,6 +154,8 @@ def prove(cell: Cell, gate: Gate) -> tuple[Built, Proved]:
     first: list[float] = []
     with spending("gate"):
         held = check_call(replace(built.call, run=_clocked(built, first)), built.module, built.numbers, cell.case)
+        with recording(cell.case):
+            check_idle_afterwards(built.call.run)
     first_s = _first_dropping(built) if cell.case.drops else first[0]
     return built, Proved(held, profiled(built), first_s)
 

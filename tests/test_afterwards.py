@@ -1,0 +1,53 @@
+"""Threads that work on when a call has returned are found by the process's own clock."""
+
+from __future__ import annotations
+
+import threading
+from time import perf_counter
+
+import pytest
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+import impls
+from bench.afterwards import check_idle_afterwards
+from bench.cell import prove
+from bench.cells import Cell
+from bench.gate import Gate
+from bench.outcome import Wrong
+from bench.sweep import Case
+
+
+def spinning(seconds: float) -> threading.Thread:
+    def spin() -> None:
+        until = perf_counter() + seconds
+        while perf_counter() < until:
+            pass
+
+    thread = threading.Thread(target=spin, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_kernel_that_leaves_threads_spinning_is_refused() -> None:
+    def spins(q, k, v, *, is_causal=False):  # type: ignore[no-untyped-def]
+        spinning(0.3)
+        return sdpa(q, k, v, is_causal=is_causal)
+
+    with pytest.raises(Wrong, match="leaves threads that work when its call has returned"):
+        prove(Cell(impls.make("spins", spins), Case.of(T=16, H=2, D_h=8)), Gate())
+
+
+def test_threads_that_are_joined_in_time_are_fine() -> None:
+    def joins(q, k, v, *, is_causal=False):  # type: ignore[no-untyped-def]
+        spinning(0.002).join()
+        return sdpa(q, k, v, is_causal=is_causal)
+
+    prove(Cell(impls.make("joins", joins), Case.of(T=16, H=2, D_h=8)), Gate())
+
+
+def test_one_busy_look_accuses_nobody() -> None:
+    busy = iter((0.0, 0.01, 0.01, 0.01))
+    check_idle_afterwards(lambda: None, rest=lambda _: None, clock=lambda: next(busy))
+    always = iter(i * 0.02 for i in range(6))
+    with pytest.raises(Wrong, match=r"2\.0 cores stay busy"):
+        check_idle_afterwards(lambda: None, rest=lambda _: None, clock=lambda: next(always))
