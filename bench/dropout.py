@@ -44,6 +44,28 @@ def check_dropout(impl: Impl, case: Case) -> None:
     shown = kept.unflatten(-1, (-1, 2, T))  # (..., heads, twice, T)
     if not case.out_dropout and not torch.equal(shown[..., 0, :], shown[..., 1, :]):
         raise Wrong("drops features of the output, not probs")
+    by_head = shown[..., 0, :] if case.scope == "core" else shown[..., 0, :].transpose(1, 2)  # (B, H, T, T)
+    _check_independence(by_head, keep)
+
+
+def _check_independence(kept: Tensor, keep: float) -> None:
+    """Neighbours along every axis agree as often as two independent draws do; raises `Wrong`.
+
+    `kept` (B, H, T, T), True where a prob was kept. Two neighbouring pairs share a draw, which the variance takes into account.
+    """
+    agree = keep**2 + (1 - keep) ** 2
+    variance = agree * (1 - agree) + 2 * (keep**3 + (1 - keep) ** 3 - agree**2)
+    for axis, name in enumerate(("batch entries", "heads", "queries", "keys")):
+        n = kept.shape[axis]
+        if n == 1:
+            continue
+        same = kept.narrow(axis, 1, n - 1) == kept.narrow(axis, 0, n - 1)
+        share = same.double().mean().item()
+        if abs(share - agree) > SIGMAS * (variance / same.numel()) ** 0.5:
+            raise Wrong(
+                f"what it drops depends on other {name}: neighbours agree in {share:.1%} of cases, "
+                f"and independent draws in {agree:.1%}"
+            )
 
 
 def _probe(impl: Impl, case: Case) -> tuple[nn.Module, list[Tensor]]:
