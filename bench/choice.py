@@ -79,9 +79,20 @@ def _imported(name: str, module: str) -> ModuleType:
     except Exception as error:
         raise Mistake(f"--impl {name}: can't import {module}: {type(error).__name__}: {error}") from None
     finally:
+        noted = settings.noted(before)
         if changed := settings.put_back(before):
             print(f"bench: {module} changes torch's own settings when it is imported; they are everybody's, and were put back: "
-                  f"{', '.join(changed)}", file=sys.stderr)  # fmt: skip
+                  f"{', '.join(changed)}{_instead(changed)}", file=sys.stderr)  # fmt: skip
+        if noted:
+            print(f"bench: {module} changes, when it is imported, {', '.join(noted)}", file=sys.stderr)
+
+
+def _instead(changed: list[str]) -> str:
+    """What to do where a name of torch's was to stand for something else."""
+    patches = any(change.startswith("names of torch.nn.functional") for change in changed)
+    return (
+        " (to measure what was to take its place, register the function itself: --impl NAME=module:function)" * patches
+    )
 
 
 def uncallable(cell: Cell) -> str | None:

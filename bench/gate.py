@@ -329,7 +329,8 @@ def _verify(o: Tensor, answer: Answer, problem: Problem, why: str) -> Errors:
     errors, allowed = answer.errors(o), answer.allowed
     if errors.overall <= allowed.overall and errors.row <= allowed.row:
         return errors
-    why += REGIMES[answer.regime] + ("" if answer.name == "output" else f"{answer.name}: ")
+    why += "" if answer.regime is None else REGIMES[answer.regime]
+    why += "" if answer.name == "output" else f"{answer.name}: "
     rows = answer.row_errors(o)
     if not torch.isfinite(rows).all():
         raise Wrong(f"{why}NaN or Inf in {_where(~torch.isfinite(rows), answer, problem)}")

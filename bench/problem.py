@@ -37,7 +37,10 @@ SANE = 32.0
 SANE_OFFSET = 256.0
 """`SANE` where more is lost: scores near 100 are rounded by 100 epsilon before the exponential; gradients add up more."""
 
-SANE_OF_REGIMES = 8.0
+NEAR = 1 / 32
+"""How far apart keys lie in the feature by which the first one is apart from them, twice as far as scores are large."""
+
+SANE_OF_REGIMES = 32.0
 """The same where scores reach every regime, times as far as they lie from zero."""
 
 OFFSET = 100.0
@@ -53,19 +56,23 @@ SPREAD = 16.0
 """Size of the keys' features that make a regime: a power of two, so that scores which are to be equal are exactly so."""
 
 REGIMES = (
-    "",
+    "where ordinary scores lie beside extreme ones: ",
     "where scores are very large: ",
     "where scores are very negative: ",
     "where one key dominates: ",
+    "where scores are far apart: ",
     "where all scores are equal: ",
     "where all scores are equal and far below zero: ",
 )
-"""The regimes of a softmax, as a sentence begins; the first is the ordinary one. A query belongs to one of them."""
+"""The regimes of a softmax, as a sentence begins. A query belongs to one of them."""
 
-ORDINARY, HIGH, LOW, DOMINATED, EQUAL, DEEPEST = range(len(REGIMES))
+ORDINARY, HIGH, LOW, DOMINATED, APART, EQUAL, DEEPEST = range(len(REGIMES))
 
-FLOOR_OF_REGIMES = 2.0
+FLOOR_OF_REGIMES = 8.0
 """The least floor of a regime, in units of epsilon: few rows are in each, and some the plain formula gets exactly right."""
+
+FLOOR_OF_DOMINATED = 2.0
+"""The same where one key dominates: its value is the answer, to the last bits."""
 
 FLOOR_OF_REGIMES_GRADIENTS = 16.0
 """The same for gradients: this draw shows what goes wrong altogether, the ordinary one is held to tight bounds."""
@@ -110,8 +117,8 @@ class Answer:
     least: float = 0.0
     """The smallest size that a row's error is relative to, since a gradient's row may vanish by nature."""
     allowed: Errors = Errors(0.0, 0.0)
-    regime: int = ORDINARY
-    """The regime that all compared rows belong to: an index into `REGIMES`."""
+    regime: int | None = None
+    """The regime that all compared rows belong to, an index into `REGIMES`; None where only one is asked about."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -335,20 +342,26 @@ def _regime(case: Case, heads: bool) -> Tensor:
     """The regime of every query: (B, H, T) or, for a layer, whose heads are mixed, (B, T)."""
     b, h, t = torch.arange(case.B)[:, None, None], torch.arange(case.H)[:, None], torch.arange(case.T)
     drawn = (b + h + t) % len(REGIMES) if heads else (b + t)[:, 0] % len(REGIMES)
+    if case.causal:
+        drawn[..., 0] = torch.where(drawn[..., 0] == APART, ORDINARY, drawn[..., 0])  # which sees the first key alone
     return torch.where(drawn == DEEPEST, ORDINARY, drawn) if _Sizes.of(case).deep == 0 else drawn
 
 
 def _asking(regime: Tensor) -> Tensor:
     """The three features of a query, by its regime: (..., 3)"""
-    return torch.stack(
-        [(regime == HIGH).float() - (regime == LOW).float(), (regime == DOMINATED), (regime == DEEPEST)], -1
-    )
+    large = (regime == HIGH).float() - (regime == LOW).float()
+    by_key = (regime == DOMINATED).float() - (regime == APART).float()
+    return torch.stack([large, by_key, (regime == DEEPEST).float()], -1)
 
 
 def _answering(case: Case, generator: torch.Generator) -> Tensor:
-    """The three features of a key, (B, T_kv, 3): the same for all, but of the second, where one key is above all others."""
+    """The three features of a key, (B, T_kv, 3): the same for all, but of the second, where the first key is far off.
+
+    The others lie near each other, so that none that a mask hides is far above all that are visible: there a mask after the
+    softmax, which is right though wasteful, has nothing left.
+    """
     features = torch.ones(case.B, case.T_kv, 3)
-    features[..., 1] = torch.rand(case.B, case.T_kv, generator=generator) * 2 - 1
+    features[..., 1] = torch.rand(case.B, case.T_kv, generator=generator) * NEAR
     features[:, 0, 1] = 2.0
     return features
 
@@ -501,13 +514,21 @@ def _answers_by_regime(
 
 
 def _floor(part: Answer, case: Case) -> float:
-    """Of one regime, in units of epsilon: scores are rounded by as many as they lie from zero, in float64's own truth too."""
+    """Of one regime, in units of epsilon: scores are rounded by as many as they lie from zero, in float64's own truth too.
+
+    What merges parts of the keys by the logarithms of their sums rounds those as well, in float32 at least.
+    """
     large = LARGE.get(case.dtype, OFFSET)
+    if part.regime == DEEPEST and not part.name.startswith("gradient"):
+        eps = torch.finfo(getattr(torch, case.dtype)).eps
+        return max(FLOOR_OF_REGIMES, DEEP / 2 * min(1.0, torch.finfo(torch.float32).eps / eps))
     if case.dtype == "float64":
-        return 4 * large
+        return 16 * large if part.name.startswith("gradient") else 4 * large
     if part.regime in (HIGH, LOW):
         return large / 2
-    return FLOOR_OF_REGIMES_GRADIENTS if part.name.startswith("gradient") else FLOOR_OF_REGIMES
+    if part.name.startswith("gradient"):
+        return FLOOR_OF_REGIMES_GRADIENTS
+    return FLOOR_OF_DOMINATED if part.regime == DOMINATED else FLOOR_OF_REGIMES
 
 
 def _cache_sizes(case: Case) -> tuple[tuple[int, int, int], tuple[int, int, int]]:

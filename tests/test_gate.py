@@ -13,7 +13,7 @@ from bench.outcome import Unsupported, Wrong
 from bench.problem import problem_of
 from bench.sweep import Case
 
-from . import wrong_kernels
+from . import unusual_kernels, wrong_kernels
 
 PLAIN = {"T": 64, "H": 2, "D_h": 64}
 
@@ -26,7 +26,7 @@ def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def gated(kernel: wrong_kernels.Kernel, **axes: object) -> None:
     case = Case.of(**(PLAIN | axes))  # type: ignore[arg-type]
-    impl = impls.make("mine", kernel)
+    impl = impls.make("mine", kernel, limits=impls.Limits(**getattr(kernel, "limits", {})))
     Gate().prove(impl, case)
     check(impl, case)
 
@@ -150,3 +150,18 @@ def test_padding_has_a_full_sequence_and_one_at_most_half_full() -> None:
 def test_problems_are_the_same_whatever_the_threads() -> None:
     case = Case.of(T=16, H=2, D_h=8)
     assert problem_of(replace(case, threads=1)) is problem_of(case)
+
+
+UNUSUAL = [
+    pytest.param(name, mode, dtype, id=f"{name}-{mode}-{dtype}")
+    for name, unusual in unusual_kernels.KERNELS.items()
+    for mode in unusual.modes
+    for dtype in (unusual.dtypes if mode == "forward" else unusual.dtypes[:1])
+]
+
+
+@pytest.mark.parametrize(("name", "mode", "dtype"), UNUSUAL)
+def test_right_but_unusual_kernel_passes(name: str, mode: str, dtype: str) -> None:
+    unusual = unusual_kernels.KERNELS[name]
+    of_mode = {"T": 1, "T_kv": 64, "mask": "none"} if mode == "decode" else {}
+    gated(unusual.kernel, mode=mode, dtype=dtype, **((unusual.case or {}) | of_mode))
