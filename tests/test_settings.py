@@ -322,3 +322,29 @@ def test_a_patched_sdpa_makes_no_other_implementation_wrong(
     assert "put back: names of torch.nn.functional: scaled_dot_product_attention" in told
     assert "register the function itself" in told
     Gate().prove(impls.get("torch_mha"), Case.of(T=16, H=2, D_h=8))
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """A folder with a module of two kernels, a layer and an instance."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "two_of_them.py").write_text(
+        "from torch import nn\n"
+        "from torch.nn.functional import scaled_dot_product_attention as a\n"
+        "def b(q, k, v, **_): return q\n"
+        "layer = nn.Identity()\n"
+    )
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("second", ["mine_twice+compile=two_of_them:b", "mine_twice=two_of_them:b"])
+def test_one_name_for_two_kernels_is_a_mistake(own: str, second: str) -> None:
+    with pytest.raises(Mistake, match="mine_twice is two_of_them:a already; give this one another name"):
+        impls_named([f"mine_twice=two_of_them:a,{second}"], False, own)
+    both = impls_named(["mine_twice=two_of_them:a,mine_twice+compile=two_of_them:a"], False, own)
+    assert [impl.name for impl in both] == ["mine_twice", "mine_twice+compile"]
+
+
+def test_an_instance_is_a_mistake(own: str) -> None:
+    with pytest.raises(Mistake, match="that is an instance of Identity; name the class"):
+        impls_named(["mine_built=two_of_them:layer"], False, own)
