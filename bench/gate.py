@@ -75,7 +75,8 @@ class Gate:
             if eager.core is None or impl.compiled:
                 self._once("layer (probe)" if probe.scope == "layer" else "kernel (probe)", impl, probe, check_probe)
         if case.drops:
-            self._once("dropout", impl, case, check_dropout)
+            with _keeping_settings():
+                self._once("dropout", impl, case, check_dropout)
         if impl.dispatches:
             self._once("dispatch", impl, case, check_dispatch)
         return Proof(probed)
