@@ -76,12 +76,13 @@ class Built:
         """The context of a call, with the threads of its case; raises `Wrong` where the call changes torch's settings."""
         if self.cell.case.threads and self.cell.case.threads != torch.get_num_threads():
             torch.set_num_threads(self.cell.case.threads)
-        before, changed = settings.read(), []
+        before = settings.read(cheap=True)
+        changed: list[str] = []
         try:
             with recording(self.cell.case):
                 yield
         finally:
-            changed = settings.put_back(before) if settings.read() != before else []
+            changed = settings.put_back(before)
         if changed:
             raise Wrong(f"changes torch's own settings, which are everybody's: {', '.join(changed)}")
 
@@ -138,6 +139,8 @@ class Proved:
     """What was found out about a cell before it is timed."""
 
     held: Held
+    ragged: bool
+    """Whether it was probed at a length that is not round."""
     weight: Weight
     first_s: float
     """Seconds of the call that was proved; of the first one with dropout, where numbers are dropped."""
@@ -147,7 +150,7 @@ def prove(cell: Cell, gate: Gate) -> tuple[Built, Proved]:
     """Build a cell, hold it to the reference, and profile a call; raises `Wrong`, or what the implementation raised."""
     check_fits(cell)
     with spending("gate"), _single_threaded():
-        gate.prove(cell.impl, cell.case)
+        ragged = gate.prove(cell.impl, cell.case).ragged
     built = build(cell)
     if cell.impl.compiled and built.compile_cache is None:
         raise NoRow("torch.compile made no graph: what would be timed is the eager form")
@@ -157,7 +160,7 @@ def prove(cell: Cell, gate: Gate) -> tuple[Built, Proved]:
         with recording(cell.case):
             check_idle_afterwards(built.call.run)
     first_s = _first_dropping(built) if cell.case.drops else first[0]
-    return built, Proved(held, profiled(built), first_s)
+    return built, Proved(held, ragged, profiled(built), first_s)
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
 
+from torch import nn
+
 import impls
 from impls import Impl, Limits
 from impls.layer import kernel_options
@@ -53,6 +55,10 @@ def _impl(name: str, folder: str) -> Impl:
         raise Mistake(message + nearest(plain, [i.name for i in impls.shelf()])) from None
 
 
+_own_paths: dict[str, str] = {}
+"""Where the user's own implementations come from, by name: one name can't stand for two of them."""
+
+
 def _own(name: str, path: str, folder: str) -> Impl:
     """Register a user's kernel or layer, `mine=package.module:attr`, and give it (or its compiled form) back."""
     plain = name.removesuffix(impls.COMPILE)
@@ -66,11 +72,19 @@ def _own(name: str, path: str, folder: str) -> Impl:
     if not hasattr(imported, attr):
         raise Mistake(f"--impl {name}: module {module} has no attribute {attr!r}")
     it = getattr(imported, attr)
+    if isinstance(it, nn.Module):
+        kind = type(it).__name__
+        raise Mistake(
+            f"--impl {name}={path}: that is an instance of {kind}; name the class, which is built for every case"
+        )
+    if (known := _own_paths.get(plain, path)) != path:
+        raise Mistake(f"--impl {name}={path}: {plain} is {known} already; give this one another name")
     try:
         declared = Limits(**getattr(it, "limits", {}))
         impl = impls.make(plain, it, limits=declared)
         if plain not in {i.name for i in impls.shelf()} or impls.get(plain).owner != impl.owner:
             impls.add(impl)
+        _own_paths[plain] = path
     except (TypeError, ValueError) as error:
         raise Mistake(f"--impl {name}={path}: {error}") from None
     return impls.get(name)
@@ -84,9 +98,20 @@ def _imported(name: str, module: str) -> ModuleType:
     except Exception as error:
         raise Mistake(f"--impl {name}: can't import {module}: {type(error).__name__}: {error}") from None
     finally:
+        noted = settings.noted(before)
         if changed := settings.put_back(before):
             print(f"bench: {module} changes torch's own settings when it is imported; they are everybody's, and were put back: "
-                  f"{', '.join(changed)}", file=sys.stderr)  # fmt: skip
+                  f"{', '.join(changed)}{_instead(changed)}", file=sys.stderr)  # fmt: skip
+        if noted:
+            print(f"bench: {module} changes, when it is imported, {', '.join(noted)}", file=sys.stderr)
+
+
+def _instead(changed: list[str]) -> str:
+    """What to do where a name of torch's was to stand for something else."""
+    patches = any(change.startswith("names of torch.nn.functional") for change in changed)
+    return (
+        " (to measure what was to take its place, register the function itself: --impl NAME=module:function)" * patches
+    )
 
 
 def uncallable(cell: Cell) -> str | None:

@@ -33,6 +33,8 @@ def check_dropout(impl: Impl, case: Case) -> None:
         module.train()
         first, second = module(*inputs).double(), module(*inputs).double()
     kept = first != 0
+    shown = kept.unflatten(-1, (-1, 2, T))  # (..., heads, twice, T)
+    _check_independence(shown[..., 0, :] if case.scope == "core" else shown[..., 0, :].transpose(1, 2))
     dropped = 1 - kept.double().mean().item()
     if abs(dropped - (1 - keep)) > SIGMAS * (keep * (1 - keep) / (probs.numel() / 2)) ** 0.5:
         raise Wrong(f"drops {dropped:.1%} of the probs, not {1 - keep:.1%}")
@@ -41,9 +43,30 @@ def check_dropout(impl: Impl, case: Case) -> None:
         raise Wrong(f"what dropout leaves is not 1 / (1 - p) = {1 / keep:.3f} times as large")
     if torch.equal(first, second):
         raise Wrong("drops the same probs in every call")
-    shown = kept.unflatten(-1, (-1, 2, T))  # (..., heads, twice, T)
     if not case.out_dropout and not torch.equal(shown[..., 0, :], shown[..., 1, :]):
         raise Wrong("drops features of the output, not probs")
+
+
+def _check_independence(kept: Tensor) -> None:
+    """Neighbours along every axis agree as often as two independent draws do; raises `Wrong`.
+
+    `kept` (B, H, T, T), True where a prob was kept. Two neighbouring pairs share a draw, which the variance takes into account.
+    """
+    found: list[tuple[float, str]] = []
+    keep = kept.double().mean().item()
+    agree = keep**2 + (1 - keep) ** 2
+    variance = agree * (1 - agree) + 2 * (keep**3 + (1 - keep) ** 3 - agree**2)
+    for axis, name in enumerate(("batch entries", "heads", "queries", "keys")):
+        n = kept.shape[axis]
+        if n == 1:
+            continue
+        same = kept.narrow(axis, 1, n - 1) == kept.narrow(axis, 0, n - 1)
+        share = same.double().mean().item()
+        if abs(share - agree) > SIGMAS * (variance / same.numel()) ** 0.5:
+            sentence = f"neighbours agree in {share:.1%} of cases, and independent draws in {agree:.1%}"
+            found.append((abs(share - agree), f"what it drops depends on other {name}: {sentence}"))
+    if found:
+        raise Wrong(max(found)[1])
 
 
 def _probe(impl: Impl, case: Case) -> tuple[nn.Module, list[Tensor]]:

@@ -2,35 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from impls import COMPILE, Impl, get
 from impls import weights as canonical
+from impls.registry import Compiled
 
 from . import settings
 from .dispatch import kernel_of
 from .dropout import check_dropout
 from .modes import Call, call_of, recording
 from .outcome import Wrong, classify
-from .problem import Answer, Errors, Given, Problem, copies, given, problem_of
+from .problem import REGIMES, Answer, Errors, Given, Problem, copies, given, probing, problem_of, strided
 from .sweep import Case
 
 LONG = 512
-"""Probes up to this length have several batch entries and heads, and two draws of inputs; longer ones only reach far."""
+"""Probes up to this length have several batch entries and heads; longer ones only reach far."""
 
 FEW = 1 << 15
 """Pairs of a query and a key up to which a core is checked bare in the case itself too, and not on probes alone."""
 
-PROBES = ((37, 64), (577, 576))
+PROBES = (37, 577)
 """Lengths of the probes: a ragged one that falls short of a tile of 64, and one that runs a little over many.
 
-The second of each pair serves an implementation that declares that it can't do the first.
+An implementation that declares that it can't do one is probed at the nearest length that it can, on the same side of `LONG`.
 """
+
+ROUND = 16
+"""A length that this divides is round: no tile, however small, is cut off at its end."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What an implementation was probed with, beside the case itself."""
+
+    probes: tuple[Case, ...]
+
+    @property
+    def ragged(self) -> bool:
+        """Whether a length was not round: what allows only round ones is proved at those alone."""
+        return any(probe.keys % ROUND for probe in self.probes)
 
 
 class Gate:
@@ -39,7 +58,7 @@ class Gate:
     def __init__(self) -> None:
         self._proved: set[tuple[str, str, Case]] = set()
 
-    def prove(self, impl: Impl, case: Case) -> None:
+    def prove(self, impl: Impl, case: Case) -> Proof:
         """Everything but the module that is timed; raises `Wrong` with a sentence, or what the implementation raised.
 
         A core is checked bare, on q, k, v that the gate owns, whatever the case's scope. Cores and layers are checked on
@@ -49,15 +68,18 @@ class Gate:
         eager = eager_form(impl)
         if eager.core is not None and case.scope == "layer" and case.H * case.T * case.T_kv <= FEW:
             self._once("bare kernel", eager, replace(case, scope="core"), check)
-        for probe in probes(impl, case):
+        probed = probes(impl, replace(case, threads=None))
+        for probe in probed:
             if eager.core is not None:
-                self._once("bare kernel (probe)", eager, replace(probe, scope="core"), check)
+                self._once("bare kernel (probe)", eager, replace(probe, scope="core"), check_probe)
             if eager.core is None or impl.compiled:
-                self._once("layer (probe)" if probe.scope == "layer" else "kernel (probe)", impl, probe, check)
+                self._once("layer (probe)" if probe.scope == "layer" else "kernel (probe)", impl, probe, check_probe)
         if case.drops:
-            self._once("dropout", impl, case, check_dropout)
+            with _keeping_settings():
+                self._once("dropout", impl, case, check_dropout)
         if impl.dispatches:
             self._once("dispatch", impl, case, check_dispatch)
+        return Proof(probed)
 
     def _once(self, what: str, impl: Impl, case: Case, check: Callable[[Impl, Case], object]) -> None:
         key = (what, impl.name, replace(case, threads=None))
@@ -76,41 +98,63 @@ def eager_form(impl: Impl) -> Impl:
     return get(impl.name.removesuffix(COMPILE)) if impl.compiled else impl
 
 
-def probes(impl: Impl, case: Case) -> list[Case]:
-    """Small cases of the same kind as `case`, with B > 1, H > 1 and ragged lengths, as far as `impl` can."""
-    found = []
-    for lengths in PROBES:
-        fitting = (probe for T in lengths if impl.refusal(probe := _probe(impl, case, T)) is None)
-        found += [next(fitting, None)]
-    return [probe for probe in found if probe is not None]
+@lru_cache(maxsize=256)
+def probes(impl: Impl, case: Case) -> tuple[Case, ...]:
+    """Small cases of the same kind as `case`, with B > 1, H > 1 and ragged lengths, as far as `impl` can.
+
+    One that can do none of them is probed at the case's own length.
+    """
+    found = dict.fromkeys(probe for T in PROBES if (probe := _nearest(impl, case, T)) is not None)
+    own = (
+        probe for probe in _probes_at(case, case.T if case.mode != "decode" else case.T_kv) if not impl.refusal(probe)
+    )
+    return tuple(found) or tuple(own)[:1]
 
 
-def _probe(impl: Impl, case: Case, T: int) -> Case:
-    """As many heads as tell a head, or a group of them, from its neighbour; a long one of a single-headed case has one.
+def _nearest(impl: Impl, case: Case, T: int) -> Case | None:
+    """The probe at the nearest length that `impl` can do, on the same side of `LONG`; None where there is none."""
+    shortest, longest = (LONG + 1, 2 * LONG) if T > LONG else (2, LONG)
+    if impl.limits.max_T is not None and impl.limits.max_T < shortest:
+        return None
+    lengths = sorted(range(shortest, longest + 1), key=lambda length: abs(length - T))
+    possible = (probe for length in lengths for probe in _probes_at(case, length) if impl.refusal(probe) is None)
+    return next(possible, None)
 
-    Where keys come from another sequence, it is shorter in the short probe and longer in the long one.
+
+def _probes_at(case: Case, T: int) -> Iterator[Case]:
+    """As many heads as tell a head, or a group of them, from its neighbour; a long probe of a single-headed case has one.
+
+    Where keys come from another sequence, it is shorter in the short probe and longer in the long one. After the probe that
+    is wanted come those that ask for less: rounder lengths of the other sequence, and heads and batch as they are in the case.
     """
     grouped, long = case.H_kv != case.H, T > LONG
-    H = impl.limits.heads or (4 if grouped else 3 if not long else min(case.H, 2))
+    H = 4 if grouped else min(case.H, 2) if long else 3
     H_kv = H if not grouped else 2 if case.H_kv > 1 else 1
-    d_model = H * case.D_h if case.d_model == case.H * case.D_h else case.d_model
-    T_kv = T if case.source == "self" else T + 9 if long else T - 9
-    B = 1 if long and H > 1 and not case.padded else 2
-    return replace(
-        case, B=B, T=1 if case.mode == "decode" else T, T_kv=T_kv, H=H, H_kv=H_kv, d_model=d_model, threads=None
-    )
+    B = len(REGIMES) if case.mode == "decode" else 1 if long and H > 1 and not case.padded else 2
+    shapes = (B, H, H_kv), (B, case.H, case.H_kv), (case.B, case.H, case.H_kv)
+    others = (T + 9, T + 64, T + 128, T) if long else (T - 9, T - 64, T + 64, T - 128, T + 128, T)
+    tokens = 1 if case.mode == "decode" else T
+    for b, h, h_kv in dict.fromkeys(shapes):
+        d_model = h * case.D_h if case.d_model == case.H * case.D_h else case.d_model
+        for T_kv in (T,) if case.source == "self" else others:
+            if T_kv > 0:
+                yield replace(case, B=b, T=tokens, T_kv=T_kv, H=h, H_kv=h_kv, d_model=d_model)
 
 
-def module_of(impl: Impl, case: Case) -> nn.Module:
-    """The core or layer of `impl` for `case`, holding the canonical weights, in the case's dtype on its device."""
+def module_of(impl: Impl, case: Case, problem: Problem | None = None) -> nn.Module:
+    """The core or layer of `impl` for `case`, holding the weights of `problem`, in the case's dtype on its device.
+
+    Raises `Wrong` where building it, or letting it prepare, changes what is everybody's.
+    """
     build = impl.core if case.scope == "core" else impl.layer
     assert build is not None
-    module = build(case.layer_shape).to(case.device, getattr(torch, case.dtype)).eval()
-    problem = problem_of(case)
-    if problem.weights:
-        with torch.no_grad():
-            canonical.load(module, problem.weights)
-    prepare(module, case)
+    problem = problem or problem_of(case)
+    with _keeping_settings(" when it is built"):
+        module = build(case.layer_shape).to(case.device, getattr(torch, case.dtype)).eval()
+        if problem.weights:
+            with torch.no_grad():
+                canonical.load(module, problem.weights)
+        prepare(module, case)
     return module
 
 
@@ -125,55 +169,103 @@ def prepare(module: nn.Module, case: Case) -> float | None:
 
 
 def check(impl: Impl, case: Case) -> Held:
-    """Hold a new core or layer to the reference, on two draws where the case is short; raises `Wrong`."""
+    """Hold a new core or layer to the reference, on two draws; raises `Wrong`."""
     module, numbers = module_of(impl, case), given(problem_of(case))
-    return check_call(call_of(module, case, numbers), module, numbers, case, draws=2 if case.keys <= LONG else 1)
+    return check_call(call_of(module, case, numbers), module, numbers, case, draws=2)
 
 
-def check_call(call: Call, module: nn.Module, numbers: Given, case: Case, draws: int = 1) -> Held:
-    """Hold a call of `module` to the reference, on two draws (or one) that arrive in the same buffers; raises `Wrong`.
+def check_probe(impl: Impl, case: Case) -> None:
+    """Hold a new core or layer to the reference where its softmax is ordinary, and in every other regime; raises `Wrong`.
 
-    What is timed needs one: the second is compared after the clock. Neither the inputs nor the module's weights and buffers
-    may be written to.
+    A core reads q, k and v as they lie in memory in a model: not contiguous.
     """
+    problems = probing(case)
+    module = module_of(impl, case, problems[0])
+    numbers, other = (given(problem) for problem in problems)
+    if case.scope == "core":
+        numbers, other = strided(numbers), strided(other)
+    check_call(call_of(module, case, numbers), module, numbers, case, problems=problems)
+    if case.mode == "backward" and case.keys <= LONG:
+        with _keeping_settings():
+            numbers.refill(problems[0])
+            check_two_forwards(module, case, (numbers, other), problems)
+
+
+def check_call(
+    call: Call, module: nn.Module, numbers: Given, case: Case, draws: int = 1, problems: Sequence[Problem] | None = None
+) -> Held:
+    """Hold a call of `module` to the reference, on draws that arrive in the same buffers; raises `Wrong`.
+
+    What is timed needs one: the second is compared after the clock. Neither the inputs, nor the gradient of the output, nor
+    the module's weights and buffers may be written to.
+    """
+    problems = problems or [problem_of(case, draw) for draw in range(draws)]
+    with _keeping_settings():
+        return _held(call, module, numbers, case, problems)
+
+
+@contextmanager
+def _keeping_settings(when: str = "") -> Iterator[None]:
+    """Raises `Wrong` where what is everybody's was changed meanwhile, and puts it back in any case."""
     before = settings.read()
     try:
-        held = _held(call, module, numbers, case, draws)
+        yield
     finally:
         changed = settings.put_back(before)
     if changed:
-        raise Wrong(f"changes torch's own settings, which are everybody's: {', '.join(changed)}")
-    return held
+        raise Wrong(f"changes torch's own settings{when}, which are everybody's: {', '.join(changed)}")
 
 
-def _held(call: Call, module: nn.Module, numbers: Given, case: Case, draws: int) -> Held:
+def _held(call: Call, module: nn.Module, numbers: Given, case: Case, problems: Sequence[Problem]) -> Held:
     caching = case.mode == "decode" and case.scope == "layer"  # then the cache is there to be written to
-    first, second = problem_of(case), problem_of(case, draw=1) if draws == 2 else None
     owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]
     before = copies(owned)
 
-    def answer(problem: Problem, why: str = "") -> tuple[Held, list[Tensor]]:
-        with recording(case):
+    def answer(problem: Problem, why: str = "") -> tuple[Held, dict[str, Tensor]]:
+        with _without_gradients(module, case):
             o = _run(call)
         answers = call.read(_formed(o, problem))
         _unchanged(numbers.inputs, problem.inputs, "writes to its inputs", free=caching)
         _unchanged(owned, before, "writes to its weights or its mask")
-        return verify(answers, problem, why), list(answers.values())
+        if numbers.grad is not None and problem.grad is not None:
+            _unchanged([numbers.grad], [problem.grad], "writes to the gradient of its output, which others may read")
+        return verify(answers, problem, why), answers
 
-    held, answers = answer(first)
-    if second is not None:
-        kept = copies(answers)
-        numbers.refill(second)
-        answer(second, NEW_NUMBERS)
+    held, answers = answer(problems[0])
+    for problem in problems[1:]:
+        shown = [part.shown(answers[part.name]) for part in problems[0].answers]
+        kept = copies(shown)
+        numbers.refill(problem)
+        answer(problem, NEW_NUMBERS)
         if not caching:
-            _unchanged(answers, kept, "the first answer changed when the second was computed: both share one buffer")
+            shown = [part.shown(answers[part.name]) for part in problems[0].answers]
+            _unchanged(shown, kept, "the first answer changed when the second was computed: both share one buffer")
     return held
+
+
+def _without_gradients(module: nn.Module, case: Case) -> Any:
+    """The context of a call that is proved: gradients are recorded only where they are wanted.
+
+    Not in inference mode, whose tensors an implementation can't keep for a later backward, nor fill from threads of its own;
+    but where the call is compiled, which would make another graph for another context.
+    """
+    return recording(case) if case.mode == "backward" or isinstance(module, Compiled) else torch.no_grad()
+
+
+def check_two_forwards(module: nn.Module, case: Case, numbers: Sequence[Given], problems: Sequence[Problem]) -> None:
+    """Gradients after a forward on other numbers: what a backward needs belongs to its own forward; raises `Wrong`."""
+    outputs = [module(*read.inputs, **read.options) for read in numbers]
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    for o, read, problem in zip(outputs, numbers, problems, strict=True):
+        gradients = torch.autograd.grad(o, [*read.inputs, *parameters], read.grad, allow_unused=True)
+        verify(call_of(module, case, read).read((o, *gradients)), problem, TWO_FORWARDS)
 
 
 def check_dispatch(impl: Impl, case: Case) -> None:
     """The kernel that really runs is the one that the name claims; raises `Wrong`."""
-    call = call_of(module_of(impl, case), case, given(problem_of(case)))
-    with recording(case):
+    module = module_of(impl, case)
+    call = call_of(module, case, given(problem_of(case)))
+    with _without_gradients(module, case):
         ran = kernel_of(call.run)
     if ran != impl.dispatches:
         raise Wrong(f"claims to be {impl.dispatches}, but what ran is {ran}")
@@ -189,6 +281,7 @@ def _run(call: Call) -> object:
 
 
 NEW_NUMBERS = "on new numbers in the same buffers: "
+TWO_FORWARDS = "where another forward comes between a forward and its backward: "
 
 
 def _formed(o: object, problem: Problem) -> object:
@@ -210,26 +303,34 @@ def _formed(o: object, problem: Problem) -> object:
 
 @dataclass(frozen=True)
 class Held:
-    """The answer that came nearest its bound."""
+    """How far off the answers are: the one that came nearest its bound, and each kind by itself."""
 
     error: float
     """norm(o - ref) / norm(ref), over everything"""
     bound: float
+    error_output: float | None = None
+    """Of the output alone; None where nothing was compared."""
+    error_grad: float | None = None
+    """Of the gradient that came nearest its bound; None where there are none."""
 
 
 def verify(answers: dict[str, Tensor], problem: Problem, why: str = "") -> Held:
     """Compare every answer with the truth; raises `Wrong` with where and by how much."""
-    held = [
-        Held(_verify(answers[answer.name], answer, problem, why).overall, answer.allowed.overall)
-        for answer in problem.answers
-    ]
-    return max(held, key=lambda it: it.error / it.bound)
+    found = [(answer, _verify(answers[answer.name], answer, problem, why).overall) for answer in problem.answers]
+
+    def nearest(kind: str) -> float | None:
+        of_kind = [(error / part.allowed.overall, error) for part, error in found if part.name.startswith(kind)]
+        return max(of_kind)[1] if of_kind else None
+
+    part, error = max(found, key=lambda it: it[1] / it[0].allowed.overall)
+    return Held(error, part.allowed.overall, nearest("output"), nearest("gradient"))
 
 
 def _verify(o: Tensor, answer: Answer, problem: Problem, why: str) -> Errors:
     errors, allowed = answer.errors(o), answer.allowed
     if errors.overall <= allowed.overall and errors.row <= allowed.row:
         return errors
+    why += "" if answer.regime is None else REGIMES[answer.regime]
     why += "" if answer.name == "output" else f"{answer.name}: "
     rows = answer.row_errors(o)
     if not torch.isfinite(rows).all():

@@ -17,11 +17,14 @@ from .meters import Meter
 from .outcome import NoRow
 from .sweep import Case
 
-SIDES = (256, 512, 1024, 2048)
+SIDES = (256, 512, 1024, 2048, 4096, 8192)
 """Sides of the square matrices that are multiplied, as long as one product takes no longer than two roofs are given."""
 
 SECONDS = 0.05
 """How long a roof is measured, once it has been reached by a first call."""
+
+FEWEST_COPIES, LONGEST_COPIES = 8, 0.25
+"""Blocks of a copy, at least, as long as they take no more seconds: two are too often one bad moment of a shared memory."""
 
 TRIES = 5
 """How often a roof is measured before a row that is above it is void."""
@@ -102,7 +105,7 @@ class Roofs:
         key = (device, size, torch.get_num_threads())
         if key not in self._bytes:
             source, target = (torch.ones(size // 2, dtype=torch.uint8, device=device) for _ in range(2))
-            self._bytes[key] = size / _best(meter, lambda: target.copy_(source))
+            self._bytes[key] = size / _best(meter, lambda: target.copy_(source), FEWEST_COPIES)
         return self._bytes[key]
 
 
@@ -114,22 +117,23 @@ def _higher(a: dict[Key, float], b: dict[Key, float]) -> dict[Key, float]:
     return {key: max(a.get(key, 0.0), b.get(key, 0.0)) for key in a | b}
 
 
-def _best(meter: Meter, call: Callable[[], Any]) -> float:
+def _best(meter: Meter, call: Callable[[], Any], fewest: int = 2) -> float:
     """Seconds of the fastest of several blocks of calls, with the threads that are set and with one.
 
     On a busy machine threads that wait for each other are slower than one alone.
     """
     threads = torch.get_num_threads()
     try:
-        return min(_fastest_block(meter, call, n) for n in {threads, 1})
+        return min(_fastest_block(meter, call, n, fewest) for n in {threads, 1})
     finally:
         torch.set_num_threads(threads)
 
 
-def _fastest_block(meter: Meter, call: Callable[[], Any], threads: int) -> float:
+def _fastest_block(meter: Meter, call: Callable[[], Any], threads: int, fewest: int) -> float:
     torch.set_num_threads(threads)
     meter.seconds(call, 1)
     one = meter.seconds(call, 1)
     calls = max(1, int(SECONDS / 20 / max(one, 1e-7)))
-    blocks = max(2, min(10, int(SECONDS / (calls * one))))
+    fewest = max(2, min(fewest, int(LONGEST_COPIES / (calls * one))))
+    blocks = max(fewest, min(10, int(SECONDS / (calls * one))))
     return min(one, *(meter.seconds(call, calls) / calls for _ in range(blocks)))

@@ -1,21 +1,93 @@
-"""Torch's own settings: what one implementation sets would change the numbers of all others."""
+"""What torch and the process let one set globally: what one implementation sets would change the numbers of all others."""
 
 from __future__ import annotations
 
+import gc
+import os
+import random
+import sys
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
-from torch import backends
-from torch.backends import cuda
+from torch.autograd import set_detect_anomaly
+from torch.backends import cuda, mha, opt_einsum
+from torch.nn import functional
 
-Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
-"""How it is read, and how it is written."""
+
+@dataclass(frozen=True)
+class Setting:
+    """How one thing that is everybody's is read and written, and what a change of it means."""
+
+    get: Callable[[], Any]
+    put: Callable[[Any], Any]
+    cheap: bool = True
+    """Whether it is read in a few microseconds, and so may be at every turn."""
+    told: str = "refused"
+    """`refused`; `reported`, where a change is no fault and stays; `restored` where it is put back without a word."""
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """The state of a generator. Two are equal when they were seeded alike: drawing is no change."""
+
+    seed: Any
+    state: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Seeded) and self.seed == other.seed
+
+    def __hash__(self) -> int:
+        return hash(self.seed)
+
+    def __str__(self) -> str:
+        return str(self.seed)
+
+
+class Names(dict[str, Any]):
+    """What the names of a module stand for."""
+
+    def changed_to(self, now: Names) -> dict[str, Any]:
+        """The names that stand for something else now, or for nothing; others that came to be are nobody's fault."""
+        gone = object()
+        return {name: it for name, it in self.items() if (new := now.get(name, gone)) is not it and new != it}
 
 
 def _attribute(of: Any, name: str) -> Setting:
-    return partial(getattr, of, name), partial(setattr, of, name)
+    return Setting(partial(getattr, of, name), partial(setattr, of, name))
+
+
+def _pair(name: str, setter: str | None = None) -> Setting | None:
+    """By a getter and a setter of torch's own C module; None where this version has none."""
+    get, put = getattr(torch._C, f"_get_{name}", None), getattr(torch._C, f"_set_{setter or name}", None)
+    return Setting(get, put) if get and put else None
+
+
+def _fp32(backend: str, op: str) -> Setting:
+    return Setting(
+        partial(torch._C._get_fp32_precision_getter, backend, op),
+        partial(torch._C._set_fp32_precision_setter, backend, op),
+    )
+
+
+def _names(module: ModuleType) -> Setting:
+    return Setting(lambda: Names(vars(module)), vars(module).update, cheap=False)
+
+
+def _autocast(device: str) -> dict[str, Setting]:
+    return {
+        f"autocast on {device}": Setting(
+            partial(torch.is_autocast_enabled, device), partial(torch.set_autocast_enabled, device)
+        ),
+        f"autocast's dtype on {device}": Setting(
+            partial(torch.get_autocast_dtype, device), partial(torch.set_autocast_dtype, device)
+        ),
+    }
 
 
 def _precision() -> str | None:
@@ -31,45 +103,149 @@ def _set_precision(precision: str | None) -> None:
         torch.set_float32_matmul_precision(precision)
 
 
-SETTINGS: dict[str, Setting] = {
-    "number of threads": (torch.get_num_threads, torch.set_num_threads),
-    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "default device": (torch.get_default_device, lambda device: torch.set_default_device(None)),  # as it is at first
-    "recording of gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
-    "deterministic algorithms": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-    "precision of float32 products": (_precision, _set_precision),  # before the next three, which it sets too
-    "precision of float32": _attribute(backends, "fp32_precision"),
-    "precision of float32 products on CUDA": _attribute(cuda.matmul, "fp32_precision"),
-    "precision of float32 products on the CPU": _attribute(backends.mkldnn.matmul, "fp32_precision"),  # type: ignore[attr-defined]
+def _seeds() -> Seeded:
+    """Of torch's generators; those of a GPU count from when it is first used."""
+    devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+    generators = (torch.default_generator, *devices)
+    return Seeded(tuple(g.initial_seed() for g in generators), [(g, g.get_state()) for g in generators])
+
+
+def _set_seeds(before: Seeded) -> None:
+    for generator, state in before.state:
+        generator.set_state(state)
+
+
+def _denormals() -> bool:
+    """Whether numbers too small for a full mantissa are kept: there is no getter, but there is their sum."""
+    return sum([5e-324, 5e-324]) != 0.0
+
+
+def _anomalies() -> tuple[bool, bool]:
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+
+def _affinity() -> dict[str, Setting]:
+    """Only Linux has it."""
+    if not hasattr(os, "sched_setaffinity"):
+        return {}
+    return {"CPUs that may be used": Setting(partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0))}
+
+
+_KNOWN: dict[str, Setting | None] = {
+    "number of threads": Setting(torch.get_num_threads, torch.set_num_threads),
+    **_affinity(),
+    "default dtype": Setting(torch.get_default_dtype, torch.set_default_dtype),
+    "default device": Setting(
+        torch.get_default_device, lambda device: torch.set_default_device(None)
+    ),  # as it is at first
+    "recording of gradients": Setting(torch.is_grad_enabled, torch.set_grad_enabled),
+    "detection of anomalies": Setting(_anomalies, lambda both: set_detect_anomaly(*both)),
+    "threads of the backward": Setting(torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled),
+    "deterministic algorithms": Setting(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    "filling of uninitialised memory": _pair("deterministic_fill_uninitialized_memory"),
+    "denormal numbers": Setting(_denormals, lambda kept: torch.set_flush_denormal(not kept)),
+    "precision of float32 products": Setting(_precision, _set_precision),  # before the next ones, which it sets too
+    "precision of float32": _fp32("generic", "all"),
+    "precision of float32 products on CUDA": _fp32("cuda", "matmul"),
+    "precision of float32 in cuDNN": _fp32("cuda", "all"),
+    "precision of float32 convolutions in cuDNN": _fp32("cuda", "conv"),
+    "precision of float32 recurrences in cuDNN": _fp32("cuda", "rnn"),
+    "precision of float32 in oneDNN": _fp32("mkldnn", "all"),
+    "precision of float32 products on the CPU": _fp32("mkldnn", "matmul"),
+    "precision of float32 convolutions on the CPU": _fp32("mkldnn", "conv"),
+    "precision of float32 recurrences on the CPU": _fp32("mkldnn", "rnn"),
     "reduced sums of bfloat16": _attribute(cuda.matmul, "allow_bf16_reduced_precision_reduction"),
     "reduced sums of float16": _attribute(cuda.matmul, "allow_fp16_reduced_precision_reduction"),
-    "reduced sums of SDPA's formula": (
+    "float16 sums of products": _attribute(cuda.matmul, "allow_fp16_accumulation"),
+    "reduced sums of float16 on the CPU": _pair("cpu_allow_fp16_reduced_precision_reduction"),
+    "reduced sums of SDPA's formula": Setting(
         cuda.fp16_bf16_reduction_math_sdp_allowed,
         cuda.allow_fp16_bf16_reduction_math_sdp,
     ),
-    "choice of SDPA's flash kernel": (cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
-    "choice of SDPA's efficient kernel": (cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
-    "choice of SDPA's cuDNN kernel": (cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
-    "choice of SDPA's formula": (cuda.math_sdp_enabled, cuda.enable_math_sdp),
+    "choice of SDPA's flash kernel": Setting(cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
+    "choice of SDPA's third flash kernel": _pair("fa3_sdp_enabled", "sdp_use_fa3"),
+    "choice of SDPA's efficient kernel": Setting(cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
+    "choice of SDPA's cuDNN kernel": Setting(cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
+    "choice of SDPA's formula": Setting(cuda.math_sdp_enabled, cuda.enable_math_sdp),
+    "choice of SDPA's own kernel of a device": _pair("overrideable_sdp_enabled", "sdp_use_overrideable"),
+    "order of SDPA's kernels": _pair("sdp_priority_order"),
+    "fast path of nn.MultiheadAttention": Setting(mha.get_fastpath_enabled, mha.set_fastpath_enabled),
+    "use of oneDNN": _pair("mkldnn_enabled"),
+    "deterministic oneDNN": _pair("mkldnn_deterministic"),
+    "use of NNPACK": _pair("nnpack_enabled"),
+    "use of cuDNN": _pair("cudnn_enabled"),
+    "benchmarking by cuDNN": _pair("cudnn_benchmark"),
+    "deterministic cuDNN": _pair("cudnn_deterministic"),
+    "depthwise kernel of cuDNN": _pair("cudnn_depthwise_kernel"),
+    "immediate mode of MIOpen": _pair("miopen_immediate"),
+    "library of products on CUDA": _pair("blas_preferred_backend"),
+    "library of linear algebra on CUDA": _pair("linalg_preferred_backend"),
+    "library of SDPA on ROCm": _pair("rocm_fa_preferred_backend"),
+    "multiprocessors left free": _pair("sm_carveout_experimental"),
+    "engine of quantised operators": _pair("qengine"),
+    "optimisation of TorchScript": _pair("graph_executor_optimize"),
+    "optimised einsum": _attribute(opt_einsum, "enabled"),
+    "strategy of optimised einsum": _attribute(opt_einsum, "strategy"),
+    **_autocast("cpu"),
+    **_autocast("cuda"),
+    "garbage collection": Setting(gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
+    "thresholds of garbage collection": Setting(gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
+    "seconds between threads' turns": Setting(sys.getswitchinterval, sys.setswitchinterval),
+    "seed of torch's random numbers": Setting(_seeds, _set_seeds, cheap=False),
+    "names of torch.nn.functional": _names(functional),
+    "names of time": _names(time),
+    "state of Python's random numbers": Setting(random.getstate, random.setstate, cheap=False, told="restored"),
+    "state of NumPy's random numbers": Setting(np.random.get_state, np.random.set_state, cheap=False, told="restored"),
+    "working folder": Setting(os.getcwd, os.chdir, told="reported"),
+    "sys.path": Setting(lambda: tuple(sys.path), lambda path: None, told="reported"),
+    "environment variables": Setting(lambda: Names(os.environ), lambda names: None, cheap=False, told="reported"),
 }
+
+SETTINGS = {name: setting for name, setting in _KNOWN.items() if setting is not None}
 
 FULL = {"none": "ieee"}
 """Two names of one precision: that a backend has none of its own, and float32 as it is."""
 
 
-def read() -> dict[str, Any]:
-    """What is set now."""
-    return {name: get() for name, (get, _) in SETTINGS.items()}
+def read(cheap: bool = False) -> dict[str, Any]:
+    """What is set now; where it is to be `cheap`, only what may be read at every turn."""
+    return {name: setting.get() for name, setting in SETTINGS.items() if setting.cheap or not cheap}
 
 
 def put_back(before: dict[str, Any]) -> list[str]:
-    """Set everything as it was, and tell what had changed: `default dtype: torch.float32 → torch.float64`."""
-    now = read()
-    changed = {name: value for name, value in before.items() if now[name] != value}
+    """Set everything as it was, and tell what had changed: `default dtype: torch.float32 → torch.float64`.
+
+    What may be changed is neither told nor put back (`noted` tells it), but for the working folder.
+    """
+    now = {name: SETTINGS[name].get() for name in before}
+    changed = {name: value for name, value in before.items() if _differ(name, value, now[name])}
     for name, value in changed.items():
-        SETTINGS[name][1](value)
+        SETTINGS[name].put(value)
     return [
-        f"{name}: {value} → {now[name]}"
+        _told(name, value, now[name])
         for name, value in changed.items()
-        if FULL.get(value, value) != FULL.get(now[name], now[name])
+        if SETTINGS[name].told == "refused" and FULL.get(str(value), value) != FULL.get(str(now[name]), now[name])
     ]
+
+
+def noted(before: dict[str, Any]) -> list[str]:
+    """What has changed by now of that which may be changed, for whoever wants to know."""
+    reported = {name: value for name, value in before.items() if SETTINGS[name].told == "reported"}
+    now = {name: SETTINGS[name].get() for name in reported}
+    return [_told(name, value, now[name]) for name, value in reported.items() if _differ(name, value, now[name])]
+
+
+def _differ(name: str, before: Any, now: Any) -> bool:
+    if SETTINGS[name].told == "restored":
+        return True  # drawing is honest: nothing is told, and the next one finds the same state
+    if isinstance(before, Names):
+        return bool(before.changed_to(now) or (SETTINGS[name].told == "reported" and before.keys() != now.keys()))
+    return bool(before != now)
+
+
+def _told(name: str, before: Any, now: Any) -> str:
+    if isinstance(before, Names):
+        return f"{name}: {', '.join(sorted({*before.changed_to(now)} | (now.keys() - before.keys())))}"
+    if isinstance(before, tuple) and name == "sys.path":
+        return f"{name}: {', '.join(path for path in now if path not in before) or 'shorter'}"
+    return f"{name}: {before} → {now}"

@@ -93,8 +93,12 @@ class Tasks:
         columns = {
             "error": proved.held.error,
             "error_bound": proved.held.bound,
+            "error_output": proved.held.error_output,
+            "error_grad": proved.held.error_grad,
+            "proved_ragged": proved.ragged,
             "rows_compared": cell.case.T if rows is None else len(rows),
             "peak_bytes": proved.weight.peak_bytes,
+            "peak_rss_bytes": proved.weight.peak_rss_bytes,
             "kernel": proved.weight.kernel,
             "operators": proved.weight.operators,
             "threads": torch.get_num_threads(),

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
 
 import impls
-from bench.gate import Gate, check
+from bench.gate import Gate, check, check_probe
 from bench.outcome import Unsupported, Wrong
-from bench.problem import problem_of
+from bench.problem import REGIMES, probing, problem_of
 from bench.sweep import Case
 
-from . import wrong_kernels
+from . import unusual_kernels, wrong_kernels
 
 PLAIN = {"T": 64, "H": 2, "D_h": 64}
 
@@ -21,12 +22,12 @@ PLAIN = {"T": 64, "H": 2, "D_h": 64}
 @pytest.fixture
 def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the probe of 577 tokens: what honest implementations can do doesn't change there."""
-    monkeypatch.setattr("bench.gate.PROBES", ((37, 64),))
+    monkeypatch.setattr("bench.gate.PROBES", (37,))
 
 
 def gated(kernel: wrong_kernels.Kernel, **axes: object) -> None:
     case = Case.of(**(PLAIN | axes))  # type: ignore[arg-type]
-    impl = impls.make("mine", kernel)
+    impl = impls.make("mine", kernel, limits=impls.Limits(**getattr(kernel, "limits", {})))
     Gate().prove(impl, case)
     check(impl, case)
 
@@ -56,10 +57,11 @@ def test_right_kernel_passes(name: str, dtype: str, mode: str, capsys: pytest.Ca
         print(f"\n{'right':<20} {name:<30} passed   {mode}, {dtype}", end="")
 
 
-def test_at_least_25_wrong_kernels_in_every_family() -> None:
-    families = {wrong.family for wrong in wrong_kernels.KERNELS.values()}
-    assert len(wrong_kernels.KERNELS) >= 25
-    assert families >= {
+def test_at_least_100_wrong_kernels_and_3_in_every_family() -> None:
+    families = Counter(wrong.family for wrong in wrong_kernels.KERNELS.values())
+    assert len(wrong_kernels.KERNELS) >= 100
+    assert min(families.values()) >= 3
+    assert families.keys() >= {
         "mask",
         "scale",
         "softmax",
@@ -71,6 +73,16 @@ def test_at_least_25_wrong_kernels_in_every_family() -> None:
         "gradient",
         "dropout",
         "cache",
+        "no maximum",
+        "another maximum",
+        "process",
+        "building",
+        "backward's own state",
+        "backward's gradient",
+        "behind its limits",
+        "buffer beyond 512",
+        "strides",
+        "dropout that depends",
     }
 
 
@@ -150,3 +162,72 @@ def test_padding_has_a_full_sequence_and_one_at_most_half_full() -> None:
 def test_problems_are_the_same_whatever_the_threads() -> None:
     case = Case.of(T=16, H=2, D_h=8)
     assert problem_of(replace(case, threads=1)) is problem_of(case)
+
+
+UNUSUAL = [
+    pytest.param(name, mode, dtype, id=f"{name}-{mode}-{dtype}")
+    for name, unusual in unusual_kernels.KERNELS.items()
+    for mode in unusual.modes
+    for dtype in (unusual.dtypes if mode == "forward" else unusual.dtypes[:1])
+]
+
+
+@pytest.mark.parametrize(("name", "mode", "dtype"), UNUSUAL)
+def test_right_but_unusual_kernel_passes(name: str, mode: str, dtype: str) -> None:
+    unusual = unusual_kernels.KERNELS[name]
+    of_mode = {"T": 1, "T_kv": 64, "mask": "none"} if mode == "decode" else {}
+    gated(unusual.kernel, mode=mode, dtype=dtype, **((unusual.case or {}) | of_mode))
+
+
+@pytest.mark.parametrize(
+    ("divisor", "lengths", "ragged"),
+    [(1, [37, 577], True), (12, [36, 576], True), (16, [32, 576], False), (128, [128, 640], False)],
+)
+def test_probes_have_the_nearest_lengths_that_are_allowed(divisor: int, lengths: list[int], ragged: bool) -> None:
+    limits = impls.Limits(**wrong_kernels.only_multiples_of(divisor))
+    impl = impls.make("mine", torch.nn.functional.scaled_dot_product_attention, limits=limits)
+    proof = Gate().prove(impl, Case.of(T=384, H=2, D_h=8))
+    assert [probe.T for probe in proof.probes] == lengths
+    assert proof.ragged == ragged
+
+
+def test_where_no_probe_is_allowed_the_case_itself_is_one() -> None:
+    limits = impls.Limits(unless=lambda case: None if case.T == 1536 else "stands at 1536")
+    impl = impls.make("mine", wrong_kernels.wrong_beyond_512, limits=limits)
+    with pytest.raises(Wrong, match=r"\(probe\), B1-T1536-H2.*t from 512 to 1535"):
+        Gate().prove(impl, Case.of(T=1536, H=2, D_h=8))
+
+
+def test_a_compiled_form_alone_without_its_maximum_is_refused() -> None:
+    def only_compiled(q, k, v, **options):  # type: ignore[no-untyped-def]
+        wrong = torch.compiler.is_compiling()
+        return (wrong_kernels.no_shift if wrong else torch.nn.functional.scaled_dot_product_attention)(
+            q, k, v, **options
+        )
+
+    impls.add(impls.make("only_compiled", only_compiled))
+    torch.compiler.reset()
+    with pytest.raises(Wrong, match=r"layer .probe.*where scores are very large: NaN or Inf"):
+        Gate().prove(impls.get("only_compiled+compile"), Case.of(T=64, H=2, D_h=8))
+
+
+@pytest.mark.parametrize("scope", ["core", "layer"])
+@pytest.mark.parametrize("mode", ["forward", "backward"])
+@pytest.mark.parametrize("T", [37, 577])
+def test_every_regime_has_rows_and_a_bound_of_its_own(T: int, mode: str, scope: str) -> None:
+    _, extreme = probing(Case.of(T=T, H=2, D_h=16, B=2, mode=mode, scope=scope))
+    outputs = {part.regime: part for part in extreme.answers if part.name == "output"}
+    absent = {REGIMES[-1]} if (mode, scope) == ("backward", "layer") else set()  # its weights would drown all gradients
+    assert {REGIMES[regime] for regime in outputs if regime is not None} == set(REGIMES) - absent
+    assert all(part.compared is not None and part.compared.any() for part in outputs.values())
+    assert min(part.allowed.row for part in outputs.values()) < max(part.allowed.row for part in outputs.values()) / 10
+
+
+def test_errors_of_gradients_are_kept_beside_that_of_the_output() -> None:
+    case = Case.of(T=33, H=2, D_h=16, mode="backward", scope="core")
+    held = check(impls.get("fused"), case)
+    assert held.error_output is not None
+    assert held.error_grad is not None
+    assert held.error in (held.error_output, held.error_grad)
+    assert check(impls.get("fused"), replace(case, mode="forward")).error_grad is None
+    check_probe(impls.get("fused"), case)

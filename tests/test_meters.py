@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
+import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,6 +22,7 @@ from bench.dispatch import kernel_of
 from bench.gate import Gate, module_of
 from bench.meters.cpu import CpuMeter, memory_events, peak
 from bench.meters.cuda import CudaMeter
+from bench.meters.resident import FLOOR, peak_rss
 from bench.modes import call_of
 from bench.outcome import Wrong
 from bench.problem import given, problem_of
@@ -57,6 +62,73 @@ def test_peak_is_the_same_every_time_and_counts_nothing_from_before() -> None:
 
     assert [CpuMeter().weigh(call).peak_bytes for _ in range(3)] == [4 << 16] * 3
     assert CpuMeter().weigh(lambda: None).peak_bytes == 0
+
+
+MIB = 1 << 20
+
+
+def private(call_back: Any) -> Any:
+    """A call that answers with 1 MiB, while something else takes memory that torch doesn't know of."""
+
+    def call() -> torch.Tensor:
+        o = torch.ones(MIB // 4)
+        call_back()
+        return o
+
+    return call
+
+
+def with_malloc() -> None:
+    c = ctypes.CDLL(None)
+    c.malloc.restype = ctypes.c_void_p
+    buffer = ctypes.c_void_p(c.malloc(ctypes.c_size_t(48 * MIB)))
+    ctypes.memset(buffer, 1, 48 * MIB)
+    c.free(buffer)
+
+
+def with_numpy() -> None:
+    np.ones(48 * MIB, dtype=np.uint8).sum()
+
+
+def in_two_threads() -> None:
+    parts: list[torch.Tensor] = []
+    both = threading.Barrier(2)
+
+    def take() -> None:
+        parts.append(torch.ones(33 * MIB // 4))
+        both.wait()  # so that neither is done before the other has begun
+
+    threads = [threading.Thread(target=take) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there the high-water mark can be set back")
+@pytest.mark.parametrize("takes", [with_malloc, with_numpy, in_two_threads])
+def test_the_second_witness_sees_what_torch_does_not(takes: Any) -> None:
+    taken = (66 if takes is in_two_threads else 48) * MIB
+    assert CpuMeter().weigh(private(lambda: None)).peak_rss_bytes == 0  # below the floor
+    for _ in range(2):  # the second time too, though it has been freed
+        weight = CpuMeter().weigh(private(takes))
+        assert weight.peak_bytes == MIB
+        assert weight.peak_rss_bytes == pytest.approx(taken + MIB, abs=FLOOR)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there the high-water mark can be set back")
+def test_both_witnesses_agree_on_the_plain_formula() -> None:
+    q, k, v = qkv()
+    with torch.inference_mode():
+        weight = CpuMeter().weigh(lambda: impls.get("fused").kernel(q, k, v))
+    assert weight.peak_rss_bytes == pytest.approx(weight.peak_bytes, abs=2 * FLOOR)
+
+
+@pytest.mark.parametrize("status", ["VmRSS:\t 10 kB\nVmHWM:\t 99999 kB\n", "Name: nothing of that kind\n", None])
+def test_where_the_mark_stays_nothing_is_told(status: str | None, tmp_path: Path) -> None:
+    if status is not None:
+        (tmp_path / "status").write_text(status)
+    assert peak_rss(lambda: None, tmp_path) is None
 
 
 def test_weighing_what_is_not_compiled_imports_no_compiler() -> None:

@@ -72,3 +72,33 @@ def test_a_resumed_run_knows_the_roofs_that_were_measured() -> None:
     assert resumed.table() == killed.table()
     machine.rate = 1.0  # would be a very low roof
     assert resumed.share(case, machine, 100.0) == killed.share(case, machine, 100.0)
+
+
+class Growing(Machine):
+    """Reaches more the larger the matrices are, as a GPU does."""
+
+    def seconds(self, call: Callable[[], Any], times: int) -> float:
+        side = call().shape[0]
+        return times * 2 * side**3 / (self.rate * side / 8192)
+
+
+@pytest.mark.parametrize(("rate", "side"), [(8e14, 8192), (8e10, 256)])
+def test_products_grow_as_long_as_the_device_is_fast_enough(rate: float, side: int) -> None:
+    assert Roofs()._peak_flops("meta", "float32", Growing(rate)) == pytest.approx(rate * side / 8192)
+
+
+class Busy(Machine):
+    """A memory that is shared: the first copies are slow."""
+
+    def __init__(self, slow: int):
+        super().__init__()
+        self.slow = slow
+
+    def seconds(self, call: Callable[[], Any], times: int) -> float:
+        self.slow -= 1
+        return super().seconds(call, times) * (10 if self.slow >= 0 else 1)
+
+
+def test_a_large_copy_that_meets_a_bad_moment_is_made_again() -> None:
+    """64 MiB take 7 ms here, and 67 in that moment."""
+    assert Roofs()._peak_bytes("meta", 1 << 26, Busy(slow=4)) == pytest.approx(1e10)

@@ -1,68 +1,239 @@
-"""What an implementation sets for all of torch is told, and is put back before the next one is measured."""
+"""What an implementation sets for all of torch or the process is told, and is put back before the next one is measured."""
 
 from __future__ import annotations
 
+import gc
+import importlib
+import inspect
+import os
+import pkgutil
+import random
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import backends
+from torch.nn import functional
 
 import impls
 from bench import settings
 from bench.choice import Mistake, impls_named
-from bench.gate import check
+from bench.gate import Gate, check
 from bench.outcome import Wrong
 from bench.sweep import Case
+from impls.layer import KernelCore, KernelLayer, LayerShape
+
+C = torch._C
+
+
+def attribute(of: Any, name: str, value: Any) -> Callable[[], object]:
+    return lambda: setattr(of, name, value)
+
+
+def fp32(backend: str, op: str, precision: str) -> Callable[[], object]:
+    return lambda: C._set_fp32_precision_setter(backend, op, precision)
+
 
 CHANGES: dict[str, Callable[[], object]] = {
     "number of threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "CPUs that may be used": lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
     "default dtype": lambda: torch.set_default_dtype(torch.float64),
     "default device": lambda: torch.set_default_device("meta"),
     "recording of gradients": lambda: torch.set_grad_enabled(False),
+    "detection of anomalies": lambda: torch.autograd.set_detect_anomaly(True),
+    "threads of the backward": lambda: C._set_multithreading_enabled(False),
     "deterministic algorithms": lambda: torch.use_deterministic_algorithms(True),
+    "filling of uninitialised memory": attribute(torch.utils.deterministic, "fill_uninitialized_memory", False),
+    "denormal numbers": lambda: torch.set_flush_denormal(True),
     "precision of float32 products": lambda: torch.set_float32_matmul_precision("medium"),
-    "precision of float32": lambda: setattr(torch.backends, "fp32_precision", "tf32"),
-    "precision of float32 products on CUDA": lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
-    "precision of float32 products on the CPU": lambda: setattr(
-        torch.backends.mkldnn.matmul,
-        "fp32_precision",
-        "bf16",
-    ),
-    "reduced sums of bfloat16": lambda: setattr(
-        torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False
-    ),
-    "reduced sums of float16": lambda: setattr(
-        torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction", False
-    ),
-    "reduced sums of SDPA's formula": lambda: torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True),
-    "choice of SDPA's flash kernel": lambda: torch.backends.cuda.enable_flash_sdp(False),
-    "choice of SDPA's efficient kernel": lambda: torch.backends.cuda.enable_mem_efficient_sdp(False),
-    "choice of SDPA's cuDNN kernel": lambda: torch.backends.cuda.enable_cudnn_sdp(False),
-    "choice of SDPA's formula": lambda: torch.backends.cuda.enable_math_sdp(False),
+    "precision of float32": attribute(backends, "fp32_precision", "tf32"),
+    "precision of float32 products on CUDA": attribute(backends.cuda.matmul, "fp32_precision", "tf32"),
+    "precision of float32 in cuDNN": attribute(backends.cudnn, "fp32_precision", "tf32"),
+    "precision of float32 convolutions in cuDNN": attribute(backends.cudnn.conv, "fp32_precision", "ieee"),
+    "precision of float32 recurrences in cuDNN": attribute(backends.cudnn.rnn, "fp32_precision", "ieee"),
+    "precision of float32 in oneDNN": attribute(backends.mkldnn, "fp32_precision", "bf16"),
+    "precision of float32 products on the CPU": attribute(backends.mkldnn.matmul, "fp32_precision", "bf16"),
+    "precision of float32 convolutions on the CPU": fp32("mkldnn", "conv", "bf16"),
+    "precision of float32 recurrences on the CPU": fp32("mkldnn", "rnn", "bf16"),
+    "reduced sums of bfloat16": attribute(backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
+    "reduced sums of float16": attribute(backends.cuda.matmul, "allow_fp16_reduced_precision_reduction", False),
+    "float16 sums of products": attribute(backends.cuda.matmul, "allow_fp16_accumulation", True),
+    "reduced sums of float16 on the CPU": lambda: C._set_cpu_allow_fp16_reduced_precision_reduction(True),
+    "reduced sums of SDPA's formula": lambda: backends.cuda.allow_fp16_bf16_reduction_math_sdp(True),
+    "choice of SDPA's flash kernel": lambda: backends.cuda.enable_flash_sdp(False),
+    "choice of SDPA's third flash kernel": lambda: C._set_sdp_use_fa3(True),
+    "choice of SDPA's efficient kernel": lambda: backends.cuda.enable_mem_efficient_sdp(False),
+    "choice of SDPA's cuDNN kernel": lambda: backends.cuda.enable_cudnn_sdp(False),
+    "choice of SDPA's formula": lambda: backends.cuda.enable_math_sdp(False),
+    "choice of SDPA's own kernel of a device": lambda: C._set_sdp_use_overrideable(False),
+    "order of SDPA's kernels": lambda: C._set_sdp_priority_order([0, 1, 2, 3, 4]),
+    "fast path of nn.MultiheadAttention": lambda: backends.mha.set_fastpath_enabled(False),
+    "use of oneDNN": attribute(backends.mkldnn, "enabled", False),
+    "deterministic oneDNN": attribute(backends.mkldnn, "deterministic", True),
+    "use of NNPACK": lambda: backends.nnpack.set_flags(False),
+    "use of cuDNN": attribute(backends.cudnn, "enabled", False),
+    "benchmarking by cuDNN": attribute(backends.cudnn, "benchmark", True),
+    "deterministic cuDNN": attribute(backends.cudnn, "deterministic", True),
+    "depthwise kernel of cuDNN": lambda: C._set_cudnn_depthwise_kernel("cudnn"),
+    "immediate mode of MIOpen": attribute(backends.miopen, "immediate", True),
+    "library of products on CUDA": lambda: backends.cuda.preferred_blas_library("cublaslt"),
+    "library of linear algebra on CUDA": lambda: C._set_linalg_preferred_backend(C._LinalgBackend.Cusolver),
+    "library of SDPA on ROCm": lambda: C._set_rocm_fa_preferred_backend(C._ROCmFABackend.AOTriton),
+    "multiprocessors left free": lambda: C._set_sm_carveout_experimental(4),
+    "engine of quantised operators": lambda: C._set_qengine(min({*C._supported_qengines()} - {C._get_qengine()})),
+    "optimisation of TorchScript": lambda: C._set_graph_executor_optimize(False),
+    "optimised einsum": attribute(backends.opt_einsum, "enabled", not backends.opt_einsum.enabled),
+    "strategy of optimised einsum": attribute(backends.opt_einsum, "strategy", "greedy"),
+    "autocast on cpu": lambda: torch.set_autocast_enabled("cpu", True),
+    "autocast's dtype on cpu": lambda: torch.set_autocast_dtype("cpu", torch.float16),
+    "autocast on cuda": lambda: torch.set_autocast_enabled("cuda", True),
+    "autocast's dtype on cuda": lambda: torch.set_autocast_dtype("cuda", torch.bfloat16),
+    "garbage collection": gc.disable,
+    "thresholds of garbage collection": lambda: gc.set_threshold(7),
+    "seconds between threads' turns": lambda: sys.setswitchinterval(1.0),
+    "seed of torch's random numbers": lambda: torch.manual_seed(7),
+    "names of torch.nn.functional": lambda: setattr(functional, "softmax", torch.softmax),
+    "names of time": lambda: setattr(time, "perf_counter", time.monotonic),
 }
+
+ALLOWED = {
+    "state of Python's random numbers",
+    "state of NumPy's random numbers",
+    "working folder",
+    "sys.path",
+    "environment variables",
+}
+"""What may be changed, or can't be told from what may."""
 
 
 def test_every_setting_is_tried() -> None:
-    assert list(CHANGES) == list(settings.SETTINGS)
+    assert settings.SETTINGS.keys() >= ALLOWED
+    assert list(CHANGES) == [name for name in settings.SETTINGS if name not in ALLOWED]
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_told_and_put_back(name: str) -> None:
+    if name == "CPUs that may be used" and len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("there is one")
     before = settings.read()
-    CHANGES[name]()
-    assert any(change.startswith(f"{name}: ") for change in settings.put_back(before))
+    try:
+        CHANGES[name]()
+    except RuntimeError as unfit:
+        pytest.skip(f"not on this machine: {unfit}")
+    told = settings.put_back(before)
+    assert any(change.startswith(f"{name}: ") for change in told), told
     assert settings.put_back(before) == []
     assert torch.get_float32_matmul_precision() == "highest"  # raises where older and newer means are mixed
     assert torch.zeros(1).device.type == "cpu"
+
+
+def test_what_is_cheap_is_a_part_of_it() -> None:
+    cheap, whole = settings.read(cheap=True), settings.read()
+    assert cheap.keys() < whole.keys()
+    assert settings.put_back(cheap) == []
+    torch.manual_seed(3)
+    assert settings.put_back(cheap) == []
+    assert settings.put_back(whole)
 
 
 def test_the_precision_that_was_there_is_no_change() -> None:
     before = settings.read()
     torch.set_float32_matmul_precision("highest")  # which writes `ieee` where nothing was written
     assert settings.put_back(before) == []
+
+
+def test_drawing_is_no_change_and_the_state_of_other_generators_comes_back() -> None:
+    before = settings.read()
+    torch.rand(3), random.random(), np.random.rand(3)
+    assert settings.put_back(before) == []
+    first = random.random(), np.random.rand()
+    settings.put_back(before)
+    assert (random.random(), np.random.rand()) == first
+
+
+def test_what_is_reported_is_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = settings.read()
+    assert settings.noted(before) == []
+    monkeypatch.setenv("MINE", "1")
+    monkeypatch.syspath_prepend("/somewhere")
+    monkeypatch.chdir(tmp_path)
+    noted = settings.noted(before)
+    assert [line.partition(":")[0] for line in noted] == ["working folder", "sys.path", "environment variables"]
+    assert "environment variables: MINE" in noted
+    assert "sys.path: /somewhere" in noted
+    assert settings.put_back(before) == []
+    assert os.environ["MINE"] == "1"
+
+
+ELSEWHERE = {
+    "deterministic_algorithms": "torch.are_deterministic_algorithms_enabled",
+    "float32_matmul_precision": "torch.get_float32_matmul_precision",
+    "math_sdp_allow_fp16_bf16_reduction": "torch.backends.cuda",
+    "cublas_allow_bf16_reduced_precision_reduction": "torch.backends.cuda.matmul",
+    "cublas_allow_fp16_reduced_precision_reduction": "torch.backends.cuda.matmul",
+    "cublas_allow_fp16_accumulation": "torch.backends.cuda.matmul",
+    "cublas_allow_tf32": "fp32_precision",
+    "cudnn_allow_tf32": "fp32_precision",
+    "onednn_allow_tf32": "fp32_precision",
+}
+"""Pairs of a getter and a setter that are read by another name."""
+
+HARMLESS = {
+    "autograd_fallback_mode", "backcompat_broadcast_warn", "backcompat_keepdim_warn", "dispatch_mode",
+    "dtensor_allow_implicit_replication", "graph_exec_group", "tensor_metadata", "thread_name", "torch_function_state",
+    "tracing_state", "value_trace", "warnAlways",
+}  # fmt: skip
+"""Pairs that change neither numbers nor time: warnings, names, and what belongs to a thread's current context."""
+
+
+def test_every_pair_of_a_getter_and_a_setter_of_torch_is_known() -> None:
+    """A new version of torch with a new flag fails here: is it watched, or harmless?"""
+    source = inspect.getsource(settings)
+    getters, setters = ({n[5:] for n in dir(C) if n.startswith(f"_{kind}_")} for kind in ("get", "set"))
+    watched = {name for name in getters & setters if f'_pair("{name}")' in source}
+    assert getters & setters == watched | ELSEWHERE.keys() | HARMLESS
+
+
+KNOWN_FLAGS = {
+    "torch.backends.cudnn": {
+        "allow_tf32", "benchmark", "depthwise_kernel", "deterministic", "enabled", "fp32_precision"
+    },
+    "torch.backends.cudnn.rnn": {"fp32_precision"},
+    "torch.backends.miopen": {"immediate"},
+    "torch.backends.mkldnn": {"allow_tf32", "deterministic", "enabled", "fp32_precision"},
+    "torch.backends.cuda": {"enable_cudnn_sdp", "enable_flash_sdp", "enable_math_sdp", "enable_mem_efficient_sdp",
+                            "allow_fp16_bf16_reduction_math_sdp"},
+    "torch.backends.mha": {"set_fastpath_enabled"},
+    "torch.backends.nnpack": {"set_flags"},
+    "torch.backends.python_native": {"all_dsls", "available_dsls", "enable_dispatch_keys", "enable_operations"},
+}  # fmt: skip
+
+
+def flags() -> Iterator[tuple[str, set[str]]]:
+    """Each module of torch.backends, with the properties and functions by which something is set."""
+    for found in pkgutil.walk_packages(backends.__path__, "torch.backends."):
+        try:
+            module = importlib.import_module(found.name)
+        except ImportError:
+            continue
+        kinds = {n: type(inspect.getattr_static(type(module), n, None)).__name__ for n in dir(type(module))}
+        names = {name for name, kind in kinds.items() if kind in ("ContextProp", "property")}
+        names |= {name for name in dir(module) if name.startswith(("set_f", "enable_", "allow_fp"))}
+        if names:
+            yield found.name, names
+
+
+def test_every_flag_of_torch_backends_is_known() -> None:
+    found = dict(flags())
+    assert {name: flags - KNOWN_FLAGS.get(name, set()) for name, flags in found.items()} == {
+        name: set() for name in found
+    }
 
 
 def test_what_a_refused_kernel_set_is_gone() -> None:
@@ -82,6 +253,34 @@ def test_what_a_refused_kernel_set_is_gone() -> None:
 def _wide(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, is_causal: bool, **_: object) -> torch.Tensor:
     torch.set_default_dtype(torch.float64)
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+
+def building(change: Callable[[], object], at: str) -> type[KernelLayer]:
+    """An honest layer that changes something when it is built, or when it prepares."""
+
+    class Layer(KernelLayer):
+        def __init__(self, shape: LayerShape):
+            super().__init__(shape, KernelCore(shape, functional.scaled_dot_product_attention))
+            if at == "init":
+                change()
+
+        @property
+        def prepare(self) -> Callable[..., None]:
+            return lambda *_: change() if at == "prepare" else None
+
+    return Layer
+
+
+@pytest.mark.parametrize("at", ["init", "prepare"])
+@pytest.mark.parametrize(
+    "name", ["number of threads", "precision of float32 products", "seed of torch's random numbers"]
+)
+def test_what_is_set_when_a_layer_is_built_is_refused(name: str, at: str) -> None:
+    before = settings.read()
+    layer = impls.make("mine", building(CHANGES[name], at))
+    with pytest.raises(Wrong, match=f"changes torch's own settings when it is built, .*{name}: "):
+        Gate().prove(layer, Case.of(T=16, H=2, D_h=8))
+    assert settings.put_back(before) == []
 
 
 @pytest.mark.parametrize(
@@ -105,3 +304,47 @@ def test_what_a_module_sets_when_it_is_imported_is_put_back(
     assert settings.put_back(before) == []
     told = "sets_at_import changes torch's own settings when it is imported; they are everybody's, and were put back: "
     assert told + "precision of float32 products" in capsys.readouterr().err
+
+
+def test_a_patched_sdpa_makes_no_other_implementation_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the instructions of SageAttention say: the name is put back, and a line says what to do."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "patches_sdpa", raising=False)
+    (tmp_path / "patches_sdpa.py").write_text(
+        "import torch.nn.functional as F\n"
+        "def mine(q, k, v, is_causal=False, **_): return q.bfloat16().float()\n"
+        "F.scaled_dot_product_attention = mine\n"
+    )
+    impls_named(["patches_sdpa=patches_sdpa:mine"], False, str(tmp_path))
+    told = capsys.readouterr().err
+    assert "put back: names of torch.nn.functional: scaled_dot_product_attention" in told
+    assert "register the function itself" in told
+    Gate().prove(impls.get("torch_mha"), Case.of(T=16, H=2, D_h=8))
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """A folder with a module of two kernels, a layer and an instance."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "two_of_them.py").write_text(
+        "from torch import nn\n"
+        "from torch.nn.functional import scaled_dot_product_attention as a\n"
+        "def b(q, k, v, **_): return q\n"
+        "layer = nn.Identity()\n"
+    )
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("second", ["mine_twice+compile=two_of_them:b", "mine_twice=two_of_them:b"])
+def test_one_name_for_two_kernels_is_a_mistake(own: str, second: str) -> None:
+    with pytest.raises(Mistake, match="mine_twice is two_of_them:a already; give this one another name"):
+        impls_named([f"mine_twice=two_of_them:a,{second}"], False, own)
+    both = impls_named(["mine_twice=two_of_them:a,mine_twice+compile=two_of_them:a"], False, own)
+    assert [impl.name for impl in both] == ["mine_twice", "mine_twice+compile"]
+
+
+def test_an_instance_is_a_mistake(own: str) -> None:
+    with pytest.raises(Mistake, match="that is an instance of Identity; name the class"):
+        impls_named(["mine_built=two_of_them:layer"], False, own)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -551,6 +554,409 @@ class writes_the_key_as_the_value(CachedLayer):  # noqa: N801
         right = tuple(x.clone() for x in extend(cache, k, v))
         cache[1][..., -1:, :] = k
         return right
+
+
+# regimes of the softmax: without the row's maximum, or with another one
+
+
+def as_layer(kernel: Kernel) -> type[KernelLayer]:
+    """A layer of its own making, which the gate can't open to check its kernel bare."""
+
+    class Layer(KernelLayer):
+        def __init__(self, shape: LayerShape):
+            super().__init__(shape, KernelCore(shape, kernel, takes_mask=True))
+
+    Layer.__name__ = f"{kernel.__name__}_in_a_layer"
+    return Layer
+
+
+def shifted(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, shift: Callable[[Tensor], Tensor | float], *,
+    hidden: float = -torch.inf, epsilon: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """The formula, with another number than the row's maximum taken off the scores."""
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, hidden)
+    exps = torch.exp(scores - shift(scores))
+    return exps / (exps.sum(-1, keepdim=True) + epsilon) @ v
+
+
+def no_shift(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    return shifted(q, k, v, visible(q, k, is_causal, attn_mask), lambda scores: 0.0)
+
+
+def clamped(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    mask = visible(q, k, is_causal, attn_mask)
+    exps = torch.exp((q @ k.mT * q.shape[-1] ** -0.5).clamp(-80, 80)) * mask
+    return exps / exps.sum(-1, keepdim=True) @ v
+
+
+LARGE, BESIDE = (
+    "where scores are very large: NaN or Inf in",
+    "where ordinary scores lie beside extreme ones: NaN or Inf in",
+)
+BEYOND_FEW: dict[str, Any] = {"T": 256}
+"""A case too large for its core to be checked bare in it."""
+
+wrong("no maximum", LARGE)(as_layer(no_shift))
+wrong("no maximum", "where scores are very large: error")(as_layer(clamped))
+
+
+@wrong("no maximum", LARGE, mode="backward", T=32)
+def no_maximum_where_gradients_are_wanted(q, k, v, *, is_causal=False, **options):
+    return no_shift(q, k, v, is_causal=is_causal, **options)
+
+
+@wrong("no maximum", LARGE, **BACKWARD)
+class NoMaximumInALayersBackward(as_layer(no_shift)):
+    pass
+
+
+@wrong("no maximum", LARGE, mode="decode", T=1, T_kv=64, mask="none")
+class NoMaximumInALayersDecode(as_layer(no_shift)):
+    pass
+
+
+@wrong("no maximum", LARGE, **BEYOND_FEW)
+def no_maximum_from_64_on(q, k, v, *, is_causal=False, **options):
+    honest = q.shape[-2] < 64
+    return sdpa(q, k, v, is_causal=is_causal) if honest else no_shift(q, k, v, is_causal=is_causal)
+
+
+@wrong("no maximum", "t = 576", **BEYOND_FEW)
+def wrong_in_the_last_row_beyond_512_where_scores_are_large(q, k, v, *, is_causal=False, **_):
+    o = sdpa(q, k, v, is_causal=is_causal).clone()
+    if q.shape[-2] > 512:
+        large = (q[..., -1:, :] @ k.mT).amax(-1, keepdim=True) * q.shape[-1] ** -0.5 > 88
+        o[..., -1:, :] = torch.where(large, torch.nan, o[..., -1:, :])
+    return o
+
+
+@wrong("another maximum", "where scores are very negative: error")
+def maximum_from_zero_up(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    return shifted(
+        q, k, v, visible(q, k, is_causal, attn_mask), lambda scores: scores.amax(-1, keepdim=True).clamp_min(0)
+    )
+
+
+@wrong("another maximum", BESIDE)
+def one_maximum_for_everything(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    return shifted(q, k, v, visible(q, k, is_causal, attn_mask), lambda scores: scores.max())
+
+
+@wrong("another maximum", BESIDE)
+def one_maximum_for_a_head(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    return shifted(q, k, v, visible(q, k, is_causal, attn_mask), lambda scores: scores.amax((-2, -1), keepdim=True))
+
+
+@wrong("another maximum", BESIDE)
+def one_maximum_for_a_batch_entry(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    return shifted(q, k, v, visible(q, k, is_causal, attn_mask), lambda scores: scores.amax((1, 2, 3), keepdim=True))
+
+
+@wrong("another maximum", "where scores are far apart: NaN or Inf in")
+def shifted_by_the_first_score(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    return shifted(q, k, v, visible(q, k, is_causal, attn_mask), lambda scores: scores[..., :1])
+
+
+@wrong("another maximum", BESIDE)
+class OneMaximumForAHeadInALayer(as_layer(one_maximum_for_a_head)):
+    pass
+
+
+@wrong("another maximum", "where scores are very negative: error")
+def masks_with_minus_50(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    mask = visible(q, k, is_causal, attn_mask)
+    return shifted(q, k, v, mask, lambda scores: scores.amax(-1, keepdim=True), hidden=-50.0)
+
+
+@wrong("another maximum", "where all scores are equal and far below zero: error")
+def masks_with_minus_10000(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    mask = visible(q, k, is_causal, attn_mask)
+    return shifted(q, k, v, mask, lambda scores: scores.amax(-1, keepdim=True), hidden=-1e4)
+
+
+@wrong("another maximum", "where all scores are equal and far below zero: error")
+class MasksWithMinus10000InALayer(as_layer(masks_with_minus_10000)):
+    pass
+
+
+@wrong("another maximum", "where one key dominates: error")
+def epsilon_in_the_denominator(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    mask = visible(q, k, is_causal, attn_mask)
+    return shifted(q, k, v, mask, lambda scores: scores.amax(-1, keepdim=True), epsilon=5e-7)
+
+
+# two forwards before a backward
+
+TWO_FORWARDS = "where another forward comes between a forward and its backward: gradient of"
+
+
+class _OnTheClass(torch.autograd.Function):
+    """Honest gradients from what `keep` and `known` hand over."""
+
+    kept: ClassVar[Any] = None
+
+    @classmethod
+    def keep(cls, tensors: Any) -> None:
+        cls.kept = tensors
+
+    @classmethod
+    def known(cls, grad: Tensor) -> Any:
+        return cls.kept
+
+    @classmethod
+    def forward(cls, ctx, q, k, v, is_causal):
+        ctx.save_for_backward(q, k, v)
+        ctx.of = cls
+        cls.keep((q.detach(), k.detach(), v.detach(), is_causal))
+        return sdpa(q, k, v, is_causal=is_causal)
+
+    @staticmethod
+    def backward(ctx, grad):
+        *tensors, is_causal = ctx.of.known(grad)
+        leaves = [x.detach().requires_grad_() for x in tensors]
+        with torch.enable_grad():
+            o = sdpa(*leaves, is_causal=is_causal)
+        return *torch.autograd.grad(o, leaves, grad), None
+
+
+class _OnAStack(_OnTheClass):
+    kept: ClassVar[Any] = []
+
+    @classmethod
+    def keep(cls, tensors: Any) -> None:
+        cls.kept.append(tensors)
+
+    @classmethod
+    def known(cls, grad: Tensor) -> Any:
+        return cls.kept.pop()
+
+
+class _ByShape(_OnTheClass):
+    kept: ClassVar[Any] = {}
+
+    @classmethod
+    def keep(cls, tensors: Any) -> None:
+        cls.kept[tensors[0].shape] = tensors
+
+    @classmethod
+    def known(cls, grad: Tensor) -> Any:
+        return cls.kept[grad.shape]
+
+
+@wrong("backward's own state", TWO_FORWARDS, **BACKWARD)
+def keeps_its_tensors_on_the_class(q, k, v, *, is_causal=False, **_):
+    return _OnTheClass.apply(q, k, v, is_causal)
+
+
+@wrong("backward's own state", TWO_FORWARDS, **BACKWARD)
+def keeps_its_tensors_on_a_stack(q, k, v, *, is_causal=False, **_):
+    return _OnAStack.apply(q, k, v, is_causal)
+
+
+@wrong("backward's own state", TWO_FORWARDS, **BACKWARD)
+def keeps_its_tensors_by_shape(q, k, v, *, is_causal=False, **_):
+    return _ByShape.apply(q, k, v, is_causal)
+
+
+@as_layer
+def on_the_class(q, k, v, *, attn_mask=None, **_):
+    return _OnTheClass.apply(q, k, v, attn_mask is not None)
+
+
+wrong("backward's own state", TWO_FORWARDS, **BACKWARD)(on_the_class)
+
+
+# what backward may not write to
+
+GRAD = "writes to the gradient of its output"
+
+
+class _WritesToGrad(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal, write):
+        ctx.save_for_backward(q, k, v)
+        ctx.is_causal, ctx.write = is_causal, write
+        return sdpa(q, k, v, is_causal=is_causal)
+
+    @staticmethod
+    def backward(ctx, grad):
+        leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+        with torch.enable_grad():
+            o = sdpa(*leaves, is_causal=ctx.is_causal)
+        found = torch.autograd.grad(o, leaves, grad)
+        ctx.write(grad)
+        return *found, None, None
+
+
+@wrong("backward's gradient", GRAD, **BACKWARD)
+def scales_the_gradient_in_place(q, k, v, *, is_causal=False, **_):
+    return _WritesToGrad.apply(q, k, v, is_causal, lambda grad: grad.mul_(0.125))
+
+
+@wrong("backward's gradient", GRAD, **BACKWARD)
+def zeroes_the_gradient_when_done(q, k, v, *, is_causal=False, **_):
+    return _WritesToGrad.apply(q, k, v, is_causal, lambda grad: grad.zero_())
+
+
+@wrong("backward's gradient", GRAD, scope="core", **BACKWARD)
+def uses_the_gradient_as_scratch(q, k, v, *, is_causal=False, **_):
+    return _WritesToGrad.apply(q, k, v, is_causal, lambda grad: grad[..., :1, :].normal_())
+
+
+# behind declared limits
+
+
+def only_multiples_of(n: int) -> dict[str, Any]:
+    return {
+        "unless": lambda case: (
+            f"needs T to be a multiple of {n}" if case.T_kv % n or (case.T > 1 and case.T % n) else None
+        )
+    }
+
+
+@wrong("behind its limits", "head 2 of 3", T=128)
+def wrong_third_head_at_multiples_of_128(q, k, v, *, is_causal=False, **_):
+    return wrong_third_head(q, k, v, is_causal=is_causal)
+
+
+@wrong("behind its limits", "batch entry 1 of 2", T=128)
+def wrong_second_batch_entry_at_multiples_of_128(q, k, v, *, is_causal=False, **_):
+    return wrong_second_batch_entry(q, k, v, is_causal=is_causal)
+
+
+@wrong("behind its limits", "t from 512 to 639 (T = 640)", T=128)
+def wrong_beyond_512_at_multiples_of_128(q, k, v, *, is_causal=False, **_):
+    return wrong_beyond_512(q, k, v, is_causal=is_causal)
+
+
+@wrong("behind its limits", "t from 32 to 35 (T = 36)", T=96)
+def drops_the_ragged_tail_at_multiples_of_12(q, k, v, *, is_causal=False, **_):
+    return drops_the_ragged_tail(q, k, v, is_causal=is_causal)
+
+
+for limited in (
+    wrong_third_head_at_multiples_of_128, wrong_second_batch_entry_at_multiples_of_128, wrong_beyond_512_at_multiples_of_128
+):  # fmt: skip
+    limited.limits = only_multiples_of(128)  # type: ignore[attr-defined]
+drops_the_ragged_tail_at_multiples_of_12.limits = only_multiples_of(12)  # type: ignore[attr-defined]
+
+
+# one buffer, beyond 512 tokens
+
+
+@wrong("buffer beyond 512", "share one buffer")
+def one_buffer_beyond_512(q, k, v, *, is_causal=False, **_):
+    o = sdpa(q, k, v, is_causal=is_causal)
+    return _remembered.setdefault(("long", q.shape), torch.empty_like(o)).copy_(o) if q.shape[-2] > 512 else o
+
+
+@wrong("buffer beyond 512", "share one buffer", scope="core")
+def one_buffer_for_all_long_sequences(q, k, v, *, is_causal=False, **_):
+    if q.shape[-2] <= 512:
+        return sdpa(q, k, v, is_causal=is_causal)
+    pool = _remembered.setdefault("pool", torch.empty(1 << 20))
+    return pool[: q.numel()].view(q.shape).copy_(sdpa(q, k, v, is_causal=is_causal))
+
+
+@wrong("buffer beyond 512", "share one buffer")
+class OneBufferInALayerBeyond512(as_layer(sdpa)):
+    def finish(self, o):
+        o = super().finish(o)
+        if o.shape[-2] <= 512:
+            return o
+        self.buffer = getattr(self, "buffer", torch.empty_like(o))
+        return self.buffer.copy_(o)
+
+
+# strides
+
+CORE: dict[str, Any] = {"scope": "core"}
+
+
+def as_if_contiguous(x: Tensor) -> Tensor:
+    return torch.as_strided(x, x.shape, torch.empty(x.shape, device="meta").stride())
+
+
+@wrong("strides", **CORE)
+def reads_queries_as_if_contiguous(q, k, v, *, is_causal=False, **_):
+    return sdpa(as_if_contiguous(q), k, v, is_causal=is_causal)
+
+
+@wrong("strides", **CORE)
+def reads_keys_as_if_contiguous(q, k, v, *, is_causal=False, **_):
+    return sdpa(q, as_if_contiguous(k), v, is_causal=is_causal)
+
+
+@wrong("strides", **CORE)
+def reads_values_by_their_address(q, k, v, *, is_causal=False, **_):
+    read = (ctypes.c_float * v.numel()).from_address(v.data_ptr())
+    return sdpa(q, k, torch.frombuffer(read, dtype=torch.float32).view(v.shape).clone(), is_causal=is_causal)
+
+
+# dropout that is not independent
+
+
+def dropping(name: str, says: str, noise: Callable[[Tensor], Tensor]) -> None:
+    def kernel(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, **_):
+        probs = _probs(q, k, is_causal, attn_mask)
+        if not dropout_p:
+            return probs @ v
+        return probs * (noise(probs).expand_as(probs) >= dropout_p) / (1 - dropout_p) @ v
+
+    kernel.__name__ = name
+    wrong("dropout that depends", says, **DROPOUT)(kernel)
+
+
+dropping("drops_whole_keys", "depends on other queries", lambda p: torch.rand(*p.shape[:2], 1, p.shape[-1]))
+dropping("drops_alike_in_all_heads", "depends on other heads", lambda p: torch.rand(len(p), 1, *p.shape[2:]))
+dropping("drops_alike_in_all_batch_entries", "depends on other batch entries", lambda p: torch.rand(1, *p.shape[1:]))
+dropping("drops_pairs_of_keys", "depends on other keys",
+         lambda p: torch.rand(*p.shape[:3], p.shape[-1] // 2 + 1).repeat_interleave(2, -1)[..., : p.shape[-1]])  # fmt: skip
+
+
+# what is everybody's
+
+
+def changing(name: str, says: str, change: Callable[[], Any]) -> None:
+    def kernel(q, k, v, *, is_causal=False, **_):
+        change()
+        return sdpa(q, k, v, is_causal=is_causal)
+
+    kernel.__name__ = name
+    wrong("process", f"changes torch's own settings, which are everybody's: {says}")(kernel)
+
+
+changing("switches_onednn_off", "use of oneDNN: True", lambda: setattr(torch.backends.mkldnn, "enabled", False))
+changing("detects_anomalies", "detection of anomalies", lambda: torch.autograd.set_detect_anomaly(True))
+changing("flushes_denormals", "denormal numbers: True → False", lambda: torch.set_flush_denormal(True))
+changing("stops_the_garbage_collector", "garbage collection: True → False", gc.disable)
+changing("reseeds", "seed of torch's random numbers", lambda: torch.manual_seed(1234))
+changing("takes_another_clock", "names of time: perf_counter", lambda: setattr(time, "perf_counter", time.monotonic))
+changing("patches_softmax", "names of torch.nn.functional: softmax",
+         lambda: setattr(torch.nn.functional, "softmax", torch.softmax))  # fmt: skip
+
+
+def building(name: str, says: str, change: Callable[[], Any], prepares: bool = False) -> None:
+    class Layer(as_layer(sdpa)):
+        def __init__(self, shape: LayerShape):
+            super().__init__(shape)
+            if not prepares:
+                change()
+
+        @property
+        def prepare(self):
+            return (lambda *_: change()) if prepares else None
+
+    Layer.__name__ = name
+    wrong("building", f"changes torch's own settings when it is built, which are everybody's: {says}")(Layer)
+
+
+building("ThreadsWhenBuilt", "number of threads", lambda: torch.set_num_threads(torch.get_num_threads() + 1))
+building("PrecisionWhenBuilt", "precision of float32 products", lambda: torch.set_float32_matmul_precision("high"))
+building("PrecisionWhenPrepared", "precision of float32 products",
+         lambda: torch.set_float32_matmul_precision("high"), prepares=True)  # fmt: skip
+building("OneDNNWhenPrepared", "use of oneDNN", lambda: setattr(torch.backends.mkldnn, "enabled", False), prepares=True)
 
 
 RIGHT: dict[str, Kernel] = {}

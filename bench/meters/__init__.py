@@ -18,6 +18,8 @@ class Weight:
     kernel: str
     operators: int = 0
     """How many it ran, those within others included."""
+    peak_rss_bytes: int | None = None
+    """Growth of the process's own high-water mark over another call, private memory included; None where nothing tells."""
 
 
 class Meter(Protocol):

@@ -10,6 +10,7 @@ from typing import Any
 from ..dispatch import host_trace, kernel_in, operators_in
 from . import Weight
 from .nvml import Reading
+from .resident import peak_rss
 
 
 class CpuMeter:
@@ -35,10 +36,12 @@ class CpuMeter:
         """The largest sum of live allocations among the profiler's `[memory]` events, workspaces of operators included.
 
         What was there before and is freed meanwhile, by a garbage collection too, doesn't count (`peak`).
-        Unseen: private mallocs inside MKL and oneDNN.
+        Private mallocs, of NumPy or inside MKL and oneDNN, and what an implementation's own threads take, are unseen there:
+        the operating system is the second witness, of a call that isn't traced.
         """
+        resident = peak_rss(call)
         trace = host_trace(call, memory=True)
-        return Weight(peak(memory_events(trace)), kernel_in(trace), operators_in(trace))
+        return Weight(peak(memory_events(trace)), kernel_in(trace), operators_in(trace), resident)
 
 
 _EVENT = re.compile(rb'"name": "\[memory\]".*?"args": \{([^{}]*)\}', re.DOTALL)

@@ -1,0 +1,389 @@
+"""Kernels and layers that are right and unusual: the gate must accept each in every mode that it supports."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from impls.layer import KernelCore, KernelLayer, LayerShape, extend
+from impls.masks import causal_visible
+
+MODES = ("forward", "backward", "decode")
+
+
+@dataclass(frozen=True)
+class Unusual:
+    kernel: Any
+    modes: tuple[str, ...] = MODES
+    dtypes: tuple[str, ...] = ("float32",)
+    case: dict[str, Any] | None = None
+
+
+KERNELS: dict[str, Unusual] = {}
+
+
+def unusual(
+    modes: tuple[str, ...] = MODES, dtypes: tuple[str, ...] = ("float32", "bfloat16"), **case: Any
+) -> Callable[[Any], Any]:
+    def keep(kernel: Any) -> Any:
+        KERNELS[kernel.__name__] = Unusual(kernel, modes, dtypes, case)
+        return kernel
+
+    return keep
+
+
+FORWARD = ("forward", "decode")
+
+
+def scores_of(q: Tensor, k: Tensor, is_causal: bool, attn_mask: Tensor | None = None) -> Tensor:
+    scores = q.float() @ k.float().mT * q.shape[-1] ** -0.5
+    if is_causal:
+        scores = scores.masked_fill(~causal_visible(q.shape[-2], k.shape[-2]), -torch.inf)
+    return scores if attn_mask is None else scores.masked_fill(~attn_mask, -torch.inf)
+
+
+# masks
+
+
+@lru_cache
+def kept_mask(T: int, T_kv: int) -> Tensor:
+    return causal_visible(T, T_kv)
+
+
+@unusual()
+def mask_in_an_lru_cache(q, k, v, *, is_causal=False, **_):
+    if not is_causal:
+        return sdpa(q, k, v)
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~kept_mask(q.shape[-2], k.shape[-2]), -torch.inf)
+    return scores.softmax(-1) @ v
+
+
+@lru_cache
+def kept_bias(T: int, T_kv: int, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(T, T_kv, dtype=dtype).masked_fill(~causal_visible(T, T_kv), -torch.inf)
+
+
+@unusual()
+def bias_in_an_lru_cache(q, k, v, *, is_causal=False, **_):
+    return sdpa(q, k, v, attn_mask=kept_bias(q.shape[-2], k.shape[-2], q.dtype) if is_causal else None)
+
+
+@unusual()
+def masks_with_the_smallest_number(q, k, v, *, is_causal=False, **_):
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).float()
+    if is_causal:
+        scores = scores.masked_fill(~causal_visible(q.shape[-2], k.shape[-2]), torch.finfo(torch.float32).min)
+    return scores.softmax(-1).to(v.dtype) @ v
+
+
+@unusual(mask="padding", B=3, modes=("forward",))
+def unpads_and_leaves_the_padded_rows_empty(q, k, v, *, attn_mask=None, **_):
+    """Keys that are padding are left out, and so are their queries: whatever memory held stays in their rows."""
+    if attn_mask is None:
+        return sdpa(q, k, v)
+    o = torch.empty_like(q).fill_(torch.nan)
+    for b, length in enumerate(attn_mask.flatten(1).sum(-1).tolist()):
+        o[b, :, :length] = sdpa(q[b : b + 1, :, :length], k[b : b + 1, :, :length], v[b : b + 1, :, :length])[0]
+    return o
+
+
+@unusual(mask="padding", B=3, modes=("forward",))
+def unpads_into_memory_that_changes(q, k, v, *, attn_mask=None, **_):
+    if attn_mask is None:
+        return sdpa(q, k, v)
+    o = torch.randn_like(q)
+    lengths = attn_mask.flatten(1).sum(-1).tolist()
+    for b, length in enumerate(lengths):
+        o[b, :, :length] = sdpa(q[b : b + 1, :, :length], k[b : b + 1, :, :length], v[b : b + 1, :, :length])[0]
+    return o
+
+
+_rows: dict[Any, Tensor] = {}
+
+
+@unusual(mask="padding", B=3, modes=("forward",))
+def shares_padded_rows_alone(q, k, v, *, attn_mask=None, **_):
+    """Rows that nobody reads lie in one buffer for all calls; all others are their call's own."""
+    o = sdpa(q, k, v, attn_mask=attn_mask)
+    if attn_mask is not None:
+        shared = _rows.setdefault(q.shape, torch.zeros(())).add_(1.0)
+        o = torch.where(attn_mask.reshape(len(q), 1, -1, 1), o, shared)
+    return o
+
+
+# memory of their own
+
+
+@unusual(modes=FORWARD)
+def in_place_into_its_own_scores(q, k, v, *, is_causal=False, **_):
+    scores = (q @ k.mT).mul_(q.shape[-1] ** -0.5)
+    if is_causal:
+        scores.masked_fill_(~causal_visible(q.shape[-2], k.shape[-2]), -torch.inf)
+    scores.sub_(scores.amax(-1, keepdim=True)).exp_()
+    return (scores @ v).div_(scores.sum(-1, keepdim=True))
+
+
+_scratch: dict[Any, Tensor] = {}
+
+
+@unusual(modes=FORWARD)
+def scratch_kept_between_calls(q, k, v, *, is_causal=False, **_):
+    size = (*q.shape[:-1], k.shape[-2])
+    key = size, q.dtype
+    scores = torch.matmul(q, k.mT, out=_scratch.setdefault(key, torch.empty(size, dtype=q.dtype)))
+    scores = scores * q.shape[-1] ** -0.5
+    if is_causal:
+        scores = scores.masked_fill(~causal_visible(q.shape[-2], k.shape[-2]), -torch.inf)
+    return scores.softmax(-1) @ v
+
+
+@unusual()
+def answers_in_a_larger_tensor(q, k, v, *, is_causal=False, **_):
+    o = sdpa(q, k, v, is_causal=is_causal)
+    return torch.cat([o, o], -1)[..., : v.shape[-1]]
+
+
+@unusual()
+def contiguous_first(q, k, v, *, is_causal=False, **_):
+    return sdpa(q.contiguous(), k.contiguous(), v.contiguous(), is_causal=is_causal)
+
+
+# threads
+
+
+@unusual(modes=FORWARD)
+def threads_fill_parts_of_one_output(q, k, v, *, is_causal=False, **_):
+    o = torch.empty(*q.shape[:-1], v.shape[-1], dtype=q.dtype)
+
+    def fill(h: int) -> None:
+        o[:, h] = sdpa(q[:, h : h + 1], k[:, h : h + 1], v[:, h : h + 1], is_causal=is_causal)[:, 0]
+
+    threads = [threading.Thread(target=fill, args=(h,)) for h in range(q.shape[1])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return o
+
+
+@unusual()
+def a_thread_for_each_batch_entry(q, k, v, *, is_causal=False, **_):
+    parts: list[Any] = [None] * len(q)
+
+    def fill(b: int) -> None:
+        parts[b] = sdpa(q[b], k[b], v[b], is_causal=is_causal)
+
+    threads = [threading.Thread(target=fill, args=(b,)) for b in range(len(q))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return torch.stack(parts)
+
+
+# other ways to the same numbers
+
+
+@unusual(modes=FORWARD, dtypes=("float32",))
+def numpy_inside(q, k, v, *, is_causal=False, **_):
+    import numpy as np
+
+    scores = np.einsum("bhid,bhjd->bhij", q.numpy(), k.numpy()) * np.float32(q.shape[-1] ** -0.5)
+    if is_causal:
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+    exps = np.exp(scores - scores.max(-1, keepdims=True))
+    return torch.from_numpy((exps / exps.sum(-1, keepdims=True) @ v.numpy()).astype(np.float32))
+
+
+@unusual()
+def float64_inside(q, k, v, *, is_causal=False, **_):
+    return sdpa(q.double(), k.double(), v.double(), is_causal=is_causal).to(q.dtype)
+
+
+@unusual()
+def float32_inside(q, k, v, *, is_causal=False, **_):
+    return (scores_of(q, k, is_causal).softmax(-1) @ v.float()).to(q.dtype)
+
+
+@unusual()
+def vmapped_over_heads(q, k, v, *, is_causal=False, **_):
+    def one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, T, D)
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        if is_causal:
+            scores = torch.where(causal_visible(q.shape[-2], k.shape[-2]), scores, -torch.inf)
+        return scores.softmax(-1) @ v
+
+    return torch.vmap(one, in_dims=1, out_dims=1)(q, k, v)
+
+
+@unusual()
+def split_keys_merged_by_log_sum_exp(q, k, v, *, is_causal=False, **_):
+    scores = scores_of(q, k, is_causal)
+    half = (k.shape[-2] + 1) // 2
+    parts, sums = [], []
+    for s, x in zip(scores.split(half, -1), v.float().split(half, -2), strict=True):
+        total = torch.logsumexp(s, -1, keepdim=True)
+        parts.append(torch.exp(s - total.masked_fill(total == -torch.inf, 0)) @ x)
+        sums.append(total)
+    total = torch.logsumexp(torch.cat(sums, -1), -1, keepdim=True)
+    return sum(torch.exp(s - total) * part for s, part in zip(sums, parts, strict=True)).to(q.dtype)
+
+
+@unusual()
+def powers_of_two(q, k, v, *, is_causal=False, **_):
+    scores = scores_of(q, k, is_causal) * 1.4426950408889634
+    weights = torch.exp2(scores - scores.amax(-1, keepdim=True))
+    return (weights @ v.float() / weights.sum(-1, keepdim=True)).to(q.dtype)
+
+
+@unusual()
+def keys_shuffled(q, k, v, *, is_causal=False, **_):
+    order = torch.randperm(k.shape[-2])
+    scores = scores_of(q, k, is_causal)[..., order]
+    return (scores.softmax(-1) @ v[..., order, :].float()).to(q.dtype)
+
+
+@unusual()
+def log_softmax_first(q, k, v, *, is_causal=False, **_):
+    return (scores_of(q, k, is_causal).log_softmax(-1).exp() @ v.float()).to(q.dtype)
+
+
+@unusual()
+def batch_and_heads_flattened(q, k, v, *, is_causal=False, **_):
+    B, H, _T, _D = q.shape
+    q, k, v = (x.reshape(B * H, *x.shape[2:]) for x in (q, k, v))
+    return sdpa(q, k, v, is_causal=is_causal).unflatten(0, (B, H))
+
+
+@unusual()
+def query_by_query_blocks(q, k, v, *, is_causal=False, **_):
+    scores = scores_of(q, k, is_causal)
+    return torch.cat([s.softmax(-1) @ v.float() for s in scores.split(13, -2)], -2).to(q.dtype)
+
+
+@unusual()
+def padded_to_a_tile_inside(q, k, v, *, is_causal=False, **_):
+    T, T_kv = q.shape[-2], k.shape[-2]
+    mask = causal_visible(T, T_kv) if is_causal else torch.ones(T, T_kv, dtype=torch.bool)
+    extra = -T_kv % 16
+    k, v = (nn.functional.pad(x, (0, 0, 0, extra)) for x in (k, v))
+    return sdpa(q, k, v, attn_mask=nn.functional.pad(mask, (0, extra)))
+
+
+# gradients
+
+
+class _Recomputed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal):
+        ctx.save_for_backward(q, k, v)
+        ctx.is_causal = is_causal
+        return sdpa(q, k, v, is_causal=is_causal)
+
+    @staticmethod
+    def backward(ctx, grad):
+        leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+        with torch.enable_grad():
+            o = sdpa(*leaves, is_causal=ctx.is_causal)
+        return *torch.autograd.grad(o, leaves, grad), None
+
+
+@unusual()
+def autograd_function(q, k, v, *, is_causal=False, **_):
+    return _Recomputed.apply(q, k, v, is_causal)
+
+
+class _KeepsProbs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal):
+        probs = scores_of(q, k, is_causal).softmax(-1)
+        ctx.save_for_backward(q, k, v, probs)
+        return (probs @ v.float()).to(q.dtype)
+
+    @staticmethod
+    def backward(ctx, grad):
+        q, k, v, probs = ctx.saved_tensors
+        through = grad.float() @ v.float().mT
+        of_scores = probs * (through - (through * probs).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+        return (
+            (of_scores @ k.float()).to(q.dtype),
+            (of_scores.mT @ q.float()).to(q.dtype),
+            (probs.mT @ grad.float()).to(q.dtype),
+            None,
+        )
+
+
+@unusual()
+def autograd_function_that_keeps_probs(q, k, v, *, is_causal=False, **_):
+    return _KeepsProbs.apply(q, k, v, is_causal)
+
+
+@unusual()
+def checkpointed(q, k, v, *, is_causal=False, **_):
+    return torch.utils.checkpoint.checkpoint(lambda *x: sdpa(*x, is_causal=is_causal), q, k, v, use_reentrant=False)
+
+
+# behind declared limits
+
+
+@unusual(modes=("forward", "backward"), T=128)
+def multiples_of_128_alone(q, k, v, *, is_causal=False, **_):
+    assert q.shape[-2] % 128 == 0
+    return sdpa(q, k, v, is_causal=is_causal)
+
+
+multiples_of_128_alone.limits = {"unless": lambda case: "needs multiples of 128" if case.T % 128 else None}  # type: ignore[attr-defined]
+
+
+# layers
+
+
+@unusual()
+class LayerWithBuffers(KernelLayer):
+    """Counts its calls in plain Python, and has a scale and a mask as buffers."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, KernelCore(shape, sdpa))
+        self.register_buffer("scale", torch.tensor(shape.D_h**-0.5), persistent=False)
+        self.register_buffer("future", ~causal_visible(shape.max_T, shape.max_T), persistent=False)
+        self.calls = 0
+
+    def forward(self, x, x_k=None, x_v=None, *, padding=None, cache=None):
+        self.calls += 1
+        q, k, v = self.project(x, x if x_k is None else x_k, x if x_k is None else x_k)
+        if cache is not None:
+            k, v = extend(cache, k, v)
+        scores = q @ k.mT * self.scale.to(q.dtype)
+        if self.shape.causal:
+            scores = scores.masked_fill(self.future[: q.shape[-2], : k.shape[-2]], -torch.inf)
+        return self.finish((scores.softmax(-1) @ v).transpose(-3, -2).flatten(-2))
+
+
+@unusual()
+class SubclassOfALayer(LayerWithBuffers):
+    """Twice removed, with a submodule that is never called."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape)
+        self.unused = nn.Identity()
+
+
+@unusual()
+class LayerThatProjectsByEinsum(KernelLayer):
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, KernelCore(shape, sdpa))
+
+    def project(self, x, x_k, x_v):
+        s = self.shape
+        weights = (self.W_q.weight, s.H), (self.W_k.weight, s.H_kv), (self.W_v.weight, s.H_kv)
+        return tuple(
+            torch.einsum("btd,hed->bhte", y, w.unflatten(0, (H, -1)))
+            for y, (w, H) in zip((x, x_k, x_v), weights, strict=True)
+        )
