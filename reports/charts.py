@@ -382,7 +382,7 @@ def _line(ax: Axes, part: pd.DataFrame, x: str, measure: Measure, source: Source
         ax.fill_between(part[x], part[low], part[high], color=look.colour, alpha=0.16, lw=0)
     ax.plot(
         part[x], y, look.line, marker=look.marker, color=look.colour, mfc=look.fill,
-        lw=look.width * 0.85, ms=5.6 if look.own else 4.2, mew=1.1, zorder=4 if look.own else 3,
+        lw=look.width * 0.85, ms=6.2 if look.own else 4.8, mew=1.0, zorder=4 if look.own else 3,
     )  # fmt: skip
     return name, float(part[x].iloc[-1]), float(y.iloc[-1])
 
@@ -411,8 +411,8 @@ def _name_ends(ax: Axes, ends: list[End], source: Source) -> None:
         leader.set_clip_on(False)
         ax.add_line(leader)
         ax.scatter(
-            [1 + 0.19 / width], [level], 15, marker=look.marker, facecolors=look.fill, edgecolors=look.colour,
-            linewidths=1.0, transform=ax.transAxes, clip_on=False,
+            [1 + 0.19 / width], [level], 22, marker=look.marker, facecolors=look.fill, edgecolors=look.colour,
+            linewidths=0.9, transform=ax.transAxes, clip_on=False,
         )  # fmt: skip
         ax.text(
             1 + 0.27 / width, level, source.name(name), transform=ax.transAxes, va="center", color=INK[0],

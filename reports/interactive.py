@@ -74,7 +74,7 @@ class Measure:
     def ticks(self, scale: str, values: Sequence[float]) -> str:
         """An expression for the marks of a logarithmic axis that is drawn as a linear one of logarithms."""
         span = f"span(domain('{scale}'))"
-        return _ladder(self.base, values, span, lambda value: round(math.log(value, self.base), 9))
+        return _ladder(self.base, values, span, lambda value: math.log(value, self.base))
 
 
 LATENCY = Measure("median", "latency", _SECONDS, 10, (1e-3, "ms"), ("q1", "q3"))
@@ -385,13 +385,14 @@ _WIDE_ENOUGH = {10: (3.5, 1.2, 0.5, 0.25), 2: (2.5, 1.2, 0.7, 0.45)}
 
 def _ladder(base: int, values: Sequence[float], span: str, drawn: Callable[[float], float]) -> str:
     """An expression for the marks of an axis, the finer the less it spans: what is shown changes as a reader chooses."""
-    low, high = min(values), max(values)
-    exponents = range(math.floor(math.log(low, base)) - 1, math.ceil(math.log(high, base)) + 2)
-    steps = units.DECIMAL_STEPS if base == 10 else units.BINARY_STEPS
-    ladder = [json.dumps([drawn(step * float(base) ** e) for e in exponents for step in rung]) for rung in steps]
+    low, high = min(values) / 1.5, max(values) * 1.5
+    exponents = range(math.floor(math.log(low, base)), math.ceil(math.log(high, base)) + 1)
+    rungs = units.DECIMAL_STEPS if base == 10 else units.BINARY_STEPS
+    marks = [[step * float(base) ** e for e in exponents for step in steps] for steps in rungs]
+    ladder = [json.dumps([float(f"{drawn(m):.7g}") for m in rung if low <= m <= high]) for rung in marks]
     told = ladder[-1]
-    for enough, marks in zip(_WIDE_ENOUGH[base][::-1], ladder[-2::-1], strict=True):
-        told = f"{span} > {enough} ? {marks} : {told}"
+    for enough, wider in zip(_WIDE_ENOUGH[base][::-1], ladder[-2::-1], strict=True):
+        told = f"{span} > {enough} ? {wider} : {told}"
     return f"({told})"
 
 
