@@ -18,6 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from . import units
 from .palette import GRID, INK, MUTED, SURFACE
 
 WIDE = 9.0  # inches: a page's width at a readable font
@@ -25,6 +26,7 @@ ALONE = 7.2  # one panel
 NARROW = 4.3  # inches: a phone's
 LABEL_SIZE = 7.5  # points
 LONGEST_LABEL = 24  # characters
+FEWEST_TICKS = 3
 MOST_PANELS = 12
 MOST_PANELS_NARROW = 4
 
@@ -151,8 +153,7 @@ def log_scale(axis: Any, values: Sequence[float], text: Callable[[float], str], 
     pad = max((high / low) ** 0.06, 1.15)
     low, high = low / pad, high * pad
     _set_log(axis, low, high)
-    ticks = decimal_ticks(low, high) if base == 10 else binary_ticks(low, high, most)
-    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_major_locator(FixedLocator(log_ticks(low, high, base, most)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: text(value))
 
@@ -168,20 +169,19 @@ def exact_ticks(ax: Axes, values: Sequence[float]) -> None:
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
-def decimal_ticks(low: float, high: float) -> list[float]:
-    """1-2-5 ticks within a range, thinned to whole decades (or every second one) when it spans many."""
-    decades = math.log10(high / low)
-    steps = (1.0, 2.0, 5.0) if decades < 1.5 else (1.0,)
-    skip = 1 if decades < 7 else 2
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    return [s * 10.0**e for e in exponents if e % skip == 0 for s in steps if low <= s * 10.0**e <= high]
-
-
-def binary_ticks(low: float, high: float, most: int = 7) -> list[float]:
-    """Powers of two within a range, at most so many of them, 1 among them if it lies inside."""
-    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
-    step = max(1, math.ceil((last - first + 1) / most))
-    return [2.0**e for e in range(first, last + 1) if e % step == 0] or [2.0**first]
+def log_ticks(low: float, high: float, base: int, most: int = 7) -> list[float]:
+    """Round values within a range: powers of `base`, thinned to at most so many, 1 among them if it lies inside; with finer
+    steps where fewer than FEWEST_TICKS are inside."""
+    exponents = range(math.floor(math.log(low, base)) - 1, math.ceil(math.log(high, base)) + 1)
+    ladder = units.DECIMAL_STEPS if base == 10 else units.BINARY_STEPS
+    powers = [exponent for exponent in exponents if low <= float(base) ** exponent <= high]
+    skip = max(1, math.ceil(len(powers) / most))
+    ticks = [float(base) ** exponent for exponent in powers if exponent % skip == 0]
+    for steps in ladder:
+        if len(ticks) >= min(FEWEST_TICKS, most):
+            break
+        ticks = [tick for e in exponents for step in steps if low <= (tick := step * float(base) ** e) <= high]
+    return ticks
 
 
 def inches(ax: Axes) -> tuple[float, float]:

@@ -31,7 +31,7 @@ from .canvas import (
     spread,
     thinned,
 )
-from .palette import GRID, INK, MUTED, Look, Palette
+from .palette import GRID, INK, MUTED, SURFACE, Look, Palette
 
 _WORDS = {
     "T_kv": ("number of keys", "keys T_kv"),
@@ -57,12 +57,12 @@ class Measure:
     column: str
     title: str
     note: str
-    text: Callable[[float], str]
+    text: Callable[..., str]
     base: int
     band: tuple[str, ...] = ()
 
     def tick(self, value: float) -> str:
-        return self.text(value).replace(".00", "").replace(".0 ", " ")
+        return units.tick(self.text(value, 4))
 
     def known(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Rows with a value that a logarithmic axis can show."""
@@ -154,7 +154,7 @@ def latency_by_dtype(source: Source, narrow: bool = False) -> Figure | None:
             if mine.empty:
                 continue
             if mine["median"].max() > inside[-1]:
-                _off_the_chart(ax, y, " to ".join(units.seconds(v) for v in sorted(mine["median"])), look)
+                _off_the_chart(ax, y, " to ".join(units.seconds(v) for v in sorted(mine["median"])))
                 continue
             ends = [mine["median"].min(), mine["median"].max()]
             ax.plot(ends, [y, y], look.line, color=look.colour, lw=1.4, alpha=0.6)
@@ -330,7 +330,10 @@ def _lines(source: Source, x: str, measure: Measure, narrow: bool) -> Figure | N
         log_scale(ax.yaxis, inside, measure.tick, measure.base)
         far = [name for name, part in panel.rows.groupby("impl") if part[measure.column].min() > max(inside)]
         near = [(str(name), part.sort_values(x)) for name, part in panel.rows.groupby("impl") if name not in far]
-        _name_ends(ax, [_line(ax, part, x, measure, source, name) for name, part in near], source)
+        ends = [_line(ax, part, x, measure, source, name) for name, part in near]
+        last = max((at for _, at, _ in ends), default=0.0)
+        _name_ends(ax, [end for end in ends if end[1] == last], source)
+        _name_stopped(ax, [end for end in ends if end[1] < last], source)
         _name_far(ax, panel.rows[panel.rows["impl"].isin(far)], x, measure, source)
         _finish_lines(page, index, _WORDS[x][1], measure.title.lower())
     return page.figure
@@ -348,7 +351,7 @@ def _points(source: Source, measure: Measure, narrow: bool) -> Figure | None:
         for row in fr.records(panel.rows):
             look, level, value = source.palette[row["impl"]], names.index(row["impl"]), row[measure.column]
             if value > inside[-1]:
-                _off_the_chart(ax, level, measure.text(value), look)
+                _off_the_chart(ax, level, measure.text(value))
                 continue
             if measure.band:
                 ends = [row[measure.band[0]], row[measure.band[1]]]
@@ -380,13 +383,13 @@ def _inside(rows: pd.DataFrame, x: str, measure: Measure) -> list[float]:
 
 def _line(ax: Axes, part: pd.DataFrame, x: str, measure: Measure, source: Source, name: str) -> End:
     """Draws one implementation; returns its name and where its line ends."""
-    look, strong, y = source.palette[name], name == source.yardstick, part[measure.column]
+    look, y = source.palette[name], part[measure.column]
     if measure.band and len(part) > 1:
         low, high = measure.band
         ax.fill_between(part[x], part[low], part[high], color=look.colour, alpha=0.16, lw=0)
     ax.plot(
         part[x], y, look.line, marker=look.marker, color=look.colour, mfc=look.fill,
-        lw=2.2 if strong else 1.4, ms=4.2, mew=1.1, zorder=3,
+        lw=look.width * 0.85, ms=6.2 if look.own else 4.8, mew=1.0, zorder=4 if look.own else 3,
     )  # fmt: skip
     return name, float(part[x].iloc[-1]), float(y.iloc[-1])
 
@@ -399,32 +402,53 @@ def _name_far(ax: Axes, rows: pd.DataFrame, x: str, measure: Measure, source: So
             ax.annotate(
                 f"▴ {source.name(row['impl'])} {measure.text(row[measure.column])}",
                 (row[x], 1), (3 if at_end else -3, -1 - 9 * line), xycoords=("data", "axes fraction"),
-                textcoords="offset points", ha="right" if at_end else "left", va="top",
-                color=source.palette[row["impl"]].colour,
+                textcoords="offset points", ha="right" if at_end else "left", va="top", color=INK[0],
             )  # fmt: skip
 
 
 def _name_ends(ax: Axes, ends: list[End], source: Source) -> None:
-    """Every name beside the panel, level with its line's end or as near as the others allow, tied to it by a hair."""
-    width, height = inches(ax)
-    gap = LABEL_SIZE * 1.16 / 72 / height
-    to_panel = ax.transData + ax.transAxes.inverted()
-    at = [tuple(map(float, to_panel.transform((x, y)))) for _, x, y in ends]
-    for (name, _, _), (x, y), level in zip(ends, at, spread([y for _, y in at], gap, 0.0, 1.0), strict=True):
+    """Every name beside the panel behind its marker, level with its line's end or as near as the others allow, tied to it
+    by grey dots."""
+    width, _ = inches(ax)
+    at = _in_panel(ax, ends)
+    for (name, _, _), (x, y), level in zip(ends, at, _levels(ax, at), strict=True):
         look = source.palette[name]
         bend, end = 1 + 0.06 / width, 1 + 0.12 / width
-        hair = Line2D([x, bend, end], [y, level, level], transform=ax.transAxes, color=look.colour, lw=0.6, alpha=0.55)
-        hair.set_clip_on(False)
-        ax.add_line(hair)
+        leader = Line2D([x, bend, end], [y, level, level], transform=ax.transAxes, color=MUTED[0], lw=0.7, ls=":")
+        leader.set_clip_on(False)
+        ax.add_line(leader)
+        ax.scatter(
+            [1 + 0.19 / width], [level], 22, marker=look.marker, facecolors=look.fill, edgecolors=look.colour,
+            linewidths=0.9, transform=ax.transAxes, clip_on=False,
+        )  # fmt: skip
         ax.text(
-            1 + 0.15 / width,
-            level,
-            source.name(name),
-            transform=ax.transAxes,
-            va="center",
-            color=look.colour,
+            1 + 0.27 / width, level, source.name(name), transform=ax.transAxes, va="center", color=INK[0],
             size=LABEL_SIZE,
-        )
+        )  # fmt: skip
+
+
+def _name_stopped(ax: Axes, ends: list[End], source: Source) -> None:
+    """The names of lines that end before the others do, each beside its last point."""
+    for stop in sorted({x for _, x, _ in ends}):
+        here = [end for end in ends if end[1] == stop]
+        at = _in_panel(ax, here)
+        for (name, _, _), (x, _), level in zip(here, at, _levels(ax, at), strict=True):
+            ax.annotate(
+                source.name(name), (x, level), (6, 0), xycoords="axes fraction", textcoords="offset points",
+                va="center", color=INK[0], bbox={"facecolor": SURFACE[0], "edgecolor": "none", "alpha": 0.8, "pad": 0.6},
+                zorder=5,
+            )  # fmt: skip
+
+
+def _in_panel(ax: Axes, ends: list[End]) -> list[tuple[float, float]]:
+    """Ends as shares of the panel's width and height."""
+    to_panel = ax.transData + ax.transAxes.inverted()
+    return [(float(x), float(y)) for x, y in (to_panel.transform((x, y)) for _, x, y in ends)]
+
+
+def _levels(ax: Axes, at: list[tuple[float, float]]) -> list[float]:
+    """Heights for names at these points, none over another."""
+    return spread([y for _, y in at], LABEL_SIZE * 1.16 / 72 / inches(ax)[1], 0.0, 1.0)
 
 
 def _several_dtypes(part: pd.DataFrame) -> bool:
@@ -449,14 +473,14 @@ def _bar(ax: Axes, y: int, row: dict[str, Any], look: Look) -> None:
 
 
 def _ratio(value: float) -> str:
-    """0.25 -> '1/4×', 4.0 -> '4×'."""
-    return f"{value:g}×" if value >= 1 else f"1/{1 / value:g}×"
+    """0.25 -> '1/4×', 4.0 -> '4×', 0.75 -> '0.75×'."""
+    return f"1/{1 / value:g}×" if value < 1 and (1 / value).is_integer() else f"{value:g}×"
 
 
-def _off_the_chart(ax: Axes, y: int, text: str, look: Look) -> None:
+def _off_the_chart(ax: Axes, y: int, text: str) -> None:
     """The value in words at the right edge, for a point that the axis does not reach."""
     at = ax.get_yaxis_transform()
-    ax.text(0.99, y, f"{text} ▸", transform=at, ha="right", va="center", color=look.colour, size=6.5)
+    ax.text(0.99, y, f"{text} ▸", transform=at, ha="right", va="center", color=INK[0], size=6.5)
 
 
 def _panels(
@@ -475,7 +499,7 @@ def _panels(
 
 
 def _line_sheet(panels: list[Panel], rows: pd.DataFrame, title: str, note: str, narrow: bool) -> Sheet:
-    columns, right = 1 if narrow else 2, label_width(list(rows["impl"])) + 0.27
+    columns, right = 1 if narrow else 2, label_width(list(rows["impl"])) + 0.37
     height = 2.9 if rows["impl"].nunique() > 6 else 2.3
     width = NARROW if narrow else WIDE if len(panels) > 1 else ALONE
     return sheet(panels, title, note, width=width, columns=columns, height=height, left=0.78, right=right)
@@ -499,7 +523,7 @@ def _names_down(
         for y, name in enumerate(names if page.left(index) else []):
             ax.annotate(
                 source.name(name), (0, y), (-5, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
-                ha="right", va="center", color=source.palette[name].colour,
+                ha="right", va="center", color=INK[0],
             )  # fmt: skip
     return page, names
 

@@ -5,8 +5,9 @@ Every chart reads the page's own rows, by name: they stand in it once.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,8 @@ import altair as alt
 import pandas as pd
 
 from . import frame as fr
-from . import roofline, words
-from .palette import COMPILED, GRID, INK, MUTED, Palette
+from . import roofline, units, words
+from .palette import COMPILED, GRID, INK, MUTED, WEAK, Palette
 
 ROWS = "rows"
 HEIGHT = 330
@@ -30,12 +31,6 @@ LENGTHS = ("T", "T_kv", "H", "threads", "B", "D_h", "D_v", "H_kv", "d_model")
 _SAID = {"T": "tokens T", "T_kv": "keys T_kv", "H": "heads H", "B": "batch B", "H_kv": "key-value heads H_kv"}
 _FOLLOWS = {"T_kv": ("T",), "H_kv": ("H",), "D_v": ("D_h",), "d_model": ("H", "D_h")}
 
-_X = "M-1,-.5L-.5,-1L0,-.5L.5,-1L1,-.5L.5,0L1,.5L.5,1L0,.5L-.5,1L-1,.5L-.5,0Z"
-_SHAPES = {
-    "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross", "X": _X,
-    "<": "triangle-left", ">": "triangle-right", "h": "arrow", "d": "wedge",
-}  # fmt: skip
-
 #: There is room for words within the chart.
 _ROOMY = "width < 500 ? 0 : 1"
 
@@ -43,6 +38,10 @@ _LEGEND = alt.Legend(
     title=None, orient="bottom", columns=alt.expr("max(2, floor(width / 150))"), labelLimit=130, symbolSize=90,
     symbolOpacity=1,
 )  # fmt: skip
+
+#: Names that a reader singled out: in a legend, for all charts that have this parameter.
+PICKED = "picked"
+_SINGLED = f"length({PICKED}) == 0 || indexof({PICKED}, datum.shown) >= 0"
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BYTES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
@@ -72,12 +71,10 @@ class Measure:
         value = f"datum['{column}']"
         return f"scale == 'log' ? log({value}) / {math.log(self.base)!r} : {value} / {self.linear[0]!r}"
 
-    @property
-    def ticks(self) -> list[float]:
-        """All that a logarithmic axis may be marked at, on its own scale: 1, 2, 5, 10 or powers of two."""
-        if self.base == 2:
-            return [float(power) for power in range(51)]
-        return [decade + math.log10(step) for decade in range(-9, 5) for step in (1, 2, 5)]
+    def ticks(self, scale: str, values: Sequence[float]) -> str:
+        """An expression for the marks of a logarithmic axis that is drawn as a linear one of logarithms."""
+        span = f"span(domain('{scale}'))"
+        return _ladder(self.base, values, span, lambda value: math.log(value, self.base))
 
 
 LATENCY = Measure("median", "latency", _SECONDS, 10, (1e-3, "ms"), ("q1", "q3"))
@@ -111,7 +108,6 @@ def explorer(
         *_run_choice(runs, controls),
         *(_at(rows, axis, start[axis], controls) for axis in start),
     ]
-    single = alt.selection_point(name="single", fields=["shown"], bind="legend")
     near = alt.selection_point(name="near", nearest=True, on="pointerover", clear="pointerout", empty=False)
     x = alt.X(
         "x:Q", title=None, scale=alt.Scale(zero=False, nice=False, padding=14), axis=_x_axis(sorted(_known(rows, axes)))
@@ -120,7 +116,7 @@ def explorer(
         "y:Q",
         title=None,
         scale=alt.Scale(zero=alt.expr("scale == 'linear'"), nice=False, padding=8),
-        axis=_y_axis(measure),
+        axis=_y_axis(measure, "y", list(rows[measure.column])),
     )
     # A chart's own transforms: x, y and the band in what the axes are drawn in; texts for the tooltip.
     drawn = alt.Chart(alt.NamedData(ROWS)).transform_filter(f"datum['{measure.column}'] > 0")
@@ -130,9 +126,9 @@ def explorer(
         x="scale == 'log' ? log(datum[x_axis]) / LN2 : datum[x_axis]", y=measure.scaled(measure.column), **_texts(),
         **_band(measure, runs),
     )  # fmt: skip
-    faded = alt.condition(single, alt.value(1.0), alt.value(0.08))
-    lines = drawn.mark_line(strokeWidth=2).encode(
-        x, y, opacity=faded, order="x:Q", color=_colours(rows, palette),
+    faded = alt.condition(_SINGLED, alt.value(1.0), alt.value(0.08))
+    lines = drawn.mark_line().encode(
+        x, y, opacity=faded, order="x:Q", color=_colours(rows, palette), strokeWidth=_widths(rows, palette),
         strokeDash=_run_dashes(runs) if runs else _dashes(rows, palette), **_run_detail(runs),
     )  # fmt: skip
     points = drawn.mark_point(filled=True, strokeWidth=1.6).encode(
@@ -142,13 +138,13 @@ def explorer(
     room = drawn.transform_calculate(**_near(measure)).mark_rule(opacity=0).encode(
         alt.X("left:Q", title=None), alt.X2("right:Q"), alt.Y("below:Q", title=None), alt.Y2("above:Q")
     )  # fmt: skip
-    layers = [room, lines, points.add_params(near, single)]
+    layers = [room, lines, points.add_params(near)]
     if measure.band:
-        shade = alt.condition(single, alt.value(0.16), alt.value(0.02))
+        shade = alt.condition(_SINGLED, alt.value(0.16), alt.value(0.02))
         colour = _colours(rows, palette)
         low, high = alt.Y("low:Q", title=None), alt.Y2("high:Q")
         layers.insert(0, drawn.mark_area().encode(x, low, high, color=colour, opacity=shade, **_run_detail(runs)))
-    return _finished(alt.layer(*layers).add_params(*params))
+    return _with_legend(_finished(alt.layer(*layers).add_params(*params, *_picks())), rows, palette)
 
 
 def dots(
@@ -167,19 +163,24 @@ def dots(
         drawn = drawn.transform_filter(condition)
     drawn = drawn.transform_calculate(y=measure.scaled(measure.column), **_texts())
     zero = alt.Scale(zero=alt.expr("scale == 'linear'"), nice=False, padding=20)
-    x = alt.X("y:Q", title=None, scale=zero, axis=_y_axis(measure))
+    x = alt.X("y:Q", title=None, scale=zero, axis=_y_axis(measure, "x", list(rows[measure.column])))
     apart = alt.Scale(paddingInner=0.4) if runs else alt.Undefined
     names = alt.Y("shown:N", title=None, sort=_names(rows, palette), axis=alt.Axis(labelLimit=150), scale=apart)
     beside = {"yOffset": alt.YOffset("run:N", sort=list(runs))} if runs else {}
-    points = drawn.mark_point(filled=True, size=90, strokeWidth=1.6, opacity=1).encode(
-        x, names, **beside, tooltip=_tooltip(rows), **_without_legend(_looks(rows, palette))
+    points = drawn.mark_point(filled=True, size=90, strokeWidth=1.6).encode(
+        x,
+        names,
+        opacity=alt.condition(_SINGLED, alt.value(1.0), alt.value(0.08)),
+        **beside,
+        tooltip=_tooltip(rows),
+        **_without_legend(_looks(rows, palette)),
     )
     sides = {side: text for side, text in _near(measure).items() if side in ("below", "above")}
     room = drawn.transform_calculate(**sides).mark_rule(opacity=0).encode(
         alt.X("below:Q", title=None), alt.X2("above:Q"), names
     )  # fmt: skip
     height = (26 + 9 * max(len(runs) - 1, 0)) * rows["impl"].nunique() + 12
-    return _finished(alt.layer(room, points).add_params(*params), height)
+    return _finished(alt.layer(room, points).add_params(*params, *_picks()), height)
 
 
 def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, Any]]) -> Spec | None:
@@ -189,9 +190,11 @@ def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, An
         return None
     axes = [axis for axis in ("device", "dtype", "threads", "mode", "scope") if rows[axis].nunique() > 1]
     params = [_at(rows, axis, fr.records(rows)[0][axis], True) for axis in axes]
-    single = alt.selection_point(name="single", fields=["shown"], bind="legend")
-    x = alt.X("intensity:Q", title="operations per byte", scale=_log(), axis=_powers(2, -12, 24, ",~r"))
-    y = alt.Y("rate:Q", title="operations per second", scale=_log(), axis=_powers(10, 3, 17, "~s"))
+    corners = roofline.lines(measured, list(rows["intensity"]))
+    wide = [*rows["intensity"], *(corner["intensity"] for corner in corners)]
+    high = [*rows["rate"], *(corner["rate"] for corner in corners)]
+    x = alt.X("intensity:Q", title="operations per byte", scale=_log(), axis=_powers("x", 2, wide, ",~r"))
+    y = alt.Y("rate:Q", title="operations per second", scale=_log(), axis=_powers("y", 10, high, "~s"))
     cells = alt.Chart(alt.NamedData(ROWS))
     for axis in axes:
         cells = cells.transform_filter(f"datum['{axis}'] == at_{axis}")
@@ -200,19 +203,18 @@ def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, An
         reached="isValid(datum.roof) ? format(datum.roof, '.1%') : '–'", speed="format(datum.rate, '.4s') + 'FLOP/s'",
         **_texts(),
     )  # fmt: skip
-    told = [*_tooltip(rows), alt.Tooltip("speed:N", title="achieved"), alt.Tooltip("reached:N", title="of its roof")]
+    told = _tooltip(rows, ("speed", "achieved"), ("reached", "of its roof"))
     layers = [
         cells.mark_point(filled=True, size=70, strokeWidth=1.6).encode(
-            x, y, tooltip=told, opacity=alt.condition(single, alt.value(0.9), alt.value(0.06)), **_looks(rows, palette)
-        ).add_params(single)
+            x, y, tooltip=told, opacity=alt.condition(_SINGLED, alt.value(0.9), alt.value(0.06)), **_looks(rows, palette)
+        )
     ]  # fmt: skip
-    corners = roofline.lines(measured, list(rows["intensity"]))
     if corners:
         layers = [
             *_roof_lines(corners, [axis for axis in axes if axis in ("device", "dtype", "threads")], x, y),
             *layers,
         ]
-    return _finished(alt.layer(*layers).add_params(*params) if params else alt.layer(*layers))
+    return _with_legend(_finished(alt.layer(*layers).add_params(*params, *_picks())), rows, palette)
 
 
 def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
@@ -356,12 +358,13 @@ def _x_axis(measured: list[float]) -> alt.Axis:
     )  # fmt: skip
 
 
-def _y_axis(measure: Measure) -> alt.Axis:
-    log = measure.text(f"pow({measure.base}, datum.value)", "~r")
+def _y_axis(measure: Measure, scale: str, values: Sequence[float]) -> alt.Axis:
+    log = measure.text(f"pow({measure.base}, datum.value)", ".5~r")
     linear = f"format(datum.value, ',~r') + ' {measure.linear[1]}'"
     return alt.Axis(
-        values=alt.expr(f"scale == 'log' ? {measure.ticks} : null"), labelOverlap="greedy", labelSeparation=4,
+        values=alt.expr(f"scale == 'log' ? {measure.ticks(scale, values)} : null"), labelOverlap="greedy",
         labelExpr=f"scale == 'log' ? {log} : {linear}", tickCount=alt.expr("scale == 'log' ? 16 : 6"),
+        labelSeparation=4,
     )  # fmt: skip
 
 
@@ -369,11 +372,28 @@ def _log() -> alt.Scale:
     return alt.Scale(type="log", nice=False, padding=14)
 
 
-def _powers(base: int, first: int, last: int, digits: str) -> alt.Axis:
-    """An axis that is marked at powers; of ten, at twice and five times them too: a run may span less than one."""
-    steps = (1, 2, 5) if base == 10 else (1,)
-    marks = [step * float(base) ** power for power in range(first, last) for step in steps]
-    return alt.Axis(values=marks, format=digits, tickCount=12, labelOverlap="greedy", labelSeparation=4)
+def _powers(scale: str, base: int, values: Sequence[float], digits: str) -> alt.Axis:
+    """A logarithmic axis that is marked at round values."""
+    ends = f"domain('{scale}')"
+    ticks = _ladder(base, values, f"(log({ends}[1] / {ends}[0]) / {math.log(base)!r})", float)
+    return alt.Axis(values=alt.expr(ticks), format=digits, tickCount=12, labelOverlap="greedy", labelSeparation=4)
+
+
+#: Of an axis that spans more decades, or octaves, than this: the marks that it has. See units.DECIMAL_STEPS.
+_WIDE_ENOUGH = {10: (3.5, 1.2, 0.5, 0.25), 2: (2.5, 1.2, 0.7, 0.45)}
+
+
+def _ladder(base: int, values: Sequence[float], span: str, drawn: Callable[[float], float]) -> str:
+    """An expression for the marks of an axis, the finer the less it spans: what is shown changes as a reader chooses."""
+    low, high = min(values) / 1.5, max(values) * 1.5
+    exponents = range(math.floor(math.log(low, base)), math.ceil(math.log(high, base)) + 1)
+    rungs = units.DECIMAL_STEPS if base == 10 else units.BINARY_STEPS
+    marks = [[step * float(base) ** e for e in exponents for step in steps] for steps in rungs]
+    ladder = [json.dumps([float(f"{drawn(m):.7g}") for m in rung if low <= m <= high]) for rung in marks]
+    told = ladder[-1]
+    for enough, wider in zip(_WIDE_ENOUGH[base][::-1], ladder[-2::-1], strict=True):
+        told = f"{span} > {enough} ? {wider} : {told}"
+    return f"({told})"
 
 
 def _texts() -> dict[str, str]:
@@ -389,10 +409,14 @@ def _or_none(column: str, measure: Measure, digits: str) -> str:
     return f"isValid(datum['{column}']) ? {measure.text(f'datum.{column}', digits)} : '–'"
 
 
-def _tooltip(frame: pd.DataFrame) -> list[alt.Tooltip]:
-    axes = [alt.Tooltip(f"{axis}:N", title=axis) for axis in ["run"] * ("run" in frame) + fr.varying(frame)]
-    told = [("time", "median"), ("quartiles", "q1 to q3"), ("memory", "peak memory"), ("kernel", "kernel")]
-    return [alt.Tooltip("shown:N", title="implementation"), *axes, *(alt.Tooltip(f"{k}:N", title=t) for k, t in told)]
+def _tooltip(frame: pd.DataFrame, *more: tuple[str, str]) -> Any:
+    """All that is told of a point, as one expression. A nearest mark stands for the point's own, and has it as its `datum`;
+    whether Vega-Lite reaches through to it depends on its version."""
+    axes = [(axis, axis) for axis in ["run"] * ("run" in frame) + fr.varying(frame)]
+    told = [("time", "median"), ("quartiles", "q1 to q3"), ("memory", "peak memory"), ("kernel", "kernel"), *more]
+    fields = {title: f"(datum.datum || datum)['{key}']" for key, title in [("shown", "implementation"), *axes, *told]}
+    lines = (f"'{title}': isValid({field}) ? '' + {field} : '–'" for title, field in fields.items())
+    return alt.value(alt.expr(f"{{{', '.join(lines)}}}"))
 
 
 def _names(frame: pd.DataFrame, palette: Palette) -> list[str]:
@@ -402,7 +426,7 @@ def _names(frame: pd.DataFrame, palette: Palette) -> list[str]:
 
 def _looks(frame: pd.DataFrame, palette: Palette) -> dict[str, Any]:
     """How points are told apart: colour and shape by implementation, in one legend; hollow where compiled."""
-    names, shapes = _names(frame, palette), [_SHAPES[palette[name].marker] for name in palette.sorted(frame["impl"])]
+    names, shapes = _names(frame, palette), [palette[name].path for name in palette.sorted(frame["impl"])]
     return {
         "color": _colours(frame, palette),
         "stroke": _colours(frame, palette, alt.Stroke),
@@ -412,9 +436,36 @@ def _looks(frame: pd.DataFrame, palette: Palette) -> dict[str, Any]:
 
 
 def _colours(frame: pd.DataFrame, palette: Palette, channel: Any = alt.Color) -> Any:
-    """One colour for an implementation, and for its compiled form."""
-    colours = [palette[name].colour for name in palette.sorted(frame["impl"])]
-    return channel("shown:N", scale=alt.Scale(domain=_names(frame, palette), range=colours), legend=_LEGEND)
+    """One colour for an implementation, and for its compiled form. What is grey is as dark as ink where it is picked."""
+    names = _names(frame, palette)
+    looks = [palette[name] for name in palette.sorted(frame["impl"])]
+    colours = [
+        alt.expr(f"indexof({PICKED}, {json.dumps(name)}) < 0 ? weak : ink") if look.weak else look.colour
+        for name, look in zip(names, looks, strict=True)
+    ]
+    return channel("shown:N", scale=alt.Scale(domain=names, range=colours), legend=_LEGEND)
+
+
+def _widths(frame: pd.DataFrame, palette: Palette) -> Any:
+    """A line's width, by name: the reader's own is the strongest."""
+    widths = [palette[name].width for name in palette.sorted(frame["impl"])]
+    return alt.value(alt.expr(f"{widths}[indexof({json.dumps(_names(frame, palette))}, datum.shown)]"))
+
+
+def _picks() -> list[alt.Parameter]:
+    return [
+        alt.param(name=PICKED, value=[]),
+        alt.param(name="weak", value=WEAK[0]),
+        alt.param(name="ink", value=INK[0]),
+    ]
+
+
+def _with_legend(spec: Spec, frame: pd.DataFrame, palette: Palette) -> Spec:
+    """The specification with what the page's own legend shows: name, marker, place of its colour, whether compiled."""
+    looks = [palette[name] for name in palette.sorted(frame["impl"])]
+    told = zip(_names(frame, palette), looks, strict=True)
+    entries = [[name, look.path, look.slot, look.compiled] for name, look in told]
+    return {**spec, "usermeta": {"legend": entries}}
 
 
 def _dashes(frame: pd.DataFrame, palette: Palette) -> alt.StrokeDash:

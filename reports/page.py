@@ -34,7 +34,7 @@ from . import (
 )
 from . import frame as fr
 from .canvas import style
-from .palette import Palette, themed
+from .palette import Palette, foremost, themed
 from .runs import Run, RunError
 
 DPI = 144
@@ -75,7 +75,7 @@ class Report:
 
 def report(run: Run) -> Report:
     frame, skipped = fr.tidy(run), fr.skipped(run)
-    palette = Palette(run.shelf, [*frame["impl"], *skipped["impl"]])
+    palette = Palette(run.shelf, [*frame["impl"], *skipped["impl"]], foremost(frame, run.yardstick))
     return Report(run, frame, skipped, palette, findings.findings(frame, run.yardstick, skipped))
 
 
@@ -308,10 +308,7 @@ def _scalings(this: Report) -> list[tuple[str, list[scaling.Growth]]]:
     settings: dict[str, list[scaling.Growth]] = {}
     for growth in scaling.growths(this.frame, this.skipped, this.run.machine):
         settings.setdefault(words.place(growth.setting, always=growth.setting), []).append(growth)
-    known = {
-        setting for setting, growths in settings.items() if any(it.time or it.memory or it.met_at for it in growths)
-    }
-    return [(setting, growths) for setting, growths in settings.items() if setting in known]
+    return [(setting, growths) for setting, growths in settings.items() if any(it.tells for it in growths)]
 
 
 def _machine_line(machine: dict[str, Any]) -> str:

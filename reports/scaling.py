@@ -18,7 +18,7 @@ LEAST_POINTS = 3
 CONFIDENCE = 0.95
 GIB = 2**30
 
-#: An exponent that is known no better, up or down, predicts nothing beyond what was measured.
+#: An exponent that is known no better, up or down, is not resolved: it can't tell T from T**1.5, and predicts nothing.
 UNSURE = 0.25
 
 #: A sum of powers that is further from a measured peak than this share says nothing of what it is made of.
@@ -35,9 +35,13 @@ class Power:
     factor: float
     T: tuple[float, ...]
 
+    @property
+    def resolved(self) -> bool:
+        return self.high - self.exponent <= UNSURE
+
     def reaches(self, y: float) -> float | None:
         """The T at which the curve is that high; None if it doesn't climb, or by how much is not sure."""
-        if self.exponent <= 0 or self.high - self.exponent > UNSURE or y <= 0:
+        if self.exponent <= 0 or not self.resolved or y <= 0:
             return None
         return math.exp(math.log(y / self.factor) / self.exponent)
 
@@ -53,7 +57,7 @@ class Mix:
 
 @dataclass(frozen=True)
 class Growth:
-    """One implementation at one setting of all axes but T. None is what can't be said."""
+    """One implementation at one setting of all axes but T. None is what can't be said, or is not resolved."""
 
     impl: str
     setting: dict[str, Any]
@@ -65,6 +69,10 @@ class Growth:
     """The T at which the peak would be all of the machine's memory."""
     met_at: int | None
     """The smallest T that was measured to be out of memory."""
+
+    @property
+    def tells(self) -> bool:
+        return any((self.time, self.memory, self.made_of, self.met_at))
 
 
 def growths(frame: pd.DataFrame, skipped: pd.DataFrame, machine: dict[str, Any]) -> list[Growth]:
@@ -118,17 +126,21 @@ def _known(T: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
 def _growth(
     impl: str, values: dict[str, Any], rows: pd.DataFrame, skipped: pd.DataFrame, machine: dict[str, Any]
 ) -> Growth:
-    memory = power(list(rows["T"]), list(rows["peak_bytes"]))
+    memory = _resolved(power(list(rows["T"]), list(rows["peak_bytes"])))
     available = _host_bytes(machine) if set(rows["device"]) == {"cpu"} else None
     return Growth(
         impl=impl,
         setting=values,
-        time=power(list(rows["T"]), list(rows["median"])),
+        time=_resolved(power(list(rows["T"]), list(rows["median"]))),
         memory=memory,
         made_of=mix(list(rows["T"]), list(rows["peak_bytes"])),
         memory_ends_at=memory.reaches(available) if memory and available else None,
         met_at=_met(impl, rows, skipped),
     )
+
+
+def _resolved(fit: Power | None) -> Power | None:
+    return fit if fit and fit.resolved else None
 
 
 def _host_bytes(machine: dict[str, Any]) -> float | None:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from . import comparison, fingerprint, units, verdict, words
 from . import frame as fr
-from .palette import Palette
+from .palette import Palette, foremost
 from .runs import Run
 
 #: Axes that a machine may decide: what each run has one value of, and not all the same, is no part of a cell's name.
@@ -123,7 +123,7 @@ def side_by_side(runs: Sequence[Run]) -> SideBySide:
     whole["wrong"] = whole["impl"].isin(wrong)
     gone = pd.concat(skipped, ignore_index=True)
     shelf = dict.fromkeys(name for run in runs for name in run.shelf)
-    palette = Palette(shelf, [*whole["impl"], *gone["impl"]])
+    palette = Palette(shelf, [*whole["impl"], *gone["impl"]], foremost(whole, None))
     return SideBySide(runs, labels, _without_the_machines(whole, frames), gone, palette, wrong)
 
 

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 
 MISSING = "–"
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+#: Steps of a logarithmic axis within a decade, or an octave, each finer than the one before.
+DECIMAL_STEPS = (
+    (1.0,),
+    (1.0, 2.0, 5.0),
+    (1.0, 1.5, 2.0, 3.0, 5.0, 7.0),
+    (1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0),
+    (*(n / 10 for n in range(10, 20)), *(n / 10 for n in range(20, 50, 2)), *(n / 10 for n in range(50, 100, 5))),
+)
+BINARY_STEPS = ((1.0,), (1.0, 1.5), *(tuple(1 + n / parts for n in range(parts)) for parts in (4, 8, 16)))
+
 _BYTES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 
 
@@ -17,6 +29,11 @@ def seconds(value: float, digits: int = 3) -> str:
 def memory(value: float, digits: int = 3) -> str:
     """2_621_440 bytes -> '2.50 MiB'."""
     return _scaled(value, _BYTES, digits)
+
+
+def tick(text: str) -> str:
+    """A number as an axis has it: '2.500 MiB' -> '2.5 MiB', '10.00 ms' -> '10 ms'."""
+    return re.sub(r"(\.\d*?)0+(?= )", r"\1", text).replace(". ", " ")
 
 
 def times(value: float) -> str:

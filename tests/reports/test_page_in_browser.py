@@ -5,13 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import synthetic_runs as synthetic
+import vl_convert
+from markupsafe import Markup
 
 from reports import page, runs, side_by_side_page
 
@@ -65,6 +70,23 @@ def opened(browser: Any, path: Path, width: int = 1280, night: bool = False) -> 
     browser.get(path.as_uri())
     wait_for(browser, "document.documentElement.dataset.drawn")
     return [f"{line['level']}: {line['message']}" for line in browser.get_log("browser")]
+
+
+def seen(browser: Any, element: Any) -> Any:
+    """The element, scrolled to where nothing else is in the way."""
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
+    return element
+
+
+def names(browser: Any, chart: str) -> dict[str, Any]:
+    """The buttons of a chart's legend."""
+    return {button.text: button for button in browser.find_elements("css selector", f"#{chart}-legend button")}
+
+
+def faint(chart: str, kind: str = "symbol") -> str:
+    """A script that counts the marks of a chart that are singled out by nobody."""
+    marks = f"[...document.querySelectorAll('#{chart}-chart .mark-{kind}.role-mark path')]"
+    return f"{marks}.filter((path) => +path.getAttribute('opacity') < .5).length"
 
 
 def wait_for(browser: Any, condition: str) -> Any:
@@ -132,33 +154,194 @@ def test_the_axis_and_its_scale_can_be_chosen(browser: Any, quick: Path) -> None
     wait_for(browser, f"{ticks}.includes('8') && !{ticks}.includes('64')")
     assert marks(browser, "latency", "symbol") == 2 * 8 + 2  # eight have both H at the largest T, two only H = 1
     choose(browser, "x_axis", "tokens T")
-    browser.find_element("css selector", "#latency-controls input[value='linear']").click()
+    seen(browser, browser.find_element("css selector", "#latency-controls input[value='linear']")).click()
     wait_for(browser, f"{ticks}.includes('0 ms')")
 
 
-def test_a_click_in_the_legend_singles_one_out(browser: Any, quick: Path) -> None:
+def test_a_click_in_a_legend_singles_one_out_in_every_chart(browser: Any, quick: Path) -> None:
     opened(browser, quick)
-    lines_drawn = "[...document.querySelectorAll('#latency-chart .mark-line.role-mark path')]"
-    faint = f"{lines_drawn}.filter((path) => +path.getAttribute('opacity') < .5)"
-    assert browser.execute_script(f"return {faint}.length") == 0
-    labels = browser.find_elements("css selector", "#latency-chart .role-legend-label text")
-    label = next(label for label in labels if label.text == "sdpa")
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", label)
-    label.click()
-    wait_for(browser, f"{faint}.length == {marks(browser, 'latency', 'line') - 1}")
+    charts = ("latency", "memory", "roofline")
+    assert [browser.execute_script(f"return {faint(chart)}") for chart in charts] == [0, 0, 0]
+    seen(browser, names(browser, "memory")["sdpa"]).click()
+    for chart in charts:
+        others = marks(browser, chart, "symbol") - (3 if chart != "roofline" else 6)  # three T, and in one also two H
+        wait_for(browser, f"{faint(chart)} == {others}")
+        pressed = [
+            name for name, button in names(browser, chart).items() if button.get_attribute("aria-pressed") == "true"
+        ]
+        assert pressed == ["sdpa"]
+    assert "picked: sdpa" in browser.find_element("css selector", "#latency-caption").text
+    seen(browser, names(browser, "latency")["sdpa"]).click()
+    wait_for(browser, f"{faint('memory')} == 0 && {faint('roofline')} == 0")
 
 
-def test_hovering_tells_the_numbers(browser: Any, quick: Path) -> None:
+def test_controls_and_legends_are_reached_and_used_with_the_keyboard(browser: Any, quick: Path) -> None:
+    from selenium.webdriver import ActionChains, Keys
+
+    opened(browser, quick)
+    visited = set()
+    for _ in range(60):
+        ActionChains(browser).send_keys(Keys.TAB).perform()
+        here = browser.switch_to.active_element
+        visited.add(here.get_attribute("name"))
+        if here.tag_name == "button" and here.get_attribute("value") == "packed":
+            break
+    assert {"x_axis", "scale", "at_H", "at_dtype"} <= visited
+    ActionChains(browser).send_keys(Keys.SPACE).perform()
+    wait_for(browser, f"{faint('latency')} > 0 && {faint('memory')} > 0")
+    assert browser.switch_to.active_element.get_attribute("aria-pressed") == "true"  # it keeps the focus
+
+
+def test_captions_follow_what_is_chosen(browser: Any, quick: Path) -> None:
+    opened(browser, quick)
+    table = json.loads(browser.execute_script("return document.getElementById('rows').textContent"))
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+
+    def told(chart: str, shown: str, **at: Any) -> list[str]:
+        """The caption's lines, once its last says this; it names the least and the most of the cells at these axes."""
+        text = f"document.getElementById('{chart}-caption').innerText"
+        lines = str(wait_for(browser, f"{text}.includes({json.dumps(shown)}) && {text}")).split("\n\n")
+        column = {"latency": "median", "memory": "peak_bytes"}[chart]
+        here = sorted((r for r in rows if at.items() <= r.items()), key=lambda row: float(row[column]))
+        ends = re.search(r": \S+ \S+ \((\S+)\) to \S+ \S+ \((\S+)\)$", lines[-1])
+        least, most = (row[column] for row in (here[0], here[-1]))
+        assert ends and [[r[column] for r in here if r["shown"] == name] for name in ends.groups()] == [[least], [most]]
+        return lines
+
+    for chart in ("latency", "memory"):
+        assert len(told(chart, "Shown: H = 8, dtype = fp32 · at T = 1024", H=8, dtype="float32", T=1024)) == 2
+    choose(browser, "at_dtype", "bf16")
+    for chart in ("latency", "memory"):  # the finding was one of another choice
+        assert len(told(chart, "Shown: H = 8, dtype = bf16 · at T = 1024", H=8, dtype="bfloat16", T=1024)) == 1
+    choose(browser, "x_axis", "heads H")
+    for chart in ("latency", "memory"):
+        assert len(told(chart, "Shown: T = 1024, dtype = bf16 · at H = 8", H=8, dtype="bfloat16", T=1024)) == 1
+
+
+@pytest.mark.parametrize("version", ["newest", "6.1", "5.21"])
+@pytest.mark.parametrize("chart", ["latency", "memory"])
+def test_hovering_tells_the_numbers_of_the_nearest_point(
+    browser: Any, tmp_path: Path, chart: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from selenium.webdriver import ActionChains
 
+    if version != "newest":
+        script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)
+        monkeypatch.setattr(page, "vega", lambda: Markup(script))
+    run = runs.read(synthetic.save(synthetic.sweep(dtype=("float32",)), tmp_path, "0001_x"))
+    opened(browser, page.write(run, tmp_path / "out"))
+    points = browser.find_elements("css selector", f"#{chart}-chart .mark-symbol.role-mark path")
+    tip = "document.querySelector('#vg-tooltip-element.visible')"
+    for index in (0, len(points) // 2, len(points) - 1):
+        point = seen(browser, points[index])
+        at = browser.execute_script("return arguments[0].__data__.datum", point)
+        ActionChains(browser).move_to_element(point).perform()
+        cells = "(line) => [...line.children].map((cell) => cell.textContent)"
+        lines = dict(wait_for(browser, f"{tip} && [...{tip}.querySelectorAll('tr')].map({cells})"))
+        places = (row for row in (row["extra_info"] | row["stats"] for row in run.rows) if row["T"] == at["T"])
+        [row] = [row for row in places if (row["impl"], str(row["H"])) == (lines["implementation"], lines["H"])]
+        column = {"latency": "median", "memory": "peak_bytes"}[chart]
+        assert (row[column], row["H"]) == (at[column], at["H"])  # points may lie on each other
+        assert in_seconds(lines["median"]) == pytest.approx(row["median"], rel=1e-3)
+        low, high = map(in_seconds, lines["q1 to q3"].split(" to "))
+        assert (low, high) == pytest.approx((row["q1"], row["q3"]), rel=1e-3)
+        number, unit = lines["peak memory"].split()
+        size = {"B": 1, "KiB": 2**10, "MiB": 2**20}[unit]
+        assert float(number.replace(",", "")) * size == pytest.approx(row["peak_bytes"], rel=1e-3)
+        ActionChains(browser).move_to_element(browser.find_element("css selector", f"#{chart} h3")).perform()
+        wait_for(browser, f"!{tip}")
+
+
+def in_seconds(text: str) -> float:
+    number, unit = text.split()
+    return float(number.replace(",", "")) * {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
+
+
+@pytest.mark.parametrize("ratio", [1.02, 1.6, 4, 30])
+def test_logarithmic_axes_have_several_marks(browser: Any, tmp_path: Path, ratio: float) -> None:
+    rows = [
+        synthetic.row(name, synthetic.case(T=T), [1.9e-3 * factor], peak_bytes=int(2.9e6 * factor))
+        for name, factor in (("fused", 1), ("sdpa", ratio)) for T in (64, 128)
+    ]  # fmt: skip
+    run = runs.read(synthetic.save(synthetic.document(rows), tmp_path, "0001_x"))
+    opened(browser, page.write(run, tmp_path / "out"))
+    for chart in ("latency", "memory"):
+        texts = browser.execute_script(
+            "return [...document.querySelectorAll(`#${arguments[0]}-chart .role-axis-label text`)]"
+            ".filter((text) => +text.getAttribute('opacity') !== 0).map((text) => text.textContent)", chart
+        )  # fmt: skip
+        marked = [text for text in texts if " " in text]
+        assert 3 <= len(marked) == len(set(marked)), (chart, texts)
+        assert all(len(text) <= 10 for text in marked), marked
+
+
+def test_what_is_saved_has_a_legend(browser: Any, quick: Path) -> None:
     opened(browser, quick)
-    point = browser.find_element("css selector", "#latency-chart .mark-symbol.role-mark path")
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", point)
-    ActionChains(browser).move_to_element(point).perform()
-    told = wait_for(browser, "document.querySelector('#vg-tooltip-element.visible')?.innerText")
-    assert {"implementation", "median", "q1 to q3", "peak memory"} <= {
-        line.split("\t")[0].strip(": ") for line in told.split("\n")
-    }
+    browser.execute_script(
+        "URL.createObjectURL = (blob) => { window.blob = blob; return '#'; };"
+        "HTMLAnchorElement.prototype.click = function () { window.saved = this.download; }"
+    )
+    choose(browser, "at_dtype", "bf16")
+    seen(browser, browser.find_elements("css selector", "#latency-save button")[1]).click()
+    name = wait_for(browser, "window.saved")
+    svg = browser.execute_async_script("window.blob.text().then(arguments[0])")
+    assert name == "latency.svg" and {"sdpa+compile", "mask_after_softmax"} <= set(re.findall(r">([^<>]+)</text>", svg))
+
+
+#: A table's cell, or anything in a chart, that reaches beyond the edge of the screen or of the paper.
+CUT = """const wide = arguments[0];
+    return [...document.querySelectorAll('td, th, .chart svg, figure svg')].filter((it) => it.checkVisibility())
+        .filter((it) => !it.closest('thead') || getComputedStyle(it.closest('thead')).position !== 'absolute')
+        .filter((it) => it.getBoundingClientRect().right > wide + .5).map((it) => it.innerText || it.tagName)"""
+
+
+def test_on_a_phone_no_number_is_cut(browser: Any, quick: Path) -> None:
+    opened(browser, quick, width=390)
+    assert browser.execute_script(CUT, 390) == []
+    row = "document.querySelector('#tables ~ details[open] tbody tr')"
+    assert "±" in browser.execute_script(f"return {row}.innerText")
+    before = f"[...{row}.querySelectorAll('td')].map((it) => getComputedStyle(it, '::before').content)"
+    assert '"within process"' in browser.execute_script(f"return {before}")
+
+
+def test_on_paper_nothing_is_cut(browser: Any, quick: Path) -> None:
+    opened(browser, quick)
+    paper = 703  # A4 less margins of 12 mm, in CSS pixels
+    size = {"width": paper, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert browser.execute_script(CUT, paper) == []
+        headings = [it.text for it in browser.find_elements("css selector", "#tables ~ details[open] thead th")]
+        assert "within process" in headings and "over yardstick" in headings
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "screen"})
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """axe-core's own script; skips where there is none."""
+    if shutil.which("node") is None:
+        pytest.skip("axe-core is found by node")
+    where = os.pathsep.join([str(runs.CHECKOUT / "node_modules"), os.environ.get("NODE_PATH", "")])
+    command = ["node", "-p", "require.resolve('axe-core/axe.min.js')"]
+    done = subprocess.run(command, env=os.environ | {"NODE_PATH": where}, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip("axe-core is not there: `npm install --no-save --no-package-lock axe-core`")
+    return Path(done.stdout.strip()).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("night", [False, True])
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("kind", ["quick", "pair"])
+def test_nobody_is_kept_out(
+    browser: Any, axe: str, kind: str, width: int, night: bool, request: pytest.FixtureRequest
+) -> None:
+    opened(browser, request.getfixturevalue(kind), width, night)
+    browser.execute_script(axe)
+    found = browser.execute_async_script("axe.run().then(({ violations }) => arguments[0](violations))")
+    grave = [it for it in found if it["impact"] in ("serious", "critical")]
+    assert [(it["id"], [node["html"][:160] for node in it["nodes"]][:4]) for it in grave] == []
 
 
 def test_the_rows_can_be_had_from_the_page_alone(browser: Any, quick: Path) -> None:
@@ -229,7 +412,7 @@ def test_hostile_names_are_letters_and_nothing_else(browser: Any, tmp_path: Path
     assert opened(browser, path) == []
     assert browser.title == "0001_x · attention-bench"
     shown = browser.execute_script(
-        "return [...document.querySelectorAll('#latency-chart .role-legend-label text')].map((t) => t.textContent)"
+        "return [...document.querySelectorAll('#latency-legend button')].map((button) => button.textContent)"
     )
     assert {'a"b', "注意力", "</script>", "it's ${x} \\ 'q'"} <= set(shown)
 

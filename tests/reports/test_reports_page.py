@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import html as html_module
+import itertools
 import json
+import random
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,11 +14,13 @@ from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib
+import numpy as np
 import pytest
 import synthetic_runs as synthetic
+from matplotlib.text import Text
 
 from reports import charts, frame, page, palette, runs, tables, units
-from reports.canvas import spread, style
+from reports.canvas import log_ticks, spread, style
 from reports.runs import Run
 
 EVIL = [
@@ -115,8 +119,8 @@ def test_the_page_tells_machine_command_skips_and_findings_of_charts(turns: Run,
     for expected in ("AMD EPYC 9B14", "2.13.0+cpu", "pytest bench/ --benchmark-save=x", "loop stops at T = 64",
                      "error 0.3 exceeds its bound", "environment LANG"):  # fmt: skip
         assert expected in outline.words
+    assert "sdpa needs least memory" in outline.words[outline.words.index("Latency and memory") :]
     labels = [a["aria-label"] or "" for _, a in outline.tags if a.get("role") == "img"]
-    assert any("sdpa needs least memory" in label for label in labels)
     assert any("4.00×, with sdpa" in label for label in labels)
 
 
@@ -161,13 +165,22 @@ def test_an_interval_between_processes_is_shown_where_there_are_several(as_run: 
     assert "1.00 ms to 1.00 ms, n = 3" in text and "no interval between processes" not in text
 
 
-@pytest.mark.parametrize(("lengths", "told"), [((64, 128), False), ((64, 128, 256), True)])
-def test_exponents_are_told_where_there_are_lengths_enough(
-    as_run: Any, tmp_path: Path, lengths: tuple[int, ...], told: bool
+@pytest.mark.parametrize(
+    ("seconds", "told"), [((1, 2), False), ((1, 2, 4), True), ((1, 8, 4), False), ((1, 2, 4, 8), True)]
+)
+def test_exponents_are_told_where_they_are_resolved(
+    as_run: Any, tmp_path: Path, seconds: tuple[int, ...], told: bool
 ) -> None:
-    rows = [synthetic.row("a", synthetic.case(T=T), [1e-6 * T], peak_bytes=8 * T) for T in lengths]
+    rows = [synthetic.row("a", synthetic.case(T=64 * 2**i), [1e-6 * s], peak_bytes=None) for i, s in enumerate(seconds)]
     text = page.write(as_run(synthetic.document(rows)), tmp_path / "out").read_text()
     assert ('id="scaling"' in text) == told
+
+
+def test_who_is_not_resolved_is_named_and_has_no_interval(as_run: Any, tmp_path: Path) -> None:
+    rows = [synthetic.row(name, synthetic.case(T=T), [1e-6 * T * noise], peak_bytes=None)
+            for name, odd in (("clear", 1), ("noisy", 8)) for T, noise in ((64, 1), (128, odd), (256, 1))]  # fmt: skip
+    said = Outline(page.write(as_run(synthetic.document(rows)), tmp_path / "out").read_text()).words
+    assert "1.00 (1.00 to 1.00)" in said and "Not resolved: noisy." in said and "(-" not in said
 
 
 def test_roofs_parts_and_drift_are_shown_where_they_were_measured(as_run: Any, tmp_path: Path) -> None:
@@ -337,20 +350,127 @@ def test_one_colour_everywhere_whatever_was_selected() -> None:
     assert few["mine"].colour not in {everything[name].colour for name in "abc"}
 
 
-def test_looks_stay_apart_for_more_implementations_than_colours() -> None:
-    names = [f"impl{i}" for i in range(60)]
-    looks = palette.Palette([*names, *(f"{name}+compile" for name in names)])
-    assert len({(looks[n].colour, looks[n].marker, looks[n].compiled) for n in looks.order}) == 120
+@pytest.mark.parametrize("seed", range(40))
+def test_eight_that_are_present_never_share_a_colour_or_a_marker(seed: int) -> None:
+    rng = random.Random(seed)
+    shelf = [f"impl{i}" for i in range(40)]
+    present = [*rng.sample(shelf, rng.randint(1, 6)), "mine", "mine too"]
+    looks = palette.Palette(shelf, [*present, *(f"{name}+compile" for name in present)])
+    for compiled in ("", "+compile"):
+        ours = [looks[f"{name}{compiled}"] for name in present]
+        assert len({look.colour for look in ours}) == len({look.marker for look in ours}) == len(present)
+    assert not looks.weak
+
+
+def test_of_more_than_eight_the_foremost_have_colours_and_the_others_are_grey() -> None:
+    shelf = [f"impl{i}" for i in range(20)]
+    looks = palette.Palette(shelf, [*shelf, "mine"], first=["impl19", "impl18"])
+    strong = [name for name in looks.order if not looks[name].weak]
+    assert len(strong) == len({looks[name].colour for name in strong}) == len(palette.COLOURS) == 8
+    assert {"mine", "impl18", "impl19"} < set(strong) and looks.weak
+    assert {looks[name].colour for name in looks.order if looks[name].weak} == {palette.WEAK[0]}
+
+
+def test_the_readers_own_kernel_has_the_strongest_look() -> None:
+    looks = palette.Palette(["a", "b", "c"], ["a", "b", "c", "mine", "mine+compile"])
+    assert [looks[name].own for name in looks.order] == [False, False, False, True, True]
+    assert looks["mine"].slot == 0 and looks["mine"].width > 1.5 * looks["a"].width
+    assert 0 not in {looks[name].slot for name in "abc"}
+
+
+def test_the_foremost_are_the_yardstick_and_the_nearest_to_the_fastest() -> None:
+    rows = [synthetic.row(name, synthetic.case(T=T), [seconds * T])
+            for name, seconds in (("slow", 3e-3), ("fused", 2e-3), ("sdpa", 1e-3)) for T in (64, 128)]  # fmt: skip
+    tidy = frame.tidy(Run(Path("x.json"), rows))
+    assert palette.foremost(tidy, "slow") == ["slow", "sdpa", "fused", "slow"]
+    assert palette.foremost(tidy, None) == ["sdpa", "fused", "slow"]
+
+
+#: Colours as people with protanopia, deuteranopia and tritanopia see them: Machado, Oliveira and Fernandes, 2009.
+SIGHTS = (
+    ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
+    ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039)),
+)  # fmt: skip
+
+
+def linear(colour: str) -> Any:
+    """sRGB as amounts of light."""
+    levels = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    return np.where(levels <= 0.04045, levels / 12.92, ((levels + 0.055) / 1.055) ** 2.4)
+
+
+def oklab(light: Any) -> Any:
+    """Björn Ottosson, "A perceptual color space for image processing", 2020."""
+    cones = np.array([[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566],
+                      [0.0883024619, 0.2817188376, 0.6299787005]]) @ np.clip(light, 0, 1)  # fmt: skip
+    return np.array([[0.2104542553, 0.793617785, -0.0040720468], [1.9779984951, -2.428592205, 0.4505937099],
+                     [0.0259040371, 0.7827717662, -0.808675766]]) @ np.cbrt(cones)  # fmt: skip
+
+
+def apart(one: str, other: str) -> float:
+    """The distance of two colours to whom they look most alike."""
+    return min(
+        float(np.linalg.norm(oklab(np.array(s) @ linear(one)) - oklab(np.array(s) @ linear(other)))) for s in SIGHTS
+    )
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2 has it."""
+    low, high = sorted(float(linear(colour) @ [0.2126, 0.7152, 0.0722]) for colour in (one, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("ground", [0, 1])
+def test_colours_stay_apart_and_are_seen_on_either_ground(ground: int) -> None:
+    strong = [pair[ground] for pair in palette.COLOURS]
+    assert min(apart(one, other) for one, other in itertools.combinations(strong, 2)) > 0.08
+    assert min(apart(one, palette.WEAK[ground]) for one in strong) > 0.07
+    assert min(contrast(one, palette.SURFACE[ground]) for one in (*strong, palette.WEAK[ground])) >= 3
+    for words in (palette.INK, palette.MUTED, palette.GOOD, palette.BAD):
+        assert contrast(words[ground], palette.SURFACE[ground]) >= 4.5
+
+
+def test_all_words_in_figures_can_be_read(tiny: Run) -> None:
+    for name, figure in drawn(tiny).items():
+        for text in figure.findobj(Text) if figure else ():
+            if text.get_text():
+                colour = matplotlib.colors.to_hex(text.get_color())
+                assert contrast(colour, palette.SURFACE[0]) >= 4.5, (name, text.get_text())
 
 
 def test_lines_in_a_figure_have_the_colours_of_the_palette(tiny: Run) -> None:
     looks = page.report(tiny).palette
     figures = drawn(tiny)
     for name in ("latency", "memory"):
-        labels = {t.get_text(): t.get_color() for ax in figures[name].axes for t in ax.texts}
-        assert labels["sdpa"] == looks["sdpa"].colour
-        colours = {line.get_color() for ax in figures[name].axes for line in ax.lines}
-        assert colours == {looks[impl].colour for impl in ("sdpa", "fused", "packed")}
+        lines = [line for ax in figures[name].axes for line in ax.lines if line.get_linestyle() != ":"]
+        assert {line.get_color() for line in lines} == {looks[impl].colour for impl in ("sdpa", "fused", "packed")}
+        assert {line.get_marker() for line in lines} == {looks[impl].marker for impl in ("sdpa", "fused", "packed")}
+
+
+def test_the_name_of_a_line_that_stops_stands_at_its_last_point(as_run: Any) -> None:
+    cells = [("sdpa", 64), ("sdpa", 256), ("sdpa", 1024), ("loop", 64), ("loop", 256)]
+    figure = drawn(as_run(synthetic.document([synthetic.row(n, synthetic.case(T=T), [1e-5 * T]) for n, T in cells])))[
+        "latency"
+    ]
+    [ax] = figure.axes
+    [name] = [text for text in ax.texts if text.get_text() == "loop"]
+    end = ax.transAxes.inverted().transform(ax.transData.transform((256, 256e-5)))
+    assert name.xy == pytest.approx(end, abs=0.02)
+    leaders = [line for line in ax.lines if line.get_linestyle() == ":"]
+    assert [min(line.get_xdata()) > 0.9 for line in leaders] == [True]  # none crosses the panel
+    assert {line.get_color() for line in leaders} == {palette.MUTED[0]}
+
+
+@pytest.mark.parametrize("base", [2, 10])
+@pytest.mark.parametrize("ratio", [1.33, 1.5, 2, 3, 7, 20, 100, 1e4, 1e7])
+def test_a_logarithmic_axis_has_several_round_ticks(base: int, ratio: float) -> None:
+    for low in np.geomspace(1e-6, 1, 97) if base == 10 else np.geomspace(1, 2**30, 97):
+        ticks = log_ticks(low, low * ratio, base)
+        assert 3 <= len(ticks) <= 12 and all(low <= tick <= low * ratio for tick in ticks)
+    assert log_ticks(0.9e-3, 60e-3, 10) == pytest.approx([1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3])
+    assert log_ticks(1, 64, 2) == [1, 2, 4, 8, 16, 32, 64]
 
 
 def test_points_have_their_implementations_marker(tiny: Run) -> None:
@@ -456,7 +576,8 @@ def test_labels_keep_their_distance_and_their_order() -> None:
         (units.seconds(2e-7), "200 ns"), (units.seconds(float("nan")), "–"), (units.memory(2_621_440), "2.50 MiB"),
         (units.memory(512), "512 B"), (units.memory(0), "0 B"), (units.times(0.0521), "0.0521×"),
         (units.times(12.34), "12.3×"), (units.percent(0.0312), "3.1 %"), (units.percent(64.278), "6428 %"),
-        (units.significant(1234.5), "1234"),
+        (units.significant(1234.5), "1234"), (units.tick("2.500 MiB"), "2.5 MiB"), (units.tick("10.00 ms"), "10 ms"),
+        (units.tick("100 ms"), "100 ms"), (units.tick("1.125 KiB"), "1.125 KiB"),
     ],
 )  # fmt: skip
 def test_units(shown: str, expected: str) -> None:

@@ -52,6 +52,13 @@ def test_fewer_than_three_lengths_say_nothing(T: Any, y: Any) -> None:
     assert scaling.power(T, y) is None
 
 
+def test_an_exponent_that_is_not_resolved_is_not_told(as_run: Any) -> None:
+    [growth] = grown(as_run(run_of({64: 1e3, 256: 1e6, 1024: 1e6})))
+    assert growth.memory is None and growth.time is not None and growth.tells
+    fit = scaling.power((64, 256, 1024), (1e3, 1e6, 1e6))
+    assert fit and not fit.resolved and fit.high - fit.low > 1
+
+
 def test_where_memory_ends(as_run: Any) -> None:
     [growth] = grown(as_run(run_of({T: 1024 * T**2 for T in (64, 256, 1024)})))
     assert growth.memory and growth.memory.exponent == pytest.approx(2)
