@@ -169,7 +169,9 @@ _KNOWN: dict[str, Setting | None] = {
     "choice of SDPA's formula": Setting(cuda.math_sdp_enabled, cuda.enable_math_sdp),
     "choice of SDPA's own kernel of a device": _pair("overrideable_sdp_enabled", "sdp_use_overrideable"),
     "order of SDPA's kernels": _pair("sdp_priority_order"),
-    "fast path of nn.MultiheadAttention": Setting(mha.get_fastpath_enabled, mha.set_fastpath_enabled),
+    "fast path of nn.MultiheadAttention": Setting(
+        partial(getattr, mha, "_is_fastpath_enabled"), mha.set_fastpath_enabled
+    ),
     "use of oneDNN": _pair("mkldnn_enabled"),
     "deterministic oneDNN": _pair("mkldnn_deterministic"),
     "use of NNPACK": _pair("nnpack_enabled"),
