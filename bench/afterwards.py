@@ -20,11 +20,8 @@ LOOKS = 3
 """Times that it must be seen, one after the other: a collection of garbage or a page written back happens once."""
 
 
-def check_idle_afterwards(
-    call: Callable[[], object], rest: Callable[[float], None] = sleep, clock: Callable[[], float] = process_time
-) -> None:
-    """Raises `Wrong` where the process is busy though a call has returned."""
-    call()
+def check_idle_afterwards(rest: Callable[[float], None] = sleep, clock: Callable[[], float] = process_time) -> None:
+    """Call it right after a call: raises `Wrong` where the process is busy though that has returned."""
     for _ in range(LOOKS):
         rest(SETTLING)
         before = clock()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -86,6 +86,12 @@ class Built:
         if changed:
             raise Wrong(f"changes torch's own settings, which are everybody's: {', '.join(changed)}")
 
+    def renew(self) -> None:
+        """Move inputs, weights and masks elsewhere in memory: where they happen to lie is part of what a visit varies."""
+        with torch.no_grad():
+            for tensor in (*self.numbers.inputs, *self.module.parameters(), *self.module.buffers()):
+                tensor.data = tensor.data.clone()
+
     def perturb(self) -> None:
         """Put numbers into the inputs that no call has seen."""
         self._draw = None
@@ -155,17 +161,18 @@ def prove(cell: Cell, gate: Gate) -> tuple[Built, Proved]:
     if cell.impl.compiled and built.compile_cache is None:
         raise NoRow("torch.compile made no graph: what would be timed is the eager form")
     first: list[float] = []
-    with spending("gate"):
+    with (
+        spending("gate"),
+        nullcontext() if cell.impl.compiled else _single_threaded(),
+    ):  # code is compiled for its threads
         held = check_call(replace(built.call, run=_clocked(built, first)), built.module, built.numbers, cell.case)
-        with recording(cell.case):
-            check_idle_afterwards(built.call.run)
     first_s = _first_dropping(built) if cell.case.drops else first[0]
     return built, Proved(held, ragged, profiled(built), first_s)
 
 
 @contextmanager
 def _single_threaded() -> Iterator[None]:
-    """Probes are small, and another worker proves beside this one: threads of both would wait for each other."""
+    """Another worker proves beside this one: threads of both would wait for each other. The clock sees all of them."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -185,11 +192,12 @@ def _first_dropping(built: Built) -> float:
 
 
 def _clocked(built: Built, seconds: list[float]) -> Callable[[], Any]:
-    """The same call, which leaves the seconds that it took."""
+    """The same call, which leaves the seconds that it took; raises `Wrong` where its work goes on behind it."""
 
     def run() -> Any:
         took, answer = built.meter.timed(built.call.run, 1)
         seconds.append(took)
+        check_idle_afterwards()
         return answer
 
     return run

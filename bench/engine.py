@@ -31,7 +31,7 @@ MIN_ROUNDS = 2
 """Rounds of a visit, at least, for members whose blocks are short."""
 
 LONG = 0.25
-"""Seconds of a call above which `MIN_BLOCKS` are enough for a process; below it is timed in every visit."""
+"""Seconds of a call above which `MIN_BLOCKS` are enough for a process; below it is timed in every other visit at least."""
 
 MIN_BLOCKS = 2
 """Blocks of a member in a process, at least."""
@@ -87,9 +87,11 @@ class Visits:
         return {member: count for member, count in found.items() if count}
 
     def _of_long(self, block: Block, visit: int) -> int:
-        fewest = MIN_BLOCKS if block.seconds > LONG else self.count
-        every = max(fewest, int(self.seconds / block.seconds))
-        return (visit + 1) * every // self.count - visit * every // self.count
+        fewest = MIN_BLOCKS if block.seconds > LONG else self.count // 2
+        wanted = max(fewest, int(self.seconds / block.seconds))
+        if wanted < self.count:  # powers of two, so that who has fewer meets who has more
+            wanted = 1 << wanted.bit_length() - 1
+        return (visit + 1) * wanted // self.count - visit * wanted // self.count
 
 
 def need(half_widths: Mapping[Member, float], precision: float) -> dict[Member, float]:

@@ -1,13 +1,15 @@
 """A run from the first proof to the last sample: cells are proved, timed by turns in several processes, and written down.
 
 Nothing of an implementation runs in this process: workers do what is asked, and what one of them doesn't survive costs the
-cell that it was at. Two workers prove side by side; then one at a time is timed, while the other waits.
+cell that it was at. Two workers prove side by side, and one at a time is timed then, while the other waits. In a run of one
+process a case is timed by the worker that proved it; in a run of several, every worker times all cases.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 
 from reports import verdict
@@ -22,9 +24,10 @@ from .outcome import NoRow
 from .peer import Peer, Script, together
 from .rows import samples_of
 from .run import Run
+from .sweep import Case
 from .visit import Visit
 
-VISITS = 4
+VISITS = 8
 """Visits of a case in one process."""
 
 SIDE_BY_SIDE = 2
@@ -50,38 +53,44 @@ class Measuring:
         self._holds = SIDE_BY_SIDE * sum(held_bytes(cell.case) for cell in cells) < self._free / 3
         largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
         self._provers = SIDE_BY_SIDE if 4 * largest < self._free else 1
+        self._owner: dict[str, Worker] = {}
+        """Who times a case, in a run of one process."""
 
     def prove(self) -> None:
         """Prove every cell, and time none. Raises `Mistake` where workers can't begin."""
-        with self._crew(range(min(self._provers, self._run.processes))) as workers:
+        with self._crew([0] * self._provers) as workers:
             self._prove(workers)
 
     def measure(self) -> None:
         """Everything that is left to do. Raises `Mistake` where workers can't begin."""
         self._run.look()
-        slots = range(self._run.processes)
-        for batch in (slots[first : first + SIDE_BY_SIDE] for first in slots[::SIDE_BY_SIDE]):
-            if self._unproved() or any(self._open(slot) for slot in batch):
-                with self._crew(batch) as workers:
+        for slots in self._batches():
+            if self._unproved() or any(self._open(slot) for slot in slots):
+                with self._crew(slots) as workers:
                     self._prove(workers[: self._provers])
                     self._time(workers)
-                    if slots[-1] in batch:
-                        self._finish(workers[0])
+                    if self._run.processes - 1 in slots:
+                        self._finish(workers)
         self._run.look()
 
-    def _crew(self, slots: range) -> Crew:
+    def _batches(self) -> list[list[int]]:
+        """Which of the run's processes live at the same time: two workers share the cases of a lone one."""
+        if self._run.processes == 1:
+            return [[0] * self._provers]
+        slots = list(range(self._run.processes))
+        return [slots[first : first + SIDE_BY_SIDE] for first in slots[::SIDE_BY_SIDE]]
+
+    def _crew(self, slots: Sequence[int]) -> Crew:
         return Crew([Worker(self._run, slot, self._start, self._tell) for slot in slots])
 
     def _unproved(self) -> list[Cell]:
         return [cell for group in self._cases.values() for cell in group if not self._run.settled(cell.key)]
 
     def _prove(self, workers: Sequence[Worker]) -> None:
-        """Each worker takes a case after the other; cells that an earlier process didn't survive come last, alone."""
+        """Each worker takes cases that share their probes; cells that an earlier process didn't survive come last, alone."""
         unproved = self._unproved()
         suspects = [cell for cell in unproved if cell.key in self._run.suspects]
-        queue = [
-            [cell for cell in group if cell in unproved and cell not in suspects] for group in self._cases.values()
-        ]
+        queue = _shared_probes([cell for cell in unproved if cell not in suspects], len(workers))
         with spending("proof"):
             together([self._proving(worker, queue) for worker in workers])
             together([self._proving(workers[0], [suspects])])
@@ -89,6 +98,7 @@ class Measuring:
     def _proving(self, worker: Worker, queue: list[list[Cell]]) -> Script:
         while queue:
             for cell in queue.pop(0):
+                self._owner.setdefault(cell.case.id, worker)
                 self._run.begin(cell)
                 what = " ".join(cell.key) if self._holds else None
                 details = {"impl": cell.impl.name, "case": cell.case.columns(), "what": what}
@@ -107,17 +117,35 @@ class Measuring:
 
     def _time(self, workers: Sequence[Worker]) -> None:
         """All visits of these processes, spread over the time that they live."""
+        of_workers = [self._share(worker, workers) for worker in workers]
         if self._holds:
             with spending("preparing"):
-                together([worker.preparing(self._open(worker.slot)) for worker in workers])
+                cells = [
+                    [cell for cell in self._open(worker.slot) if cell.case.id in cases] for worker, cases in of_workers
+                ]
+                together([worker.preparing(it) for (worker, _), it in zip(of_workers, cells, strict=True)])
         for visit in range(VISITS):
-            for worker in self._rng.sample(workers, len(workers)):
-                self._tell(f"timing: process {worker.slot + 1} of {self._run.processes}, visit {visit + 1} of {VISITS}")
-                for case in self._rng.sample(list(self._cases), len(self._cases)):
+            self._tell(f"timing: visit {visit + 1} of {VISITS}{self._which(workers)}")
+            for worker, cases in self._rng.sample(of_workers, len(of_workers)):
+                for case in self._rng.sample(cases, len(cases)):
                     if not self._run.visited(worker.slot, visit, case):
                         with spending("timing"):
                             self._visit(Visit(self._run, worker, case, visit, self._rng))
                         self._run.look_if_due()
+
+    def _share(self, worker: Worker, workers: Sequence[Worker]) -> tuple[Worker, list[str]]:
+        """The cases that a worker times: all of them, or in a run of one process its own."""
+        if self._run.processes > 1:
+            return worker, list(self._cases)
+        for i, case in enumerate(self._cases):
+            self._owner.setdefault(case, workers[i % len(workers)])
+        return worker, [case for case in self._cases if self._owner[case] is worker]
+
+    def _which(self, workers: Sequence[Worker]) -> str:
+        if self._run.processes == 1:
+            return ""
+        slots = " and ".join(str(worker.slot + 1) for worker in workers)
+        return f", process {slots} of {self._run.processes}"
 
     def _open(self, slot: int) -> list[Cell]:
         """Proved cells of which a process has something left to time."""
@@ -161,7 +189,7 @@ class Measuring:
         logs = (verdict.log_ratios(other, base) for other in others)
         return {cell.key: verdict.half_width(it) for cell, it in zip(cells[1:], logs, strict=True)}
 
-    def _finish(self, worker: Worker) -> None:
+    def _finish(self, workers: Sequence[Worker]) -> None:
         """Single calls that find no cache, graphs, and traces."""
         for cell in (cell for group in self._cases.values() for cell in group):
             wants_more = cell.case.device == "cuda"
@@ -171,6 +199,7 @@ class Measuring:
                 or not (wants_more or self._run.traced)
             ):
                 continue
+            worker = self._owner.get(cell.case.id, workers[0])
             worker.prepare([cell])
             try:
                 if wants_more:
@@ -182,3 +211,20 @@ class Measuring:
                 worker.skip(cell, outcome)
             if not self._holds:
                 worker.drop([cell])
+
+
+def _shared_probes(cells: Sequence[Cell], workers: int) -> list[list[Cell]]:
+    """Cells in parts, those that share probes in one: by all but sizes, else by all but lengths, else by case."""
+
+    def parts(of: Callable[[Case], object]) -> list[list[Cell]]:
+        found: dict[object, list[Cell]] = {}
+        for cell in cells:
+            found.setdefault(of(cell.case), []).append(cell)
+        return list(found.values())
+
+    ways: list[Callable[[Case], object]] = [
+        lambda case: replace(case, B=1, T=1, T_kv=1, H=1, H_kv=1, D_h=1, D_v=1, d_model=1),
+        lambda case: replace(case, B=1, T=1, T_kv=1),
+        lambda case: case,
+    ]
+    return next((found for way in ways if len(found := parts(way)) >= workers), parts(ways[-1]))

@@ -101,8 +101,8 @@ class Selection:
 
 
 TIMING: dict[str, tuple[float, str, str]] = {
-    "cell_time": (0.12, "SECONDS", "timing of one cell in one process, about"),
-    "processes": (2, "K", "fresh processes in which every cell is timed"),
+    "cell_time": (0.25, "SECONDS", "timing of one cell in one process, about"),
+    "processes": (1, "K", "fresh processes in which every cell is timed"),
     "precision": (0.02, "SHARE", "a case is known when the intervals of its ratios are half as wide as this"),
     "cell_timeout": (
         300.0,

@@ -30,7 +30,7 @@ from .sweep import Case
 WARM_CALLS = 3
 """Calls before the first that counts."""
 
-WARM_SECONDS = 0.3
+WARM_SECONDS = 0.05
 """Fewer where they took so long together."""
 
 
@@ -131,11 +131,18 @@ class Tasks:
         pin(self._threads)
         return {}
 
+    def renew(self, what: str) -> dict[str, Any]:
+        """Give a prepared cell other places in memory, and let one call on fresh inputs be held to the reference."""
+        built = self._built(what)
+        built.renew()
+        gc.collect()  # what is cyclic must not pile up
+        built.time(1, 0, draw=1)
+        return {}
+
     def time(self, what: str, calls: int, warm: int, draw: int = 0) -> dict[str, Any]:
         """{"seconds": of one call in a block of `calls` behind `warm` untimed ones, on this draw of inputs;
         "page_faults", "voluntary", "involuntary": minor faults and context switches a call, the untimed ones included}
         """
-        gc.collect()  # what is cyclic must not pile up; calls that aren't timed fill the caches again
         ready = self._ready[what]
         before = resource.getrusage(resource.RUSAGE_SELF)
         seconds = ready.time(calls, warm, draw)

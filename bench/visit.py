@@ -44,7 +44,7 @@ class Visit:
         members = {cell.key: cell for cell in cells if cell.key in blocks}
         self._number = self.run.new_visit()
         for cell in members.values():
-            self._attempt(cell, blocks[cell.key], cells, self._on_fresh_inputs)
+            self._attempt(cell, blocks[cell.key], cells, self._renew)
         for order in rounds(visits.turns(blocks, self.visit, needs), self.rng):
             round_number = self.run.new_round(self.case)
             for key in order:
@@ -83,10 +83,12 @@ class Visit:
             return None
         return answer
 
-    def _on_fresh_inputs(self, cell: Cell, block: Block) -> None:
-        """Time a call on other inputs, whose answer is held to the reference, for nothing but that; of long calls one a run."""
-        if block.seconds <= EVEN or (self.visit == 0 and self.worker.slot == 0):
-            self.worker.ask("time", cell, calls=1, warm=0, draw=1)
+    def _renew(self, cell: Cell, block: Block) -> None:
+        """Every other visit other places in memory, and a call on fresh inputs whose answer is held to the reference; for long
+        calls once a run.
+        """
+        if (block.seconds <= EVEN and self.visit % 2 == 0) or (self.visit == 0 and self.worker.slot == 0):
+            self.worker.ask("renew", cell)
 
     def _block(self, cell: Cell, block: Block) -> Answer:
         answer = self._timed(cell, block)

@@ -47,7 +47,7 @@ def test_threads_that_are_joined_in_time_are_fine() -> None:
 
 def test_one_busy_look_accuses_nobody() -> None:
     busy = iter((0.0, 0.01, 0.01, 0.01))
-    check_idle_afterwards(lambda: None, rest=lambda _: None, clock=lambda: next(busy))
+    check_idle_afterwards(rest=lambda _: None, clock=lambda: next(busy))
     always = iter(i * 0.02 for i in range(6))
     with pytest.raises(Wrong, match=r"2\.0 cores stay busy"):
-        check_idle_afterwards(lambda: None, rest=lambda _: None, clock=lambda: next(always))
+        check_idle_afterwards(rest=lambda _: None, clock=lambda: next(always))

@@ -44,13 +44,14 @@ def test_each_round_has_everybody_with_a_turn_left_in_an_order_of_its_own() -> N
 
 
 def test_long_calls_sit_out_most_rounds_and_are_spread_over_the_visits() -> None:
-    plan = Visits(4, 0.12)
-    blocks = {"short": block_of(1e-4), "20 ms": block_of(0.02), "100 ms": block_of(0.1), "1 s": block_of(1.0)}
-    turns = [plan.turns(blocks, visit, {}) for visit in range(4)]
+    plan = Visits(8, 0.25)
+    seconds = {"short": 1e-4, "20 ms": 0.02, "50 ms": 0.05, "100 ms": 0.1, "1 s": 1.0}
+    blocks = {name: block_of(each) for name, each in seconds.items()}
+    turns = [plan.turns(blocks, visit, {}) for visit in range(8)]
     assert all(it["short"] > 5 for it in turns)
-    assert [it.get("20 ms", 0) for it in turns] == [1, 1, 1, 2]  # five blocks of its share
-    assert [it.get("100 ms", 0) for it in turns] == [1] * 4
-    assert [it.get("1 s", 0) for it in turns] == [0, 1, 0, 1]
+    assert [it.get("20 ms", 0) for it in turns] == [1, 2, 1, 2, 1, 2, 1, 2]
+    assert [it.get("50 ms", 0) for it in turns] == [it.get("100 ms", 0) for it in turns] == [0, 1, 0, 1, 0, 1, 0, 1]
+    assert [it.get("1 s", 0) for it in turns] == [0, 0, 0, 1, 0, 0, 0, 1]  # when the others are there
     assert MIN_BLOCKS == 2
     assert blocks["1 s"].seconds > LONG > blocks["100 ms"].seconds > EVEN
 
@@ -121,7 +122,7 @@ def run_of(tmp_path: Path, *names: str, T: int = 16) -> Run:
     case = Case.of(T=T, H=2, D_h=8)
     cells = tuple(Cell(impls.get(name), case) for name in names)
     run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple(cell.impl for cell in cells), cells), tmp_path)
-    run.timing = {"cell_time": 0.12, "processes": 1, "precision": 0.02, "cell_timeout": 60.0}
+    run.timing = {"cell_time": 0.25, "processes": 1, "precision": 0.02, "cell_timeout": 60.0}
     for cell in cells:
         run.proved[cell.key] = {"columns": {"kernel": "x"}, "seconds": 1e-3, "first_s": 1e-3}
     run.plan(cell.key for cell in cells)
@@ -132,7 +133,7 @@ def run_of(tmp_path: Path, *names: str, T: int = 16) -> Run:
 def visited(run: Run, worker: FakeWorker, visit: int = 0) -> Visit:
     cells = list(run.selection.cells)
     it = Visit(run, worker, cells[0].case.id, visit, random.Random(0))  # type: ignore[arg-type]
-    it.time(cells, Visits(VISITS, 0.12), {})
+    it.time(cells, Visits(VISITS, 0.25), {})
     it.check_caching(cells)
     it.write()
     return it
@@ -150,14 +151,13 @@ def test_members_take_turns_and_share_their_rounds(tmp_path: Path) -> None:
     assert {(it.page_faults, it.involuntary, it.process, it.visit) for it in found["sdpa"]} == {(2.0, 1.0, 0, 0)}
 
 
-def test_every_visit_begins_with_a_call_on_fresh_inputs_that_is_no_sample(tmp_path: Path) -> None:
+def test_every_other_visit_begins_elsewhere_in_memory_and_on_fresh_inputs(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
     worker = FakeWorker(run, SECONDS)
-    visited(run, worker)
-    fresh = [name for do, name, _, details in worker.asked if do == "time" and details.get("draw") == 1]
-    assert sorted(fresh) == sorted(SECONDS)
-    timed = sum(do == "time" for do, *_ in worker.asked) - len(fresh)
-    assert timed == sum(map(len, run.samples.values()))
+    for visit, count in ((0, 1), (1, 1), (2, 2)):
+        visited(run, worker, visit)
+        assert Counter(name for do, name, *_ in worker.asked if do == "renew") == dict.fromkeys(SECONDS, count)
+    assert sum(do == "time" for do, *_ in worker.asked) == sum(map(len, run.samples.values()))
 
 
 def test_one_that_fails_costs_itself_alone(tmp_path: Path) -> None:
