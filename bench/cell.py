@@ -50,8 +50,9 @@ class Built:
     _answers: dict[int, list[Tensor]] = field(default_factory=dict)
     """The answer to each draw that was held to the reference last."""
 
-    def time(self, calls: int, warm: int, draw: int = 0) -> float:
-        """Seconds of one call in a block of `calls`, behind `warm` untimed ones, on a given draw of inputs.
+    def time(self, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
+        """Seconds of one call in a block of so many stretches of `calls`, behind `warm` untimed ones, on a draw of inputs: over the
+        whole of it, and over its fastest stretch.
 
         The block's last answer is compared afterwards with one that was held to the reference, and where it differs it is
         held to the reference itself: what is timed is what was proved. Raises `Wrong`, also where torch's settings changed,
@@ -59,17 +60,21 @@ class Built:
         """
         self.refill(draw)
         graphs = _graphs() if self.cell.impl.compiled else 0
+        taken: list[float] = []
         with self.watched():
             if warm:
                 self.meter.seconds(self.call.run, warm)
+            for _ in range(stretches - 1):
+                taken.append(self.meter.seconds(self.call.run, calls))
             seconds, answer = self.meter.timed(self.call.run, calls)
+            taken.append(seconds)
             if self.slower:
-                seconds += _spin(seconds * self.slower)
+                taken = [each + _spin(each * self.slower) for each in taken]
         if self.cell.impl.compiled and _graphs() != graphs:
             raise NoRow("torch.compile made another graph while it was timed: compiling would be part of what is timed")
         if not self.cell.case.drops:
             self._compare(answer, draw)
-        return seconds / calls
+        return sum(taken) / stretches / calls, min(taken) / calls
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -399,7 +399,7 @@ class _Provers:
 def _proved(peer: Peer, request: Mapping[str, Any]) -> Facts:
     """What the proof of a cell tells; raises what refuses it, by the clock too."""
     proved = peer.ask("prove", what="it", **request)
-    peer.ask("time", what="it", calls=1, warm=0, draw=1)  # on fresh inputs
+    peer.ask("time", what="it", calls=1, draw=1)  # on fresh inputs
     usual = peer.ask("time", what="it", calls=1, warm=1)["seconds"]
     peer.ask("caching", what="it", usual=usual, first=proved["first_s"])
     peer.ask("drop", what="it")

@@ -59,7 +59,7 @@ class Process(Protocol):
         """Stay from now on on the core that is for timing."""
 
     def time(self, key: Key, block: Block) -> float:
-        """Seconds of one call in a block."""
+        """Seconds of one call in the fastest stretch of a block."""
 
     def kill(self) -> None:
         """End it now: who waits for an answer gets `Lost`."""

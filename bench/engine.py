@@ -16,6 +16,11 @@ from typing import TypeVar
 BLOCK = 2e-3
 """Seconds that one timed block lasts at least, so that reading the clock doesn't count."""
 
+STRETCH = 2.5e-4
+"""Seconds of a stretch, at least. A block is several on the wall clock: its fastest one repeats better than the whole of it, since
+it is short enough to fall between what disturbs it (docs/measured.md).
+"""
+
 WARM_SHARE = 1 / 8
 """Share of a block's calls that go before it untimed, where it has several: others used the caches meanwhile. Calls as long as
 a block fill them by themselves.
@@ -44,17 +49,20 @@ class Block:
     """What is timed at one go."""
 
     calls: int
+    """Of a stretch."""
+    stretches: int
     warm: int
     """Untimed calls before it."""
     seconds: float
     """That all of it takes, about."""
 
 
-def block_of(seconds: float) -> Block:
-    """From the seconds of one call."""
-    calls = max(1, math.ceil(BLOCK / max(seconds, 1e-9)))
-    warm = math.ceil(calls * WARM_SHARE) if calls > 1 else 0
-    return Block(calls, warm, (calls + warm) * seconds + REQUEST)
+def block_of(seconds: float, in_stretches: bool = True) -> Block:
+    """From the seconds of one call. Where the clock waits for a device it is read once a block."""
+    calls = max(1, math.ceil((STRETCH if in_stretches else BLOCK) / max(seconds, 1e-9)))
+    stretches = max(1, math.ceil(BLOCK / max(calls * seconds, 1e-9))) if in_stretches else 1
+    warm = math.ceil(calls * stretches * WARM_SHARE) if calls * stretches > 1 else 0
+    return Block(calls, stretches, warm, (calls * stretches + warm) * seconds + REQUEST)
 
 
 def rounds(turns: Mapping[Member, int], rng: random.Random) -> Iterator[list[Member]]:

@@ -25,6 +25,8 @@ class Sample:
 
     seconds: float
     """Of a call."""
+    fastest: float
+    """Of a call, in the fastest stretch of the block."""
     round: int
     """The number of the round, within the case and the run: blocks of other members with this number are its pairs."""
     visit: int
@@ -92,7 +94,8 @@ def _timed(found: Sequence[Sample]) -> Row:
     }
     for name in ("round", "visit", "process"):
         columns[f"sample_{name}s" if name != "process" else "sample_processes"] = [getattr(it, name) for it in found]
-    return columns | {"sample_times": [round(it.at, 4) for it in found]}
+    columns |= {"sample_times": [round(it.at, 4) for it in found]}
+    return columns | {"sample_fastest": [it.fastest for it in found]}
 
 
 def _ratio(found: Sequence[Sample], over: Sequence[Sample]) -> Row:

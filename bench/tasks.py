@@ -40,10 +40,12 @@ class Control:
     def __init__(self, name: str):
         self._run, self._meter = WORK[name](), meter_for("cpu")
 
-    def time(self, calls: int, warm: int, draw: int = 0) -> float:
+    def time(self, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
+        """As `Built.time`."""
         if warm:
             self._meter.seconds(self._run, warm)
-        return self._meter.seconds(self._run, calls) / calls
+        taken = [self._meter.seconds(self._run, calls) for _ in range(stretches)]
+        return sum(taken) / stretches / calls, min(taken) / calls
 
 
 class Tasks:
@@ -136,23 +138,26 @@ class Tasks:
         built = self._built(what)
         built.renew()
         gc.collect()  # what is cyclic must not pile up
-        built.time(1, 0, draw=1)
+        built.time(1, draw=1)
         return {}
 
-    def time(self, what: str, calls: int, warm: int, draw: int = 0) -> dict[str, Any]:
-        """{"seconds": of one call in a block of `calls` behind `warm` untimed ones, on this draw of inputs;
+    def time(self, what: str, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> dict[str, Any]:
+        """Time a block (`Built.time`):
+
+        {"seconds": of one call, "fastest": of one call in the fastest stretch,
         "page_faults", "voluntary", "involuntary": minor faults and context switches a call, the untimed ones included}
         """
         ready = self._ready[what]
         before = resource.getrusage(resource.RUSAGE_SELF)
-        seconds = ready.time(calls, warm, draw)
+        seconds, fastest = ready.time(calls, stretches, warm, draw)
         after = resource.getrusage(resource.RUSAGE_SELF)
+        made = calls * stretches + warm
         disturbed = {
-            "page_faults": (after.ru_minflt - before.ru_minflt) / (calls + warm),
-            "voluntary": (after.ru_nvcsw - before.ru_nvcsw) / (calls + warm),
-            "involuntary": (after.ru_nivcsw - before.ru_nivcsw) / (calls + warm),
+            "page_faults": (after.ru_minflt - before.ru_minflt) / made,
+            "voluntary": (after.ru_nvcsw - before.ru_nvcsw) / made,
+            "involuntary": (after.ru_nivcsw - before.ru_nivcsw) / made,
         }
-        return {"seconds": seconds} | disturbed | _sensed(ready)
+        return {"seconds": seconds, "fastest": fastest} | disturbed | _sensed(ready)
 
     def caching(self, what: str, usual: float, first: float) -> dict[str, Any]:
         """Raises `Wrong` where a prepared cell caches results; `usual` and `first` as `check_no_result_caching` has them."""
@@ -192,9 +197,9 @@ class Tasks:
         torch.set_num_threads(case.threads or self._threads)
 
     def _kept(self, what: str, ready: Built | Control) -> dict[str, float]:
-        seconds = [ready.time(1, 0)]
+        seconds = [ready.time(1)[0]]
         while len(seconds) < WARM_CALLS and sum(seconds) < WARM_SECONDS:
-            seconds.append(ready.time(1, 0))
+            seconds.append(ready.time(1)[0])
         self._ready[what] = ready
         gc.collect()
         gc.freeze()  # no collection has to look at it again

@@ -40,7 +40,11 @@ class Visit:
     def time(self, cells: Sequence[Cell], visits: Visits, needs: Mapping[Key, float]) -> None:
         """Time cells by turns. One that fails is skipped, and the others go on, in a fresh process where it took that."""
         self.worker.prepare(cells)
-        blocks = {cell.key: block_of(self.worker.seconds[cell.key]) for cell in cells if self._ready(cell)}
+        blocks = {
+            cell.key: block_of(self.worker.seconds[cell.key], in_stretches=cell.case.device == "cpu")
+            for cell in cells
+            if self._ready(cell)
+        }
         members = {cell.key: cell for cell in cells if cell.key in blocks}
         self._number = self.run.new_visit()
         for cell in members.values():
@@ -99,14 +103,14 @@ class Visit:
         return answer
 
     def _timed(self, cell: Cell, block: Block) -> Answer:
-        answer = self.worker.ask("time", cell, calls=block.calls, warm=block.warm)
-        count("timed calls", answer["seconds"] * (block.calls + block.warm))
+        answer = self.worker.ask("time", cell, calls=block.calls, stretches=block.stretches, warm=block.warm)
+        count("timed calls", answer["seconds"] * (block.calls * block.stretches + block.warm))
         return answer
 
     def _keep(self, key: Key, answer: Answer, number: int, block: Block) -> None:
         disturbed = (answer[name] for name in ("page_faults", "voluntary", "involuntary"))
-        where = number, self._number, self.worker.number, self.run.elapsed(), block.calls
-        self.found.setdefault(key, []).append(Sample(answer["seconds"], *where, *disturbed))
+        where = number, self._number, self.worker.number, self.run.elapsed(), block.calls * block.stretches
+        self.found.setdefault(key, []).append(Sample(answer["seconds"], answer["fastest"], *where, *disturbed))
         if "sm_mhz" in answer:
             self.sensed[key] = _sensors(answer, self.sensed.get(key, {}))
 

@@ -62,7 +62,7 @@ def test_a_long_call_has_fewer_rounds_and_nothing_untimed_before_it() -> None:
     took = {A: 0.5, C: 1e-5}
     Duel(lambda: (Fake(0, log, took), Fake(1, log, took)), random.Random(0)).pair([A, B, C], 3)
     timed = {key: [it[3:] for it in log if it[:3] == ("time", 0, key)] for key in (A, B, C)}
-    assert timed == {A: [(1, 0)], B: [(2, 1)] * 3, C: [(200, 25)] * 3}
+    assert timed == {A: [(1, 1, 0)], B: [(1, 2, 1)] * 3, C: [(25, 8, 25)] * 3}
 
 
 def test_a_mood_of_the_machine_that_both_sides_share_is_not_in_the_datum() -> None:
@@ -94,7 +94,7 @@ class Fake:
     def time(self, key: Key, block: Block) -> float:
         if key == self.dies_at:
             raise Lost("ended its process (SIGSEGV)")
-        self.log.append(("time", self.side, key, block.calls, block.warm))
+        self.log.append(("time", self.side, key, block.calls, block.stretches, block.warm))
         return self.seconds.get(key, 1e-3)
 
     def kill(self) -> None:
@@ -111,7 +111,7 @@ def test_a_pair_gives_log_ratios_and_ends_its_processes() -> None:
     assert [it for it in log if it[0] == "close"] == [("close", 0), ("close", 1)]
     timed = [it for it in log if it[0] == "time"]
     assert len(timed) == 3 * 2 * 4
-    assert {tuple(it[3:]) for it in timed if it[2] == B} == {(2, 1)}  # blocks of about 2 ms
+    assert {tuple(it[3:]) for it in timed if it[2] == B} == {(1, 2, 1)}  # blocks of about 2 ms
     prepared = [[key for what, i, *key in log if what == "prepare" and i == side] for side in (0, 1)]
     assert prepared[0] == prepared[1]
     assert log.index(("pin", 1)) < log.index(timed[0])

@@ -28,9 +28,11 @@ POWER, HOT, SLOW = 0x4, 0x20, 0x8
 
 
 def test_a_block_is_long_enough_for_the_clock_and_warmed_up_where_it_has_several_calls() -> None:
-    assert block_of(1e-5).calls * 1e-5 >= BLOCK
-    assert block_of(1e-5).warm == 25  # an eighth
-    assert (block_of(3e-3).calls, block_of(3e-3).warm) == (1, 0)
+    short = block_of(1e-5)
+    assert (short.calls, short.stretches, short.warm) == (25, 8, 25)  # stretches of 0.25 ms, behind an eighth
+    assert short.calls * short.stretches * 1e-5 >= BLOCK
+    assert block_of(1e-5, in_stretches=False) == Block(200, 1, 25, short.seconds)  # of a device that is waited for
+    assert (block_of(3e-3).calls, block_of(3e-3).stretches, block_of(3e-3).warm) == (1, 1, 0)
     assert block_of(0.0).calls > 0
 
 
@@ -256,4 +258,4 @@ def test_what_cannot_be_held_at_once_is_split_with_the_baseline_in_every_part(tm
 
 
 def test_a_block_that_is_known() -> None:
-    assert block_of(1e-3) == Block(2, 1, pytest.approx(3.2e-3))
+    assert block_of(1e-3) == Block(1, 2, 1, pytest.approx(3.2e-3))

@@ -47,12 +47,12 @@ def main() -> None:
 
 def _log_ratios(built: Built, rounds: int, seconds: float) -> list[float]:
     theirs = Timer("run()", globals={"run": built.call.run}, num_threads=torch.get_num_threads())
-    block = block_of(min(built.time(1, 0) for _ in range(5)))
+    block = block_of(min(built.time(1)[0] for _ in range(5)))
 
     def ours() -> float:
         found, end = [], perf_counter() + seconds
         while perf_counter() < end or len(found) < 3:
-            found.append(built.time(block.calls, block.warm))
+            found.append(built.time(block.calls, block.stretches, block.warm)[0])
         return median(found)
 
     def torchs() -> float:
