@@ -51,8 +51,9 @@ class Built:
     """The answer to each draw that was held to the reference last."""
 
     def time(self, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
-        """Seconds of one call in a block of so many stretches of `calls`, behind `warm` untimed ones, on a draw of inputs: over the
-        whole of it, and over its fastest stretch.
+        """Seconds of one call in a block of so many stretches of `calls`: over the whole of it, and over its fastest stretch.
+
+        `warm`: untimed calls before it; `draw`: which inputs.
 
         The block's last answer is compared afterwards with one that was held to the reference, and where it differs it is
         held to the reference itself: what is timed is what was proved. Raises `Wrong`, also where torch's settings changed,

@@ -35,7 +35,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         show_shelf()
         return 0
     if config.getoption("attention_dry_run"):
-        show_plan(begin(config), config.getoption("cell_time"))
+        show_plan(begin(config))
         return 0
     return None
 

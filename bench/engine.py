@@ -17,8 +17,8 @@ BLOCK = 2e-3
 """Seconds that one timed block lasts at least, so that reading the clock doesn't count."""
 
 STRETCH = 2.5e-4
-"""Seconds of a stretch, at least. A block is several on the wall clock: its fastest one repeats better than the whole of it, since
-it is short enough to fall between what disturbs it (docs/measured.md).
+"""Seconds of a stretch, at least. On the wall clock a block is several: its fastest one is short enough to fall between what
+disturbs it, and repeats better than the whole block (docs/measured.md).
 """
 
 WARM_SHARE = 1 / 8

@@ -51,7 +51,7 @@ def _words(name: str, value: Any) -> str:
     return f"no {name}" if value is False else f"{name}={value}"
 
 
-def show_plan(run: Run, cell_time: float) -> None:
+def show_plan(run: Run) -> None:
     """The cells that would be measured, those that can't be, and about how long it would take."""
     cells = [cell for cell in run.selection.cells if cell.key not in run.known]
     possible = [cell for cell in cells if cell.impl.refusal(cell.case) is None]
@@ -61,7 +61,7 @@ def show_plan(run: Run, cell_time: float) -> None:
         console.print(f"{case.id}: {', '.join(names) or 'nothing'}", highlight=False)
     for why in dict.fromkeys(why for cell in cells if (why := cell.impl.refusal(cell.case))):
         console.print(f"unsupported: {why}", highlight=False)
-    guess = clock_text(sum(seconds_of(cell, cell_time) for cell in possible))
+    guess = clock_text(sum(seconds_of(cell, run.timing["cell_time"], run.processes) for cell in possible))
     console.print(
         f"{len(possible)} cells to measure, {len(cells) - len(possible)} unsupported, {guess}", highlight=False
     )

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from statistics import median
+from time import monotonic
 
 from reports import verdict
 
@@ -20,6 +21,7 @@ from .crew import Crew, Tell, Worker
 from .engine import Visits, need
 from .ledger import spending
 from .machine import free_bytes
+from .options import clock_text
 from .outcome import NoRow
 from .peer import Peer, Script, together
 from .rows import samples_of
@@ -111,7 +113,9 @@ class Measuring:
                         return
                 else:
                     self._run.add_proved(cell, answer)
-                    self._tell(f"{cell.case.id}  {cell.impl.name:<20} proved")
+                    settled = sum(self._run.settled(key) for key in self._run.planned or ())
+                    of = len(self._run.planned or ())
+                    self._tell(f"{settled:>3}/{of} {cell.case.id}  {cell.impl.name:<20} proved")
                     if what:
                         worker.seconds[cell.key] = answer["seconds"]
 
@@ -124,8 +128,9 @@ class Measuring:
                     [cell for cell in self._open(worker.slot) if cell.case.id in cases] for worker, cases in of_workers
                 ]
                 together([worker.preparing(it) for (worker, _), it in zip(of_workers, cells, strict=True)])
+        began = monotonic()
         for visit in range(VISITS):
-            self._tell(f"timing: visit {visit + 1} of {VISITS}{self._which(workers)}")
+            self._tell(f"timing: visit {visit + 1} of {VISITS}{self._which(workers)}{_left(began, visit)}")
             for worker, cases in self._rng.sample(of_workers, len(of_workers)):
                 for case in self._rng.sample(cases, len(cases)):
                     if not self._run.visited(worker.slot, visit, case):
@@ -211,6 +216,11 @@ class Measuring:
                 worker.skip(cell, outcome)
             if not self._holds:
                 worker.drop([cell])
+
+
+def _left(began: float, visits: int) -> str:
+    """How long the visits that are left take, by those that were made."""
+    return f", {clock_text((monotonic() - began) / visits * (VISITS - visits))} left" if visits else ""
 
 
 def _shared_probes(cells: Sequence[Cell], workers: int) -> list[list[Cell]]:
