@@ -200,9 +200,9 @@ class Given:
     grad: Tensor | None
 
     def nudge(self) -> None:
-        """Change a number of every input: none of them holds what it held before, and all of it can be computed with."""
+        """Change every number of every input a little, so that no digest of them stays; all of it can be computed with."""
         for buffer in self.inputs:
-            buffer.data[(0,) * buffer.ndim].add_(1)
+            buffer.data.mul_(1.02)
 
     def refill(self, problem: Problem) -> None:
         """Put other numbers into the same buffers, through `.data`: what remembers by address and version must not notice."""

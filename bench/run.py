@@ -74,6 +74,8 @@ class Run:
     """{"columns": of the row, "seconds": of a call, "first_s": of the call that was proved}"""
     skipped: dict[Key, dict[str, str]] = field(default_factory=dict)
     samples: dict[Key, list[Sample]] = field(default_factory=dict)
+    compared: Counter[Key] = field(default_factory=Counter)
+    """Calls whose answers were compared with one that was held to the reference."""
     columns: dict[Key, dict[str, Any]] = field(default_factory=dict)
     """Columns of a row that were found while and after it was timed."""
     finished: dict[Key, Row] = field(default_factory=dict)
@@ -190,12 +192,19 @@ class Run:
         self._add({"skipped": {"impl": impl, "id": case_id, "reason": outcome.reason, "detail": str(outcome)}})
 
     def add_visit(
-        self, slot: int, visit: int, case: str, found: dict[Key, list[Sample]], columns: dict[Key, dict[str, Any]]
+        self,
+        slot: int,
+        visit: int,
+        case: str,
+        found: dict[Key, list[Sample]],
+        columns: dict[Key, dict[str, Any]],
+        compared: dict[Key, int],
     ) -> None:
-        """What was timed at one go; `columns`: further ones that this told."""
+        """What was timed at one go; `columns`: further ones that this told; `compared`: calls that were compared beside it."""
         samples = {impl: written(of) for (impl, _), of in found.items()}
         told = {impl: of for (impl, _), of in columns.items() if of}
-        now = {"numbers": dict(self._numbers), "elapsed": self.elapsed()}
+        compared_of = {impl: count for (impl, _), count in compared.items()}
+        now = {"compared": compared_of, "numbers": dict(self._numbers), "elapsed": self.elapsed()}
         self._add({"visit": {"slot": slot, "visit": visit, "id": case, "samples": samples, "columns": told, **now}})
 
     def add_columns(self, cell: Cell, columns: dict[str, Any]) -> None:
@@ -209,12 +218,17 @@ class Run:
             cell = self.cell(key)
             over = self.samples.get((self.yardstick or "", key[1]), ())
             try:
-                more = {"roof": self._roof(cell, found), **self.columns.get(key, {})}
+                more = {"roof": self._roof(cell, found), "calls_compared": self._compared(cell)}
+                more |= self.columns.get(key, {})
             except NoRow as outcome:
                 self.add_skipped(cell, outcome)
                 continue
             more.pop("throttled_by", None)
             self.finished[key] = finite(row(cell, self.proved[key]["columns"], found, over, NO_GPU | more))
+
+    def _compared(self, cell: Cell) -> int:
+        """None of them where answers are random."""
+        return 0 if cell.case.drops else self.compared[cell.key]
 
     def _roof(self, cell: Cell, found: Sequence[Sample]) -> float:
         threads = torch.get_num_threads()
@@ -241,6 +255,9 @@ class Run:
                 self._visited.add((seen["slot"], seen["visit"], seen["id"]))
                 for impl, samples in seen["samples"].items():
                     self.samples.setdefault((impl, seen["id"]), []).extend(read(samples))
+                    self.compared[impl, seen["id"]] += len(samples)
+                for impl, count in seen["compared"].items():
+                    self.compared[impl, seen["id"]] += count
                 for impl, columns in seen["columns"].items():
                     self.columns.setdefault((impl, seen["id"]), {}).update(columns)
             case {"columns": told}:

@@ -133,13 +133,15 @@ class Tasks:
         pin(self._threads)
         return {}
 
-    def renew(self, what: str) -> dict[str, Any]:
-        """Give a prepared cell other places in memory, and let one call on fresh inputs be held to the reference."""
+    def renew(self, what: str, seconds: float) -> dict[str, Any]:
+        """Give a prepared cell other places in memory, and compare the answers of calls on fresh inputs for so many seconds:
+
+        {"compared": how many there were, one at least}
+        """
         built = self._built(what)
         built.renew()
         gc.collect()  # what is cyclic must not pile up
-        built.time(1, draw=1)
-        return {}
+        return {"compared": built.compare(seconds, draw=1)}
 
     def time(self, what: str, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> dict[str, Any]:
         """Time a block (`Built.time`):

@@ -37,6 +37,19 @@ def test_a_kernel_that_leaves_threads_spinning_is_refused() -> None:
         prove(Cell(impls.make("spins", spins), Case.of(T=16, H=2, D_h=8)), Gate())
 
 
+def test_an_answer_that_is_finished_behind_the_call_is_refused() -> None:
+    def late(q, k, v, *, is_causal=False):  # type: ignore[no-untyped-def]
+        o = sdpa(q, k, v, is_causal=is_causal)
+        last = o[..., -1, :].clone()
+        o[..., -1, :] = last + 1e-7 * (q.shape[-2] == 16)  # not yet what it will be, and near enough
+        if q.shape[-2] == 16:
+            threading.Timer(0.004, lambda: o[..., -1, :].copy_(last)).start()
+        return o
+
+    with pytest.raises(Wrong, match="its answer changes after the call has returned"):
+        prove(Cell(impls.make("late", late), Case.of(T=16, H=2, D_h=8, scope="core")), Gate())
+
+
 def test_threads_that_are_joined_in_time_are_fine() -> None:
     def joins(q, k, v, *, is_causal=False):  # type: ignore[no-untyped-def]
         spinning(0.002).join()

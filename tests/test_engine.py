@@ -95,7 +95,7 @@ class FakeWorker:
         if (fail := self.fails.get(f"{do} {cell.impl.name}")) and times >= 3:
             raise fail()
         if do != "time":
-            return {}
+            return {"compared": 5} if do == "renew" else {}
         reasons = self.reasons.pop(0) if len(self.reasons) > 1 else (self.reasons or [None])[0]
         sensed = {} if reasons is None else {
             "sm_mhz": 1755, "power_w": 612.5, "temperature_c": 61,
@@ -161,6 +161,7 @@ def test_every_other_visit_begins_elsewhere_in_memory_and_on_fresh_inputs(tmp_pa
         visited(run, worker, visit)
         assert Counter(name for do, name, *_ in worker.asked if do == "renew") == dict.fromkeys(SECONDS, count)
     assert sum(do == "time" for do, *_ in worker.asked) == sum(map(len, run.samples.values()))
+    assert all(count == len(run.samples[key]) + 2 * 5 for key, count in run.compared.items())
 
 
 def test_one_that_fails_costs_itself_alone(tmp_path: Path) -> None:

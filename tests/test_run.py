@@ -25,7 +25,8 @@ ROW = {
     "cold_s", "graph_s", "sm_mhz", "power_w", "temperature_c", "throttled", "operators", "impl_hash",
     "error_output", "error_grad", "proved_ragged", "peak_rss_bytes",
     "processes", "process_medians", "page_faults", "switches_voluntary", "switches_involuntary",
-    "ratio", "ratio_low", "ratio_high", "sample_rounds", "sample_visits", "sample_processes", "sample_times", "sample_fastest",
+    "ratio", "ratio_low", "ratio_high", "sample_rounds", "sample_visits", "sample_processes", "sample_times",
+    "calls_compared", "sample_fastest",
 }  # fmt: skip
 
 
