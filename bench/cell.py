@@ -98,13 +98,12 @@ class Built:
             for tensor in (*self.numbers.inputs, *self.module.parameters(), *self.module.buffers()):
                 tensor.data = tensor.data.clone()
 
-    def compare(self, seconds: float, draw: int) -> int:
-        """Compare the answers of calls that aren't timed, for so long: how many there were. Raises as `time` does."""
-        until, calls = perf_counter() + seconds, 0
-        while calls == 0 or perf_counter() < until:
-            self.time(1, draw=draw)
-            calls += 1
-        return calls
+    def compare(self, seconds: float, draw: int) -> list[float]:
+        """Compare the answers of single calls, for so long: the seconds that each took. Raises as `time` does."""
+        until, taken = perf_counter() + seconds, [self.time(1, draw=draw)[0]]
+        while perf_counter() < until:
+            taken.append(self.time(1, draw=draw)[0])
+        return taken
 
     def perturb(self) -> None:
         """Put numbers into the inputs that no call has seen."""

@@ -54,7 +54,7 @@ class Measuring:
         self._free = free_bytes(run.selection.device)
         self._holds = SIDE_BY_SIDE * sum(held_bytes(cell.case) for cell in cells) < self._free / 3
         largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
-        self._provers = SIDE_BY_SIDE if 4 * largest < self._free else 1
+        self._provers = min(SIDE_BY_SIDE if 4 * largest < self._free else 1, len(self._cases))
         self._owner: dict[str, Worker] = {}
         """Who times a case, in a run of one process."""
 

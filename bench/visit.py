@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from time import sleep
 from typing import Any
@@ -46,19 +47,15 @@ class Visit:
     def time(self, cells: Sequence[Cell], visits: Visits, needs: Mapping[Key, float]) -> None:
         """Time cells by turns. One that fails is skipped, and the others go on, in a fresh process where it took that."""
         self.worker.prepare(cells)
-        blocks = {
-            cell.key: block_of(self.worker.seconds[cell.key], in_stretches=cell.case.device == "cpu")
-            for cell in cells
-            if self._ready(cell)
-        }
-        members = {cell.key: cell for cell in cells if cell.key in blocks}
+        members = {cell.key: cell for cell in cells if self._ready(cell)}
         self._number = self.run.new_visit()
         for cell in members.values():
-            self._attempt(cell, blocks[cell.key], cells, self._renew)
+            self._attempt(cell, cells, self._renew)
+        blocks = {key: self._block_of(cell) for key, cell in members.items() if self._ready(cell)}
         for order in rounds(visits.turns(blocks, self.visit, needs), self.rng):
             round_number = self.run.new_round(self.case)
             for key in order:
-                if answer := self._attempt(members[key], blocks[key], cells, self._block):
+                if answer := self._attempt(members[key], cells, partial(self._block, block=blocks[key])):
                     self._keep(key, answer, round_number, blocks[key])
 
     def check_caching(self, cells: Sequence[Cell]) -> None:
@@ -78,13 +75,16 @@ class Visit:
     def _ready(self, cell: Cell) -> bool:
         return cell.key in self.worker.seconds and cell.key not in self.run.skipped
 
-    def _attempt(self, cell: Cell, block: Block, cells: Sequence[Cell], act: Any) -> Answer | None:
+    def _block_of(self, cell: Cell) -> Block:
+        return block_of(self.worker.seconds[cell.key], in_stretches=cell.case.device == "cpu")
+
+    def _attempt(self, cell: Cell, cells: Sequence[Cell], act: Callable[[Cell], Answer]) -> Answer | None:
         """What `act` gives; None where the cell fails, now or before."""
         if not self._ready(cell):
             return None
         process = self.worker.number
         try:
-            answer: Answer | None = act(cell, block)
+            answer = act(cell)
         except NoRow as outcome:
             self.worker.skip(cell, outcome)
             if self.worker.number != process:
@@ -93,13 +93,22 @@ class Visit:
             return None
         return answer
 
-    def _renew(self, cell: Cell, block: Block) -> None:
-        """Every other visit other places in memory, and a call on fresh inputs whose answer is held to the reference; for long
-        calls once a run.
+    def _renew(self, cell: Cell) -> Answer:
+        """Every other visit other places in memory, and calls on fresh inputs whose answers are held to the reference; for long
+        calls once a process.
         """
-        if (block.seconds <= EVEN and self.visit % 2 == 0) or (self.visit == 0 and self.worker.slot == 0):
-            answer = self.worker.ask("renew", cell, seconds=COMPARING * self.run.timing["cell_time"])
-            self.compared[cell.key] = answer.get("compared", 1)
+        is_short = self.worker.seconds[cell.key] <= EVEN
+        if self.visit % 2 or (self.visit and not is_short):
+            return {}
+        answer = self.worker.ask("renew", cell, seconds=COMPARING * self.run.timing["cell_time"])
+        self.compared[cell.key] = answer["compared"]
+        self._learn(cell.key, answer["seconds"])
+        return answer
+
+    def _learn(self, key: Key, seconds: float) -> None:
+        """How long a call takes where nothing disturbs it: what was seen while another worker proved is longer."""
+        if key in self.worker.seconds:
+            self.worker.seconds[key] = min(self.worker.seconds[key], seconds)
 
     def _block(self, cell: Cell, block: Block) -> Answer:
         answer = self._timed(cell, block)
@@ -116,6 +125,7 @@ class Visit:
 
     def _keep(self, key: Key, answer: Answer, number: int, block: Block) -> None:
         disturbed = (answer[name] for name in ("page_faults", "voluntary", "involuntary"))
+        self._learn(key, answer["fastest"])
         where = number, self._number, self.worker.number, self.run.elapsed(), block.calls * block.stretches
         self.found.setdefault(key, []).append(Sample(answer["seconds"], answer["fastest"], *where, *disturbed))
         if "sm_mhz" in answer:

@@ -95,7 +95,7 @@ class FakeWorker:
         if (fail := self.fails.get(f"{do} {cell.impl.name}")) and times >= 3:
             raise fail()
         if do != "time":
-            return {"compared": 5} if do == "renew" else {}
+            return {"compared": 5, "seconds": self.seconds_of[cell.impl.name]} if do == "renew" else {}
         reasons = self.reasons.pop(0) if len(self.reasons) > 1 else (self.reasons or [None])[0]
         sensed = {} if reasons is None else {
             "sm_mhz": 1755, "power_w": 612.5, "temperature_c": 61,
@@ -162,6 +162,14 @@ def test_every_other_visit_begins_elsewhere_in_memory_and_on_fresh_inputs(tmp_pa
         assert Counter(name for do, name, *_ in worker.asked if do == "renew") == dict.fromkeys(SECONDS, count)
     assert sum(do == "time" for do, *_ in worker.asked) == sum(map(len, run.samples.values()))
     assert all(count == len(run.samples[key]) + 2 * 5 for key, count in run.compared.items())
+
+
+def test_a_call_that_was_slow_while_others_were_proved_is_timed_in_whole_blocks(tmp_path: Path) -> None:
+    run = run_of(tmp_path, *SECONDS)
+    worker = FakeWorker(run, SECONDS)
+    worker.seconds = dict.fromkeys(run.proved, 0.1)  # as if it were long
+    visited(run, worker)
+    assert {it.calls for (impl, _), found in run.samples.items() if impl == "sdpa" for it in found} == {21}
 
 
 def test_one_that_fails_costs_itself_alone(tmp_path: Path) -> None:
