@@ -52,7 +52,7 @@ def samples_of(found: Sequence[Sample]) -> verdict.Samples:
 
 def process_medians(found: Sequence[Sample]) -> list[float]:
     """Seconds of a call, one number a process."""
-    processes = dict.fromkeys(it.process for it in found)
+    processes = sorted({it.process for it in found})
     return [median(it.seconds for it in found if it.process == process) for process in processes]
 
 

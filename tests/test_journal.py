@@ -46,6 +46,6 @@ def test_a_resumed_run_is_timed_as_it_was_begun() -> None:
         "cell_time": 7.0,  # as it was begun
         "precision": 0.5,  # as was asked for now
         "cell_timeout": 300.0,  # the default
-        "processes": 2,
+        "processes": 1,
     }
     assert given.cell_time == 7.0

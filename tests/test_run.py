@@ -401,7 +401,9 @@ def test_killed_at_random_moments_and_resumed(suite: Suite, tmp_path: Path) -> N
     kept: list[str] = []
     for kill in range(5):
         process = subprocess.Popen(
-            suite_command("--resume", "x", *(SMALL if kill == 0 else ()), "--cell-time", "0.6"),
+            suite_command(
+                "--resume", "x", *(SMALL if kill == 0 else ()), "--cell-time", "2", "--precision", "1e-9"
+            ),
             cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         deadline = time.monotonic() + 60
