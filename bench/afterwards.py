@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import process_time, sleep
 
-from .outcome import Wrong
+from .outcome import StillWorking
 
 SETTLING = 5e-3
 """Seconds in which OpenMP's threads may wait for more work before they sleep."""
@@ -21,7 +21,7 @@ LOOKS = 3
 
 
 def check_idle_afterwards(rest: Callable[[float], None] = sleep, clock: Callable[[], float] = process_time) -> None:
-    """Call it right after a call: raises `Wrong` where the process is busy though that has returned."""
+    """Call it right after a call: raises `StillWorking` where the process is busy though that has returned."""
     for _ in range(LOOKS):
         rest(SETTLING)
         before = clock()
@@ -29,4 +29,4 @@ def check_idle_afterwards(rest: Callable[[float], None] = sleep, clock: Callable
         share = (clock() - before) / WATCH
         if share <= BUSY:
             return
-    raise Wrong(f"leaves threads that work when its call has returned: {share:.1f} cores stay busy")
+    raise StillWorking(f"leaves threads that work when its call has returned: {share:.1f} cores stay busy")

@@ -21,6 +21,10 @@ class Wrong(NoRow):
     reason = "wrong"
 
 
+class StillWorking(Wrong):
+    """Its work goes on in the process that ran it, which is good for nothing else now."""
+
+
 class OutOfMemory(NoRow):
     reason = "out_of_memory"
 

@@ -40,6 +40,14 @@ class Hung(Lost, TimedOut):
     reason = "timeout"
 
 
+class Spoilt(Lost):
+    """A request failed, and the process is of no use any more; `reason` is the outcome's."""
+
+    def __init__(self, reason: str, detail: str):
+        super().__init__(detail)
+        self.reason = reason
+
+
 class Refused(NoRow):
     """A request failed, and the process lives; `reason` is the outcome's."""
 
@@ -123,7 +131,7 @@ class Peer:
         """The answer to what was sent; raises as `ask` does."""
         answer: Answer = json.loads(self._line())
         if "failed" in answer:
-            raise Refused(answer["failed"], answer["detail"])
+            raise (Spoilt if answer.get("spoilt") else Refused)(answer["failed"], answer["detail"])
         return answer
 
     def fileno(self) -> int:

@@ -1,7 +1,8 @@
 """A worker process: does what it is told over a pipe, for as long as its parent lives.
 
 One JSON line is a request, `{"do": "time", ...}`, and one JSON line its answer; `Tasks` says which there are. What fails is
-answered `{"failed": reason, "detail": sentence}`. Needs torch, NumPy and psutil, and no other package.
+answered `{"failed": reason, "detail": sentence, "spoilt": whether this process is good for nothing else now}`. Needs torch,
+NumPy and psutil, and no other package.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def main() -> None:
     sys.path.insert(0, told.pop("impls"))  # bench is known by now: `impls` alone comes from there
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     requests, answers = _own_pipes()
-    from .outcome import classify
+    from .outcome import StillWorking, classify
     from .tasks import Tasks
 
     tasks = Tasks(**told)
@@ -30,7 +31,7 @@ def main() -> None:
             answer = getattr(tasks, request.pop("do"))(**request)
         except BaseException as error:
             outcome = classify(error)
-            answer = {"failed": outcome.reason, "detail": str(outcome)}
+            answer = {"failed": outcome.reason, "detail": str(outcome), "spoilt": isinstance(outcome, StillWorking)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

@@ -426,7 +426,7 @@ def _signed(log: float) -> str:
     return f"{math.expm1(log) * 100:+.1f} %".replace("-", "\N{MINUS SIGN}")
 
 
-BETWEEN_PROCESSES = 0.015
+BETWEEN_PROCESSES = 0.02
 """Standard deviation, in logarithms, of what two processes of unchanged code disagree about a ratio beyond their visits.
 
 Calibrated on stored runs (`tests/measured/ranking.py`); it counts where a run has too few processes to show its own.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from time import perf_counter
 
 import pytest
@@ -16,6 +19,10 @@ from bench.gate import Gate
 from bench.outcome import Wrong
 from bench.sweep import Case
 
+from .conftest import Suite, run_files
+
+threads: list[threading.Thread] = []
+
 
 def spinning(seconds: float) -> threading.Thread:
     def spin() -> None:
@@ -25,7 +32,16 @@ def spinning(seconds: float) -> threading.Thread:
 
     thread = threading.Thread(target=spin, daemon=True)
     thread.start()
+    threads.append(thread)
     return thread
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    """No test finds the threads of another."""
+    yield
+    while threads:
+        threads.pop().join()
 
 
 def test_a_kernel_that_leaves_threads_spinning_is_refused() -> None:
@@ -64,3 +80,21 @@ def test_one_busy_look_accuses_nobody() -> None:
     always = iter(i * 0.02 for i in range(6))
     with pytest.raises(Wrong, match=r"2\.0 cores stay busy"):
         check_idle_afterwards(rest=lambda _: None, clock=lambda: next(always))
+
+
+def test_the_next_one_is_not_accused_of_what_another_left_behind(suite: Suite, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import threading\n"
+        "from torch.nn.functional import scaled_dot_product_attention as sdpa\n"
+        "def spin():\n"
+        "    while True:\n"
+        "        pass\n"
+        "def spins(q, k, v, *, is_causal=False):\n"
+        "    threading.Thread(target=spin, daemon=True).start()\n"
+        "    return sdpa(q, k, v, is_causal=is_causal)\n"
+    )
+    small = ("--T", "16", "--H", "2", "--dtype", "float32", "--impl", "spins=own:spins,fused,sdpa")
+    assert suite("--benchmark-save=x", *small).returncode == 1
+    data = json.loads(run_files(tmp_path)[0].read_text())
+    assert [(it["impl"], it["reason"]) for it in data["skipped"]] == [("spins", "wrong")]
+    assert [row["extra_info"]["impl"] for row in data["benchmarks"]] == ["fused", "sdpa"]
