@@ -10,7 +10,7 @@ from rich.console import Console
 from .controls import warning
 from .ledger import spent
 from .run import Run
-from .table import rankings
+from .table import WIDE, rankings
 
 
 class Progress:
@@ -46,8 +46,10 @@ class Progress:
         terminalreporter.ensure_newline()
         console = Console(width=max(Console().width, 80))
         with console.capture() as text:
-            for table in rankings(run.rows, run.skips, run.yardstick):
+            for table in rankings(run.rows, run.skips, run.yardstick, console.width):
                 console.print(table)
+            if console.width < WIDE and run.rows:
+                console.print(f"errors are left out: the terminal has fewer than {WIDE} columns", highlight=False)
         terminalreporter.write(text.get())
         terminalreporter.write_line(_shares())
         if drift := warning(run.controls.drift()):

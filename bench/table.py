@@ -18,7 +18,13 @@ Row = dict[str, Any]
 """A benchmark as pytest-benchmark writes it."""
 
 
-def rankings(rows: list[Row], skipped: list[dict[str, str]], baseline: str | None) -> Iterator[Table]:
+WIDE = 90
+"""Columns of a terminal that has room for errors too."""
+
+
+def rankings(
+    rows: list[Row], skipped: list[dict[str, str]], baseline: str | None, width: int = WIDE
+) -> Iterator[Table]:
     """A table for each case: place, median, speed-up over the baseline implementation, peak memory, kernel and error."""
     wrong = {entry["impl"] for entry in skipped if entry["reason"] == "wrong"}
     for case, group in _groups(rows):
@@ -33,8 +39,14 @@ def rankings(rows: list[Row], skipped: list[dict[str, str]], baseline: str | Non
             padding=(0, 1, 0, 0),
         )
         table.add_column("", justify="right")
-        table.add_column("implementation", overflow="fold")
-        for name in ("median", *([f"speed-up over {baseline}"] if based else []), "peak memory", "kernel", "error"):
+        table.add_column("implementation", overflow="fold", min_width=18)
+        for name in (
+            "median",
+            *([f"over {baseline}"] if based else []),
+            "peak memory",
+            "kernel",
+            *(["error"] if width >= WIDE else []),
+        ):
             table.add_column(name, justify="right", no_wrap=True)
         order = sorted(group, key=lambda row: (places[row["extra_info"]["impl"]], row["stats"]["median"]))
         for row in order:
@@ -46,13 +58,13 @@ def rankings(rows: list[Row], skipped: list[dict[str, str]], baseline: str | Non
                 *([_speed_up(columns, baseline)] if based else []),
                 bytes_text(columns["peak_bytes"]),
                 Text(columns["kernel"]),
-                f"{columns['error']:.1e}",
+                *([f"{columns['error']:.1e}"] if width >= WIDE else []),
             )
         yield table
 
 
 def _speed_up(columns: dict[str, Any], baseline: str | None) -> str:
-    """`4.41 (4.32 to 4.50)`: how many times as fast as the baseline implementation, with the 95 % interval."""
+    """`4.41 (4.32–4.50)`: how many times as fast as the baseline implementation, with the 95 % interval."""
     ratio, low, high = (columns.get(name) for name in ("ratio", "ratio_low", "ratio_high"))
     if ratio is None:
         return ""
@@ -61,7 +73,7 @@ def _speed_up(columns: dict[str, Any], baseline: str | None) -> str:
     if low is None or high is None:
         return f"{1 / ratio:.2g}"
     digits = _digits((1 / low - 1 / high) / 2)
-    return f"{1 / ratio:.{digits}f} ({1 / high:.{digits}f} to {1 / low:.{digits}f})"
+    return f"{1 / ratio:.{digits}f} ({1 / high:.{digits}f}–{1 / low:.{digits}f})"
 
 
 def _digits(half_width: float) -> int:

@@ -1,0 +1,46 @@
+"""The table at the end of a run, as it stands in a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bench.table import rankings
+
+
+def row(impl: str, seconds: float) -> dict[str, Any]:
+    columns = {
+        "impl": impl, "id": "case", "peak_bytes": 1 << 20, "kernel": "inductor", "error": 1e-7,
+        "ratio": seconds, "ratio_low": 0.98 * seconds, "ratio_high": 1.02 * seconds,
+        "sample_rounds": list(range(40)), "sample_visits": [i // 5 for i in range(40)], "sample_processes": [0] * 40,
+    }  # fmt: skip
+    data = [seconds * (1 + 0.001 * (i % 3)) for i in range(40)]
+    return {"stats": {"median": seconds, "data": data}, "extra_info": columns}
+
+
+ROWS = [row("fused", 1.0), row("mask_after_softmax", 1.0005), row("loop", 61.4), row("sdpa", 0.5)]
+
+
+@pytest.mark.parametrize(("width", "errors"), [(80, False), (100, True)])
+def test_it_fits_the_terminal_and_says_everything_it_has_room_for(width: int, errors: bool) -> None:
+    console = Console(width=width)
+    with console.capture() as text:
+        for table in rankings(ROWS, [], "fused", width):
+            console.print(table)
+    lines = [line.rstrip() for line in text.get().splitlines()]
+    assert max(map(len, lines)) <= width
+    assert ("1.0e-07" in text.get()) is errors
+    assert all("inductor" in line for line in lines if "MiB" in line)  # the last column is whole
+    places = [line.split()[:2] for line in lines if "MiB" in line]
+    assert places == [["1", "sdpa"], ["2", "fused"], ["2", "mask_after_softmax"], ["4", "loop"]]  # ties share a place
+    assert "2.00 (1.96–2.04)" in text.get()
+
+
+def test_without_the_baseline_there_is_no_column_for_it() -> None:
+    console = Console(width=100)
+    with console.capture() as text:
+        for table in rankings(ROWS[1:], [], "fused"):
+            console.print(table)
+    assert "over" not in text.get()
