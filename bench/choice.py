@@ -95,7 +95,7 @@ def _imported(name: str, module: str) -> ModuleType:
     before = settings.read()
     try:
         return importlib.import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Mistake(f"--impl {name}: can't import {module}: {type(error).__name__}: {error}") from None
     finally:
         noted = settings.noted(before)

@@ -109,6 +109,15 @@ def slow(q, k, v, **_):
 def stop(q, k, v, **_):
     raise SystemExit(5)
 
+class Panic(BaseException):
+    pass
+
+def panics(q, k, v, **_):
+    raise Panic("no more")
+
+def interrupts(q, k, v, **_):
+    raise KeyboardInterrupt
+
 def plain(q, k, v):
     return torch.nn.functional.scaled_dot_product_attention(q, k, v)
 
@@ -170,12 +179,23 @@ def test_a_kernel_that_ends_the_process_in_the_middle_of_its_rounds(suite: Suite
 
 def test_what_can_be_interrupted_costs_no_more_than_its_time(suite: Suite, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    small = ("--T", "16", "--H", "2", "--dtype", "float32", "--impl", "slow=own:slow,stop=own:stop,sdpa")
+    small = (
+        "--T",
+        "16",
+        "--H",
+        "2",
+        "--dtype",
+        "float32",
+        "--impl",
+        "slow=own:slow,stop=own:stop,panics=own:panics,interrupts=own:interrupts,sdpa",
+    )
     assert suite("--benchmark-save=x", "--cell-timeout=15", *small).returncode == 1
     (file,) = run_files(tmp_path)
     data = json.loads(file.read_text())
     assert [b["extra_info"]["impl"] for b in data["benchmarks"]] == ["sdpa"]
-    assert {entry["impl"]: entry["reason"] for entry in data["skipped"]} == {"slow": "timeout", "stop": "error"}
+    assert {entry["impl"]: entry["reason"] for entry in data["skipped"]} == {
+        "slow": "timeout", "stop": "error", "panics": "error", "interrupts": "error"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -300,6 +320,14 @@ def test_mistakes_are_answered_in_one_line(
     (line,) = [line for line in done.errlines + done.outlines if line.strip()]
     assert says in line
     assert not list(pytester.path.rglob("*.json"))
+
+
+def test_a_module_that_reads_the_command_line_when_imported(suite: Suite, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
+    done = suite("--impl", "x=script:f", "--T", "16")
+    assert done.returncode == 4
+    assert "--impl x: can't import script: SystemExit: 2" in done.stderr
+    assert "INTERNALERROR" not in done.stdout + done.stderr
 
 
 def test_nothing_is_timed_under_xdist(suite: Suite) -> None:
