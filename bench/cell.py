@@ -96,7 +96,9 @@ class Built:
         """Move inputs, weights and masks elsewhere in memory: where they happen to lie is part of what a visit varies."""
         with torch.no_grad():
             for tensor in (*self.numbers.inputs, *self.module.parameters(), *self.module.buffers()):
-                tensor.data = tensor.data.clone()
+                moved = tensor.data.clone()
+                if moved.stride() == tensor.stride():  # what is expanded would be laid out anew, and compiled again
+                    tensor.data = moved
 
     def compare(self, seconds: float, draw: int) -> list[float]:
         """Compare the answers of single calls, for so long: the seconds that each took. Raises as `time` does."""

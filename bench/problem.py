@@ -291,18 +291,7 @@ def _layer_problem(case: Case, draw: int) -> Problem:
     compared = _compared(case, padding, rows)
     grad = _grad(case, (case.B, case.T, case.d_model), rows, compared, generator)
 
-    def formula(dtype: torch.dtype) -> dict[str, Tensor]:
-        leaves = _leaves(inputs, dtype, case)
-        in_dtype = dict(zip(weights, _leaves(weights.values(), dtype, case), strict=True))
-        if case.mode == "decode":
-            x, keys, values = leaves
-            o, key, value = reference.decode(x, keys, values, in_dtype, H=case.H, H_kv=case.H_kv)
-            return {"output": o, "key written to the cache": key, "value written to the cache": value}
-        o = reference.layer(
-            leaves[0], leaves[-1], in_dtype, H=case.H, H_kv=case.H_kv, causal=case.causal, padding=padding, rows=rows
-        )
-        return {"output": o.detach()} | _gradients(o, dict(zip(names, leaves, strict=True)) | in_dtype, grad, rows)
-
+    formula = partial(_layer_formula, case, names, inputs, weights, grad, padding, rows)
     solve = partial(_answers, formula, case, rows, compared, SANE)
     return Problem(case, names, inputs, padding, grad, weights, solve)
 

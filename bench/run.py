@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 
-TRIES = 2
+TRIES = 3
 """How often a run may end while a cell is proved, before the cell is given up."""
 
 NO_GPU = dict.fromkeys(("cold_s", "graph_s", "sm_mhz", "power_w", "temperature_c", "throttled"))
@@ -216,7 +216,8 @@ class Run:
             if key in self.known or not found:
                 continue
             cell = self.cell(key)
-            over = self.samples.get((self.yardstick or "", key[1]), ())
+            base = (self.yardstick or "", key[1])
+            over = () if base in self.skipped else self.samples.get(base, ())
             try:
                 more = {"roof": self._roof(cell, found), "calls_compared": self._compared(cell)}
                 more |= self.columns.get(key, {})

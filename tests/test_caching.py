@@ -160,3 +160,17 @@ def test_an_answer_that_changes_later_is_held_to_the_reference() -> None:
 
 def test_what_computes_every_time_is_timed() -> None:
     assert built(Idle(lambda: False)).time(calls=2, warm=1)[0] > 0
+
+
+def test_what_is_renewed_lies_elsewhere_and_as_it_lay() -> None:
+    it = built(Idle(lambda: False))
+    it.module.register_buffer("expanded", torch.ones(1, 4).expand(3, 4))
+    before = {
+        id(tensor): (tensor.data_ptr(), tensor.stride()) for tensor in (*it.module.parameters(), *it.numbers.inputs)
+    }
+    it.renew()
+    for tensor in (*it.module.parameters(), *it.numbers.inputs):
+        assert tensor.data_ptr() != before[id(tensor)][0]
+        assert tensor.stride() == before[id(tensor)][1]
+    assert it.module.expanded.stride() == (0, 1)
+    it.time(calls=1)  # and its answer is right

@@ -224,6 +224,15 @@ def test_a_gpu_that_stays_held_back_is_said(tmp_path: Path, pauses: list[float])
     assert columns["throttled"] == "hardware slowdown, software thermal slowdown"
 
 
+def test_a_baseline_that_is_refused_later_is_nobodys_denominator(tmp_path: Path) -> None:
+    run = run_of(tmp_path, *SECONDS)
+    visited(run, FakeWorker(run, SECONDS))
+    run.add_skipped(run.selection.cells[0], NoRow("it caches results"))
+    run.finish()
+    assert {key[0] for key in run.finished} == {"sdpa", "packed"}
+    assert all(row["extra_info"]["ratio"] is None for row in run.finished.values())
+
+
 # Whole runs
 
 

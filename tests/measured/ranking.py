@@ -4,7 +4,8 @@ Each run is a `quick` of this checkout; with `--other CHECKOUT` by turns with on
 rows knew their rounds. Printed for both, over all pairs of runs: how far two runs disagree about implementation / baseline
 implementation; of the pairs of implementations of a case, how many a run tells apart; of what a run says, how much another
 says the opposite of; how often a run's interval holds the pooled ratio of the others; who ties for the first place; seconds.
-Appends to a file, and goes on where it was stopped.
+Appends to a file, and goes on where it was stopped. `--replay` judges this checkout's runs in it again, with other terms for
+what another process would change (`BETWEEN_PROCESSES`), and with the fastest stretch of a block instead of the whole of it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ def main() -> None:
         "--first", action="store_true", help="nothing compiled before: every run has a cache of its own"
     )
     options.add_argument("--options", default="", help="for `pytest bench/`: --sweep, --impl, ...")
+    options.add_argument("--replay", action="store_true", help="run nothing; print a line a rule")
     asked = options.parse_args()
+    if asked.replay:
+        return replay([json.loads(line) for line in asked.file.read_text().splitlines()])
     checkouts = {"this": CHECKOUT} | ({"other": asked.other.resolve()} if asked.other else {})
     lines = asked.file.read_text().splitlines() if asked.file.exists() else []
     runs = [json.loads(line) for line in lines]
@@ -125,32 +129,77 @@ def _samples(row: dict[str, Any]) -> verdict.Samples:
     return verdict.Samples(row["data"], row["sample_rounds"], row["sample_visits"], row["sample_processes"])
 
 
+@dataclass(frozen=True)
+class Figures:
+    """What the runs of one checkout say."""
+
+    apart: list[float]
+    """Of every pair of runs, how far apart they see an implementation over the baseline one; sorted."""
+    all_pairs: tuple[int, int]
+    """Told apart, of how many; so are the next ones."""
+    close_pairs: tuple[int, int]
+    contradictions: tuple[int, int]
+    held: tuple[int, int]
+    ties: list[int]
+    """Members of the winning tie, in every case of every run."""
+    winners: tuple[int, int]
+
+    @classmethod
+    def of(cls, runs: list[Run]) -> Figures:
+        shared = set.intersection(*(run.pairs for run in runs))
+        based = [pair for pair in shared if pair[2] == BASELINE]
+        said = [(run, pair) for run in runs for pair in shared if run.ratio(pair).faster]
+        close = [pair for pair in shared if CLOSE[0] <= _pooled(runs, pair) <= CLOSE[1]]
+        opposite = sum(other.ratio(pair).slower for run, pair in said for other in runs if other is not run)
+        held = [hit for run in runs for pair in based if (hit := _held(run, runs, pair)) is not None]
+        cases = sorted({case for case, *_ in shared})
+        winners = {case: _winner(runs, case, shared) for case in cases}
+        return cls(
+            apart=sorted(_distances(runs, based)),
+            all_pairs=(len(said), len(runs) * len(shared) // 2),
+            close_pairs=(sum(run.ratio(pair).slower for run in runs for pair in close), len(runs) * len(close)),
+            contradictions=(opposite, len(said) * (len(runs) - 1)),
+            held=(sum(held), len(held)),
+            ties=[len(run.first(case)) for run in runs for case in cases],
+            winners=(sum(winners[case] in run.first(case) for run in runs for case in cases), len(runs) * len(cases)),
+        )
+
+    @property
+    def nine_in_ten(self) -> float:
+        return self.apart[len(self.apart) * 9 // 10]
+
+
 def report(name: str, runs: list[Run]) -> None:
     """Print what the runs of one checkout say."""
     if len(runs) < 2:
         return
-    shared = set.intersection(*(run.pairs for run in runs))
-    apart = sorted(_distances(runs, [pair for pair in shared if pair[2] == BASELINE]))
+    it = Figures.of(runs)
+    drifts = [run.told["drift"] for run in runs]
     print(f"{name}: {len(runs)} runs of {median(run.told['seconds'] for run in runs):.0f} s, "
-          f"drift {min(run.told['drift'] for run in runs):.0%} to {max(run.told['drift'] for run in runs):.0%}")  # fmt: skip
-    print(f"  ratios to {BASELINE}: usual distance {median(apart):.1%}, 9 of 10 below {apart[len(apart) * 9 // 10]:.1%}, "
-          f"largest {apart[-1]:.0%}")  # fmt: skip
-    said = [(run, pair) for run in runs for pair in shared if run.ratio(pair).faster]
-    close = [pair for pair in shared if CLOSE[0] <= _pooled(runs, pair) <= CLOSE[1]]
-    told = sum(run.ratio(pair).slower for run in runs for pair in close)
-    opposite = sum(other.ratio(pair).slower for run, pair in said for other in runs if other is not run)
-    print(f"  told apart: {_of(len(said), len(runs) * len(shared) // 2)} pairs, "
-          f"{_of(told, len(runs) * len(close))} whose pooled ratio is {CLOSE[0]} to {CLOSE[1]}")  # fmt: skip
-    print(f"  contradictions: {_of(opposite, len(said) * (len(runs) - 1))}")
-    based = [pair for pair in shared if pair[2] == BASELINE]
-    held = [hit for run in runs for pair in based if (hit := _held(run, runs, pair)) is not None]
-    print(f"  a run's 95 % interval holds the pooled ratio of the others: {_of(sum(held), len(held))}")
-    cases = sorted({case for case, *_ in shared})
-    sizes = [len(run.first(case)) for run in runs for case in cases]
-    winners = {case: _winner(runs, case, shared) for case in cases}
-    holds = sum(winners[case] in run.first(case) for run in runs for case in cases)
-    print(f"  tie for the first place: {median(sizes):.0f} in the median case, {max(sizes)} at most; "
-          f"holds the pooled winner in {_of(holds, len(sizes))}")  # fmt: skip
+          f"drift {min(drifts):.0%} to {max(drifts):.0%}")  # fmt: skip
+    print(f"  ratios to {BASELINE}: usual distance {median(it.apart):.1%}, 9 of 10 below {it.nine_in_ten:.1%}, "
+          f"largest {it.apart[-1]:.0%}")  # fmt: skip
+    print(
+        f"  told apart: {_of(*it.all_pairs)} pairs, {_of(*it.close_pairs)} whose pooled ratio is {CLOSE[0]} to {CLOSE[1]}"
+    )
+    print(f"  contradictions: {_of(*it.contradictions)}")
+    print(f"  a run's 95 % interval holds the pooled ratio of the others: {_of(*it.held)}")
+    print(f"  tie for the first place: {median(it.ties):.0f} in the median case, {max(it.ties)} at most; "
+          f"holds the pooled winner in {_of(*it.winners)}")  # fmt: skip
+
+
+def replay(lines: list[dict[str, Any]]) -> None:
+    """Print the figures of this checkout's runs under other rules."""
+    mine = [line for line in lines if line["of"] == "this"]
+    for datum in ("whole block", "fastest stretch"):
+        if datum == "fastest stretch":
+            mine = [line | {"rows": [row | {"data": row["sample_fastest"]} for row in line["rows"]]} for line in mine]
+        for verdict.BETWEEN_PROCESSES in (0.0, 0.01, 0.015, 0.02, 0.03):
+            it = Figures.of([Run(line) for line in mine])
+            told = f"usual {median(it.apart):.2%}, 9 of 10 {it.nine_in_ten:.1%}"
+            print(f"{datum:16} term {verdict.BETWEEN_PROCESSES:.1%}: {told}, ", end="")
+            print(f"close told {_of(*it.close_pairs)}, contradictions {_of(*it.contradictions)}, ", end="")
+            print(f"held {_of(*it.held)}, tie {median(it.ties):.0f}, winner {_of(*it.winners)}", flush=True)
 
 
 def _of(count: int, whole: int) -> str:
