@@ -188,7 +188,7 @@ class Comparison:
         return bool(head["peak_bytes"] > base["peak_bytes"] * (1 + self.plan.margin))
 
     def drift(self) -> dict[str, float]:
-        """Mean log ratio of each control: what the machine did to fixed work."""
+        """Mean log ratio of each control: the drift of the machine."""
         pairs = [*self.screened, *self.confirmed]
         return {key[1]: mean(pair[key] for pair in pairs) for key in CONTROLS if pairs and key in pairs[0]}
 

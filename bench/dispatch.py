@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch._C._profiler import _ExperimentalConfig
 from torch.autograd.profiler import profile
 
 OPERATORS = (
@@ -44,10 +45,21 @@ def host_trace(call: Callable[[], Any], memory: bool = False) -> bytes:
     By the part of torch's profiler that records: the one around it imports the whole compiler, which takes seconds, and makes
     every garbage collection slower from then on.
     """
-    with profile(profile_memory=memory) as profiler:
+    with profile(profile_memory=memory, experimental_config=_TRACE_ALONE) as profiler:
         kept = call()  # an answer is part of what a call needs: it is held until the trace ends
     del kept
     return trace_of(profiler)
+
+
+def _trace_alone() -> _ExperimentalConfig | None:
+    """No Python object an event: half of what a trace of a Python loop takes. None where torch is older than this (2.12)."""
+    try:
+        return _ExperimentalConfig(trace_only=True)
+    except TypeError:
+        return None
+
+
+_TRACE_ALONE = _trace_alone()
 
 
 def operators_in(trace: bytes) -> int:

@@ -49,7 +49,7 @@ def findings(frame: pd.DataFrame, yardstick: str | None, skipped: pd.DataFrame) 
     headline, *others = places(usable) or [undecided(usable)]
     said = [
         headline,
-        restless(usable),
+        noisy(usable),
         *others,
         lean(usable),
         gain(usable, yardstick),
@@ -162,13 +162,13 @@ def speedup(row: Mapping[str, Any]) -> str:
     return units.bounded_times(1 / row["ratio"], 1 / row["ratio_high"], 1 / row["ratio_low"])
 
 
-def restless(frame: pd.DataFrame) -> str:
+def noisy(frame: pd.DataFrame) -> str:
     """A warning when the machine was too busy for the ranking to mean much."""
     wide = int((frame["spread"] > WIDE_SPREAD).sum())
     if wide <= TOO_MANY * len(frame):
         return ""
     return (
-        f"Restless machine: in {wide} of {words.plural(len(frame), 'cell')} the spread exceeds {WIDE_SPREAD:.0%} of "
+        f"Noisy machine: in {wide} of {words.plural(len(frame), 'cell')} the spread exceeds {WIDE_SPREAD:.0%} of "
         "the median. Measure again with nothing else running for narrower intervals."
     )
 

@@ -218,7 +218,7 @@ def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, An
 
 
 def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
-    """How long fixed work took over the run, as a share of its own median; None with fewer than two looks."""
+    """How long the control workload took over the run, as a share of its own median; None with fewer than two looks."""
     values = [
         {"control": name, "at": look["at"], "share": look["seconds"] / middle}
         for name, seen in looks.items()

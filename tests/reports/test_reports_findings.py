@@ -124,11 +124,11 @@ def test_what_compiling_brings(as_run: Any) -> None:
     assert "Compiling: mine+compile runs at 1.5× the speed of mine." in said(as_run(synthetic.document(rows)))
 
 
-def test_a_restless_machine_is_warned_of(tiny_data: dict[str, Any], tiny: Run, as_run: Any) -> None:
-    assert not [text for text in said(tiny) if text.startswith("Restless")]
+def test_a_noisy_machine_is_warned_of(tiny_data: dict[str, Any], tiny: Run, as_run: Any) -> None:
+    assert not [text for text in said(tiny) if text.startswith("Noisy")]
     tiny_data["benchmarks"][6]["stats"]["q3"] = 9e-3
-    [text] = [text for text in said(as_run(tiny_data)) if text.startswith("Restless")]
-    assert text.startswith("Restless machine: in 1 of 8 cells the spread exceeds 25% of the median.")
+    [text] = [text for text in said(as_run(tiny_data)) if text.startswith("Noisy")]
+    assert text.startswith("Noisy machine: in 1 of 8 cells the spread exceeds 25% of the median.")
 
 
 def test_a_tie_in_the_lower_stretch_is_called_one(turns_data: dict[str, Any], as_run: Any) -> None:

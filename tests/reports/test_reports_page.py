@@ -194,7 +194,7 @@ def test_roofs_parts_and_drift_are_shown_where_they_were_measured(as_run: Any, t
     looks = {"product": [{"at": 0.0, "seconds": 4e-3}, {"at": 20.0, "seconds": 5e-3}]}
     data = synthetic.document(rows, roofs=roofs, controls={"drift": 0.11, "looks": looks})
     outline = Outline(page.write(as_run(data), tmp_path).read_text())
-    for expected in ("a product in fp32", "200 GFLOP", "a copy of 1.00 MiB", "moved by up to 11.0 %", "3,000 calls",
+    for expected in ("a product in fp32", "200 GFLOP", "a copy of 1.00 MiB", "varied by up to 11.0 %", "3,000 calls",
                      "1.00 ms of 2.00 ms", "5.00 ms over 2.00 ms", "40.0 % of it"):  # fmt: skip
         assert expected in outline.words, expected
     assert {"roofline", "drift"} <= set(json.loads(outline.scripts["specs"]))
