@@ -15,7 +15,17 @@ from . import settings
 from .afterwards import check_idle_afterwards
 from .cells import Cell
 from .counting import least_memory
-from .gate import NEW_NUMBERS, Gate, Held, check_call, module_of, prepare, verify
+from .gate import (
+    NEW_NUMBERS,
+    Gate,
+    Held,
+    check_call,
+    keeping_settings,
+    module_of,
+    prepare,
+    verify,
+    without_gradients,
+)  # fmt: skip
 from .ledger import spending
 from .machine import free_bytes
 from .meters import Meter, Weight, meter_for
@@ -175,6 +185,7 @@ def prove(cell: Cell, gate: Gate) -> tuple[Built, Proved]:
     built = build(cell)
     if cell.impl.compiled and built.compile_cache is None:
         raise NoRow("torch.compile made no graph: what would be timed is the eager form")
+    kept = _kept(built)
     first: list[float] = []
     with (
         spending("gate"),
@@ -182,7 +193,18 @@ def prove(cell: Cell, gate: Gate) -> tuple[Built, Proved]:
     ):  # code is compiled for its threads
         held = check_call(replace(built.call, run=_clocked(built, first)), built.module, built.numbers, cell.case)
     first_s = _first_dropping(built) if cell.case.drops else first[0]
-    return built, Proved(held, ragged, profiled(built), first_s)
+    weight = profiled(built)
+    weight = replace(weight, kept_bytes=kept, peak_bytes=weight.peak_bytes + kept)
+    return built, Proved(held, ragged, weight, first_s)
+
+
+def _kept(built: Built) -> int:
+    """What its first call leaves behind, on numbers that are neither proved nor timed next."""
+    built.refill(1)
+    with spending("memory"), keeping_settings(), without_gradients(built.module, built.cell.case):
+        kept = built.meter.kept(built.call.run)
+    built.refill(0)
+    return kept
 
 
 @contextmanager

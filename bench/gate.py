@@ -75,7 +75,7 @@ class Gate:
             if eager.core is None or impl.compiled:
                 self._once("layer (probe)" if probe.scope == "layer" else "kernel (probe)", impl, probe, check_probe)
         if case.drops:
-            with _keeping_settings():
+            with keeping_settings():
                 self._once("dropout", impl, case, check_dropout)
         if impl.dispatches:
             self._once("dispatch", impl, case, check_dispatch)
@@ -149,7 +149,7 @@ def module_of(impl: Impl, case: Case, problem: Problem | None = None) -> nn.Modu
     build = impl.core if case.scope == "core" else impl.layer
     assert build is not None
     problem = problem or problem_of(case)
-    with _keeping_settings(" when it is built"):
+    with keeping_settings(" when it is built"):
         module = build(case.layer_shape).to(case.device, getattr(torch, case.dtype)).eval()
         if problem.weights:
             with torch.no_grad():
@@ -186,7 +186,7 @@ def check_probe(impl: Impl, case: Case) -> None:
         numbers, other = strided(numbers), strided(other)
     check_call(call_of(module, case, numbers), module, numbers, case, problems=problems)
     if case.mode == "backward" and case.keys <= LONG:
-        with _keeping_settings():
+        with keeping_settings():
             numbers.refill(problems[0])
             check_two_forwards(module, case, (numbers, other), problems)
 
@@ -200,12 +200,12 @@ def check_call(
     the module's weights and buffers may be written to.
     """
     problems = problems or [problem_of(case, draw) for draw in range(draws)]
-    with _keeping_settings():
+    with keeping_settings():
         return _held(call, module, numbers, case, problems)
 
 
 @contextmanager
-def _keeping_settings(when: str = "") -> Iterator[None]:
+def keeping_settings(when: str = "") -> Iterator[None]:
     """Raises `Wrong` where what is everybody's was changed meanwhile, and puts it back in any case."""
     before = settings.read()
     try:
@@ -222,7 +222,7 @@ def _held(call: Call, module: nn.Module, numbers: Given, case: Case, problems: S
     before = copies(owned)
 
     def answer(problem: Problem, why: str = "") -> tuple[Held, dict[str, Tensor]]:
-        with _without_gradients(module, case):
+        with without_gradients(module, case):
             o = _run(call)
         answers = call.read(_formed(o, problem))
         _unchanged(numbers.inputs, problem.inputs, "writes to its inputs", free=caching)
@@ -243,7 +243,7 @@ def _held(call: Call, module: nn.Module, numbers: Given, case: Case, problems: S
     return held
 
 
-def _without_gradients(module: nn.Module, case: Case) -> Any:
+def without_gradients(module: nn.Module, case: Case) -> Any:
     """The context of a call that is proved: gradients are recorded only where they are wanted.
 
     Not in inference mode, whose tensors an implementation can't keep for a later backward, nor fill from threads of its own;
@@ -265,7 +265,7 @@ def check_dispatch(impl: Impl, case: Case) -> None:
     """The kernel that really runs is the one that the name claims; raises `Wrong`."""
     module = module_of(impl, case)
     call = call_of(module, case, given(problem_of(case)))
-    with _without_gradients(module, case):
+    with without_gradients(module, case):
         ran = kernel_of(call.run)
     if ran != impl.dispatches:
         raise Wrong(f"claims to be {impl.dispatches}, but what ran is {ran}")

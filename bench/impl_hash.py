@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -22,10 +22,12 @@ def impl_hash(impl: Impl, kernel: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def sources_hash() -> str:
-    """Of all that makes numbers in this checkout: what is timed, and how."""
+def sources_hash(impls: Iterable[Impl]) -> str:
+    """Of all that makes numbers: what is timed, wherever it comes from, and how."""
     files = sorted(path for room in ("impls", "bench") for path in (CHECKOUT / room).rglob("*.py"))
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:12]
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+    digests += [digest for owner in sorted({impl.owner for impl in impls}) for digest in sources(owner)]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:12]
 
 
 @cache

@@ -7,6 +7,7 @@ process a case is timed by the worker that proved it; in a run of several, every
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -36,6 +37,10 @@ SIDE_BY_SIDE = 2
 """Workers that live at the same time."""
 
 
+WORTH_A_WORKER = 8
+"""Cells for which one more worker is started: importing torch takes it as long as some proofs."""
+
+
 class Measuring:
     """Measures the cells of a run that it doesn't know yet.
 
@@ -54,7 +59,8 @@ class Measuring:
         self._free = free_bytes(run.selection.device)
         self._holds = SIDE_BY_SIDE * sum(held_bytes(cell.case) for cell in cells) < self._free / 3
         largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
-        self._provers = min(SIDE_BY_SIDE if 4 * largest < self._free else 1, len(self._cases))
+        fit = SIDE_BY_SIDE if 4 * largest < self._free else 1
+        self._provers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_WORKER))
         self._owner: dict[str, Worker] = {}
         """Who times a case, in a run of one process."""
 

@@ -15,6 +15,7 @@ from impls import Impl
 
 from .cells import Cell
 from .choice import Mistake, impls_named, nearest, uncallable
+from .impl_hash import sources_hash
 from .sweep import DEVICES, DTYPES, MASKS, MODES, SCOPES, SOURCES, SWEEPS, Case, Sweep
 
 
@@ -99,6 +100,11 @@ class Selection:
     cells: tuple[Cell, ...]
     overrides: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
+    @property
+    def sources(self) -> str:
+        """Digest of all the code that its numbers are made by."""
+        return sources_hash(self.impls)
+
 
 TIMING: dict[str, tuple[float, str, str]] = {
     "cell_time": (0.25, "SECONDS", "timing of one cell in one process, about"),
@@ -141,6 +147,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--save-traces", action="store_true",
                     help="save a profiler trace of one call of every cell, for TensorBoard, Perfetto and the page")  # fmt: skip
     group.addoption("--resume", metavar="NAME", help="finish the run that was saved under NAME and interrupted")
+    group.addoption(
+        "--redo", action="store_true", help="with --resume: from the beginning, as when the code has changed"
+    )
 
 
 ASKED = ("sweep", "impl", *AXES)

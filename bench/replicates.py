@@ -82,10 +82,10 @@ def _resumed(options: argparse.Namespace, others: list[str]) -> tuple[list[str],
     journal = newest(_folder(options), name)
     if journal is None:
         raise Mistake(f"no run {name} was begun in {_folder(options)}: --save {name} begins one")
-    if others or options.processes or options.save or options.quiet_machine:
+    if {*others} - {"--redo"} or options.processes or options.save or options.quiet_machine:
         raise Mistake(f"--resume {name} goes on as it was begun; leave out the other options")
     allocator = _allocator(journal)
-    return [f"--resume={name}"], bool(allocator) and allocator.items() <= QUIET.items()
+    return [f"--resume={name}", *others], bool(allocator) and allocator.items() <= QUIET.items()
 
 
 def _allocator(journal: Path) -> dict[str, str]:

@@ -26,6 +26,9 @@ SECONDS = 0.05
 FEWEST_COPIES, LONGEST_COPIES = 8, 0.25
 """Blocks of a copy, at least, as long as they take no more seconds: two are too often one bad moment of a shared memory."""
 
+SHORT = 5e-3
+"""Seconds of a call for which threads may wait for each other longer than they help."""
+
 TRIES = 5
 """How often a roof is measured before a row that is above it is void."""
 
@@ -118,19 +121,22 @@ def _higher(a: dict[Key, float], b: dict[Key, float]) -> dict[Key, float]:
 
 
 def _best(meter: Meter, call: Callable[[], Any], fewest: int = 2) -> float:
-    """Seconds of the fastest of several blocks of calls, with the threads that are set and with one.
+    """Seconds of the fastest of several blocks of calls; where they are short, also with a single thread.
 
     On a busy machine threads that wait for each other are slower than one alone.
     """
     threads = torch.get_num_threads()
+    fastest = _fastest_block(meter, call, fewest)
+    if threads == 1 or fastest > SHORT:
+        return fastest
+    torch.set_num_threads(1)
     try:
-        return min(_fastest_block(meter, call, n, fewest) for n in {threads, 1})
+        return min(fastest, _fastest_block(meter, call, fewest))
     finally:
         torch.set_num_threads(threads)
 
 
-def _fastest_block(meter: Meter, call: Callable[[], Any], threads: int, fewest: int) -> float:
-    torch.set_num_threads(threads)
+def _fastest_block(meter: Meter, call: Callable[[], Any], fewest: int) -> float:
     meter.seconds(call, 1)
     one = meter.seconds(call, 1)
     calls = max(1, int(SECONDS / 20 / max(one, 1e-7)))

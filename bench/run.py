@@ -23,7 +23,6 @@ import impls
 from . import journal as journals
 from .cells import Cell, Key
 from .controls import Controls
-from .impl_hash import sources_hash
 from .journal import Journal, Line
 from .ledger import add_spent, spent
 from .machine import fingerprint, state
@@ -151,7 +150,7 @@ class Run:
         if self.name is None or not self.planned:
             return
         header = {"schema": SCHEMA, "asked": self.asked, "timing": self.timing, "planned": sorted(self.planned)}
-        header |= {"traced": self.traced, "machine": fingerprint(), "sources": sources_hash()}
+        header |= {"traced": self.traced, "machine": fingerprint(), "sources": self.selection.sources}
         try:
             self.journal = Journal.start(self.folder, self.name, header)
         except OSError as error:
@@ -369,6 +368,8 @@ def begin(config: pytest.Config) -> Run:
     folder = results_folder(config) / str(get_machine_id())  # as pytest-benchmark names it
     resume, save = config.getoption("resume"), config.getoption("benchmark_save")
     command = shlex.join(["pytest", *map(str, config.invocation_params.args)])
+    if config.getoption("redo") and not resume:
+        raise pytest.UsageError("--redo says how to resume: with --resume NAME")
     if not resume:
         run = _new(config, folder, save or config.getoption("benchmark_autosave"))
     elif save and save != resume:
@@ -379,8 +380,8 @@ def begin(config: pytest.Config) -> Run:
         )
         config.option.benchmark_save = run.name
     run.command = command
-    run.traced = bool(config.getoption("save_traces") or (run.journal and run.journal.header.get("traced")))
-    run.timing = settle_timing(config, run.journal.header.get("timing", {}) if run.journal else {})
+    run.traced |= config.getoption("save_traces")
+    run.timing = settle_timing(config, run.timing)
     return run
 
 
@@ -397,15 +398,18 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
     if (pid := journals.writer(path)) is not None:
         raise pytest.UsageError(f"run {name} is being measured right now, by process {pid}")
     journal = Journal.reopen(path)
-    if journal.header["machine"] != fingerprint():
-        raise pytest.UsageError(f"run {name} was begun on another machine or with another torch; begin a new one")
-    if journal.header.get("sources") != sources_hash():
-        raise pytest.UsageError(
-            f"the code has changed since run {name} was begun: begin a new one, under this name or another"
-        )
     options = _same(config, name, journal.header["asked"])
+    selection = select(config, options)
+    how = {key: journal.header[key] for key in ("timing", "traced") if key in journal.header}
+    if config.getoption("redo"):
+        journal.delete()
+        return Run(options, selection, folder, name, **how)
+    if journal.header["machine"] != fingerprint():
+        raise pytest.UsageError(f"run {name} was begun on another machine or with another torch; --redo begins it anew")
+    if journal.header.get("sources") != selection.sources:
+        raise pytest.UsageError(f"the code has changed since run {name} was begun; --redo begins it anew")
     planned = {(impl, case) for impl, case in journal.header["planned"]}
-    run = Run(options, select(config, options), folder, name, journal=journal, planned=planned)
+    run = Run(options, selection, folder, name, journal=journal, planned=planned, **how)
     run.restore(journal)
     return run
 
@@ -415,6 +419,8 @@ def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:
     finished = [data for path in run_files(folder, name) if (data := load(path)).get("complete")]
     if not finished:
         return None
+    if config.getoption("redo"):
+        raise pytest.UsageError(f"run {name} is finished; --benchmark-save={name} measures it once more")
     options = _same(config, name, finished[-1]["asked"])
     run = Run(options, select(config, options), folder)
     run.finished = {(it["extra_info"]["impl"], it["extra_info"]["id"]): it for it in finished[-1]["benchmarks"]}

@@ -100,6 +100,7 @@ class Tasks:
             "proved_ragged": proved.ragged,
             "rows_compared": cell.case.T if rows is None else len(rows),
             "peak_bytes": proved.weight.peak_bytes,
+            "kept_bytes": proved.weight.kept_bytes,
             "peak_rss_bytes": proved.weight.peak_rss_bytes,
             "kernel": proved.weight.kernel,
             "operators": proved.weight.operators,

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from . import frame as fr
-from . import processes, units, verdict, words
+from . import processes, proofs, units, verdict, words
 from .palette import COMPILED, base
 
 #: The axis along which winners are told, the first that varies.
@@ -55,6 +55,8 @@ def findings(frame: pd.DataFrame, yardstick: str | None, skipped: pd.DataFrame) 
         gain(usable, yardstick),
         compiled(usable),
         page_faults(usable),
+        proofs.hidden_memory(usable),
+        proofs.rounds(usable),
         *wrongs,
     ]
     return [sentence for sentence in said if sentence]

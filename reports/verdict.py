@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy.special import stdtr, stdtrit
 
 REGRESSED = "REGRESSED"
 IMPROVED = "IMPROVED"
@@ -89,7 +89,7 @@ def interval(medians: Sequence[float]) -> tuple[float, float] | None:
     if len(medians) < 2:
         return None
     logs = np.log(medians)
-    half = stats.t.ppf(1 - LEVEL / 2, len(logs) - 1) * np.std(logs, ddof=1) / math.sqrt(len(logs))
+    half = _quantile(1 - LEVEL / 2, len(logs) - 1) * np.std(logs, ddof=1) / math.sqrt(len(logs))
     low, high = np.exp([np.mean(logs) - half, np.mean(logs) + half])
     return float(low), float(high)
 
@@ -202,7 +202,7 @@ class _Estimate:
         return math.isfinite(self.mean) and math.isfinite(self.error)
 
     def interval(self) -> tuple[float, float]:
-        half = self.error * float(stats.t.ppf(1 - LEVEL / 2, self.df)) if self.error else 0.0
+        half = self.error * _quantile(1 - LEVEL / 2, self.df) if self.error else 0.0
         return self.mean - half, self.mean + half
 
 
@@ -273,9 +273,11 @@ def _centred(estimate: _Estimate, shift: float, shift_error: float) -> _Estimate
 def _judged(
     cells: dict[Key, _Estimate], limit: float, controls: Mapping[str, ArrayLike] | None, together: bool
 ) -> dict[Key, Verdict]:
+    from scipy.stats import false_discovery_control  # half a second to import: of those who judge alone
+
     tested = [key for key, cell in cells.items() if cell.testable]
     raw = [_p_moved(cells[key], limit) for key in tested]
-    adjusted = dict(zip(tested, stats.false_discovery_control(raw) if raw else [], strict=True))
+    adjusted = dict(zip(tested, false_discovery_control(raw) if raw else [], strict=True))
     verdicts = {
         key: _verdict(cell, limit, float(adjusted[key]), len(tested)) if key in adjusted else _untestable(cell)
         for key, cell in cells.items()
@@ -333,14 +335,14 @@ def _p_positive(distance: float, cell: _Estimate) -> float:
     """Of the hypothesis that a distance measured with the cell's error is not positive in truth."""
     if cell.error == 0:  # identical numbers: nothing is left to chance
         return 0.0 if distance > 0 else 1.0
-    return float(stats.t.sf(distance / cell.error, cell.df))
+    return float(stdtr(cell.df, -distance / cell.error))
 
 
 def _detectable(cell: _Estimate, limit: float, among: int) -> float:
     """Margin, plus what the test needs, plus what luck may take away; the test as it is for a lone change."""
     if cell.error == 0:
         return math.expm1(limit + cell.beyond)
-    needed = cell.error * float(stats.t.ppf(1 - FALSE_ALARMS / 2 / among, cell.df) + stats.t.ppf(POWER, cell.df))
+    needed = cell.error * (_quantile(1 - FALSE_ALARMS / 2 / among, cell.df) + _quantile(POWER, cell.df))
     return math.expm1(max(limit + needed, limit + cell.beyond))
 
 
@@ -356,7 +358,7 @@ def _more_pairs(cell: _Estimate, limit: float, among: int) -> int | None:
 def _reach(level: float) -> NDArray[np.float64]:
     """How far from the margin a mean of 2, 3, ... MOST_PAIRS pairs must lie, in spreads of one pair, to be seen."""
     pairs = np.arange(2, MOST_PAIRS + 1)
-    reach: NDArray[np.float64] = stats.t.ppf(1 - level, pairs - 1) + stats.t.ppf(POWER, pairs - 1)
+    reach: NDArray[np.float64] = stdtrit(pairs - 1, 1 - level) + stdtrit(pairs - 1, POWER)
     reach /= np.sqrt(pairs)
     return reach
 
@@ -438,8 +440,8 @@ BETWEEN_RUNS = 0.01
 Calibrated by `tests/measured/denominator.py`, which prints what a set of stored runs needs.
 """
 
-BETWEEN_RUNS_SECONDS = 0.05
-"""The same of times that are no ratios: what the machine does from one day to the other doesn't cancel."""
+BETWEEN_RUNS_SECONDS = 0.12
+"""The same of times that are no ratios: what the machine does from one minute to the other doesn't cancel."""
 
 CLAIM = 0.01
 """Level at which one implementation of a case is said to be faster than another."""
@@ -636,4 +638,9 @@ def half_width(logs: Mapping[int, Sequence[float]]) -> float:
     if df < 1:
         return math.inf
     squares = sum(float(((np.array(v) - np.mean(v)) ** 2).sum()) for v in logs.values())
-    return math.sqrt(squares / df / (df + len(logs))) * float(stats.t.ppf(1 - LEVEL / 2, df))
+    return math.sqrt(squares / df / (df + len(logs))) * _quantile(1 - LEVEL / 2, df)
+
+
+def _quantile(share: float, df: float) -> float:
+    """Of Student's distribution."""
+    return float(stdtrit(df, share))

@@ -20,7 +20,7 @@ from bench.cell import prove
 from bench.cells import Cell
 from bench.dispatch import kernel_of
 from bench.gate import Gate, module_of
-from bench.meters.cpu import CpuMeter, memory_events, peak
+from bench.meters.cpu import CpuMeter, left, memory_events, peak
 from bench.meters.cuda import CudaMeter
 from bench.meters.resident import FLOOR, peak_rss
 from bench.modes import call_of
@@ -124,6 +124,20 @@ def test_both_witnesses_agree_on_the_plain_formula() -> None:
     assert weight.peak_rss_bytes == pytest.approx(weight.peak_bytes, abs=2 * FLOOR)
 
 
+def test_what_the_first_call_keeps_is_part_of_the_peak() -> None:
+    kept: dict[int, torch.Tensor] = {}
+
+    def keeps(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, is_causal: bool = False) -> torch.Tensor:
+        if q.shape[-2] == 512:
+            kept[512] = kept[512] if kept else torch.zeros(3 * MIB // 4)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+    case = Case.of(T=512, H=2, D_h=8, scope="core")
+    weights = [prove(Cell(impl, case), Gate())[1].weight for impl in (impls.make("keeps", keeps), impls.get("sdpa"))]
+    assert [weight.kept_bytes for weight in weights] == [3 * MIB, 0]
+    assert weights[0].peak_bytes == weights[1].peak_bytes + 3 * MIB
+
+
 @pytest.mark.parametrize("status", ["VmRSS:\t 10 kB\nVmHWM:\t 99999 kB\n", "Name: nothing of that kind\n", None])
 def test_where_the_mark_stays_nothing_is_told(status: str | None, tmp_path: Path) -> None:
     if status is not None:
@@ -151,6 +165,12 @@ def test_peak_of_events() -> None:
     assert peak([(1, 50), (2, 100), (1, -50), (3, 20)]) == 150
     assert peak([(9, -400), (1, 50), (2, 100)]) == 150  # 9 was there before: freeing it makes no room
     assert peak([]) == 0
+
+
+def test_what_is_left_of_events() -> None:
+    assert left([(1, 50), (2, 100), (1, -50), (3, 20)]) == 120
+    assert left([(9, -400), (1, 50)]) == 50
+    assert left([]) == 0
 
 
 def test_an_unknown_form_of_the_trace_is_said() -> None:

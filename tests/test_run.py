@@ -23,7 +23,7 @@ ROW = {
     "impl", "id", *Case.__dataclass_fields__, "error", "error_bound", "rows_compared", "peak_bytes", "flops", "bytes",
     "case_hash", "kernel", "roof", "clock", "calls", "prepare_s", "compile_s", "compile_cache",
     "cold_s", "graph_s", "sm_mhz", "power_w", "temperature_c", "throttled", "operators", "impl_hash",
-    "error_output", "error_grad", "proved_ragged", "peak_rss_bytes",
+    "error_output", "error_grad", "proved_ragged", "peak_rss_bytes", "kept_bytes",
     "processes", "process_medians", "page_faults", "switches_voluntary", "switches_involuntary",
     "ratio", "ratio_low", "ratio_high", "sample_rounds", "sample_visits", "sample_processes", "sample_times",
     "calls_compared", "sample_fastest",
@@ -418,6 +418,32 @@ def test_resume_of_a_run_that_was_not_begun(suite: Suite, tmp_path: Path) -> Non
     assert suite("--resume", "x", "--benchmark-save=x").returncode == 0
     assert run_files(tmp_path) == [file]
     assert "begun with other options" in one_line(suite("--resume", "x", "--T", "8"))
+
+
+def test_what_was_begun_by_other_code_is_begun_anew_or_not_at_all(suite: Suite, tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "import os, signal\n"
+        "from pathlib import Path\n"
+        "from torch.nn.functional import scaled_dot_product_attention as sdpa\n"
+        "def mine(q, k, v, *, is_causal=False):\n"
+        "    if not Path('killed').exists():\n"
+        "        Path('killed').touch()\n"
+        "        os.kill(os.getppid(), signal.SIGKILL)\n"
+        "    return sdpa(q, k, v, is_causal=is_causal)\n"
+    )
+    small = ("--T", "16", "--H", "2", "--dtype", "float32", "--impl", "mine=own:mine,sdpa")
+    assert suite("--benchmark-save=x", "--precision", "0.5", *small).returncode == -signal.SIGKILL
+    own.write_text(own.read_text() + "# another state\n")
+    assert "the code has changed since run x was begun; --redo begins it anew" in one_line(suite("--resume", "x"))
+    assert "--redo says how to resume" in one_line(suite("--redo"))
+    assert suite("--resume", "x", "--redo").returncode == 0
+    (file,) = run_files(tmp_path)
+    data = json.loads(file.read_text())
+    assert data["complete"] and data["timing"]["precision"] == 0.5
+    assert [row["extra_info"]["impl"] for row in data["benchmarks"]] == ["mine", "sdpa"]
+    assert not list(tmp_path.glob("results/*/*.journal"))
+    assert "run x is finished" in one_line(suite("--resume", "x", "--redo"))
 
 
 def test_killed_at_random_moments_and_resumed(suite: Suite, tmp_path: Path) -> None:

@@ -330,6 +330,106 @@ def checkpointed(q, k, v, *, is_causal=False, **_):
     return torch.utils.checkpoint.checkpoint(lambda *x: sdpa(*x, is_causal=is_causal), q, k, v, use_reentrant=False)
 
 
+# by other means of torch
+
+
+@torch.jit.script
+def _scripted(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+    scores = torch.matmul(q, k.transpose(-2, -1)) * q.size(-1) ** -0.5
+    return torch.matmul(torch.softmax(scores.masked_fill(~visible, float("-inf")), -1), v)
+
+
+def shown(q: Tensor, k: Tensor, is_causal: bool) -> Tensor:
+    size = q.shape[-2], k.shape[-2]
+    return causal_visible(*size) if is_causal else torch.ones(size, dtype=torch.bool)
+
+
+@unusual()
+def scripted(q, k, v, *, is_causal=False, **_):
+    return _scripted(q, k, v, shown(q, k, is_causal))
+
+
+@torch.library.custom_op("unusual::attend", mutates_args=())
+def _attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    return sdpa(q, k, v, is_causal=causal).clone()
+
+
+@unusual(modes=FORWARD)
+def a_custom_operator(q, k, v, *, is_causal=False, **_):
+    return _attend(q, k, v, is_causal)
+
+
+_inner = torch.compile(lambda scores: torch.softmax(scores, -1), dynamic=True)
+
+
+@unusual(dtypes=("float32",))
+def compiled_inside(q, k, v, *, is_causal=False, **_):
+    return _inner(scores_of(q, k, is_causal)).to(v.dtype) @ v
+
+
+@unusual()
+def in_another_layout(q, k, v, *, is_causal=False, **_):
+    """Batch, time, heads: as flash_attn wants them, and back."""
+    q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
+    o = sdpa(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=is_causal)
+    return o.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+@unusual()
+def one_product_for_keys_and_values(q, k, v, *, is_causal=False, **_):
+    both = torch.cat([k, v], -1)
+    return sdpa(q, both[..., : k.shape[-1]], both[..., k.shape[-1] :], is_causal=is_causal)
+
+
+@unusual()
+def a_sink_that_nobody_sees(q, k, v, *, is_causal=False, **_):
+    """One key more, at minus infinity: as if it weren't there."""
+    scores = scores_of(q, k, is_causal)
+    probs = torch.cat([scores, torch.full_like(scores[..., :1], -torch.inf)], -1).softmax(-1)[..., :-1]
+    return probs.to(v.dtype) @ v
+
+
+@unusual(modes=FORWARD)
+def under_its_own_inference_mode(q, k, v, *, is_causal=False, **_):
+    with torch.inference_mode():
+        return sdpa(q, k, v, is_causal=is_causal)
+
+
+@unusual()
+def with_its_own_number_of_threads_put_back(q, k, v, *, is_causal=False, **_):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return sdpa(q, k, v, is_causal=is_causal)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@unusual()
+def draws_numbers_that_it_does_not_use(q, k, v, *, is_causal=False, **_):
+    torch.rand(3)
+    return sdpa(q, k, v, is_causal=is_causal)
+
+
+@unusual()
+def half_of_the_keys_at_a_time(q, k, v, *, is_causal=False, **_):
+    """Two halves of the keys, the largest score of both taken first."""
+    scores = scores_of(q, k, is_causal)
+    middle = max(1, k.shape[-2] // 2)
+    top = scores.amax(-1, keepdim=True)
+    parts = [((scores[..., a:b] - top).exp(), v[..., a:b, :].float()) for a, b in ((0, middle), (middle, k.shape[-2]))]
+    total = sum(weights.sum(-1, keepdim=True) for weights, _ in parts)
+    return (sum(weights @ values for weights, values in parts) / total).to(v.dtype)
+
+
+@unusual(modes=("forward",))
+def heads_one_after_the_other_into_one_tensor(q, k, v, *, is_causal=False, **_):
+    o = torch.empty_like(q)
+    for h in range(q.shape[1]):
+        o[:, h] = sdpa(q[:, h], k[:, h], v[:, h], is_causal=is_causal)
+    return o
+
+
 # behind declared limits
 
 
@@ -373,6 +473,23 @@ class SubclassOfALayer(LayerWithBuffers):
     def __init__(self, shape: LayerShape):
         super().__init__(shape)
         self.unused = nn.Identity()
+
+
+@unusual()
+class LayerThatAllocatesItsMaskOnce(KernelLayer):
+    """At its first call, and keeps it."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, KernelCore(shape, sdpa))
+        self.mask: Tensor | None = None
+
+    def forward(self, x, x_k=None, x_v=None, *, padding=None, cache=None):
+        if cache is not None or not self.shape.causal or padding is not None or x_k is not None:
+            return super().forward(x, x_k, x_v, padding=padding, cache=cache)
+        q, k, v = self.project(x, x, x)
+        if self.mask is None or len(self.mask) != q.shape[-2]:
+            self.mask = causal_visible(q.shape[-2], k.shape[-2])
+        return self.finish(sdpa(q, k, v, attn_mask=self.mask).transpose(-3, -2).flatten(-2))
 
 
 @unusual()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -957,6 +959,132 @@ building("PrecisionWhenBuilt", "precision of float32 products", lambda: torch.se
 building("PrecisionWhenPrepared", "precision of float32 products",
          lambda: torch.set_float32_matmul_precision("high"), prepares=True)  # fmt: skip
 building("OneDNNWhenPrepared", "use of oneDNN", lambda: setattr(torch.backends.mkldnn, "enabled", False), prepares=True)
+
+
+# seen by nobody but the clock, and by calls that are compared while it runs
+
+WHEN_TIMED: dict[str, Wrong] = {}
+
+
+def wrong_when_timed(family: str, says: str, **case: Any) -> Callable[[Kernel], Kernel]:
+    """The gate has no chance: these are right in every call that it makes, or as good as right."""
+
+    def keep(kernel: Kernel) -> Kernel:
+        WHEN_TIMED[kernel.__name__] = Wrong(family, kernel, says, case)
+        return kernel
+
+    return keep
+
+
+_calls: dict[str, int] = {}
+
+
+def now_and_then(name: str, every: int = 200) -> bool:
+    """True in one of so many calls."""
+    _calls[name] = _calls.get(name, 0) + 1
+    return _calls[name] % every == 0
+
+
+@wrong_when_timed("race", "1 of 64 rows, t = 63 (T = 64)", scope="core")
+def last_row_missing_now_and_then(q, k, v, *, is_causal=False, **_):
+    o = sdpa(q, k, v, is_causal=is_causal)
+    if now_and_then("row"):
+        o[..., -1, :] = 0.0
+    return o
+
+
+@wrong_when_timed("race", "under the clock")
+def one_head_of_the_call_before_now_and_then(q, k, v, *, is_causal=False, **_):
+    o = sdpa(q, k, v, is_causal=is_causal)
+    before = _remembered.get("call before")
+    if before is not None and before.shape == o.shape and now_and_then("head"):
+        o[:, 1] = before[:, 0]
+    _remembered["call before"] = o.clone()
+    return o
+
+
+@wrong_when_timed("race", "under the clock", mode="backward")
+def a_gradient_added_twice_now_and_then(q, k, v, *, is_causal=False, **_):
+    o = sdpa(q, k, v, is_causal=is_causal)
+    if o.requires_grad:
+        o.register_hook(lambda grad: grad * 2 if now_and_then("gradient") else grad)
+    return o
+
+
+@wrong_when_timed("race", "under the clock: NaN or Inf")
+def memory_that_nobody_wrote_now_and_then(q, k, v, *, is_causal=False, **_):
+    o = sdpa(q, k, v, is_causal=is_causal)
+    return torch.where(torch.arange(o.shape[-1]) == 0, torch.nan, o) if now_and_then("memory") else o
+
+
+def digest(*tensors: Tensor) -> tuple[Any, ...]:
+    return tuple((x.shape, x.dtype, float(x.detach().double().sum())) for x in tensors)
+
+
+LONG_ENOUGH: dict[str, Any] = {"T": 512, "D_h": 64}
+
+
+@wrong_when_timed("cached", "caches results", scope="core", **LONG_ENOUGH)
+def answers_by_a_digest_of_the_inputs(q, k, v, *, is_causal=False, **_):
+    key = digest(q, k, v)
+    if key not in _remembered:
+        _remembered[key] = plain(q, k, v, visible(q, k, is_causal, None))
+    return _remembered[key].clone()
+
+
+@wrong_when_timed("cached", "caches results", **LONG_ENOUGH)
+def answers_by_a_digest_in_a_layer(q, k, v, *, is_causal=False, **_):
+    return answers_by_a_digest_of_the_inputs(q, k, v, is_causal=is_causal)
+
+
+@wrong_when_timed("cached", "caches results", **LONG_ENOUGH)
+class LayerThatKnowsItsInput(as_layer(sdpa)):
+    def forward(self, x, *rest, **options):
+        key = ("layer", *digest(x))
+        if key not in _remembered:
+            _remembered[key] = super().forward(x, *rest, **options)
+        return _remembered[key].clone()
+
+
+@wrong_when_timed("cached", "caches results", **LONG_ENOUGH)
+class LayerThatKnowsTheProbs(as_layer(sdpa)):
+    """Projects in every call, as it should."""
+
+    def forward(self, x, *_, **__):
+        q, k, v = self.project(x, x, x)
+        key = ("probs", *digest(x))
+        if key not in _remembered:
+            scores = q @ k.mT * q.shape[-1] ** -0.5
+            _remembered[key] = scores.masked_fill(~visible(q, k, True, None), -torch.inf).softmax(-1)
+        return self.finish((_remembered[key] @ v).transpose(-3, -2).flatten(-2))
+
+
+def later(name: str, begin: Callable[[Callable[[], Any]], Any], says: str) -> None:
+    def kernel(q, k, v, *, is_causal=False, **_):
+        o = sdpa(q, k, v, is_causal=is_causal)
+        if q.shape[-2] != 64:
+            return o
+        last = o[..., -1, :].clone()
+        o[..., -1, :] += 1e-7  # near enough, and not yet what it will be
+        begin(lambda: o[..., -1, :].copy_(last))
+        return o
+
+    kernel.__name__ = name
+    wrong_when_timed("finished later", says, scope="core")(kernel)
+
+
+def _spin(then: Callable[[], Any]) -> None:
+    until = time.monotonic() + 0.2
+    while time.monotonic() < until:
+        pass
+    then()
+
+
+_pool = ThreadPoolExecutor(1)
+CHANGES, WORKS = "its answer changes after the call has returned", "leaves threads that work when its call has returned"
+later("finished_by_a_timer", lambda write: threading.Timer(0.004, write).start(), CHANGES)
+later("finished_by_a_pool", lambda write: _pool.submit(lambda: (time.sleep(0.002), write())), CHANGES)
+later("finished_by_a_thread_that_works_on", lambda write: threading.Thread(target=_spin, args=(write,)).start(), WORKS)
 
 
 RIGHT: dict[str, Kernel] = {}

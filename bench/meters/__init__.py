@@ -18,6 +18,8 @@ class Weight:
     kernel: str
     operators: int = 0
     """How many it ran, those within others included."""
+    kept_bytes: int = 0
+    """What its first call left allocated: a cache, a buffer that is filled once. It is part of the peak."""
     peak_rss_bytes: int | None = None
     """Growth of the process's own high-water mark over another call, private memory included; None where nothing tells."""
 
@@ -42,6 +44,9 @@ class Meter(Protocol):
 
     def sensors(self) -> Reading | None:
         """What the device says of its clock and temperature now; None where it says nothing."""
+
+    def kept(self, call: Callable[[], Any]) -> int:
+        """Bytes that a call leaves allocated when its answer is gone: a cache, or a buffer that the first one makes."""
 
     def weigh(self, call: Callable[[], Any]) -> Weight:
         """Peak memory of one call, what was there before not counted, and the kernel that it dispatched."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 from ..dispatch import host_trace, kernel_in, operators_in
 from . import Weight
 from .nvml import Reading
-from .resident import peak_rss
+from .resident import FLOOR, peak_rss
+
+MORE_CALLS = 2
+"""Calls more, where one made the process grow by more than torch allocated."""
 
 
 class CpuMeter:
@@ -32,6 +37,13 @@ class CpuMeter:
     def sensors(self) -> Reading | None:
         return None
 
+    def kept(self, call: Callable[[], Any]) -> int:
+        def let_go() -> None:
+            call()
+            gc.collect()
+
+        return left(memory_events(host_trace(let_go, memory=True, operators=False)))
+
     def weigh(self, call: Callable[[], Any]) -> Weight:
         """The largest sum of live allocations among the profiler's `[memory]` events, workspaces of operators included.
 
@@ -39,9 +51,19 @@ class CpuMeter:
         Private mallocs, of NumPy or inside MKL and oneDNN, and what an implementation's own threads take, are unseen there:
         the operating system is the second witness, of a call that isn't traced.
         """
-        resident = peak_rss(call)
         trace = host_trace(call, memory=True)
-        return Weight(peak(memory_events(trace)), kernel_in(trace), operators_in(trace), resident)
+        weight = Weight(peak(memory_events(trace)), kernel_in(trace), operators_in(trace))
+        return replace(weight, peak_rss_bytes=_least_rss(call, weight.peak_bytes + FLOOR))
+
+
+def _least_rss(call: Callable[[], Any], enough: int) -> int | None:
+    """Of a few calls the least that the process grew by: malloc keeps what is freed now and then, and not every time."""
+    found = peak_rss(call)
+    for _ in range(MORE_CALLS):
+        if found is None or found <= enough:
+            break
+        found = min(found, peak_rss(call) or 0)
+    return found
 
 
 _EVENT = re.compile(rb'"name": "\[memory\]".*?"args": \{([^{}]*)\}', re.DOTALL)
@@ -70,13 +92,22 @@ def peak(events: Iterable[tuple[int, int]]) -> int:
 
     By address, since what was there before and is freed meanwhile must not make room for what is new.
     """
+    return max(_live(events), default=0)
+
+
+def left(events: Iterable[tuple[int, int]]) -> int:
+    """Bytes that were allocated meanwhile and weren't freed, from the same events."""
+    return [0, *_live(events)][-1]
+
+
+def _live(events: Iterable[tuple[int, int]]) -> Iterator[int]:
+    """Newly allocated bytes after each event."""
     live: dict[int, int] = {}
-    now = highest = 0
+    now = 0
     for address, change in events:
         if change > 0:
             live[address] = change
             now += change
-            highest = max(highest, now)
         else:
             now -= live.pop(address, 0)
-    return highest
+        yield now

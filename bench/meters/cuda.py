@@ -77,13 +77,22 @@ class CudaMeter:
     def sensors(self) -> Reading | None:
         return self._nvml.of(f"GPU-{self._cuda.get_device_properties().uuid}") if self._nvml else None
 
+    def kept(self, call: Callable[[], Any]) -> int:
+        """The libraries' workspaces stay, too: the probes have filled them by now."""
+        before = self._requested()
+        call()
+        return max(0, self._requested() - before)
+
+    def _requested(self) -> int:
+        gc.collect()
+        self._cuda.synchronize()
+        return int(self._cuda.memory_stats()["requested_bytes.all.current"])
+
     def weigh(self, call: Callable[[], Any]) -> Weight:
         """What was asked of the allocator, unrounded. A first call outside fills cuBLAS's workspace, which stays."""
         call()
-        gc.collect()
-        self._cuda.synchronize()
+        before = self._requested()
         self._cuda.reset_peak_memory_stats()
-        before = self._cuda.memory_stats()["requested_bytes.all.current"]
         kept = call()
         self._cuda.synchronize()
         peak = self._cuda.memory_stats()["requested_bytes.all.peak"]

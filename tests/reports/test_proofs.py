@@ -1,0 +1,55 @@
+"""What a page says of the proof behind its rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from reports import frame as fr
+from reports import proofs
+from reports.runs import Run
+
+MIB = 2**20
+
+
+@pytest.fixture
+def rows(tiny: Run) -> pd.DataFrame:
+    return fr.tidy(tiny)
+
+
+def test_of_an_old_run_nothing_is_said(rows: pd.DataFrame) -> None:
+    assert [proofs.calls(rows), proofs.rounds(rows), proofs.hidden_memory(rows)] == ["", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("counts", "says"),
+    [((120, 600), "of 120 to 600 calls of every cell"), ((700, 700), "of 700 calls of every cell")],
+)
+def test_how_many_calls_were_compared(rows: pd.DataFrame, counts: tuple[int, int], says: str) -> None:
+    rows["calls_compared"] = [counts[0], *[counts[1]] * (len(rows) - 1)]
+    enough = sum(count >= proofs.ENOUGH for count in rows["calls_compared"])
+    assert says in proofs.calls(rows)
+    assert proofs.calls(rows).endswith(f"in {enough} of {len(rows)} cells.")
+    assert pytest.approx(0.95, abs=0.001) == 1 - (1 - 1 / proofs.RARE) ** proofs.ENOUGH
+
+
+def test_who_was_proved_at_round_lengths_alone(rows: pd.DataFrame) -> None:
+    rows["proved_ragged"] = rows["impl"] != "sdpa"
+    assert proofs.rounds(rows) == "sdpa was proved at round lengths alone: the declared limits allow no others."
+
+
+def test_memory_that_torch_does_not_know_of(rows: pd.DataFrame) -> None:
+    rows["peak_bytes"] = 10 * MIB
+    rows["peak_rss_bytes"] = [27.5 * MIB, 12 * MIB, *[0] * (len(rows) - 2)]
+    said = proofs.hidden_memory(rows)
+    assert said.startswith(f"Memory that torch doesn't know of: in 1 of {len(rows)} cells")
+    assert said.endswith("by 27.5 MiB, of which 10.0 MiB are tensors.")
+    assert rows["impl"].iloc[0] in said
+
+
+def test_what_malloc_keeps_is_no_news(rows: pd.DataFrame, as_run: Any) -> None:
+    rows["peak_bytes"] = [10 * MIB, *[100 * MIB] * (len(rows) - 1)]
+    rows["peak_rss_bytes"] = [17 * MIB, *[150 * MIB] * (len(rows) - 1)]
+    assert proofs.hidden_memory(rows) == ""

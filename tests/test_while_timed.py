@@ -1,0 +1,52 @@
+"""What the gate can't see: kernels that are wrong now and then, that look answers up, or that finish them later."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from statistics import median
+
+import pytest
+
+import impls
+from bench.caching import check_no_result_caching
+from bench.cell import prove
+from bench.cells import Cell
+from bench.gate import Gate
+from bench.outcome import Wrong
+from bench.sweep import Case
+
+from . import wrong_kernels
+
+BLOCKS, COMPARED = 40, 0.5
+"""Blocks that are timed; seconds of calls that are compared beside them."""
+
+
+def measured(kernel: wrong_kernels.Kernel, **axes: object) -> None:
+    """What a run does with a cell: proved, compared, timed, and asked whether it caches results."""
+    case = Case.of(**({"T": 64, "H": 2, "D_h": 64} | axes))  # type: ignore[arg-type]
+    built, proved = prove(Cell(impls.make("mine", kernel), case), Gate())
+    built.compare(COMPARED, draw=1)
+    usual = median(built.time(calls=5)[0] for _ in range(BLOCKS))
+    with built.watched():
+        check_no_result_caching(built.meter, built.call.run, built.perturb, usual, proved.first_s)
+
+
+@pytest.mark.parametrize("name", wrong_kernels.WHEN_TIMED)
+def test_what_the_gate_cannot_see_is_refused_while_it_is_timed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = wrong_kernels.WHEN_TIMED[name]
+    gc.collect()
+    with pytest.raises(Wrong) as refusal:
+        measured(wrong.kernel, **wrong.case)
+    assert wrong.says in str(refusal.value)
+    with capsys.disabled():
+        print(f"\n{wrong.family:<20} {name:<30} refused  {refusal.value}", end="")
+
+
+def test_the_same_without_their_faults_are_measured() -> None:
+    measured(wrong_kernels.sdpa)
+    measured(wrong_kernels.sdpa, mode="backward", scope="core")
+
+
+def test_at_least_3_of_each() -> None:
+    assert min(Counter(it.family for it in wrong_kernels.WHEN_TIMED.values()).values()) >= 3
