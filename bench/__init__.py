@@ -1,6 +1,7 @@
 """How it is measured: cases, the gate, the meters, the clock. The only room that knows pytest, devices and clocks."""
 
 import os
+from pathlib import Path
 
 # Silences the profiler's own lines on stderr; it is read when torch is imported, so it must be set before.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -8,3 +9,5 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 # On a small machine the compile workers cost more than they save, and compete with what is timed.
 if (os.cpu_count() or 1) <= 4:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+CHECKOUT = Path(__file__).resolve().parent.parent

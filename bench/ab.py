@@ -28,12 +28,13 @@ from rich.console import Console
 import impls
 from reports.verdict import MARGIN
 
+from . import CHECKOUT
 from .choice import Mistake, nearest
 from .command import Parser, complain, named, said
 from .comparison import Comparison, Plan, Unjudgeable, compare
 from .options import AXES, cases_of, clock_text, count, positive, sweep_of
 from .outcome import NoRow
-from .peer import CHECKOUT, Setting, Side
+from .peer import Setting, Side
 from .run import results_root
 from .saving import numbering, save
 from .selftest import FILE, Log, Plant, planted, schedule, self_test, summary

@@ -13,7 +13,7 @@ import torch
 
 from impls import Impl
 
-CHECKOUT = Path(__file__).resolve().parent.parent
+from . import CHECKOUT
 
 
 def impl_hash(impl: Impl, kernel: str) -> str:

@@ -14,13 +14,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from . import CHECKOUT
 from .cells import Key
 from .engine import Block
 from .fresh import start
 from .outcome import NoRow, TimedOut
 from .worker import request
-
-CHECKOUT = Path(__file__).resolve().parent.parent
 
 STARTING = 120.0
 """Seconds, at most, until a new process answers: importing torch takes some."""

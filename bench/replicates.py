@@ -12,12 +12,13 @@ from pathlib import Path
 
 from pytest_benchmark.utils import get_machine_id
 
+from . import CHECKOUT
 from .choice import Mistake
 from .command import Parser, complain, named
 from .fresh import QUIET, start
 from .journal import header_of, newest
 from .options import count
-from .run import CHECKOUT, results_root
+from .run import results_root
 
 USAGE_ERROR = 4
 """pytest's own code for it."""

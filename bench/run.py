@@ -20,6 +20,7 @@ from pytest_benchmark.utils import get_machine_id
 
 import impls
 
+from . import CHECKOUT
 from . import journal as journals
 from .cells import Cell, Key
 from .controls import Controls
@@ -43,8 +44,6 @@ TRIES = 3
 
 NO_GPU = dict.fromkeys(("cold_s", "graph_s", "sm_mhz", "power_w", "temperature_c", "throttled"))
 """Columns that only a GPU has."""
-
-CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 @dataclass

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from . import CHECKOUT
 from .choice import Mistake
 from .journal import alive, process
-from .peer import CHECKOUT
 
 PREFIX = "attention-bench-ab-"
 """Of the folder's name; the number of its owner, and the second in which that one began, follow."""
