@@ -1,1 +1,5 @@
 """What it means: saved runs -> frames -> findings, charts and a page. Never imports torch, impls or bench."""
+
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parent.parent

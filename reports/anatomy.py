@@ -11,7 +11,7 @@ import pandas as pd
 
 from . import frame as fr
 from . import words
-from .palette import COMPILED, base
+from .words import COMPILED, base
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from . import frame as fr
 from . import processes, proofs, units, verdict, words
-from .palette import COMPILED, base
+from .words import COMPILED, base
 
 #: The axis along which winners are told, the first that varies.
 _ALONG = ("T", "H", "threads", "B", "D_h")

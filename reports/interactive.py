@@ -16,7 +16,8 @@ import pandas as pd
 
 from . import frame as fr
 from . import roofline, units, words
-from .palette import COMPILED, GRID, INK, MUTED, WEAK, Palette
+from .palette import GRID, INK, MUTED, WEAK, Palette
+from .words import COMPILED
 
 ROWS = "rows"
 HEIGHT = 330

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-COMPILED = "+compile"
+from .words import base
 
 #: (on white, on near-black), the strongest first: it is the reader's own kernel's. As many as stay apart in OKLab as
 #: seen with normal vision, protanopia, deuteranopia and tritanopia, each at least 3:1 against its ground.
@@ -128,11 +128,6 @@ def foremost(frame: pd.DataFrame, yardstick: str | None) -> list[str]:
     behind = timed["median"] / timed.groupby("id")["median"].transform("min")
     ranked = behind.groupby(timed["impl"]).median().sort_values(kind="stable")
     return [*filter(None, [yardstick]), *map(str, ranked.index)]
-
-
-def base(name: str) -> str:
-    """`NAME+compile` -> `NAME`."""
-    return name.removesuffix(COMPILED) or name
 
 
 def themed() -> dict[str, tuple[str, str, str]]:

@@ -12,7 +12,8 @@ from typing import Any
 
 import orjson
 
-CHECKOUT = Path(__file__).resolve().parent.parent
+from . import CHECKOUT
+
 SCHEMAS = (1,)
 PUBLISHED = "published"
 HOW_TO_MAKE_ONE = "make one with: pytest bench/ --benchmark-save=NAME"

@@ -7,6 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+#: Ends the name of a compiled form.
+COMPILED = "+compile"
+
 SHORT_DTYPE = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
 WRONG = "✗"
 
@@ -78,3 +81,8 @@ def _worth_saying(axis: str, values: Mapping[str, Any], always: bool) -> bool:
     if axis in ("threads",):
         return False
     return axis not in _UNSAID or bool(val != _UNSAID[axis])
+
+
+def base(name: str) -> str:
+    """`NAME+compile` -> `NAME`."""
+    return name.removesuffix(COMPILED) or name
