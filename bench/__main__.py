@@ -13,8 +13,8 @@ if not __package__:  # started by its path: no package `bench` of the user's may
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     __package__ = "bench"
 
-COMMANDS: dict[str, str] = {"doctor": "doctor", "sweep": "replicates", "ab": "ab"}
-"""The commands, each with the module of this room whose `main(arguments) -> exit code` answers to it."""
+COMMANDS: dict[str, str] = {"doctor": "runs.doctor", "sweep": "runs.replicates", "ab": "ab.ab"}
+"""The commands, each with the module whose `main(arguments) -> exit code` answers to it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

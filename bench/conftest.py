@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from .cells import Cell, Key
-from .choice import Mistake
-from .listing import show_plan, show_shelf
-from .machine import fingerprint
-from .measuring import Measuring
-from .options import pytest_addoption
-from .outcome import FAILURES, Unsupported
-from .peer import Peer, Setting, Side
-from .progress import Progress
-from .replay import replay
-from .run import Run, begin
-from .saving import numbering, save
-from .traces import Traces
+from .cases.cells import Cell, Key
+from .cases.outcome import FAILURES, Unsupported
+from .runs.listing import show_plan, show_shelf
+from .runs.measuring import Measuring
+from .runs.progress import Progress
+from .runs.replay import replay
+from .runs.run import Run, begin
+from .runs.saving import numbering, save
+from .runs.traces import Traces
+from .selection.choice import Mistake
+from .selection.options import pytest_addoption
+from .timing.machine import fingerprint
+from .workers.peer import Peer, Setting, Side
 
 __all__ = ["pytest_addoption"]
 

@@ -5,7 +5,7 @@ A case is measured as a whole, before its tests run (`measuring.py`); a test rep
 
 import pytest
 
-from .replay import replayed
+from .runs.replay import replayed
 
 pytestmark = [
     pytest.mark.benchmark(timer=replayed),

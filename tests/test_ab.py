@@ -23,18 +23,18 @@ import psutil
 import pytest
 from rich.console import Console
 
-from bench import comparison, duel, sources
 from bench.__main__ import main
-from bench.cells import Key
-from bench.comparison import Comparison, Line, Plan, Unjudgeable
-from bench.duel import CONTROLS, FIRST_LOOK, LEAST, Duel, Logs, interleaved, two_stages
-from bench.engine import Block
-from bench.outcome import NoRow
-from bench.peer import Lost, Peer, Refused, Setting, Side
-from bench.selftest import Log, missing, planted, schedule, self_test, summary
-from bench.sources import PREFIX
-from bench.sweep import Case
-from bench.verdict_text import as_json, in_order, markdown, notes, sentences, table
+from bench.ab import comparison, duel, sources
+from bench.ab.comparison import Comparison, Line, Plan, Unjudgeable
+from bench.ab.duel import CONTROLS, FIRST_LOOK, LEAST, Duel, Logs, interleaved, two_stages
+from bench.ab.selftest import Log, missing, planted, schedule, self_test, summary
+from bench.ab.sources import PREFIX
+from bench.ab.verdict_text import as_json, in_order, markdown, notes, sentences, table
+from bench.cases.cells import Key
+from bench.cases.outcome import NoRow
+from bench.cases.sweep import Case
+from bench.timing.engine import Block
+from bench.workers.peer import Lost, Peer, Refused, Setting, Side
 from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, judge, without_numbers
 
 from .conftest import CHECKOUT, environment
@@ -569,7 +569,7 @@ def test_what_was_tested_is_not_known_of_another_procedure(tmp_path: Path, monke
     log, plan = Log(tmp_path / "self-test.json"), plan_of("a", "a", "sdpa")
     self_test(plan, [None], log, lambda asked: told(line(UNCHANGED)), lambda text: None)
     assert len(log.records()) == 1
-    monkeypatch.setattr("bench.selftest.PROCEDURE", ("bench/duel.py",))
+    monkeypatch.setattr("bench.ab.selftest.PROCEDURE", ("bench/ab/duel.py",))
     assert log.records() == []
     self_test(plan, [None], log, lambda asked: told(line(UNCHANGED)), lambda text: None)
     assert len(log.records()) == 1
@@ -652,7 +652,7 @@ def test_a_worker_needs_torch_numpy_and_psutil_only() -> None:
     code = (
         "import sys\n"
         "for name in ('pytest', 'pytest_benchmark', 'rich', 'scipy', 'pandas', 'reports'): sys.modules[name] = None\n"
-        "import bench.tasks, bench.worker\n"
+        "import bench.workers.tasks, bench.workers.worker\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True)
 
@@ -826,7 +826,7 @@ def test_nothing_is_left_behind(repository: Path, ending: signal.Signals, while_
         workers: list[psutil.Process] = []
         while not workers and time.monotonic() < until:
             found = psutil.Process(running.pid).children()
-            workers = [it for it in found if any("bench.worker" in word for word in it.cmdline())]
+            workers = [it for it in found if any("bench.workers.worker" in word for word in it.cmdline())]
         assert [*repository.parent.glob(f"{PREFIX}*")]
         if ending == signal.SIGINT:
             os.killpg(running.pid, ending)  # as a terminal does

@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import impls
-from bench.caching import LONG, check_no_result_caching
-from bench.cell import Built, prove
-from bench.cells import Cell
-from bench.gate import Gate
-from bench.outcome import Wrong
-from bench.problem import Given, given, problem_of
-from bench.sweep import Case
+from bench.cases.cells import Cell
+from bench.cases.outcome import Wrong
+from bench.cases.sweep import Case
+from bench.proof.gate import Gate
+from bench.proof.problem import Given, given, problem_of
+from bench.timing.caching import LONG, check_no_result_caching
+from bench.timing.cell import Built, prove
 
 CASE = Case.of(T=16, H=2, D_h=8, scope="core")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench import controls
-from bench.controls import Controls, warning
+from bench.timing import controls
+from bench.timing.controls import Controls, warning
 
 
 class Clock:

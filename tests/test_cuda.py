@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-import bench.cell
-from bench import doctor, machine
-from bench.meters import nvml
-from bench.meters.cpu import CpuMeter
-from bench.meters.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter
-from bench.meters.graphs import captured
-from bench.meters.nvml import Nvml, Reading, words
-from bench.sweep import Case
-from bench.tasks import Tasks
+import bench.timing.cell
+from bench.cases.sweep import Case
+from bench.runs import doctor
+from bench.timing import machine
+from bench.timing.meters import nvml
+from bench.timing.meters.cpu import CpuMeter
+from bench.timing.meters.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter
+from bench.timing.meters.graphs import captured
+from bench.timing.meters.nvml import Nvml, Reading, words
+from bench.workers.tasks import Tasks
 
 from .simulated import UUID, SimulatedCuda, SimulatedNvml
 
@@ -186,7 +187,7 @@ class Telling(CpuMeter):
 
 @pytest.mark.parametrize("mode", ["forward", "backward", "decode"])
 def test_a_worker_tells_it(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.cell, "meter_for", lambda device: Telling())
+    monkeypatch.setattr(bench.timing.cell, "meter_for", lambda device: Telling())
     sizes = {"T": 1, "T_kv": 16} if mode == "decode" else {"T": 16}
     tasks = Tasks(".")
     try:

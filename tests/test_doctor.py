@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import doctor
+from bench.runs import doctor
 
 from .conftest import CHECKOUT
 

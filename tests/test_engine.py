@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 import impls
-from bench import visit as visits
-from bench.cells import Cell, Key
-from bench.engine import BLOCK, EVEN, LONG, MIN_BLOCKS, MIN_ROUNDS, Block, Visits, block_of, need, rounds
-from bench.measuring import VISITS, Measuring
-from bench.meters.nvml import words
-from bench.options import Selection
-from bench.outcome import NoRow
-from bench.peer import Lost, Refused
-from bench.run import Run
-from bench.sweep import SWEEPS, Case
-from bench.visit import Visit
+from bench.cases.cells import Cell, Key
+from bench.cases.outcome import NoRow
+from bench.cases.sweep import SWEEPS, Case
+from bench.runs import visit as visits
+from bench.runs.measuring import VISITS, Measuring
+from bench.runs.run import Run
+from bench.runs.visit import Visit
+from bench.selection.options import Selection
+from bench.timing.engine import BLOCK, EVEN, LONG, MIN_BLOCKS, MIN_ROUNDS, Block, Visits, block_of, need, rounds
+from bench.timing.meters.nvml import words
+from bench.workers.peer import Lost, Refused
 
 POWER, HOT, SLOW = 0x4, 0x20, 0x8
 

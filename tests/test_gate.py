@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import impls
-from bench.gate import Gate, check, check_probe
-from bench.outcome import Unsupported, Wrong
-from bench.problem import REGIMES, probing, problem_of
-from bench.sweep import Case
+from bench.cases.outcome import Unsupported, Wrong
+from bench.cases.sweep import Case
+from bench.proof.gate import Gate, check, check_probe
+from bench.proof.problem import REGIMES, probing, problem_of
 
 from . import unusual_kernels, wrong_kernels
 
@@ -22,7 +22,7 @@ PLAIN = {"T": 64, "H": 2, "D_h": 64}
 @pytest.fixture
 def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the probe of 577 tokens: what honest implementations can do doesn't change there."""
-    monkeypatch.setattr("bench.gate.PROBES", (37,))
+    monkeypatch.setattr("bench.proof.gate.PROBES", (37,))
 
 
 def gated(kernel: wrong_kernels.Kernel, **axes: object) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from bench import journal
-from bench.journal import Journal
-from bench.options import settle_timing
+from bench.runs import journal
+from bench.runs.journal import Journal
+from bench.selection.options import settle_timing
 
 
 def skipped(impl: str) -> journal.Line:

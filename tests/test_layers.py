@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import impls
-from bench import reference
-from bench.gate import check, prepare
-from bench.problem import problem_of
-from bench.sweep import Case
+from bench.cases.sweep import Case
+from bench.proof import reference
+from bench.proof.gate import check, prepare
+from bench.proof.problem import problem_of
 from impls import LayerShape, weights
 from impls.masks import causal_visible
 

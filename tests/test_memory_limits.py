@@ -8,19 +8,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-import bench.cell
-import bench.machine
+import bench.timing.cell
+import bench.timing.machine
 import impls
-from bench.cell import prove
-from bench.cells import Cell
-from bench.counting import ITEM_BYTES, least_memory
-from bench.gate import Gate, module_of
-from bench.machine import free_bytes
-from bench.meters.cpu import CpuMeter
-from bench.modes import call_of, recording
-from bench.outcome import OutOfMemory
-from bench.problem import given, problem_of
-from bench.sweep import Case
+from bench.cases.cells import Cell
+from bench.cases.counting import ITEM_BYTES, least_memory
+from bench.cases.outcome import OutOfMemory
+from bench.cases.sweep import Case
+from bench.proof.gate import Gate, module_of
+from bench.proof.modes import call_of, recording
+from bench.proof.problem import given, problem_of
+from bench.timing.cell import prove
+from bench.timing.machine import free_bytes
+from bench.timing.meters.cpu import CpuMeter
 
 STORES_SCORES = [impl for impl in impls.shelf() if impl.scores]
 
@@ -45,10 +45,10 @@ def test_a_cell_that_cannot_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) ->
     tried = replace(impl, layer=lambda shape: pytest.fail("it was built"))
     needed = least_memory(impl, case)
     assert needed == 2 * 8 * 512 * 512 * 4 + 6 * 512 * 512 * 4  # scores and probs; x, four matrices and the output
-    monkeypatch.setattr(bench.cell, "free_bytes", lambda device: needed - 1)
+    monkeypatch.setattr(bench.timing.cell, "free_bytes", lambda device: needed - 1)
     with pytest.raises(OutOfMemory, match=r"needs 22\.0 MiB at least, and 22\.0 MiB are free"):
         prove(Cell(tried, case), Gate())
-    monkeypatch.setattr(bench.cell, "free_bytes", lambda device: needed)
+    monkeypatch.setattr(bench.timing.cell, "free_bytes", lambda device: needed)
     with pytest.raises(pytest.fail.Exception):
         prove(Cell(tried, case), Gate())
 
@@ -60,7 +60,7 @@ def test_what_never_stores_the_scores_is_tried_at_any_length() -> None:
 
 
 def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.machine, "CGROUP", tmp_path)
+    monkeypatch.setattr(bench.timing.machine, "CGROUP", tmp_path)
     whole = psutil.virtual_memory().total
     assert 2**28 < free_bytes("cpu") <= whole
     (tmp_path / "memory.max").write_text("1000\n")

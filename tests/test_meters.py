@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 import torch
 
-import bench.cell
+import bench.timing.cell
 import impls
-from bench.cell import prove
-from bench.cells import Cell
-from bench.dispatch import kernel_of
-from bench.gate import Gate, module_of
-from bench.meters.cpu import CpuMeter, left, memory_events, peak
-from bench.meters.cuda import CudaMeter
-from bench.meters.resident import FLOOR, peak_rss
-from bench.modes import call_of
-from bench.outcome import Wrong
-from bench.problem import given, problem_of
-from bench.sweep import Case
+from bench.cases.cells import Cell
+from bench.cases.outcome import Wrong
+from bench.cases.sweep import Case
+from bench.proof.dispatch import kernel_of
+from bench.proof.gate import Gate, module_of
+from bench.proof.modes import call_of
+from bench.proof.problem import given, problem_of
+from bench.timing.cell import prove
+from bench.timing.meters.cpu import CpuMeter, left, memory_events, peak
+from bench.timing.meters.cuda import CudaMeter
+from bench.timing.meters.resident import FLOOR, peak_rss
 
 from .conftest import CHECKOUT
 from .simulated import SimulatedCuda
@@ -149,10 +149,10 @@ def test_weighing_what_is_not_compiled_imports_no_compiler() -> None:
     """It takes seconds, and slows down every garbage collection after it."""
     code = (
         "import sys\n"
-        "from bench.cell import prove\n"
-        "from bench.cells import Cell\n"
-        "from bench.gate import Gate\n"
-        "from bench.sweep import Case\n"
+        "from bench.timing.cell import prove\n"
+        "from bench.cases.cells import Cell\n"
+        "from bench.proof.gate import Gate\n"
+        "from bench.cases.sweep import Case\n"
         "from impls import get\n"
         "cell = Cell(get('sdpa'), Case.of(T=16, H=2, D_h=8))\n"
         "assert prove(cell, Gate())[1].weight.peak_bytes\n"
@@ -253,7 +253,7 @@ def test_the_first_call_of_a_form_with_dropout_is_of_that_form(
         def timed(self, call: Any, times: int) -> tuple[float, Any]:
             return next(counted), super().timed(call, times)[1]
 
-    monkeypatch.setattr(bench.cell, "meter_for", lambda device: Counting())
+    monkeypatch.setattr(bench.timing.cell, "meter_for", lambda device: Counting())
     case = Case.of(T=16, H=2, D_h=8, dropout=dropout)
     assert prove(Cell(impls.make("mine", kernel), case), Gate())[1].first_s == first
     proved_on = {number for number, drops in seen if not drops}

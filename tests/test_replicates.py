@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 import impls
-from bench.cells import Cell
-from bench.journal import Journal
-from bench.options import Selection
-from bench.run import Run
-from bench.saving import shortage
-from bench.sweep import SWEEPS
+from bench.cases.cells import Cell
+from bench.cases.sweep import SWEEPS
+from bench.runs.journal import Journal
+from bench.runs.run import Run
+from bench.runs.saving import shortage
+from bench.selection.options import Selection
 
 from .conftest import CHECKOUT, Suite, environment, run_files, suite_command
 

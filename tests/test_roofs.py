@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from bench.counting import flops, least_bytes
-from bench.meters import Weight
-from bench.outcome import NoRow
-from bench.roofs import Roofs
-from bench.sweep import Case
+from bench.cases.counting import flops, least_bytes
+from bench.cases.outcome import NoRow
+from bench.cases.sweep import Case
+from bench.timing.meters import Weight
+from bench.timing.roofs import Roofs
 
 
 class Machine:

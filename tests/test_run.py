@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.sweep import SWEEPS, Case
+from bench.cases.sweep import SWEEPS, Case
 
 from .conftest import CHECKOUT, Suite, environment, run_files, suite_command
 
@@ -232,7 +232,7 @@ def test_second_run_compares_without_a_warning(suite: Suite, tmp_path: Path) -> 
 
 
 def test_samples_are_saved_as_they_were_taken() -> None:
-    from bench.replay import replay, replayed
+    from bench.runs.replay import replay, replayed
 
     class Benchmark:
         """Does what pytest-benchmark does with a timer and a setup."""
@@ -253,7 +253,7 @@ def test_samples_are_saved_as_they_were_taken() -> None:
 def test_runs_are_stored_in_the_checkout_from_anywhere_inside_it(tmp_path: Path) -> None:
     from types import SimpleNamespace
 
-    from bench.run import results_folder
+    from bench.runs.run import results_folder
 
     def where(folder: Path, storage: str = "file://./.benchmarks") -> Path:
         config = SimpleNamespace(getoption=lambda _: storage, invocation_params=SimpleNamespace(dir=folder))

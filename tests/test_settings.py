@@ -22,11 +22,11 @@ from torch import backends
 from torch.nn import functional
 
 import impls
-from bench import settings
-from bench.choice import Mistake, impls_named
-from bench.gate import Gate, check
-from bench.outcome import Wrong
-from bench.sweep import Case
+from bench.cases.outcome import Wrong
+from bench.cases.sweep import Case
+from bench.proof import settings
+from bench.proof.gate import Gate, check
+from bench.selection.choice import Mistake, impls_named
 from impls.layer import KernelCore, KernelLayer, LayerShape
 
 C = torch._C

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench import counting, reference
-from bench.sweep import SWEEPS, Case
+from bench.cases import counting
+from bench.cases.sweep import SWEEPS, Case
+from bench.proof import reference
 
 
 def test_ids_are_a_public_format() -> None:

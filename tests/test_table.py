@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench.table import rankings
+from bench.runs.table import rankings
 
 
 def row(impl: str, seconds: float) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import impls
-from bench.cells import Cell
-from bench.outcome import NoRow
-from bench.sweep import Case
-from bench.traces import MOST_OPERATORS, Traces, on_disk
-from bench.tracing import write
+from bench.cases.cells import Cell
+from bench.cases.outcome import NoRow
+from bench.cases.sweep import Case
+from bench.runs.traces import MOST_OPERATORS, Traces, on_disk
+from bench.timing.tracing import write
 from reports import traces
 
 from .conftest import Suite, run_files

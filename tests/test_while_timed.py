@@ -9,12 +9,12 @@ from statistics import median
 import pytest
 
 import impls
-from bench.caching import check_no_result_caching
-from bench.cell import prove
-from bench.cells import Cell
-from bench.gate import Gate
-from bench.outcome import Wrong
-from bench.sweep import Case
+from bench.cases.cells import Cell
+from bench.cases.outcome import Wrong
+from bench.cases.sweep import Case
+from bench.proof.gate import Gate
+from bench.timing.caching import check_no_result_caching
+from bench.timing.cell import prove
 
 from . import wrong_kernels
 

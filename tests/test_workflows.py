@@ -366,7 +366,7 @@ def test_modules_of_the_user_are_found_last(repository: Path, tmp_path: Path) ->
     (tmp_path / "other" / "mine.py").write_text("raise RuntimeError('of another side')\n")
     code = (
         "import sys\n"
-        "from bench.choice import impls_named\n"
+        "from bench.selection.choice import impls_named\n"
         "(found,) = impls_named(['mine=mine:mine'], False, sys.argv[1])\n"
         "import colorsys\n"
         "print(found.kernel.__module__, sys.modules['mine'].__file__)\n"

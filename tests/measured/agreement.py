@@ -16,11 +16,11 @@ from scipy import stats
 from torch.utils.benchmark import Timer
 
 import impls
-from bench.cell import Built, build
-from bench.cells import Cell
-from bench.engine import block_of
-from bench.modes import recording
-from bench.sweep import Case
+from bench.cases.cells import Cell
+from bench.cases.sweep import Case
+from bench.proof.modes import recording
+from bench.timing.cell import Built, build
+from bench.timing.engine import block_of
 
 IMPLS = ("fused", "wrapper", "sdpa")
 CASES = [Case.of(T=T, H=8, D_h=64, dtype=dtype) for T in (64, 256, 512, 1024) for dtype in ("float32", "bfloat16")]

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 import impls
-from bench.caching import check_no_result_caching
-from bench.cell import prove
-from bench.cells import Cell
-from bench.gate import Gate
-from bench.meters import meter_for
-from bench.outcome import Wrong
-from bench.sweep import Case
+from bench.cases.cells import Cell
+from bench.cases.outcome import Wrong
+from bench.cases.sweep import Case
+from bench.proof.gate import Gate
+from bench.timing.caching import check_no_result_caching
+from bench.timing.cell import prove
+from bench.timing.meters import meter_for
 
 BUSY = "import torch\nwhile True: torch.randn(500, 500) @ torch.randn(500, 500)"
 

@@ -1,0 +1,318 @@
+"""`python -m bench ab`: two sides, interleaved, and a verdict on each cell.
+
+Two revisions (`--base REF [--head REF]`), two implementations (`--base-impl NAME --head-impl NAME`), or two interpreters with
+two versions of torch (`--base-python PATH --head-python PATH`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from pytest_benchmark.utils import get_machine_id
+from rich.console import Console
+
+import impls
+from reports.verdict import MARGIN
+
+from .. import CHECKOUT
+from ..cases.outcome import NoRow
+from ..runs.run import results_root
+from ..runs.saving import numbering, save
+from ..selection.choice import Mistake, nearest
+from ..selection.command import Parser, complain, named, said
+from ..selection.options import AXES, cases_of, clock_text, count, positive, sweep_of
+from ..workers.peer import Setting, Side
+from .comparison import Comparison, Plan, Unjudgeable, compare
+from .selftest import FILE, Log, Plant, planted, schedule, self_test, summary
+from .sources import check_out, commit_of, copy_of_working_tree, workshop
+from .verdict_text import as_json, markdown, notes, sentences, table
+
+UNJUDGED, USAGE_ERROR = 2, 3
+
+NEEDED = "import sys, torch, numpy, psutil; assert sys.version_info >= (3, 11), 'Python 3.11 or newer is needed'"
+"""What an interpreter must be able to do."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0 nothing regressed; 1 something did, in time or memory, is broken, or now fails the correctness check;
+    2 it could not be judged; 3 a mistake of the user's.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNJUDGED))
+    options = _parser().parse_args(arguments)
+    try:
+        kind = _kind(options)
+        for path in (options.json, options.markdown):
+            _writable(path)
+        options.save = named(options.save or time.strftime("%Y%m%d_%H%M%S"), "--save")
+        with workshop() as folder:
+            plan = _plan(options, _sides(options, kind, folder))
+            return _self_test(options, plan) if options.self_test else _compared(options, plan, said("ab", arguments))
+    except Mistake as mistake:
+        return complain(mistake, USAGE_ERROR)
+    except (Unjudgeable, NoRow) as why:
+        print(f"bench: it could not be judged: {why}", file=sys.stderr)
+        return UNJUDGED
+    except KeyboardInterrupt:
+        print("bench: interrupted; nothing is left behind", file=sys.stderr)
+        return UNJUDGED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser("ab", USAGE_ERROR, description="Compare two sides, interleaved, in pairs of fresh processes.")
+    sides = parser.add_argument_group("sides: two revisions, two implementations or two interpreters")
+    sides.add_argument("--base", metavar="REF", help="git revision of this checkout whose impls are the base")
+    sides.add_argument("--head", metavar="REF", help="... and the head (default: the working tree)")
+    sides.add_argument("--base-impl", metavar="NAME", help="implementation, also as NAME=package.module:attr")
+    sides.add_argument("--head-impl", metavar="NAME", help="... that is compared with it")
+    sides.add_argument("--base-python", metavar="PATH", help="interpreter with torch, numpy and psutil")
+    sides.add_argument("--head-python", metavar="PATH", help="... that is compared with it (default: this one)")
+    cells = parser.add_argument_group("cells, as in `pytest bench/`")
+    cells.add_argument("--sweep", metavar="NAME", help="which cases (default: quick)")
+    cells.add_argument("--impl", metavar="NAMES", action="append", default=[], help="exactly what runs: a comma list")
+    for axis, (_, about) in AXES.items():
+        if axis != "threads":
+            cells.add_argument(f"--{axis}", metavar="VALUES", help=f"override an axis, a comma list: {about}")
+    cells.add_argument(
+        "--threads", type=count, default=1, metavar="N", help="threads and cores of a process (default: 1)"
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument("--margin", type=_share, default=MARGIN, metavar="SHARE",
+                     help=f"a change up to this is none (default: {MARGIN})")  # fmt: skip
+    how.add_argument("--budget", type=positive, default=3.0, metavar="MINUTES", help="to spend, about (default: 3)")
+    how.add_argument("--cell-timeout", type=positive, default=300.0, metavar="SECONDS",
+                     help="a cell whose proof or whose block takes longer is given up (default: 300)")  # fmt: skip
+    how.add_argument("--seed", type=int, help="of the order in which everything is timed (default: drawn)")
+    how.add_argument("--allow-gone", metavar="NAMES", action="append", default=[],
+                       help="implementations that head may lack, a comma list; any other that it lacks is BROKEN")  # fmt: skip
+    how.add_argument("--save", metavar="NAME", help="name of the file under results/ (default: the time)")
+    how.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts for programs")
+    how.add_argument("--markdown", type=Path, metavar="FILE", help="write the verdicts for a pull request")
+    how.add_argument(
+        "--self-test", type=count, metavar="N", help="find out how often verdicts are right on this machine"
+    )
+    how.add_argument("--plant", type=_plant, metavar="IMPL=SHARE", help=argparse.SUPPRESS)
+    return parser
+
+
+def _kind(options: argparse.Namespace) -> str:
+    """`revisions`, `impls`, `pythons` or `self-test`; raises `Mistake` for none, for more than one, and for half of one."""
+    asked = [
+        kind
+        for kind, given in (
+            ("revisions", options.base or options.head),
+            ("impls", options.base_impl or options.head_impl),
+            ("pythons", options.base_python or options.head_python),
+            ("self-test", options.self_test),
+        )
+        if given
+    ]
+    if len(asked) != 1:
+        what = f"{' and '.join(asked)} together are too much" if asked else "nothing to compare"
+        raise Mistake(
+            f"{what}: give either --base REF, or --base-impl NAME --head-impl NAME, or --base-python PATH, or --self-test N"
+        )
+    if options.head and not options.base:
+        raise Mistake("--head REF is compared with --base REF, which is missing")
+    if asked == ["impls"] and not (options.base_impl and options.head_impl):
+        raise Mistake("two implementations are compared: give both --base-impl NAME and --head-impl NAME")
+    if asked == ["impls"] and options.impl:
+        raise Mistake("--impl chooses among many; here --base-impl and --head-impl are the two")
+    if asked == ["pythons"] and not options.base_python:
+        raise Mistake("--head-python PATH is compared with --base-python PATH, which is missing")
+    return asked[0]
+
+
+def _sides(options: argparse.Namespace, kind: str, folder: Path) -> tuple[Side, Side]:
+    if kind == "revisions":
+        return _revisions(options, folder)
+    here = copy_of_working_tree(folder / "working-tree")
+    if kind == "impls":
+        if options.base_impl == options.head_impl:
+            raise Mistake(f"{options.base_impl} can't be compared with itself; --self-test N does that")
+        base, head = (Side(name.partition("=")[0], here, impl=name) for name in (options.base_impl, options.head_impl))
+        return base, head
+    if kind == "pythons":
+        pythons = (options.base_python, options.head_python or sys.executable)
+        base, head = (Side(given, here, python=_interpreter(given)) for given in pythons)
+        return base, head
+    return Side("the working tree", here), Side("the working tree", here)
+
+
+def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
+    base = commit_of(options.base)
+    head = commit_of(options.head) if options.head else None
+    if base == head:
+        raise Mistake(f"--base {options.base} and --head {options.head} are the same commit {base[:10]}; name another")
+    of_base = Side(f"{options.base} ({base[:10]})", check_out(base, folder / "base"))
+    if head is None:
+        return of_base, Side("the working tree", copy_of_working_tree(folder / "head"))
+    return of_base, Side(f"{options.head} ({head[:10]})", check_out(head, folder / "head"))
+
+
+def _interpreter(given: str) -> str:
+    """An interpreter that can run a worker; raises `Mistake`."""
+    path = shutil.which(given)
+    if path is None:
+        raise Mistake(f"there is no interpreter {given}: give the path of a `python` with torch, numpy and psutil")
+    path = str(Path(path).absolute())
+    done = subprocess.run([path, "-c", NEEDED], cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise Mistake(f"{given} can't run a side ({why}): `{given} -m pip install torch numpy psutil`")
+    return path
+
+
+def _plan(options: argparse.Namespace, sides: tuple[Side, Side]) -> Plan:
+    asked = {name: value for name in ("sweep", *AXES) if name != "threads" and (value := getattr(options, name))}
+    sweep, device, overrides = sweep_of(asked)
+    names = _listed(options.impl)
+    if options.impl and not names:
+        raise Mistake("--impl names nothing")
+    return Plan(
+        sides=sides,
+        cases=tuple(cases_of(sweep, device, overrides)),
+        names=names,
+        whole_shelf=sweep.whole_shelf,
+        setting=Setting(str(Path.cwd()), options.threads, options.cell_timeout),
+        margin=options.margin,
+        seconds=60 * options.budget,
+        seed=random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed,
+        allow_gone=_listed(options.allow_gone),
+    )
+
+
+def _listed(given: Sequence[str]) -> tuple[str, ...]:
+    """The names in comma lists."""
+    return tuple(name.strip() for text in given for name in text.split(",") if name.strip())
+
+
+def _compared(options: argparse.Namespace, plan: Plan, command: str) -> int:
+    """Compare, and report it in every form that was asked for, the terminal last; the exit code."""
+    _kept()
+    found = compare(planted(plan, options.plant), _teller(plan.seconds))
+    known = list(summary(_log().records(), plan.margin))
+    data = as_json(found, command)
+    saved = _saved(options.save, data)
+    if options.json:
+        options.json.write_text(json.dumps(data, indent=1, allow_nan=False), encoding="utf-8")
+    if options.markdown:
+        options.markdown.write_text(markdown(found, known, _again(command)), encoding="utf-8")
+    for sentence in sentences(found):
+        print(sentence)
+    console = Console(width=max(Console().width, 100))
+    console.print(table(found))
+    for note in notes(found, known):
+        print(note)
+    print(f"saved: {saved}")
+    return found.exit_code
+
+
+def _saved(name: str, data: dict[str, Any]) -> Path:
+    """Where it was written to: `results/MACHINE/ab/NNNN_NAME.json`."""
+    folder = _kept()
+    with numbering(folder):
+        return save(folder, name, data)
+
+
+def _kept() -> Path:
+    """Where comparisons are kept; raises `Mistake` where nothing can be written."""
+    folder = _results() / "ab"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise Mistake(f"results can't be written to {folder}: {error.strerror}") from None
+    return folder
+
+
+def _again(command: str) -> str:
+    """The same without the files that it writes."""
+    words, kept = iter(shlex.split(command)), []
+    for word in words:
+        name, is_whole, _ = word.partition("=")
+        if name not in ("--json", "--markdown"):
+            kept.append(word)
+        elif not is_whole:
+            next(words)
+    return shlex.join(kept)
+
+
+def _self_test(options: argparse.Namespace, plan: Plan) -> int:
+    tell = _teller(None)
+    names = [name.partition("=")[0] for name in plan.names]
+    shelf = names or [impl.name for impl in impls.shelf() if impl.common]
+    if options.plant and options.plant[0] not in shelf:
+        raise Mistake(f"--plant {options.plant[0]}: not among {', '.join(shelf)}{nearest(options.plant[0], shelf)}")
+
+    def one(plan: Plan) -> Comparison:
+        return compare(plan, _teller(plan.seconds))
+
+    self_test(plan, schedule(options.self_test, shelf, options.plant), _log(), one, tell)
+    for sentence in summary(_log().records(), plan.margin):
+        print(sentence)
+    return 0
+
+
+def _log() -> Log:
+    return Log(_results() / FILE)
+
+
+def _results() -> Path:
+    """Of this machine."""
+    return results_root(Path.cwd(), None) / str(get_machine_id())
+
+
+def _teller(seconds: float | None) -> Any:
+    """Prints a line of progress, with the time that is left of the budget."""
+    began = monotonic()
+
+    def tell(text: str) -> None:
+        left = "" if seconds is None else f"[{clock_text(max(0.0, seconds - (monotonic() - began)))} left] "
+        print(f"{left}{text}", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _writable(path: Path | None) -> None:
+    """Raises `Mistake` now, rather than when everything is measured."""
+    if path is None:
+        return
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise Mistake(f"{path} can't be written: {error.strerror}") from None
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share like 0.01")
+    return share
+
+
+def _plant(text: str) -> Plant:
+    name, _, share = text.partition("=")
+    try:
+        number = float(share)
+    except ValueError:
+        number = math.nan
+    if not name or not number > -1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not IMPL=SHARE, as in sdpa=0.05")
+    return name, number

@@ -1,0 +1,451 @@
+"""One comparison from beginning to end: what both sides have is proved, timed in pairs, and judged."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from statistics import mean
+from time import monotonic
+from typing import Any
+
+from reports.verdict import (
+    BROKEN,
+    CHANGED,
+    GONE,
+    INCONCLUSIVE,
+    JUDGED,
+    NEW,
+    REGRESSED,
+    WRONG,
+    Verdict,
+    judge_groups,
+    without_numbers,
+)
+
+from ..cases.cells import Key
+from ..cases.outcome import NoRow, Unsupported, Wrong
+from ..cases.sweep import Case
+from ..selection.choice import Mistake
+from ..workers.peer import STARTING, Lost, Peer, Setting, Side, Timer
+from .duel import CONTROLS, SIDES, Duel, Failure, Logs, Process, at_once, two_stages
+
+OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
+"""What of the fingerprint may differ when two interpreters are compared."""
+
+Facts = dict[str, Any]
+"""Of a proved cell: `error`, `error_bound`, `peak_bytes`, `kernel`."""
+
+UNSUPPORTED = Unsupported.reason
+
+ALL = "all implementations"
+
+Tell = Callable[[str], None]
+
+
+class Unjudgeable(Exception):
+    """Nothing can be compared; the message says why."""
+
+
+class HeadBroken(Unjudgeable):
+    """Head ends before it can be asked anything, where base answers."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared, and for how long."""
+
+    sides: tuple[Side, Side]
+    """base, head"""
+    cases: tuple[Case, ...]
+    names: tuple[str, ...]
+    """As `--impl` has them; none for those of the sweep. Where a side has one implementation of its own, not used."""
+    whole_shelf: bool
+    setting: Setting
+    margin: float
+    seconds: float
+    """To spend, all in all."""
+    seed: int
+    allow_gone: tuple[str, ...] = ()
+    """Implementations that head is meant to have no more, or not for every case."""
+
+    @property
+    def rivals(self) -> str:
+        """What the cells of two implementations of different names are called; '' where both sides run the same names."""
+        base, head = ((side.impl or "").partition("=")[0] for side in self.sides)
+        return f"{head} against {base}" if base else ""
+
+    def of_head(self, label: str) -> str:
+        """What head itself calls an implementation."""
+        return (self.sides[1].impl or label).partition("=")[0]
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is said of one cell."""
+
+    impl: str
+    case_id: str
+    verdict: Verdict
+    facts: tuple[Facts | None, Facts | None] = (None, None)
+    """base, head; None for a side without it."""
+    failed: tuple[str, ...] = ()
+    """The sides that failed."""
+    logs: tuple[float, ...] = ()
+    """log(head / base) of the pairs that decided, not centred."""
+
+    @property
+    def changes(self) -> list[str]:
+        """What changed beside time, compared exactly: `kernel flash → math`."""
+        base, head = self.facts
+        if not base or not head:
+            return []
+        return [
+            f"{what} {form.format(base[name])} → {form.format(head[name])}"
+            for name, (what, form) in WEIGHED.items()
+            if base[name] != head[name]
+        ]
+
+
+WEIGHED = {"kernel": ("kernel", "{}"), "peak_bytes": ("peak memory", "{:,} B"), "error": ("error", "{:.3g}")}
+"""Facts that are compared exactly, with their names and forms."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is said of two sides."""
+
+    plan: Plan
+    lines: tuple[Line, ...]
+    screened: Sequence[Logs]
+    confirmed: Sequence[Logs]
+    """log(head / base) of each cell and control, pair by pair."""
+    moved: str
+    """Why nothing can be said of the code; or ''."""
+    fingerprints: tuple[Mapping[str, Any], Mapping[str, Any]]
+    seconds: float
+    neither: tuple[str, ...] = field(default=())
+    """Cells that neither side can do: `loop B1-...: loop stops at T = 64`."""
+
+    @property
+    def exit_code(self) -> int:
+        """0: nothing regressed; 1: something did, in time or in memory, or is broken or fails the correctness check where
+        base does not; 2: it could not be judged.
+        """
+        if any(it.verdict.word in (REGRESSED, BROKEN) or it.failed == ("head",) for it in self.lines):
+            return 1
+        if any(map(self.is_heavier, self.lines)):
+            return 1
+        if any(verdict.word == REGRESSED for verdict in (*self.implementations.values(), self.shared) if verdict):
+            return 1
+        words = {line.verdict.word for line in self.lines}
+        unjudged = INCONCLUSIVE in words and not words.intersection(JUDGED)
+        return 2 if self.moved or unjudged else 0
+
+    @property
+    def implementations(self) -> dict[str, Verdict]:
+        """On the mean over the cells of each implementation that has any number."""
+        return {name: verdict for name, verdict in self._groups.items() if name != ALL}
+
+    @property
+    def shared(self) -> Verdict | None:
+        """On the mean over all cells, where all implementations changed alike: by between half and twice as much."""
+        whole = self._groups.get(ALL)
+        if whole is None or whole.word not in CHANGED:
+            return None
+        shares = [math.log(verdict.ratio) / math.log(whole.ratio) for verdict in self.implementations.values()]
+        return whole if all(0.5 <= share <= 2 for share in shares) else None
+
+    def of(self, impl: str) -> list[Line]:
+        """The lines with numbers of an implementation."""
+        return [line for line in self.lines if line.impl == impl and line.logs and not line.failed]
+
+    @cached_property
+    def _groups(self) -> dict[str, Verdict]:
+        """By implementation, and `ALL` together where there are several. Empty after machine drift."""
+        named = {line.impl: lines for line in self.lines if (lines := self.of(line.impl))}
+        if self.moved or not named:
+            return {}
+        together = {ALL: [line for lines in named.values() for line in lines]} if len(named) > 1 else {}
+        pairs = [*self.screened, *self.confirmed]
+        groups = {
+            name: [[pair.get((line.impl, line.case_id), math.nan) for pair in pairs] for line in lines]
+            for name, lines in (named | together).items()
+        }
+        controls = {key[1]: [pair[key] for pair in pairs] for key in CONTROLS if all(key in pair for pair in pairs)}
+        found = judge_groups(groups, self.plan.margin, controls)
+        alone = {name: lines[0].verdict for name, lines in named.items() if len(lines) == 1}
+        return {name: verdict for name, verdict in (found | alone).items() if math.isfinite(verdict.ratio)}
+
+    def is_heavier(self, line: Line) -> bool:
+        """Whether head needs more memory than base, by more than the margin."""
+        base, head = line.facts
+        if base is None or head is None:
+            return False
+        return bool(head["peak_bytes"] > base["peak_bytes"] * (1 + self.plan.margin))
+
+    def drift(self) -> dict[str, float]:
+        """Mean log ratio of each control: the drift of the machine."""
+        pairs = [*self.screened, *self.confirmed]
+        return {key[1]: mean(pair[key] for pair in pairs) for key in CONTROLS if pairs and key in pairs[0]}
+
+
+def compare(plan: Plan, tell: Tell) -> Comparison:
+    """Raises `Unjudgeable`, or `Mistake` where nothing of what was asked for exists."""
+    began = monotonic()
+
+    def left() -> float:
+        return plan.seconds - (monotonic() - began)
+
+    with _Provers(plan) as provers:
+        try:
+            fingerprints, controls = provers.conditions()
+            present = provers.present()
+        except HeadBroken as why:
+            return _all_broken(plan, str(why), monotonic() - began)
+        tell(f"proving {len(present.cells)} cells on both sides")
+        proofs = provers.prove(present)
+    ready = [key for key in present.cells if all(isinstance(proof.get(key), dict) for proof in proofs)]
+    duel = Duel(partial(_fresh, plan, present), random.Random(plan.seed), controls)
+    stages = two_stages(duel.pair, ready, plan.margin, False, left, tell) if ready else None
+    lines = []
+    for key in present.cells:
+        facts, failures = _split(key, present, proofs, duel.failures.get(key))
+        if failures:
+            verdict = _without_numbers(failures, plan.of_head(key[0]), plan.allow_gone)
+        else:
+            assert stages
+            verdict = stages.verdicts[key]
+        logs = tuple(stages.logs(key)) if stages and key in stages.verdicts else ()
+        failed = tuple(side for side, failure in failures.items() if failure.reason != UNSUPPORTED)
+        lines.append(Line(*key, verdict, facts, failed, logs))
+    return Comparison(
+        plan,
+        tuple(lines),
+        stages.screened if stages else (),
+        stages.confirmed if stages else (),
+        stages.moved if stages else "",
+        fingerprints,
+        monotonic() - began,
+        present.neither,
+    )
+
+
+def _all_broken(plan: Plan, why: str, seconds: float) -> Comparison:
+    """Where head's code can't even be imported."""
+    line = Line("all", "implementations", without_numbers(BROKEN, why), failed=("head",))
+    return Comparison(plan, (line,), (), (), "", ({}, {}), seconds)
+
+
+def _split(
+    key: Key, present: _Present, proofs: Sequence[Mapping[Key, Facts | Failure]], lost: Failure | None
+) -> tuple[tuple[Facts | None, Facts | None], dict[str, Failure]]:
+    """Facts of both sides, and why a side has no number, by side."""
+    facts: list[Facts | None] = []
+    failures = {lost.side: lost} if lost else {}
+    for side, proof, why in zip(SIDES, proofs, present.why, strict=True):
+        found = proof.get(key) or Failure(side, UNSUPPORTED, why[key])
+        facts.append(None if isinstance(found, Failure) else found)
+        if isinstance(found, Failure):
+            failures[side] = found
+    base, head = facts
+    return (base, head), failures
+
+
+def _without_numbers(failures: Mapping[str, Failure], name: str, allow_gone: Collection[str]) -> Verdict:
+    """What is said of a cell that a side has no number for; `name` is what head calls the implementation."""
+    word = _word({side: failure.reason for side, failure in failures.items()}, name in allow_gone)
+    hint = f" (--allow-gone {name} where that is meant)" if word == BROKEN and not _raised(failures) else ""
+    return without_numbers(word, "; ".join(_sentence(it, len(failures) == 1) for it in failures.values()) + hint)
+
+
+def _word(reasons: Mapping[str, str], may_go: bool) -> str:
+    """From the reason of each side that has no number."""
+    if reasons.get("base", UNSUPPORTED) != UNSUPPORTED or reasons.get("head") == Wrong.reason:
+        return WRONG
+    if reasons.get("head", UNSUPPORTED) != UNSUPPORTED:
+        return BROKEN
+    if "head" not in reasons:
+        return NEW
+    if "base" in reasons:
+        return INCONCLUSIVE
+    return GONE if may_go else BROKEN
+
+
+def _raised(failures: Mapping[str, Failure]) -> bool:
+    return any(failure.reason != UNSUPPORTED for failure in failures.values())
+
+
+def _sentence(failure: Failure, alone: bool) -> str:
+    if failure.reason == UNSUPPORTED:
+        return f"{failure.side}: {failure.detail}"
+    if failure.reason == Wrong.reason:
+        now = "now " if alone and failure.side == "head" else ""
+        return f"{failure.side} {now}fails the correctness check: {failure.detail}"
+    return f"{failure.side}: {failure.reason}: {failure.detail}"
+
+
+@dataclass(frozen=True)
+class _Present:
+    """Which cells there are on which side, and what to send for them."""
+
+    cells: tuple[Key, ...]
+    """On either side, in the order of the cases."""
+    requests: tuple[dict[Key, dict[str, Any]], dict[Key, dict[str, Any]]]
+    why: tuple[dict[Key, str], dict[Key, str]]
+    """Why a side can't do a cell."""
+    neither: tuple[str, ...]
+
+
+class _Provers:
+    """A process for each side that proves and weighs, and is never timed."""
+
+    def __init__(self, plan: Plan):
+        self._plan = plan
+        self._killed = False
+        self._peers = [self._peer(side) for side in plan.sides]
+
+    def __enter__(self) -> _Provers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for peer in self._peers:
+            peer.close()
+
+    def _peer(self, side: Side) -> Peer:
+        return Peer(side, self._plan.setting)
+
+    def conditions(self) -> tuple[tuple[dict[str, Any], dict[str, Any]], tuple[Key, ...]]:
+        """The fingerprints of both sides, and the controls that are the same on both; raises `Unjudgeable`."""
+        first, second = (self._first(i) for i in (0, 1))
+        base, head = first["fingerprint"], second["fingerprint"]
+        free = OF_INTERPRETERS if self._plan.sides[0].python != self._plan.sides[1].python else ()
+        differ = [name for name in base if base[name] != head[name] and name not in free]
+        if differ:
+            told = "; ".join(f"{name}: {base[name]} and {head[name]}" for name in differ)
+            raise Unjudgeable(f"the two sides run under different conditions: {told}")
+        return (base, head), tuple(key for key in CONTROLS if first["controls"][key[1]] == second["controls"][key[1]])
+
+    def _first(self, i: int) -> dict[str, Any]:
+        with _beginning(i, self._plan.sides[i]):
+            return self._peers[i].ask("facts", timeout=STARTING)
+
+    def present(self) -> _Present:
+        """What both sides can do; raises `Mistake` where that is nothing."""
+        plan = self._plan
+        answers = [self._registered(i) for i in (0, 1)]
+        for name in set(answers[0]["unknown"]).intersection(answers[1]["unknown"]):
+            raise Mistake(answers[1]["unknown"][name])
+        names = [_names(plan.rivals, answer) for answer in answers]
+        cases = {case.id: case.columns() for case in plan.cases}
+        cells, neither = [], []
+        requests: tuple[dict[Key, Any], dict[Key, Any]] = {}, {}
+        why: tuple[dict[Key, str], dict[Key, str]] = {}, {}
+        for case_id, case in cases.items():
+            for label in dict.fromkeys([*names[0], *names[1]]):
+                key = label, case_id
+                for i in (0, 1):
+                    own = names[i].get(label)
+                    refusal = answers[i]["cells"][own][case_id] if own else _absent(answers[i], label)
+                    if refusal:
+                        why[i][key] = refusal
+                    else:
+                        requests[i][key] = {"impl": own, "case": case}
+                if key in why[0] and key in why[1]:
+                    neither.append(f"{label} {case_id}: {why[1][key]}")
+                else:
+                    cells.append(key)
+        if not cells:
+            raise Mistake(f"nothing to compare: {neither[0] if neither else 'no implementation on either side'}")
+        return _Present(tuple(cells), requests, why, tuple(neither))
+
+    def _registered(self, i: int) -> dict[str, Any]:
+        with _beginning(i, self._plan.sides[i]):
+            return register(self._peers[i], self._plan.sides[i], self._plan)
+
+    def prove(self, present: _Present) -> list[dict[Key, Facts | Failure]]:
+        """Of both sides, at the same time."""
+        return at_once(partial(self._prove, present), [self])
+
+    def kill(self) -> None:
+        """End both processes, and begin no other."""
+        self._killed = True
+        for peer in self._peers:
+            peer.kill()
+
+    def _prove(self, present: _Present, i: int) -> dict[Key, Facts | Failure]:
+        """Facts, or the failure, of each cell of a side; a process that is lost is replaced."""
+        found: dict[Key, Facts | Failure] = {}
+        for key, request in present.requests[i].items():
+            try:
+                found[key] = _proved(self._peers[i], request)
+            except NoRow as outcome:
+                found[key] = Failure(SIDES[i], outcome.reason, str(outcome))
+                if self._killed:
+                    break
+                if isinstance(outcome, Lost):
+                    self._replace(i)  # it lives as long as this thread: long enough, since it only proves
+        return found
+
+    def _replace(self, i: int) -> None:
+        self._peers[i].close()
+        self._peers[i] = self._peer(self._plan.sides[i])
+        register(self._peers[i], self._plan.sides[i], self._plan)
+
+
+def _proved(peer: Peer, request: Mapping[str, Any]) -> Facts:
+    """What the proof of a cell tells; raises what refuses it, by the clock too."""
+    proved = peer.ask("prove", what="it", **request)
+    peer.ask("time", what="it", calls=1, draw=1)  # on fresh inputs
+    usual = peer.ask("time", what="it", calls=1, warm=1)["seconds"]
+    peer.ask("caching", what="it", usual=usual, first=proved["first_s"])
+    peer.ask("drop", what="it")
+    facts: Facts = proved["columns"]
+    return facts
+
+
+@contextmanager
+def _beginning(i: int, side: Side) -> Iterator[None]:
+    """Nothing can be compared with a side that ends here; where that is head, head is broken."""
+    try:
+        yield
+    except NoRow as error:
+        raise (HeadBroken if i else Unjudgeable)(f"{SIDES[i]} ({side.label}): {error}") from None
+
+
+def _absent(answer: dict[str, Any], label: str) -> str:
+    """Why a side doesn't have an implementation: the error of its import, where it was asked for by name."""
+    return str(answer["unknown"].get(label, f"there is no {label}"))
+
+
+def register(peer: Peer, side: Side, plan: Plan, cases: Collection[Case] | None = None) -> dict[str, Any]:
+    """Let a new process import the implementations that were asked for; what it answers to `cells`."""
+    names = [side.impl] if side.impl else list(plan.names)
+    wanted = plan.cases if cases is None else cases
+    return peer.ask(
+        "cells", STARTING, names=names, whole_shelf=plan.whole_shelf, cases=[case.columns() for case in wanted]
+    )
+
+
+def _names(rivals: str, answer: dict[str, Any]) -> dict[str, str]:
+    """What both sides call an implementation, and what this side does; raises `Mistake`."""
+    if rivals and answer["unknown"]:
+        raise Mistake(next(iter(answer["unknown"].values())))
+    return {rivals or name: name for name in answer["cells"]}
+
+
+def _fresh(plan: Plan, present: _Present) -> tuple[Process, Process]:
+    """A fresh pair, ready to prepare cells."""
+    peers = [Peer(side, plan.setting) for side in plan.sides]
+    try:
+        for peer, side in zip(peers, plan.sides, strict=True):
+            register(peer, side, plan, ())
+    except BaseException:
+        for peer in peers:
+            peer.close()
+        raise
+    base, head = (Timer(peer, requests) for peer, requests in zip(peers, present.requests, strict=True))
+    return base, head

@@ -1,0 +1,168 @@
+"""How often the verdicts of this machine are right: unchanged code against itself, and with known slow-downs planted."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from reports.verdict import IMPROVED, REGRESSED
+
+from ..cases.meaning import hash_of
+from ..runs.saving import load
+from ..timing.machine import fingerprint
+from .comparison import Comparison, Plan
+
+SLOW_DOWNS, SPEED_UPS = (0.01, 0.02, 0.05, 0.10), (-0.02, -0.05)
+"""Shares that are planted when none is asked for."""
+
+PROCEDURE = (
+    "bench/ab/duel.py",
+    "bench/timing/engine.py",
+    "bench/timing/cell.py",
+    "bench/workers/tasks.py",
+    "reports/verdict.py",
+)
+"""What decides on a verdict: of another procedure nothing is known until it was tested too."""
+
+FILE = "self-test.json"
+
+Plant = tuple[str, float]
+"""An implementation, and the share by which head's is slower; below 0 it is base's that is made slower, and head faster."""
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Log:
+    """What was found out on this machine so far: a record a run, on disk as soon as the run is over."""
+
+    path: Path
+
+    def records(self) -> list[Record]:
+        """Of this machine and of the procedure, as both are now."""
+        now = json.loads(json.dumps(_tested()))
+        return [it for it in load(self.path).get("runs", []) if now.items() <= it.items()]
+
+    def add(self, record: Record) -> None:
+        """All or nothing: a run that is killed here leaves what there was."""
+        whole = {"runs": [*load(self.path).get("runs", []), record]}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self.path.with_suffix(".tmp")
+        fresh.write_text(json.dumps(whole, indent=1), encoding="utf-8")
+        os.replace(fresh, self.path)
+
+
+def schedule(runs: int, impls: Sequence[str], asked: Plant | None) -> list[Plant | None]:
+    """So many runs with what is asked for; or so many of unchanged code, a third as many with each slow-down, and a sixth
+    with each speed-up, in one implementation after the other.
+    """
+    if asked:
+        return [asked if asked[1] else None] * runs
+    slowed = [(impls[i % len(impls)], share) for i in range(math.ceil(runs / 3)) for share in SLOW_DOWNS]
+    faster = [(impls[i % len(impls)], share) for i in range(math.ceil(runs / 6)) for share in SPEED_UPS]
+    return [None] * runs + slowed + faster
+
+
+def missing(wanted: Sequence[Plant | None], done: Sequence[Record]) -> list[Plant | None]:
+    """What is left to do: runs that are recorded are not done again."""
+    known = [_plant(record) for record in done]
+    left = []
+    for plant in wanted:
+        if plant in known:
+            known.remove(plant)
+        else:
+            left.append(plant)
+    return left
+
+
+def planted(plan: Plan, plant: Plant | None) -> Plan:
+    """The same comparison, with one side slowed down."""
+    if plant is None or not plant[1]:
+        return plan
+    name, share = plant
+    base, head = plan.sides
+    if share > 0:
+        return replace(plan, sides=(base, replace(head, slower={name: share})))
+    return replace(plan, sides=(replace(base, slower={name: 1 / (1 + share) - 1}), head))
+
+
+def self_test(
+    plan: Plan,
+    wanted: Sequence[Plant | None],
+    log: Log,
+    compare: Callable[[Plan], Comparison],
+    tell: Callable[[str], None],
+) -> None:
+    """Do what is not yet recorded, and record each run when it is over."""
+    settings = settings_of(plan)
+    left = missing(wanted, [it for it in log.records() if it["settings"] == settings])
+    for i, plant in enumerate(left, len(wanted) - len(left)):
+        what = f"{plant[0]} {plant[1]:+.3g} of its time" if plant else "unchanged code"
+        tell(f"self-test: run {i + 1} of {len(wanted)}, {what}")
+        found = compare(replace(planted(plan, plant), seed=plan.seed + i))
+        log.add(record_of(found, plant, settings))
+
+
+def _tested() -> Record:
+    """What a record is about."""
+    return {"fingerprint": fingerprint(), "procedure": hash_of(PROCEDURE)}
+
+
+def settings_of(plan: Plan) -> dict[str, Any]:
+    """What decides how good the verdicts are."""
+    return {
+        "cases": [case.id for case in plan.cases],
+        "impls": list(plan.names),
+        "margin": plan.margin,
+        "threads": plan.setting.threads,
+        "seconds": plan.seconds,
+    }
+
+
+def record_of(found: Comparison, plant: Plant | None, settings: dict[str, Any]) -> Record:
+    """What is kept of a run."""
+    right = (IMPROVED if plant[1] < 0 else REGRESSED) if plant else None
+    of_plant = [line for line in found.lines if plant and line.impl == plant[0]]
+    others = [line for line in found.lines if line not in of_plant]
+    return {
+        "when": time.strftime("%Y-%m-%dT%H:%M:%S"),
+        **_tested(),
+        "settings": settings,
+        "plant": list(plant) if plant else None,
+        "moved": found.moved,
+        "planted": len(of_plant),
+        "found": sum(line.verdict.word == right for line in of_plant),
+        "others": len(others),
+        "alarms": [[line.impl, line.case_id] for line in others if line.verdict.word in (REGRESSED, IMPROVED)],
+        "pairs": [len(found.screened), len(found.confirmed)],
+        "seconds": found.seconds,
+    }
+
+
+def summary(records: Sequence[Record], margin: float) -> Iterator[str]:
+    """What is known of this machine, at this margin: sentences; none when nothing was measured."""
+    at_margin = [record for record in records if record["settings"]["margin"] == margin]
+    unchanged = [record for record in at_margin if not record["plant"]]
+    if unchanged:
+        alarms, cells = sum(len(it["alarms"]) for it in unchanged), sum(it["others"] for it in unchanged)
+        raised = sum(bool(it["alarms"]) for it in unchanged)
+        yield (
+            f"self-test of this machine: {raised} of {len(unchanged)} runs of unchanged code raised an alarm "
+            f"({alarms} of {cells} cells)"
+        )
+    slowed = [record for record in at_margin if record["plant"]]
+    for share in sorted({record["plant"][1] for record in slowed}):
+        runs = [record for record in slowed if record["plant"][1] == share]
+        found, of = sum(it["found"] for it in runs), sum(it["planted"] for it in runs)
+        alarms, others = sum(len(it["alarms"]) for it in runs), sum(it["others"] for it in runs)
+        yield f"self-test, {share * 100:+.3g} % planted: {found} of {of} cells found, {alarms} of {others} others flagged"
+
+
+def _plant(record: Record) -> Plant | None:
+    return (record["plant"][0], record["plant"][1]) if record["plant"] else None

@@ -1,0 +1,1 @@
+"""What is measured: axes, cases, sweeps, and what may become of a cell."""

@@ -1,0 +1,32 @@
+"""Whether a call's work goes on in threads when it has returned: then it disturbs whoever is timed next, or isn't done yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import process_time, sleep
+
+from ..cases.outcome import StillWorking
+
+SETTLING = 5e-3
+"""Seconds in which OpenMP's threads may wait for more work before they sleep."""
+
+WATCH = 10e-3
+"""Seconds for which the process is watched then."""
+
+BUSY = 0.5
+"""Share of one core above which something still works."""
+
+LOOKS = 3
+"""Times that it must be seen, one after the other: a collection of garbage or a page written back happens once."""
+
+
+def check_idle_afterwards(rest: Callable[[float], None] = sleep, clock: Callable[[], float] = process_time) -> None:
+    """Call it right after a call: raises `StillWorking` where the process is busy though that has returned."""
+    for _ in range(LOOKS):
+        rest(SETTLING)
+        before = clock()
+        rest(WATCH)
+        share = (clock() - before) / WATCH
+        if share <= BUSY:
+            return
+    raise StillWorking(f"leaves threads that work when its call has returned: {share:.1f} cores stay busy")

@@ -1,0 +1,385 @@
+"""No row without a proof: every implementation is held to a float64 reference before the clock starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from impls import COMPILE, Impl, get
+from impls import weights as canonical
+from impls.registry import Compiled
+
+from ..cases.outcome import Wrong, classify
+from ..cases.sweep import Case
+from . import settings
+from .dispatch import kernel_of
+from .dropout import check_dropout
+from .modes import Call, call_of, recording
+from .problem import REGIMES, Answer, Errors, Given, Problem, copies, given, probing, problem_of, strided
+
+LONG = 512
+"""Probes up to this length have several batch entries and heads; longer ones only reach far."""
+
+FEW = 1 << 15
+"""Pairs of a query and a key up to which a core is checked bare in the case itself too, and not on probes alone."""
+
+PROBES = (37, 577)
+"""Lengths of the probes: a ragged one that falls short of a tile of 64, and one that runs a little over many.
+
+An implementation that declares that it can't do one is probed at the nearest length that it can, on the same side of `LONG`.
+"""
+
+ROUND = 16
+"""A length that this divides is round: no tile, however small, is cut off at its end."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What an implementation was probed with, beside the case itself."""
+
+    probes: tuple[Case, ...]
+
+    @property
+    def ragged(self) -> bool:
+        """Whether a length was not round: what allows only round ones is proved at those alone."""
+        return any(probe.keys % ROUND for probe in self.probes)
+
+
+class Gate:
+    """Checks implementations, and remembers what it has already proved."""
+
+    def __init__(self) -> None:
+        self._proved: set[tuple[str, str, Case]] = set()
+
+    def prove(self, impl: Impl, case: Case) -> Proof:
+        """Everything but the module that is timed; raises `Wrong` with a sentence, or what the implementation raised.
+
+        A core is checked bare, on q, k, v that the gate owns, whatever the case's scope. Cores and layers are checked on
+        probes of ragged length with several heads and batch entries, which a sweep made of round numbers would never hold.
+        Beyond `FEW` pairs a bare core is checked on the probes alone: in the case itself its rows are seen through the layer.
+        """
+        eager = eager_form(impl)
+        if eager.core is not None and case.scope == "layer" and case.H * case.T * case.T_kv <= FEW:
+            self._once("bare kernel", eager, replace(case, scope="core"), check)
+        probed = probes(impl, replace(case, threads=None))
+        for probe in probed:
+            if eager.core is not None:
+                self._once("bare kernel (probe)", eager, replace(probe, scope="core"), check_probe)
+            if eager.core is None or impl.compiled:
+                self._once("layer (probe)" if probe.scope == "layer" else "kernel (probe)", impl, probe, check_probe)
+        if case.drops:
+            with keeping_settings():
+                self._once("dropout", impl, case, check_dropout)
+        if impl.dispatches:
+            self._once("dispatch", impl, case, check_dispatch)
+        return Proof(probed)
+
+    def _once(self, what: str, impl: Impl, case: Case, check: Callable[[Impl, Case], object]) -> None:
+        key = (what, impl.name, replace(case, threads=None))
+        if key in self._proved:
+            return
+        try:
+            check(impl, case)
+        except Exception as error:
+            outcome = classify(error)
+            raise type(outcome)(f"{what}, {case.id}: {outcome}") from error
+        self._proved.add(key)
+
+
+def eager_form(impl: Impl) -> Impl:
+    """What a compiled form was made from: its kernel is checked bare uncompiled, since what is timed is the layer."""
+    return get(impl.name.removesuffix(COMPILE)) if impl.compiled else impl
+
+
+@lru_cache(maxsize=256)
+def probes(impl: Impl, case: Case) -> tuple[Case, ...]:
+    """Small cases of the same kind as `case`, with B > 1, H > 1 and ragged lengths, as far as `impl` can.
+
+    One that can do none of them is probed at the case's own length.
+    """
+    found = dict.fromkeys(probe for T in PROBES if (probe := _nearest(impl, case, T)) is not None)
+    own = (
+        probe for probe in _probes_at(case, case.T if case.mode != "decode" else case.T_kv) if not impl.refusal(probe)
+    )
+    return tuple(found) or tuple(own)[:1]
+
+
+def _nearest(impl: Impl, case: Case, T: int) -> Case | None:
+    """The probe at the nearest length that `impl` can do, on the same side of `LONG`; None where there is none."""
+    shortest, longest = (LONG + 1, 2 * LONG) if T > LONG else (2, LONG)
+    if impl.limits.max_T is not None and impl.limits.max_T < shortest:
+        return None
+    lengths = sorted(range(shortest, longest + 1), key=lambda length: abs(length - T))
+    possible = (probe for length in lengths for probe in _probes_at(case, length) if impl.refusal(probe) is None)
+    return next(possible, None)
+
+
+def _probes_at(case: Case, T: int) -> Iterator[Case]:
+    """As many heads as tell a head, or a group of them, from its neighbour; a long probe of a single-headed case has one.
+
+    Where keys come from another sequence, it is shorter in the short probe and longer in the long one. After the probe that
+    is wanted come those that ask for less: rounder lengths of the other sequence, and heads and batch as they are in the case.
+    """
+    grouped, long = case.H_kv != case.H, T > LONG
+    H = 4 if grouped else min(case.H, 2) if long else 3
+    H_kv = H if not grouped else 2 if case.H_kv > 1 else 1
+    B = len(REGIMES) if case.mode == "decode" else 1 if long and H > 1 and not case.padded else 2
+    shapes = (B, H, H_kv), (B, case.H, case.H_kv), (case.B, case.H, case.H_kv)
+    others = (T + 9, T + 64, T + 128, T) if long else (T - 9, T - 64, T + 64, T - 128, T + 128, T)
+    tokens = 1 if case.mode == "decode" else T
+    for b, h, h_kv in dict.fromkeys(shapes):
+        d_model = h * case.D_h if case.d_model == case.H * case.D_h else case.d_model
+        for T_kv in (T,) if case.source == "self" else others:
+            if T_kv > 0:
+                yield replace(case, B=b, T=tokens, T_kv=T_kv, H=h, H_kv=h_kv, d_model=d_model)
+
+
+def module_of(impl: Impl, case: Case, problem: Problem | None = None) -> nn.Module:
+    """The core or layer of `impl` for `case`, holding the weights of `problem`, in the case's dtype on its device.
+
+    Raises `Wrong` where building it, or letting it prepare, changes what is everybody's.
+    """
+    build = impl.core if case.scope == "core" else impl.layer
+    assert build is not None
+    problem = problem or problem_of(case)
+    with keeping_settings(" when it is built"):
+        module = build(case.layer_shape).to(case.device, getattr(torch, case.dtype)).eval()
+        if problem.weights:
+            with torch.no_grad():
+                canonical.load(module, problem.weights)
+        prepare(module, case)
+    return module
+
+
+def prepare(module: nn.Module, case: Case) -> float | None:
+    """Let a module make what it makes once for a mask and a length; seconds that it took, None where it makes nothing."""
+    make: Callable[..., None] | None = getattr(module, "prepare", None)
+    if make is None:
+        return None
+    start = perf_counter()
+    make(case.T, case.T_kv, problem_of(case).padding, case.device)
+    return perf_counter() - start
+
+
+def check(impl: Impl, case: Case) -> Held:
+    """Hold a new core or layer to the reference, on two draws; raises `Wrong`."""
+    module, numbers = module_of(impl, case), given(problem_of(case))
+    return check_call(call_of(module, case, numbers), module, numbers, case, draws=2)
+
+
+def check_probe(impl: Impl, case: Case) -> None:
+    """Hold a new core or layer to the reference where its softmax is ordinary, and in every other regime; raises `Wrong`.
+
+    A core reads q, k and v as they lie in memory in a model: not contiguous.
+    """
+    problems = probing(case)
+    module = module_of(impl, case, problems[0])
+    numbers, other = (given(problem) for problem in problems)
+    if case.scope == "core":
+        numbers, other = strided(numbers), strided(other)
+    check_call(call_of(module, case, numbers), module, numbers, case, problems=problems)
+    if case.mode == "backward" and case.keys <= LONG:
+        with keeping_settings():
+            numbers.refill(problems[0])
+            check_two_forwards(module, case, (numbers, other), problems)
+
+
+def check_call(
+    call: Call, module: nn.Module, numbers: Given, case: Case, draws: int = 1, problems: Sequence[Problem] | None = None
+) -> Held:
+    """Hold a call of `module` to the reference, on draws that arrive in the same buffers; raises `Wrong`.
+
+    What is timed needs one: the second is compared after the clock. Neither the inputs, nor the gradient of the output, nor
+    the module's weights and buffers may be written to.
+    """
+    problems = problems or [problem_of(case, draw) for draw in range(draws)]
+    with keeping_settings():
+        return _held(call, module, numbers, case, problems)
+
+
+@contextmanager
+def keeping_settings(when: str = "") -> Iterator[None]:
+    """Raises `Wrong` where what is everybody's was changed meanwhile, and puts it back in any case."""
+    before = settings.read()
+    try:
+        yield
+    finally:
+        changed = settings.put_back(before)
+    if changed:
+        raise Wrong(f"changes torch's own settings{when}, which are everybody's: {', '.join(changed)}")
+
+
+def _held(call: Call, module: nn.Module, numbers: Given, case: Case, problems: Sequence[Problem]) -> Held:
+    caching = case.mode == "decode" and case.scope == "layer"  # then the cache is there to be written to
+    owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]
+    before = copies(owned)
+
+    def answer(problem: Problem, why: str = "") -> tuple[Held, dict[str, Tensor]]:
+        with without_gradients(module, case):
+            o = _run(call)
+        answers = call.read(_formed(o, problem))
+        _unchanged(numbers.inputs, problem.inputs, "writes to its inputs", free=caching)
+        _unchanged(owned, before, "writes to its weights or its mask")
+        if numbers.grad is not None and problem.grad is not None:
+            _unchanged([numbers.grad], [problem.grad], "writes to the gradient of its output, which others may read")
+        return verify(answers, problem, why), answers
+
+    held, answers = answer(problems[0])
+    for problem in problems[1:]:
+        shown = [part.shown(answers[part.name]) for part in problems[0].answers]
+        kept = copies(shown)
+        numbers.refill(problem)
+        answer(problem, NEW_NUMBERS)
+        if not caching:
+            shown = [part.shown(answers[part.name]) for part in problems[0].answers]
+            _unchanged(shown, kept, "the first answer changed when the second was computed: both share one buffer")
+    return held
+
+
+def without_gradients(module: nn.Module, case: Case) -> Any:
+    """The context of a call that is proved: gradients are recorded only where they are wanted.
+
+    Not in inference mode, whose tensors an implementation can't keep for a later backward, nor fill from threads of its own;
+    but where the call is compiled, which would make another graph for another context.
+    """
+    return recording(case) if case.mode == "backward" or isinstance(module, Compiled) else torch.no_grad()
+
+
+def check_two_forwards(module: nn.Module, case: Case, numbers: Sequence[Given], problems: Sequence[Problem]) -> None:
+    """Gradients after a forward on other numbers: what a backward needs belongs to its own forward; raises `Wrong`."""
+    outputs = [module(*read.inputs, **read.options) for read in numbers]
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    for o, read, problem in zip(outputs, numbers, problems, strict=True):
+        gradients = torch.autograd.grad(o, [*read.inputs, *parameters], read.grad, allow_unused=True)
+        verify(call_of(module, case, read).read((o, *gradients)), problem, TWO_FORWARDS)
+
+
+def check_dispatch(impl: Impl, case: Case) -> None:
+    """The kernel that really runs is the one that the name claims; raises `Wrong`."""
+    module = module_of(impl, case)
+    call = call_of(module, case, given(problem_of(case)))
+    with without_gradients(module, case):
+        ran = kernel_of(call.run)
+    if ran != impl.dispatches:
+        raise Wrong(f"claims to be {impl.dispatches}, but what ran is {ran}")
+
+
+def _run(call: Call) -> object:
+    try:
+        return call.run()
+    except RuntimeError as error:
+        if "does not require grad" in str(error):
+            raise Wrong("no gradient reaches its inputs: the output is detached") from error
+        raise
+
+
+NEW_NUMBERS = "on new numbers in the same buffers: "
+TWO_FORWARDS = "where another forward comes between a forward and its backward: "
+
+
+def _formed(o: object, problem: Problem) -> object:
+    """Shape, dtype and device as promised; raises `Wrong`."""
+    promised, first = problem.inputs[0], o
+    if problem.grad is not None and isinstance(o, tuple):
+        first = o[0]
+    if not isinstance(first, Tensor):
+        raise Wrong(f"returns {type(first).__name__}, not a tensor")
+    shape = (*promised.shape[:-1], problem.output.truth.shape[-1])
+    if first.shape != shape:
+        raise Wrong(f"output has shape {tuple(first.shape)}, not {tuple(shape)}")
+    if first.dtype != promised.dtype:
+        raise Wrong(f"output is {_name(first.dtype)}, not {_name(promised.dtype)}")
+    if first.device != promised.device:
+        raise Wrong(f"output is on {first.device}, not on {promised.device}")
+    return o
+
+
+@dataclass(frozen=True)
+class Held:
+    """How far off the answers are: the one that came nearest its bound, and each kind by itself."""
+
+    error: float
+    """norm(o - ref) / norm(ref), over everything"""
+    bound: float
+    error_output: float | None = None
+    """Of the output alone; None where nothing was compared."""
+    error_grad: float | None = None
+    """Of the gradient that came nearest its bound; None where there are none."""
+
+
+def verify(answers: dict[str, Tensor], problem: Problem, why: str = "") -> Held:
+    """Compare every answer with the truth; raises `Wrong` with where and by how much."""
+    found = [(answer, _verify(answers[answer.name], answer, problem, why).overall) for answer in problem.answers]
+
+    def nearest(kind: str) -> float | None:
+        of_kind = [(error / part.allowed.overall, error) for part, error in found if part.name.startswith(kind)]
+        return max(of_kind)[1] if of_kind else None
+
+    part, error = max(found, key=lambda it: it[1] / it[0].allowed.overall)
+    return Held(error, part.allowed.overall, nearest("output"), nearest("gradient"))
+
+
+def _verify(o: Tensor, answer: Answer, problem: Problem, why: str) -> Errors:
+    errors, allowed = answer.errors(o), answer.allowed
+    if errors.overall <= allowed.overall and errors.row <= allowed.row:
+        return errors
+    why += "" if answer.regime is None else REGIMES[answer.regime]
+    why += "" if answer.name == "output" else f"{answer.name}: "
+    rows = answer.row_errors(o)
+    if not torch.isfinite(rows).all():
+        raise Wrong(f"{why}NaN or Inf in {_where(~torch.isfinite(rows), answer, problem)}")
+    bad = rows > allowed.row
+    if not bad.any():
+        raise Wrong(f"{why}error {errors.overall:.1e} over everything, allowed {allowed.overall:.1e}")
+    worst = ", ".join(f"{axis}={i}" for axis, i in _place(int(rows.argmax()), answer).items())
+    raise Wrong(
+        f"{why}error {errors.row:.1e} in the row {worst}, allowed {allowed.row:.1e}; "
+        f"beyond it: {_where(bad, answer, problem)}"
+    )
+
+
+def _where(bad: Tensor, answer: Answer, problem: Problem) -> str:
+    """Which rows are at fault, axis by axis: `every batch entry, head 1 of 3, t 512 to 576`."""
+    parts = []
+    for axis, name in enumerate(answer.axes):
+        others = tuple(i for i in range(bad.dim()) if i != axis)
+        hit = bad.any(dim=others).nonzero().flatten().tolist() if others else bad.nonzero().flatten().tolist()
+        size = bad.shape[axis]
+        if axis == bad.dim() - 1:
+            rows = range(size) if answer.rows is None else answer.rows.tolist()
+            label = "t" if name == "t" else name
+            span = f"{label} = {rows[hit[0]]}" if len(hit) == 1 else f"{label} from {rows[hit[0]]} to {rows[hit[-1]]}"
+            all_of_it = f" (T = {problem.case.T})" if name == "t" else ""
+            parts.append("every row" if len(hit) == size else f"{len(hit)} of {size} rows, {span}{all_of_it}")
+        elif size > 1:
+            parts.append(f"every {name}" if len(hit) == size else f"{name} {', '.join(map(str, hit))} of {size}")
+    return ", ".join(parts) or "all of it"
+
+
+def _place(flat: int, answer: Answer) -> dict[str, int]:
+    """Where a row lies: `b`, `h`, `t`, or `row` of a projection's weights."""
+    index = [int(i) for i in torch.unravel_index(torch.tensor(flat), answer.truth.shape[:-1])]
+    if answer.rows is not None:
+        index[-1] = int(answer.rows[index[-1]])
+    letters = {"batch entry": "b", "head": "h", "t": "t", "output feature": "row"}
+    return dict(zip((letters[axis] for axis in answer.axes), index, strict=True))
+
+
+def _unchanged(now: Sequence[Tensor], before: Sequence[Tensor], fault: str, free: bool = False) -> None:
+    """`free`: the last place of a cache is there to be written to."""
+    for a, b in zip(now, before, strict=True):
+        if free and a.dim() == 4:
+            a, b = a[..., :-1, :], b[..., :-1, :]
+        if not torch.equal(a, b):
+            raise Wrong(fault)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

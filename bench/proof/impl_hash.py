@@ -1,0 +1,69 @@
+"""What an implementation is made of, as a short hash: its own sources, torch's version, the kernel that ran."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from impls import Impl
+
+from .. import CHECKOUT
+
+
+def impl_hash(impl: Impl, kernel: str) -> str:
+    """The same as long as nothing changes that a call of `impl` runs: the files of its module and of those that it uses."""
+    text = "\n".join([impl.name, torch.__version__, kernel, *sources(impl.owner)])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def sources_hash(impls: Iterable[Impl]) -> str:
+    """Of all that makes numbers: what is timed, wherever it comes from, and how."""
+    files = sorted(path for room in ("impls", "bench") for path in (CHECKOUT / room).rglob("*.py"))
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+    digests += [digest for owner in sorted({impl.owner for impl in impls}) for digest in sources(owner)]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:12]
+
+
+@cache
+def sources(module: str) -> tuple[str, ...]:
+    """Digests of the module's file and of those of its own folder that it imports, directly or not."""
+    found = sorted({path for each in _reached(module) if (path := _file(each))})
+    return tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in found)
+
+
+def _reached(name: str) -> set[ModuleType]:
+    first = sys.modules.get(name)
+    if first is None:
+        return set()
+    home, reached, left = _home(first), set(), [first]
+    while left:
+        module = left.pop()
+        if module in reached:
+            continue
+        reached.add(module)
+        left += [other for other in _used(module) if _home(other) == home]
+    return reached
+
+
+def _used(module: ModuleType) -> Iterator[ModuleType]:
+    """Modules that a module's names are, or come from."""
+    for value in vars(module).values():
+        used = value if isinstance(value, ModuleType) else sys.modules.get(getattr(value, "__module__", None) or "")
+        if used is not None and used is not module:
+            yield used
+
+
+def _home(module: ModuleType) -> Path | None:
+    path = _file(module)
+    return path.parent if path else None
+
+
+def _file(module: ModuleType) -> Path | None:
+    path = getattr(module, "__file__", None)
+    return Path(path) if path and path.endswith(".py") else None

@@ -1,0 +1,74 @@
+"""What one call is: forward, forward and backward, or the next token. The same call is proved, timed and weighed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from impls import weights as canonical
+
+from ..cases.outcome import Wrong
+from ..cases.sweep import Case
+from .problem import Given
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, ready to be timed, and how its answers are read afterwards."""
+
+    run: Callable[[], Any]
+    read: Callable[[Any], dict[str, Tensor]]
+    """What `run` gave -> the answers, by the names that `Problem.answers` have."""
+
+
+def call_of(module: nn.Module, case: Case, given: Given) -> Call:
+    """The call that `case` is about, on a layer or a core and the tensors that it reads."""
+    if case.mode == "backward":
+        return _backward(module, given)
+    if case.mode == "decode" and case.scope == "layer":
+        return _decode(module, given)
+    return Call(lambda: module(*given.inputs, **given.options), lambda o: {"output": o})
+
+
+def recording(case: Case) -> Any:
+    """The context of a call: gradients are recorded only where they are wanted."""
+    return torch.inference_mode(case.mode != "backward")
+
+
+def _backward(module: nn.Module, given: Given) -> Call:
+    """Forward, then the gradients of every input and every parameter, from a gradient of the output that is there already."""
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    wanted = [*given.inputs, *parameters]
+
+    def run() -> tuple[Tensor, ...]:
+        o = module(*given.inputs, **given.options)
+        return o, *torch.autograd.grad(o, wanted, given.grad, allow_unused=True)
+
+    def read(answers: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        o, *grads = answers
+        of_inputs, of_parameters = grads[: len(given.inputs)], grads[len(given.inputs) :]
+        if missing := [name for name, grad in zip(given.names, of_inputs, strict=True) if grad is None]:
+            raise Wrong(f"no gradient reaches {' and '.join(missing)}: the output is detached")
+        found: dict[Tensor, Tensor] = {
+            p: grad for p, grad in zip(parameters, of_parameters, strict=True) if grad is not None
+        }
+        named = dict(zip(given.names, of_inputs, strict=True))
+        named |= canonical.gradients(module, found) if parameters else {}
+        return {"output": o} | {f"gradient of {name}": grad for name, grad in named.items()}
+
+    return Call(run, read)
+
+
+def _decode(module: nn.Module, given: Given) -> Call:
+    """One new token against a cache: its key and value are written to the last place, all of it is attended to."""
+    x, *cache = given.inputs
+
+    def read(o: Tensor) -> dict[str, Tensor]:
+        key, value = (known[..., -1:, :] for known in cache)
+        return {"output": o, "key written to the cache": key, "value written to the cache": value}
+
+    return Call(lambda: module(x, cache=tuple(cache)), read)

@@ -1,0 +1,653 @@
+"""Inputs of one call, what must come out, and how far off it may be."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+
+import torch
+from torch import Tensor
+
+from impls import weights as canonical
+
+from ..cases.ledger import spending
+from ..cases.sweep import Case
+from . import reference
+
+FACTOR = 2.0
+"""How many times the plain formula's own error is allowed: the rule that FlashAttention's tests use."""
+
+FACTOR_OF_GRADIENTS = 3.0
+"""The same for gradients, as in those tests."""
+
+FLOOR_OF_GRADIENTS = 2.0
+"""Added to it, in units of the dtype's epsilon, except in float64: the rows that cancel nearly everything are few."""
+
+FLOOR = {"float64": 256.0}
+"""Added to it, in units of the dtype's epsilon: in float64, where the truth itself is no better, nearly all of the bound."""
+
+SMALL_FLOOR = 0.25
+"""The floor of every other dtype, for cases that the plain formula happens to get exactly right."""
+
+MANY_ROWS, FLOOR_OF_FEW_ROWS = 64, 4.0
+"""Queries below which the plain formula's largest error is a matter of luck, and the floor of every dtype then."""
+
+SANE = 32.0
+"""The plain formula's own error, in units of epsilon, above which the reference itself is at fault."""
+
+SANE_OFFSET = 256.0
+"""`SANE` where more is lost: scores near 100 are rounded by 100 epsilon before the exponential; gradients add up more."""
+
+NEAR = 1 / 32
+"""How far apart keys lie in the feature by which the first one is apart from them, twice as far as scores are large."""
+
+SANE_OF_REGIMES = 128.0
+"""The same where scores reach every regime, times as far as they lie from zero."""
+
+OFFSET = 100.0
+"""Where the scores of a kernel's second draw lie: beyond 88, an exponential without the row's maximum overflows."""
+
+LARGE = {"float64": 800.0}
+"""How far from zero scores lie in the regimes that are called so, where `OFFSET` is not enough: beyond 709 in float64."""
+
+DEEP = 16384.0
+"""How far below zero scores lie in the deepest regime: a mask that only adds or writes -10,000 hides nothing there."""
+
+SPREAD = 16.0
+"""Size of the keys' features that make a regime: a power of two, so that scores which are to be equal are exactly so."""
+
+REGIMES = (
+    "where ordinary scores lie beside extreme ones: ",
+    "where scores are very large: ",
+    "where scores are very negative: ",
+    "where one key dominates: ",
+    "where scores are far apart: ",
+    "where all scores are equal: ",
+    "where all scores are equal and far below zero: ",
+)
+"""The regimes of a softmax, as a sentence begins. A query belongs to one of them."""
+
+ORDINARY, HIGH, LOW, DOMINATED, APART, EQUAL, DEEPEST = range(len(REGIMES))
+
+FLOOR_OF_REGIMES = 8.0
+"""The least floor of a regime, in units of epsilon: few rows are in each, and some the plain formula gets exactly right."""
+
+FLOOR_OF_DOMINATED = 2.0
+"""The same where one key dominates: its value is the answer, to the last bits."""
+
+FLOOR_OF_REGIMES_GRADIENTS = 16.0
+"""The same for gradients of narrow dtypes, which most kernels compute in a wider one."""
+
+FLOOR_OF_WIDE_GRADIENTS = 64.0
+"""The same for other gradients, times as far as scores lie from zero: honest ways differ by 25 of them. What goes wrong
+altogether shows in spite of it, and the ordinary draw is held to tight bounds.
+"""
+
+VANISHING = 1e-3
+"""Size of a gradient's row, for inputs of variance 1, below which it is zero by nature (a softmax over one key)."""
+
+WHOLE = {"forward": 1 << 33, "decode": 1 << 33, "backward": 1 << 31}
+"""Operations of the reference's forward up to which every row is compared; above it as many rows as that allows."""
+
+SECOND_DRAW_ROWS = 64
+"""The second draw only shows whether anything was remembered, so fewer rows are compared."""
+
+ROWS: dict[int, tuple[str, ...]] = {
+    4: ("batch entry", "head", "t"),
+    3: ("batch entry", "t"),
+    2: ("output feature",),  # of a projection's weights
+    1: (),
+}
+
+
+@dataclass(frozen=True)
+class Errors:
+    """norm(o - ref) / norm(ref): over everything, and the largest over the rows."""
+
+    overall: float
+    row: float
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """One tensor that must come out of a call, and how far off it may be."""
+
+    name: str
+    """`output`, `gradient of q`, `key written to the cache`, ..."""
+    truth: Tensor
+    """float64"""
+    rows: Tensor | None = None
+    """The queries that are compared, and that `truth` holds; None for all."""
+    compared: Tensor | None = None
+    """(B, rows) or (B, H, rows), True where a row is compared: padded queries are not. None for all."""
+    least: float = 0.0
+    """The smallest size that a row's error is relative to, since a gradient's row may vanish by nature."""
+    allowed: Errors = Errors(0.0, 0.0)
+    regime: int | None = None
+    """The regime that all compared rows belong to, an index into `REGIMES`; None where only one is asked about."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """What its rows are: every axis but the last."""
+        return ROWS[self.truth.dim()]
+
+    def errors(self, o: Tensor) -> Errors:
+        o = self._pick(o)
+        row = self._row_errors(o).max().item()
+        truth = self.truth
+        if self.compared is not None:
+            shown = self._like(self.compared)
+            o, truth = o[shown], truth[shown]  # (rows that are compared, width)
+        return Errors(((o - truth).norm() / truth.norm().clamp_min(self.least)).item(), row)
+
+    def row_errors(self, o: Tensor) -> Tensor:
+        """Relative error of each compared row: the shape of `truth` without its last axis."""
+        return self._row_errors(self._pick(o))
+
+    def shown(self, o: Tensor) -> Tensor:
+        """What is compared of an answer, and nothing else of it."""
+        o = o if self.rows is None else o.index_select(-2, self.rows)
+        return o if self.compared is None else o[self._like(self.compared)]
+
+    def _pick(self, o: Tensor) -> Tensor:
+        return (o if self.rows is None else o.index_select(-2, self.rows)).double()
+
+    def _row_errors(self, o: Tensor) -> Tensor:
+        size = self.truth.norm(dim=-1).clamp_min(self.least)
+        errors = (o - self.truth).norm(dim=-1) / size
+        return errors if self.compared is None else torch.where(self._like(self.compared), errors, 0.0)
+
+    def _like(self, compared: Tensor) -> Tensor:
+        """`compared` in the shape of the rows, (B, rows) or (B, H, rows)."""
+        return compared if len(self.axes) == compared.dim() else compared[:, None, :].expand(self.truth.shape[:-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One question to an implementation, with its answers."""
+
+    case: Case
+    names: tuple[str, ...]
+    inputs: tuple[Tensor, ...]
+    """q, k, v for a core; x, or x and the other sequence, or x and the cache's keys and values, for a layer."""
+    padding: Tensor | None
+    """(B, T_kv), True where a key is a token."""
+    grad: Tensor | None
+    """The gradient of the output, where `mode` is `backward`: zero in rows that are not compared."""
+    weights: dict[str, Tensor]
+    solve: Callable[[], tuple[Answer, ...]]
+    """Works the answers out: for the first who asks."""
+
+    @cached_property
+    def answers(self) -> tuple[Answer, ...]:
+        with torch.inference_mode(False), spending("reference"):
+            return self.solve()
+
+    @property
+    def output(self) -> Answer:
+        return self.answers[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What one call reads: tensors of its own, into which other numbers can be put."""
+
+    names: tuple[str, ...]
+    inputs: tuple[Tensor, ...]
+    options: dict[str, Tensor]
+    grad: Tensor | None
+
+    def nudge(self) -> None:
+        """Change every number of every input a little, so that no digest of them stays; all of it can be computed with."""
+        for buffer in self.inputs:
+            buffer.data.mul_(1.02)
+
+    def refill(self, problem: Problem) -> None:
+        """Put other numbers into the same buffers, through `.data`: what remembers by address and version must not notice."""
+        for buffer, fresh in zip(self.inputs, problem.inputs, strict=True):
+            buffer.data.copy_(fresh)
+        if self.grad is not None and problem.grad is not None:
+            self.grad.data.copy_(problem.grad)
+
+
+@torch.inference_mode(False)
+def given(problem: Problem) -> Given:
+    """Fresh copies, no inference tensors: a compiled layer would make another graph for those."""
+    inputs = copies(problem.inputs)
+    if problem.grad is not None:
+        inputs = tuple(x.requires_grad_() for x in inputs)
+    options = {} if problem.padding is None else {"padding": problem.padding.clone()}
+    return Given(problem.names, inputs, options, None if problem.grad is None else problem.grad.clone())
+
+
+@torch.inference_mode(False)
+def strided(numbers: Given) -> Given:
+    """The same q, k and v as they are in a model: heads between the tokens of a batch entry in memory."""
+    apart = (x.detach().transpose(1, 2).contiguous().transpose(1, 2) for x in numbers.inputs)
+    return replace(
+        numbers, inputs=tuple(x.requires_grad_(old.requires_grad) for x, old in zip(apart, numbers.inputs, strict=True))
+    )
+
+
+@torch.inference_mode(False)
+def copies(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(x.detach().clone() for x in tensors)
+
+
+def problem_of(case: Case, draw: int = 0) -> Problem:
+    """The question that belongs to a case, the same for every implementation.
+
+    `scope="core"`: q (B, H, T, D_h), k (B, H_kv, T_kv, D_h), v (B, H_kv, T_kv, D_v). `scope="layer"`: x (B, T, d_model) with
+    the canonical weights of the case; in `decode` also the cache, k and v as above, its last place free.
+    """
+    case = replace(case, threads=None, dropout=0.0, out_dropout=0.0)
+    with spending("reference"):
+        return _kernel_problem(case, draw) if case.scope == "core" else _layer_problem(case, draw)
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)  # what is made here is used in inference and in training
+def _kernel_problem(case: Case, draw: int) -> Problem:
+    generator = _generator(case, draw)
+    exact = [_randn((case.B, *size), generator) for size in ((case.H, case.T, case.D_h), *_cache_sizes(case))]
+    if draw and case.mode != "backward":
+        a = (OFFSET / case.D_h**0.5) ** 0.5  # q = a and k = a in every feature give scores of a² sqrt(D_h) = OFFSET
+        exact[0], exact[1] = exact[0] / 2 + a, exact[1] / 4 + a  # and these keep them within a few units of it
+    inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
+    padding, rows = _padding(case), _rows(case, draw)
+    compared = _compared(case, padding, rows)
+    grad = _grad(case, (case.B, case.H, case.T, case.D_v), rows, compared, generator)
+
+    def formula(dtype: torch.dtype) -> dict[str, Tensor]:
+        q, k, v = leaves = _leaves(inputs, dtype, case)
+        o = reference.attention(q, k, v, causal=case.causal, padding=padding, rows=rows)
+        return {"output": o.detach()} | _gradients(o, dict(zip("qkv", leaves, strict=True)), grad, rows)
+
+    solve = partial(_answers, formula, case, rows, compared, SANE_OFFSET if draw else SANE)
+    return Problem(case, ("q", "k", "v"), inputs, padding, grad, {}, solve)
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)
+def _layer_problem(case: Case, draw: int) -> Problem:
+    dtype = getattr(torch, case.dtype)
+    drawn = canonical.draw(case.layer_shape, _generator(case, 0))  # the same weights in every draw
+    weights = {name: w.to(case.device, dtype) for name, w in drawn.items()}
+    generator = _generator(case, draw + 1)
+    names: tuple[str, ...] = ("x",)
+    exact = [_randn((case.B, case.T, case.d_model), generator)]
+    if case.source == "cross":
+        names = "x", "x_kv"
+        exact.append(_randn((case.B, case.T_kv, case.d_model), generator))
+    if case.mode == "decode":
+        names = "x", "keys", "values"
+        exact += [_randn((case.B, *size), generator) for size in _cache_sizes(case)]
+        for cache in exact[1:]:
+            cache[..., -1, :] = torch.nan  # a layer that doesn't write there first has NaN to attend to
+    inputs = tuple(x.to(case.device, dtype) for x in exact)
+    padding, rows = _padding(case), _rows(case, draw)
+    compared = _compared(case, padding, rows)
+    grad = _grad(case, (case.B, case.T, case.d_model), rows, compared, generator)
+
+    formula = partial(_layer_formula, case, names, inputs, weights, grad, padding, rows)
+    solve = partial(_answers, formula, case, rows, compared, SANE)
+    return Problem(case, names, inputs, padding, grad, weights, solve)
+
+
+def probing(case: Case) -> tuple[Problem, Problem]:
+    """Two questions with the same weights, for small cases that the gate owns: an ordinary one, and one of every regime.
+
+    Each query belongs to one regime, and is held to a bound of that regime's own. Sizes that leave no room for the features
+    that make a regime get the two draws of `problem_of`.
+    """
+    case = replace(case, threads=None, dropout=0.0, out_dropout=0.0)
+    if case.D_h <= FEATURES // 2 or (case.scope == "layer" and case.d_model <= FEATURES):
+        return problem_of(case), problem_of(case, draw=1)
+    with spending("reference"):
+        if case.scope == "core":
+            return problem_of(case), _kernel_regimes(case)
+        return _layer_regimes(case)
+
+
+FEATURES = 6
+"""Features of a token that make a regime: three that its query is made of, three that its key is."""
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Of the features by which a regime is made: of a query's first three, and of every key's."""
+
+    large: float
+    deep: float
+
+    @classmethod
+    def of(cls, case: Case) -> _Sizes:
+        width = case.D_h**0.5 / SPREAD
+        large = LARGE.get(case.dtype, OFFSET)
+        deep = (
+            min(DEEP, 32768 / case.D_h**0.5) if case.dtype == "float16" else DEEP
+        )  # a product before the scale is finite
+        exact = case.qkv_bias or (
+            case.mode == "backward" and case.scope == "layer"
+        )  # there these are not, or drown the rest
+        return cls(large * width, 0.0 if exact else -deep * width)
+
+
+def _regime(case: Case, heads: bool) -> Tensor:
+    """The regime of every query: (B, H, T) or, for a layer, whose heads are mixed, (B, T)."""
+    b, h, t = torch.arange(case.B)[:, None, None], torch.arange(case.H)[:, None], torch.arange(case.T)
+    drawn = (b + h + t) % len(REGIMES) if heads else (b + t)[:, 0] % len(REGIMES)
+    if case.causal:
+        drawn[..., 0] = torch.where(drawn[..., 0] == APART, ORDINARY, drawn[..., 0])  # which sees the first key alone
+    return torch.where(drawn == DEEPEST, ORDINARY, drawn) if _Sizes.of(case).deep == 0 else drawn
+
+
+def _asking(regime: Tensor) -> Tensor:
+    """The three features of a query, by its regime: (..., 3)"""
+    large = (regime == HIGH).float() - (regime == LOW).float()
+    by_key = (regime == DOMINATED).float() - (regime == APART).float()
+    return torch.stack([large, by_key, (regime == DEEPEST).float()], -1)
+
+
+def _answering(case: Case, generator: torch.Generator) -> Tensor:
+    """The three features of a key, (B, T_kv, 3): the same for all, but of the second, where the first key is far off.
+
+    The others lie near each other, so that none that a mask hides is far above all that are visible: there a mask after the
+    softmax, which is right though wasteful, has nothing left.
+    """
+    features = torch.ones(case.B, case.T_kv, 3)
+    features[..., 1] = torch.rand(case.B, case.T_kv, generator=generator) * NEAR
+    features[:, 0, 1] = 2.0
+    return features
+
+
+def _quiet(x: Tensor, regime: Tensor) -> Tensor:
+    """Zero where all scores are to be exactly equal."""
+    return x * ((regime != EQUAL) & (regime != DEEPEST))[..., None]
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)
+def _kernel_regimes(case: Case) -> Problem:
+    generator, sizes = _generator(case, 2), _Sizes.of(case)
+    q, k, v = (_randn((case.B, *size), generator) for size in ((case.H, case.T, case.D_h), *_cache_sizes(case)))
+    regime = _regime(case, heads=True)
+    q = torch.cat(
+        [_asking(regime) * torch.tensor([sizes.large, sizes.large, sizes.deep]), _quiet(q[..., 3:], regime)], -1
+    )
+    k[..., :3] = _answering(case, generator)[:, None] * SPREAD
+    inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in (q, k, v))
+    padding, rows = _padding(case), _rows(case, 1)
+    compared = _compared(case, padding, rows)
+    regime = regime.to(case.device)
+    grad = _grad(case, (case.B, case.H, case.T, case.D_v), rows, compared, generator)
+    if grad is not None:
+        grad = grad * (regime != DEEPEST)[..., None]  # or all that is written back drowns in theirs
+
+    def formula(dtype: torch.dtype) -> dict[str, Tensor]:
+        q, k, v = leaves = _leaves(inputs, dtype, case)
+        o = reference.attention(q, k, v, causal=case.causal, padding=padding, rows=rows)
+        return {"output": o.detach()} | _gradients(o, dict(zip("qkv", leaves, strict=True)), grad, rows)
+
+    solve = partial(_answers_by_regime, formula, case, rows, compared, regime)
+    return Problem(case, ("q", "k", "v"), inputs, padding, grad, {}, solve)
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)
+def _layer_regimes(case: Case) -> tuple[Problem, Problem]:
+    """Weights that take a token's first features to the first three of every head's queries and keys, and two draws of x."""
+    generator, sizes, dtype = _generator(case, 2), _Sizes.of(case), getattr(torch, case.dtype)
+    drawn = canonical.draw(case.layer_shape, generator)
+    for name, H, first, scales in (
+        ("W_q", case.H, 0, (sizes.large, sizes.large, sizes.deep)),
+        ("W_k", case.H_kv, 3, (SPREAD,) * 3),
+    ):
+        by_head = drawn[name].unflatten(0, (H, -1))  # (H, D_h, d_model)
+        by_head[:, :3] = by_head[..., :FEATURES] = 0.0
+        for feature, scale in enumerate(scales):
+            by_head[:, feature, first + feature] = scale
+    weights = {name: w.to(case.device, dtype) for name, w in drawn.items()}
+    regime, key_features = _regime(case, heads=False), _answering(case, generator)
+    ordinary = [_randn(size, generator) for size in _sizes_of_inputs(case)]
+    ordinary[0][..., :FEATURES] = 0.0
+    shown = [x.clone() for x in ordinary]
+    shown[0] = _quiet(_randn(shown[0].shape, generator), regime)
+    shown[0][..., :3] = _asking(regime)
+    if case.mode == "decode":
+        shown[0][..., 3:FEATURES] = key_features[:, -1:]
+        shown[1][..., :3] = key_features[:, None] * SPREAD
+    else:
+        ordinary[-1][..., :FEATURES] = 0.0
+        shown[-1][..., 3:FEATURES] = key_features
+    return (
+        _layer_question(case, ordinary, weights, generator, None),
+        _layer_question(case, shown, weights, generator, regime.to(case.device)),
+    )
+
+
+def _sizes_of_inputs(case: Case) -> list[tuple[int, ...]]:
+    """Of what a layer is given: x, and what comes with it."""
+    sizes: list[tuple[int, ...]] = [(case.B, case.T, case.d_model)]
+    if case.source == "cross":
+        sizes.append((case.B, case.T_kv, case.d_model))
+    if case.mode == "decode":
+        sizes += [(case.B, *size) for size in _cache_sizes(case)]
+    return sizes
+
+
+def _layer_question(
+    case: Case, exact: list[Tensor], weights: dict[str, Tensor], generator: torch.Generator, regime: Tensor | None
+) -> Problem:
+    """About a layer with these weights and inputs; `regime` (B, T), or None for ordinary ones."""
+    names = {"cross": ("x", "x_kv"), "self": ("x",)}[case.source]
+    if case.mode == "decode":
+        names = "x", "keys", "values"
+        for cache in exact[1:]:
+            cache[..., -1, :] = torch.nan  # a layer that doesn't write there first has NaN to attend to
+    inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
+    padding, rows = _padding(case), _rows(case, 0 if regime is None else 1)
+    compared = _compared(case, padding, rows)
+    grad = _grad(case, (case.B, case.T, case.d_model), rows, compared, generator)
+    formula = partial(_layer_formula, case, names, inputs, weights, grad, padding, rows)
+    if regime is None:
+        solve = partial(_answers, formula, case, rows, compared, SANE)
+    else:
+        solve = partial(_answers_by_regime, formula, case, rows, compared, regime)
+    return Problem(case, names, inputs, padding, grad, weights, solve)
+
+
+def _layer_formula(
+    case: Case, names: tuple[str, ...], inputs: tuple[Tensor, ...], weights: dict[str, Tensor], grad: Tensor | None,
+    padding: Tensor | None, rows: Tensor | None, dtype: torch.dtype,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Every answer of a layer by the plain formula, computed in `dtype`."""
+    leaves = _leaves(inputs, dtype, case)
+    in_dtype = dict(zip(weights, _leaves(weights.values(), dtype, case), strict=True))
+    if case.mode == "decode":
+        x, keys, values = leaves
+        o, key, value = reference.decode(x, keys, values, in_dtype, H=case.H, H_kv=case.H_kv)
+        return {"output": o, "key written to the cache": key, "value written to the cache": value}
+    o = reference.layer(
+        leaves[0], leaves[-1], in_dtype, H=case.H, H_kv=case.H_kv, causal=case.causal, padding=padding, rows=rows
+    )
+    return {"output": o.detach()} | _gradients(o, dict(zip(names, leaves, strict=True)) | in_dtype, grad, rows)
+
+
+def _answers_by_regime(
+    formula: Callable[[torch.dtype], dict[str, Tensor]],
+    case: Case,
+    rows: Tensor | None,
+    compared: Tensor | None,
+    regime: Tensor,
+) -> tuple[Answer, ...]:
+    """As `_answers`; what has a row for every query is an answer a regime: no bound excuses the fault of another regime.
+
+    A gradient's row that vanishes by nature is held to the usual size of that gradient's rows.
+    """
+    truths, plain = _ways(formula, case)
+    biases = max((truth.norm().item() for truth in truths.values() if truth.dim() == 1), default=0.0)
+    sane = SANE_OF_REGIMES * LARGE.get(case.dtype, OFFSET)
+    found = []
+    for name, truth in truths.items():
+        of_queries = name == "output"
+        usual = biases if truth.dim() == 1 else truth.norm(dim=-1).square().mean().sqrt().item()
+        answer = Answer(name, truth, least=0.0 if of_queries else max(usual, VANISHING))
+        if not (of_queries or name == "gradient of q"):
+            found.append(_bounded(answer, plain, case, sane, _floor(answer, case)))
+            continue
+        of_row = regime if rows is None or not of_queries else regime[..., rows]
+        for kind in of_row.unique().tolist():
+            shown = of_row == kind
+            if of_queries and compared is not None:
+                shown = shown & (compared[:, None] if shown.dim() == 3 else compared)
+            if shown.any():
+                part = replace(answer, compared=shown, regime=kind)
+                bounded = _bounded(part, plain, case, sane, _floor(part, case))
+                found.append(replace(bounded, rows=rows if of_queries else None))
+    return tuple(found)
+
+
+def _floor(part: Answer, case: Case) -> float:
+    """Of one regime, in units of epsilon: scores are rounded by as many as they lie from zero, in float64's own truth too.
+
+    What merges parts of the keys by the logarithms of their sums rounds those as well, in float32 at least.
+    """
+    large = LARGE.get(case.dtype, OFFSET)
+    if part.regime == DEEPEST and not part.name.startswith("gradient"):
+        eps = torch.finfo(getattr(torch, case.dtype)).eps
+        return max(FLOOR_OF_REGIMES, DEEP / 2 * min(1.0, torch.finfo(torch.float32).eps / eps))
+    if part.name.startswith("gradient") and case.dtype in ("float32", "float64"):
+        return FLOOR_OF_WIDE_GRADIENTS * large
+    if case.dtype == "float64":
+        return 16 * large
+    if part.regime in (HIGH, LOW):
+        return 4 * large if case.dtype == "float32" else large / 2
+    if part.name.startswith("gradient"):
+        return FLOOR_OF_REGIMES_GRADIENTS
+    return FLOOR_OF_DOMINATED if part.regime == DOMINATED else FLOOR_OF_REGIMES
+
+
+def _cache_sizes(case: Case) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Keys and values of one batch entry."""
+    return (case.H_kv, case.T_kv, case.D_h), (case.H_kv, case.T_kv, case.D_v)
+
+
+def _leaves(tensors: Iterable[Tensor], dtype: torch.dtype, case: Case) -> list[Tensor]:
+    return [x.detach().to(dtype).requires_grad_(case.mode == "backward") for x in tensors]
+
+
+def _gradients(o: Tensor, leaves: dict[str, Tensor], grad: Tensor | None, rows: Tensor | None) -> dict[str, Tensor]:
+    """Of every leaf, none when the case has no backward."""
+    if grad is None:
+        return {}
+    picked = grad if rows is None else grad.index_select(-2, rows)
+    found = torch.autograd.grad(o, list(leaves.values()), picked.to(o.dtype))
+    return {f"gradient of {name}": x for name, x in zip(leaves, found, strict=True)}
+
+
+def _grad(
+    case: Case, size: tuple[int, ...], rows: Tensor | None, compared: Tensor | None, generator: torch.Generator
+) -> Tensor | None:
+    if case.mode != "backward":
+        return None
+    grad = _randn(size, generator).to(case.device, getattr(torch, case.dtype))
+    keep = torch.zeros(case.B, case.T, dtype=torch.bool, device=case.device)
+    keep[:, slice(None) if rows is None else rows] = True if compared is None else compared
+    return grad * (keep[:, None, :, None] if len(size) == 4 else keep[:, :, None])
+
+
+def _answers(
+    formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None, sane: float
+) -> tuple[Answer, ...]:  # fmt: skip
+    """The truth of each, and as the bound twice the error of the same formula in the case's own dtype, plus the floor.
+
+    A gradient is three times as far off, at most, as the worse of two plain ways to it. A row's error is relative to the
+    usual size of that gradient's rows where the row is smaller; the biases, of which b_k's vanishes, share the largest.
+    """
+    truths, plain = _ways(formula, case)
+    biases = max((truth.norm().item() for truth in truths.values() if truth.dim() == 1), default=0.0)
+    found = []
+    for name, truth in truths.items():
+        of_queries = name == "output"
+        usual = biases if truth.dim() == 1 else truth.norm(dim=-1).square().mean().sqrt().item()
+        least = 0.0 if of_queries else max(usual, VANISHING)
+        answer = Answer(name, truth, None, compared if of_queries else None, least)
+        bounded = _bounded(answer, plain, case, sane if of_queries else SANE_OFFSET)
+        found.append(replace(bounded, rows=rows if of_queries else None))
+    return tuple(found)
+
+
+def _ways(
+    formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case
+) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
+    """The truth, and what the plain formula gives in the case's own dtype: two plain ways where there are gradients."""
+    dtype = getattr(torch, case.dtype)
+    truths, plain = formula(torch.float64), [formula(dtype)]
+    if case.mode == "backward":
+        with reference.summed_over_features():
+            plain.append(formula(dtype))
+    return truths, plain
+
+
+def _bounded(answer: Answer, plain: list[dict[str, Tensor]], case: Case, sane: float, floor: float = 0.0) -> Answer:
+    """An answer with what it may be off, its floor at least `floor` epsilons; raises AssertionError for an insane reference."""
+    of_queries, eps = answer.name == "output", torch.finfo(getattr(torch, case.dtype)).eps
+    errors = [answer.errors(way[answer.name].double()) for way in plain]
+    own = Errors(max(e.overall for e in errors), max(e.row for e in errors))
+    if not own.overall <= sane * eps:
+        raise AssertionError(
+            f"the plain formula's {answer.name} is off by {own.overall:.1e} in {case.id}: the reference is at fault"
+        )
+    factor, least_error = (FACTOR, SMALL_FLOOR) if of_queries else (FACTOR_OF_GRADIENTS, FLOOR_OF_GRADIENTS)
+    if of_queries and case.B * case.H * case.T < MANY_ROWS:
+        floor = max(floor, FLOOR_OF_FEW_ROWS)
+    floor = max(floor, FLOOR.get(case.dtype, least_error)) * eps
+    return replace(answer, allowed=Errors(factor * own.overall + floor, factor * own.row + floor))
+
+
+def _compared(case: Case, padding: Tensor | None, rows: Tensor | None) -> Tensor | None:
+    """(B, rows), True where a query is a token; only where queries and keys are the same sequence."""
+    if padding is None or case.source == "cross":
+        return None
+    return padding if rows is None else padding[:, rows]
+
+
+def _generator(case: Case, draw: int) -> torch.Generator:
+    """Seeded by the case's name, so that every process and every implementation sees the same numbers."""
+    return torch.Generator().manual_seed(zlib.crc32(f"{replace(case, device='cpu').id}/{draw}".encode()))
+
+
+def _randn(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.randn(size, generator=generator, dtype=torch.float32)
+
+
+def _rows(case: Case, draw: int) -> Tensor | None:
+    """As many queries as may be compared: the first, the last, and one somewhere in each equal part; None for all.
+
+    Drawn, since rows at even distances keep to few places of a kernel's block for long stretches.
+    """
+    cost = 2 * case.B * case.H * case.T * case.T_kv * (case.D_h + case.D_v)
+    most = int(case.T * min(1.0, WHOLE[case.mode] / cost))
+    most = max(1, min(most, SECOND_DRAW_ROWS) if draw else most)
+    if most >= case.T:
+        return None
+    edges = torch.linspace(0, case.T, max(2, most) + 1, dtype=torch.float64)
+    within = torch.rand(len(edges) - 1, generator=_generator(case, -2 - draw), dtype=torch.float64)
+    rows = (edges[:-1] + within * edges.diff()).long().clamp(max=case.T - 1)
+    rows[0], rows[-1] = 0, case.T - 1
+    drawn: Tensor = rows.unique()
+    return drawn.to(case.device)
+
+
+def _padding(case: Case) -> Tensor | None:
+    """(B, T_kv), True where a key is a token: the first sequence is full, the last at most half full, others anywhere."""
+    if not case.padded:
+        return None
+    generator = _generator(case, -1)
+    lengths = torch.randint(1, case.T_kv + 1, (case.B,), generator=generator)
+    lengths[0] = case.T_kv
+    lengths[-1] = min(int(lengths[-1]), max(1, case.T_kv // 2))
+    return (torch.arange(case.T_kv) < lengths[:, None]).to(case.device)

@@ -1,0 +1,1 @@
+"""A run: planned, measured, kept, resumed, shown."""

@@ -1,0 +1,183 @@
+"""`python -m bench doctor`: what on this machine will disturb a measurement, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter, sleep
+
+import psutil
+import torch
+
+from ..selection.command import Parser
+from ..timing.machine import fingerprint
+from ..timing.meters.nvml import IDLE, Reading, readings
+
+USAGE_ERROR = 3
+
+BUSY = 0.10
+"""Share of one core that others may use without being named."""
+
+WATCH = 1.0
+"""Seconds for which other processes are watched."""
+
+UNEVEN = 1.25
+"""How many times its shortest the same work may take, one time in ten."""
+
+FREE_GIB = 2.0
+SYS = Path("/sys")
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What was found. `advice` is None where nothing has to be done."""
+
+    about: str
+    found: str
+    advice: str | None = None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0 when nothing disturbs, 1 when something does; 3 a mistake of the user's."""
+    Parser("doctor", USAGE_ERROR, description=__doc__).parse_args(arguments)
+    remarks = [remark for look in LOOKS for remark in look()]
+    for remark in remarks:
+        print(f"{'disturbs' if remark.advice else 'fine':<9} {remark.about:<14} {remark.found}")
+        if remark.advice:
+            print(f"{'':<25}{remark.advice}")
+    disturbing = sum(remark.advice is not None for remark in remarks)
+    print(
+        f"{disturbing} of {len(remarks)} will disturb a measurement"
+        if disturbing
+        else "nothing here disturbs a measurement"
+    )
+    return 1 if disturbing else 0
+
+
+def others(watch: Callable[[float], None] = sleep) -> Iterator[Remark]:
+    """Processes that compute while nothing of ours does."""
+    mine = {psutil.Process().pid, *(parent.pid for parent in psutil.Process().parents())}
+    seen = [process for process in psutil.process_iter(["name"]) if process.pid not in mine]
+    for process in seen:
+        _share(process)  # the first look only starts the count
+    watch(WATCH)
+    busy = sorted(((_share(process), process) for process in seen), key=lambda pair: -pair[0])
+    named = [
+        f"{process.info['name']} (pid {process.pid}) {share:.0%} of a core" for share, process in busy if share > BUSY
+    ]
+    if named:
+        yield Remark("other load", ", ".join(named[:5]), "stop them, or measure when they are done")
+    else:
+        yield Remark("other load", "no other process computes")
+
+
+def steal() -> Iterator[Remark]:
+    """Time that a hypervisor gave to other guests."""
+    stolen = getattr(psutil.cpu_times_percent(interval=WATCH / 2), "steal", 0.0)
+    advice = "a shared virtual machine: only ratios from one interleaved run can be trusted" if stolen > 1 else None
+    yield Remark("hypervisor", f"{stolen:.1f} % of the processor's time went to other guests", advice)
+
+
+def pieces() -> list[float]:
+    """Seconds of the same piece of work (a fifth of a millisecond), again and again on one core."""
+    spent, end = [], perf_counter() + WATCH
+    while (start := perf_counter()) < end:
+        sum(i * i for i in range(4_000))
+        spent.append(perf_counter() - start)
+    return spent
+
+
+def evenness(timed: Callable[[], list[float]] = pieces) -> Iterator[Remark]:
+    """What no counter shows: a guest beside this one, or its hyper-thread, slows work down and is gone again."""
+    ordered = sorted(timed())
+    middle, high = (ordered[len(ordered) * tenths // 10] / ordered[0] for tenths in (5, 9))
+    found = f"the same work takes {middle:.2f} times its shortest, {high:.2f} or more one time in ten"
+    advice = (
+        "something shares the cores, seen or not: runs differ by as much; for small differences `python -m bench ab`"
+        if high > UNEVEN
+        else None
+    )
+    yield Remark("evenness", found, advice)
+
+
+def threads() -> Iterator[Remark]:
+    """Intra-op threads against the cores that this process may use."""
+    cores, used = fingerprint()["cores"], torch.get_num_threads()
+    advice = f"more threads than cores wait for each other: OMP_NUM_THREADS={cores}" if used > cores else None
+    all_of_them = f"; whatever else runs stalls them all: --threads {cores - 1} for small differences"
+    yield Remark("threads", f"{used} on {cores} cores{all_of_them if used == cores > 1 else ''}", advice)
+
+
+def governor(sys: Path = SYS) -> Iterator[Remark]:
+    """The frequency governor, and turbo."""
+    kinds = {path.read_text().strip() for path in sys.glob("devices/system/cpu/cpu*/cpufreq/scaling_governor")}
+    if kinds:
+        advice = None if kinds == {"performance"} else "sudo cpupower frequency-set -g performance"
+        yield Remark("governor", ", ".join(sorted(kinds)), advice)
+    else:
+        yield Remark("governor", "not to be seen (a virtual machine, or not Linux)")
+    for path, on in (
+        (sys / "devices/system/cpu/intel_pstate/no_turbo", "0"),
+        (sys / "devices/system/cpu/cpufreq/boost", "1"),
+    ):
+        if path.exists():
+            turbo = path.read_text().strip() == on
+            advice = (
+                "clocks fall as the processor warms up: let it run warm first, or switch turbo off" if turbo else None
+            )
+            yield Remark("turbo", "on" if turbo else "off", advice)
+
+
+def memory() -> Iterator[Remark]:
+    """Free memory, and swap in use."""
+    free, swap = psutil.virtual_memory().available / 2**30, psutil.swap_memory()
+    advice = "long sequences won't fit, or be swapped: close something" if free < FREE_GIB else None
+    yield Remark("memory", f"{free:.1f} GiB free", advice)
+    if swap.total and swap.percent > 10:
+        yield Remark("swap", f"{swap.percent:.0f} % in use", "what was swapped out is timed on its way back in")
+
+
+def huge_pages(sys: Path = SYS) -> Iterator[Remark]:
+    """Transparent huge pages: page faults on large scores."""
+    path = sys / "kernel/mm/transparent_hugepage/enabled"
+    if path.exists():
+        chosen = path.read_text().split("[")[-1].split("]")[0]
+        advice = "large scores fault page by page: set it to madvise or always" if chosen == "never" else None
+        yield Remark("huge pages", chosen, advice)
+
+
+def compiler() -> Iterator[Remark]:
+    """What compiled forms on the CPU need."""
+    found = shutil.which(os.environ.get("CXX", "g++"))
+    yield Remark("C++ compiler", found or "none", None if found else "compiled forms on the CPU need one: install g++")
+
+
+def gpus(read: Callable[[], list[Reading]] = readings) -> Iterator[Remark]:
+    """Clocks and throttling of every GPU, by NVML."""
+    for index, gpu in enumerate(read()):
+        reasons = gpu.reasons & ~IDLE
+        advice = (
+            "others use this GPU"
+            if (gpu.busy_percent or 0) > 5
+            else "its clocks are held back: let it cool down"
+            if reasons
+            else None
+        )
+        found = f"{gpu.sm_mhz} of {gpu.sm_mhz_most} MHz, {gpu.busy_percent} % busy, throttle reasons {reasons:#x}"
+        yield Remark(f"GPU {index}", found, advice)
+
+
+def _share(process: psutil.Process) -> float:
+    """The share of one core that a process used since the last look."""
+    try:
+        return process.cpu_percent() / 100
+    except psutil.Error:
+        return 0.0
+
+
+LOOKS: tuple[Callable[[], Iterator[Remark]], ...] = (
+    others, steal, evenness, threads, governor, memory, huge_pages, compiler, gpus,
+)  # fmt: skip

@@ -1,0 +1,246 @@
+"""A run from the first proof to the last sample: cells are proved, timed by turns in several processes, and written down.
+
+Nothing of an implementation runs in this process: workers do what is asked, and what one of them doesn't survive costs the
+cell that it was at. Two workers prove side by side, and one at a time is timed then, while the other waits. In a run of one
+process a case is timed by the worker that proved it; in a run of several, every worker times all cases.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from statistics import median
+from time import monotonic
+
+from reports import verdict
+
+from ..cases.cells import Cell, Key
+from ..cases.counting import held_bytes, least_memory
+from ..cases.ledger import spending
+from ..cases.outcome import NoRow
+from ..cases.sweep import Case
+from ..selection.options import clock_text
+from ..timing.engine import Visits, need
+from ..timing.machine import free_bytes
+from ..workers.peer import Peer, Script, together
+from .crew import Crew, Tell, Worker
+from .rows import samples_of
+from .run import Run
+from .visit import Visit
+
+VISITS = 8
+"""Visits of a case in one process."""
+
+SIDE_BY_SIDE = 2
+"""Workers that live at the same time."""
+
+
+WORTH_A_WORKER = 8
+"""Cells for which one more worker is started: importing torch takes it as long as some proofs."""
+
+
+class Measuring:
+    """Measures the cells of a run that it doesn't know yet.
+
+    `start` starts a worker's process; with `fail_fast` nothing more is proved behind the first failure.
+    """
+
+    def __init__(
+        self, run: Run, cells: Sequence[Cell], start: Callable[[], Peer], seed: int | None, fail_fast: bool, tell: Tell
+    ):
+        self._run, self._tell, self._start, self._fail_fast = run, tell, start, fail_fast
+        self._rng = random.Random(seed)
+        self._visits = Visits(VISITS, run.timing["cell_time"])
+        self._cases: dict[str, list[Cell]] = {}
+        for cell in cells:
+            self._cases.setdefault(cell.case.id, []).append(cell)
+        self._free = free_bytes(run.selection.device)
+        self._holds = SIDE_BY_SIDE * sum(held_bytes(cell.case) for cell in cells) < self._free / 3
+        largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
+        fit = SIDE_BY_SIDE if 4 * largest < self._free else 1
+        self._provers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_WORKER))
+        self._owner: dict[str, Worker] = {}
+        """Who times a case, in a run of one process."""
+
+    def prove(self) -> None:
+        """Prove every cell, and time none. Raises `Mistake` where workers can't begin."""
+        with self._crew([0] * self._provers) as workers:
+            self._prove(workers)
+
+    def measure(self) -> None:
+        """Everything that is left to do. Raises `Mistake` where workers can't begin."""
+        self._run.look()
+        for slots in self._batches():
+            if self._unproved() or any(self._open(slot) for slot in slots):
+                with self._crew(slots) as workers:
+                    self._prove(workers[: self._provers])
+                    self._time(workers)
+                    if self._run.processes - 1 in slots:
+                        self._finish(workers)
+        self._run.look()
+
+    def _batches(self) -> list[list[int]]:
+        """Which of the run's processes live at the same time: two workers share the cases of a lone one."""
+        if self._run.processes == 1:
+            return [[0] * self._provers]
+        slots = list(range(self._run.processes))
+        return [slots[first : first + SIDE_BY_SIDE] for first in slots[::SIDE_BY_SIDE]]
+
+    def _crew(self, slots: Sequence[int]) -> Crew:
+        return Crew([Worker(self._run, slot, self._start, self._tell) for slot in slots])
+
+    def _unproved(self) -> list[Cell]:
+        return [cell for group in self._cases.values() for cell in group if not self._run.settled(cell.key)]
+
+    def _prove(self, workers: Sequence[Worker]) -> None:
+        """Each worker takes cases that share their probes; cells that an earlier process didn't survive come last, alone."""
+        unproved = self._unproved()
+        suspects = [cell for cell in unproved if cell.key in self._run.suspects]
+        queue = _shared_probes([cell for cell in unproved if cell not in suspects], len(workers))
+        with spending("proof"):
+            together([self._proving(worker, queue) for worker in workers])
+            together([self._proving(workers[0], [suspects])])
+
+    def _proving(self, worker: Worker, queue: list[list[Cell]]) -> Script:
+        while queue:
+            for cell in queue.pop(0):
+                self._owner.setdefault(cell.case.id, worker)
+                self._run.begin(cell)
+                what = " ".join(cell.key) if self._holds else None
+                details = {"impl": cell.impl.name, "case": cell.case.columns(), "what": what}
+                try:
+                    answer = yield worker.peer, "prove", details
+                except NoRow as outcome:
+                    worker.skip(cell, outcome)
+                    if self._fail_fast and self._run.failed:
+                        queue.clear()
+                        return
+                else:
+                    self._run.add_proved(cell, answer)
+                    settled = sum(self._run.settled(key) for key in self._run.planned or ())
+                    of = len(self._run.planned or ())
+                    self._tell(f"{settled:>3}/{of} {cell.case.id}  {cell.impl.name:<20} proved")
+                    if what:
+                        worker.seconds[cell.key] = answer["seconds"]
+
+    def _time(self, workers: Sequence[Worker]) -> None:
+        """All visits of these processes, spread over the time that they live."""
+        of_workers = [self._share(worker, workers) for worker in workers]
+        if self._holds:
+            with spending("preparing"):
+                cells = [
+                    [cell for cell in self._open(worker.slot) if cell.case.id in cases] for worker, cases in of_workers
+                ]
+                together([worker.preparing(it) for (worker, _), it in zip(of_workers, cells, strict=True)])
+        began = monotonic()
+        for visit in range(VISITS):
+            self._tell(f"timing: visit {visit + 1} of {VISITS}{self._which(workers)}{_left(began, visit)}")
+            for worker, cases in self._rng.sample(of_workers, len(of_workers)):
+                for case in self._rng.sample(cases, len(cases)):
+                    if not self._run.visited(worker.slot, visit, case):
+                        with spending("timing"):
+                            self._visit(Visit(self._run, worker, case, visit, self._rng))
+                        self._run.look_if_due()
+
+    def _share(self, worker: Worker, workers: Sequence[Worker]) -> tuple[Worker, list[str]]:
+        """The cases that a worker times: all of them, or in a run of one process its own."""
+        if self._run.processes > 1:
+            return worker, list(self._cases)
+        for i, case in enumerate(self._cases):
+            self._owner.setdefault(case, workers[i % len(workers)])
+        return worker, [case for case in self._cases if self._owner[case] is worker]
+
+    def _which(self, workers: Sequence[Worker]) -> str:
+        if self._run.processes == 1:
+            return ""
+        slots = " and ".join(str(worker.slot + 1) for worker in workers)
+        return f", process {slots} of {self._run.processes}"
+
+    def _open(self, slot: int) -> list[Cell]:
+        """Proved cells of which a process has something left to time."""
+        return [
+            cell
+            for case, group in self._cases.items()
+            if any(not self._run.visited(slot, visit, case) for visit in range(VISITS))
+            for cell in group
+            if cell.key in self._run.proved and cell.key not in self._run.skipped
+        ]
+
+    def _visit(self, visit: Visit) -> None:
+        """Time a case, unless its ratios are known by now."""
+        precision = self._run.timing["precision"]
+        for group in self._groups(visit.case):
+            widths = self._half_widths(group) if visit.visit >= VISITS // 2 else {}
+            if not widths or max(widths.values()) > precision:
+                needs = need(widths, precision)
+                visit.time(group, self._visits, needs | {group[0].key: max(needs.values(), default=1.0)})
+            if visit.visit == 0 and visit.worker.slot == 0:
+                visit.check_caching(group)
+            if not self._holds:
+                visit.worker.drop(group)
+        visit.write()
+
+    def _groups(self, case: str) -> Iterator[list[Cell]]:
+        """The cells of a case that can be held at once, each group with the baseline implementation in it, first."""
+        cells = [
+            cell for cell in self._cases[case] if cell.key in self._run.proved and cell.key not in self._run.skipped
+        ]
+        base = [cell for cell in cells if cell.impl.name == self._run.yardstick]
+        others = [cell for cell in cells if cell not in base]
+        if cells:
+            most = max(2, int(self._free / 2 / held_bytes(cells[0].case))) - len(base)
+            for first in range(0, max(1, len(others)), most):
+                yield base + others[first : first + most]
+
+    def _half_widths(self, cells: Sequence[Cell]) -> dict[Key, float]:
+        """How well the ratio of each cell to the first is known from the visits so far."""
+        base, *others = (samples_of(self._run.samples.get(cell.key, [])) for cell in cells)
+        logs = (verdict.log_ratios(other, base) for other in others)
+        return {cell.key: verdict.half_width(it) for cell, it in zip(cells[1:], logs, strict=True)}
+
+    def _finish(self, workers: Sequence[Worker]) -> None:
+        """Single calls that find no cache, graphs, and traces."""
+        for cell in (cell for group in self._cases.values() for cell in group):
+            wants_more = cell.case.device == "cuda"
+            if (
+                cell.key in self._run.skipped
+                or cell.key not in self._run.samples
+                or not (wants_more or self._run.traced)
+            ):
+                continue
+            worker = self._owner.get(cell.case.id, workers[0])
+            worker.prepare([cell])
+            try:
+                if wants_more:
+                    hot = median(it.seconds for it in self._run.samples[cell.key])
+                    self._run.add_columns(cell, worker.ask("more", cell, hot_s=hot))
+                if self._run.traced:
+                    self._run.add_columns(cell, self._run.trace(cell, worker))
+            except NoRow as outcome:
+                worker.skip(cell, outcome)
+            if not self._holds:
+                worker.drop([cell])
+
+
+def _left(began: float, visits: int) -> str:
+    """How long the visits that are left take, by those that were made."""
+    return f", {clock_text((monotonic() - began) / visits * (VISITS - visits))} left" if visits else ""
+
+
+def _shared_probes(cells: Sequence[Cell], workers: int) -> list[list[Cell]]:
+    """Cells in parts, those that share probes in one: by all but sizes, else by all but lengths, else by case."""
+
+    def parts(of: Callable[[Case], object]) -> list[list[Cell]]:
+        found: dict[object, list[Cell]] = {}
+        for cell in cells:
+            found.setdefault(of(cell.case), []).append(cell)
+        return list(found.values())
+
+    ways: list[Callable[[Case], object]] = [
+        lambda case: replace(case, B=1, T=1, T_kv=1, H=1, H_kv=1, D_h=1, D_v=1, d_model=1),
+        lambda case: replace(case, B=1, T=1, T_kv=1),
+        lambda case: case,
+    ]
+    return next((found for way in ways if len(found := parts(way)) >= workers), parts(ways[-1]))

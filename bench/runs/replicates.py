@@ -1,0 +1,99 @@
+"""`python -m bench sweep --processes K --save NAME [pytest options]`: a run in K fresh processes, quiet if need be.
+
+The same as `pytest bench/ --processes K --benchmark-save=NAME`, but for the setting of its processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_benchmark.utils import get_machine_id
+
+from .. import CHECKOUT
+from ..selection.choice import Mistake
+from ..selection.command import Parser, complain, named
+from ..selection.options import count
+from ..workers.fresh import QUIET, start
+from .journal import header_of, newest
+from .run import results_root
+
+USAGE_ERROR = 4
+"""pytest's own code for it."""
+
+INTERRUPTED = 2
+
+PROCESSES = 5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code, as pytest's: 0 measured; 1 a cell is wrong, failed or timed out; 2 interrupted; 4 a mistake of the user's."""
+    options, others = _parser().parse_known_args(arguments)
+    try:
+        command, quiet = _resumed(options, others) if options.resume else _begun(options, others)
+    except Mistake as mistake:
+        return complain(mistake, USAGE_ERROR)
+    if options.benchmark_storage:
+        command.append(f"--benchmark-storage={options.benchmark_storage}")
+    child = start([sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), *command], quiet=quiet)
+    try:
+        return child.wait()
+    except KeyboardInterrupt:
+        child.wait()  # the terminal told it too: it keeps what it has
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "sweep",
+        USAGE_ERROR,
+        description="Measure a sweep in several fresh processes and save it as one run.",
+        epilog="All other options are those of `pytest bench/`: --sweep, --impl, --T, --cell-time, ...",
+    )
+    parser.add_argument("--processes", type=count, metavar="K", help=f"how many (default: {PROCESSES})")
+    parser.add_argument("--save", metavar="NAME", help="what the run is called")
+    parser.add_argument("--resume", metavar="NAME", help="finish a run that was interrupted")
+    parser.add_argument(
+        "--quiet-machine",
+        action="store_true",
+        help="one thread, pinned to one core, and an allocator that keeps what it has",
+    )
+    parser.add_argument("--benchmark-storage", metavar="URI", help="where results lie (default: results/)")
+    return parser
+
+
+def _begun(options: argparse.Namespace, others: list[str]) -> tuple[list[str], bool]:
+    """pytest's options for a new run, and whether its processes are quiet."""
+    if not options.save:
+        raise Mistake("--save NAME is missing: what is the run called? (--resume NAME finishes one)")
+    for option in others:
+        if option.startswith(("--benchmark-save", "--benchmark-autosave", "--resume")):
+            raise Mistake(f"{option}: the run is named by --save, and finished by --resume")
+    name = named(options.save, "--save")
+    if newest(_folder(options), name):
+        raise Mistake(f"run {name} was begun and not finished: `python -m bench sweep --resume {name}` goes on")
+    processes = options.processes or PROCESSES
+    return [f"--processes={processes}", f"--benchmark-save={name}", *others], options.quiet_machine
+
+
+def _resumed(options: argparse.Namespace, others: list[str]) -> tuple[list[str], bool]:
+    name = named(options.resume, "--resume")
+    journal = newest(_folder(options), name)
+    if journal is None:
+        raise Mistake(f"no run {name} was begun in {_folder(options)}: --save {name} begins one")
+    if {*others} - {"--redo"} or options.processes or options.save or options.quiet_machine:
+        raise Mistake(f"--resume {name} goes on as it was begun; leave out the other options")
+    allocator = _allocator(journal)
+    return [f"--resume={name}", *others], bool(allocator) and allocator.items() <= QUIET.items()
+
+
+def _allocator(journal: Path) -> dict[str, str]:
+    """The allocator's settings that a run was begun with."""
+    found: dict[str, str] = header_of(journal)["machine"]["allocator"]
+    return found
+
+
+def _folder(options: argparse.Namespace) -> Path:
+    return results_root(Path.cwd(), options.benchmark_storage) / str(get_machine_id())

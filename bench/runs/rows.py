@@ -1,0 +1,116 @@
+"""A row of the run file: what was proved of a cell and what was timed of it, as pytest-benchmark writes a benchmark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean, median
+from typing import Any
+
+from pytest_benchmark.stats import Stats
+
+from reports import verdict
+
+from ..cases.cells import Cell
+from ..cases.counting import flops, least_bytes
+from ..cases.meaning import case_hash
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One timed block of a cell."""
+
+    seconds: float
+    """Of a call."""
+    fastest: float
+    """Of a call, in the fastest stretch of the block."""
+    round: int
+    """The number of the round, within the case and the run: blocks of other members with this number are its pairs."""
+    visit: int
+    process: int
+    at: float
+    """Seconds since the run began."""
+    calls: int
+    page_faults: float
+    """Minor ones, a call; so are the next two."""
+    voluntary: float
+    involuntary: float
+
+
+def samples_of(found: Sequence[Sample]) -> verdict.Samples:
+    """As the judge wants them."""
+    return verdict.Samples(
+        [it.seconds for it in found],
+        [it.round for it in found],
+        [it.visit for it in found],
+        [it.process for it in found],
+    )
+
+
+def process_medians(found: Sequence[Sample]) -> list[float]:
+    """Seconds of a call, one number a process."""
+    processes = sorted({it.process for it in found})
+    return [median(it.seconds for it in found if it.process == process) for process in processes]
+
+
+def row(cell: Cell, proved: Mapping[str, Any], found: Sequence[Sample], over: Sequence[Sample], more: Row) -> Row:
+    """The whole row. `proved`: columns that the proof told; `over`: samples of the baseline implementation, if there are
+    any; `more`: further columns.
+    """
+    impl, case = cell.key
+    stats = Stats()
+    for it in found:
+        stats.update(it.seconds)
+    test = f"test_{cell.case.mode}"
+    return {
+        "group": case,
+        "name": f"{test}[{impl}-{case}]",
+        "fullname": f"bench/test_attention.py::{test}[{impl}-{case}]",
+        "params": {"impl": impl, "case": case},
+        "param": f"{impl}-{case}",
+        "extra_info": {"impl": impl, "id": case, "case_hash": case_hash(cell.case)}
+        | cell.case.columns()
+        | dict(proved)
+        | {"flops": flops(cell.case), "bytes": least_bytes(cell.case)}
+        | _timed(found)
+        | _ratio(found, over)
+        | more,
+        "options": {},
+        "stats": stats.as_dict() | {"data": [it.seconds for it in found], "iterations": found[0].calls},
+    }
+
+
+def _timed(found: Sequence[Sample]) -> Row:
+    columns = {
+        "calls": found[0].calls,
+        "processes": len({it.process for it in found}),
+        "process_medians": process_medians(found),
+        "page_faults": mean(it.page_faults for it in found),
+        "switches_voluntary": mean(it.voluntary for it in found),
+        "switches_involuntary": mean(it.involuntary for it in found),
+    }
+    for name in ("round", "visit", "process"):
+        columns[f"sample_{name}s" if name != "process" else "sample_processes"] = [getattr(it, name) for it in found]
+    columns |= {"sample_times": [round(it.at, 4) for it in found]}
+    return columns | {"sample_fastest": [it.fastest for it in found]}
+
+
+def _ratio(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
+    """Seconds over those of the baseline implementation, with the 95 % interval; None where there is none."""
+    known = verdict.ratio(samples_of(found), samples_of(over)) if over else verdict.UNKNOWN
+    if found is over:
+        known = verdict.Ratio(1.0, 1.0, 1.0, 1.0, known.processes, known.visits)
+    columns = {"ratio": known.value, "ratio_low": known.low, "ratio_high": known.high}
+    return {name: value if math.isfinite(value) else None for name, value in columns.items()}
+
+
+def written(found: Sequence[Sample]) -> list[list[float]]:
+    """For the journal."""
+    return [list(asdict(it).values()) for it in found]
+
+
+def read(lines: Sequence[Sequence[Any]]) -> list[Sample]:
+    return [Sample(*line) for line in lines]

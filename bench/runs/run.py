@@ -1,0 +1,459 @@
+"""One run: what was planned, what is already known, where it is saved, and how it is finished later."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from statistics import median
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from pytest_benchmark.utils import get_machine_id
+
+import impls
+
+from .. import CHECKOUT
+from ..cases.cells import Cell, Key
+from ..cases.ledger import add_spent, spent
+from ..cases.outcome import FAILURES, NoRow
+from ..selection.options import Selection, asked, select, settle_timing
+from ..timing.controls import Controls
+from ..timing.machine import fingerprint, state
+from ..timing.meters import meter_for
+from ..timing.roofs import Roofs
+from . import journal as journals
+from .journal import Journal, Line
+from .rows import Row, Sample, read, row, written
+from .saving import load, run_files, shortage
+
+if TYPE_CHECKING:
+    from .traces import Traces
+
+SCHEMA = 1
+
+TRIES = 3
+"""How often a run may end while a cell is proved, before the cell is given up."""
+
+NO_GPU = dict.fromkeys(("cold_s", "graph_s", "sm_mhz", "power_w", "temperature_c", "throttled"))
+"""Columns that only a GPU has."""
+
+
+@dataclass
+class Run:
+    """The cells that were asked for, and what is known of them, from this process or from the one it resumes."""
+
+    asked: dict[str, Any]
+    selection: Selection
+    folder: Path
+    """Where run files and journals lie: results/<machine>."""
+    name: str | None = None
+    """None when nothing is saved."""
+    command: str = ""
+    timing: dict[str, float] = field(default_factory=dict)
+    """How cells are timed: options of `TIMING`."""
+    traced: bool = False
+    """Whether a trace is saved of every cell that is measured."""
+    traces: Traces | None = None
+    journal: Journal | None = None
+    planned: set[Key] | None = None
+    """What a whole run is; None until pytest has collected."""
+    saved: Path | None = None
+    ended: bool = False
+    """Whether everything was measured: an interrupted run has rows of what was timed until then, and goes on."""
+    proved: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    """{"columns": of the row, "seconds": of a call, "first_s": of the call that was proved}"""
+    skipped: dict[Key, dict[str, str]] = field(default_factory=dict)
+    samples: dict[Key, list[Sample]] = field(default_factory=dict)
+    compared: Counter[Key] = field(default_factory=Counter)
+    """Calls whose answers were compared with one that was held to the reference."""
+    columns: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    """Columns of a row that were found while and after it was timed."""
+    finished: dict[Key, Row] = field(default_factory=dict)
+    """Whole rows: of a run that is resumed when nothing is left to do, and of cells that this process has finished."""
+    roofs: Roofs = field(default_factory=Roofs)
+    controls: Controls = field(default_factory=Controls)
+    given_up: list[str] = field(default_factory=list)
+    """Cells that an earlier process did not survive, each with the sentence that it is skipped with."""
+    suspects: frozenset[Key] = frozenset()
+    """Cells that were being proved when an earlier process ended: they are tried again, but last."""
+    _visited: set[tuple[int, int, str]] = field(default_factory=set)
+    _begun: Counter[Key] = field(default_factory=Counter)
+    _numbers: Counter[str] = field(default_factory=Counter)
+    _began: float = field(default_factory=monotonic)
+
+    def cell(self, key: Key) -> Cell:
+        """The cell with this name and case id."""
+        return self._cells[key]
+
+    @cached_property
+    def _cells(self) -> dict[Key, Cell]:
+        return {cell.key: cell for cell in self.selection.cells}
+
+    @property
+    def processes(self) -> int:
+        """In how many processes every cell is timed."""
+        return int(self.timing["processes"])
+
+    @property
+    def known(self) -> set[Key]:
+        """Cells that have a row, or a reason why there is none."""
+        return {*self.skipped, *self.finished}
+
+    @property
+    def rows(self) -> list[Row]:
+        """Benchmarks as pytest-benchmark writes them, in the order of the plan."""
+        return [self.finished[key] for key in self._cells if key in self.finished]
+
+    @property
+    def skips(self) -> list[dict[str, str]]:
+        """For the run file, in the order of the plan."""
+        return [self.skipped[key] for key in self._cells if key in self.skipped]
+
+    @property
+    def failed(self) -> bool:
+        return any(entry["reason"] in FAILURES for entry in self.skipped.values())
+
+    @property
+    def yardstick(self) -> str | None:
+        """The baseline implementation: the one that ratios are over."""
+        return next((impl.name for impl in impls.shelf() if impl.yardstick), None)
+
+    @property
+    def complete(self) -> bool:
+        return self.ended and self.planned is not None and self.planned <= self.known
+
+    def settled(self, key: Key) -> bool:
+        """Whether a cell needn't be proved any more."""
+        return key in self.proved or key in self.known
+
+    def visited(self, slot: int, visit: int, case: str) -> bool:
+        """Whether that visit of a case by that process is behind us."""
+        return (slot, visit, case) in self._visited
+
+    def plan(self, keys: Iterable[Key]) -> None:
+        """Fix what a whole run is, once pytest has deselected what it was told to, and open the journal.
+
+        Raises `pytest.UsageError` when the results can't be written.
+        """
+        if self.planned is not None:
+            return
+        self.planned = set(keys)
+        if self.name is None or not self.planned:
+            return
+        header = {"schema": SCHEMA, "asked": self.asked, "timing": self.timing, "planned": sorted(self.planned)}
+        header |= {"traced": self.traced, "machine": fingerprint(), "sources": self.selection.sources}
+        try:
+            self.journal = Journal.start(self.folder, self.name, header)
+        except OSError as error:
+            raise pytest.UsageError(f"results can't be written to {self.folder}: {error.strerror}") from None
+        if short := shortage(self.folder, len(self.planned)):
+            self.journal.delete()
+            raise pytest.UsageError(f"results don't fit in {self.folder}: {short}")
+
+    def elapsed(self) -> float:
+        """Seconds since the run began, without the time between a process and the one that resumed it."""
+        return monotonic() - self._began
+
+    def new_process(self) -> int:
+        """A number for a worker process that no other of this run has."""
+        return self._new("process")
+
+    def new_visit(self) -> int:
+        return self._new("visit")
+
+    def new_round(self, case: str) -> int:
+        return self._new(case)
+
+    def _new(self, what: str) -> int:
+        self._numbers[what] += 1
+        return self._numbers[what] - 1
+
+    def begin(self, cell: Cell) -> None:
+        """Write down which cell is proved now, in case this process doesn't survive it."""
+        self._write({"begin": cell.key})
+
+    def add_proved(self, cell: Cell, answer: dict[str, Any]) -> None:
+        """What a worker's `prove` answered."""
+        add_spent(answer.get("spent", {}))
+        self._add({"proved": {"key": cell.key, **{name: answer[name] for name in ("columns", "seconds", "first_s")}}})
+
+    def add_skipped(self, cell: Cell, outcome: NoRow) -> None:
+        impl, case_id = cell.key
+        self._add({"skipped": {"impl": impl, "id": case_id, "reason": outcome.reason, "detail": str(outcome)}})
+
+    def add_visit(
+        self,
+        slot: int,
+        visit: int,
+        case: str,
+        found: dict[Key, list[Sample]],
+        columns: dict[Key, dict[str, Any]],
+        compared: dict[Key, int],
+    ) -> None:
+        """What was timed at one go; `columns`: further ones that this told; `compared`: calls that were compared beside it."""
+        samples = {impl: written(of) for (impl, _), of in found.items()}
+        told = {impl: of for (impl, _), of in columns.items() if of}
+        compared_of = {impl: count for (impl, _), count in compared.items()}
+        now = {"compared": compared_of, "numbers": dict(self._numbers), "elapsed": self.elapsed()}
+        self._add({"visit": {"slot": slot, "visit": visit, "id": case, "samples": samples, "columns": told, **now}})
+
+    def add_columns(self, cell: Cell, columns: dict[str, Any]) -> None:
+        self._add({"columns": {"key": cell.key, "columns": columns}})
+
+    def finish(self) -> None:
+        """Make rows of all that was timed; a row above the roof is none."""
+        for key, found in self.samples.items():
+            if key in self.known or not found:
+                continue
+            cell = self.cell(key)
+            base = (self.yardstick or "", key[1])
+            over = () if base in self.skipped else self.samples.get(base, ())
+            try:
+                more = {"roof": self._roof(cell, found), "calls_compared": self._compared(cell)}
+                more |= self.columns.get(key, {})
+            except NoRow as outcome:
+                self.add_skipped(cell, outcome)
+                continue
+            more.pop("throttled_by", None)
+            self.finished[key] = finite(row(cell, self.proved[key]["columns"], found, over, NO_GPU | more))
+
+    def _compared(self, cell: Cell) -> int:
+        """None of them where answers are random."""
+        return 0 if cell.case.drops else self.compared[cell.key]
+
+    def _roof(self, cell: Cell, found: Sequence[Sample]) -> float:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(cell.case.threads or threads)
+        try:
+            return self.roofs.share(cell.case, meter_for(cell.case.device), median(it.seconds for it in found))
+        finally:
+            torch.set_num_threads(threads)
+
+    def _add(self, line: Line) -> None:
+        self._take(line)
+        self._write(line)
+
+    def _take(self, line: Line) -> None:
+        """Know what a line of the journal tells."""
+        match line:
+            case {"begin": [impl, case]}:
+                self._begun[impl, case] += 1
+            case {"proved": proved}:
+                self.proved[tuple(proved["key"])] = proved
+            case {"skipped": entry}:
+                self.skipped[entry["impl"], entry["id"]] = entry
+            case {"visit": seen}:
+                self._visited.add((seen["slot"], seen["visit"], seen["id"]))
+                for impl, samples in seen["samples"].items():
+                    self.samples.setdefault((impl, seen["id"]), []).extend(read(samples))
+                    self.compared[impl, seen["id"]] += len(samples)
+                for impl, count in seen["compared"].items():
+                    self.compared[impl, seen["id"]] += count
+                for impl, columns in seen["columns"].items():
+                    self.columns.setdefault((impl, seen["id"]), {}).update(columns)
+            case {"columns": told}:
+                self.columns.setdefault(tuple(told["key"]), {}).update(told["columns"])
+
+    def _write(self, line: Line) -> None:
+        """Write into the journal; a disk that is full ends the run in one line, and loses nothing."""
+        if self.journal is None:
+            return
+        try:
+            self.journal.add(line)
+        except OSError as error:
+            pytest.exit(f"{self.journal.path}: {error.strerror}; `--resume {self.name}` goes on when that is mended", 1)
+
+    def top_level(self) -> dict[str, Any]:
+        """What the run file holds beside pytest-benchmark's own keys."""
+        return {
+            "schema": SCHEMA,
+            "sweep": self.selection.sweep.name,
+            "command": self.command,
+            "asked": self.asked,
+            "timing": self.timing,
+            "complete": self.complete,
+            "journal": self.journal.path.name if self.journal else None,
+            "shelf": [impl.name for impl in impls.shelf()],
+            "yardstick": self.yardstick,
+            "skipped": self.skips,
+            **self.seen(),
+            "state": state(),
+        }
+
+    def seen(self) -> dict[str, Any]:
+        """What was seen of the machine so far, earlier processes of a resumed run included."""
+        return {"roofs": self.roofs.table(), "controls": self.controls.table(), "seconds": spent()}
+
+    def look(self) -> None:
+        """Time the controls."""
+        self.controls.look()
+        self._write({"machine": self.seen()})
+
+    def look_if_due(self) -> None:
+        """Time the controls if that is due, and write down what was seen of the machine."""
+        if self.controls.due():
+            self.look()
+
+    def restore(self, journal: Journal) -> None:
+        """Know what earlier processes of this run found out."""
+        for line in journal.lines:
+            self._take(line)
+        if seen := _last(journal.lines, "machine"):
+            self.roofs.restore(seen["roofs"])
+            self.controls.restore(seen["controls"])
+            add_spent(seen["seconds"])
+        if last := _last(journal.lines, "visit"):
+            self._numbers.update(last["numbers"])
+            self._began -= last["elapsed"]
+        self._judge_begun()
+
+    def _judge_begun(self) -> None:
+        """Cells that were being proved when a process ended, again and again, are given up; others are tried last."""
+        begun = {key: times for key, times in self._begun.items() if not self.settled(key)}
+        for key, times in begun.items():
+            if times >= TRIES:
+                reason = NoRow(f"the run ended {times} times while this was proved")
+                self.add_skipped(self.cell(key), reason)
+                self.given_up.append(f"{' '.join(key)}: {reason}")
+        self.suspects = frozenset(begun.keys() - self.skipped.keys())
+
+    def trace(self, cell: Cell, worker: Any) -> dict[str, str]:
+        """Have a trace written; the row's column that says where it lies."""
+        assert self.traces
+        return self.traces.save(cell, self.proved[cell.key]["columns"]["operators"], partial(worker.ask, "trace", cell))
+
+    def own_file(self) -> Path | None:
+        """The file that holds this very run, as saved by this process; None when there is none."""
+        files = run_files(self.folder, self.name or "")
+        mine = self.journal and self.journal.path.name
+        return next(
+            (
+                p
+                for p in reversed(files)
+                if (data := load(p)).get("journal") == mine and data["complete"] == self.complete
+            ),
+            None,
+        )
+
+    def close(self) -> None:
+        """A complete and saved run needs neither its journal nor the file that it left when it was interrupted."""
+        if self.journal is None:
+            return
+        if not (self.saved and self.complete):
+            return self.journal.close()
+        for path in run_files(self.folder, self.name or ""):
+            if path != self.saved and load(path).get("journal") == self.journal.path.name:
+                path.unlink()
+        self.journal.delete()
+
+
+def _last(lines: Sequence[Line], kind: str) -> dict[str, Any]:
+    """The newest line of a kind; empty when there is none."""
+    return next((line[kind] for line in reversed(lines) if kind in line), {})
+
+
+def begin(config: pytest.Config) -> Run:
+    """Resolve the command line into a run, new or resumed; raises `pytest.UsageError`."""
+    if os.environ.get("PYTEST_XDIST_WORKER") or config.getoption("dist", "no") != "no":
+        raise pytest.UsageError("nothing can be timed under pytest-xdist: leave out -n")
+    folder = results_folder(config) / str(get_machine_id())  # as pytest-benchmark names it
+    resume, save = config.getoption("resume"), config.getoption("benchmark_save")
+    command = shlex.join(["pytest", *map(str, config.invocation_params.args)])
+    if config.getoption("redo") and not resume:
+        raise pytest.UsageError("--redo says how to resume: with --resume NAME")
+    if not resume:
+        run = _new(config, folder, save or config.getoption("benchmark_autosave"))
+    elif save and save != resume:
+        raise pytest.UsageError(f"--resume {resume} keeps that name; leave out --benchmark-save={save}")
+    else:
+        run = (
+            _from_journal(config, folder, resume) or _from_file(config, folder, resume) or _new(config, folder, resume)
+        )
+        config.option.benchmark_save = run.name
+    run.command = command
+    run.traced |= config.getoption("save_traces")
+    run.timing = settle_timing(config, run.timing)
+    return run
+
+
+def _new(config: pytest.Config, folder: Path, name: str | None) -> Run:
+    options = asked(config)
+    return Run(options, select(config, options), folder, name)
+
+
+def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
+    """The run that was killed; None when there is none."""
+    path = journals.newest(folder, name)
+    if path is None:
+        return None
+    if (pid := journals.writer(path)) is not None:
+        raise pytest.UsageError(f"run {name} is being measured right now, by process {pid}")
+    journal = Journal.reopen(path)
+    options = _same(config, name, journal.header["asked"])
+    selection = select(config, options)
+    how = {key: journal.header[key] for key in ("timing", "traced") if key in journal.header}
+    if config.getoption("redo"):
+        journal.delete()
+        return Run(options, selection, folder, name, **how)
+    if journal.header["machine"] != fingerprint():
+        raise pytest.UsageError(f"run {name} was begun on another machine or with another torch; --redo begins it anew")
+    if journal.header.get("sources") != selection.sources:
+        raise pytest.UsageError(f"the code has changed since run {name} was begun; --redo begins it anew")
+    planned = {(impl, case) for impl, case in journal.header["planned"]}
+    run = Run(options, selection, folder, name, journal=journal, planned=planned, **how)
+    run.restore(journal)
+    return run
+
+
+def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:
+    """The run that was finished, so that nothing is left to do and nothing is saved again; None when there is none."""
+    finished = [data for path in run_files(folder, name) if (data := load(path)).get("complete")]
+    if not finished:
+        return None
+    if config.getoption("redo"):
+        raise pytest.UsageError(f"run {name} is finished; --benchmark-save={name} measures it once more")
+    options = _same(config, name, finished[-1]["asked"])
+    run = Run(options, select(config, options), folder)
+    run.finished = {(it["extra_info"]["impl"], it["extra_info"]["id"]): it for it in finished[-1]["benchmarks"]}
+    run.skipped = {(it["impl"], it["id"]): it for it in finished[-1]["skipped"]}
+    run.planned, run.ended = run.known, True
+    return run
+
+
+def _same(config: pytest.Config, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What the run was begun with; raises when the command line now asks for something else."""
+    now = asked(config)
+    if now and now != options:
+        raise pytest.UsageError(f"run {name} was begun with other options; `--resume {name}` alone finishes it")
+    return options
+
+
+def results_folder(config: pytest.Config) -> Path:
+    """Where pytest was told to keep results, or where they lie by default."""
+    given = config.getoption("benchmark_storage")
+    return results_root(config.invocation_params.dir, None if given == "file://./.benchmarks" else given)
+
+
+def results_root(start: Path, storage: str | None) -> Path:
+    """The checkout's own results/ from anywhere inside it, ./results from elsewhere; or the storage that was asked for."""
+    if storage:
+        return Path(storage.removeprefix("file://")).resolve()
+    start = start.resolve()
+    return (CHECKOUT if start.is_relative_to(CHECKOUT) else start) / "results"
+
+
+def finite(value: Any) -> Any:
+    """The same with null for numbers that are not finite: NaN and Infinity are not JSON."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

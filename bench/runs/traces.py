@@ -1,0 +1,89 @@
+"""`--save-traces`: a profiler trace of one call of every measured cell, where TensorBoard and Perfetto find it."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ..cases.cells import Cell
+from ..cases.ledger import spending
+from ..cases.outcome import NoRow
+
+if TYPE_CHECKING:
+    from .run import Run
+
+FOLDER = "traces"
+"""Beside the machines' folders of run files."""
+
+FILE = "call.pt.trace.json.gz"
+"""TensorBoard's plugin knows a trace by this ending, and calls it by what stands before; its folder is the plugin's run."""
+
+MOST_OPERATORS = 10_000
+"""Operators of one call above which no trace is taken: it takes about a kilobyte for each to write, and to read again."""
+
+LONGEST_NAME = 200
+
+
+class Traces:
+    """Takes the traces of a run, and says in the end which cells have none."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.saved = 0
+        self.without: dict[str, list[Cell]] = {}
+        """Cells by the reason why there is no trace of them."""
+
+    def save(self, cell: Cell, operators: int, write: Callable[..., dict[str, Any]]) -> dict[str, str]:
+        """Have one more call traced, of so many operators: the row's column that says where the trace lies; none without one.
+
+        `write(path=...)` writes it. The row is measured by now, so whatever goes wrong here costs no more than the trace.
+        """
+        if operators > MOST_OPERATORS:
+            self._without(f"more than {MOST_OPERATORS:,} operators a call", cell)
+            return {}
+        path = self.folder / on_disk(cell.case.id) / on_disk(cell.impl.name) / FILE
+        try:
+            with spending("traces"):
+                unwritten = write(path=str(path))["unwritten"]
+        except NoRow as error:
+            self._without(f"the traced call failed, {error}", cell)
+            return {}
+        if unwritten:
+            self._without(f"can't be written to {self.folder}: {unwritten}", cell)
+            return {}
+        self.saved += 1
+        return {"trace": path.relative_to(self.run.folder.parent).as_posix()}
+
+    @property
+    def folder(self) -> Path:
+        """Called as the journal is: one for every run, also where two have one name, and a resumed run goes on in it."""
+        assert self.run.journal, "only a run that is saved has traces"
+        return self.run.folder.parent / FOLDER / on_disk(self.run.journal.path.stem)
+
+    def _without(self, why: str, cell: Cell) -> None:
+        self.without.setdefault(why, []).append(cell)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for why, cells in self.without.items():
+            names = dict.fromkeys(cell.impl.name for cell in cells)
+            terminalreporter.write_line(f"no trace of {len(cells)} cells ({', '.join(names)}): {why}")
+        if self.saved:
+            terminalreporter.write_line(f"traces: {self.saved}, for `tensorboard --logdir {self.folder}`")
+
+
+def on_disk(name: str) -> str:
+    """A name as a folder can be called; names that differ stay apart.
+
+    >>> on_disk("fused+compile"), on_disk("a/b")
+    ('fused+compile', 'a_b~07f4401c')
+    """
+    if re.fullmatch(r"\w[\w.+=-]*", name, re.ASCII) and len(name) <= LONGEST_NAME:
+        return name
+    plain = re.sub(r"[^\w+=-]", "_", name, flags=re.ASCII)[:LONGEST_NAME]
+    return f"{plain}~{zlib.crc32(name.encode('utf-8', 'backslashreplace')):08x}"

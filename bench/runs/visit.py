@@ -1,0 +1,142 @@
+"""A visit: the implementations of a case are timed by turns, at one go, in one process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from time import sleep
+from typing import Any
+
+from ..cases.cells import Cell, Key
+from ..cases.ledger import count
+from ..cases.outcome import NoRow
+from ..timing.engine import EVEN, Block, Visits, block_of, rounds
+from ..workers.peer import Answer
+from .crew import Worker
+from .rows import Sample
+from .run import Run
+
+COOLING = 3.0
+"""Seconds for which a GPU that is held back may cool down, once a visit."""
+
+
+COMPARING = 0.0075
+"""Share of a cell's time that is spent in calls whose answers are compared and that aren't timed, at one go: 3 % in all."""
+
+
+@dataclass
+class Visit:
+    """What is found out at one go, until it is written down."""
+
+    run: Run
+    worker: Worker
+    case: str
+    visit: int
+    """The first, second, ... of its process at this case."""
+    rng: random.Random
+    found: dict[Key, list[Sample]] = field(default_factory=dict)
+    sensed: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    compared: dict[Key, int] = field(default_factory=dict)
+    """Calls that were not timed, and whose answers were compared."""
+    _number: int = 0
+    _cooled: bool = False
+
+    def time(self, cells: Sequence[Cell], visits: Visits, needs: Mapping[Key, float]) -> None:
+        """Time cells by turns. One that fails is skipped, and the others go on, in a fresh process where it took that."""
+        self.worker.prepare(cells)
+        members = {cell.key: cell for cell in cells if self._ready(cell)}
+        self._number = self.run.new_visit()
+        for cell in members.values():
+            self._attempt(cell, cells, self._renew)
+        blocks = {key: self._block_of(cell) for key, cell in members.items() if self._ready(cell)}
+        for order in rounds(visits.turns(blocks, self.visit, needs), self.rng):
+            round_number = self.run.new_round(self.case)
+            for key in order:
+                if answer := self._attempt(members[key], cells, partial(self._block, block=blocks[key])):
+                    self._keep(key, answer, round_number, blocks[key])
+
+    def check_caching(self, cells: Sequence[Cell]) -> None:
+        """Skip those that cache results."""
+        for cell in cells:
+            if cell.key in self.found and self._ready(cell):
+                usual, first = median(it.seconds for it in self.found[cell.key]), self.run.proved[cell.key]["first_s"]
+                try:
+                    self.worker.ask("caching", cell, usual=usual, first=first)
+                except NoRow as outcome:
+                    self.worker.skip(cell, outcome)
+                    self.worker.prepare(cells)
+
+    def write(self) -> None:
+        self.run.add_visit(self.worker.slot, self.visit, self.case, self.found, self.sensed, self.compared)
+
+    def _ready(self, cell: Cell) -> bool:
+        return cell.key in self.worker.seconds and cell.key not in self.run.skipped
+
+    def _block_of(self, cell: Cell) -> Block:
+        return block_of(self.worker.seconds[cell.key], in_stretches=cell.case.device == "cpu")
+
+    def _attempt(self, cell: Cell, cells: Sequence[Cell], act: Callable[[Cell], Answer]) -> Answer | None:
+        """What `act` gives; None where the cell fails, now or before."""
+        if not self._ready(cell):
+            return None
+        process = self.worker.number
+        try:
+            answer = act(cell)
+        except NoRow as outcome:
+            self.worker.skip(cell, outcome)
+            if self.worker.number != process:
+                self._number = self.run.new_visit()
+                self.worker.prepare([it for it in cells if it.key in self.run.proved])
+            return None
+        return answer
+
+    def _renew(self, cell: Cell) -> Answer:
+        """Every other visit other places in memory, and calls on fresh inputs whose answers are held to the reference; for long
+        calls once a process.
+        """
+        is_short = self.worker.seconds[cell.key] <= EVEN
+        if self.visit % 2 or (self.visit and not is_short):
+            return {}
+        answer = self.worker.ask("renew", cell, seconds=COMPARING * self.run.timing["cell_time"])
+        self.compared[cell.key] = answer["compared"]
+        self._learn(cell.key, answer["seconds"])
+        return answer
+
+    def _learn(self, key: Key, seconds: float) -> None:
+        """How long a call takes where nothing disturbs it: what was seen while another worker proved is longer."""
+        if key in self.worker.seconds:
+            self.worker.seconds[key] = min(self.worker.seconds[key], seconds)
+
+    def _block(self, cell: Cell, block: Block) -> Answer:
+        answer = self._timed(cell, block)
+        if answer.get("held_back") and not self._cooled:
+            self._cooled = True
+            sleep(COOLING)
+            answer = self._timed(cell, block)
+        return answer
+
+    def _timed(self, cell: Cell, block: Block) -> Answer:
+        answer = self.worker.ask("time", cell, calls=block.calls, stretches=block.stretches, warm=block.warm)
+        count("timed calls", answer["seconds"] * (block.calls * block.stretches + block.warm))
+        return answer
+
+    def _keep(self, key: Key, answer: Answer, number: int, block: Block) -> None:
+        disturbed = (answer[name] for name in ("page_faults", "voluntary", "involuntary"))
+        self._learn(key, answer["fastest"])
+        where = number, self._number, self.worker.number, self.run.elapsed(), block.calls * block.stretches
+        self.found.setdefault(key, []).append(Sample(answer["seconds"], answer["fastest"], *where, *disturbed))
+        if "sm_mhz" in answer:
+            self.sensed[key] = _sensors(answer, self.sensed.get(key, {}))
+
+
+def _sensors(answer: Answer, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns about the GPU's state: as it was last, and everything that throttled it."""
+    throttled = dict.fromkeys([*before.get("throttled_by", []), *answer["throttled"]])
+    return {
+        **{name: answer[name] for name in ("sm_mhz", "power_w", "temperature_c")},
+        "throttled_by": list(throttled),
+        "throttled": ", ".join(throttled) or None,
+    }

@@ -1,0 +1,1 @@
+"""Which cells the command line asks for."""

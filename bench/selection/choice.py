@@ -1,0 +1,162 @@
+"""Which implementations: those on the shelf, by name, and a user's own. Needs nothing but torch."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+import impls
+from impls import Impl, Limits
+from impls.layer import kernel_options
+
+from ..cases.cells import Cell
+from ..cases.sweep import Case
+from ..proof import settings
+
+MODULES = "ATTENTION_BENCH_PATH"
+"""Environment variable: folders in which a user's modules lie, before the folder where the user started."""
+
+
+class Mistake(Exception):
+    """Of the user's: one line that says what would be right."""
+
+
+def impls_named(given: list[str], whole_shelf: bool, folder: str) -> tuple[Impl, ...]:
+    """The implementations that are named, or the sweep's own: eager ones, and the compiled forms worth a place."""
+    names = [name.strip() for text in given for name in text.split(",") if name.strip()]
+    if not names:
+        if given:
+            raise Mistake(f"--impl names nothing; known: {known()}")
+        chosen = [impl for impl in impls.shelf() if impl.common or whole_shelf]
+        names = [impl.name for impl in chosen]
+        names += [impl.name + impls.COMPILE for impl in chosen if impl.compiled_by_default]
+    return tuple(_impl(name, folder) for name in dict.fromkeys(names))
+
+
+def _impl(name: str, folder: str) -> Impl:
+    if "=" in name:
+        own, _, path = name.partition("=")
+        return _own(own, path, folder)
+    try:
+        return impls.get(name)
+    except KeyError:
+        if ":" in name:
+            raise Mistake(f"--impl {name}: give it a name, as in mine={name}") from None
+        plain = name.removesuffix(impls.COMPILE)
+        message = f"unknown implementation {name!r}; known: {known()}"
+        raise Mistake(message + nearest(plain, [i.name for i in impls.shelf()])) from None
+
+
+_own_paths: dict[str, str] = {}
+"""Where the user's own implementations come from, by name: one name can't stand for two of them."""
+
+
+def _own(name: str, path: str, folder: str) -> Impl:
+    """Register a user's kernel or layer, `mine=package.module:attr`, and give it (or its compiled form) back."""
+    plain = name.removesuffix(impls.COMPILE)
+    module, _, attr = path.partition(":")
+    if not plain or not module or not attr:
+        raise Mistake(f"--impl {name}={path}: expected NAME=package.module:attr")
+    for place in (*os.environ.get(MODULES, "").split(os.pathsep), folder):
+        if place and place not in sys.path:
+            sys.path.append(place)  # last, so that no module of the user's stands in for another
+    imported = _imported(name, module)
+    if not hasattr(imported, attr):
+        raise Mistake(f"--impl {name}: module {module} has no attribute {attr!r}")
+    it = getattr(imported, attr)
+    if isinstance(it, nn.Module):
+        kind = type(it).__name__
+        raise Mistake(
+            f"--impl {name}={path}: that is an instance of {kind}; name the class, which is built for every case"
+        )
+    if (known := _own_paths.get(plain, path)) != path:
+        raise Mistake(f"--impl {name}={path}: {plain} is {known} already; give this one another name")
+    try:
+        declared = Limits(**getattr(it, "limits", {}))
+        impl = impls.make(plain, it, limits=declared)
+        if plain not in {i.name for i in impls.shelf()} or impls.get(plain).owner != impl.owner:
+            impls.add(impl)
+        _own_paths[plain] = path
+    except (TypeError, ValueError) as error:
+        raise Mistake(f"--impl {name}={path}: {error}") from None
+    return impls.get(name)
+
+
+def _imported(name: str, module: str) -> ModuleType:
+    """A user's module. What it sets for all of torch is put back, also where it can't be imported."""
+    before = settings.read()
+    try:
+        return importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        raise Mistake(f"--impl {name}: can't import {module}: {type(error).__name__}: {error}") from None
+    finally:
+        noted = settings.noted(before)
+        if changed := settings.put_back(before):
+            print(f"bench: {module} changes torch's own settings when it is imported; they are everybody's, and were put back: "
+                  f"{', '.join(changed)}{_instead(changed)}", file=sys.stderr)  # fmt: skip
+        if noted:
+            print(f"bench: {module} changes, when it is imported, {', '.join(noted)}", file=sys.stderr)
+
+
+def _instead(changed: list[str]) -> str:
+    """What to do where a name of torch's was to stand for something else."""
+    patches = any(change.startswith("names of torch.nn.functional") for change in changed)
+    return (
+        " (to measure what was to take its place, register the function itself: --impl NAME=module:function)" * patches
+    )
+
+
+def uncallable(cell: Cell) -> str | None:
+    """Why the signature of an implementation doesn't allow the call that a case needs; None when it does."""
+    impl, case = cell.impl, cell.case
+    if impl.refusal(case):
+        return None
+    if impl.kernel is not None:
+        needed = dict.fromkeys(kernel_options(case.layer_shape, _mask_of(case), training=True))
+        return _misfit(impl.kernel, ["q", "k", "v"], needed, case)
+    if isinstance(impl.layer, type):
+        inputs = ["x", "x_k"] if case.source == "cross" else ["x"]
+        named = {"padding": case.padded, "cache": case.mode == "decode"}
+        return _misfit(impl.layer, ["shape"], {}, case) or _misfit(
+            impl.layer.forward,  # type: ignore[attr-defined]
+            ["self", *inputs],
+            {name: None for name, used in named.items() if used},
+            case,
+        )
+    return None
+
+
+def _mask_of(case: Case) -> Any:
+    """Something where a kernel would be given a mask."""
+    return case.mask if case.padded else None
+
+
+def _misfit(function: Callable[..., Any], positional: list[str], keywords: dict[str, Any], case: Case) -> str | None:
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # what is written in C may have none
+        return None
+    try:
+        signature.bind(*positional, **keywords)
+    except TypeError as error:
+        call = ", ".join([*positional, *(f"{name}=..." for name in keywords)])
+        name = getattr(function, "__qualname__", "it")
+        return f"{name}{signature} can't be called as ({call}), which {case.id} needs: {error}"
+    return None
+
+
+def known() -> str:
+    return f"{', '.join(impl.name for impl in impls.shelf())}, and NAME{impls.COMPILE}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""

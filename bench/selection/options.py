@@ -1,0 +1,239 @@
+"""The command line: which implementations, which cases. A user's mistake becomes one line that says what would be right."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from impls import Impl
+
+from ..cases.cells import Cell
+from ..cases.sweep import DEVICES, DTYPES, MASKS, MODES, SCOPES, SOURCES, SWEEPS, Case, Sweep
+from ..proof.impl_hash import sources_hash
+from .choice import Mistake, impls_named, nearest, uncallable
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise ValueError("a positive whole number")
+    return int(text)
+
+
+def _one_of(known: Iterable[str]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in known:
+            raise ValueError(f"one of {', '.join(known)}{nearest(text, known)}")
+        return text
+
+    return parse
+
+
+def positive(text: str) -> float:
+    """A positive number; argparse says what is wrong with another."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return number
+
+
+def count(text: str) -> int:
+    """A positive whole number; argparse says what is wrong with another."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def _probability(text: str) -> float:
+    try:
+        p = float(text)
+    except ValueError:
+        p = -1.0
+    if not 0 <= p < 1:
+        raise ValueError("a probability: 0 or more, and less than 1")
+    return p
+
+
+def _switch(text: str) -> bool:
+    return {"on": True, "off": False}[_one_of(("on", "off"))(text)]
+
+
+AXES: dict[str, tuple[Callable[[str], Any], str]] = {
+    "B": (_whole, "batch sizes"),
+    "T": (_whole, "tokens in the queries"),
+    "T_kv": (_whole, "tokens in keys and values (with --source cross)"),
+    "H": (_whole, "query heads"),
+    "H_kv": (_whole, "key-value heads"),
+    "D_h": (_whole, "width of a query or key head"),
+    "D_v": (_whole, "width of a value head"),
+    "d_model": (_whole, "width of the model"),
+    "dtype": (_one_of(DTYPES), ", ".join(DTYPES)),
+    "device": (_one_of(DEVICES), "cpu, cuda (default: what the machine has)"),
+    "mask": (_one_of(MASKS), ", ".join(MASKS)),
+    "source": (_one_of(SOURCES), ", ".join(SOURCES)),
+    "mode": (_one_of(MODES), f"{', '.join(MODES)} (the newest of T tokens against a cache of the others)"),
+    "scope": (_one_of(SCOPES), "layer, or core: from q, k, v to o"),
+    "dropout": (_probability, "probability of dropping one of the probs"),
+    "out_dropout": (_probability, "probability of dropout after the output projection"),
+    "qkv_bias": (_switch, "biases in the input projections: on, off"),
+    "out_bias": (_switch, "a bias in the output projection: on, off"),
+    "threads": (_whole, "intra-op threads on the CPU"),
+}
+"""Every axis that the command line can override, how a value is read, and its help."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the user asked for, with every name resolved."""
+
+    sweep: Sweep
+    device: str
+    impls: tuple[Impl, ...]
+    cells: tuple[Cell, ...]
+    overrides: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> str:
+        """Digest of all the code that its numbers are made by."""
+        return sources_hash(self.impls)
+
+
+TIMING: dict[str, tuple[float, str, str]] = {
+    "cell_time": (0.25, "SECONDS", "timing of one cell in one process, about"),
+    "processes": (1, "K", "fresh processes in which every cell is timed"),
+    "precision": (0.02, "SHARE", "a case is known when the intervals of its ratios are half as wide as this"),
+    "cell_timeout": (
+        300.0,
+        "SECONDS",
+        "a cell whose proof, compiling included, or whose block takes longer is given up",
+    ),
+}
+"""How a cell is timed: default, unit, meaning. A resumed run goes on with what it was begun with."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("attention", "attention-bench")
+    group.addoption("--sweep", metavar="NAME", help=f"which cases: {', '.join(SWEEPS)} (default: quick)")
+    group.addoption("--impl", metavar="NAMES", action="append", default=[],
+                    help="exactly what runs: a comma list or repeated; NAME+compile for a compiled form; "
+                         "NAME=package.module:attr for a kernel or layer of your own")  # fmt: skip
+    for axis, (_, about) in AXES.items():
+        group.addoption(f"--{axis}", metavar="VALUES", help=f"override an axis, a comma list: {about}")
+    for name, (default, metavar, about) in TIMING.items():
+        group.addoption(
+            f"--{name.replace('_', '-')}",
+            type=count if isinstance(default, int) else positive,
+            metavar=metavar,
+            help=f"{about} (default: {default})",
+        )
+    group.addoption("--list", action="store_true", dest="attention_list",
+                    help="show implementations with what they can do, and sweeps with their cells")  # fmt: skip
+    group.addoption("--dry-run", action="store_true", dest="attention_dry_run",
+                    help="show what would be measured and about how long")  # fmt: skip
+    group.addoption(
+        "--shuffle",
+        type=int,
+        metavar="SEED",
+        help="draw the order in which everything is timed by this seed (default: another one every time)",
+    )
+    group.addoption("--save-traces", action="store_true",
+                    help="save a profiler trace of one call of every cell, for TensorBoard, Perfetto and the page")  # fmt: skip
+    group.addoption("--resume", metavar="NAME", help="finish the run that was saved under NAME and interrupted")
+    group.addoption(
+        "--redo", action="store_true", help="with --resume: from the beginning, as when the code has changed"
+    )
+
+
+ASKED = ("sweep", "impl", *AXES)
+"""The options that decide which cells a run has."""
+
+
+def asked(config: pytest.Config) -> dict[str, Any]:
+    """The options that decide which cells there are, as they were given."""
+    return {name: value for name in ASKED if (value := config.getoption(name))}
+
+
+def settle_timing(config: pytest.Config, begun: dict[str, float]) -> dict[str, float]:
+    """Give every option of `TIMING` its value: as asked for now, else as the run was begun, else the default."""
+    for name, (default, *_) in TIMING.items():
+        if config.getoption(name) is None:
+            setattr(config.option, name, begun.get(name, default))
+    return {name: config.getoption(name) for name in TIMING}
+
+
+def select(config: pytest.Config, options: dict[str, Any]) -> Selection:
+    """Resolve the options (of `asked`) into cells; raises `pytest.UsageError` with one line."""
+    try:
+        return _select(options, str(config.invocation_params.dir))
+    except Mistake as mistake:
+        raise pytest.UsageError(str(mistake)) from None
+
+
+def _select(options: dict[str, Any], folder: str) -> Selection:
+    sweep, device, overrides = sweep_of(options)
+    if "threads" in overrides:
+        overrides["threads"] = tuple(None if n == torch.get_num_threads() else n for n in overrides["threads"])
+    chosen = impls_named(options.get("impl", []), sweep.whole_shelf, folder)
+    cells = tuple(Cell(impl, case) for case in cases_of(sweep, device, overrides) for impl in chosen)
+    for cell in cells:
+        if why := uncallable(cell):
+            raise Mistake(f"--impl {cell.impl.name}: {why}")
+    return Selection(sweep, device, chosen, cells, overrides)
+
+
+def sweep_of(options: dict[str, Any]) -> tuple[Sweep, str, dict[str, tuple[Any, ...]]]:
+    """The sweep, the device, and the axes that are overridden; raises `Mistake`."""
+    name = options.get("sweep") or "quick"
+    if name not in SWEEPS:
+        raise Mistake(f"unknown sweep {name!r}; known: {', '.join(SWEEPS)}{nearest(name, SWEEPS)}")
+    overrides = {axis: _values(axis, options[axis]) for axis in AXES if options.get(axis)}
+    devices = overrides.get("device", ())
+    if "cuda" in devices and not torch.cuda.is_available():
+        raise Mistake("--device cuda: torch finds no CUDA device here; leave --device out, or use --device cpu")
+    return SWEEPS[name], devices[0] if devices else "cuda" if torch.cuda.is_available() else "cpu", overrides
+
+
+def cases_of(sweep: Sweep, device: str, overrides: dict[str, tuple[Any, ...]]) -> list[Case]:
+    """Every case once; raises `Mistake` where sizes don't fit together."""
+    try:
+        return list(dict.fromkeys(sweep.cases(device, overrides)))
+    except ValueError as error:
+        raise Mistake(f"sweep {sweep.name}: {error}") from None
+
+
+def _values(axis: str, text: str) -> tuple[Any, ...]:
+    read, _ = AXES[axis]
+    found = []
+    for value in text.split(","):
+        try:
+            found.append(read(value.strip()))
+        except ValueError as error:
+            raise Mistake(f"--{axis} {text}: {value.strip()!r} is not {error}") from None
+    return tuple(dict.fromkeys(found))
+
+
+def seconds_of(cell: Cell, cell_time: float, processes: int) -> float:
+    """About how long a cell takes, proof and memory included: a guess for `--dry-run`."""
+    case, limits = cell.case, cell.impl.limits
+    if cell.impl.refusal(case):
+        return 0.01
+    pairs = case.B * case.H * case.T * case.T_kv
+    work = 4 * pairs * (case.D_h + case.D_v) / 2e10  # the gate's float64 reference and the calls it makes
+    loops = 6 * pairs / limits.max_pairs if limits.max_pairs else 0.0  # a limit on pairs marks a Python loop
+    work *= {"backward": 3}.get(case.mode, 1)
+    return 0.1 + 1.3 * cell_time * processes + work + loops + (1.5 if cell.impl.compiled else 0.0)
+
+
+def clock_text(seconds: float) -> str:
+    """`about 40 s`, `about 3 min`"""
+    if seconds < 90:
+        return f"about {max(1, math.ceil(seconds))} s"
+    return f"about {round(seconds / 60)} min"

@@ -1,0 +1,1 @@
+"""How long, how much memory: the engine, meters, roofs, controls, the machine."""

@@ -1,0 +1,63 @@
+"""Whether an implementation caches results: a call on inputs that it has seen is then no call.
+
+The gate changes inputs and compares answers; what looks them up by content passes, and is timed while it looks them up. Only
+the clock can tell: a call on inputs never seen takes longer, again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from time import sleep
+from typing import Any
+
+from ..cases.outcome import Wrong
+from .meters import Meter
+
+SHARE = 1.5
+"""A call on fresh inputs that takes less than so many times as long as one on repeated inputs is as long as that."""
+
+MIN_PAIRS = 3
+"""Calls on fresh inputs, each beside one on the same inputs again, before they can clear a call."""
+
+MAX_PAIRS = 15
+"""The same, before they may accuse it."""
+
+PAUSE = 0.01
+"""Seconds before each call but the first. Without it a crowded machine takes turns with us in step, and it is always the calls
+on fresh inputs that wait: of three thousand honest checks forty accused somebody.
+"""
+
+LONG = 0.05
+"""Seconds of a call that isn't made once more for this, where the one that was proved took no longer."""
+
+
+def check_no_result_caching(
+    meter: Meter, run: Callable[[], Any], perturb: Callable[[], None], usual: float, first: float
+) -> None:
+    """Raises `Wrong` where calls on fresh inputs take longer than those that were timed.
+
+    `perturb` makes the inputs fresh; `usual`: seconds of a call that was timed, `first`: of the one that was proved, on
+    inputs that may have been fresh.
+    """
+    if usual > LONG and first <= SHARE * usual:
+        return
+    fresh: list[float] = []
+    repeated: list[float] = []
+    for pair in range(MAX_PAIRS):
+        perturb()
+        fresh.append(_after(PAUSE if pair else 0.0, meter, run))
+        if fresh[-1] <= SHARE * usual:
+            return
+        repeated.append(_after(PAUSE, meter, run))
+        # On a crowded machine a median may lie anywhere; the fastest of several calls found it free, and is a floor.
+        ratio = min(median(fresh) / median(repeated), min(fresh) / min(repeated))
+        if pair + 1 >= MIN_PAIRS and ratio <= SHARE:
+            return
+    raise Wrong(f"caches results: fresh inputs take {ratio:.1f} times as long as repeated ones")
+
+
+def _after(pause: float, meter: Meter, run: Callable[[], Any]) -> float:
+    """Seconds of a call after a pause."""
+    sleep(pause)
+    return meter.seconds(run, 1)

@@ -1,0 +1,318 @@
+"""One cell inside a worker process: built, proved, profiled, and ready to be timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..cases.cells import Cell
+from ..cases.counting import least_memory
+from ..cases.ledger import spending
+from ..cases.outcome import NoRow, OutOfMemory, Wrong
+from ..cases.units import bytes_text
+from ..proof import settings
+from ..proof.afterwards import check_idle_afterwards
+from ..proof.gate import (
+    NEW_NUMBERS,
+    Gate,
+    Held,
+    check_call,
+    keeping_settings,
+    module_of,
+    prepare,
+    verify,
+    without_gradients,
+)  # fmt: skip
+from ..proof.modes import Call, call_of, recording
+from ..proof.problem import Given, copies, given, problem_of
+from .machine import free_bytes
+from .meters import Meter, Weight, meter_for
+
+GRAPHS = 4096
+"""Graphs of one function that torch.compile may hold at the same time; by default, eight shapes later it runs eager."""
+
+
+@dataclass
+class Built:
+    """A call with the tensors that it reads; `time` runs blocks of it."""
+
+    cell: Cell
+    call: Call
+    module: nn.Module
+    numbers: Given
+    meter: Meter
+    prepare_s: float | None = None
+    """Seconds spent on what an implementation makes once for a mask and a length; None where it makes nothing."""
+    compile_s: float | None = None
+    """Seconds that the first call of a compiled form took; None for an eager one."""
+    compile_cache: str | None = None
+    """`cold`, or `warm` where an earlier process had left the compiled code on disk."""
+    slower: float = 0.0
+    """A share of its own time by which it is made slower, to find out whether that is found."""
+    _draw: int | None = 0
+    """Which draw of inputs its buffers hold; None for none of them."""
+    _answers: dict[int, list[Tensor]] = field(default_factory=dict)
+    """The answer to each draw that was held to the reference last."""
+
+    def time(self, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
+        """Seconds of one call in a block of so many stretches of `calls`: over the whole of it, and over its fastest stretch.
+
+        `warm`: untimed calls before it; `draw`: which inputs.
+
+        The block's last answer is compared afterwards with one that was held to the reference, and where it differs it is
+        held to the reference itself: what is timed is what was proved. Raises `Wrong`, also where torch's settings changed,
+        and `NoRow` where a compiled form was compiled again.
+        """
+        self.refill(draw)
+        graphs = _graphs() if self.cell.impl.compiled else 0
+        taken: list[float] = []
+        with self.watched():
+            if warm:
+                self.meter.seconds(self.call.run, warm)
+            for _ in range(stretches - 1):
+                taken.append(self.meter.seconds(self.call.run, calls))
+            seconds, answer = self.meter.timed(self.call.run, calls)
+            taken.append(seconds)
+            if self.slower:
+                taken = [each + _spin(each * self.slower) for each in taken]
+        if self.cell.impl.compiled and _graphs() != graphs:
+            raise NoRow("torch.compile made another graph while it was timed: compiling would be part of what is timed")
+        if not self.cell.case.drops:
+            self._compare(answer, draw)
+        return sum(taken) / stretches / calls, min(taken) / calls
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """The context of a call, with the threads of its case; raises `Wrong` where the call changes torch's settings."""
+        if self.cell.case.threads and self.cell.case.threads != torch.get_num_threads():
+            torch.set_num_threads(self.cell.case.threads)
+        before = settings.read(cheap=True)
+        changed: list[str] = []
+        try:
+            with recording(self.cell.case):
+                yield
+        finally:
+            changed = settings.put_back(before)
+        if changed:
+            raise Wrong(f"changes torch's own settings, which are everybody's: {', '.join(changed)}")
+
+    def renew(self) -> None:
+        """Move inputs, weights and masks elsewhere in memory: where they happen to lie is part of what a visit varies."""
+        with torch.no_grad():
+            for tensor in (*self.numbers.inputs, *self.module.parameters(), *self.module.buffers()):
+                moved = tensor.data.clone()
+                if moved.stride() == tensor.stride():  # what is expanded would be laid out anew, and compiled again
+                    tensor.data = moved
+
+    def compare(self, seconds: float, draw: int) -> list[float]:
+        """Compare the answers of single calls, for so long: the seconds that each took. Raises as `time` does."""
+        until, taken = perf_counter() + seconds, [self.time(1, draw=draw)[0]]
+        while perf_counter() < until:
+            taken.append(self.time(1, draw=draw)[0])
+        return taken
+
+    def perturb(self) -> None:
+        """Put numbers into the inputs that no call has seen."""
+        self._draw = None
+        self.numbers.nudge()
+
+    def refill(self, draw: int) -> None:
+        """Put a draw of inputs into the buffers, unless it is there."""
+        if draw != self._draw:
+            self.numbers.refill(problem_of(self.cell.case, draw))
+            self._draw = draw
+
+    def _compare(self, answer: Any, draw: int) -> None:
+        found = _tensors(answer, len(self.numbers.inputs))
+        known = self._answers.get(draw)
+        if known and all(torch.equal(a, b) for a, b in zip(found, known, strict=True)):
+            return
+        verify(self.call.read(answer), problem_of(self.cell.case, draw), "under the clock: ")
+        self._answers[draw] = list(copies(found))
+
+
+def _tensors(answer: Any, inputs: int) -> list[Tensor]:
+    """The output, and of a backward call the gradients of its inputs: what is compared after every block."""
+    return [answer] if isinstance(answer, Tensor) else [x for x in answer[: 1 + inputs] if x is not None]
+
+
+def check_fits(cell: Cell) -> None:
+    """Raises `OutOfMemory` before anything is tried where it can't fit: on the CPU trying means being killed."""
+    needed, free = least_memory(cell.impl, cell.case), free_bytes(cell.case.device)
+    if needed > free:
+        raise OutOfMemory(f"needs {bytes_text(needed)} at least, and {bytes_text(free)} are free")
+
+
+def build(cell: Cell) -> Built:
+    """The module of a cell with the tensors that it reads, compiled where it is to be; raises what it raised."""
+    check_fits(cell)
+    case = cell.case
+    if case.threads:
+        torch.set_num_threads(case.threads)
+    module = module_of(cell.impl, case)
+    prepare_s = prepare(module, case)  # once more: the first call of a process imports what it needs
+    numbers = given(problem_of(case))
+    built = Built(cell, call_of(module, case, numbers), module, numbers, meter_for(case.device), prepare_s)
+    if cell.impl.compiled:
+        _hold_graphs()
+        built.compile_s, built.compile_cache = _compile(built.call, cell)
+    return built
+
+
+@dataclass(frozen=True)
+class Proved:
+    """What was found out about a cell before it is timed."""
+
+    held: Held
+    ragged: bool
+    """Whether it was probed at a length that is not round."""
+    weight: Weight
+    first_s: float
+    """Seconds of the call that was proved; of the first one with dropout, where numbers are dropped."""
+
+
+def prove(cell: Cell, gate: Gate) -> tuple[Built, Proved]:
+    """Build a cell, hold it to the reference, and profile a call; raises `Wrong`, or what the implementation raised."""
+    check_fits(cell)
+    with spending("gate"), _single_threaded():
+        ragged = gate.prove(cell.impl, cell.case).ragged
+    built = build(cell)
+    if cell.impl.compiled and built.compile_cache is None:
+        raise NoRow("torch.compile made no graph: what would be timed is the eager form")
+    kept = _kept(built)
+    first: list[float] = []
+    with (
+        spending("gate"),
+        nullcontext() if cell.impl.compiled else _single_threaded(),
+    ):  # code is compiled for its threads
+        held = check_call(replace(built.call, run=_clocked(built, first)), built.module, built.numbers, cell.case)
+    first_s = _first_dropping(built) if cell.case.drops else first[0]
+    weight = profiled(built)
+    weight = replace(weight, kept_bytes=kept, peak_bytes=weight.peak_bytes + kept)
+    return built, Proved(held, ragged, weight, first_s)
+
+
+def _kept(built: Built) -> int:
+    """What its first call leaves behind, on numbers that are neither proved nor timed next."""
+    built.refill(1)
+    with spending("memory"), keeping_settings(), without_gradients(built.module, built.cell.case):
+        kept = built.meter.kept(built.call.run)
+    built.refill(0)
+    return kept
+
+
+@contextmanager
+def _single_threaded() -> Iterator[None]:
+    """Another worker proves beside this one: threads of both would wait for each other. The clock sees all of them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _first_dropping(built: Built) -> float:
+    """Seconds of the first call of the form with dropout, on new numbers; where it is compiled it is another graph."""
+    built.module.train()
+    with recording(built.cell.case):
+        if built.cell.impl.compiled:
+            built.call.run()
+        built.perturb()  # what caches a result of the inputs that were proved must not seem fast from the start
+        return built.meter.seconds(built.call.run, 1)
+
+
+def _clocked(built: Built, seconds: list[float]) -> Callable[[], Any]:
+    """The same call, which leaves the seconds that it took; raises `Wrong` where its work goes on behind it."""
+
+    def run() -> Any:
+        took, answer = built.meter.timed(built.call.run, 1)
+        seconds.append(took)
+        if not isinstance(answer, Tensor | tuple):
+            return answer
+        found = _tensors(answer, len(built.numbers.inputs))
+        kept = copies(found)
+        check_idle_afterwards()
+        if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(found, kept, strict=True)):
+            raise Wrong("its answer changes after the call has returned")
+        return answer
+
+    return run
+
+
+def profiled(built: Built) -> Weight:
+    """Profile a call on other numbers in the same buffers; raises `Wrong`.
+
+    Its answer is held to the reference once more. Where numbers were dropped, that of one more call without dropout is.
+    """
+    cell, case = built.cell, built.cell.case
+    unseen = problem_of(case, draw=1)
+    built.refill(1)
+    if case.drops:
+        built.module.train()
+    answers: list[Any] = []
+
+    def kept() -> Any:
+        answers.append(built.call.run())
+        return answers[-1]
+
+    with recording(case):
+        with spending("memory"):
+            weight = built.meter.weigh(kept)
+        answer = answers[-1]
+        if case.drops:
+            built.module.eval()
+            answer = built.call.run()
+            built.module.train()
+    with spending("gate"):
+        verify(built.call.read(answer), unseen, NEW_NUMBERS)
+    if cell.impl.dispatches and weight.kernel != cell.impl.dispatches:
+        raise Wrong(f"registered as {cell.impl.dispatches}, but dispatched {weight.kernel}")
+    return weight
+
+
+def _compile(call: Call, cell: Cell) -> tuple[float, str | None]:
+    """Seconds of the first call, in which the graph is compiled, and whether from scratch; None where none was made."""
+    before, misses = _graphs(), _cache_misses()
+    start = perf_counter()
+    with recording(cell.case), spending("compiling"):
+        call.run()
+    spent = perf_counter() - start
+    if _graphs() == before:
+        return spent, None
+    return spent, "cold" if _cache_misses() > misses else "warm"
+
+
+def _hold_graphs() -> None:
+    from torch._dynamo import config  # takes seconds to import, which only a compiled form needs
+
+    config.recompile_limit = config.accumulated_recompile_limit = GRAPHS
+
+
+def _graphs() -> int:
+    """How many graphs torch.compile has made in this process."""
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
+
+
+def _cache_misses() -> int:
+    """How many graphs this process found no compiled code for on disk."""
+    from torch._dynamo.utils import counters
+
+    inductor, autograd = counters["inductor"], counters["aot_autograd"]
+    return inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"] + autograd["autograd_cache_bypass"]
+
+
+def _spin(seconds: float) -> float:
+    """Seconds that were really spent."""
+    start = perf_counter()
+    while (spent := perf_counter() - start) < seconds:
+        pass
+    return spent

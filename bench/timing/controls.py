@@ -1,0 +1,104 @@
+"""A control workload beside the cells, which no implementation can change: when its time varies, the machine drifts."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ..cases.ledger import spending
+
+EVERY = 20.0
+"""Seconds between two looks."""
+
+DRIFT = 0.05
+"""The share by which a control may move within a run before the run says so."""
+
+BLOCKS = 5
+"""Blocks of one look, the median of which counts."""
+
+
+def _product() -> Callable[[], Any]:
+    a = np.random.default_rng(0).standard_normal((384, 384)).astype(np.float32)
+    return lambda: a @ a
+
+
+def _loop() -> Callable[[], Any]:
+    return lambda: sum(i * i for i in range(40_000))
+
+
+WORK: dict[str, Callable[[], Callable[[], Any]]] = {"product": _product, "python": _loop}
+"""A matrix product by NumPy, and a loop in plain Python: a few milliseconds each."""
+
+
+def software() -> dict[str, str]:
+    """The version of what each control is made of: another one is other work."""
+    return {"product": np.__version__, "python": platform.python_version()}
+
+
+def warning(drift: float) -> str | None:
+    """One sentence when the machine drifted; None when it stood still."""
+    if drift <= DRIFT:
+        return None
+    return (
+        f"machine drift: the control workload's time varied by up to {drift:.0%} during this run; "
+        "ratios within a case hold, medians in seconds may not"
+    )
+
+
+@dataclass
+class Controls:
+    """What was seen so far: for each control its seconds, with when that was, in seconds since the first look."""
+
+    clock: Callable[[], float] = perf_counter
+    seen: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    _work: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    _began: float | None = None
+    _last: float = 0.0
+
+    def look(self) -> None:
+        """Time every control now."""
+        now = self.clock()
+        if self._began is None:  # an earlier process's looks stand before
+            self._began = now - max((at for looks in self.seen.values() for at, _ in looks), default=0.0)
+        with spending("controls"):
+            for name, make in WORK.items():
+                work = self._work.setdefault(name, make())
+                work()
+                self.seen.setdefault(name, []).append((now - self._began, self._seconds(work)))
+        self._last = self.clock()
+
+    def due(self) -> bool:
+        """Whether the last look is `EVERY` seconds ago."""
+        return self._began is None or self.clock() - self._last >= EVERY
+
+    def drift(self) -> float:
+        """The largest distance of a look from the control's median over the run, as a share of it."""
+        found = [0.0]
+        for looks in self.seen.values():
+            middle = median(seconds for _, seconds in looks)
+            found += [abs(seconds / middle - 1) for _, seconds in looks]
+        return max(found)
+
+    def restore(self, table: dict[str, Any]) -> None:
+        """Know what an earlier process of the same run saw."""
+        for name, looks in table["looks"].items():
+            self.seen[name] = [(look["at"], look["seconds"]) for look in looks]
+
+    def table(self) -> dict[str, Any]:
+        """For the run file."""
+        looks = {name: [{"at": at, "seconds": seconds} for at, seconds in seen] for name, seen in self.seen.items()}
+        return {"drift": self.drift(), "looks": looks}
+
+    def _seconds(self, work: Callable[[], Any]) -> float:
+        spent = []
+        for _ in range(BLOCKS):
+            start = self.clock()
+            work()
+            spent.append(self.clock() - start)
+        return median(spent)

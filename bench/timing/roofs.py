@@ -1,0 +1,145 @@
+"""The most this machine was measured to do, and what share of it a row reaches (the roofline model).
+
+Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", 2009. A row above its roof is a fault of
+the measurement, not a fast implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from ..cases.counting import ITEM_BYTES, flops, least_bytes
+from ..cases.ledger import spending
+from ..cases.outcome import NoRow
+from ..cases.sweep import Case
+from .meters import Meter
+
+SIDES = (256, 512, 1024, 2048, 4096, 8192)
+"""Sides of the square matrices that are multiplied, as long as one product takes no longer than two roofs are given."""
+
+SECONDS = 0.05
+"""How long a roof is measured, once it has been reached by a first call."""
+
+FEWEST_COPIES, LONGEST_COPIES = 8, 0.25
+"""Blocks of a copy, at least, as long as they take no more seconds: two are too often one bad moment of a shared memory."""
+
+LARGE = 2048
+"""Side from which on no single thread is tried: it can't win, and takes long."""
+
+TRIES = 5
+"""How often a roof is measured before a row that is above it is void."""
+
+SMALLEST = 1 << 16
+"""Bytes below which no copy is timed: there it is the call that takes the time."""
+
+
+class Roofs:
+    """What has been measured so far, each number when it is first asked for, with the threads that are set then."""
+
+    def __init__(self) -> None:
+        self._flops: dict[tuple[str, str, int], float] = {}
+        self._bytes: dict[tuple[str, int, int], float] = {}
+
+    def share(self, case: Case, meter: Meter, seconds: float) -> float:
+        """Time at the roof over the time it took, at most 1; raises `NoRow` when it is above.
+
+        A roof that is exceeded is measured again, in case the machine was busy when it was measured first; the highest counts.
+        """
+        for _ in range(TRIES):
+            share = self._seconds(case, meter) / seconds
+            if share <= 1:
+                return share
+            before = self._flops, self._bytes
+            self._flops, self._bytes = {}, {}
+            self._seconds(case, meter)
+            self._flops, self._bytes = _higher(before[0], self._flops), _higher(before[1], self._bytes)
+        raise NoRow(f"{share:.0%} of this machine's measured roof: the measurement is at fault")
+
+    def table(self) -> list[dict[str, Any]]:
+        """For the run file: operations per second by dtype, bytes per second by footprint, each with its threads."""
+        computed = [
+            {"device": device, "dtype": dtype, "threads": threads, "flops_per_s": best}
+            for (device, dtype, threads), best in self._flops.items()
+        ]
+        copied = [
+            {"device": device, "footprint": size, "threads": threads, "bytes_per_s": best}
+            for (device, size, threads), best in self._bytes.items()
+        ]
+        return computed + copied
+
+    def restore(self, table: list[dict[str, Any]]) -> None:
+        """Know what an earlier process of the same run measured."""
+        for roof in table:
+            if "dtype" in roof:
+                self._flops[roof["device"], roof["dtype"], roof["threads"]] = roof["flops_per_s"]
+            else:
+                self._bytes[roof["device"], roof["footprint"], roof["threads"]] = roof["bytes_per_s"]
+
+    def _seconds(self, case: Case, meter: Meter) -> float:
+        """The least that a case can take here.
+
+        A narrow dtype may be computed in float32, where that is faster: on a CPU without instructions for it.
+        """
+        dtypes = {case.dtype} if ITEM_BYTES[case.dtype] >= 4 else {case.dtype, "float32"}
+        with spending("roofs"):
+            compute = max(self._peak_flops(case.device, dtype, meter) for dtype in dtypes)
+            bandwidth = self._peak_bytes(case.device, least_bytes(case), meter)
+        return max(flops(case) / compute, least_bytes(case) / bandwidth)
+
+    def _peak_flops(self, device: str, dtype: str, meter: Meter) -> float:
+        """Operations per second of the fastest square product; of random numbers, since zeros run faster on some devices."""
+        key = (device, dtype, torch.get_num_threads())
+        if key not in self._flops:
+            rates = []
+            for n in SIDES:
+                a, b = (torch.randn(n, n, device=device).to(getattr(torch, dtype)) for _ in range(2))
+                rates.append(2 * n**3 / _best(meter, lambda a=a, b=b: a @ b, single=n < LARGE))  # type: ignore[misc]
+                if 2 * (2 * n) ** 3 / rates[-1] > 2 * SECONDS:
+                    break
+            self._flops[key] = max(rates)
+        return self._flops[key]
+
+    def _peak_bytes(self, device: str, footprint: int, meter: Meter) -> float:
+        """Bytes read and written per second by a copy as large as what the case moves: it may fit a cache."""
+        size = max(SMALLEST, 1 << (footprint - 1).bit_length())
+        key = (device, size, torch.get_num_threads())
+        if key not in self._bytes:
+            source, target = (torch.ones(size // 2, dtype=torch.uint8, device=device) for _ in range(2))
+            self._bytes[key] = size / _best(meter, lambda: target.copy_(source), FEWEST_COPIES)
+        return self._bytes[key]
+
+
+Key = TypeVar("Key")
+
+
+def _higher(a: dict[Key, float], b: dict[Key, float]) -> dict[Key, float]:
+    """The higher of two measurements of every roof."""
+    return {key: max(a.get(key, 0.0), b.get(key, 0.0)) for key in a | b}
+
+
+def _best(meter: Meter, call: Callable[[], Any], fewest: int = 2, single: bool = True) -> float:
+    """Seconds of the fastest of several blocks of calls, with the threads that are set and with a `single` one, too.
+
+    On a busy machine threads that wait for each other are slower than one alone.
+    """
+    threads = torch.get_num_threads()
+    fastest = _fastest_block(meter, call, fewest)
+    if threads == 1 or not single:
+        return fastest
+    torch.set_num_threads(1)
+    try:
+        return min(fastest, _fastest_block(meter, call, fewest))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _fastest_block(meter: Meter, call: Callable[[], Any], fewest: int) -> float:
+    meter.seconds(call, 1)
+    one = meter.seconds(call, 1)
+    calls = max(1, int(SECONDS / 20 / max(one, 1e-7)))
+    fewest = max(2, min(fewest, int(LONGEST_COPIES / (calls * one))))
+    blocks = max(fewest, min(10, int(SECONDS / (calls * one))))
+    return min(one, *(meter.seconds(call, calls) / calls for _ in range(blocks)))

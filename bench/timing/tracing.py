@@ -1,0 +1,43 @@
+"""The profiler's trace of one call, in a worker."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from ..proof.dispatch import trace_of
+from ..proof.modes import recording
+from .cell import Built
+
+
+def trace(built: Built) -> bytes:
+    """The profiler's Chrome trace of one call, with its shapes and allocations; the call before it makes ready."""
+    found: list[bytes] = []
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (built.cell.case.device == "cuda")
+    with recording(built.cell.case), profile(
+        activities=activities,
+        schedule=schedule(wait=0, warmup=1, active=1, repeat=1),
+        on_trace_ready=lambda profiler: found.append(trace_of(profiler)),
+        record_shapes=True,
+        profile_memory=True,
+        acc_events=False,
+    ) as profiler:  # fmt: skip
+        built.call.run()
+        profiler.step()
+        kept = built.call.run()  # an answer is part of what a call needs: it is held until the trace ends
+        profiler.step()
+        del kept
+    return found[0]
+
+
+def write(trace: bytes, path: Path) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name("part")
+    try:
+        part.write_bytes(gzip.compress(trace))
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Processes in which implementations run, and how they are asked."""

@@ -1,0 +1,242 @@
+"""The parent's end of a worker's pipe: asks, waits for a stated time, and knows when the other end is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from .. import CHECKOUT
+from ..cases.cells import Key
+from ..cases.outcome import NoRow, TimedOut
+from ..timing.engine import Block
+from .fresh import start
+from .worker import request
+
+STARTING = 120.0
+"""Seconds, at most, until a new process answers: importing torch takes some."""
+
+MAIN = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); from bench.workers.worker import main; main()"
+
+Answer = dict[str, Any]
+
+
+class Lost(NoRow):
+    """The process is gone."""
+
+
+class Hung(Lost, TimedOut):
+    """The process took too long, and was ended."""
+
+    reason = "timeout"
+
+
+class Spoilt(Lost):
+    """A request failed, and the process is of no use any more; `reason` is the outcome's."""
+
+    def __init__(self, reason: str, detail: str):
+        super().__init__(detail)
+        self.reason = reason
+
+
+class Refused(NoRow):
+    """A request failed, and the process lives; `reason` is the outcome's."""
+
+    def __init__(self, reason: str, detail: str):
+        super().__init__(detail)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Side:
+    """Where the code of one side comes from, and which process runs it."""
+
+    label: str
+    """What a reader calls it."""
+    impls: Path = CHECKOUT
+    """The folder in which `impls` lies."""
+    python: str = sys.executable
+    impl: str | None = None
+    """The one implementation of this side, where two are compared; None where both sides run the same names."""
+    slower: Mapping[str, float] = field(default_factory=dict)
+    """Shares by which implementations are made slower, to find out whether that is found."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is the same on both sides."""
+
+    folder: str
+    """Where the user started: what lies there can be imported."""
+    threads: int | None = 1
+    """None for what torch starts with."""
+    timeout: float = 300.0
+    """Seconds, at most, of one request."""
+    quiet: bool = True
+    """Whether a worker has an allocator that gives nothing back, and as many cores as threads once it is pinned."""
+
+
+class Peer:
+    """A worker process of one side."""
+
+    def __init__(self, side: Side, setting: Setting):
+        told = {
+            "impls": str(side.impls),
+            "folder": setting.folder,
+            "threads": setting.threads,
+            "slower": dict(side.slower),
+        }
+        self._timeout = setting.timeout
+        self._deadline = 0.0
+        self._patience = 0.0
+        self._unread = b""
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (as long as the process lives)
+        self._process = start(
+            [side.python, "-P", "-c", MAIN, json.dumps(told)],
+            quiet=setting.quiet,
+            threads=setting.threads or 1,
+            pinned=False,
+            cwd=setting.folder,
+            stdin=-1,
+            stdout=-1,
+            stderr=self._stderr,
+            bufsize=0,
+        )
+
+    def ask(self, do: str, timeout: float | None = None, **details: Any) -> Answer:
+        """Raises `Refused` when it fails, and `Lost` when there is nobody to answer, any more or in time."""
+        self.send(do, timeout, **details)
+        return self.receive()
+
+    def send(self, do: str, timeout: float | None = None, **details: Any) -> None:
+        """Ask, and leave the answer for `receive`; raises `Lost`."""
+        assert self._process.stdin
+        self._patience = self._timeout if timeout is None else timeout
+        self._deadline = monotonic() + self._patience
+        try:
+            self._process.stdin.write(request(do, **details).encode())
+        except OSError:
+            raise Lost(self._exit_reason()) from None
+
+    def receive(self) -> Answer:
+        """The answer to what was sent; raises as `ask` does."""
+        answer: Answer = json.loads(self._line())
+        if "failed" in answer:
+            raise (Spoilt if answer.get("spoilt") else Refused)(answer["failed"], answer["detail"])
+        return answer
+
+    def fileno(self) -> int:
+        """Of the pipe that the answer comes from, so that several can be waited for."""
+        assert self._process.stdout
+        return self._process.stdout.fileno()
+
+    def kill(self) -> None:
+        """End the process: who waits for its answer gets `Lost`."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End the process, and let go of its pipes."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._stderr):
+            if pipe:
+                pipe.close()
+
+    @property
+    def left(self) -> float:
+        """Seconds until an answer is too late."""
+        return max(0.0, self._deadline - monotonic())
+
+    def _line(self) -> bytes:
+        while b"\n" not in self._unread:
+            if not select.select([self], [], [], self.left)[0]:
+                self._process.kill()
+                raise Hung(f"took longer than {self._patience:g} s (--cell-timeout): its process was ended")
+            if not (read := os.read(self.fileno(), 1 << 16)):
+                raise Lost(self._exit_reason())
+            self._unread += read
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def _exit_reason(self) -> str:
+        """How the process ended, with the last thing it said."""
+        code = self._process.wait()
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        self._stderr.seek(0)
+        said = self._stderr.read().decode(errors="replace").strip().splitlines()
+        return f"ended its process ({how})" + (f": {said[-1]}" if said else "")
+
+
+Script = Generator[tuple[Peer, str, dict[str, Any]], Answer, None]
+"""What is asked of one worker after another: yields (worker, request, details) and gets the answer, or what it raised."""
+
+
+def together(scripts: Sequence[Script]) -> None:
+    """Run scripts side by side, each with a worker of its own, in this one thread: a child ends with its parent's thread."""
+    waiting: dict[Script, Peer] = {}
+    for script in scripts:
+        _advance(script, waiting, None)
+    while waiting:
+        soonest = min(peer.left for peer in waiting.values())
+        answered = select.select(list(waiting.values()), [], [], soonest)[0]
+        for script, peer in list(waiting.items()):
+            if peer in answered or not peer.left:
+                try:
+                    answer: Answer | NoRow = peer.receive()
+                except NoRow as outcome:
+                    answer = outcome
+                _advance(script, waiting, answer)
+
+
+def _advance(script: Script, waiting: dict[Script, Peer], answer: Answer | NoRow | None) -> None:
+    """Give a script its answer, and send what it asks next."""
+    waiting.pop(script, None)
+    while True:
+        try:
+            peer, do, details = script.throw(answer) if isinstance(answer, NoRow) else script.send(answer)  # type: ignore[arg-type]
+        except StopIteration:
+            return
+        try:
+            peer.send(do, **details)
+        except NoRow as outcome:
+            answer = outcome
+            continue
+        waiting[script] = peer
+        return
+
+
+@dataclass
+class Timer:
+    """A fresh process that prepares and times what it is asked for by key: a cell's, or a control's."""
+
+    peer: Peer
+    cells: Mapping[Key, Mapping[str, Any]]
+    """What to send for a cell: the implementation's name on this side, and the case."""
+
+    def prepare(self, key: Key) -> float:
+        """Seconds of one warm call."""
+        if key in self.cells:
+            return float(self.peer.ask("prepare", what=" ".join(key), **self.cells[key])["seconds"])
+        return float(self.peer.ask("control", what=" ".join(key), name=key[1])["seconds"])
+
+    def pin(self) -> None:
+        self.peer.ask("pin")
+
+    def time(self, key: Key, block: Block) -> float:
+        """Seconds of one call in the fastest stretch of a block."""
+        asked = {"calls": block.calls, "stretches": block.stretches, "warm": block.warm}
+        return float(self.peer.ask("time", what=" ".join(key), **asked)["fastest"])
+
+    def kill(self) -> None:
+        self.peer.kill()
+
+    def close(self) -> None:
+        self.peer.close()

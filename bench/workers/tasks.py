@@ -1,0 +1,219 @@
+"""What a worker process does when it is told to: proves cells, prepares them, times blocks of calls."""
+
+from __future__ import annotations
+
+import gc
+import resource
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from impls import get
+
+from ..cases import ledger
+from ..cases.cells import Cell
+from ..cases.sweep import Case
+from ..proof.gate import Gate
+from ..proof.impl_hash import impl_hash
+from ..proof.problem import problem_of
+from ..selection.choice import Mistake, impls_named, uncallable
+from ..timing.caching import check_no_result_caching
+from ..timing.cell import Built, build, prove
+from ..timing.controls import WORK, software
+from ..timing.machine import fingerprint
+from ..timing.meters import meter_for
+from ..timing.meters.nvml import Reading, words
+from .fresh import pin
+
+WARM_CALLS = 3
+"""Calls before the first that counts."""
+
+WARM_SECONDS = 0.05
+"""Fewer where they took so long together."""
+
+
+class Control:
+    """The control workload, timed as a cell is."""
+
+    def __init__(self, name: str):
+        self._run, self._meter = WORK[name](), meter_for("cpu")
+
+    def time(self, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
+        """As `Built.time`."""
+        if warm:
+            self._meter.seconds(self._run, warm)
+        taken = [self._meter.seconds(self._run, calls) for _ in range(stretches)]
+        return sum(taken) / stretches / calls, min(taken) / calls
+
+
+class Tasks:
+    """Its methods are the requests; what they return is the answer, as JSON has it."""
+
+    def __init__(self, folder: str, threads: int | None = None, slower: dict[str, float] | None = None):
+        if threads:
+            torch.set_num_threads(threads)
+        self._threads = torch.get_num_threads()
+        self._folder = folder
+        self._slower = slower or {}
+        self._gate = Gate()
+        self._ready: dict[str, Built | Control] = {}
+
+    def facts(self) -> dict[str, Any]:
+        """{"fingerprint": what must match for two sides to be compared, "controls": {name: version of what it is made of}}"""
+        return {"fingerprint": fingerprint(), "controls": software()}
+
+    def cells(self, names: list[str], whole_shelf: bool, cases: list[dict[str, Any]]) -> dict[str, Any]:
+        """Which implementations there are here, by the names that were asked for (none: those of the sweep), and cells.
+
+        {"cells": {name: {case id: None, or why it can't be measured}}, "unknown": {name: why it is not there}}
+        """
+        known: dict[str, dict[str, str | None]] = {}
+        unknown = {}
+        for name in names or [impl.name for impl in impls_named([], whole_shelf, self._folder)]:
+            try:
+                (impl,) = impls_named([name], whole_shelf, self._folder)
+            except Mistake as mistake:
+                unknown[name.partition("=")[0]] = str(mistake)
+                continue
+            of_impl = [Cell(impl, Case(**case)) for case in cases]
+            known[impl.name] = {cell.case.id: impl.refusal(cell.case) or uncallable(cell) for cell in of_impl}
+        return {"cells": known, "unknown": unknown}
+
+    def prove(self, impl: str, case: dict[str, Any], what: str | None = None) -> dict[str, Any]:
+        """Hold a cell to the reference, and profile a call; the row's columns that this tells, and what it took:
+
+        {"columns": {"error", "error_bound", "peak_bytes", "kernel", ...}, "seconds": of one warm call,
+        "first_s": of the call that was proved, "spent": seconds by purpose}. It stays prepared as `what`, if that is given.
+        """
+        cell = Cell(get(impl), Case(**case))
+        self._use_threads(cell.case)
+        before = ledger.spent()
+        built, proved = prove(cell, self._gate)
+        rows = problem_of(cell.case).output.rows
+        columns = {
+            "error": proved.held.error,
+            "error_bound": proved.held.bound,
+            "error_output": proved.held.error_output,
+            "error_grad": proved.held.error_grad,
+            "proved_ragged": proved.ragged,
+            "rows_compared": cell.case.T if rows is None else len(rows),
+            "peak_bytes": proved.weight.peak_bytes,
+            "kept_bytes": proved.weight.kept_bytes,
+            "peak_rss_bytes": proved.weight.peak_rss_bytes,
+            "kernel": proved.weight.kernel,
+            "operators": proved.weight.operators,
+            "threads": torch.get_num_threads(),
+            "clock": built.meter.clock,
+            "prepare_s": built.prepare_s,
+            "compile_s": built.compile_s,
+            "compile_cache": built.compile_cache,
+            "impl_hash": impl_hash(cell.impl, proved.weight.kernel),
+        }
+        seconds = self._kept(what, built)["seconds"] if what else proved.first_s
+        spent = {purpose: s - before.get(purpose, 0.0) for purpose, s in ledger.spent().items()}
+        return {"columns": columns, "seconds": seconds, "first_s": proved.first_s, "spent": spent}
+
+    def prepare(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, float]:
+        """Make a cell ready to be timed as `what`, without proof: {"seconds": of one warm call}."""
+        cell = Cell(get(impl), Case(**case))
+        self._use_threads(cell.case)
+        built = build(cell)
+        built.slower = self._slower.get(impl, 0.0)
+        if cell.case.drops:
+            built.module.train()
+        return self._kept(what, built)
+
+    def control(self, what: str, name: str) -> dict[str, float]:
+        """Make the control workload ready to be timed as `what`: {"seconds": of one warm call}."""
+        return self._kept(what, Control(name))
+
+    def pin(self) -> dict[str, Any]:
+        """Stay on as many cores as there are threads: the same ones as the other side, since it is never both's turn."""
+        pin(self._threads)
+        return {}
+
+    def renew(self, what: str, seconds: float) -> dict[str, Any]:
+        """Give a prepared cell other places in memory, and compare the answers of calls on fresh inputs for so many seconds:
+
+        {"compared": how many there were, one at least, "seconds": of the fastest}
+        """
+        built = self._built(what)
+        built.renew()
+        gc.collect()  # what is cyclic must not pile up
+        taken = built.compare(seconds, draw=1)
+        return {"compared": len(taken), "seconds": min(taken)}
+
+    def time(self, what: str, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> dict[str, Any]:
+        """Time a block (`Built.time`):
+
+        {"seconds": of one call, "fastest": of one call in the fastest stretch,
+        "page_faults", "voluntary", "involuntary": minor faults and context switches a call, the untimed ones included}
+        """
+        ready = self._ready[what]
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        seconds, fastest = ready.time(calls, stretches, warm, draw)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        made = calls * stretches + warm
+        disturbed = {
+            "page_faults": (after.ru_minflt - before.ru_minflt) / made,
+            "voluntary": (after.ru_nvcsw - before.ru_nvcsw) / made,
+            "involuntary": (after.ru_nivcsw - before.ru_nivcsw) / made,
+        }
+        return {"seconds": seconds, "fastest": fastest} | disturbed | _sensed(ready)
+
+    def caching(self, what: str, usual: float, first: float) -> dict[str, Any]:
+        """Raises `Wrong` where a prepared cell caches results; `usual` and `first` as `check_no_result_caching` has them."""
+        built = self._built(what)
+        with built.watched():
+            check_no_result_caching(built.meter, built.call.run, built.perturb, usual, first)
+        return {}
+
+    def more(self, what: str, hot_s: float) -> dict[str, float | None]:
+        """{"cold_s", "graph_s"}: one call taken otherwise than hot and back to back (`Meter.more`)."""
+        built = self._built(what)
+        with built.watched():
+            return built.meter.more(built.call.run, hot_s, graph=built.cell.case.mode != "backward")
+
+    def trace(self, what: str, path: str) -> dict[str, Any]:
+        """Write the profiler's trace of one more call: {"unwritten": None, or why it can't be written}"""
+        from ..timing.tracing import trace, write  # imports the whole compiler
+
+        data = trace(self._built(what))
+        try:
+            write(data, Path(path))
+        except OSError as error:
+            return {"unwritten": error.strerror or str(error)}
+        return {"unwritten": None}
+
+    def drop(self, what: str) -> dict[str, Any]:
+        """Let go of a prepared cell."""
+        self._ready.pop(what, None)
+        return {}
+
+    def _built(self, what: str) -> Built:
+        built = self._ready[what]
+        assert isinstance(built, Built)
+        return built
+
+    def _use_threads(self, case: Case) -> None:
+        torch.set_num_threads(case.threads or self._threads)
+
+    def _kept(self, what: str, ready: Built | Control) -> dict[str, float]:
+        seconds = [ready.time(1)[0]]
+        while len(seconds) < WARM_CALLS and sum(seconds) < WARM_SECONDS:
+            seconds.append(ready.time(1)[0])
+        self._ready[what] = ready
+        gc.collect()
+        gc.freeze()  # no collection has to look at it again
+        gc.disable()
+        return {"seconds": min(seconds)}
+
+
+def _sensed(ready: Built | Control) -> dict[str, Any]:
+    """What a GPU says of its clock and temperature after a block, and whether its samples are worth keeping."""
+    reading: Reading | None = ready.meter.sensors() if isinstance(ready, Built) else None
+    if reading is None:
+        return {}
+    return asdict(reading) | {"throttled": words(reading.throttling), "held_back": reading.held_back}

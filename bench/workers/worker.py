@@ -1,0 +1,54 @@
+"""A worker process: does what it is told over a pipe, for as long as its parent lives.
+
+One JSON line is a request, `{"do": "time", ...}`, and one JSON line its answer; `Tasks` says which there are. What fails is
+answered `{"failed": reason, "detail": sentence, "spoilt": whether this process is good for nothing else now}`. Needs torch,
+NumPy and psutil, and no other package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from typing import Any, TextIO
+
+
+def main() -> None:
+    """Its argument is `{"impls": FOLDER, "folder": FOLDER, "threads": 1, "slower": {}}` as JSON."""
+    told = json.loads(sys.argv[1])
+    sys.path.insert(0, told.pop("impls"))  # bench is known by now: `impls` alone comes from there
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    requests, answers = _own_pipes()
+    from ..cases.outcome import StillWorking, classify
+    from .tasks import Tasks
+
+    tasks = Tasks(**told)
+    for line in requests:
+        request = json.loads(line)
+        try:
+            answer = getattr(tasks, request.pop("do"))(**request)
+        except BaseException as error:
+            outcome = classify(error)
+            answer = {"failed": outcome.reason, "detail": str(outcome), "spoilt": isinstance(outcome, StillWorking)}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _own_pipes() -> tuple[Iterable[str], TextIO]:
+    """The pipes that this process was given, where no implementation finds them: what it prints goes to stderr."""
+    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    return requests, answers
+
+
+def request(do: str, **details: Any) -> str:
+    """A line for a worker."""
+    return json.dumps({"do": do} | details) + "\n"
+
+
+if __name__ == "__main__":
+    main()
