@@ -9,14 +9,15 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from . import command, runs
-from .command import Parser, complain, newest, warn
-from .runs import Run, RunError
+from .reading import command, runs
+from .reading.command import Parser, complain, newest, warn
+from .reading.runs import Run, RunError
 
 COMMANDS: dict[str, str] = {
-    "compare": "compare", "baseline": "baseline", "history": "history", "advise": "advice", "figure": "figure",
+    "compare": "pages.compare", "baseline": "judging.baseline", "history": "pages.history",
+    "advise": "judging.advice", "figure": "pages.figure",
 }  # fmt: skip
-"""What else there is than writing pages: commands, each with the module of this room whose `main(arguments)` answers to it."""
+"""What else there is than writing pages: commands, each with the module whose `main(arguments)` answers to it."""
 
 _EPILOG = """\
 RUN is a file; or a name, as pytest-benchmark has it: x, 0001, 0001_x, MACHINE/0001_x (the newest where several match),
@@ -83,7 +84,10 @@ def _written(chosen: Sequence[Run], out: Path) -> Path:
     Raises:
         RunError: the folder can't be written to.
     """
-    from . import page, side_by_side_page  # pandas and matplotlib take a second to import: a mistyped name shouldn't
+    from .pages import (  # pandas and matplotlib take a second to import: a mistyped name shouldn't
+        page,
+        side_by_side_page,
+    )
 
     alone = len(chosen) == 1
     folder = out / (chosen[0].name if alone else side_by_side_page.folder_name(chosen))

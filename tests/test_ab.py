@@ -35,7 +35,7 @@ from bench.cases.outcome import NoRow
 from bench.cases.sweep import Case
 from bench.timing.engine import Block
 from bench.workers.peer import Lost, Peer, Refused, Setting, Side
-from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, judge, without_numbers
+from reports.judging.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, judge, without_numbers
 
 from .conftest import CHECKOUT, environment
 from .measured.fallback import committed, fall

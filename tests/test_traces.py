@@ -16,7 +16,7 @@ from bench.cases.outcome import NoRow
 from bench.cases.sweep import Case
 from bench.runs.traces import MOST_OPERATORS, Traces, on_disk
 from bench.timing.tracing import write
-from reports import traces
+from reports.reading import traces
 
 from .conftest import Suite, run_files
 from .test_run import OWN, one_line

@@ -26,7 +26,7 @@ from pytest_benchmark.utils import get_machine_id
 from rich.console import Console
 
 import impls
-from reports.verdict import MARGIN
+from reports.judging.verdict import MARGIN
 
 from .. import CHECKOUT
 from ..cases.outcome import NoRow

@@ -12,7 +12,7 @@ from statistics import mean
 from time import monotonic
 from typing import Any
 
-from reports.verdict import (
+from reports.judging.verdict import (
     BROKEN,
     CHANGED,
     GONE,

@@ -16,7 +16,7 @@ from functools import partial
 from statistics import median
 from typing import Protocol, TypeVar
 
-from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, centred, judge, machine_moved
+from reports.judging.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, centred, judge, machine_moved
 
 from ..cases.cells import Key
 from ..cases.outcome import NoRow

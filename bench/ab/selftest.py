@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from reports.verdict import IMPROVED, REGRESSED
+from reports.judging.verdict import IMPROVED, REGRESSED
 
 from ..cases.meaning import hash_of
 from ..runs.saving import load
@@ -26,7 +26,7 @@ PROCEDURE = (
     "bench/timing/engine.py",
     "bench/timing/cell.py",
     "bench/workers/tasks.py",
-    "reports/verdict.py",
+    "reports/judging/verdict.py",
 )
 """What decides on a verdict: of another procedure nothing is known until it was tested too."""
 

@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from reports.verdict import CHANGED, IMPROVED, REGRESSED, UNCHANGED, WORDS, Verdict, bound
+from reports.judging.verdict import CHANGED, IMPROVED, REGRESSED, UNCHANGED, WORDS, Verdict, bound
 
 from ..runs.run import finite
 from .comparison import ALL, Comparison, Line

@@ -14,7 +14,7 @@ from dataclasses import replace
 from statistics import median
 from time import monotonic
 
-from reports import verdict
+from reports.judging import verdict
 
 from ..cases.cells import Cell, Key
 from ..cases.counting import held_bytes, least_memory

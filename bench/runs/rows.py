@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_benchmark.stats import Stats
 
-from reports import verdict
+from reports.judging import verdict
 
 from ..cases.cells import Cell
 from ..cases.counting import flops, least_bytes

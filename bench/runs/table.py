@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from reports import verdict
+from reports.judging import verdict
 
 from ..cases.units import bytes_text, time_text
 

@@ -23,10 +23,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from reports import denominators, fingerprint, runs, verdict
-from reports.denominators import Key, Timed
-from reports.tables import markdown
-from reports.verdict import Logs
+from reports.judging import denominators, verdict
+from reports.judging.denominators import Key, Timed
+from reports.judging.verdict import Logs
+from reports.pages.tables import markdown
+from reports.reading import fingerprint, runs
 
 SHIFTS = (0.0, 0.02, 0.05, 0.10)
 SECONDS = "none: seconds"

@@ -18,8 +18,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from reports import cache, runs, series
 from reports.__main__ import main as reports
+from reports.judging import cache, series
+from reports.reading import runs
 
 SOURCE = Path(__file__).resolve().parents[2] / "results" / "published" / "0001_quick.json"
 FIRST = datetime(2026, 11, 1, 3, tzinfo=UTC)

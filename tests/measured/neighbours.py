@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from reports import verdict
+from reports.judging import verdict
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HOSTILE = """

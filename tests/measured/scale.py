@@ -60,7 +60,8 @@ def _step(name: str, folder: Path) -> None:
 def _frame(folder: Path) -> None:
     import pandas as pd
 
-    from reports import frame, runs
+    from reports.judging import frame
+    from reports.reading import runs
 
     files = runs.newest_first(folder / "results")
     rows = pd.concat([frame.tidy(run).assign(run=run.name) for run in map(runs.read, files)], ignore_index=True)

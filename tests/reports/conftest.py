@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import synthetic_runs as synthetic
 
-from reports import frame, runs
-from reports.runs import Run
+from reports.judging import frame
+from reports.reading import runs
+from reports.reading.runs import Run
 
 TINY = Path(__file__).parent / "data" / "tiny.json"
 

@@ -11,8 +11,8 @@ import pytest
 import synthetic_runs as synthetic
 import tracked_runs as tracked
 
-from reports import baseline_file, runs
 from reports.__main__ import main
+from reports.reading import baseline_file, runs
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import tracked_runs as tracked
 
-from reports import cache, runs
 from reports.__main__ import main
-from reports.runs import RunError
+from reports.judging import cache
+from reports.reading import runs
+from reports.reading.runs import RunError
 
 
 @pytest.fixture

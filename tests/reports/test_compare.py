@@ -13,9 +13,9 @@ import pytest
 import synthetic_runs as synthetic
 import tracked_runs as tracked
 
-from reports import runs
 from reports.__main__ import main
-from reports.comparison import Cell, Comparison, compare
+from reports.judging.comparison import Cell, Comparison, compare
+from reports.reading import runs
 
 UNTOUCHED = {("fused", "UNCHANGED"), ("einsum", "UNCHANGED")}
 

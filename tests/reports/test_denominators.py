@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import synthetic_runs as synthetic
 
-from reports import denominators, runs
-from reports.denominators import BASELINE, MIDDLE, OTHERS, Timed
+from reports.judging import denominators
+from reports.judging.denominators import BASELINE, MIDDLE, OTHERS, Timed
+from reports.reading import runs
 from tests.measured import denominator as replay
 
 STILL = synthetic.Noise(day=0.1, round=0.1, run=0, process=0, visit=0, block=0)

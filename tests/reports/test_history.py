@@ -15,10 +15,12 @@ import pytest
 import synthetic_runs as synthetic
 import tracked_runs as tracked
 
-from reports import cache, history_page, runs, series, steps
 from reports.__main__ import main
-from reports.history_page import Chapter
-from reports.palette import Palette
+from reports.drawing.palette import Palette
+from reports.judging import cache, series, steps
+from reports.pages import history_page
+from reports.pages.history_page import Chapter
+from reports.reading import runs
 
 RUNS = 12
 NOISE = 0.006

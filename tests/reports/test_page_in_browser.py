@@ -18,7 +18,8 @@ import synthetic_runs as synthetic
 import vl_convert
 from markupsafe import Markup
 
-from reports import page, runs, side_by_side_page
+from reports.pages import page, side_by_side_page
+from reports.reading import runs
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from reports import frame as fr
-from reports import proofs
-from reports.runs import Run
+from reports.judging import frame as fr
+from reports.judging import proofs
+from reports.reading.runs import Run
 
 MIB = 2**20
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import synthetic_runs as synthetic
 
-from reports import advice, frame, runs
 from reports.__main__ import main
-from reports.runs import Run, RunError
+from reports.judging import advice, frame
+from reports.reading import runs
+from reports.reading.runs import Run, RunError
 
 QUICK = Path(__file__).resolve().parents[2] / "results" / "published" / "0001_quick.json"
 

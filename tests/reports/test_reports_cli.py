@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import synthetic_runs as synthetic
 
-from reports import runs
 from reports.__main__ import main
+from reports.reading import runs
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -34,7 +34,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 @pytest.fixture
 def no_drawing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[runs.Run, Path]]:
     """Which runs would be written where."""
-    from reports import page, side_by_side_page
+    from reports.pages import page, side_by_side_page
 
     written: list[tuple[runs.Run, Path]] = []
 

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 import synthetic_runs as synthetic
 
-from reports import findings, frame
-from reports.runs import Run
+from reports.judging import findings, frame
+from reports.reading.runs import Run
 
 
 def said(run: Run) -> list[str]:

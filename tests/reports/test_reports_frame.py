@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 import synthetic_runs as synthetic
 
-from reports import frame, runs
+from reports.judging import frame
+from reports.reading import runs
 
 CASES = {T: f"B1-T{T}-H8-D_h64-float32-cpu" for T in (64, 256, 1024)}
 

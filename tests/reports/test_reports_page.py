@@ -19,9 +19,12 @@ import pytest
 import synthetic_runs as synthetic
 from matplotlib.text import Text
 
-from reports import charts, frame, page, palette, runs, tables, units
-from reports.canvas import log_ticks, spread, style
-from reports.runs import Run
+from reports.drawing import charts, palette
+from reports.drawing.canvas import log_ticks, spread, style
+from reports.judging import frame
+from reports.pages import page, tables
+from reports.reading import runs, units
+from reports.reading.runs import Run
 
 EVIL = [
     'a"b',

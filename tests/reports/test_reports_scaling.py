@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import synthetic_runs as synthetic
 
-from reports import anatomy, frame, processes, scaling, tables
+from reports.drawing import anatomy
+from reports.judging import frame, processes, scaling
+from reports.pages import tables
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 

@@ -12,9 +12,10 @@ import pytest
 import synthetic_runs as synthetic
 import tracked_runs as tracked
 
-from reports import runs, side_by_side, side_by_side_page, units
-from reports.palette import Palette
-from reports.runs import Run
+from reports.drawing.palette import Palette
+from reports.pages import side_by_side, side_by_side_page
+from reports.reading import runs, units
+from reports.reading.runs import Run
 
 
 def times(data: dict[str, Any], factor: float) -> dict[str, Any]:

@@ -24,8 +24,10 @@ from urllib.request import urlopen
 import pytest
 import synthetic_runs as synthetic
 
-from reports import inside, page, runs, traces
-from reports.traces import TraceError
+from reports.drawing import inside
+from reports.pages import page
+from reports.reading import runs, traces
+from reports.reading.traces import TraceError
 
 GOLDEN = Path(__file__).parent / "data" / "traces"
 IMPLS = ("fused", "sdpa")

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from reports import verdict
-from reports.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, judge, judge_unpaired
+from reports.judging import verdict
+from reports.judging.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, judge, judge_unpaired
 
 CELLS, PAIRS, NOISE = 24, 10, 0.01
 MARGIN = math.log(1.01)
@@ -300,7 +300,9 @@ def test_nothing_to_judge() -> None:
 
 def test_the_judge_travels_light() -> None:
     """The live comparison imports it where no pandas and no matplotlib may be."""
-    check = "import sys, reports.verdict; sys.exit(bool({'pandas', 'matplotlib', 'torch'} & sys.modules.keys()))"
+    check = (
+        "import sys, reports.judging.verdict; sys.exit(bool({'pandas', 'matplotlib', 'torch'} & sys.modules.keys()))"
+    )
     home = Path(__file__).resolve().parents[2]
     assert subprocess.run([sys.executable, "-c", check], cwd=home, check=False).returncode == 0
 

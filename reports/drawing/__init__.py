@@ -1,0 +1,1 @@
+"""Charts, for files and for the page."""

@@ -1,0 +1,513 @@
+"""Charts that a reader can turn: Vega-Lite specifications, drawn by what stands in the page itself.
+
+Every chart reads the page's own rows, by name: they stand in it once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from ..judging import frame as fr
+from ..judging import roofline
+from ..reading import units, words
+from ..reading.words import COMPILED
+from .palette import GRID, INK, MUTED, WEAK, Palette
+
+ROWS = "rows"
+HEIGHT = 330
+
+#: Which run is shown beside others: its place among them, or all.
+ALL_RUNS = -1
+RUN_DASHES = ((1, 0), (6, 4), (2, 3), (10, 3, 2, 3), (14, 5), (4, 2, 1, 2, 1, 2))
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif'
+
+#: What lines can run along, the first that varies first.
+LENGTHS = ("T", "T_kv", "H", "threads", "B", "D_h", "D_v", "H_kv", "d_model")
+_SAID = {"T": "tokens T", "T_kv": "keys T_kv", "H": "heads H", "B": "batch B", "H_kv": "key-value heads H_kv"}
+_FOLLOWS = {"T_kv": ("T",), "H_kv": ("H",), "D_v": ("D_h",), "d_model": ("H", "D_h")}
+
+#: There is room for words within the chart.
+_ROOMY = "width < 500 ? 0 : 1"
+
+_LEGEND = alt.Legend(
+    title=None, orient="bottom", columns=alt.expr("max(2, floor(width / 150))"), labelLimit=130, symbolSize=90,
+    symbolOpacity=1,
+)  # fmt: skip
+
+#: Names that a reader singled out: in a legend, for all charts that have this parameter.
+PICKED = "picked"
+_SINGLED = f"length({PICKED}) == 0 || indexof({PICKED}, datum.shown) >= 0"
+
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_BYTES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A column as it is drawn: how its axis is written, the base of its logarithm, and the unit of its linear axis."""
+
+    column: str
+    title: str
+    units: tuple[tuple[float, str], ...]
+    base: int
+    linear: tuple[float, str]
+    band: tuple[str, str] | None = None
+
+    def text(self, value: str, digits: str) -> str:
+        """An expression for Vega that writes an expression's value with its unit."""
+        *larger, (size, unit) = self.units
+        told = f"format({value} / {size!r}, '{digits}') + ' {unit}'"
+        for size, unit in reversed(larger):
+            told = f"abs({value}) >= {size * 0.9995!r} ? format({value} / {size!r}, '{digits}') + ' {unit}' : {told}"
+        return f"({told})"
+
+    def scaled(self, column: str) -> str:
+        """An expression for where a column's value stands on the axis."""
+        value = f"datum['{column}']"
+        return f"scale == 'log' ? log({value}) / {math.log(self.base)!r} : {value} / {self.linear[0]!r}"
+
+    def ticks(self, scale: str, values: Sequence[float]) -> str:
+        """An expression for the marks of a logarithmic axis that is drawn as a linear one of logarithms."""
+        span = f"span(domain('{scale}'))"
+        return _ladder(self.base, values, span, lambda value: math.log(value, self.base))
+
+
+LATENCY = Measure("median", "latency", _SECONDS, 10, (1e-3, "ms"), ("q1", "q3"))
+MEMORY = Measure("peak_bytes", "peak memory", _BYTES, 2, (2.0**20, "MiB"))
+
+Spec = dict[str, Any]
+
+
+def along(frame: pd.DataFrame) -> list[str]:
+    """The axes that lines can run along in this frame."""
+    varying = fr.varying(frame)
+    return [axis for axis in LENGTHS if axis in varying]
+
+
+def explorer(
+    frame: pd.DataFrame, palette: Palette, measure: Measure, controls: bool = True, runs: Sequence[str] = ()
+) -> Spec | None:
+    """One measure against any axis that varies, a line for each implementation; None without two points to join.
+
+    Its parameters: `x_axis`, `scale`, and `at_AXIS` for every axis that varies. Without `controls` they are there
+    and nothing to turn them with: another chart's are. Of several `runs`, the values of a column `run`, every
+    implementation has a line each, dashed by run; a parameter `at_run` shows one alone.
+    """
+    rows = frame[frame[measure.column] > 0]
+    if not (axes := along(rows)):
+        return None
+    start = _start(rows, axes[0])
+    params = [
+        _choice("x_axis", "against", axes, axes[0], controls, labels=[_SAID.get(axis, axis) for axis in axes]),
+        _choice("scale", "scale", ["log", "linear"], "log", controls, radio=True),
+        *_run_choice(runs, controls),
+        *(_at(rows, axis, start[axis], controls) for axis in start),
+    ]
+    near = alt.selection_point(name="near", nearest=True, on="pointerover", clear="pointerout", empty=False)
+    x = alt.X(
+        "x:Q", title=None, scale=alt.Scale(zero=False, nice=False, padding=14), axis=_x_axis(sorted(_known(rows, axes)))
+    )
+    y = alt.Y(
+        "y:Q",
+        title=None,
+        scale=alt.Scale(zero=alt.expr("scale == 'linear'"), nice=False, padding=8),
+        axis=_y_axis(measure, "y", list(rows[measure.column])),
+    )
+    # A chart's own transforms: x, y and the band in what the axes are drawn in; texts for the tooltip.
+    drawn = alt.Chart(alt.NamedData(ROWS)).transform_filter(f"datum['{measure.column}'] > 0")
+    for condition in [*map(_filter, start), *_run_filter(runs)]:
+        drawn = drawn.transform_filter(condition)
+    drawn = drawn.transform_calculate(
+        x="scale == 'log' ? log(datum[x_axis]) / LN2 : datum[x_axis]", y=measure.scaled(measure.column), **_texts(),
+        **_band(measure, runs),
+    )  # fmt: skip
+    faded = alt.condition(_SINGLED, alt.value(1.0), alt.value(0.08))
+    lines = drawn.mark_line().encode(
+        x, y, opacity=faded, order="x:Q", color=_colours(rows, palette), strokeWidth=_widths(rows, palette),
+        strokeDash=_run_dashes(runs) if runs else _dashes(rows, palette), **_run_detail(runs),
+    )  # fmt: skip
+    points = drawn.mark_point(filled=True, strokeWidth=1.6).encode(
+        x, y, opacity=faded, tooltip=_tooltip(rows), size=alt.condition(near, alt.value(150), alt.value(52)),
+        **_looks(rows, palette),
+    )  # fmt: skip
+    room = drawn.transform_calculate(**_near(measure)).mark_rule(opacity=0).encode(
+        alt.X("left:Q", title=None), alt.X2("right:Q"), alt.Y("below:Q", title=None), alt.Y2("above:Q")
+    )  # fmt: skip
+    layers = [room, lines, points.add_params(near)]
+    if measure.band:
+        shade = alt.condition(_SINGLED, alt.value(0.16), alt.value(0.02))
+        colour = _colours(rows, palette)
+        low, high = alt.Y("low:Q", title=None), alt.Y2("high:Q")
+        layers.insert(0, drawn.mark_area().encode(x, low, high, color=colour, opacity=shade, **_run_detail(runs)))
+    return _with_legend(_finished(alt.layer(*layers).add_params(*params, *_picks())), rows, palette)
+
+
+def dots(
+    frame: pd.DataFrame, palette: Palette, measure: Measure, controls: bool = True, runs: Sequence[str] = ()
+) -> Spec | None:
+    """One measure of every implementation where no axis varies that a line could run along; None without a number.
+    Of several `runs`, all stand one below the other, or one alone."""
+    rows = frame[frame[measure.column] > 0]
+    if rows.empty:
+        return None
+    start = _start(rows, None)
+    params = [_choice("scale", "scale", ["log", "linear"], "log", controls, radio=True),
+              *_run_choice(runs, controls), *(_at(rows, axis, start[axis], controls) for axis in start)]  # fmt: skip
+    drawn = alt.Chart(alt.NamedData(ROWS)).transform_filter(f"datum['{measure.column}'] > 0")
+    for condition in [*(f"datum['{axis}'] == at_{axis}" for axis in start), *_run_filter(runs)]:
+        drawn = drawn.transform_filter(condition)
+    drawn = drawn.transform_calculate(y=measure.scaled(measure.column), **_texts())
+    zero = alt.Scale(zero=alt.expr("scale == 'linear'"), nice=False, padding=20)
+    x = alt.X("y:Q", title=None, scale=zero, axis=_y_axis(measure, "x", list(rows[measure.column])))
+    apart = alt.Scale(paddingInner=0.4) if runs else alt.Undefined
+    names = alt.Y("shown:N", title=None, sort=_names(rows, palette), axis=alt.Axis(labelLimit=150), scale=apart)
+    beside = {"yOffset": alt.YOffset("run:N", sort=list(runs))} if runs else {}
+    points = drawn.mark_point(filled=True, size=90, strokeWidth=1.6).encode(
+        x,
+        names,
+        opacity=alt.condition(_SINGLED, alt.value(1.0), alt.value(0.08)),
+        **beside,
+        tooltip=_tooltip(rows),
+        **_without_legend(_looks(rows, palette)),
+    )
+    sides = {side: text for side, text in _near(measure).items() if side in ("below", "above")}
+    room = drawn.transform_calculate(**sides).mark_rule(opacity=0).encode(
+        alt.X("below:Q", title=None), alt.X2("above:Q"), names
+    )  # fmt: skip
+    height = (26 + 9 * max(len(runs) - 1, 0)) * rows["impl"].nunique() + 12
+    return _finished(alt.layer(room, points).add_params(*params, *_picks()), height)
+
+
+def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, Any]]) -> Spec | None:
+    """Operations per second against operations per byte, under the measured roofs; None without a countable cell."""
+    rows = roofline.points(frame)
+    if rows.empty:
+        return None
+    axes = [axis for axis in ("device", "dtype", "threads", "mode", "scope") if rows[axis].nunique() > 1]
+    params = [_at(rows, axis, fr.records(rows)[0][axis], True) for axis in axes]
+    corners = roofline.lines(measured, list(rows["intensity"]))
+    wide = [*rows["intensity"], *(corner["intensity"] for corner in corners)]
+    high = [*rows["rate"], *(corner["rate"] for corner in corners)]
+    x = alt.X("intensity:Q", title="operations per byte", scale=_log(), axis=_powers("x", 2, wide, ",~r"))
+    y = alt.Y("rate:Q", title="operations per second", scale=_log(), axis=_powers("y", 10, high, "~s"))
+    cells = alt.Chart(alt.NamedData(ROWS))
+    for axis in axes:
+        cells = cells.transform_filter(f"datum['{axis}'] == at_{axis}")
+    cells = cells.transform_filter("datum.flops > 0 && datum.bytes > 0 && datum.median > 0").transform_calculate(
+        intensity="datum.flops / datum.bytes", rate="datum.flops / datum.median",
+        reached="isValid(datum.roof) ? format(datum.roof, '.1%') : '–'", speed="format(datum.rate, '.4s') + 'FLOP/s'",
+        **_texts(),
+    )  # fmt: skip
+    told = _tooltip(rows, ("speed", "achieved"), ("reached", "of its roof"))
+    layers = [
+        cells.mark_point(filled=True, size=70, strokeWidth=1.6).encode(
+            x, y, tooltip=told, opacity=alt.condition(_SINGLED, alt.value(0.9), alt.value(0.06)), **_looks(rows, palette)
+        )
+    ]  # fmt: skip
+    if corners:
+        layers = [
+            *_roof_lines(corners, [axis for axis in axes if axis in ("device", "dtype", "threads")], x, y),
+            *layers,
+        ]
+    return _with_legend(_finished(alt.layer(*layers).add_params(*params, *_picks())), rows, palette)
+
+
+def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
+    """How long the control workload took over the run, as a share of its own median; None with fewer than two looks."""
+    values = [
+        {"control": name, "at": look["at"], "share": look["seconds"] / middle}
+        for name, seen in looks.items()
+        if len(seen) > 1 and (middle := float(pd.Series([look["seconds"] for look in seen]).median())) > 0
+        for look in seen
+    ]
+    if not values:
+        return None
+    legend = alt.Legend(
+        orient="bottom", symbolType="stroke", symbolStrokeColor=INK[0], symbolSize=500, symbolStrokeWidth=2,
+    )  # fmt: skip
+    base = alt.Chart(alt.InlineData(values)).encode(
+        alt.X("at:Q", title="seconds since the first look"),
+        alt.Y("share:Q", title="of its median", scale=alt.Scale(zero=False, padding=10), axis=alt.Axis(format="%")),
+        detail="control:N", tooltip=["control:N", alt.Tooltip("at:Q", format=".1f"), alt.Tooltip("share:Q", format=".2%")],
+    )  # fmt: skip
+    lines = base.mark_line(color=INK[0]).encode(alt.StrokeDash("control:N", title=None, legend=legend))
+    return _finished(alt.layer(lines, base.mark_point(color=INK[0], filled=True, opacity=1, size=36)), height=180)
+
+
+def rows(frame: pd.DataFrame) -> dict[str, Any]:
+    """The frame for the page: its columns, and its rows as lists. `shown` is the name, marked if it was wrong."""
+    told = frame.drop(columns=["process_medians"], errors="ignore")
+    shown = [words.marked(row["impl"], [row["impl"]] if row["wrong"] else []) for row in fr.records(frame)]
+    told = told.assign(shown=shown)
+    return {"columns": list(told.columns), "rows": [list(map(_json, line)) for line in told.itertuples(index=False)]}
+
+
+def _json(value: Any) -> Any:
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else None if value is pd.NA else str(value)
+
+
+def _start(frame: pd.DataFrame, x: str | None) -> dict[str, Any]:
+    """Where every axis that varies stands at first: where most points lie along `x`, with most heads, at the largest x."""
+    axes = fr.varying(frame)
+    unsaid = fr.own_keys_unsaid(frame)
+    parts = [part for _, part in fr.groups(unsaid, [axis for axis in fr.varying(unsaid) if axis != x])]
+    parts.sort(key=lambda part: (-(part[x].nunique() if x else 0), -part["H"].max()))
+    first = frame.loc[parts[0].sort_values(x or "T").index[-1]]
+    return {axis: first[axis] for axis in fr.AXES if axis in axes}
+
+
+def _near(measure: Measure) -> dict[str, str]:
+    """A little beside every point: no axis is so short that its marks fall together."""
+    y = 0.05 if measure.base == 10 else 0.17
+    return {
+        "left": "scale == 'log' ? datum.x - 0.06 : datum.x * 0.99",
+        "right": "scale == 'log' ? datum.x + 0.06 : datum.x * 1.01",
+        "below": f"scale == 'log' ? datum.y - {y} : datum.y * 0.97",
+        "above": f"scale == 'log' ? datum.y + {y} : datum.y * 1.03",
+    }
+
+
+def _filter(axis: str) -> str:
+    """Rows where an axis stands as chosen; unless the chart runs along it, or along what it follows from."""
+    free = [f"x_axis == '{axis}'"]
+    sources = _FOLLOWS.get(axis, ())
+    if axis == "T":  # a cache is decoded from by one token, whatever its length
+        free.append("(x_axis == 'T_kv' && (datum.T == datum.T_kv || datum.mode == 'decode'))")
+    free += [f"(x_axis == '{source}' && datum['{axis}'] == {_product(sources)})" for source in sources]
+    return " || ".join([*free, f"datum['{axis}'] == at_{axis}"])
+
+
+def _band(measure: Measure, runs: Sequence[str]) -> dict[str, str]:
+    """Where a line's band ends, below and above; of all runs at once bands would hide the lines, and have no height."""
+    ends = {side: measure.scaled(column) for side, column in zip(("low", "high"), measure.band or (), strict=False)}
+    return {side: f"at_run == {ALL_RUNS} ? datum.y : {end}" for side, end in ends.items()} if runs else ends
+
+
+def _run_choice(runs: Sequence[str], controls: bool) -> list[alt.Parameter]:
+    """A control for which run is shown, all at first."""
+    options = [ALL_RUNS, *range(len(runs))]
+    labels = ["all", *runs]
+    return [_choice("at_run", "run", options, ALL_RUNS, controls, labels=labels)] if runs else []
+
+
+def _run_filter(runs: Sequence[str]) -> list[str]:
+    """Rows of the run that was chosen: by its place, since a name may hold any letter."""
+    return [f"at_run == {ALL_RUNS} || datum.run_at == at_run"] if runs else []
+
+
+def _run_detail(runs: Sequence[str]) -> dict[str, Any]:
+    return {"detail": "run:N"} if runs else {}
+
+
+def _run_dashes(runs: Sequence[str]) -> alt.StrokeDash:
+    dashes = [list(RUN_DASHES[i % len(RUN_DASHES)]) for i in range(len(runs))]
+    legend = alt.Legend(
+        title=None, orient="top", symbolType="stroke", symbolStrokeColor=INK[0], symbolSize=500, symbolStrokeWidth=2,
+        columns=alt.expr("max(1, floor(width / 260))"), labelLimit=240,
+    )  # fmt: skip
+    return alt.StrokeDash("run:N", scale=alt.Scale(domain=list(runs), range=dashes), legend=legend)
+
+
+def _product(axes: Sequence[str]) -> str:
+    return " * ".join(f"datum['{axis}']" for axis in axes)
+
+
+def _choice(
+    name: str,
+    label: str,
+    options: list[Any],
+    value: Any,
+    controls: bool,
+    radio: bool = False,
+    labels: list[str] | None = None,
+) -> alt.Parameter:
+    if not controls or len(options) < 2:
+        return alt.param(name=name, value=value)
+    bound = alt.binding_radio if radio else alt.binding_select
+    return alt.param(
+        name=name, value=value, bind=bound(options=options, labels=labels or list(map(str, options)), name=f"{label} ")
+    )
+
+
+def _at(frame: pd.DataFrame, axis: str, value: Any, controls: bool) -> alt.Parameter:
+    options = sorted((_json(v) for v in frame[axis].dropna().unique()), key=lambda v: (isinstance(v, str), v))
+    if any(isinstance(v, str) for v in options):
+        options = [_json(v) for v in frame[axis].dropna().unique()]
+    labels = [words.value(axis, v) if isinstance(v, str | bool) else words.number(v) for v in options]
+    return _choice(f"at_{axis}", axis, options, _json(value), controls, labels=labels)
+
+
+def _known(frame: pd.DataFrame, axes: list[str]) -> set[float]:
+    return {float(v) for axis in axes for v in frame[axis].dropna() if v > 0}
+
+
+def _x_axis(measured: list[float]) -> alt.Axis:
+    """Marked at what was measured."""
+    logs = [math.log2(v) for v in measured]
+    return alt.Axis(
+        values=alt.expr(f"scale == 'log' ? {logs} : {measured}"), labelOverlap="greedy", labelSeparation=6,
+        labelExpr="format(scale == 'log' ? pow(2, datum.value) : datum.value, ',.0f')",
+    )  # fmt: skip
+
+
+def _y_axis(measure: Measure, scale: str, values: Sequence[float]) -> alt.Axis:
+    log = measure.text(f"pow({measure.base}, datum.value)", ".5~r")
+    linear = f"format(datum.value, ',~r') + ' {measure.linear[1]}'"
+    return alt.Axis(
+        values=alt.expr(f"scale == 'log' ? {measure.ticks(scale, values)} : null"), labelOverlap="greedy",
+        labelExpr=f"scale == 'log' ? {log} : {linear}", tickCount=alt.expr("scale == 'log' ? 16 : 6"),
+        labelSeparation=4,
+    )  # fmt: skip
+
+
+def _log() -> alt.Scale:
+    return alt.Scale(type="log", nice=False, padding=14)
+
+
+def _powers(scale: str, base: int, values: Sequence[float], digits: str) -> alt.Axis:
+    """A logarithmic axis that is marked at round values."""
+    ends = f"domain('{scale}')"
+    ticks = _ladder(base, values, f"(log({ends}[1] / {ends}[0]) / {math.log(base)!r})", float)
+    return alt.Axis(values=alt.expr(ticks), format=digits, tickCount=12, labelOverlap="greedy", labelSeparation=4)
+
+
+#: Of an axis that spans more decades, or octaves, than this: the marks that it has. See units.DECIMAL_STEPS.
+_WIDE_ENOUGH = {10: (3.5, 1.2, 0.5, 0.25), 2: (2.5, 1.2, 0.7, 0.45)}
+
+
+def _ladder(base: int, values: Sequence[float], span: str, drawn: Callable[[float], float]) -> str:
+    """An expression for the marks of an axis, the finer the less it spans: what is shown changes as a reader chooses."""
+    low, high = min(values) / 1.5, max(values) * 1.5
+    exponents = range(math.floor(math.log(low, base)), math.ceil(math.log(high, base)) + 1)
+    rungs = units.DECIMAL_STEPS if base == 10 else units.BINARY_STEPS
+    marks = [[step * float(base) ** e for e in exponents for step in steps] for steps in rungs]
+    ladder = [json.dumps([float(f"{drawn(m):.7g}") for m in rung if low <= m <= high]) for rung in marks]
+    told = ladder[-1]
+    for enough, wider in zip(_WIDE_ENOUGH[base][::-1], ladder[-2::-1], strict=True):
+        told = f"{span} > {enough} ? {wider} : {told}"
+    return f"({told})"
+
+
+def _texts() -> dict[str, str]:
+    """What the tooltips say, with four digits."""
+    return {
+        "time": LATENCY.text("datum.median", ",.4r"),
+        "quartiles": f"{LATENCY.text('datum.q1', ',.4r')} + ' to ' + {LATENCY.text('datum.q3', ',.4r')}",
+        "memory": _or_none("peak_bytes", MEMORY, ",.4r"),
+    }
+
+
+def _or_none(column: str, measure: Measure, digits: str) -> str:
+    return f"isValid(datum['{column}']) ? {measure.text(f'datum.{column}', digits)} : '–'"
+
+
+def _tooltip(frame: pd.DataFrame, *more: tuple[str, str]) -> Any:
+    """All that is told of a point, as one expression. A nearest mark stands for the point's own, and has it as its `datum`;
+    whether Vega-Lite reaches through to it depends on its version."""
+    axes = [(axis, axis) for axis in ["run"] * ("run" in frame) + fr.varying(frame)]
+    told = [("time", "median"), ("quartiles", "q1 to q3"), ("memory", "peak memory"), ("kernel", "kernel"), *more]
+    fields = {title: f"(datum.datum || datum)['{key}']" for key, title in [("shown", "implementation"), *axes, *told]}
+    lines = (f"'{title}': isValid({field}) ? '' + {field} : '–'" for title, field in fields.items())
+    return alt.value(alt.expr(f"{{{', '.join(lines)}}}"))
+
+
+def _names(frame: pd.DataFrame, palette: Palette) -> list[str]:
+    wrong = set(frame.loc[frame["wrong"].astype(bool), "impl"])
+    return [words.marked(name, wrong) for name in palette.sorted(frame["impl"])]
+
+
+def _looks(frame: pd.DataFrame, palette: Palette) -> dict[str, Any]:
+    """How points are told apart: colour and shape by implementation, in one legend; hollow where compiled."""
+    names, shapes = _names(frame, palette), [palette[name].path for name in palette.sorted(frame["impl"])]
+    return {
+        "color": _colours(frame, palette),
+        "stroke": _colours(frame, palette, alt.Stroke),
+        "shape": alt.Shape("shown:N", scale=alt.Scale(domain=names, range=shapes), legend=_LEGEND),
+        "fillOpacity": alt.condition(f"indexof(datum.impl, '{COMPILED}') > 0", alt.value(0), alt.value(1)),
+    }
+
+
+def _colours(frame: pd.DataFrame, palette: Palette, channel: Any = alt.Color) -> Any:
+    """One colour for an implementation, and for its compiled form. What is grey is as dark as ink where it is picked."""
+    names = _names(frame, palette)
+    looks = [palette[name] for name in palette.sorted(frame["impl"])]
+    colours = [
+        alt.expr(f"indexof({PICKED}, {json.dumps(name)}) < 0 ? weak : ink") if look.weak else look.colour
+        for name, look in zip(names, looks, strict=True)
+    ]
+    return channel("shown:N", scale=alt.Scale(domain=names, range=colours), legend=_LEGEND)
+
+
+def _widths(frame: pd.DataFrame, palette: Palette) -> Any:
+    """A line's width, by name: the reader's own is the strongest."""
+    widths = [palette[name].width for name in palette.sorted(frame["impl"])]
+    return alt.value(alt.expr(f"{widths}[indexof({json.dumps(_names(frame, palette))}, datum.shown)]"))
+
+
+def _picks() -> list[alt.Parameter]:
+    return [
+        alt.param(name=PICKED, value=[]),
+        alt.param(name="weak", value=WEAK[0]),
+        alt.param(name="ink", value=INK[0]),
+    ]
+
+
+def _with_legend(spec: Spec, frame: pd.DataFrame, palette: Palette) -> Spec:
+    """The specification with what the page's own legend shows: name, marker, place of its colour, whether compiled."""
+    looks = [palette[name] for name in palette.sorted(frame["impl"])]
+    told = zip(_names(frame, palette), looks, strict=True)
+    entries = [[name, look.path, look.slot, look.compiled] for name, look in told]
+    return {**spec, "usermeta": {"legend": entries}}
+
+
+def _dashes(frame: pd.DataFrame, palette: Palette) -> alt.StrokeDash:
+    """How lines are told apart beside their colour: dashed where compiled."""
+    dashes = [[5, 4] if palette[name].compiled else [1, 0] for name in palette.sorted(frame["impl"])]
+    return alt.StrokeDash("shown:N", scale=alt.Scale(domain=_names(frame, palette), range=dashes), legend=_LEGEND)
+
+
+def _without_legend(look: dict[str, Any]) -> dict[str, Any]:
+    return {channel: one.legend(None) if hasattr(one, "legend") else one for channel, one in look.items()}
+
+
+def _roof_lines(corners: list[dict[str, Any]], axes: list[str], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    base = alt.Chart(alt.InlineData(corners))
+    for axis in axes:
+        base = base.transform_filter(f"datum['{axis}'] == at_{axis}")
+    line = base.mark_line(color=MUTED[0], strokeWidth=1.6).encode(
+        x, y, detail="label:N", order="intensity:Q", tooltip=["label:N", "product:N"]
+    )
+    peak = base.transform_joinaggregate(top="max(rate)", end="max(intensity)").transform_filter(
+        "datum.rate == datum.top && datum.intensity == datum.end"
+    ).transform_joinaggregate(one="min(label)").transform_filter("datum.label == datum.one")  # fmt: skip
+    named = peak.mark_text(align="right", dy=-8, color=INK[0]).encode(x, y, text="product:N")
+    foot = base.transform_joinaggregate(start="min(intensity)", groupby=["label"]).transform_filter(
+        "datum.intensity == datum.start"
+    )
+    lower = "indexof(datum.label, 'fastest') == 0 ? 11 : 25"  # both slopes begin at one height
+    copies = foot.mark_text(
+        align="left", dy=alt.expr(lower), color=INK[0], opacity=alt.expr(_ROOMY),
+    ).encode(x, y, text="label:N")  # fmt: skip
+    return [line, named, copies]
+
+
+def _finished(chart: Any, height: int = HEIGHT) -> Spec:
+    """As wide as the page, in its colours; a dictionary without outside addresses."""
+    styled = chart.properties(width="container", height=height).configure(background="transparent", font=FONT)
+    styled = styled.configure_view(stroke=None).configure_axis(
+        labelColor=MUTED[0], titleColor=MUTED[0], gridColor=GRID[0], domainColor=GRID[0], tickColor=GRID[0],
+        labelFontSize=12, titleFontSize=12, titleFontWeight="normal", titlePadding=10,
+    ).configure_legend(labelColor=INK[0], labelFontSize=12, rowPadding=4, columnPadding=14, offset=14)  # fmt: skip
+    spec: Spec = styled.configure_text(fontSize=12).to_dict()
+    spec.pop("$schema", None)
+    return spec

@@ -1,0 +1,1 @@
+"""What numbers mean: frames, verdicts, findings."""

@@ -1,0 +1,131 @@
+"""`python -m reports baseline set RUN` and `baseline show`: what later runs are compared with."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ..reading import baseline_file, command, fingerprint, runs, words
+from ..reading.baseline_file import Baseline, Entry
+from ..reading.runs import Run, RunError
+from .comparison import Cell, Comparison, compare
+
+_EPILOG = """\
+A baseline moves by this command only. A run with regressions against the current one is refused, unless --accept says why
+they are right; history shows that reason.
+
+Exit code: 0 set (or shown); 1 refused; 3 a mistake in the command.
+"""
+
+REFUSED = 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _parser().parse_args(arguments)
+    return command.answered(_set if options.what == "set" else _show, options)
+
+
+def _set(options: argparse.Namespace) -> int:
+    """Raises:
+    RunError: the run can't be found or read, or is no run of one's own.
+    OSError: the results folder can't be written to.
+    """
+    run = runs.one(options.run, command.results(options))
+    folder = run.path.parent
+    if not runs.is_numbered(run.path):
+        raise RunError(f"{run.path}: a baseline is a saved run of one's own, MACHINE/NNNN_NAME.json")
+    before = baseline_file.read(folder)
+    if before and before.current.run == run.path.name:
+        print(f"{run.name} is the baseline already")
+        return command.FINE
+    objections = list(_objections(run, before))
+    if objections and not options.accept:
+        told = f"{run.name} can't become the baseline: {words.listing(objections)}"
+        return command.complain(f'{told}; if that is right, say why: --accept "reason"', REFUSED)
+    entry = Entry(run.path.name, datetime.now(UTC).isoformat(timespec="seconds"), tuple(objections), options.accept)
+    written = baseline_file.write(Baseline(folder, (*(before.history if before else ()), entry)))
+    print(f"{run.name} is the baseline now ({written})")
+    return command.FINE
+
+
+def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
+    """What stands against a run as the next baseline."""
+    if not run.complete:
+        yield "it is not complete"
+    if before is None:
+        return
+    try:
+        current = runs.read(before.path)
+    except RunError:
+        yield f"the current one, {before.current.run}, can't be read, so nothing can be compared"
+        return
+    this = compare(current, run)
+    if this.other_machine:
+        yield f"{current.name} is of another machine: {fingerprint.told(this.other_machine)}"
+        return
+    yield from (_told(cell) for cell in this.regressed)
+    _say_if_unjudged(this)
+
+
+def _say_if_unjudged(this: Comparison) -> None:
+    if this.code == command.NOT_JUDGED:
+        command.warn(f"nothing could be judged against {this.base.name}, so a slow-down may hide in {this.head.name}")
+
+
+def _told(cell: Cell) -> str:
+    if cell.broken:
+        return f"{cell.impl} is broken at {cell.id}"
+    if any(change.worse for change in cell.changes):
+        return f"{cell.impl} needs more memory at {cell.id}"
+    return f"{cell.impl} is slower by {cell.verdict.ratio - 1:.0%} at {cell.id}"
+
+
+def _show(options: argparse.Namespace) -> int:
+    """Raises:
+    RunError: a baseline file can't be read.
+    """
+    results = command.results(options)
+    folders = sorted(path.parent for path in results.glob(f"*/{baseline_file.NAME}"))
+    for folder in folders:
+        _print(folder)
+    if not folders:
+        print(f"no baseline in {results} yet; {baseline_file.HOW_TO_SET_ONE}")
+    return command.FINE
+
+
+def _print(folder: Path) -> None:
+    baseline = baseline_file.read(folder)
+    assert baseline is not None, "its file was just listed"
+    print(folder.name)
+    for entry in reversed(baseline.history):
+        mark = "*" if entry is baseline.current else " "
+        print(f"  {mark} {entry.at}  {entry.run.removesuffix('.json')}")
+        for what in entry.accepted:
+            print(f"      accepted: {what}")
+        if entry.reason:
+            print(f"      because: {entry.reason}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.Parser(
+        prog="python -m reports baseline",
+        description="What later runs are compared with.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="what", metavar="set|show", required=True)
+    setting = commands.add_parser("set", help="make a saved run the baseline of its machine")
+    setting.add_argument("run", metavar="RUN", help="named as for `python -m reports`")
+    setting.add_argument("--accept", type=_reason, metavar="REASON", help="why its regressions are right")
+    showing = commands.add_parser("show", help="print the baselines, the newest first; * is the current one")
+    for each in (setting, showing):
+        command.add_results(each)
+    return parser
+
+
+def _reason(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("a reason is some words")
+    return " ".join(text.split())

@@ -1,0 +1,328 @@
+"""Two saved runs side by side: cells matched by implementation and case, time judged, memory, error and kernel held equal.
+
+Where implementations took turns, their ratios are judged: what the machine did that day cancels. What changed in all of them
+at once can't cancel, so the absolute time is judged beside it. Of runs without rounds the absolute time is all there is;
+hours lie between them, and the verdicts are honest, and wider than those of a live comparison.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import mean, variance
+from typing import Any
+
+from ..reading import fingerprint
+from ..reading.command import FINE, NOT_JUDGED, REGRESSED
+from ..reading.runs import Run
+from ..reading.words import plural
+from . import denominators, processes, verdict
+from .denominators import Timed
+from .verdict import Verdict
+
+EXACT = ("peak_bytes", "kernel", "error")
+"""What every call of a cell repeats to the last digit, so that any difference is told."""
+
+BROKEN = ("wrong", "error", "timeout")
+"""Reasons for which a cell without numbers is a fault of the implementation."""
+
+DRIFT = 0.05
+"""A run whose controls moved by more than this share while it was made is named."""
+
+TOUCHED_BY_PYTHON = "python"
+"""The control that another Python does change."""
+
+Key = tuple[str, str]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A fact that should be equal and isn't. `worse` when it counts as a regression: memory beyond the margin."""
+
+    what: str
+    base: Any
+    head: Any
+    worse: bool
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One implementation in one case. Seconds are geometric means over processes, NaN where there are none.
+
+    `verdict` is that of the ratio where there is one, unless only the absolute time was shown to have changed.
+    """
+
+    impl: str
+    id: str
+    verdict: Verdict
+    base: float
+    head: float
+    processes: tuple[int, int]
+    """How many each side has."""
+    changes: tuple[Change, ...] = ()
+    ratio: Verdict | None = None
+    """Of its time over that of the unchanged implementations of the case; None where there is no such denominator."""
+    absolute: Verdict | None = None
+    """Of its seconds; None where a side has none."""
+    broken: bool = False
+    """Head gives a wrong answer, fails or hangs."""
+
+    @property
+    def regressed(self) -> bool:
+        """In time, in memory, or altogether."""
+        return self.broken or self.verdict.word == verdict.REGRESSED or any(change.worse for change in self.changes)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Cells with the worst first, and what to know before believing them."""
+
+    base: Run
+    head: Run
+    margin: float
+    cells: list[Cell]
+    notes: list[str]
+
+    @cached_property
+    def other_machine(self) -> dict[str, tuple[Any, Any]]:
+        """Parts of the machine that differ: no verdict holds then."""
+        return fingerprint.differing(self.base, self.head)
+
+    @property
+    def regressed(self) -> list[Cell]:
+        return [cell for cell in self.cells if cell.regressed]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many cells have each word, in the words' order; only words that occur."""
+        counted = Counter(cell.verdict.word for cell in self.cells)
+        return {word: counted[word] for word in verdict.WORDS if counted[word]}
+
+    @property
+    def code(self) -> int:
+        """Of the command: 0 nothing regressed, 1 something did, 2 nothing could be judged."""
+        if self.other_machine:
+            return NOT_JUDGED
+        if self.regressed:
+            return REGRESSED
+        return FINE if any(cell.verdict.word in verdict.JUDGED for cell in self.cells) else NOT_JUDGED
+
+
+def compare(base: Run, head: Run, margin: float = verdict.MARGIN) -> Comparison:
+    """All cells of either run. Runs of different machines get ratios, and no verdict.
+
+    Raises:
+        ValueError: the margin is negative or not finite.
+    """
+    judged = _Judged(absolute=_absolute(base, head, margin), ratios=_ratios(base, head, margin))
+    verdicts = _verdicts(base, head, judged)
+    cells = [_cell(key, verdicts[key], judged, base, head, margin) for key in verdicts]
+    took_turns = any(map(processes.took_turns, (*base.rows, *head.rows)))
+    notes = [*_notes(base, head), *_notes_on_ratios(judged, took_turns)]
+    return Comparison(base, head, margin, sorted(cells, key=_worst_first), notes)
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """Verdicts on the cells of both runs: on seconds, and on ratios of those that have a denominator."""
+
+    absolute: dict[Key, Verdict]
+    ratios: dict[Key, Verdict]
+
+    def both(self) -> dict[Key, Verdict]:
+        """The ratio's, but for what only the absolute time shows."""
+        return {key: _of_both(self.ratios.get(key), absolute) for key, absolute in self.absolute.items()}
+
+
+def _of_both(ratio: Verdict | None, absolute: Verdict) -> Verdict:
+    if ratio is None:
+        return absolute
+    moved = (verdict.REGRESSED, verdict.IMPROVED)
+    if ratio.word in moved or absolute.word not in moved:
+        return ratio
+    return replace(absolute, reason=f"{absolute.reason} in seconds; no change of its ratio is shown")
+
+
+def _verdicts(base: Run, head: Run, judged: _Judged) -> dict[Key, Verdict]:
+    rows = _rows(base), _rows(head)
+    skipped = _skipped(base), _skipped(head)
+    verdicts = judged.both()
+    for key in dict.fromkeys([*rows[0], *rows[1], *skipped[0], *skipped[1]]):
+        reasons = tuple(side.get(key, {}).get("reason") for side in skipped)
+        if "wrong" in reasons:
+            verdicts[key] = verdict.without_numbers(verdict.WRONG, _wrong(key, skipped))
+        elif key in rows[0] and key not in rows[1]:
+            verdicts[key] = verdict.without_numbers(verdict.GONE, _why_absent(skipped[1].get(key), "head"))
+        elif key in rows[1] and key not in rows[0]:
+            verdicts[key] = verdict.without_numbers(verdict.NEW, _why_absent(skipped[0].get(key), "base"))
+    return verdicts
+
+
+def _ratios(base: Run, head: Run, margin: float) -> dict[Key, Verdict]:
+    """Of the cells with a denominator in both runs, where the benchmark itself is the same."""
+    if fingerprint.differing(base, head):
+        return {}
+    rows = _rows(base), _rows(head)
+    same = [key for key in rows[0] if key in rows[1] and _meaning(rows[0][key]) == _meaning(rows[1][key])]
+    timed = Timed(base), Timed(head)
+    steady = denominators.unchanged(*timed) & set(same)
+    return verdict.judge_changes(denominators.sides(*timed, steady, same), margin)
+
+
+def _absolute(base: Run, head: Run, margin: float) -> dict[Key, Verdict]:
+    rows = _rows(base), _rows(head)
+    both = [key for key in rows[0] if key in rows[1]]
+    sides = {key: (processes.logs(rows[0][key]), processes.logs(rows[1][key])) for key in both}
+    if different := fingerprint.differing(base, head):
+        return _unjudged(sides, f"another machine: {fingerprint.told(different)}")
+    renewed = [key for key in both if _meaning(rows[0][key]) != _meaning(rows[1][key])]
+    verdicts = _unjudged({key: sides.pop(key) for key in renewed}, "the benchmark itself was changed")
+    controls = _shared_controls(base, head)
+    shift, shift_error = _shift(controls)
+    one_cause = (
+        len({impl for impl, _ in sides}) == 1 or bool(fingerprint.software(base, head)) or _all_changed(base, head)
+    )
+    moved = {name: [mean(after) - mean(before)] for name, (before, after) in controls.items()}
+    together = not (controls and one_cause)  # where all cells share a cause, only controls can tell it from the machine
+    if any(map(processes.took_turns, (*rows[0].values(), *rows[1].values()))):
+        shift_error = math.hypot(shift_error, verdict.BETWEEN_RUNS_SECONDS)
+    judged = verdict.judge_unpaired(sides, margin, moved, together, shift, shift_error)
+    return {**judged, **verdicts}
+
+
+def _all_changed(base: Run, head: Run) -> bool:
+    """Whether every cell of both calls something else than it did: a layer that all share, or what they are built on."""
+    before, after = (
+        {key: row["extra_info"].get("impl_hash") for key, row in _rows(run).items()} for run in (base, head)
+    )
+    both = before.keys() & after.keys()
+    return bool(both) and all(None not in (before[key], after[key]) and before[key] != after[key] for key in both)
+
+
+def _unjudged(sides: Mapping[Key, tuple[Sequence[float], Sequence[float]]], reason: str) -> dict[Key, Verdict]:
+    """Ratios alone."""
+    plain = verdict.without_numbers(verdict.INCONCLUSIVE, reason)
+    return {key: replace(plain, ratio=_typical(head) / _typical(base)) for key, (base, head) in sides.items()}
+
+
+def _cell(key: Key, said: Verdict, judged: _Judged, base: Run, head: Run, margin: float) -> Cell:
+    before, after = _rows(base).get(key), _rows(head).get(key)
+    logs = [processes.logs(row) if row else [] for row in (before, after)]
+    return Cell(
+        impl=key[0],
+        id=key[1],
+        verdict=said,
+        base=_typical(logs[0]),
+        head=_typical(logs[1]),
+        processes=(len(logs[0]), len(logs[1])),
+        changes=tuple(_changes(before["extra_info"], after["extra_info"], margin)) if before and after else (),
+        ratio=judged.ratios.get(key),
+        absolute=judged.absolute.get(key),
+        broken=_skipped(head).get(key, {}).get("reason") in BROKEN,
+    )
+
+
+def _changes(base: Mapping[str, Any], head: Mapping[str, Any], margin: float) -> Iterator[Change]:
+    for what in EXACT:
+        before, after = base.get(what), head.get(what)
+        if before is not None and after is not None and before != after:
+            yield Change(what, before, after, worse=what == "peak_bytes" and after > before * (1 + margin))
+
+
+def _rows(run: Run) -> dict[Key, Row]:
+    return {(str(row["extra_info"]["impl"]), str(row["extra_info"]["id"])): row for row in run.rows}
+
+
+def _skipped(run: Run) -> dict[Key, Row]:
+    return {(str(cell["impl"]), str(cell["id"])): cell for cell in run.skipped}
+
+
+def _meaning(row: Row) -> Any:
+    """A hash of the benchmark's own source, where the run recorded it."""
+    return row["extra_info"].get("case_hash")
+
+
+def _typical(logs: Sequence[float]) -> float:
+    return math.exp(mean(logs)) if logs else math.nan
+
+
+def _wrong(key: Key, skipped: tuple[dict[Key, Row], dict[Key, Row]]) -> str:
+    sides = {"base": skipped[0].get(key), "head": skipped[1].get(key)}
+    told = [f"{name}: {cell['detail']}" for name, cell in sides.items() if cell and cell["reason"] == "wrong"]
+    return f"wrong answer in {'; '.join(told)}"
+
+
+def _why_absent(cell: Row | None, side: str) -> str:
+    if cell is None:
+        return f"not in {side}"
+    reason = str(cell["reason"]).replace("_", " ")
+    return f"{reason} in {side}: {cell['detail']}" if cell["detail"] else f"{reason} in {side}"
+
+
+def _shared_controls(base: Run, head: Run) -> dict[str, tuple[list[float], list[float]]]:
+    """log(seconds) of every look at the controls that both runs have and that the change can't have touched."""
+    before, after = _looks(base), _looks(head)
+    changed = {TOUCHED_BY_PYTHON} if "python" in fingerprint.software(base, head) else set()
+    return {name: (before[name], after[name]) for name in before if name in after and name not in changed}
+
+
+def _looks(run: Run) -> dict[str, list[float]]:
+    seen = run.controls.get("looks") or {}
+    return {name: [math.log(look["seconds"]) for look in looks] for name, looks in seen.items() if looks}
+
+
+def _shift(controls: Mapping[str, tuple[list[float], list[float]]]) -> tuple[float, float]:
+    """What the controls moved on average, in logarithms, and its standard error: (0, 0) where no error can be known."""
+    known = [sides for sides in controls.values() if min(map(len, sides)) > 1]
+    if not known:
+        return 0.0, 0.0
+    moved = [mean(after) - mean(before) for before, after in known]
+    squares = [variance(looks) / len(looks) for sides in known for looks in sides]
+    return mean(moved), math.sqrt(sum(squares)) / len(known)
+
+
+def _worst_first(cell: Cell) -> tuple[bool, int, float]:
+    size = abs(math.log(cell.verdict.ratio)) if cell.verdict.ratio > 0 else 0.0
+    return not cell.regressed, verdict.WORDS.index(cell.verdict.word), -size
+
+
+def _notes(base: Run, head: Run) -> Iterator[str]:
+    if base.path.resolve() == head.path.resolve():
+        yield "base and head are the same run"
+    if different := fingerprint.differing(base, head):
+        yield f"measured on different machines, so there is no verdict: {fingerprint.told(different)}"
+    if different := fingerprint.software(base, head):
+        yield f"compared across versions: {fingerprint.told(different)}"
+    if different := _environment(base, head):
+        yield f"the environment differs: {fingerprint.told(different)}"
+    for run in (base, head):
+        yield from _notes_on(run)
+
+
+def _notes_on_ratios(judged: _Judged, took_turns: bool) -> Iterator[str]:
+    if took_turns:
+        alone = len(judged.absolute) - len(judged.ratios)
+        yield f"{denominators.SENTENCE}: {alone or 'no'} of {plural(len(judged.absolute), 'cell')} here"
+
+
+def _notes_on(run: Run) -> Iterator[str]:
+    if not run.complete:
+        yield f"{run.name} is not complete"
+    drift = run.controls.get("drift")
+    if isinstance(drift, float) and drift > DRIFT:
+        yield f"machine drift: the control workload's time varied by up to {drift:.0%} while {run.name} was made"
+    if not run.controls:
+        yield f"{run.name} has no control workload: machine drift can't be seen"
+    if run.rows and all(len(processes.medians(row)) < 2 and not processes.took_turns(row) for row in run.rows):
+        yield f"{run.name} has one process per cell; verdicts need several: python -m bench sweep --processes 5"
+
+
+def _environment(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
+    before, after = base.state.get("environment") or {}, head.state.get("environment") or {}
+    names = dict.fromkeys([*before, *after])
+    pairs = {name: (before.get(name), after.get(name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -1,0 +1,226 @@
+"""From a run to a tidy frame: one row per measured cell, one column per fact; and the questions asked of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from ..reading.runs import Run
+from . import processes, verdict
+from .verdict import Ratio, Samples
+
+#: Every field of a case, in the order in which people say them; the first ones vary slowest when panels are laid out.
+AXES = (
+    "device", "mode", "scope", "source", "mask", "dropout", "out_dropout", "qkv_bias", "out_bias",
+    "threads", "B", "d_model", "H", "H_kv", "D_h", "D_v", "T", "T_kv", "dtype",
+)  # fmt: skip
+
+#: Seconds, from pytest-benchmark's stats.
+STATS = ("median", "q1", "q3", "min", "max", "mean", "stddev", "iqr", "rounds", "iterations")
+
+_RATIO = ("ratio", "ratio_low", "ratio_high", "ratio_p")
+_NUMBERS = (
+    "error", "error_bound", "peak_bytes", "flops", "bytes", "processes", "page_faults", "switches_voluntary",
+    "switches_involuntary", *_RATIO,
+)  # fmt: skip
+
+#: An axis that follows from others says nothing of its own where it does: (axis, what it may follow from).
+_FOLLOWS = (
+    ("d_model", ("H", "D_h")),
+    ("T_kv", ("T",)),
+    ("H_kv", ("H",)),
+    ("D_v", ("D_h",)),
+    ("D_h", ("H",)),
+)
+
+#: Two ranges of bytes this close are one answer: allocators round.
+LEAN_WITHIN = 1.01
+
+#: Times as large as the next: said in words, so that all others stay apart on their axis.
+OFF_THE_CHART = 8.0
+
+
+def tidy(run: Run) -> pd.DataFrame:
+    """One row per benchmark: its extra_info, its stats in seconds, and
+
+    `samples`  what was timed, to be paired with that of other rows (None where it can't be; see `processes.samples`),
+    `ratio`    time over that of the yardstick in the same case, with its 95 % interval `ratio_low` and `ratio_high`,
+    `ratio_p`  the chance of such a ratio if both took the same time,
+    `speedup`  1 / `ratio`; of what can't be paired, the yardstick's median over this one (NaN without a yardstick),
+    `spread`   interquartile range over median,
+    `wrong`    whether this implementation failed the gate in any cell of the run,
+    `place`    one more than how many of its case were shown to be faster (NaN where nothing can be shown),
+    `tied`     whether it shares the first place.
+
+    Implementations keep the shelf's order (those unknown to it follow), cases the file's. Never raises on an empty run.
+    """
+    records = [{**_facts(row["extra_info"]), **{key: row["stats"].get(key) for key in STATS}} for row in run.rows]
+    frame = pd.DataFrame.from_records(records, columns=_columns(records))
+    for key in (*STATS, *_NUMBERS):
+        frame[key] = pd.to_numeric(frame[key], errors="coerce").astype(float)
+    frame["impl"] = frame["impl"].astype(str)
+    frame["samples"] = pd.Series(list(map(processes.samples, run.rows)), dtype=object)
+    frame["processes"] = frame["processes"].fillna(frame["samples"].map(_processes)).fillna(1)
+    frame = frame.assign(**_ratios(frame, run.yardstick))
+    frame["speedup"] = (1 / frame["ratio"]).fillna(_over_yardstick(frame, run.yardstick))
+    frame["spread"] = (frame["q3"] - frame["q1"]) / frame["median"]
+    frame["wrong"] = frame["impl"].isin(run.wrong)
+    frame["place"] = places(frame)
+    frame["tied"] = frame["place"] == 1
+    return frame
+
+
+def skipped(run: Run) -> pd.DataFrame:
+    """One row per cell without numbers: impl, id, reason, detail."""
+    return pd.DataFrame(run.skipped, columns=["impl", "id", "reason", "detail"])
+
+
+def varying(frame: pd.DataFrame) -> list[str]:
+    """Axes with more than one value in the frame, without those that merely follow from others."""
+    axes = [axis for axis in AXES if axis in frame and frame[axis].nunique(dropna=False) > 1]
+    for axis, sources in _FOLLOWS:
+        told = [source for source in sources if source in axes]
+        if axis in axes and told and _follows(frame, axis, told):
+            axes.remove(axis)
+    return axes
+
+
+def groups(frame: pd.DataFrame, axes: list[str]) -> list[tuple[dict[str, Any], pd.DataFrame]]:
+    """The frame split by the values of some axes, in their natural order: (values, rows) each."""
+    if frame.empty:
+        return []
+    if not axes:
+        return [({}, frame)]
+    split = frame.groupby(axes, sort=False, dropna=False)
+    parts = [(dict(zip(axes, values, strict=True)), part) for values, part in split]
+    first_seen = {axis: list(pd.unique(frame[axis])) for axis in axes}
+    return sorted(parts, key=lambda part: [_order(part[0][axis], first_seen[axis]) for axis in axes])
+
+
+def own_keys_unsaid(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with T_kv missing where it is T: a sequence that attends to itself has no length of keys of its own.
+
+    Without it, self-attention beside decoding or cross-attention would be one setting for every T.
+    """
+    return frame.assign(T_kv=frame["T_kv"].where(frame["T_kv"] != frame["T"]))
+
+
+def settings(frame: pd.DataFrame) -> dict[str, Any]:
+    """The axes with one value in the whole frame, and that value."""
+    return {axis: frame[axis].iloc[0] for axis in AXES if axis in frame and frame[axis].nunique(dropna=False) == 1}
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as dictionaries from column to value."""
+    columns = list(map(str, frame.columns))
+    return [dict(zip(columns, row, strict=True)) for row in frame.to_numpy(dtype=object).tolist()]
+
+
+def leanest(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose peak memory is within a hundredth of the smallest."""
+    known = frame.dropna(subset=["peak_bytes"])
+    return known.loc[known["peak_bytes"] <= float(known["peak_bytes"].min()) * LEAN_WITHIN]
+
+
+def places(frame: pd.DataFrame) -> pd.Series[float]:
+    """The place of every row among those of its case in this frame; NaN of a row that can't be compared with any."""
+    found: dict[int, int] = {}
+    for _, part in frame.groupby("id", sort=False):
+        samples = dict(zip(part.index.tolist(), part["samples"], strict=True))
+        judged = {at: one for at, one in samples.items() if one and _comparable(at, samples)}
+        found |= verdict.places(judged)
+    return pd.Series([found.get(at, math.nan) for at in frame.index.tolist()], frame.index, dtype=float)
+
+
+def ratio(of: Mapping[str, Any], over: Mapping[str, Any]) -> Ratio:
+    """How many times as long one row takes as another of its run."""
+    return processes.ratio(of["samples"], over["samples"], one_case=of["id"] == over["id"])
+
+
+def quotients(frame: pd.DataFrame, axis: str, one: Any, other: Any) -> list[tuple[Ratio, dict[str, Any]]]:
+    """Time at one value of an axis over that at another, all else but what follows from it being equal; and the first's
+    row."""
+    keys = ["impl", *(key for key in varying(frame) if key != axis)]
+    sides = [frame[frame[axis] == value].drop_duplicates(keys) for value in (one, other)]
+    rows, over = ({tuple(row[key] for key in keys): row for row in records(side)} for side in map(_comparing, sides))
+    return [(ratio(rows[key], over[key]), rows[key]) for key in rows if key in over]
+
+
+def fastest(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one case that share the first place, by their medians; none where nothing can be shown."""
+    return frame[frame["tied"]].sort_values("median")
+
+
+def exported(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame without what only the judge reads."""
+    return frame.drop(columns="samples")
+
+
+def within(values: Iterable[float]) -> list[float]:
+    """Sorted values less those at the top that would squeeze all others: from the first that is OFF_THE_CHART.
+
+    >>> within([1.0, 2.0, 40.0])
+    [1.0, 2.0]
+    """
+    kept = sorted(values)
+    for i in range(1, len(kept)):
+        if kept[i] > OFF_THE_CHART * kept[i - 1]:
+            return kept[:i]
+    return kept
+
+
+def _facts(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row says of itself, less lists with an entry a sample."""
+    return {key: value for key, value in extra.items() if not key.startswith("sample_")}
+
+
+def _ratios(frame: pd.DataFrame, yardstick: str | None) -> dict[str, list[float]]:
+    """What the judge says of each row against the yardstick; of rows without samples, what the file says."""
+    over = frame[frame["impl"] == yardstick].drop_duplicates("id").set_index("id")["samples"].to_dict()
+    found: dict[str, list[float]] = {key: [] for key in _RATIO}
+    for row in records(frame):
+        one = processes.ratio(row["samples"], over.get(row["id"]))
+        told = (row["ratio"], row["ratio_low"], row["ratio_high"], math.nan)
+        judged = (one.value, one.low, one.high, one.p) if one.processes else told
+        if row["impl"] == yardstick and row["id"] in over:
+            judged = (1.0, 1.0, 1.0, 1.0)
+        for key, value in zip(_RATIO, judged, strict=True):
+            found[key].append(value)
+    return found
+
+
+def _comparing(frame: pd.DataFrame) -> pd.DataFrame:
+    """With None for what is missing: NaN equals nothing."""
+    return frame.astype(object).where(frame.notna(), None)
+
+
+def _processes(samples: Samples | None) -> float:
+    return len(set(samples.processes)) if samples else math.nan
+
+
+def _comparable(at: int, samples: Mapping[int, Samples | None]) -> bool:
+    others = (other for name, other in samples.items() if name != at)
+    return len(samples) == 1 or any(processes.ratio(samples[at], other).known for other in others)
+
+
+def _columns(records: list[dict[str, Any]]) -> list[str]:
+    always = ("impl", "id", *AXES, *STATS, *_NUMBERS, "kernel", "clock")
+    return list(dict.fromkeys((*always, *(key for record in records for key in record))))
+
+
+def _over_yardstick(frame: pd.DataFrame, yardstick: str | None) -> pd.Series[float]:
+    base = frame.loc[frame["impl"] == yardstick, ["id", "median"]].drop_duplicates("id").set_index("id")["median"]
+    return frame["id"].map(base).astype(float) / frame["median"]
+
+
+def _follows(frame: pd.DataFrame, axis: str, sources: list[str]) -> bool:
+    return bool((frame.groupby(sources, dropna=False)[axis].nunique(dropna=False) == 1).all())
+
+
+def _order(value: Any, seen: list[Any]) -> tuple[int, float]:
+    """Numbers by size, words as they came in the file."""
+    is_number = isinstance(value, int | float) or hasattr(value, "dtype")
+    return (0, float(value)) if is_number and value == value else (1, float(seen.index(value) if value in seen else 0))

@@ -1,0 +1,115 @@
+"""What the timed processes of a run said of a cell, and how two cells compare in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from ..reading import units
+from . import verdict
+from .verdict import Ratio, Samples
+
+SAMPLE_KEYS = ("sample_rounds", "sample_visits", "sample_processes")
+"""What a row says of each of its samples, beside the samples themselves."""
+
+BETWEEN, WITHIN = "between processes", "within the run's processes"
+
+NO_INTERVAL = (
+    "no ratio of this run has an interval: its implementations were timed one after the other, or took turns only once"
+)
+
+TOO_WIDE = 10.0
+"""An interval whose ends are this many times apart says no more than that it is wide."""
+
+
+def samples(row: Mapping[str, Any]) -> Samples | None:
+    """The samples of a row, to be paired with those of other rows of its run; None where they can't be paired.
+
+    A run merged from several processes knows no rounds: its processes are paired instead, a visit each. One process without
+    rounds tells no interval.
+    """
+    extra, seconds = row["extra_info"], row["stats"].get("data")
+    places = [extra.get(key) for key in SAMPLE_KEYS]
+    if seconds and all(isinstance(place, list) and len(place) == len(seconds) for place in places):
+        timed = [block for block in zip(seconds, *places, strict=True) if _is_time(block[0])]
+        return Samples(*map(list, zip(*timed, strict=True))) if timed else None
+    return _merged(extra.get("process_medians"))
+
+
+def took_turns(row: Mapping[str, Any]) -> bool:
+    """Whether its samples know the rounds in which they were timed."""
+    return isinstance(row["extra_info"].get("sample_rounds"), list)
+
+
+def ratio(of: Samples | None, over: Samples | None, one_case: bool = True) -> Ratio:
+    """How many times as long the first takes; `verdict.UNKNOWN` where either can't be paired."""
+    if of is None or over is None:
+        return verdict.UNKNOWN
+    return verdict.ratio(of, over) if one_case else verdict.ratio_by_process(of, over)
+
+
+def medians(row: Mapping[str, Any]) -> list[float]:
+    """Seconds, one number per process. A row without `process_medians` is one process, and its datum the row's median."""
+    return _times(row["extra_info"].get("process_medians")) or _times([row["stats"]["median"]])
+
+
+def logs(row: Mapping[str, Any]) -> list[float]:
+    """Logarithms of the medians in seconds."""
+    return [math.log(value) for value in medians(row)]
+
+
+def several(frame: pd.DataFrame) -> bool:
+    """Whether any row of a frame has an interval between processes."""
+    return "process_medians" in frame and any(map(interval, frame["process_medians"]))
+
+
+def interval(process_medians: Any) -> tuple[float, float] | None:
+    """The 95 % interval, in seconds, of what a fresh process would usually measure; None with too few of them."""
+    times = _times(process_medians)
+    return verdict.interval(times) if len(times) >= verdict.ENOUGH_PROCESSES else None
+
+
+def said(process_medians: Any) -> str:
+    """'1.20 ms to 1.31 ms, n = 5', or that there were too few processes."""
+    count, found = len(_times(process_medians)), interval(process_medians)
+    if found is None:
+        return "one process" if count < 2 else f"{count} processes"
+    low, high = found
+    told = (
+        f"{units.seconds(low, digits(found))} to {units.seconds(high, digits(found))}"
+        if high < TOO_WIDE * low
+        else f"over {TOO_WIDE:g}× wide"
+    )
+    return f"{told}, n = {count}"
+
+
+def digits(found: tuple[float, float] | None) -> int:
+    """As many as are worth reading of a number with this interval: 3 within 2 %, 2 within 20 %, else 1."""
+    wide = found[1] / found[0] - 1 if found else 0.0
+    return 3 if wide < 0.02 else 2 if wide < 0.2 else 1
+
+
+def interval_name(processes: float) -> str:
+    """What an interval of a ratio is taken over."""
+    return BETWEEN if processes >= verdict.ENOUGH_PROCESSES else WITHIN
+
+
+def _merged(process_medians: Any) -> Samples | None:
+    given = process_medians if isinstance(process_medians, list) else []
+    times = {process: value for process, value in enumerate(given) if _is_time(value)}
+    if len(times) < 2:
+        return None
+    rounds = [-1 - process for process in times]  # below 0: equal to no round that was counted
+    return Samples(list(times.values()), rounds, list(times), list(times))
+
+
+def _times(values: Any) -> list[float]:
+    given = values if isinstance(values, Sequence) and not isinstance(values, str) else []
+    return [float(value) for value in given if _is_time(value)]
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0

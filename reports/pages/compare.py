@@ -1,0 +1,98 @@
+"""`python -m reports compare [BASE] HEAD`: did it get slower, larger, or wrong from one saved run to the other?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from ..judging import verdict
+from ..judging.comparison import Comparison, compare
+from ..reading import baseline_file, command, fingerprint, runs
+from ..reading.command import NOT_JUDGED
+from ..reading.runs import Run, RunError
+from . import comparison_text
+
+WIDTH = 160  # columns, where the output is no terminal
+
+_EPILOG = """\
+BASE and HEAD are named as for `python -m reports`.
+
+Exit code: 0 nothing regressed; 1 something did (time or memory beyond the margin, a wrong answer, a failure);
+2 nothing could be judged (another machine, a machine that moved, one process per cell); 3 a mistake in the command.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    return command.answered(_answer, _parser().parse_intermixed_args(list(arguments)))
+
+
+def _answer(options: argparse.Namespace) -> int:
+    """Raises:
+    RunError: a run can't be found or read, or there is no baseline.
+    OSError: a file can't be written.
+    """
+    base, head = _sides(options)
+    different = fingerprint.differing(base, head)
+    if different and not options.force:
+        told = f"{base.name} and {head.name} are of different machines: {fingerprint.told(different)}"
+        return command.complain(f"{told}; --force shows the numbers without verdicts", NOT_JUDGED)
+    this = compare(base, head, options.margin)
+    _write(this, options.json, options.markdown)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    console.print(comparison_text.terminal(this))
+    return this.code
+
+
+def _sides(options: argparse.Namespace) -> tuple[Run, Run]:
+    results = command.results(options)
+    head = runs.one(options.head, results)
+    if options.base is not None:
+        return runs.one(options.base, results), head
+    current = baseline_file.read(head.path.parent)
+    if current is None:
+        raise RunError(f"no BASE given, and {head.path.parent} has no baseline; {baseline_file.HOW_TO_SET_ONE}")
+    return runs.read(current.path), head
+
+
+def _write(this: Comparison, data: Path | None, text: Path | None) -> None:
+    if data:
+        data.write_text(json.dumps(comparison_text.as_data(this), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    if text:
+        text.write_text(comparison_text.as_markdown(this), encoding="utf-8")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.Parser(
+        prog="python -m reports compare",
+        description="Verdicts on two saved runs.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "base", nargs="?", metavar="BASE", help="the older run (default: the baseline of HEAD's machine)"
+    )
+    parser.add_argument("head", metavar="HEAD", help="the newer run")
+    parser.add_argument(
+        "--margin", type=_share, default=verdict.MARGIN, help="a change up to this share is none (0.01)"
+    )
+    parser.add_argument("--force", action="store_true", help="show runs of different machines too, without verdicts")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write a short report as Markdown")
+    command.add_results(parser)
+    return parser
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share like 0.01, from 0 to below 1")
+    return share

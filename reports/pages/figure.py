@@ -1,0 +1,60 @@
+"""`python -m reports figure NAME --run RUN -o FILE`: one static figure, for a paper or a README."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..drawing import charts
+from ..drawing.canvas import style
+from ..reading import command
+from ..reading.runs import Run, RunError
+from . import page
+
+KINDS = (".png", ".svg")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code: 0 written; 3 a mistake of the user's, told in one line on stderr."""
+    options = _parser().parse_args(arguments)
+    try:
+        print(draw(options.name, command.chosen(options), options.output, options.narrow))
+    except RunError as error:
+        return command.complain(str(error))
+    return 0
+
+
+def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
+    """Draws into `path`, PNG or SVG by its ending; returns it.
+
+    Raises:
+        RunError: there is no such figure or ending, the run has nothing to show in it, or `path` can't be written.
+    """
+    known = {chart.name: chart for chart in charts.CHARTS}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise RunError(f"no figure {name!r}; there are: {', '.join(known)}{hint}")
+    if path.suffix.lower() not in KINDS:
+        raise RunError(f"{path}: its ending should be one of {', '.join(KINDS)}")
+    this = page.report(run)
+    with style():
+        figure = known[name].draw(charts.Source(this.frame, this.palette, run.yardstick), narrow)
+        if figure is None:
+            raise RunError(f"{run.name} has nothing to show in figure {name!r}")
+        try:
+            page.save_as(figure, path)
+        except OSError as error:
+            raise RunError(f"can't write to {path}: {error.strerror or error}") from None
+    return path
+
+
+def _parser() -> command.Parser:
+    names = ", ".join(chart.name for chart in charts.CHARTS)
+    parser = command.Parser(prog="python -m reports figure", description="One figure of a saved run, as PNG or SVG.")
+    parser.add_argument("name", metavar="NAME", help=names)
+    command.add_run(parser)
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="FILE.png or FILE.svg")
+    parser.add_argument("--narrow", action="store_true", help="as wide as a phone or a column")
+    return parser

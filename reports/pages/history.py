@@ -1,0 +1,71 @@
+"""`python -m reports history`: when did it get slower? One page for all runs of one machine."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..judging import cache, series
+from ..judging.cache import Kept
+from ..reading import command, runs
+from ..reading.runs import RunError
+from ..reading.words import plural
+from . import history_page
+
+_EPILOG = """\
+The machine is that of the newest run; versions of torch and Python may differ. The page is OUT/history/index.html, opens
+from disk and loads nothing; points.csv lies beside it.
+
+Exit code: 0 written; 3 a mistake in the command.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    return command.answered(_answer, _parser().parse_args(arguments))
+
+
+def _answer(options: argparse.Namespace) -> int:
+    """Raises:
+    RunError: there is no run that can be read, or a baseline file can't be.
+    OSError: the page can't be written.
+    """
+    results = command.results(options)
+    ordered = series.oldest_first(_readable(results))
+    if not ordered:
+        raise RunError(f"no run in {results} that can be read; {runs.HOW_TO_MAKE_ONE}")
+    same = series.of_one_machine(ordered)
+    notes = list(_notes(len(ordered) - len(same), options.force))
+    for note in notes:
+        command.warn(note)
+    chosen = ordered if options.force else same
+    this = history_page.history([one.run for one in chosen], series.all_series(chosen), notes)
+    out: Path = options.out or runs.default_out(chosen[-1].run.path)
+    print(history_page.headline(this), history_page.tally(this))
+    print(history_page.write(this, out / "history"))
+    return command.FINE
+
+
+def _readable(results: Path) -> list[Kept]:
+    files = runs.newest_first(results) if results.is_dir() else []
+    return cache.read(files, lambda error: command.warn(f"left out: {error}"))
+
+
+def _notes(others: int, force: bool) -> Iterator[str]:
+    if others and force:
+        yield f"{plural(others, 'run')} of other machines among these: a step may be the machine's"
+    elif others:
+        yield f"{plural(others, 'run')} of other machines left out; --force takes them in"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.Parser(
+        prog="python -m reports history",
+        description="All runs of one machine, cell by cell, and when each cell moved.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_results(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the page's folder goes (default: reports/out)")
+    parser.add_argument("--force", action="store_true", help="take in runs of other machines too")
+    return parser

@@ -1,0 +1,319 @@
+"""The page of a machine's history, what is slower still and what moved last first: a chart and a table for every cell that
+moved; for the others a row with a sparkline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import pyarrow as pa
+from markupsafe import Markup
+from pyarrow import csv as pa_csv
+
+from ..drawing import history_chart
+from ..drawing.palette import Palette, themed
+from ..judging import steps
+from ..judging.series import Series
+from ..judging.steps import MIN_RUNS, Step
+from ..reading import baseline_file, units, words
+from ..reading.baseline_file import Entry
+from ..reading.runs import Run
+from . import page
+
+COLUMNS = ("impl", "id", "run", "date", "commit", "torch", "python", "seconds", "low", "high", "processes", "case_hash")
+
+IN_TABLE = 30
+"""Newest runs with a line of their own in a cell's table: each is as long as its point's name in the chart."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run in a cell's table, ready to be shown."""
+
+    run: str
+    when: str
+    commit: str
+    torch: str
+    median: str
+    spread: str
+    change: str
+    """Against the run before."""
+    notes: list[str]
+    bad: bool
+    """Whether it became slower here and has not recovered."""
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One cell: its chart, its table, and what became of it in a sentence."""
+
+    impl: str
+    title: str
+    id: str
+    status: str
+    standing: bool
+    """Slower than it was, and not recovered."""
+    drawing: Markup
+    lines: list[Line]
+    """Newest first: the newest runs, and older ones with news."""
+    runs: int
+
+
+@dataclass(frozen=True)
+class Still:
+    """One cell that never moved."""
+
+    impl: str
+    title: str
+    id: str
+    status: str
+    drawing: Markup
+    newest: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One baseline of the history."""
+
+    run: str
+    when: str
+    accepted: list[str]
+    reason: str
+
+
+@dataclass(frozen=True)
+class History:
+    """All that the page tells. `baselines` maps positions of runs to what the baseline file says of them."""
+
+    runs: Sequence[Run]
+    series: Sequence[Series]
+    baselines: Mapping[int, list[Entry]]
+    notes: Sequence[str]
+
+
+def history(runs: Sequence[Run], series: Sequence[Series], notes: Sequence[str]) -> History:
+    """Raises:
+    RunError: a baseline file can't be read.
+    """
+    return History(runs, series, _baselines(runs), notes)
+
+
+def write(this: History, folder: Path) -> Path:
+    """Writes the page and `points.csv`; returns the page's path.
+
+    Raises:
+        OSError: the folder can't be made or written to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_points(this, folder / "points.csv")
+    written = folder / "index.html"
+    written.write_text(html(this), encoding="utf-8")
+    return written
+
+
+def html(this: History) -> str:
+    """The page. Whatever came from runs is escaped; only our own SVG and CSS are not."""
+    shelf = [name for run in reversed(this.runs) for name in run.shelf]
+    palette = Palette(dict.fromkeys(shelf), [one.impl for one in this.series])
+    newest = this.runs[-1]
+    return page.template("history.html.j2").render(
+        runs=this.runs,
+        headline=headline(this),
+        tally=tally(this),
+        chapters=list(_chapters(this, palette)),
+        still=list(_still(this, palette)),
+        marks=list(_marks(this)),
+        notes=this.notes,
+        palette=palette,
+        colours=list(themed().values()),
+        machine=dict(page.flat(newest.machine)),
+        min_runs=MIN_RUNS,
+        named=history_chart.NEWEST,
+        looked_at=steps.NEWEST,
+    )
+
+
+def headline(this: History) -> str:
+    """The last slow-down that has not recovered, in how many cells; without one, what moved last."""
+    first = this.series[0] if this.series else None
+    if first is None or not first.steps:
+        return "Nothing moved."
+    if first.standing is None:
+        return f"{first.impl} at {title(first)} {_told(first.steps[-1], first, this.runs)}."
+    run = _run(first, first.standing)
+    cells = [one for one in this.series if one.impl == first.impl]
+    ratios = [one.standing.ratio for one in cells if one.standing and _run(one, one.standing) == run]
+    usual = _percent(median(ratios) - 1)
+    where = f"in {len(ratios)} of its {len(cells)} cells" if len(ratios) > 1 else f"at {title(first)}"
+    return f"{first.impl} became slower by {usual} in {this.runs[run].name}, {where}."
+
+
+def tally(this: History) -> str:
+    """How many cells moved, and how many are slower still."""
+    moved = [one for one in this.series if one.steps]
+    counted = (
+        f"{len(moved)} of {words.plural(len(this.series), 'cell')} moved over {words.plural(len(this.runs), 'run')}"
+    )
+    standing = sum(one.standing is not None for one in moved)
+    return f"{counted}; {standing} slower than before and not recovered." if standing else f"{counted}."
+
+
+def title(series: Series) -> str:
+    """The case in words."""
+    return words.place(series.axes, always=("B", "H", "D_h", "T")) or series.id
+
+
+def _baselines(runs: Sequence[Run]) -> dict[int, list[Entry]]:
+    positions = {run.path.resolve(): position for position, run in enumerate(runs)}
+    found: dict[int, list[Entry]] = {}
+    for folder in dict.fromkeys(path.parent for path in positions):
+        baseline = baseline_file.read(folder)
+        for entry in baseline.history if baseline else ():
+            if (position := positions.get(folder / entry.run)) is not None:
+                found.setdefault(position, []).append(entry)
+    return found
+
+
+def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
+    for series in this.series:
+        if series.steps or series.breaks:
+            lines = dict(_lines(series, this))
+            told = {at: _tooltip(line) for at, line in lines.items()}
+            drawing = history_chart.draw(series, this.runs, palette[series.impl], this.baselines, told)
+            status = _status(series, this.runs) + _broken(series, this.runs)
+            standing = series.standing is not None
+            newest = len(series.points) - IN_TABLE
+            newest_first = [line for at, line in lines.items() if at >= newest or line.notes][::-1]
+            yield Chapter(
+                series.impl, title(series), series.id, status, standing, drawing, newest_first, len(series.points)
+            )
+
+
+def _still(this: History, palette: Palette) -> Iterator[Still]:
+    for series in this.series:
+        if not (series.steps or series.breaks):
+            status = _status(series, this.runs) + _broken(series, this.runs)
+            drawing = history_chart.spark(series, palette[series.impl])
+            newest = units.seconds(series.points[-1].median, 4)
+            yield Still(series.impl, title(series), series.id, status, drawing, newest)
+
+
+def _lines(series: Series, this: History) -> Iterator[tuple[int, Line]]:
+    """By position: the newest points, and older ones with news."""
+    moved = {step.at: step for step in series.steps}
+    back = {step.recovered for step in series.steps}
+    newest = len(series.points) - history_chart.NEWEST
+    for at, point in enumerate(series.points):
+        run = this.runs[point.run]
+        notes = [_told(moved[at], series, this.runs)] if at in moved else []
+        notes += ["back to where it was"] if at in back else []
+        notes += ["the benchmark itself was changed"] if at in series.breaks else []
+        notes += [_baseline(entry) for entry in this.baselines.get(point.run, ())]
+        if at < newest and not notes:
+            continue
+        yield (
+            at,
+            Line(
+                run=run.name,
+                when=_when(run.date),
+                commit=_commit(run),
+                torch=_torch(run),
+                median=units.seconds(point.median, 4),
+                spread=f"{units.seconds(point.low)} to {units.seconds(point.high)}",
+                change=_change(series, at),
+                notes=notes,
+                bad=at in moved and moved[at].slower and moved[at].recovered is None,
+            ),
+        )
+
+
+def _status(series: Series, runs: Sequence[Run]) -> str:
+    """What became of it: every step in a sentence, the last first; or how long it stood still.
+
+    A step back is told with the one that it took back.
+    """
+    if series.steps:
+        back = {step.recovered for step in series.steps}
+        told = "; ".join(_told(step, series, runs) for step in reversed(series.steps) if step.at not in back)
+        return f"{told[0].upper()}{told[1:]}."
+    if len(series.points) < 2 * MIN_RUNS:
+        return f"{words.plural(len(series.points), 'run')}: too few to see a step."
+    return f"No step in {words.plural(len(series.points), 'run')}."
+
+
+def _broken(series: Series, runs: Sequence[Run]) -> str:
+    """Since when the numbers answer another question."""
+    if not series.breaks:
+        return ""
+    return f" The benchmark itself was changed in {runs[series.points[series.breaks[-1]].run].name}."
+
+
+def _told(step: Step, series: Series, runs: Sequence[Run]) -> str:
+    """'became slower by 5.1 % in 0007_x, and recovered in 0011_x'."""
+    how = f"slower by {_percent(step.ratio - 1)}" if step.slower else f"faster by {_percent(1 - step.ratio)}"
+    told = f"became {how} in {runs[_run(series, step)].name}"
+    if step.recovered is None:
+        return told
+    return f"{told}, and recovered in {runs[series.points[step.recovered].run].name}"
+
+
+def _run(series: Series, step: Step) -> int:
+    """Position among all runs of the first one after a step."""
+    return series.points[step.at].run
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace("%", "\N{NO-BREAK SPACE}%")
+
+
+def _change(series: Series, at: int) -> str:
+    if at == 0 or at in series.breaks:
+        return units.MISSING
+    ratio = series.points[at].median / series.points[at - 1].median
+    return f"{(ratio - 1) * 100:+.1f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def _tooltip(line: Line) -> str:
+    told = f"{line.run}: {line.median}, {line.when}, commit {line.commit}, torch {line.torch}"
+    return "; ".join([told, *line.notes])
+
+
+def _baseline(entry: Entry) -> str:
+    return f"baseline, accepted: {entry.reason}" if entry.reason else "baseline"
+
+
+def _marks(this: History) -> Iterator[Mark]:
+    entries = [(position, entry) for position, found in this.baselines.items() for entry in found]
+    for position, entry in sorted(entries, key=lambda pair: pair[1].at, reverse=True):
+        yield Mark(this.runs[position].name, _when(entry.at), list(entry.accepted), entry.reason or "")
+
+
+def _when(iso: str) -> str:
+    return iso[:16].replace("T", " ") or units.MISSING
+
+
+def _commit(run: Run) -> str:
+    known = run.commit_id
+    return f"{known}, with changes" if known and run.commit.get("dirty") else known or units.MISSING
+
+
+def _torch(run: Run) -> str:
+    return str(run.machine.get("torch") or units.MISSING)
+
+
+def _write_points(this: History, path: Path) -> None:
+    """Column by column: half a million points are a second's work."""
+    points = [point for one in this.series for point in one.points]
+    cells = [[one.impl, one.id] for one in this.series for _ in one.points]
+    runs = [_facts(run) for run in this.runs]
+    rows = zip(*cells, strict=True), zip(*(runs[point.run] for point in points), strict=True)
+    numbers = list(zip(*points, strict=True))[1:]
+    columns = dict(zip(COLUMNS, (*rows[0], *rows[1], *numbers), strict=True)) if points else {}
+    pa_csv.write_csv(pa.table(columns), path)
+
+
+def _facts(run: Run) -> tuple[str | None, ...]:
+    texts = (run.name, run.date, run.commit.get("id"), _torch(run), run.machine.get("python"))
+    return tuple(None if text is None else str(text) for text in texts)

@@ -1,0 +1,219 @@
+"""Tables: the tidy frame as CSV, and for every case its implementations, best first, as text for people."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import pandas as pd
+
+from ..judging import frame as fr
+from ..judging import processes, scaling
+from ..reading import units, words
+
+REASONS = ("wrong", "error", "timeout", "out_of_memory", "unsupported")
+HEADINGS = (
+    "implementation", "place", "median", "{}", "time over {}", "peak memory", "kernel", "error", "of its bound",
+)  # fmt: skip
+WITHIN, BETWEEN = "within process", "between processes"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One implementation in one case, ready to be shown. `share`, 0 to 1, is its median over the slowest one's that
+    is still on the chart."""
+
+    impl: str
+    name: str
+    place: str
+    """'1', '2=' where several share it, a dash where nothing is shown."""
+    median: str
+    spread: str
+    """The 95 % interval between processes; of one process, half its interquartile range, as in the terminal."""
+    peak: str
+    kernel: str
+    """What was dispatched."""
+    error: str
+    of_bound: str
+    ratio: str
+    """Time over that of the yardstick, with its 95 % interval where there is one."""
+    share: float
+    best: bool
+
+    def cells(self) -> tuple[str, ...]:
+        """In the order of `HEADINGS`."""
+        times = self.median, self.spread, self.ratio
+        return self.name, self.place, *times, self.peak, self.kernel, self.error, self.of_bound
+
+
+@dataclass(frozen=True)
+class CaseTable:
+    """One case: what it is, in words and as its id, and its lines, best first."""
+
+    id: str
+    title: str
+    lines: list[Line]
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Cells of one implementation without numbers, for one reason."""
+
+    impl: str
+    reason: str
+    detail: str
+    cases: list[str]
+
+
+def case_tables(frame: pd.DataFrame) -> list[CaseTable]:
+    """A table per case, in the order of its axes."""
+    said = fr.varying(frame)
+    tables = []
+    for _, rows in fr.groups(frame, said):
+        for case, part in rows.groupby("id", sort=False):
+            title = words.place(fr.settings(part), always=[*said, "B", "H", "D_h", "T"])
+            tables.append(CaseTable(str(case), title or str(case), _lines(part)))
+    return tables
+
+
+def headings(frame: pd.DataFrame, yardstick: str | None) -> tuple[str, ...]:
+    """Of the tables of a run: its spread is named after what it is, as in the terminal."""
+    said = {
+        "{}": BETWEEN if processes.several(frame) else WITHIN,
+        "time over {}": f"time over {yardstick or 'yardstick'}",
+    }
+    return tuple(said.get(heading, heading) for heading in HEADINGS)
+
+
+def legend(frame: pd.DataFrame, yardstick: str | None) -> str:
+    """How places are given and what an interval of a ratio is."""
+    if frame["place"].isna().all():
+        return f"Sorted by median. Nobody is given a place, since {processes.NO_INTERVAL}."
+    name = processes.interval_name(frame["processes"].min())
+    over = f" Time over {yardstick}: with its 95 % interval {name}." if yardstick else ""
+    places = "A place is one more than how many are shown to be faster, so ties share one (=); bold: the first."
+    return f"Best first. {places}{over}"
+
+
+def skipped_groups(skipped: pd.DataFrame) -> list[Skipped]:
+    """Skipped cells with the same implementation, reason and detail told once; the worst reasons first."""
+    parts = skipped.fillna({"detail": ""}).groupby(["reason", "impl", "detail"], sort=False)
+    grouped = [
+        Skipped(str(impl), str(reason), str(detail), [str(case) for case in part["id"]])
+        for (reason, impl, detail), part in parts
+    ]
+    return sorted(grouped, key=lambda one: REASONS.index(one.reason) if one.reason in REASONS else len(REASONS))
+
+
+def summary(
+    headline: Sequence[str], frame: pd.DataFrame, skipped: pd.DataFrame, title: str, yardstick: str | None = None
+) -> str:
+    """The findings, every case's table and the skipped cells, as Markdown that can be pasted into an issue."""
+    parts = [f"# {escape(title)}", "\n".join(f"- {escape(sentence)}" for sentence in headline)]
+    if len(frame):
+        parts.append(escape(legend(frame, yardstick)))
+    for table in case_tables(frame):
+        cells = [[f"**{c}**" if line.best and i == 0 else c for i, c in enumerate(map(escape, line.cells()))]
+                 for line in table.lines]  # fmt: skip
+        parts.append(f"## {escape(table.title)}\n\n{markdown(headings(frame, yardstick), cells)}")
+    if len(skipped):
+        told = [[escape(g.impl), g.reason, str(len(g.cases)), escape(g.detail)] for g in skipped_groups(skipped)]
+        parts.append(f"## Skipped\n\n{markdown(('implementation', 'reason', 'cells', 'detail'), told)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def power(fit: scaling.Power | None) -> str:
+    """'1.98 (1.90 to 2.06)', or a dash where it can't be said."""
+    return f"{fit.exponent:.2f} ({fit.low:.2f} to {fit.high:.2f})" if fit else units.MISSING
+
+
+def made_of(mix: scaling.Mix | None) -> str:
+    """'92 % T², 8 % T': what memory is made of at the longest T, less what is under one in a hundred."""
+    parts = [(mix.quadratic, " T²"), (mix.linear, " T"), (mix.constant, " fixed")] if mix else []
+    return (
+        ", ".join(f"{share:.0%}{power}".replace("%", " %") for share, power in parts if share >= 0.01) or units.MISSING
+    )
+
+
+def length(T: float) -> str:
+    """About how many tokens: two digits are as many as a prediction has."""
+    if T > 1e9:
+        return "over 10⁹"
+    return f"{float(f'{T:.1e}'):,.0f}"
+
+
+def seen(controls: dict[str, Any]) -> dict[str, list[dict[str, float]]]:
+    """The looks at every control that can be read: `at` and `seconds`."""
+    looks = controls.get("looks")
+    return {
+        str(name): [look for look in those if _is_look(look)]
+        for name, those in (looks if isinstance(looks, dict) else {}).items()
+        if isinstance(those, list)
+    }
+
+
+def looks(controls: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Name, how many looks, median, fastest and slowest of every control."""
+    told = []
+    for name, those in seen(controls).items():
+        spent = sorted(look["seconds"] for look in those)
+        if spent:
+            told.append((name, str(len(spent)), *map(units.seconds, (median(spent), spent[0], spent[-1]))))
+    return told
+
+
+def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A pipe table, first column to the left and the others to the right, padded so that it reads as plain text too."""
+    widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))]
+        return f"| {' | '.join(padded)} |"
+
+    rule = f"|{'|'.join('-' * (w + 2) if i == 0 else '-' * (w + 1) + ':' for i, w in enumerate(widths))}|"
+    return "\n".join([line(headings), rule, *map(line, rows)])
+
+
+def _lines(part: pd.DataFrame) -> list[Line]:
+    rows = part.sort_values(["place", "median"], na_position="last")
+    slowest = fr.within(rows["median"].dropna())[-1:]
+    shared = set(rows.loc[rows["place"].duplicated(), "place"].dropna())
+    return [_line(row, slowest[0] if slowest else 0.0, shared) for row in fr.records(rows)]
+
+
+def _line(row: dict[str, Any], slowest: float, shared: Collection[float]) -> Line:
+    middle, error, bound = row["median"], row["error"], row["error_bound"]
+    return Line(
+        impl=row["impl"],
+        name=words.marked(row["impl"], [row["impl"]] if row["wrong"] else []),
+        median=units.seconds(middle, processes.digits(processes.interval(row.get("process_medians")))),
+        spread=_spread(row),
+        peak=units.memory(row["peak_bytes"]),
+        kernel=row["kernel"] if isinstance(row["kernel"], str) else units.MISSING,
+        error=f"{error:.1e}" if error == error else units.MISSING,
+        of_bound=units.percent(error / bound) if bound > 0 else units.MISSING,
+        place=f"{row['place']:.0f}{'=' if row['place'] in shared else ''}" if row["place"] > 0 else units.MISSING,
+        ratio=units.bounded(1 / row["speedup"], row["ratio_low"], row["ratio_high"]),
+        share=min(1.0, middle / slowest) if middle == middle and slowest > 0 else 0.0,
+        best=bool(row["tied"]),
+    )
+
+
+def _spread(row: dict[str, Any]) -> str:
+    if processes.interval(row.get("process_medians")):
+        return processes.said(row["process_medians"])
+    half = units.percent(row["spread"] / 2)
+    return half if half == units.MISSING else f"± {half}"
+
+
+def _is_look(look: Any) -> bool:
+    return isinstance(look, dict) and all(isinstance(look.get(key), int | float) for key in ("at", "seconds"))
+
+
+def escape(text: str) -> str:
+    """Text as Markdown shows it: no markup, no new lines, no new columns."""
+    flat = " ".join(text.split())
+    return re.sub(r"([\\`*_|\[\]])", r"\\\1", flat).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

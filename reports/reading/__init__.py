@@ -1,0 +1,1 @@
+"""Run files, and how what is in them is said."""

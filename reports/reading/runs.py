@@ -1,0 +1,244 @@
+"""Finding run files and reading them. A run is one saved file, `<machine>/NNNN_NAME.json`."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from .. import CHECKOUT
+
+SCHEMAS = (1,)
+PUBLISHED = "published"
+HOW_TO_MAKE_ONE = "make one with: pytest bench/ --benchmark-save=NAME"
+
+_NUMBERED = re.compile(r"(\d{4,})_(.+)", re.DOTALL)
+_KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "skipped": list,
+          "shelf": list, "yardstick": str}  # fmt: skip
+_KIND_NAMES = {dict: "dictionary", list: "list", str: "text"}
+_UNUSED = ("outliers", "ld15iqr", "hd15iqr", "iqr_outliers", "stddev_outliers", "ops", "total")
+_REQUIRED = ("median", "q1", "q3")
+
+
+class RunError(Exception):
+    """A run that can't be found or read. The message is one line that names it and says what would be right."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One saved file, checked. `rows` are pytest-benchmark's benchmarks, with samples where they can be paired; `skipped`
+    are the cells without numbers."""
+
+    path: Path
+    rows: list[dict[str, Any]]
+    skipped: list[dict[str, Any]] = field(default_factory=list)
+    shelf: tuple[str, ...] = ()
+    yardstick: str | None = None
+    sweep: str = ""
+    command: str = ""
+    date: str = ""
+    complete: bool = True
+    machine: dict[str, Any] = field(default_factory=dict)
+    commit: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+    roofs: list[dict[str, Any]] = field(default_factory=list)
+    controls: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending: `0001_x`."""
+        return self.path.stem
+
+    @property
+    def commit_id(self) -> str:
+        """The first ten digits of the commit; empty where there was none, which pytest-benchmark calls `unversioned`."""
+        known = str(self.commit.get("id") or "")
+        return "" if known == "unversioned" else known[:10]
+
+    @property
+    def wrong(self) -> frozenset[str]:
+        """Implementations with at least one cell that failed the gate: marked wherever their name appears."""
+        return frozenset(cell["impl"] for cell in self.skipped if cell["reason"] == "wrong")
+
+
+def default_results() -> Path:
+    """`./results` when it holds runs, else the checkout's own."""
+    here = Path.cwd() / "results"
+    return here if here.is_dir() and newest_first(here) else CHECKOUT / "results"
+
+
+def one(name: str, results: Path) -> Run:
+    """The run that a name means; see `find`.
+
+    Raises:
+        RunError: there is none, there are several, or it can't be read.
+    """
+    paths = find(name, results)
+    if len(paths) > 1:
+        raise RunError(f"{name!r} means {len(paths)} runs: {', '.join(path.stem for path in paths[:12])}; name one")
+    return read(paths[0])
+
+
+def default_out(path: Path) -> Path:
+    """Where reports go: `reports/out` of the checkout for its own files, else of the folder that the user is in."""
+    home = CHECKOUT if path.resolve().is_relative_to(CHECKOUT) else Path.cwd()
+    return home / "reports" / "out"
+
+
+def newest_first(results: Path) -> list[Path]:
+    """Numbered runs under `results`, newest first; published baselines are no runs of one's own.
+
+    Numbers count per machine folder, so the folder that was written to last comes first, then its numbers downwards.
+    """
+    files = [f for f in results.glob("*/*.json") if is_numbered(f)]
+    written: dict[Path, int] = {}
+    for file in files:
+        written[file.parent] = max(written.get(file.parent, 0), file.stat().st_mtime_ns)
+    return sorted(files, key=lambda f: (written[f.parent], str(f.parent), _number(f), f.stem), reverse=True)
+
+
+def is_numbered(path: Path) -> bool:
+    """Whether it is named as a run of one's own is: `MACHINE/NNNN_NAME.json`."""
+    return _NUMBERED.fullmatch(path.stem) is not None and path.resolve().parent.name != PUBLISHED
+
+
+def find(name: str, results: Path) -> list[Path]:
+    """The files that a RUN on the command line means.
+
+    A path; or `x`, `0001`, `0001_x`, `machine/0001_x`, or the beginning of a numbered name, as pytest-benchmark
+    has it: the newest where several match. A glob (`*_x`) means all of them, oldest first.
+
+    Raises:
+        RunError: nothing matches; known names and the nearest are listed.
+    """
+    if Path(name).is_file():
+        return [Path(name)]
+    machine, _, wanted = name.removesuffix(".json").rpartition("/")
+    known = newest_first(results) + sorted((results / PUBLISHED).rglob("*.json"))
+    there = [f for f in known if not machine or f.parent.name == machine]
+    if any(sign in wanted for sign in "*?["):
+        matches = [f for f in there if f.match(f"{wanted}.json")]
+        if matches:
+            return matches[::-1]
+    exact = [f for f in there if wanted in _names(f)]
+    for candidates in (exact, [f for f in there if wanted and f.stem.startswith(wanted)]):
+        if candidates:
+            return candidates[:1]
+    raise RunError(_unknown(name, wanted, known, results))
+
+
+def read(path: Path) -> Run:
+    """Reads and checks one file.
+
+    Raises:
+        RunError: it can't be opened, is truncated, is not JSON, or not a run that this suite understands.
+    """
+    data = _parse(path)
+    if not isinstance(data, dict) or not isinstance(data.get("benchmarks"), list):
+        raise RunError(f"{path}: not a run file (no list of benchmarks in it)")
+    if data.get("schema") not in SCHEMAS or isinstance(data.get("schema"), bool):
+        known = ", ".join(map(str, SCHEMAS))
+        raise RunError(f"{path}: unknown schema {data.get('schema')!r} (this suite reads {known})")
+    for key, kind in _KINDS.items():
+        if data.get(key) is not None and not isinstance(data[key], kind):
+            raise RunError(f"{path}: {key} is no {_KIND_NAMES[kind]}")
+    return Run(
+        path=path,
+        rows=[_checked(row, path) for row in data["benchmarks"]],
+        skipped=[_cell(cell, path) for cell in data.get("skipped") or []],
+        shelf=tuple(map(str, data.get("shelf") or ())),
+        yardstick=data.get("yardstick"),
+        sweep=str(data.get("sweep") or ""),
+        command=str(data.get("command") or ""),
+        date=str(data.get("datetime") or ""),
+        complete=bool(data.get("complete", True)),
+        machine=data.get("machine_info") or {},
+        commit=data.get("commit_info") or {},
+        state=data.get("state") or {},
+        roofs=_dictionaries(data.get("roofs")),
+        controls=_controls(data.get("controls")),
+    )
+
+
+def _parse(path: Path) -> Any:
+    """What the file holds. orjson is the fast way; what it refuses, the standard library reads or explains."""
+    try:
+        data = path.read_bytes()
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            return json.loads(data.decode("utf-8"))
+    except OSError as error:
+        raise RunError(f"{path}: can't be read ({error.strerror})") from None
+    except json.JSONDecodeError as error:
+        # A run that was cut off fails at its very end; anything else never was JSON.
+        if not error.doc.strip():
+            raise RunError(f"{path}: truncated (the file is empty)") from None
+        cut = error.pos >= len(error.doc.rstrip()) - 1 or error.msg.startswith("Unterminated string")
+        what = "truncated" if cut and error.doc.lstrip()[0] in "{[" else "not JSON"
+        raise RunError(f"{path}: {what} (line {error.lineno}: {error.msg})") from None
+    except (UnicodeDecodeError, RecursionError):
+        raise RunError(f"{path}: not JSON") from None
+
+
+def _checked(row: Any, path: Path) -> dict[str, Any]:
+    extra, stats = (row.get("extra_info"), row.get("stats")) if isinstance(row, dict) else (None, None)
+    if not isinstance(extra, dict) or not isinstance(stats, dict) or not {"impl", "id"} <= extra.keys():
+        name = row.get("name") if isinstance(row, dict) else row
+        raise RunError(f"{path}: benchmark {name!r} has no implementation and case in its extra_info")
+    if missing := [key for key in _REQUIRED if key not in stats]:
+        raise RunError(f"{path}: benchmark {row.get('name')!r} has no {', '.join(missing)} in its stats")
+    # Only what reports are made of: the samples of a thousand runs would fill the memory.
+    unused = _UNUSED if isinstance(extra.get("sample_rounds"), list) else (*_UNUSED, "data")
+    kept = {key: value for key, value in stats.items() if key not in unused}
+    return {"name": row.get("name"), "extra_info": extra, "stats": kept}
+
+
+def _cell(cell: Any, path: Path) -> dict[str, Any]:
+    if not isinstance(cell, dict) or not {"impl", "id", "reason"} <= cell.keys():
+        raise RunError(f"{path}: a skipped cell without impl, id and reason: {cell!r:.80}")
+    return {"detail": "", **cell}
+
+
+def _controls(value: Any) -> dict[str, Any]:
+    """What the control workload did; empty where it isn't told in the form that is known."""
+    looks = value.get("looks") if isinstance(value, dict) else None
+    return value if isinstance(looks, dict) and all(_are_looks(seen) for seen in looks.values()) else {}
+
+
+def _are_looks(seen: Any) -> bool:
+    return isinstance(seen, list) and all(
+        isinstance(look, dict) and isinstance(look.get("seconds"), int | float) and look["seconds"] > 0 for look in seen
+    )
+
+
+def _dictionaries(value: Any) -> list[dict[str, Any]]:
+    """What a list holds of them; nothing else is known to mean anything."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _number(file: Path) -> int:
+    match = _NUMBERED.fullmatch(file.stem)
+    return int(match[1]) if match else -1
+
+
+def _names(file: Path) -> tuple[str, ...]:
+    match = _NUMBERED.fullmatch(file.stem)
+    return (file.stem, *match.groups()) if match else (file.stem,)
+
+
+def _unknown(name: str, wanted: str, known: Iterable[Path], results: Path) -> str:
+    stems = list(dict.fromkeys(f.stem for f in known))
+    if not stems:
+        return f"no run {name!r}: there is no run in {results} yet; {HOW_TO_MAKE_ONE}"
+    spoken = {alias: f.stem for f in known for alias in _names(f)}
+    near = difflib.get_close_matches(wanted, spoken, n=1, cutoff=0.5)
+    hint = f"; did you mean {spoken[near[0]]!r}?" if near else ""
+    more = f" and {len(stems) - 12} more" if len(stems) > 12 else ""
+    return f"no run {name!r} in {results}; known: {', '.join(stems[:12])}{more}{hint}"
