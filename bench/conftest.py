@@ -11,7 +11,7 @@ import pytest
 
 from .cases.cells import Cell, Key
 from .cases.outcome import FAILURES, Unsupported
-from .runs.listing import show_plan, show_shelf
+from .runs.listing import show_plan, show_registry
 from .runs.measuring import Measuring
 from .runs.progress import Progress
 from .runs.replay import replay
@@ -21,7 +21,7 @@ from .runs.traces import Traces
 from .selection.choice import Mistake
 from .selection.options import pytest_addoption
 from .timing.machine import fingerprint
-from .workers.peer import Peer, Setting, Side
+from .workers.client import Setting, Side, WorkerClient
 
 __all__ = ["pytest_addoption"]
 
@@ -32,7 +32,7 @@ PROGRESS = pytest.StashKey[Progress]()
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """`--list` and `--dry-run` answer and leave."""
     if config.getoption("attention_list"):
-        show_shelf()
+        show_registry()
         return 0
     if config.getoption("attention_dry_run"):
         show_plan(begin(config))
@@ -128,7 +128,7 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     seed, fail_fast = config.getoption("shuffle"), bool(config.getoption("maxfail"))
     tell = config.stash[PROGRESS].tell
     try:
-        measuring = Measuring(run, left, lambda: Peer(Side("run"), setting), seed, fail_fast, tell)
+        measuring = Measuring(run, left, lambda: WorkerClient(Side("run"), setting), seed, fail_fast, tell)
         if config.getoption("benchmark_disable"):
             return measuring.prove()
         measuring.measure()

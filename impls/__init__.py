@@ -15,6 +15,6 @@ from . import (  # noqa: F401
     packages,
 )
 from .layer import LayerShape
-from .registry import COMPILE, Impl, Limits, add, get, make, register, shelf
+from .registry import COMPILE, Impl, Limits, add, get, make, register, registered
 
-__all__ = ["COMPILE", "Impl", "LayerShape", "Limits", "add", "get", "make", "register", "shelf"]
+__all__ = ["COMPILE", "Impl", "LayerShape", "Limits", "add", "get", "make", "register", "registered"]

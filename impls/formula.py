@@ -1,4 +1,4 @@
-"""The plain formula. `fused` puts it on the shelf; the single heads and `packed` have it inside."""
+"""The plain formula. `fused` puts it in the registry; the single heads and `packed` have it inside."""
 
 from __future__ import annotations
 

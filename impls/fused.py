@@ -3,4 +3,4 @@
 from .formula import attention
 from .registry import every_score, register
 
-fused = register("fused", takes_mask=True, yardstick=True, compiled_by_default=True, scores=every_score)(attention)
+fused = register("fused", takes_mask=True, baseline=True, compiled_by_default=True, scores=every_score)(attention)

@@ -1,4 +1,4 @@
-"""What an implementation is, what it declares about itself, and the shelf that holds them all."""
+"""What an implementation is, what it declares about itself, and the registry that holds them all."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ class Impl:
     """f(q, k, v, *, attn_mask, dropout_p, is_causal, scale, enable_gqa) -> o, where the core calls such a function."""
     limits: Limits = Limits()
     common: bool = True
-    """Measured by every sweep when the user names no implementation; others by the sweeps of the whole shelf."""
-    yardstick: bool = False
+    """Measured by every sweep when the user names no implementation; others by the sweeps of the whole registry."""
+    baseline: bool = False
     """Speed-ups are over this one."""
     compiled_by_default: bool = False
     """Its compiled form is measured when the user names no implementation."""
@@ -119,7 +119,7 @@ def scores_of_a_head(case: Any) -> int:
 
 
 COMPILE = "+compile"
-_shelf: dict[str, Impl] = {}
+_registry: dict[str, Impl] = {}
 
 
 def register(
@@ -127,13 +127,13 @@ def register(
     *,
     takes_mask: bool = False,
     common: bool = True,
-    yardstick: bool = False,
+    baseline: bool = False,
     compiled_by_default: bool = False,
     dispatches: str | None = None,
     scores: Callable[[Any], int] | None = None,
     **limits: Any,
 ) -> Callable[[Any], Any]:
-    """Put the decorated kernel (a function), core (a `KernelCore` class) or layer (any other `nn.Module` class) on the shelf.
+    """Register the decorated kernel (a function), core (a `KernelCore` class) or layer (any other `nn.Module` class).
 
     `limits` are the fields of `Limits`, the others those of `Impl`; a kernel that `takes_mask` is given the causal mask as
     `attn_mask`, where others are told `is_causal`. Raises ValueError when the name is taken.
@@ -148,7 +148,7 @@ def register(
             replace(
                 impl,
                 common=common,
-                yardstick=yardstick,
+                baseline=baseline,
                 compiled_by_default=compiled_by_default,
                 dispatches=dispatches,
                 scores=scores,
@@ -176,24 +176,24 @@ def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None 
 
 
 def add(impl: Impl) -> None:
-    """Put `impl` on the shelf; raises ValueError when its name is taken or reserved."""
-    if impl.name in _shelf:
-        raise ValueError(f"{impl.name!r} is already registered by {_shelf[impl.name].owner}")
+    """Put `impl` in the registry; raises ValueError when its name is taken or reserved."""
+    if impl.name in _registry:
+        raise ValueError(f"{impl.name!r} is already registered by {_registry[impl.name].owner}")
     if impl.name.endswith(COMPILE):
         raise ValueError(f"{impl.name!r}: names that end in {COMPILE} are made by the suite")
-    _shelf[impl.name] = impl
+    _registry[impl.name] = impl
 
 
 def get(name: str) -> Impl:
     """The implementation called `name`, or its compiled form for `NAME+compile`; raises KeyError."""
     if name.endswith(COMPILE):
-        return compiled(_shelf[name.removesuffix(COMPILE)])
-    return _shelf[name]
+        return compiled(_registry[name.removesuffix(COMPILE)])
+    return _registry[name]
 
 
-def shelf() -> Iterator[Impl]:
+def registered() -> Iterator[Impl]:
     """Every eager implementation, in the order of registration."""
-    return iter(_shelf.values())
+    return iter(_registry.values())
 
 
 def compiled(impl: Impl) -> Impl:
@@ -207,7 +207,7 @@ def compiled(impl: Impl) -> Impl:
         name=impl.name + COMPILE,
         layer=lambda shape: Compiled(impl.layer(shape)),
         core=core and (lambda shape: Compiled(core(shape))),
-        yardstick=False,
+        baseline=False,
         scores=None,
         compiled=True,
     )

@@ -24,9 +24,9 @@ import pytest
 from rich.console import Console
 
 from bench.__main__ import main
-from bench.ab import comparison, duel, sources
+from bench.ab import comparison, pairing, sources
 from bench.ab.comparison import Comparison, Line, Plan, Unjudgeable
-from bench.ab.duel import CONTROLS, FIRST_LOOK, LEAST, Duel, Logs, interleaved, two_stages
+from bench.ab.pairing import CONTROLS, FIRST_LOOK, LEAST, Logs, Pairing, interleaved, two_stages
 from bench.ab.selftest import Log, missing, planted, schedule, self_test, summary
 from bench.ab.sources import PREFIX
 from bench.ab.verdict_text import as_json, in_order, markdown, notes, sentences, table
@@ -34,7 +34,7 @@ from bench.cases.cells import Key
 from bench.cases.outcome import NoRow
 from bench.cases.sweep import Case
 from bench.timing.engine import Block
-from bench.workers.peer import Lost, Peer, Refused, Setting, Side
+from bench.workers.client import Lost, Refused, Setting, Side, WorkerClient
 from reports.judging.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, judge, without_numbers
 
 from .conftest import CHECKOUT, environment
@@ -60,7 +60,7 @@ def test_each_round_has_every_cell_once_a_side_in_an_order_of_its_own() -> None:
 def test_a_long_call_has_fewer_rounds_and_nothing_untimed_before_it() -> None:
     log: list[tuple[Any, ...]] = []
     took = {A: 0.5, C: 1e-5}
-    Duel(lambda: (Fake(0, log, took), Fake(1, log, took)), random.Random(0)).pair([A, B, C], 3)
+    Pairing(lambda: (Fake(0, log, took), Fake(1, log, took)), random.Random(0)).pair([A, B, C], 3)
     timed = {key: [it[3:] for it in log if it[:3] == ("time", 0, key)] for key in (A, B, C)}
     assert timed == {A: [(1, 1, 0)], B: [(1, 2, 1)] * 3, C: [(25, 8, 25)] * 3}
 
@@ -69,7 +69,7 @@ def test_a_mood_of_the_machine_that_both_sides_share_is_not_in_the_datum() -> No
     mood = [1.0, 2.0, 2.0, 1.0, 2.0, 1.0]
     base, head = mood, [1.05 * seconds for seconds in mood]
     head[4] = 1.05  # once it changed between the two blocks
-    assert duel._datum(base, head) == pytest.approx(math.log(1.05))
+    assert pairing._datum(base, head) == pytest.approx(math.log(1.05))
 
 
 # Pairs
@@ -106,7 +106,7 @@ class Fake:
 
 def test_a_pair_gives_log_ratios_and_ends_its_processes() -> None:
     log: list[tuple[Any, ...]] = []
-    found = Duel(lambda: (Fake(0, log), Fake(1, log, {A: 2e-3})), random.Random(0)).pair([A, B], 3)
+    found = Pairing(lambda: (Fake(0, log), Fake(1, log, {A: 2e-3})), random.Random(0)).pair([A, B], 3)
     assert found == {A: math.log(2), B: 0.0} | dict.fromkeys(CONTROLS, 0.0)
     assert [it for it in log if it[0] == "close"] == [("close", 0), ("close", 1)]
     timed = [it for it in log if it[0] == "time"]
@@ -119,7 +119,7 @@ def test_a_pair_gives_log_ratios_and_ends_its_processes() -> None:
 
 def test_a_process_that_dies_costs_its_cell_and_the_pair_is_begun_anew() -> None:
     log: list[tuple[Any, ...]] = []
-    fight = Duel(lambda: (Fake(0, log), Fake(1, log, dies_at=B)), random.Random(0))
+    fight = Pairing(lambda: (Fake(0, log), Fake(1, log, dies_at=B)), random.Random(0))
     assert set(fight.pair([A, B], 1)) == {A, *CONTROLS}
     assert (fight.failures[B].side, fight.failures[B].detail) == ("head", "ended its process (SIGSEGV)")
     assert [it for it in log if it[0] == "close"] == [("close", 0), ("close", 1)] * 2
@@ -128,7 +128,7 @@ def test_a_process_that_dies_costs_its_cell_and_the_pair_is_begun_anew() -> None
 
 def test_without_controls_nothing_is_said() -> None:
     with pytest.raises(NoRow, match="SIGSEGV"):
-        Duel(lambda: (Fake(0, []), Fake(1, [], dies_at=CONTROLS[0])), random.Random(0)).pair([A], 1)
+        Pairing(lambda: (Fake(0, []), Fake(1, [], dies_at=CONTROLS[0])), random.Random(0)).pair([A], 1)
 
 
 # Stages
@@ -155,7 +155,7 @@ class World:
         drawn = {key: self.rng.gauss(*self.truth[key]) + luck.get(key, 0.0) + self.machine for key in cells}
         return drawn | {key: self.rng.gauss(self.machine, self.noise) for key in CONTROLS}
 
-    def compare(self, margin: float = 0.01, together: bool = False) -> duel.Stages:
+    def compare(self, margin: float = 0.01, together: bool = False) -> pairing.Stages:
         return two_stages(self.pair, list(self.truth), margin, together, lambda: self.seconds)
 
 
@@ -286,7 +286,7 @@ def plan_of(base: str, head: str, *names: str, **changes: Any) -> Plan:
 def compare(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], dict[str, Line]]:
     """`comparison.compare` on simulated processes: the lines by implementation."""
     fresh = lambda plan, present: (Fake(0, []), Fake(1, [], {("slow", plan.cases[0].id): 1.2}))  # noqa: E731
-    monkeypatch.setattr(comparison, "Peer", FakePeer)
+    monkeypatch.setattr(comparison, "WorkerClient", FakePeer)
     monkeypatch.setattr(comparison, "_fresh", fresh)
     return lambda plan: {line.impl: line for line in comparison.compare(plan, lambda text: None).lines}
 
@@ -331,7 +331,7 @@ def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(monkeypat
                 raise Lost("ended its process (exit code 1): SyntaxError: invalid syntax")
             return super().ask(do, timeout, **told)
 
-    monkeypatch.setattr(comparison, "Peer", Dying)
+    monkeypatch.setattr(comparison, "WorkerClient", Dying)
     for Dying.at in ("facts", "cells"):
         Dying.side_that_dies = "base"
         with pytest.raises(Unjudgeable, match="SyntaxError"):
@@ -396,7 +396,7 @@ def command(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     monkeypatch.setattr(sources, "CHECKOUT", repository)
     monkeypatch.setattr(tempfile, "tempdir", str(repository.parent))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(comparison, "Peer", Knowing)
+    monkeypatch.setattr(comparison, "WorkerClient", Knowing)
     return run
 
 
@@ -569,7 +569,7 @@ def test_what_was_tested_is_not_known_of_another_procedure(tmp_path: Path, monke
     log, plan = Log(tmp_path / "self-test.json"), plan_of("a", "a", "sdpa")
     self_test(plan, [None], log, lambda asked: told(line(UNCHANGED)), lambda text: None)
     assert len(log.records()) == 1
-    monkeypatch.setattr("bench.ab.selftest.PROCEDURE", ("bench/ab/duel.py",))
+    monkeypatch.setattr("bench.ab.selftest.PROCEDURE", ("bench/ab/pairing.py",))
     assert log.records() == []
     self_test(plan, [None], log, lambda asked: told(line(UNCHANGED)), lambda text: None)
     assert len(log.records()) == 1
@@ -606,17 +606,17 @@ def worker(tmp_path: Path) -> Any:
         "        last[q.shape] = sdpa(q, k, v, is_causal=is_causal)\n"
         "    return last[q.shape].clone()\n"
     )
-    peer = Peer(Side("here", CHECKOUT), Setting(str(tmp_path), timeout=60.0))
+    client = WorkerClient(Side("here", CHECKOUT), Setting(str(tmp_path), timeout=60.0))
     names = [f"{name}=own:{name}" for name in ("loud", "dies", "hangs", "caches", "idles")]
-    peer.ask("cells", names=names, whole_shelf=False, cases=[])
-    yield peer
-    peer.close()
+    client.ask("cells", names=names, whole_registry=False, cases=[])
+    yield client
+    client.close()
 
 
 CASE = Case.of(T=16, H=2, D_h=8).columns()
 
 
-def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: Peer) -> None:
+def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: WorkerClient) -> None:
     assert worker.ask("prove", impl="loud", case=CASE)["columns"]["kernel"] == "flash"
     worker.ask("prepare", what="x", impl="loud", case=CASE)
     assert worker.ask("time", what="x", calls=2, warm=1)["seconds"] > 0
@@ -630,20 +630,20 @@ def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: Peer) -> 
         worker.ask("facts")
 
 
-def test_what_caches_results_is_refused_by_the_clock(worker: Peer) -> None:
+def test_what_caches_results_is_refused_by_the_clock(worker: WorkerClient) -> None:
     proved = worker.ask("prove", impl="caches", case=CASE, what="x")
     usual = worker.ask("time", what="x", calls=1, warm=1)["seconds"]
     with pytest.raises(Refused, match="caches results"):
         worker.ask("caching", what="x", usual=usual, first=proved["first_s"])
 
 
-def test_what_idles_under_the_clock_is_refused(worker: Peer) -> None:
+def test_what_idles_under_the_clock_is_refused(worker: WorkerClient) -> None:
     worker.ask("prove", impl="idles", case=CASE, what="x")
     with pytest.raises(Refused, match="under the clock"):
         worker.ask("time", what="x", calls=1, warm=0, draw=1)
 
 
-def test_who_hangs_is_ended(worker: Peer) -> None:
+def test_who_hangs_is_ended(worker: WorkerClient) -> None:
     with pytest.raises(Lost, match=r"took longer than 0\.5 s"):
         worker.ask("prepare", timeout=0.5, what="x", impl="hangs", case=CASE)
 
@@ -689,7 +689,7 @@ def nothing_is_left(folder: Path, workers: list[psutil.Process]) -> bool:
     return gone and len(trees.splitlines()) == 1 and not [*folder.parent.glob(f"{PREFIX}*")]
 
 
-def test_a_duel(repository: Path) -> None:
+def test_a_pairing(repository: Path) -> None:
     out = repository.parent / "out.json"
     with ab(repository, *TINY, "--base-impl", "fused", "--head-impl", "sdpa", "--json", str(out)) as running:
         text, errors = running.communicate(timeout=300)
@@ -716,15 +716,15 @@ def test_a_revision_against_a_changed_working_tree(repository: Path) -> None:
         "from .formula import attention\nfrom .registry import register\n\n"
         "def more(q, k, v, *rest, **options):\n    spare = q.repeat(64, 1, 1, 1)\n"
         "    return attention(q, k, v, *rest, **options) + 0 * spare[:1]\n\n"
-        'register("fused", takes_mask=True, yardstick=True)(more)\n'
+        'register("fused", takes_mask=True, baseline=True)(more)\n'
         'register("extra")(lambda q, k, v, **options: attention(q, k, v, **options))\n'
     )
     einsum = (impls / "einsum.py").read_text()
     (impls / "einsum.py").write_text(einsum + "\n_right = einsum\nfrom . import registry\n"
-                                     "registry._shelf.pop('einsum')\n"
+                                     "registry._registry.pop('einsum')\n"
                                      "register('einsum')(lambda *qkv, **o: _right(*qkv, **o) * 1.1)\n")  # fmt: skip
-    shelf = impls / "__init__.py"
-    shelf.write_text(shelf.read_text().replace("    packed,\n", "") + "registry._shelf.pop('sdpa_math')\n")
+    registry = impls / "__init__.py"
+    registry.write_text(registry.read_text().replace("    packed,\n", "") + "registry._registry.pop('sdpa_math')\n")
     out = repository.parent / "out.json"
     options = ("--base", "HEAD", "--impl", "fused,einsum,extra,packed,sdpa_math", "--allow-gone", "sdpa_math",
                "--json", str(out))  # fmt: skip

@@ -16,7 +16,7 @@ from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import Case
 from bench.proof.gate import Gate
-from bench.proof.problem import Given, given, problem_of
+from bench.proof.problem import Inputs, inputs_of, problem_of
 from bench.timing.caching import LONG, check_no_result_caching
 from bench.timing.cell import Built, prove
 
@@ -28,14 +28,14 @@ class Work:
 
     clock = "fake"
 
-    def __init__(self, numbers: Given, caches: bool, noise: tuple[float, ...] = ()):
+    def __init__(self, numbers: Inputs, caches: bool, noise: tuple[float, ...] = ()):
         self.numbers, self.caches, self.noise = numbers, caches, [*noise]
         self.known: set[float] = set()
         self.calls = 0
         self.spent = 0.0
 
     def __call__(self) -> None:
-        content = float(sum(x.sum() for x in self.numbers.inputs))
+        content = float(sum(x.sum() for x in self.numbers.tensors))
         self.spent += 0.1 if self.caches and content in self.known else 1.0
         self.known.add(content)
         self.calls += 1
@@ -48,49 +48,49 @@ class Work:
 
 
 def check(work: Work, usual: float, first: float) -> None:
-    check_no_result_caching(work, work, work.numbers.nudge, usual, first)  # type: ignore[arg-type]
+    check_no_result_caching(work, work, work.numbers.perturb, usual, first)  # type: ignore[arg-type]
 
 
 def test_what_caches_by_content_is_refused() -> None:
-    work = Work(given(problem_of(CASE)), caches=True)
+    work = Work(inputs_of(problem_of(CASE)), caches=True)
     work()
     with pytest.raises(Wrong, match=r"caches results: fresh inputs take 10\.0 times as long as repeated ones"):
         check(work, 0.1, 1.0)
 
 
 def test_what_computes_passes_by_one_call_and_noise_does_not_change_that() -> None:
-    work = Work(given(problem_of(CASE)), caches=False)
+    work = Work(inputs_of(problem_of(CASE)), caches=False)
     check(work, 1.0, 5.0)
     assert work.calls == 1
     check(Work(work.numbers, caches=False, noise=(9.0, 0.0) * 9), 1.0, 5.0)  # the tenth is as fast as any
 
 
 def test_a_machine_slower_than_before_accuses_nobody() -> None:
-    work = Work(given(problem_of(CASE)), caches=False, noise=(9.0,) * 6)
+    work = Work(inputs_of(problem_of(CASE)), caches=False, noise=(9.0,) * 6)
     check(work, 1.0, 5.0)
     assert work.calls == 6
 
 
 def test_noise_on_known_numbers_hides_nobody() -> None:
-    work = Work(given(problem_of(CASE)), caches=True, noise=(0.0, 9.0))
+    work = Work(inputs_of(problem_of(CASE)), caches=True, noise=(0.0, 9.0))
     with pytest.raises(Wrong, match="caches results"):
         check(work, 0.1, 1.0)
 
 
 def test_a_long_call_is_not_made_again_where_the_proof_was_as_fast() -> None:
-    work = Work(given(problem_of(CASE)), caches=True)
+    work = Work(inputs_of(problem_of(CASE)), caches=True)
     check(work, 2 * LONG, 3 * LONG)
     assert work.calls == 0
 
 
 def test_a_nudge_changes_every_input_and_nothing_comes_back() -> None:
-    numbers = given(problem_of(CASE))
+    numbers = inputs_of(problem_of(CASE))
     seen: list[tuple[float, ...]] = []
     for _ in range(6):
-        seen.append(tuple(float(x.double().sum()) for x in numbers.inputs))
-        numbers.nudge()
+        seen.append(tuple(float(x.double().sum()) for x in numbers.tensors))
+        numbers.perturb()
     assert all(len(set(of_input)) == len(seen) for of_input in zip(*seen, strict=True))
-    assert all(isinstance(x, Tensor) and x.isfinite().all() for x in numbers.inputs)
+    assert all(isinstance(x, Tensor) and x.isfinite().all() for x in numbers.tensors)
 
 
 class Idle:
@@ -166,10 +166,10 @@ def test_what_is_renewed_lies_elsewhere_and_as_it_lay() -> None:
     it = built(Idle(lambda: False))
     it.module.register_buffer("expanded", torch.ones(1, 4).expand(3, 4))
     before = {
-        id(tensor): (tensor.data_ptr(), tensor.stride()) for tensor in (*it.module.parameters(), *it.numbers.inputs)
+        id(tensor): (tensor.data_ptr(), tensor.stride()) for tensor in (*it.module.parameters(), *it.numbers.tensors)
     }
     it.renew()
-    for tensor in (*it.module.parameters(), *it.numbers.inputs):
+    for tensor in (*it.module.parameters(), *it.numbers.tensors):
         assert tensor.data_ptr() != before[id(tensor)][0]
         assert tensor.stride() == before[id(tensor)][1]
     assert it.module.expanded.stride() == (0, 1)

@@ -22,7 +22,7 @@ from bench.runs.visit import Visit
 from bench.selection.options import Selection
 from bench.timing.engine import BLOCK, EVEN, LONG, MIN_BLOCKS, MIN_ROUNDS, Block, Visits, block_of, need, rounds
 from bench.timing.meters.nvml import words
-from bench.workers.peer import Lost, Refused
+from bench.workers.client import Lost, Refused
 
 POWER, HOT, SLOW = 0x4, 0x20, 0x8
 

@@ -1,4 +1,4 @@
-"""The outputs printed in the tutorials, reproduced by the implementations on the shelf."""
+"""The outputs printed in the tutorials, reproduced by the implementations in the registry."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ X = torch.tensor(GOLDEN["X"])  # (6, 3): six tokens, three features
 CASES = {case["name"]: case for case in GOLDEN["cases"]}
 KERNELS = [
     impl.name
-    for impl in impls.shelf()
+    for impl in impls.registered()
     if impl.kernel is not None and impl.limits.devices is None and impl.dispatches in (None, "math")
 ]  # flash kernels take four axes only, and the tutorials start with two
-LAYERS = [impl.name for impl in impls.shelf() if impl.common or impl.name in KERNELS]
+LAYERS = [impl.name for impl in impls.registered() if impl.common or impl.name in KERNELS]
 
 
 def same(found: Tensor, name: str) -> None:
@@ -31,12 +31,12 @@ def same(found: Tensor, name: str) -> None:
 
 
 def kernel(name: str, q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
-    """Call a kernel of the shelf with (T, D) inputs, as one batch entry of one head."""
+    """Call a kernel of the registry with (T, D) inputs, as one batch entry of one head."""
     return impls.get(name).kernel(*(x[None, None] for x in (q, k, v)), **options)[0, 0]
 
 
 def layer(name: str, canonical: dict[str, Tensor], **shape: object) -> nn.Module:
-    """A layer of the shelf that holds these weights; width in 3, H heads of the widths the weights have."""
+    """A layer of the registry that holds these weights; width in 3, H heads of the widths the weights have."""
     built = impls.get(name).layer(LayerShape.heads(d_model=3, max_T=16, **shape)).eval()
     weights.load(built, canonical)
     return built

@@ -16,7 +16,7 @@ from bench.proof.problem import problem_of
 from impls import LayerShape, weights
 from impls.masks import causal_visible
 
-NAMES = [impl.name for impl in impls.shelf()]
+NAMES = [impl.name for impl in impls.registered()]
 MASKS = ["none", "causal", "padding", "causal+padding"]
 
 
@@ -39,7 +39,7 @@ def test_all_implementations_agree(B, T, T_kv, H, groups, D_h, D_v, extra, mask,
     padding = problem_of(case).padding
     options = {} if padding is None else {"padding": padding}
     truth = reference.layer(x[0], x[-1], drawn, H=H, H_kv=H_kv, causal=case.causal, padding=padding)
-    for impl in impls.shelf():
+    for impl in impls.registered():
         if impl.refusal(case) is None and impl.dispatches != "flash":  # which is not for every shape
             layer = impl.layer(shape).double().eval()
             weights.load(layer, drawn)
@@ -51,7 +51,7 @@ def test_all_implementations_agree(B, T, T_kv, H, groups, D_h, D_v, extra, mask,
 
 def test_at_one_head_all_of_them_meet() -> None:
     case = Case.of(T=8, H=1, D_h=4)
-    assert [impl.name for impl in impls.shelf() if impl.common and impl.refusal(case)] == []
+    assert [impl.name for impl in impls.registered() if impl.common and impl.refusal(case)] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -67,7 +67,7 @@ def test_weights_come_back_as_they_were_loaded(name: str) -> None:
         assert torch.equal(kept[key], w), key
 
 
-COMPILED = [impl.name for impl in impls.shelf() if impl.limits.compiles and impl.limits.devices is None]
+COMPILED = [impl.name for impl in impls.registered() if impl.limits.compiles and impl.limits.devices is None]
 
 
 @pytest.mark.parametrize("mode", ["forward", "backward", "decode"])

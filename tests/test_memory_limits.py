@@ -17,12 +17,12 @@ from bench.cases.outcome import OutOfMemory
 from bench.cases.sweep import Case
 from bench.proof.gate import Gate, module_of
 from bench.proof.modes import call_of, recording
-from bench.proof.problem import given, problem_of
+from bench.proof.problem import inputs_of, problem_of
 from bench.timing.cell import prove
 from bench.timing.machine import free_bytes
 from bench.timing.meters.cpu import CpuMeter
 
-STORES_SCORES = [impl for impl in impls.shelf() if impl.scores]
+STORES_SCORES = [impl for impl in impls.registered() if impl.scores]
 
 
 @pytest.mark.parametrize("mode", ["forward", "backward"])
@@ -35,9 +35,9 @@ def test_what_is_declared_is_really_held(impl: impls.Impl, dtype: str, mask: str
     if impl.refusal(case):
         pytest.skip(str(impl.refusal(case)))
     assert impl.scores
-    call = call_of(module_of(impl, case), case, given(problem_of(case)))
+    call = call_of(module_of(impl, case), case, inputs_of(problem_of(case)))
     with recording(case):
-        assert CpuMeter().weigh(call.run).peak_bytes >= impl.scores(case) * ITEM_BYTES[dtype]
+        assert CpuMeter().profile_call(call.run).peak_bytes >= impl.scores(case) * ITEM_BYTES[dtype]
 
 
 def test_a_cell_that_cannot_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:

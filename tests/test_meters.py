@@ -22,7 +22,7 @@ from bench.cases.sweep import Case
 from bench.proof.dispatch import kernel_of
 from bench.proof.gate import Gate, module_of
 from bench.proof.modes import call_of
-from bench.proof.problem import given, problem_of
+from bench.proof.problem import inputs_of, problem_of
 from bench.timing.cell import prove
 from bench.timing.meters.cpu import CpuMeter, left, memory_events, peak
 from bench.timing.meters.cuda import CudaMeter
@@ -41,13 +41,13 @@ def qkv(**options: Any) -> list[torch.Tensor]:
 def test_peak_of_the_plain_formula_forward() -> None:
     q, k, v = qkv()
     with torch.inference_mode():
-        assert CpuMeter().weigh(lambda: impls.get("fused").kernel(q, k, v)).peak_bytes == 2 * S + O == 69_206_016
+        assert CpuMeter().profile_call(lambda: impls.get("fused").kernel(q, k, v)).peak_bytes == 2 * S + O == 69_206_016
 
 
 def test_peak_of_the_plain_formula_forward_and_backward() -> None:
     case = Case.of(T=1024, H=8, D_h=64, mask="none", mode="backward", scope="core")
-    train = call_of(module_of(impls.get("fused"), case), case, given(problem_of(case)))
-    found = CpuMeter().weigh(train.run).peak_bytes
+    train = call_of(module_of(impls.get("fused"), case), case, inputs_of(problem_of(case)))
+    found = CpuMeter().profile_call(train.run).peak_bytes
     # scores twice and their gradient; the output and v's gradient; the scale, kept as a number of 8 bytes
     assert found == 3 * S + 2 * O + 8 == 104_857_608
 
@@ -60,8 +60,8 @@ def test_peak_is_the_same_every_time_and_counts_nothing_from_before() -> None:
         before.clear()  # what is freed was there before: the peak is of what is new
         return x + x
 
-    assert [CpuMeter().weigh(call).peak_bytes for _ in range(3)] == [4 << 16] * 3
-    assert CpuMeter().weigh(lambda: None).peak_bytes == 0
+    assert [CpuMeter().profile_call(call).peak_bytes for _ in range(3)] == [4 << 16] * 3
+    assert CpuMeter().profile_call(lambda: None).peak_bytes == 0
 
 
 MIB = 1 << 20
@@ -109,9 +109,9 @@ def in_two_threads() -> None:
 @pytest.mark.parametrize("takes", [with_malloc, with_numpy, in_two_threads])
 def test_the_second_witness_sees_what_torch_does_not(takes: Any) -> None:
     taken = (66 if takes is in_two_threads else 48) * MIB
-    assert CpuMeter().weigh(private(lambda: None)).peak_rss_bytes == 0  # below the floor
+    assert CpuMeter().profile_call(private(lambda: None)).peak_rss_bytes == 0  # below the floor
     for _ in range(2):  # the second time too, though it has been freed
-        weight = CpuMeter().weigh(private(takes))
+        weight = CpuMeter().profile_call(private(takes))
         assert weight.peak_bytes == MIB
         assert weight.peak_rss_bytes == pytest.approx(taken + MIB, abs=FLOOR)
 
@@ -120,7 +120,7 @@ def test_the_second_witness_sees_what_torch_does_not(takes: Any) -> None:
 def test_both_witnesses_agree_on_the_plain_formula() -> None:
     q, k, v = qkv()
     with torch.inference_mode():
-        weight = CpuMeter().weigh(lambda: impls.get("fused").kernel(q, k, v))
+        weight = CpuMeter().profile_call(lambda: impls.get("fused").kernel(q, k, v))
     assert weight.peak_rss_bytes == pytest.approx(weight.peak_bytes, abs=2 * FLOOR)
 
 
@@ -133,9 +133,9 @@ def test_what_the_first_call_keeps_is_part_of_the_peak() -> None:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
 
     case = Case.of(T=512, H=2, D_h=8, scope="core")
-    weights = [prove(Cell(impl, case), Gate())[1].weight for impl in (impls.make("keeps", keeps), impls.get("sdpa"))]
-    assert [weight.kept_bytes for weight in weights] == [3 * MIB, 0]
-    assert weights[0].peak_bytes == weights[1].peak_bytes + 3 * MIB
+    profiles = [prove(Cell(impl, case), Gate())[1].profile for impl in (impls.make("keeps", keeps), impls.get("sdpa"))]
+    assert [profile.kept_bytes for profile in profiles] == [3 * MIB, 0]
+    assert profiles[0].peak_bytes == profiles[1].peak_bytes + 3 * MIB
 
 
 @pytest.mark.parametrize("status", ["VmRSS:\t 10 kB\nVmHWM:\t 99999 kB\n", "Name: nothing of that kind\n", None])
@@ -155,7 +155,7 @@ def test_weighing_what_is_not_compiled_imports_no_compiler() -> None:
         "from bench.cases.sweep import Case\n"
         "from impls import get\n"
         "cell = Cell(get('sdpa'), Case.of(T=16, H=2, D_h=8))\n"
-        "assert prove(cell, Gate())[1].weight.peak_bytes\n"
+        "assert prove(cell, Gate())[1].profile.peak_bytes\n"
         "assert 'torch._dynamo' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True)
@@ -184,7 +184,7 @@ def measured(cuda: SimulatedCuda) -> tuple[float, int]:
     cuda.work(100)
     seconds = meter.seconds(lambda: cuda.work(2, 300), 5)
     cuda.work(0, 9000)
-    return seconds, meter.weigh(lambda: cuda.work(2, 300)).peak_bytes
+    return seconds, meter.profile_call(lambda: cuda.work(2, 300)).peak_bytes
 
 
 def test_cuda_meter_reads_the_work_and_nothing_else() -> None:
@@ -203,7 +203,7 @@ def test_cuda_meter_would_be_wrong_without(left_out: str) -> None:
 def test_cuda_meter_on_a_device() -> None:
     x = torch.randn(1 << 20, device="cuda")
     meter = CudaMeter()
-    assert meter.weigh(lambda: x + 1).peak_bytes == 4 << 20
+    assert meter.profile_call(lambda: x + 1).peak_bytes == 4 << 20
     assert meter.seconds(lambda: x + 1, 10) > 0
 
 
@@ -223,10 +223,10 @@ def test_cuda_meter_on_a_device() -> None:
 def test_the_kernel_that_ran(name: str, mask: str, kernel: str) -> None:
     case = Case.of(T=64, H=2, D_h=16, mask=mask)
     torch.compiler.reset()
-    call = call_of(module_of(impls.get(name), case), case, given(problem_of(case)))
+    call = call_of(module_of(impls.get(name), case), case, inputs_of(problem_of(case)))
     with torch.inference_mode():
         call.run()
-        assert CpuMeter().weigh(call.run).kernel == kernel_of(call.run) == kernel
+        assert CpuMeter().profile_call(call.run).kernel == kernel_of(call.run) == kernel
 
 
 def test_a_pinned_name_must_be_what_ran() -> None:

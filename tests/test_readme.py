@@ -56,8 +56,8 @@ def test_a_kernel_that_stays_is_one_file_and_one_name(tmp_path: Path) -> None:
     shutil.copy(CHECKOUT / "pyproject.toml", tmp_path)
     assert len([line for line in block("stays").splitlines() if line.strip()]) <= 12
     (tmp_path / "impls" / "additive.py").write_text(block("stays"))
-    shelf = tmp_path / "impls" / "__init__.py"
-    shelf.write_text(shelf.read_text().replace("    sdpa,\n", "    sdpa,\n    additive,\n"))
+    registry = tmp_path / "impls" / "__init__.py"
+    registry.write_text(registry.read_text().replace("    sdpa,\n", "    sdpa,\n    additive,\n"))
     command = [word.replace(str(CHECKOUT / "bench"), "bench") for word in suite_command("--benchmark-save=x")]
     command += ["--impl", "additive,fused", "--T", "32", "--dry-run"]
     planned = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)

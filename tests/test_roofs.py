@@ -11,7 +11,7 @@ import torch
 from bench.cases.counting import flops, least_bytes
 from bench.cases.outcome import NoRow
 from bench.cases.sweep import Case
-from bench.timing.meters import Weight
+from bench.timing.meters import CallProfile
 from bench.timing.roofs import Roofs
 
 
@@ -29,8 +29,8 @@ class Machine:
             return times * 2 * o.numel() / self.bandwidth
         return times * 2 * o.shape[0] ** 3 / (self.rate / (10 if o.dtype == torch.bfloat16 else 1))
 
-    def weigh(self, call: Callable[[], Any]) -> Weight:
-        return Weight(0, "none")
+    def profile_call(self, call: Callable[[], Any]) -> CallProfile:
+        return CallProfile(0, "none")
 
 
 def test_the_share_is_that_of_the_lower_roof() -> None:

@@ -35,10 +35,10 @@ from ..runs.saving import numbering, save
 from ..selection.choice import Mistake, nearest
 from ..selection.command import Parser, complain, named, said
 from ..selection.options import AXES, cases_of, clock_text, count, positive, sweep_of
-from ..workers.peer import Setting, Side
+from ..workers.client import Setting, Side
 from .comparison import Comparison, Plan, Unjudgeable, compare
 from .selftest import FILE, Log, Plant, planted, schedule, self_test, summary
-from .sources import check_out, commit_of, copy_of_working_tree, workshop
+from .sources import check_out, commit_of, copy_of_working_tree, temporary_worktrees
 from .verdict_text import as_json, markdown, notes, sentences, table
 
 UNJUDGED, USAGE_ERROR = 2, 3
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for path in (options.json, options.markdown):
             _writable(path)
         options.save = named(options.save or time.strftime("%Y%m%d_%H%M%S"), "--save")
-        with workshop() as folder:
+        with temporary_worktrees() as folder:
             plan = _plan(options, _sides(options, kind, folder))
             return _self_test(options, plan) if options.self_test else _compared(options, plan, said("ab", arguments))
     except Mistake as mistake:
@@ -186,7 +186,7 @@ def _plan(options: argparse.Namespace, sides: tuple[Side, Side]) -> Plan:
         sides=sides,
         cases=tuple(cases_of(sweep, device, overrides)),
         names=names,
-        whole_shelf=sweep.whole_shelf,
+        whole_registry=sweep.whole_registry,
         setting=Setting(str(Path.cwd()), options.threads, options.cell_timeout),
         margin=options.margin,
         seconds=60 * options.budget,
@@ -254,14 +254,16 @@ def _again(command: str) -> str:
 def _self_test(options: argparse.Namespace, plan: Plan) -> int:
     tell = _teller(None)
     names = [name.partition("=")[0] for name in plan.names]
-    shelf = names or [impl.name for impl in impls.shelf() if impl.common]
-    if options.plant and options.plant[0] not in shelf:
-        raise Mistake(f"--plant {options.plant[0]}: not among {', '.join(shelf)}{nearest(options.plant[0], shelf)}")
+    registry = names or [impl.name for impl in impls.registered() if impl.common]
+    if options.plant and options.plant[0] not in registry:
+        raise Mistake(
+            f"--plant {options.plant[0]}: not among {', '.join(registry)}{nearest(options.plant[0], registry)}"
+        )
 
     def one(plan: Plan) -> Comparison:
         return compare(plan, _teller(plan.seconds))
 
-    self_test(plan, schedule(options.self_test, shelf, options.plant), _log(), one, tell)
+    self_test(plan, schedule(options.self_test, registry, options.plant), _log(), one, tell)
     for sentence in summary(_log().records(), plan.margin):
         print(sentence)
     return 0

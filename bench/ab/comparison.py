@@ -30,8 +30,8 @@ from ..cases.cells import Key
 from ..cases.outcome import NoRow, Unsupported, Wrong
 from ..cases.sweep import Case
 from ..selection.choice import Mistake
-from ..workers.peer import STARTING, Lost, Peer, Setting, Side, Timer
-from .duel import CONTROLS, SIDES, Duel, Failure, Logs, Process, at_once, two_stages
+from ..workers.client import STARTING, Lost, Setting, Side, Timer, WorkerClient
+from .pairing import CONTROLS, SIDES, Failure, Logs, Pairing, Process, at_once, two_stages
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 """What of the fingerprint may differ when two interpreters are compared."""
@@ -63,7 +63,7 @@ class Plan:
     cases: tuple[Case, ...]
     names: tuple[str, ...]
     """As `--impl` has them; none for those of the sweep. Where a side has one implementation of its own, not used."""
-    whole_shelf: bool
+    whole_registry: bool
     setting: Setting
     margin: float
     seconds: float
@@ -209,11 +209,11 @@ def compare(plan: Plan, tell: Tell) -> Comparison:
         tell(f"proving {len(present.cells)} cells on both sides")
         proofs = provers.prove(present)
     ready = [key for key in present.cells if all(isinstance(proof.get(key), dict) for proof in proofs)]
-    duel = Duel(partial(_fresh, plan, present), random.Random(plan.seed), controls)
-    stages = two_stages(duel.pair, ready, plan.margin, False, left, tell) if ready else None
+    pairing = Pairing(partial(_fresh, plan, present), random.Random(plan.seed), controls)
+    stages = two_stages(pairing.pair, ready, plan.margin, False, left, tell) if ready else None
     lines = []
     for key in present.cells:
-        facts, failures = _split(key, present, proofs, duel.failures.get(key))
+        facts, failures = _split(key, present, proofs, pairing.failures.get(key))
         if failures:
             verdict = _without_numbers(failures, plan.of_head(key[0]), plan.allow_gone)
         else:
@@ -306,17 +306,17 @@ class _Provers:
     def __init__(self, plan: Plan):
         self._plan = plan
         self._killed = False
-        self._peers = [self._peer(side) for side in plan.sides]
+        self._clients = [self._peer(side) for side in plan.sides]
 
     def __enter__(self) -> _Provers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for peer in self._peers:
-            peer.close()
+        for client in self._clients:
+            client.close()
 
-    def _peer(self, side: Side) -> Peer:
-        return Peer(side, self._plan.setting)
+    def _peer(self, side: Side) -> WorkerClient:
+        return WorkerClient(side, self._plan.setting)
 
     def conditions(self) -> tuple[tuple[dict[str, Any], dict[str, Any]], tuple[Key, ...]]:
         """The fingerprints of both sides, and the controls that are the same on both; raises `Unjudgeable`."""
@@ -331,7 +331,7 @@ class _Provers:
 
     def _first(self, i: int) -> dict[str, Any]:
         with _beginning(i, self._plan.sides[i]):
-            return self._peers[i].ask("facts", timeout=STARTING)
+            return self._clients[i].ask("facts", timeout=STARTING)
 
     def present(self) -> _Present:
         """What both sides can do; raises `Mistake` where that is nothing."""
@@ -364,7 +364,7 @@ class _Provers:
 
     def _registered(self, i: int) -> dict[str, Any]:
         with _beginning(i, self._plan.sides[i]):
-            return register(self._peers[i], self._plan.sides[i], self._plan)
+            return register(self._clients[i], self._plan.sides[i], self._plan)
 
     def prove(self, present: _Present) -> list[dict[Key, Facts | Failure]]:
         """Of both sides, at the same time."""
@@ -373,15 +373,15 @@ class _Provers:
     def kill(self) -> None:
         """End both processes, and begin no other."""
         self._killed = True
-        for peer in self._peers:
-            peer.kill()
+        for client in self._clients:
+            client.kill()
 
     def _prove(self, present: _Present, i: int) -> dict[Key, Facts | Failure]:
         """Facts, or the failure, of each cell of a side; a process that is lost is replaced."""
         found: dict[Key, Facts | Failure] = {}
         for key, request in present.requests[i].items():
             try:
-                found[key] = _proved(self._peers[i], request)
+                found[key] = _proved(self._clients[i], request)
             except NoRow as outcome:
                 found[key] = Failure(SIDES[i], outcome.reason, str(outcome))
                 if self._killed:
@@ -391,18 +391,18 @@ class _Provers:
         return found
 
     def _replace(self, i: int) -> None:
-        self._peers[i].close()
-        self._peers[i] = self._peer(self._plan.sides[i])
-        register(self._peers[i], self._plan.sides[i], self._plan)
+        self._clients[i].close()
+        self._clients[i] = self._peer(self._plan.sides[i])
+        register(self._clients[i], self._plan.sides[i], self._plan)
 
 
-def _proved(peer: Peer, request: Mapping[str, Any]) -> Facts:
+def _proved(client: WorkerClient, request: Mapping[str, Any]) -> Facts:
     """What the proof of a cell tells; raises what refuses it, by the clock too."""
-    proved = peer.ask("prove", what="it", **request)
-    peer.ask("time", what="it", calls=1, draw=1)  # on fresh inputs
-    usual = peer.ask("time", what="it", calls=1, warm=1)["seconds"]
-    peer.ask("caching", what="it", usual=usual, first=proved["first_s"])
-    peer.ask("drop", what="it")
+    proved = client.ask("prove", what="it", **request)
+    client.ask("time", what="it", calls=1, draw=1)  # on fresh inputs
+    usual = client.ask("time", what="it", calls=1, warm=1)["seconds"]
+    client.ask("caching", what="it", usual=usual, first=proved["first_s"])
+    client.ask("drop", what="it")
     facts: Facts = proved["columns"]
     return facts
 
@@ -421,12 +421,12 @@ def _absent(answer: dict[str, Any], label: str) -> str:
     return str(answer["unknown"].get(label, f"there is no {label}"))
 
 
-def register(peer: Peer, side: Side, plan: Plan, cases: Collection[Case] | None = None) -> dict[str, Any]:
+def register(client: WorkerClient, side: Side, plan: Plan, cases: Collection[Case] | None = None) -> dict[str, Any]:
     """Let a new process import the implementations that were asked for; what it answers to `cells`."""
     names = [side.impl] if side.impl else list(plan.names)
     wanted = plan.cases if cases is None else cases
-    return peer.ask(
-        "cells", STARTING, names=names, whole_shelf=plan.whole_shelf, cases=[case.columns() for case in wanted]
+    return client.ask(
+        "cells", STARTING, names=names, whole_registry=plan.whole_registry, cases=[case.columns() for case in wanted]
     )
 
 
@@ -439,13 +439,13 @@ def _names(rivals: str, answer: dict[str, Any]) -> dict[str, str]:
 
 def _fresh(plan: Plan, present: _Present) -> tuple[Process, Process]:
     """A fresh pair, ready to prepare cells."""
-    peers = [Peer(side, plan.setting) for side in plan.sides]
+    clients = [WorkerClient(side, plan.setting) for side in plan.sides]
     try:
-        for peer, side in zip(peers, plan.sides, strict=True):
-            register(peer, side, plan, ())
+        for client, side in zip(clients, plan.sides, strict=True):
+            register(client, side, plan, ())
     except BaseException:
-        for peer in peers:
-            peer.close()
+        for client in clients:
+            client.close()
         raise
-    base, head = (Timer(peer, requests) for peer, requests in zip(peers, present.requests, strict=True))
+    base, head = (Timer(client, requests) for client, requests in zip(clients, present.requests, strict=True))
     return base, head

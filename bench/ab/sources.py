@@ -29,7 +29,7 @@ REMOVE = 'for tree in "$1"/*/; do git -C "$2" worktree remove --force "$tree"; d
 
 
 @contextmanager
-def workshop() -> Iterator[Path]:
+def temporary_worktrees() -> Iterator[Path]:
     """A temporary folder for the sides' code, gone afterwards with the git worktrees in it, also after `kill -9`."""
     remove_leftovers()
     me = process()

@@ -17,7 +17,7 @@ from reports.judging.verdict import CHANGED, IMPROVED, REGRESSED, UNCHANGED, WOR
 
 from ..runs.run import finite
 from .comparison import ALL, Comparison, Line
-from .duel import SIDES
+from .pairing import SIDES
 
 MUCH = 10.0
 """A ratio from which on digits behind the point say nothing."""

@@ -110,7 +110,7 @@ class Sweep:
     name: str
     about: str
     grids: tuple[Axes, ...]
-    whole_shelf: bool = False
+    whole_registry: bool = False
     """Without `--impl` every implementation is measured, not only the common ones."""
 
     def cases(self, device: str, overrides: Axes = {}) -> list[Case]:  # noqa: B006  (never written to)
@@ -166,28 +166,29 @@ SWEEPS = {
               ({"B": (8,), "d_model": (768,), "dtype": BOTH, "H": (12,), "T": (1024,)},)),
         Sweep("backward", "what a training step costs: forward, and the gradients of input and weights",
               ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (64, 256, 512), "mode": ("backward",)},),
-              whole_shelf=True),
+              whole_registry=True),
         Sweep("decode", "one new token against a cache of keys and values, and all tokens again without one",
               ({"B": (1, 8), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (256, 1024, 4096), "mode": ("decode",)},
                {"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (256, 1024)}),
-              whole_shelf=True),
+              whole_registry=True),
         Sweep("masks", "no mask, causal, padding, and both",
-              ({"B": (4,), "D_h": (64,), "H": (8,), "dtype": BOTH, "T": (256,), "mask": MASKS},), whole_shelf=True),
+              ({"B": (4,), "D_h": (64,), "H": (8,), "dtype": BOTH, "T": (256,), "mask": MASKS},), whole_registry=True),
         Sweep("cross", "queries from one sequence, keys and values from another, under every mask",
               ({"B": (4,), "D_h": (64,), "H": (8,), "dtype": ("float32",), "T": (128,), "T_kv": (96, 512),
-                "source": ("cross",), "mask": MASKS},), whole_shelf=True),
+                "source": ("cross",), "mask": MASKS},), whole_registry=True),
         Sweep("gqa", "32 query heads that share 32, 8 or 1 key-value heads",
               ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (32,), "H_kv": (32, 8, 1), "T": (256,),
-                "mode": ("forward", "backward")},), whole_shelf=True),
+                "mode": ("forward", "backward")},), whole_registry=True),
         Sweep("widths", "value heads wider than query heads; one head of a quarter of the model's width",
               ({"B": (1,), "D_h": (64,), "D_v": (64, 128), "dtype": ("float32",), "H": (8,), "T": (256,)},
-               {"B": (1,), "D_h": (64,), "d_model": (256,), "dtype": ("float32",), "H": (1,), "T": (256,)}), whole_shelf=True),
+               {"B": (1,), "D_h": (64,), "d_model": (256,), "dtype": ("float32",), "H": (1,), "T": (256,)}),
+              whole_registry=True),
         Sweep("dropout", "what dropping probabilities costs in training",
               ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (256,), "dropout": (0.0, 0.1),
-                "mode": ("forward", "backward")},), whole_shelf=True),
+                "mode": ("forward", "backward")},), whole_registry=True),
         Sweep("core", "how much of a layer is projections: from q, k, v to o, beside the whole",
               ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (256, 1024), "scope": SCOPES},),
-              whole_shelf=True),
+              whole_registry=True),
         Sweep("llm", "one attention layer of GPT-2 small, Qwen2.5 0.5B and Llama 3 8B",
               # Radford et al., "Language Models are Unsupervised Multitask Learners", 2019
               ({"T": (512,), "d_model": (768,), "H": (12,), "qkv_bias": (True,), "out_bias": (True,), "dtype": BOTH},

@@ -22,7 +22,7 @@ from . import settings
 from .dispatch import kernel_of
 from .dropout import check_dropout
 from .modes import Call, call_of, recording
-from .problem import REGIMES, Answer, Errors, Given, Problem, copies, given, probing, problem_of, strided
+from .problem import REGIMES, Errors, Expected, Inputs, Problem, copies, inputs_of, probing, problem_of, strided
 
 LONG = 512
 """Probes up to this length have several batch entries and heads; longer ones only reach far."""
@@ -168,9 +168,9 @@ def prepare(module: nn.Module, case: Case) -> float | None:
     return perf_counter() - start
 
 
-def check(impl: Impl, case: Case) -> Held:
+def check(impl: Impl, case: Case) -> CheckResult:
     """Hold a new core or layer to the reference, on two draws; raises `Wrong`."""
-    module, numbers = module_of(impl, case), given(problem_of(case))
+    module, numbers = module_of(impl, case), inputs_of(problem_of(case))
     return check_call(call_of(module, case, numbers), module, numbers, case, draws=2)
 
 
@@ -181,7 +181,7 @@ def check_probe(impl: Impl, case: Case) -> None:
     """
     problems = probing(case)
     module = module_of(impl, case, problems[0])
-    numbers, other = (given(problem) for problem in problems)
+    numbers, other = (inputs_of(problem) for problem in problems)
     if case.scope == "core":
         numbers, other = strided(numbers), strided(other)
     check_call(call_of(module, case, numbers), module, numbers, case, problems=problems)
@@ -192,8 +192,13 @@ def check_probe(impl: Impl, case: Case) -> None:
 
 
 def check_call(
-    call: Call, module: nn.Module, numbers: Given, case: Case, draws: int = 1, problems: Sequence[Problem] | None = None
-) -> Held:
+    call: Call,
+    module: nn.Module,
+    numbers: Inputs,
+    case: Case,
+    draws: int = 1,
+    problems: Sequence[Problem] | None = None,
+) -> CheckResult:
     """Hold a call of `module` to the reference, on draws that arrive in the same buffers; raises `Wrong`.
 
     What is timed needs one: the second is compared after the clock. Neither the inputs, nor the gradient of the output, nor
@@ -216,16 +221,16 @@ def keeping_settings(when: str = "") -> Iterator[None]:
         raise Wrong(f"changes torch's own settings{when}, which are everybody's: {', '.join(changed)}")
 
 
-def _held(call: Call, module: nn.Module, numbers: Given, case: Case, problems: Sequence[Problem]) -> Held:
+def _held(call: Call, module: nn.Module, numbers: Inputs, case: Case, problems: Sequence[Problem]) -> CheckResult:
     caching = case.mode == "decode" and case.scope == "layer"  # then the cache is there to be written to
     owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]
     before = copies(owned)
 
-    def answer(problem: Problem, why: str = "") -> tuple[Held, dict[str, Tensor]]:
+    def answer(problem: Problem, why: str = "") -> tuple[CheckResult, dict[str, Tensor]]:
         with without_gradients(module, case):
             o = _run(call)
         answers = call.read(_formed(o, problem))
-        _unchanged(numbers.inputs, problem.inputs, "writes to its inputs", free=caching)
+        _unchanged(numbers.tensors, problem.inputs, "writes to its inputs", free=caching)
         _unchanged(owned, before, "writes to its weights or its mask")
         if numbers.grad is not None and problem.grad is not None:
             _unchanged([numbers.grad], [problem.grad], "writes to the gradient of its output, which others may read")
@@ -252,19 +257,19 @@ def without_gradients(module: nn.Module, case: Case) -> Any:
     return recording(case) if case.mode == "backward" or isinstance(module, Compiled) else torch.no_grad()
 
 
-def check_two_forwards(module: nn.Module, case: Case, numbers: Sequence[Given], problems: Sequence[Problem]) -> None:
+def check_two_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs], problems: Sequence[Problem]) -> None:
     """Gradients after a forward on other numbers: what a backward needs belongs to its own forward; raises `Wrong`."""
-    outputs = [module(*read.inputs, **read.options) for read in numbers]
+    outputs = [module(*read.tensors, **read.options) for read in numbers]
     parameters = [p for p in module.parameters() if p.requires_grad]
     for o, read, problem in zip(outputs, numbers, problems, strict=True):
-        gradients = torch.autograd.grad(o, [*read.inputs, *parameters], read.grad, allow_unused=True)
+        gradients = torch.autograd.grad(o, [*read.tensors, *parameters], read.grad, allow_unused=True)
         verify(call_of(module, case, read).read((o, *gradients)), problem, TWO_FORWARDS)
 
 
 def check_dispatch(impl: Impl, case: Case) -> None:
     """The kernel that really runs is the one that the name claims; raises `Wrong`."""
     module = module_of(impl, case)
-    call = call_of(module, case, given(problem_of(case)))
+    call = call_of(module, case, inputs_of(problem_of(case)))
     with without_gradients(module, case):
         ran = kernel_of(call.run)
     if ran != impl.dispatches:
@@ -291,7 +296,7 @@ def _formed(o: object, problem: Problem) -> object:
         first = o[0]
     if not isinstance(first, Tensor):
         raise Wrong(f"returns {type(first).__name__}, not a tensor")
-    shape = (*promised.shape[:-1], problem.output.truth.shape[-1])
+    shape = (*promised.shape[:-1], problem.output.reference.shape[-1])
     if first.shape != shape:
         raise Wrong(f"output has shape {tuple(first.shape)}, not {tuple(shape)}")
     if first.dtype != promised.dtype:
@@ -302,7 +307,7 @@ def _formed(o: object, problem: Problem) -> object:
 
 
 @dataclass(frozen=True)
-class Held:
+class CheckResult:
     """How far off the answers are: the one that came nearest its bound, and each kind by itself."""
 
     error: float
@@ -314,20 +319,20 @@ class Held:
     """Of the gradient that came nearest its bound; None where there are none."""
 
 
-def verify(answers: dict[str, Tensor], problem: Problem, why: str = "") -> Held:
-    """Compare every answer with the truth; raises `Wrong` with where and by how much."""
+def verify(answers: dict[str, Tensor], problem: Problem, why: str = "") -> CheckResult:
+    """Compare every answer with the reference; raises `Wrong` with where and by how much."""
     found = [(answer, _verify(answers[answer.name], answer, problem, why).overall) for answer in problem.answers]
 
     def nearest(kind: str) -> float | None:
-        of_kind = [(error / part.allowed.overall, error) for part, error in found if part.name.startswith(kind)]
+        of_kind = [(error / part.tolerance.overall, error) for part, error in found if part.name.startswith(kind)]
         return max(of_kind)[1] if of_kind else None
 
-    part, error = max(found, key=lambda it: it[1] / it[0].allowed.overall)
-    return Held(error, part.allowed.overall, nearest("output"), nearest("gradient"))
+    part, error = max(found, key=lambda it: it[1] / it[0].tolerance.overall)
+    return CheckResult(error, part.tolerance.overall, nearest("output"), nearest("gradient"))
 
 
-def _verify(o: Tensor, answer: Answer, problem: Problem, why: str) -> Errors:
-    errors, allowed = answer.errors(o), answer.allowed
+def _verify(o: Tensor, answer: Expected, problem: Problem, why: str) -> Errors:
+    errors, allowed = answer.errors(o), answer.tolerance
     if errors.overall <= allowed.overall and errors.row <= allowed.row:
         return errors
     why += "" if answer.regime is None else REGIMES[answer.regime]
@@ -345,7 +350,7 @@ def _verify(o: Tensor, answer: Answer, problem: Problem, why: str) -> Errors:
     )
 
 
-def _where(bad: Tensor, answer: Answer, problem: Problem) -> str:
+def _where(bad: Tensor, answer: Expected, problem: Problem) -> str:
     """Which rows are at fault, axis by axis: `every batch entry, head 1 of 3, t 512 to 576`."""
     parts = []
     for axis, name in enumerate(answer.axes):
@@ -363,9 +368,9 @@ def _where(bad: Tensor, answer: Answer, problem: Problem) -> str:
     return ", ".join(parts) or "all of it"
 
 
-def _place(flat: int, answer: Answer) -> dict[str, int]:
+def _place(flat: int, answer: Expected) -> dict[str, int]:
     """Where a row lies: `b`, `h`, `t`, or `row` of a projection's weights."""
-    index = [int(i) for i in torch.unravel_index(torch.tensor(flat), answer.truth.shape[:-1])]
+    index = [int(i) for i in torch.unravel_index(torch.tensor(flat), answer.reference.shape[:-1])]
     if answer.rows is not None:
         index[-1] = int(answer.rows[index[-1]])
     letters = {"batch entry": "b", "head": "h", "t": "t", "output feature": "row"}

@@ -13,7 +13,7 @@ from impls import weights as canonical
 
 from ..cases.outcome import Wrong
 from ..cases.sweep import Case
-from .problem import Given
+from .problem import Inputs
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Call:
     """What `run` gave -> the answers, by the names that `Problem.answers` have."""
 
 
-def call_of(module: nn.Module, case: Case, given: Given) -> Call:
+def call_of(module: nn.Module, case: Case, inputs: Inputs) -> Call:
     """The call that `case` is about, on a layer or a core and the tensors that it reads."""
     if case.mode == "backward":
-        return _backward(module, given)
+        return _backward(module, inputs)
     if case.mode == "decode" and case.scope == "layer":
-        return _decode(module, given)
-    return Call(lambda: module(*given.inputs, **given.options), lambda o: {"output": o})
+        return _decode(module, inputs)
+    return Call(lambda: module(*inputs.tensors, **inputs.options), lambda o: {"output": o})
 
 
 def recording(case: Case) -> Any:
@@ -39,33 +39,33 @@ def recording(case: Case) -> Any:
     return torch.inference_mode(case.mode != "backward")
 
 
-def _backward(module: nn.Module, given: Given) -> Call:
+def _backward(module: nn.Module, inputs: Inputs) -> Call:
     """Forward, then the gradients of every input and every parameter, from a gradient of the output that is there already."""
     parameters = [p for p in module.parameters() if p.requires_grad]
-    wanted = [*given.inputs, *parameters]
+    wanted = [*inputs.tensors, *parameters]
 
     def run() -> tuple[Tensor, ...]:
-        o = module(*given.inputs, **given.options)
-        return o, *torch.autograd.grad(o, wanted, given.grad, allow_unused=True)
+        o = module(*inputs.tensors, **inputs.options)
+        return o, *torch.autograd.grad(o, wanted, inputs.grad, allow_unused=True)
 
     def read(answers: tuple[Tensor, ...]) -> dict[str, Tensor]:
         o, *grads = answers
-        of_inputs, of_parameters = grads[: len(given.inputs)], grads[len(given.inputs) :]
-        if missing := [name for name, grad in zip(given.names, of_inputs, strict=True) if grad is None]:
+        of_inputs, of_parameters = grads[: len(inputs.tensors)], grads[len(inputs.tensors) :]
+        if missing := [name for name, grad in zip(inputs.names, of_inputs, strict=True) if grad is None]:
             raise Wrong(f"no gradient reaches {' and '.join(missing)}: the output is detached")
         found: dict[Tensor, Tensor] = {
             p: grad for p, grad in zip(parameters, of_parameters, strict=True) if grad is not None
         }
-        named = dict(zip(given.names, of_inputs, strict=True))
+        named = dict(zip(inputs.names, of_inputs, strict=True))
         named |= canonical.gradients(module, found) if parameters else {}
         return {"output": o} | {f"gradient of {name}": grad for name, grad in named.items()}
 
     return Call(run, read)
 
 
-def _decode(module: nn.Module, given: Given) -> Call:
+def _decode(module: nn.Module, inputs: Inputs) -> Call:
     """One new token against a cache: its key and value are written to the last place, all of it is attended to."""
-    x, *cache = given.inputs
+    x, *cache = inputs.tensors
 
     def read(o: Tensor) -> dict[str, Tensor]:
         key, value = (known[..., -1:, :] for known in cache)

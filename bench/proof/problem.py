@@ -26,7 +26,7 @@ FLOOR_OF_GRADIENTS = 2.0
 """Added to it, in units of the dtype's epsilon, except in float64: the rows that cancel nearly everything are few."""
 
 FLOOR = {"float64": 256.0}
-"""Added to it, in units of the dtype's epsilon: in float64, where the truth itself is no better, nearly all of the bound."""
+"""Added to it, in units of the dtype's epsilon: in float64, whose reference is no better, nearly all of the bound."""
 
 SMALL_FLOOR = 0.25
 """The floor of every other dtype, for cases that the plain formula happens to get exactly right."""
@@ -111,39 +111,39 @@ class Errors:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class Expected:
     """One tensor that must come out of a call, and how far off it may be."""
 
     name: str
     """`output`, `gradient of q`, `key written to the cache`, ..."""
-    truth: Tensor
+    reference: Tensor
     """float64"""
     rows: Tensor | None = None
-    """The queries that are compared, and that `truth` holds; None for all."""
+    """The queries that are compared, and that `reference` holds; None for all."""
     compared: Tensor | None = None
     """(B, rows) or (B, H, rows), True where a row is compared: padded queries are not. None for all."""
-    least: float = 0.0
+    norm_floor: float = 0.0
     """The smallest size that a row's error is relative to, since a gradient's row may vanish by nature."""
-    allowed: Errors = Errors(0.0, 0.0)
+    tolerance: Errors = Errors(0.0, 0.0)
     regime: int | None = None
     """The regime that all compared rows belong to, an index into `REGIMES`; None where only one is asked about."""
 
     @property
     def axes(self) -> tuple[str, ...]:
         """What its rows are: every axis but the last."""
-        return ROWS[self.truth.dim()]
+        return ROWS[self.reference.dim()]
 
     def errors(self, o: Tensor) -> Errors:
         o = self._pick(o)
         row = self._row_errors(o).max().item()
-        truth = self.truth
+        reference = self.reference
         if self.compared is not None:
             shown = self._like(self.compared)
-            o, truth = o[shown], truth[shown]  # (rows that are compared, width)
-        return Errors(((o - truth).norm() / truth.norm().clamp_min(self.least)).item(), row)
+            o, reference = o[shown], reference[shown]  # (rows that are compared, width)
+        return Errors(((o - reference).norm() / reference.norm().clamp_min(self.norm_floor)).item(), row)
 
     def row_errors(self, o: Tensor) -> Tensor:
-        """Relative error of each compared row: the shape of `truth` without its last axis."""
+        """Relative error of each compared row: the shape of `reference` without its last axis."""
         return self._row_errors(self._pick(o))
 
     def shown(self, o: Tensor) -> Tensor:
@@ -155,13 +155,13 @@ class Answer:
         return (o if self.rows is None else o.index_select(-2, self.rows)).double()
 
     def _row_errors(self, o: Tensor) -> Tensor:
-        size = self.truth.norm(dim=-1).clamp_min(self.least)
-        errors = (o - self.truth).norm(dim=-1) / size
+        size = self.reference.norm(dim=-1).clamp_min(self.norm_floor)
+        errors = (o - self.reference).norm(dim=-1) / size
         return errors if self.compared is None else torch.where(self._like(self.compared), errors, 0.0)
 
     def _like(self, compared: Tensor) -> Tensor:
         """`compared` in the shape of the rows, (B, rows) or (B, H, rows)."""
-        return compared if len(self.axes) == compared.dim() else compared[:, None, :].expand(self.truth.shape[:-1])
+        return compared if len(self.axes) == compared.dim() else compared[:, None, :].expand(self.reference.shape[:-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,57 +177,58 @@ class Problem:
     grad: Tensor | None
     """The gradient of the output, where `mode` is `backward`: zero in rows that are not compared."""
     weights: dict[str, Tensor]
-    solve: Callable[[], tuple[Answer, ...]]
+    solve: Callable[[], tuple[Expected, ...]]
     """Works the answers out: for the first who asks."""
 
     @cached_property
-    def answers(self) -> tuple[Answer, ...]:
+    def answers(self) -> tuple[Expected, ...]:
         with torch.inference_mode(False), spending("reference"):
             return self.solve()
 
     @property
-    def output(self) -> Answer:
+    def output(self) -> Expected:
         return self.answers[0]
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class Inputs:
     """What one call reads: tensors of its own, into which other numbers can be put."""
 
     names: tuple[str, ...]
-    inputs: tuple[Tensor, ...]
+    tensors: tuple[Tensor, ...]
     options: dict[str, Tensor]
     grad: Tensor | None
 
-    def nudge(self) -> None:
+    def perturb(self) -> None:
         """Change every number of every input a little, so that no digest of them stays; all of it can be computed with."""
-        for buffer in self.inputs:
+        for buffer in self.tensors:
             buffer.data.mul_(1.02)
 
     def refill(self, problem: Problem) -> None:
         """Put other numbers into the same buffers, through `.data`: what remembers by address and version must not notice."""
-        for buffer, fresh in zip(self.inputs, problem.inputs, strict=True):
+        for buffer, fresh in zip(self.tensors, problem.inputs, strict=True):
             buffer.data.copy_(fresh)
         if self.grad is not None and problem.grad is not None:
             self.grad.data.copy_(problem.grad)
 
 
 @torch.inference_mode(False)
-def given(problem: Problem) -> Given:
+def inputs_of(problem: Problem) -> Inputs:
     """Fresh copies, no inference tensors: a compiled layer would make another graph for those."""
     inputs = copies(problem.inputs)
     if problem.grad is not None:
         inputs = tuple(x.requires_grad_() for x in inputs)
     options = {} if problem.padding is None else {"padding": problem.padding.clone()}
-    return Given(problem.names, inputs, options, None if problem.grad is None else problem.grad.clone())
+    return Inputs(problem.names, inputs, options, None if problem.grad is None else problem.grad.clone())
 
 
 @torch.inference_mode(False)
-def strided(numbers: Given) -> Given:
+def strided(numbers: Inputs) -> Inputs:
     """The same q, k and v as they are in a model: heads between the tokens of a batch entry in memory."""
-    apart = (x.detach().transpose(1, 2).contiguous().transpose(1, 2) for x in numbers.inputs)
+    apart = (x.detach().transpose(1, 2).contiguous().transpose(1, 2) for x in numbers.tensors)
     return replace(
-        numbers, inputs=tuple(x.requires_grad_(old.requires_grad) for x, old in zip(apart, numbers.inputs, strict=True))
+        numbers,
+        tensors=tuple(x.requires_grad_(old.requires_grad) for x, old in zip(apart, numbers.tensors, strict=True)),
     )
 
 
@@ -482,19 +483,19 @@ def _answers_by_regime(
     rows: Tensor | None,
     compared: Tensor | None,
     regime: Tensor,
-) -> tuple[Answer, ...]:
+) -> tuple[Expected, ...]:
     """As `_answers`; what has a row for every query is an answer a regime: no bound excuses the fault of another regime.
 
     A gradient's row that vanishes by nature is held to the usual size of that gradient's rows.
     """
-    truths, plain = _ways(formula, case)
-    biases = max((truth.norm().item() for truth in truths.values() if truth.dim() == 1), default=0.0)
+    exact, plain = _ways(formula, case)
+    biases = max((tensor.norm().item() for tensor in exact.values() if tensor.dim() == 1), default=0.0)
     sane = SANE_OF_REGIMES * LARGE.get(case.dtype, OFFSET)
     found = []
-    for name, truth in truths.items():
+    for name, tensor in exact.items():
         of_queries = name == "output"
-        usual = biases if truth.dim() == 1 else truth.norm(dim=-1).square().mean().sqrt().item()
-        answer = Answer(name, truth, least=0.0 if of_queries else max(usual, VANISHING))
+        usual = biases if tensor.dim() == 1 else tensor.norm(dim=-1).square().mean().sqrt().item()
+        answer = Expected(name, tensor, norm_floor=0.0 if of_queries else max(usual, VANISHING))
         if not (of_queries or name == "gradient of q"):
             found.append(_bounded(answer, plain, case, sane, _floor(answer, case)))
             continue
@@ -510,8 +511,8 @@ def _answers_by_regime(
     return tuple(found)
 
 
-def _floor(part: Answer, case: Case) -> float:
-    """Of one regime, in units of epsilon: scores are rounded by as many as they lie from zero, in float64's own truth too.
+def _floor(part: Expected, case: Case) -> float:
+    """Of one regime, in units of epsilon: scores are rounded by as many as they lie from zero, in the float64 reference too.
 
     What merges parts of the keys by the logarithms of their sums rounds those as well, in float32 at least.
     """
@@ -561,20 +562,20 @@ def _grad(
 
 def _answers(
     formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None, sane: float
-) -> tuple[Answer, ...]:  # fmt: skip
-    """The truth of each, and as the bound twice the error of the same formula in the case's own dtype, plus the floor.
+) -> tuple[Expected, ...]:  # fmt: skip
+    """The reference of each, and as the bound twice the error of the same formula in the case's own dtype, plus the floor.
 
     A gradient is three times as far off, at most, as the worse of two plain ways to it. A row's error is relative to the
     usual size of that gradient's rows where the row is smaller; the biases, of which b_k's vanishes, share the largest.
     """
-    truths, plain = _ways(formula, case)
-    biases = max((truth.norm().item() for truth in truths.values() if truth.dim() == 1), default=0.0)
+    exact, plain = _ways(formula, case)
+    biases = max((tensor.norm().item() for tensor in exact.values() if tensor.dim() == 1), default=0.0)
     found = []
-    for name, truth in truths.items():
+    for name, tensor in exact.items():
         of_queries = name == "output"
-        usual = biases if truth.dim() == 1 else truth.norm(dim=-1).square().mean().sqrt().item()
+        usual = biases if tensor.dim() == 1 else tensor.norm(dim=-1).square().mean().sqrt().item()
         least = 0.0 if of_queries else max(usual, VANISHING)
-        answer = Answer(name, truth, None, compared if of_queries else None, least)
+        answer = Expected(name, tensor, None, compared if of_queries else None, least)
         bounded = _bounded(answer, plain, case, sane if of_queries else SANE_OFFSET)
         found.append(replace(bounded, rows=rows if of_queries else None))
     return tuple(found)
@@ -583,16 +584,16 @@ def _answers(
 def _ways(
     formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case
 ) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
-    """The truth, and what the plain formula gives in the case's own dtype: two plain ways where there are gradients."""
+    """The reference, and what the plain formula gives in the case's own dtype: two plain ways where there are gradients."""
     dtype = getattr(torch, case.dtype)
-    truths, plain = formula(torch.float64), [formula(dtype)]
+    exact, plain = formula(torch.float64), [formula(dtype)]
     if case.mode == "backward":
         with reference.summed_over_features():
             plain.append(formula(dtype))
-    return truths, plain
+    return exact, plain
 
 
-def _bounded(answer: Answer, plain: list[dict[str, Tensor]], case: Case, sane: float, floor: float = 0.0) -> Answer:
+def _bounded(answer: Expected, plain: list[dict[str, Tensor]], case: Case, sane: float, floor: float = 0.0) -> Expected:
     """An answer with what it may be off, its floor at least `floor` epsilons; raises AssertionError for an insane reference."""
     of_queries, eps = answer.name == "output", torch.finfo(getattr(torch, case.dtype)).eps
     errors = [answer.errors(way[answer.name].double()) for way in plain]
@@ -605,7 +606,7 @@ def _bounded(answer: Answer, plain: list[dict[str, Tensor]], case: Case, sane: f
     if of_queries and case.B * case.H * case.T < MANY_ROWS:
         floor = max(floor, FLOOR_OF_FEW_ROWS)
     floor = max(floor, FLOOR.get(case.dtype, least_error)) * eps
-    return replace(answer, allowed=Errors(factor * own.overall + floor, factor * own.row + floor))
+    return replace(answer, tolerance=Errors(factor * own.overall + floor, factor * own.row + floor))
 
 
 def _compared(case: Case, padding: Tensor | None, rows: Tensor | None) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""The truth: attention by the formula, in float64, in blocks so that long sequences fit."""
+"""The reference: attention by the formula, in float64, in blocks so that long sequences fit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK = 1 << 22
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, padding: Tensor | None = None, rows: Tensor | None = None
 ) -> Tensor:
-    """softmax(q kᵀ / sqrt(D_h)) v, in the dtype of its inputs: the truth in float64, the yardstick of error in any other.
+    """softmax(q kᵀ / sqrt(D_h)) v, in the dtype of its inputs: the reference in float64, the measure of error in any.
 
     q (B, H, T, D_h), k (B, H_kv, T_kv, D_h), v (B, H_kv, T_kv, D_v); `padding` (B, T_kv), True where a key is a token.
     Query i sees key j <= i under a causal mask. `rows` picks the queries that are wanted: (B, H, len(rows), D_v).

@@ -9,7 +9,7 @@ from typing import Any
 from ..cases.cells import Cell, Key
 from ..cases.outcome import NoRow
 from ..selection.choice import Mistake
-from ..workers.peer import STARTING, Answer, Lost, Peer, Script, together
+from ..workers.client import STARTING, Answer, Lost, Script, WorkerClient, together
 from .run import Run
 
 Tell = Callable[[str], None]
@@ -22,9 +22,9 @@ class Worker:
     run: Run
     slot: int
     """Which of the run's processes it is to be."""
-    start: Callable[[], Peer]
+    start: Callable[[], WorkerClient]
     tell: Tell
-    peer: Peer = field(init=False)
+    client: WorkerClient = field(init=False)
     number: int = field(init=False)
     """As `sample_processes` has it: no two processes of a run share one."""
     seconds: dict[Key, float] = field(init=False)
@@ -36,7 +36,7 @@ class Worker:
     def hello(self) -> None:
         """Wait until it has imported the implementations; raises `Mistake` where it can't."""
         try:
-            unknown = self.peer.receive()["unknown"]
+            unknown = self.client.receive()["unknown"]
         except NoRow as error:
             raise Mistake(f"a worker process can't begin: {error}") from None
         if unknown:
@@ -44,7 +44,7 @@ class Worker:
 
     def ask(self, do: str, cell: Cell, **details: Any) -> Answer:
         """Raises `NoRow` where it fails."""
-        return self.peer.ask(do, what=" ".join(cell.key), **details)
+        return self.client.ask(do, what=" ".join(cell.key), **details)
 
     def prepare(self, cells: Sequence[Cell]) -> None:
         """Make cells ready to be timed; those that fail are skipped."""
@@ -57,7 +57,7 @@ class Worker:
                 continue
             details = {"what": " ".join(cell.key), "impl": cell.impl.name, "case": cell.case.columns()}
             try:
-                answer = yield self.peer, "prepare", details
+                answer = yield self.client, "prepare", details
             except NoRow as outcome:
                 self.skip(cell, outcome)
             else:
@@ -79,13 +79,15 @@ class Worker:
                 self.ask("drop", cell)
 
     def close(self) -> None:
-        self.peer.close()
+        self.client.close()
 
     def _begin(self) -> None:
         asked = self.run.asked.get("impl", [])
         names = [name.strip() for text in asked for name in text.split(",") if name.strip()]
-        self.peer, self.number, self.seconds = self.start(), self.run.new_process(), {}
-        self.peer.send("cells", STARTING, names=names, whole_shelf=self.run.selection.sweep.whole_shelf, cases=[])
+        self.client, self.number, self.seconds = self.start(), self.run.new_process(), {}
+        self.client.send(
+            "cells", STARTING, names=names, whole_registry=self.run.selection.sweep.whole_registry, cases=[]
+        )
 
 
 class Crew:

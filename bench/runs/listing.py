@@ -16,18 +16,18 @@ from ..selection.options import clock_text, seconds_of
 from .run import Run
 
 
-def show_shelf() -> None:
+def show_registry() -> None:
     """Implementations with what they can do, and sweeps with their cells."""
-    shelf = Table("implementation", "what it is", "what it can't do", title="implementations", title_justify="left")
-    for impl in impls.shelf():
-        shelf.add_row(impl.name, impl.summary, "; ".join(_declared(impl.limits)) or "-")
-    shelf.add_row(f"NAME{impls.COMPILE}", "any of them through torch.compile, one static graph a shape", "")
+    registry = Table("implementation", "what it is", "what it can't do", title="implementations", title_justify="left")
+    for impl in impls.registered():
+        registry.add_row(impl.name, impl.summary, "; ".join(_declared(impl.limits)) or "-")
+    registry.add_row(f"NAME{impls.COMPILE}", "any of them through torch.compile, one static graph a shape", "")
     sweeps = Table("sweep", "what it shows", "grid", "cases", title="sweeps", title_justify="left")
     for sweep in SWEEPS.values():
         grid = "\n".join(_axes(axes) for axes in sweep.grids)
         sweeps.add_row(sweep.name, sweep.about, grid, str(len(sweep.cases("cpu"))))
     console = Console()
-    console.print(shelf)
+    console.print(registry)
     console.print(sweeps)
 
 

@@ -24,7 +24,7 @@ from ..cases.sweep import Case
 from ..selection.options import clock_text
 from ..timing.engine import Visits, need
 from ..timing.machine import free_bytes
-from ..workers.peer import Peer, Script, together
+from ..workers.client import Script, WorkerClient, together
 from .crew import Crew, Tell, Worker
 from .rows import samples_of
 from .run import Run
@@ -48,7 +48,13 @@ class Measuring:
     """
 
     def __init__(
-        self, run: Run, cells: Sequence[Cell], start: Callable[[], Peer], seed: int | None, fail_fast: bool, tell: Tell
+        self,
+        run: Run,
+        cells: Sequence[Cell],
+        start: Callable[[], WorkerClient],
+        seed: int | None,
+        fail_fast: bool,
+        tell: Tell,
     ):
         self._run, self._tell, self._start, self._fail_fast = run, tell, start, fail_fast
         self._rng = random.Random(seed)
@@ -111,7 +117,7 @@ class Measuring:
                 what = " ".join(cell.key) if self._holds else None
                 details = {"impl": cell.impl.name, "case": cell.case.columns(), "what": what}
                 try:
-                    answer = yield worker.peer, "prove", details
+                    answer = yield worker.client, "prove", details
                 except NoRow as outcome:
                     worker.skip(cell, outcome)
                     if self._fail_fast and self._run.failed:
@@ -187,7 +193,7 @@ class Measuring:
         cells = [
             cell for cell in self._cases[case] if cell.key in self._run.proved and cell.key not in self._run.skipped
         ]
-        base = [cell for cell in cells if cell.impl.name == self._run.yardstick]
+        base = [cell for cell in cells if cell.impl.name == self._run.baseline_impl]
         others = [cell for cell in cells if cell not in base]
         if cells:
             most = max(2, int(self._free / 2 / held_bytes(cells[0].case))) - len(base)

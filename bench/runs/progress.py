@@ -46,7 +46,7 @@ class Progress:
         terminalreporter.ensure_newline()
         console = Console(width=max(Console().width, 80))
         with console.capture() as text:
-            for table in rankings(run.rows, run.skips, run.yardstick, console.width):
+            for table in rankings(run.rows, run.skips, run.baseline_impl, console.width):
                 console.print(table)
             if console.width < WIDE and run.rows:
                 console.print(f"errors are left out: the terminal has fewer than {WIDE} columns", highlight=False)

@@ -122,9 +122,9 @@ class Run:
         return any(entry["reason"] in FAILURES for entry in self.skipped.values())
 
     @property
-    def yardstick(self) -> str | None:
+    def baseline_impl(self) -> str | None:
         """The baseline implementation: the one that ratios are over."""
-        return next((impl.name for impl in impls.shelf() if impl.yardstick), None)
+        return next((impl.name for impl in impls.registered() if impl.baseline), None)
 
     @property
     def complete(self) -> bool:
@@ -214,7 +214,7 @@ class Run:
             if key in self.known or not found:
                 continue
             cell = self.cell(key)
-            base = (self.yardstick or "", key[1])
+            base = (self.baseline_impl or "", key[1])
             over = () if base in self.skipped else self.samples.get(base, ())
             try:
                 more = {"roof": self._roof(cell, found), "calls_compared": self._compared(cell)}
@@ -281,8 +281,8 @@ class Run:
             "timing": self.timing,
             "complete": self.complete,
             "journal": self.journal.path.name if self.journal else None,
-            "shelf": [impl.name for impl in impls.shelf()],
-            "yardstick": self.yardstick,
+            "shelf": [impl.name for impl in impls.registered()],
+            "yardstick": self.baseline_impl,
             "skipped": self.skips,
             **self.seen(),
             "state": state(),

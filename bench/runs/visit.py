@@ -14,7 +14,7 @@ from ..cases.cells import Cell, Key
 from ..cases.ledger import count
 from ..cases.outcome import NoRow
 from ..timing.engine import EVEN, Block, Visits, block_of, rounds
-from ..workers.peer import Answer
+from ..workers.client import Answer
 from .crew import Worker
 from .rows import Sample
 from .run import Run

@@ -1,4 +1,4 @@
-"""Which implementations: those on the shelf, by name, and a user's own. Needs nothing but torch."""
+"""Which implementations: those in the registry, by name, and a user's own. Needs nothing but torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
@@ -29,13 +29,19 @@ class Mistake(Exception):
     """Of the user's: one line that says what would be right."""
 
 
-def impls_named(given: list[str], whole_shelf: bool, folder: str) -> tuple[Impl, ...]:
+def registered() -> Iterator[Impl]:
+    """Every implementation; also those of an older revision, which had another name for this (`ab --base`)."""
+    every: Callable[[], Iterator[Impl]] = getattr(impls, "registered", None) or getattr(impls, "shelf")  # noqa: B009
+    return every()
+
+
+def impls_named(given: list[str], whole_registry: bool, folder: str) -> tuple[Impl, ...]:
     """The implementations that are named, or the sweep's own: eager ones, and the compiled forms worth a place."""
     names = [name.strip() for text in given for name in text.split(",") if name.strip()]
     if not names:
         if given:
             raise Mistake(f"--impl names nothing; known: {known()}")
-        chosen = [impl for impl in impls.shelf() if impl.common or whole_shelf]
+        chosen = [impl for impl in registered() if impl.common or whole_registry]
         names = [impl.name for impl in chosen]
         names += [impl.name + impls.COMPILE for impl in chosen if impl.compiled_by_default]
     return tuple(_impl(name, folder) for name in dict.fromkeys(names))
@@ -52,7 +58,7 @@ def _impl(name: str, folder: str) -> Impl:
             raise Mistake(f"--impl {name}: give it a name, as in mine={name}") from None
         plain = name.removesuffix(impls.COMPILE)
         message = f"unknown implementation {name!r}; known: {known()}"
-        raise Mistake(message + nearest(plain, [i.name for i in impls.shelf()])) from None
+        raise Mistake(message + nearest(plain, [i.name for i in registered()])) from None
 
 
 _own_paths: dict[str, str] = {}
@@ -82,7 +88,7 @@ def _own(name: str, path: str, folder: str) -> Impl:
     try:
         declared = Limits(**getattr(it, "limits", {}))
         impl = impls.make(plain, it, limits=declared)
-        if plain not in {i.name for i in impls.shelf()} or impls.get(plain).owner != impl.owner:
+        if plain not in {i.name for i in registered()} or impls.get(plain).owner != impl.owner:
             impls.add(impl)
         _own_paths[plain] = path
     except (TypeError, ValueError) as error:
@@ -154,7 +160,7 @@ def _misfit(function: Callable[..., Any], positional: list[str], keywords: dict[
 
 
 def known() -> str:
-    return f"{', '.join(impl.name for impl in impls.shelf())}, and NAME{impls.COMPILE}"
+    return f"{', '.join(impl.name for impl in registered())}, and NAME{impls.COMPILE}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

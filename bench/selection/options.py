@@ -181,7 +181,7 @@ def _select(options: dict[str, Any], folder: str) -> Selection:
     sweep, device, overrides = sweep_of(options)
     if "threads" in overrides:
         overrides["threads"] = tuple(None if n == torch.get_num_threads() else n for n in overrides["threads"])
-    chosen = impls_named(options.get("impl", []), sweep.whole_shelf, folder)
+    chosen = impls_named(options.get("impl", []), sweep.whole_registry, folder)
     cells = tuple(Cell(impl, case) for case in cases_of(sweep, device, overrides) for impl in chosen)
     for cell in cells:
         if why := uncallable(cell):

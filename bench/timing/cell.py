@@ -20,8 +20,8 @@ from ..proof import settings
 from ..proof.afterwards import check_idle_afterwards
 from ..proof.gate import (
     NEW_NUMBERS,
+    CheckResult,
     Gate,
-    Held,
     check_call,
     keeping_settings,
     module_of,
@@ -30,9 +30,9 @@ from ..proof.gate import (
     without_gradients,
 )  # fmt: skip
 from ..proof.modes import Call, call_of, recording
-from ..proof.problem import Given, copies, given, problem_of
+from ..proof.problem import Inputs, copies, inputs_of, problem_of
 from .machine import free_bytes
-from .meters import Meter, Weight, meter_for
+from .meters import CallProfile, Meter, meter_for
 
 GRAPHS = 4096
 """Graphs of one function that torch.compile may hold at the same time; by default, eight shapes later it runs eager."""
@@ -45,7 +45,7 @@ class Built:
     cell: Cell
     call: Call
     module: nn.Module
-    numbers: Given
+    numbers: Inputs
     meter: Meter
     prepare_s: float | None = None
     """Seconds spent on what an implementation makes once for a mask and a length; None where it makes nothing."""
@@ -105,7 +105,7 @@ class Built:
     def renew(self) -> None:
         """Move inputs, weights and masks elsewhere in memory: where they happen to lie is part of what a visit varies."""
         with torch.no_grad():
-            for tensor in (*self.numbers.inputs, *self.module.parameters(), *self.module.buffers()):
+            for tensor in (*self.numbers.tensors, *self.module.parameters(), *self.module.buffers()):
                 moved = tensor.data.clone()
                 if moved.stride() == tensor.stride():  # what is expanded would be laid out anew, and compiled again
                     tensor.data = moved
@@ -120,7 +120,7 @@ class Built:
     def perturb(self) -> None:
         """Put numbers into the inputs that no call has seen."""
         self._draw = None
-        self.numbers.nudge()
+        self.numbers.perturb()
 
     def refill(self, draw: int) -> None:
         """Put a draw of inputs into the buffers, unless it is there."""
@@ -129,7 +129,7 @@ class Built:
             self._draw = draw
 
     def _compare(self, answer: Any, draw: int) -> None:
-        found = _tensors(answer, len(self.numbers.inputs))
+        found = _tensors(answer, len(self.numbers.tensors))
         known = self._answers.get(draw)
         if known and all(torch.equal(a, b) for a, b in zip(found, known, strict=True)):
             return
@@ -157,7 +157,7 @@ def build(cell: Cell) -> Built:
         torch.set_num_threads(case.threads)
     module = module_of(cell.impl, case)
     prepare_s = prepare(module, case)  # once more: the first call of a process imports what it needs
-    numbers = given(problem_of(case))
+    numbers = inputs_of(problem_of(case))
     built = Built(cell, call_of(module, case, numbers), module, numbers, meter_for(case.device), prepare_s)
     if cell.impl.compiled:
         _hold_graphs()
@@ -169,10 +169,10 @@ def build(cell: Cell) -> Built:
 class Proved:
     """What was found out about a cell before it is timed."""
 
-    held: Held
+    check: CheckResult
     ragged: bool
     """Whether it was probed at a length that is not round."""
-    weight: Weight
+    profile: CallProfile
     first_s: float
     """Seconds of the call that was proved; of the first one with dropout, where numbers are dropped."""
 
@@ -236,7 +236,7 @@ def _clocked(built: Built, seconds: list[float]) -> Callable[[], Any]:
         seconds.append(took)
         if not isinstance(answer, Tensor | tuple):
             return answer
-        found = _tensors(answer, len(built.numbers.inputs))
+        found = _tensors(answer, len(built.numbers.tensors))
         kept = copies(found)
         check_idle_afterwards()
         if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(found, kept, strict=True)):
@@ -246,7 +246,7 @@ def _clocked(built: Built, seconds: list[float]) -> Callable[[], Any]:
     return run
 
 
-def profiled(built: Built) -> Weight:
+def profiled(built: Built) -> CallProfile:
     """Profile a call on other numbers in the same buffers; raises `Wrong`.
 
     Its answer is held to the reference once more. Where numbers were dropped, that of one more call without dropout is.
@@ -264,7 +264,7 @@ def profiled(built: Built) -> Weight:
 
     with recording(case):
         with spending("memory"):
-            weight = built.meter.weigh(kept)
+            weight = built.meter.profile_call(kept)
         answer = answers[-1]
         if case.drops:
             built.module.eval()

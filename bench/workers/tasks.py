@@ -64,16 +64,16 @@ class Tasks:
         """{"fingerprint": what must match for two sides to be compared, "controls": {name: version of what it is made of}}"""
         return {"fingerprint": fingerprint(), "controls": software()}
 
-    def cells(self, names: list[str], whole_shelf: bool, cases: list[dict[str, Any]]) -> dict[str, Any]:
+    def cells(self, names: list[str], whole_registry: bool, cases: list[dict[str, Any]]) -> dict[str, Any]:
         """Which implementations there are here, by the names that were asked for (none: those of the sweep), and cells.
 
         {"cells": {name: {case id: None, or why it can't be measured}}, "unknown": {name: why it is not there}}
         """
         known: dict[str, dict[str, str | None]] = {}
         unknown = {}
-        for name in names or [impl.name for impl in impls_named([], whole_shelf, self._folder)]:
+        for name in names or [impl.name for impl in impls_named([], whole_registry, self._folder)]:
             try:
-                (impl,) = impls_named([name], whole_shelf, self._folder)
+                (impl,) = impls_named([name], whole_registry, self._folder)
             except Mistake as mistake:
                 unknown[name.partition("=")[0]] = str(mistake)
                 continue
@@ -93,23 +93,23 @@ class Tasks:
         built, proved = prove(cell, self._gate)
         rows = problem_of(cell.case).output.rows
         columns = {
-            "error": proved.held.error,
-            "error_bound": proved.held.bound,
-            "error_output": proved.held.error_output,
-            "error_grad": proved.held.error_grad,
+            "error": proved.check.error,
+            "error_bound": proved.check.bound,
+            "error_output": proved.check.error_output,
+            "error_grad": proved.check.error_grad,
             "proved_ragged": proved.ragged,
             "rows_compared": cell.case.T if rows is None else len(rows),
-            "peak_bytes": proved.weight.peak_bytes,
-            "kept_bytes": proved.weight.kept_bytes,
-            "peak_rss_bytes": proved.weight.peak_rss_bytes,
-            "kernel": proved.weight.kernel,
-            "operators": proved.weight.operators,
+            "peak_bytes": proved.profile.peak_bytes,
+            "kept_bytes": proved.profile.kept_bytes,
+            "peak_rss_bytes": proved.profile.peak_rss_bytes,
+            "kernel": proved.profile.kernel,
+            "operators": proved.profile.operators,
             "threads": torch.get_num_threads(),
             "clock": built.meter.clock,
             "prepare_s": built.prepare_s,
             "compile_s": built.compile_s,
             "compile_cache": built.compile_cache,
-            "impl_hash": impl_hash(cell.impl, proved.weight.kernel),
+            "impl_hash": impl_hash(cell.impl, proved.profile.kernel),
         }
         seconds = self._kept(what, built)["seconds"] if what else proved.first_s
         spent = {purpose: s - before.get(purpose, 0.0) for purpose, s in ledger.spent().items()}

@@ -81,7 +81,7 @@ class Source:
 
     frame: pd.DataFrame
     palette: Palette
-    yardstick: str | None = None
+    baseline_impl: str | None = None
 
     def name(self, impl: str) -> str:
         """The implementation's name as drawn, with a mark if it was wrong anywhere."""
@@ -169,13 +169,13 @@ def latency_by_dtype(source: Source, narrow: bool = False) -> Figure | None:
 
 
 def speedup(source: Source, narrow: bool = False) -> Figure | None:
-    """Bars from 1× to the left where slower than the yardstick, to the right where faster; a panel for every case."""
+    """Bars from 1× to the left where slower than the baseline implementation, to the right where faster; a panel a case."""
     rows = source.frame[source.frame["speedup"] > 0]
-    rows = rows[rows["impl"] != source.yardstick]
+    rows = rows[rows["impl"] != source.baseline_impl]
     panels, dropped = _panels(rows, narrow, last="T")
     if not panels:
         return None
-    title = f"Speed-up over {label(str(source.yardstick))}"
+    title = f"Speed-up over {label(str(source.baseline_impl))}"
     known = rows[rows["ratio_low"] > 0]
     name = processes.interval_name(known["processes"].min())
     what = (
@@ -253,7 +253,7 @@ def compiling(source: Source, narrow: bool = False) -> Figure | None:
 CHARTS = (
     Chart("latency", "Latency by sequence length", latency_by_T),
     Chart("memory", "Peak memory by sequence length", memory_by_T),
-    Chart("speedup", "Speed-up over the yardstick", speedup),
+    Chart("speedup", "Speed-up over the baseline implementation", speedup),
     Chart("latency-against-memory", "Latency against memory", latency_against_memory),
     Chart("dtype", "Latency by dtype", latency_by_dtype),
     Chart("keys", "Latency by keys", latency_by_keys),

@@ -92,10 +92,10 @@ class Palette:
     """Looks by name. What is present is told apart: eight at most have a colour and a marker of their own, the rest are
     grey. An implementation keeps its place in the registry's colours where nothing else that is present has it."""
 
-    def __init__(self, shelf: Iterable[str], present: Iterable[str] = (), first: Iterable[str] = ()) -> None:
-        """Names in `present` that the shelf doesn't know are the reader's own, and come after it, in alphabetical order.
+    def __init__(self, registry: Iterable[str], present: Iterable[str] = (), first: Iterable[str] = ()) -> None:
+        """Names in `present` that the registry doesn't know are the reader's own, and come after it, in alphabetical order.
         Where more are present than there are colours, those in `first` get them, after the reader's own."""
-        listed, there = list(shelf), set(present)
+        listed, there = list(registry), set(present)
         self.order = list(dict.fromkeys([*listed, *sorted(there - set(listed), key=_compiled_last)]))
         bases = list(dict.fromkeys(map(base, self.order)))
         seen = set(map(base, there)) or set(bases)
@@ -114,7 +114,7 @@ class Palette:
         return self._looks[name]
 
     def sort_key(self, name: str) -> tuple[int, bool]:
-        """Shelf order, a compiled form right after its base."""
+        """The registry's order, a compiled form right after its base."""
         bases = [base(other) for other in self.order]
         return bases.index(base(name)), name != base(name)
 
@@ -122,12 +122,12 @@ class Palette:
         return sorted(set(names), key=self.sort_key)
 
 
-def foremost(frame: pd.DataFrame, yardstick: str | None) -> list[str]:
-    """Who deserves a colour where there are too few: the yardstick, then who is nearest to the fastest of its cases."""
+def foremost(frame: pd.DataFrame, baseline_impl: str | None) -> list[str]:
+    """Who deserves a colour where there are too few: the baseline implementation, then the nearest to the fastest of a case."""
     timed = frame[frame["median"] > 0]
     behind = timed["median"] / timed.groupby("id")["median"].transform("min")
     ranked = behind.groupby(timed["impl"]).median().sort_values(kind="stable")
-    return [*filter(None, [yardstick]), *map(str, ranked.index)]
+    return [*filter(None, [baseline_impl]), *map(str, ranked.index)]
 
 
 def themed() -> dict[str, tuple[str, str, str]]:

@@ -30,7 +30,7 @@ class Timed:
     """A run's samples by cell, and the log ratios within its cases, computed once."""
 
     def __init__(self, run: Run) -> None:
-        self.yardstick = run.yardstick
+        self.baseline_impl = run.baseline_impl
         self.hashes = {_key(row): row["extra_info"].get("impl_hash") for row in run.rows}
         found = {_key(row): processes.samples(row) for row in run.rows if processes.took_turns(row)}
         self.samples: dict[Key, Samples] = {key: samples for key, samples in found.items() if samples}
@@ -60,7 +60,7 @@ def sides(
     for cell in cells:
         if cell in base.samples and cell in head.samples:
             others = [impl for impl in by_case.get(cell[1], []) if impl != cell[0]]
-            others = [impl for impl in others if kind != BASELINE or impl == head.yardstick]
+            others = [impl for impl in others if kind != BASELINE or impl == head.baseline_impl]
             both = _both(base, head, cell, others, _TYPICAL[kind])
             if all(both):
                 found[cell] = both

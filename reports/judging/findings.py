@@ -38,7 +38,7 @@ class Stretch:
     also: tuple[tuple[str, tuple[Any, ...]], ...]
 
 
-def findings(frame: pd.DataFrame, yardstick: str | None, skipped: pd.DataFrame) -> list[str]:
+def findings(frame: pd.DataFrame, baseline_impl: str | None, skipped: pd.DataFrame) -> list[str]:
     """Three to about eight sentences, the most useful one first; at least one, also for a run without numbers."""
     wrongs = wrong(skipped)
     usable = fr.own_keys_unsaid(frame.dropna(subset=["median"]))
@@ -53,7 +53,7 @@ def findings(frame: pd.DataFrame, yardstick: str | None, skipped: pd.DataFrame) 
         noisy(usable),
         *others,
         lean(usable),
-        gain(usable, yardstick),
+        gain(usable, baseline_impl),
         compiled(usable),
         page_faults(usable),
         proofs.hidden_memory(usable),
@@ -142,9 +142,9 @@ def lean(frame: pd.DataFrame) -> str:
     )
 
 
-def gain(frame: pd.DataFrame, yardstick: str | None) -> str:
-    """The largest speed-up over the yardstick that was shown, and where: the one whose interval begins highest."""
-    others = frame[(frame["impl"] != yardstick) & frame["ratio_p"].notna()]
+def gain(frame: pd.DataFrame, baseline_impl: str | None) -> str:
+    """The largest speed-up over the baseline implementation that was shown, and where: whose interval begins highest."""
+    others = frame[(frame["impl"] != baseline_impl) & frame["ratio_p"].notna()]
     if others.empty:
         return ""
     shown = others[(others["ratio_p"] <= verdict.CLAIM) & (others["ratio"] < 1)]
@@ -153,8 +153,8 @@ def gain(frame: pd.DataFrame, yardstick: str | None) -> str:
     name = _shown(frame, best["impl"])
     much = speedup(best)
     if shown.empty:
-        return f"Nothing here is shown to be faster than {yardstick}; {name} comes closest, {much} at {where}."
-    return f"The most there is to gain over {yardstick}: {much}, with {name} at {where}."
+        return f"Nothing here is shown to be faster than {baseline_impl}; {name} comes closest, {much} at {where}."
+    return f"The most there is to gain over {baseline_impl}: {much}, with {name} at {where}."
 
 
 def speedup(row: Mapping[str, Any]) -> str:

@@ -47,15 +47,15 @@ def tidy(run: Run) -> pd.DataFrame:
     """One row per benchmark: its extra_info, its stats in seconds, and
 
     `samples`  what was timed, to be paired with that of other rows (None where it can't be; see `processes.samples`),
-    `ratio`    time over that of the yardstick in the same case, with its 95 % interval `ratio_low` and `ratio_high`,
+    `ratio`    time over that of the baseline implementation in the same case, and its 95 % interval `ratio_low`, `ratio_high`,
     `ratio_p`  the chance of such a ratio if both took the same time,
-    `speedup`  1 / `ratio`; of what can't be paired, the yardstick's median over this one (NaN without a yardstick),
+    `speedup`  1 / `ratio`; of what can't be paired, the baseline implementation's median over this one (NaN without it),
     `spread`   interquartile range over median,
     `wrong`    whether this implementation failed the gate in any cell of the run,
     `place`    one more than how many of its case were shown to be faster (NaN where nothing can be shown),
     `tied`     whether it shares the first place.
 
-    Implementations keep the shelf's order (those unknown to it follow), cases the file's. Never raises on an empty run.
+    Implementations keep the registry's order (those unknown to it follow), cases the file's. Never raises on an empty run.
     """
     records = [{**_facts(row["extra_info"]), **{key: row["stats"].get(key) for key in STATS}} for row in run.rows]
     frame = pd.DataFrame.from_records(records, columns=_columns(records))
@@ -64,8 +64,8 @@ def tidy(run: Run) -> pd.DataFrame:
     frame["impl"] = frame["impl"].astype(str)
     frame["samples"] = pd.Series(list(map(processes.samples, run.rows)), dtype=object)
     frame["processes"] = frame["processes"].fillna(frame["samples"].map(_processes)).fillna(1)
-    frame = frame.assign(**_ratios(frame, run.yardstick))
-    frame["speedup"] = (1 / frame["ratio"]).fillna(_over_yardstick(frame, run.yardstick))
+    frame = frame.assign(**_ratios(frame, run.baseline_impl))
+    frame["speedup"] = (1 / frame["ratio"]).fillna(_over_baseline(frame, run.baseline_impl))
     frame["spread"] = (frame["q3"] - frame["q1"]) / frame["median"]
     frame["wrong"] = frame["impl"].isin(run.wrong)
     frame["place"] = places(frame)
@@ -177,15 +177,15 @@ def _facts(extra: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in extra.items() if not key.startswith("sample_")}
 
 
-def _ratios(frame: pd.DataFrame, yardstick: str | None) -> dict[str, list[float]]:
-    """What the judge says of each row against the yardstick; of rows without samples, what the file says."""
-    over = frame[frame["impl"] == yardstick].drop_duplicates("id").set_index("id")["samples"].to_dict()
+def _ratios(frame: pd.DataFrame, baseline_impl: str | None) -> dict[str, list[float]]:
+    """What the judge says of each row against the baseline implementation; of rows without samples, what the file says."""
+    over = frame[frame["impl"] == baseline_impl].drop_duplicates("id").set_index("id")["samples"].to_dict()
     found: dict[str, list[float]] = {key: [] for key in _RATIO}
     for row in records(frame):
         one = processes.ratio(row["samples"], over.get(row["id"]))
         told = (row["ratio"], row["ratio_low"], row["ratio_high"], math.nan)
         judged = (one.value, one.low, one.high, one.p) if one.processes else told
-        if row["impl"] == yardstick and row["id"] in over:
+        if row["impl"] == baseline_impl and row["id"] in over:
             judged = (1.0, 1.0, 1.0, 1.0)
         for key, value in zip(_RATIO, judged, strict=True):
             found[key].append(value)
@@ -211,8 +211,8 @@ def _columns(records: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys((*always, *(key for record in records for key in record))))
 
 
-def _over_yardstick(frame: pd.DataFrame, yardstick: str | None) -> pd.Series[float]:
-    base = frame.loc[frame["impl"] == yardstick, ["id", "median"]].drop_duplicates("id").set_index("id")["median"]
+def _over_baseline(frame: pd.DataFrame, baseline_impl: str | None) -> pd.Series[float]:
+    base = frame.loc[frame["impl"] == baseline_impl, ["id", "median"]].drop_duplicates("id").set_index("id")["median"]
     return frame["id"].map(base).astype(float) / frame["median"]
 
 

@@ -40,7 +40,7 @@ def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
         raise RunError(f"{path}: its ending should be one of {', '.join(KINDS)}")
     this = page.report(run)
     with style():
-        figure = known[name].draw(charts.Source(this.frame, this.palette, run.yardstick), narrow)
+        figure = known[name].draw(charts.Source(this.frame, this.palette, run.baseline_impl), narrow)
         if figure is None:
             raise RunError(f"{run.name} has nothing to show in figure {name!r}")
         try:

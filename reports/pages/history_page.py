@@ -115,8 +115,8 @@ def write(this: History, folder: Path) -> Path:
 
 def html(this: History) -> str:
     """The page. Whatever came from runs is escaped; only our own SVG and CSS are not."""
-    shelf = [name for run in reversed(this.runs) for name in run.shelf]
-    palette = Palette(dict.fromkeys(shelf), [one.impl for one in this.series])
+    registry = [name for run in reversed(this.runs) for name in run.registry]
+    palette = Palette(dict.fromkeys(registry), [one.impl for one in this.series])
     newest = this.runs[-1]
     return page.template("history.html.j2").render(
         runs=this.runs,

@@ -64,8 +64,8 @@ class Report:
 
 def report(run: Run) -> Report:
     frame, skipped = fr.tidy(run), fr.skipped(run)
-    palette = Palette(run.shelf, [*frame["impl"], *skipped["impl"]], foremost(frame, run.yardstick))
-    return Report(run, frame, skipped, palette, findings.findings(frame, run.yardstick, skipped))
+    palette = Palette(run.registry, [*frame["impl"], *skipped["impl"]], foremost(frame, run.baseline_impl))
+    return Report(run, frame, skipped, palette, findings.findings(frame, run.baseline_impl, skipped))
 
 
 def write(run: Run, folder: Path) -> Path:
@@ -78,7 +78,7 @@ def write(run: Run, folder: Path) -> Path:
     this = report(run)
     fr.exported(this.frame).to_csv(folder / "rows.csv", index=False)
     this.skipped.to_csv(folder / "skipped.csv", index=False)
-    summary = tables.summary(this.findings, this.frame, this.skipped, run.name, run.yardstick)
+    summary = tables.summary(this.findings, this.frame, this.skipped, run.name, run.baseline_impl)
     (folder / "summary.md").write_text(summary, encoding="utf-8")
     page = folder / "index.html"
     page.write_text(html(this, list(_pictures(this, folder))), encoding="utf-8")
@@ -102,8 +102,8 @@ def html(this: Report, pictures: list[Picture]) -> str:
         of_parts=[picture for picture in pictures if picture.name in OF_PARTS],
         files=[(picture.name, picture.title) for picture in pictures],
         cases=tables.case_tables(this.frame),
-        headings=tables.headings(this.frame, this.run.yardstick),
-        legend=tables.legend(this.frame, this.run.yardstick),
+        headings=tables.headings(this.frame, this.run.baseline_impl),
+        legend=tables.legend(this.frame, this.run.baseline_impl),
         scalings=_scalings(this),
         power=tables.power,
         made_of=tables.made_of,
@@ -183,7 +183,7 @@ def inlined(text: str, prefix: str) -> Markup:
 
 
 def _pictures(this: Report, folder: Path) -> Iterator[Picture]:
-    source = charts.Source(this.frame, this.palette, this.run.yardstick)
+    source = charts.Source(this.frame, this.palette, this.run.baseline_impl)
     with style():
         for chart in charts.CHARTS:
             wide = chart.draw(source, False)
@@ -331,7 +331,7 @@ def _finding(name: str, this: Report) -> str:
     sentences: dict[str, Callable[[], str]] = {
         "latency": lambda: findings.growth(usable, "T") or [*findings.places(usable), findings.undecided(usable)][0],
         "memory": lambda: findings.lean(usable) or "Peak memory of each implementation.",
-        "speedup": lambda: findings.gain(usable, this.run.yardstick),
+        "speedup": lambda: findings.gain(usable, this.run.baseline_impl),
         "latency-against-memory": lambda: findings.unbeaten(usable),
         "dtype": lambda: findings.dtypes(usable),
         "keys": lambda: findings.growth(usable, "T_kv"),

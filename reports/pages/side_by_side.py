@@ -80,8 +80,8 @@ class SideBySide:
         words_of = [_words(self.runs[0], run) for run in self.runs]
         found = {(label, row["impl"], row["cell"]): row for label, row in _labelled(self.frame)}
         refused = {(label, row["impl"], row["cell"]): _reason(row) for label, row in _labelled(self.skipped)}
-        yardsticks = [run.yardstick for run in self.runs]
-        return [_cell(impl, case, self.labels, found, refused, words_of, yardsticks) for impl, case in self._keys()]
+        baseline_impls = [run.baseline_impl for run in self.runs]
+        return [_cell(impl, case, self.labels, found, refused, words_of, baseline_impls) for impl, case in self._keys()]
 
     @cached_property
     def cases(self) -> list[CaseCells]:
@@ -123,8 +123,8 @@ def side_by_side(runs: Sequence[Run]) -> SideBySide:
     wrong = frozenset(name for run in runs for name in run.wrong)
     whole["wrong"] = whole["impl"].isin(wrong)
     gone = pd.concat(skipped, ignore_index=True)
-    shelf = dict.fromkeys(name for run in runs for name in run.shelf)
-    palette = Palette(shelf, [*whole["impl"], *gone["impl"]], foremost(whole, None))
+    registry = dict.fromkeys(name for run in runs for name in run.registry)
+    palette = Palette(registry, [*whole["impl"], *gone["impl"]], foremost(whole, None))
     return SideBySide(runs, labels, _without_the_machines(whole, frames), gone, palette, wrong)
 
 
@@ -226,30 +226,30 @@ def _cell(
     found: dict[tuple[str, str, str], dict[str, Any]],
     refused: dict[tuple[str, str, str], str],
     words_of: Sequence[dict[tuple[str, str], str]],
-    yardsticks: Sequence[str | None],
+    baseline_impls: Sequence[str | None],
 ) -> Cell:
     rows = [found.get((label, impl, case)) for label in labels]
     first = rows[0]["median"] if rows[0] else math.nan
     values = tuple(
-        _value(row, first, said.get((impl, row["id"]), ""), yardstick) if row else None
-        for row, said, yardstick in zip(rows, words_of, yardsticks, strict=True)
+        _value(row, first, said.get((impl, row["id"]), ""), baseline_impl) if row else None
+        for row, said, baseline_impl in zip(rows, words_of, baseline_impls, strict=True)
     )
     why = tuple(refused.get((label, impl, case), "not in this run") for label in labels)
     return Cell(impl, case, values, why)
 
 
-def _value(row: dict[str, Any], first: float, word: str, yardstick: str | None) -> Value:
+def _value(row: dict[str, Any], first: float, word: str, baseline_impl: str | None) -> Value:
     ratio = row["median"] / first if first > 0 else math.nan
-    return Value(row["median"], row["peak_bytes"], ratio, word, _standing(row, yardstick))
+    return Value(row["median"], row["peak_bytes"], ratio, word, _standing(row, baseline_impl))
 
 
-def _standing(row: dict[str, Any], yardstick: str | None) -> str:
+def _standing(row: dict[str, Any], baseline_impl: str | None) -> str:
     """'place 2, 0.51 (0.49 to 0.53) of the time of fused'."""
     if not row["place"] > 0:
         return ""
-    known = row["ratio_low"] > 0 and row["impl"] != yardstick
+    known = row["ratio_low"] > 0 and row["impl"] != baseline_impl
     over = units.bounded(row["ratio"], row["ratio_low"], row["ratio_high"]) if known else ""
-    return f"place {row['place']:.0f}{f', {over} of the time of {yardstick}' if over else ''}"
+    return f"place {row['place']:.0f}{f', {over} of the time of {baseline_impl}' if over else ''}"
 
 
 def _text(value: Any) -> str:

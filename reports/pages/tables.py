@@ -39,7 +39,7 @@ class Line:
     error: str
     of_bound: str
     ratio: str
-    """Time over that of the yardstick, with its 95 % interval where there is one."""
+    """Time over that of the baseline implementation, with its 95 % interval where there is one."""
     share: float
     best: bool
 
@@ -79,21 +79,21 @@ def case_tables(frame: pd.DataFrame) -> list[CaseTable]:
     return tables
 
 
-def headings(frame: pd.DataFrame, yardstick: str | None) -> tuple[str, ...]:
+def headings(frame: pd.DataFrame, baseline_impl: str | None) -> tuple[str, ...]:
     """Of the tables of a run: its spread is named after what it is, as in the terminal."""
     said = {
         "{}": BETWEEN if processes.several(frame) else WITHIN,
-        "time over {}": f"time over {yardstick or 'yardstick'}",
+        "time over {}": f"time over {baseline_impl or 'the baseline implementation'}",
     }
     return tuple(said.get(heading, heading) for heading in HEADINGS)
 
 
-def legend(frame: pd.DataFrame, yardstick: str | None) -> str:
+def legend(frame: pd.DataFrame, baseline_impl: str | None) -> str:
     """How places are given and what an interval of a ratio is."""
     if frame["place"].isna().all():
         return f"Sorted by median. Nobody is given a place, since {processes.NO_INTERVAL}."
     name = processes.interval_name(frame["processes"].min())
-    over = f" Time over {yardstick}: with its 95 % interval {name}." if yardstick else ""
+    over = f" Time over {baseline_impl}: with its 95 % interval {name}." if baseline_impl else ""
     places = "A place is one more than how many are shown to be faster, so ties share one (=); bold: the first."
     return f"Best first. {places}{over}"
 
@@ -109,16 +109,16 @@ def skipped_groups(skipped: pd.DataFrame) -> list[Skipped]:
 
 
 def summary(
-    headline: Sequence[str], frame: pd.DataFrame, skipped: pd.DataFrame, title: str, yardstick: str | None = None
+    headline: Sequence[str], frame: pd.DataFrame, skipped: pd.DataFrame, title: str, baseline_impl: str | None = None
 ) -> str:
     """The findings, every case's table and the skipped cells, as Markdown that can be pasted into an issue."""
     parts = [f"# {escape(title)}", "\n".join(f"- {escape(sentence)}" for sentence in headline)]
     if len(frame):
-        parts.append(escape(legend(frame, yardstick)))
+        parts.append(escape(legend(frame, baseline_impl)))
     for table in case_tables(frame):
         cells = [[f"**{c}**" if line.best and i == 0 else c for i, c in enumerate(map(escape, line.cells()))]
                  for line in table.lines]  # fmt: skip
-        parts.append(f"## {escape(table.title)}\n\n{markdown(headings(frame, yardstick), cells)}")
+        parts.append(f"## {escape(table.title)}\n\n{markdown(headings(frame, baseline_impl), cells)}")
     if len(skipped):
         told = [[escape(g.impl), g.reason, str(len(g.cases)), escape(g.detail)] for g in skipped_groups(skipped)]
         parts.append(f"## Skipped\n\n{markdown(('implementation', 'reason', 'cells', 'detail'), told)}")

@@ -38,8 +38,8 @@ class Run:
     path: Path
     rows: list[dict[str, Any]]
     skipped: list[dict[str, Any]] = field(default_factory=list)
-    shelf: tuple[str, ...] = ()
-    yardstick: str | None = None
+    registry: tuple[str, ...] = ()
+    baseline_impl: str | None = None
     sweep: str = ""
     command: str = ""
     date: str = ""
@@ -152,8 +152,8 @@ def read(path: Path) -> Run:
         path=path,
         rows=[_checked(row, path) for row in data["benchmarks"]],
         skipped=[_cell(cell, path) for cell in data.get("skipped") or []],
-        shelf=tuple(map(str, data.get("shelf") or ())),
-        yardstick=data.get("yardstick"),
+        registry=tuple(map(str, data.get("shelf") or ())),
+        baseline_impl=data.get("yardstick"),
         sweep=str(data.get("sweep") or ""),
         command=str(data.get("command") or ""),
         date=str(data.get("datetime") or ""),

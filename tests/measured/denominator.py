@@ -157,9 +157,9 @@ def _processes_told(known: Sequence[Timed]) -> str:
 def _processes_apart(run: Timed, key: Key) -> Iterator[tuple[float, float, float]]:
     """Every process's mean less that of the others, its standard error over its visits, degrees of freedom."""
     impl, case = key
-    if run.yardstick in (None, impl) or (run.yardstick, case) not in run.samples:
+    if run.baseline_impl in (None, impl) or (run.baseline_impl, case) not in run.samples:
         return
-    logs = [visits for visits in run.logs(key, str(run.yardstick)).values() if len(visits) > 1]
+    logs = [visits for visits in run.logs(key, str(run.baseline_impl)).values() if len(visits) > 1]
     alone = math.sqrt(1 - 1 / len(logs)) if logs else 0.0  # the others' mean is uncertain too
     for visits in logs if len(logs) > 1 else []:
         others = statistics.fmean(statistics.fmean(other) for other in logs if other is not visits)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-SHELF = (
+REGISTRY = (
     "loop", "parameter", "linear", "mask_after_softmax", "wrapper", "fused", "packed", "einsum", "sdpa",
     "fused+compile", "sdpa+compile",
 )  # fmt: skip
@@ -73,12 +73,12 @@ def document(rows: list[dict[str, Any]], **top: Any) -> dict[str, Any]:
         "machine_info": MACHINE, "commit_info": {"id": "0123abc", "dirty": False}, "benchmarks": rows,
         "datetime": "2026-11-20T10:00:00+00:00", "version": "5.3.1", "schema": 1, "sweep": "quick",
         "command": "pytest bench/ --benchmark-save=x", "state": {"load": [0.1, 0.2, 0.3], "environment": {"LANG": "C"}},
-        "shelf": list(SHELF), "yardstick": "fused", "complete": True, "skipped": [], **top,
+        "shelf": list(REGISTRY), "yardstick": "fused", "complete": True, "skipped": [], **top,
     }  # fmt: skip
 
 
 def sweep(
-    impls: Iterable[str] = SHELF, T: Sequence[int] = (64, 256, 1024), H: Sequence[int] = (1, 8),
+    impls: Iterable[str] = REGISTRY, T: Sequence[int] = (64, 256, 1024), H: Sequence[int] = (1, 8),
     dtype: Sequence[str] = ("float32", "bfloat16"), costs: dict[str, Any] | None = None, **axes: Sequence[Any],
 ) -> dict[str, Any]:  # fmt: skip
     """A run over a grid: latency and memory from COSTS, noise from a hash; cells out of reach are skipped."""

@@ -408,7 +408,7 @@ def test_settings_without_a_cell_say_so(browser: Any, tmp_path: Path) -> None:
 def test_hostile_names_are_letters_and_nothing_else(browser: Any, tmp_path: Path) -> None:
     rows = [synthetic.row(name, synthetic.case(T=T), [1e-3 * T]) for name in EVIL for T in (64, 256)]
     path = page.write(
-        runs.read(synthetic.save(synthetic.document(rows, shelf=EVIL), tmp_path, "0001_x")), tmp_path / "out"
+        runs.read(synthetic.save(synthetic.document(rows, registry=EVIL), tmp_path, "0001_x")), tmp_path / "out"
     )
     assert opened(browser, path) == []
     assert browser.title == "0001_x · attention-bench"

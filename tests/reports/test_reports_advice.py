@@ -39,7 +39,7 @@ def two(
                           apart if name == "b" else (1, 1, 1))
             for T, medians in T_and_medians.items() for name, median in zip("ab", medians, strict=True)
         ],
-        shelf=["a", "b"],
+        registry=["a", "b"],
     )  # fmt: skip
 
 

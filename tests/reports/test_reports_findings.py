@@ -13,7 +13,7 @@ from reports.reading.runs import Run
 
 
 def said(run: Run) -> list[str]:
-    return findings.findings(frame.tidy(run), run.yardstick, frame.skipped(run))
+    return findings.findings(frame.tidy(run), run.baseline_impl, frame.skipped(run))
 
 
 def retimed(data: dict[str, Any], impl: str, T: int, median: float, apart: tuple[float, ...] = (1, 1, 1)) -> None:

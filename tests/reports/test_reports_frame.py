@@ -157,4 +157,9 @@ def test_values_far_above_all_others_do_not_set_the_scale() -> None:
 
 
 def test_the_stored_run_is_one_that_the_suite_reads(tiny: runs.Run) -> None:
-    assert (tiny.yardstick, tiny.sweep, tiny.complete, tiny.wrong) == ("fused", "quick", True, frozenset({"packed"}))
+    assert (tiny.baseline_impl, tiny.sweep, tiny.complete, tiny.wrong) == (
+        "fused",
+        "quick",
+        True,
+        frozenset({"packed"}),
+    )

@@ -51,7 +51,7 @@ def drawn(run: Run) -> dict[str, Any]:
     """Figures by chart name; those that would be empty are None."""
     this = page.report(run)
     with style():
-        source = charts.Source(this.frame, this.palette, run.yardstick)
+        source = charts.Source(this.frame, this.palette, run.baseline_impl)
         return {chart.name: chart.draw(source, False) for chart in charts.CHARTS}
 
 
@@ -275,7 +275,7 @@ def test_speedups_are_drawn_with_their_intervals(turns_data: dict[str, Any], as_
 def whiskers(run: Run) -> list[tuple[float, float]]:
     """Both ends of every interval drawn."""
     this = page.report(run)
-    figure = charts.speedup(charts.Source(this.frame, this.palette, run.yardstick))
+    figure = charts.speedup(charts.Source(this.frame, this.palette, run.baseline_impl))
     assert figure is not None
     lines = [line for ax in figure.axes for line in ax.lines if line.get_label() == charts.WHISKER]
     return [tuple(map(float, line.get_xdata())) for line in lines]  # type: ignore[misc]
@@ -313,7 +313,7 @@ def test_hostile_names_are_escaped_in_the_page_and_survive_in_figures(as_run: An
     ]  # fmt: skip
     skipped = [{"impl": EVIL[1], "id": "<i>", "reason": "wrong", "detail": "<img src=x onerror=alert(1)>"}]
     data = synthetic.document(
-        rows, skipped=skipped, shelf=EVIL, yardstick=EVIL[0], command="<b>&", machine_info={"<k>": "<v>"},
+        rows, skipped=skipped, registry=EVIL, baseline_impl=EVIL[0], command="<b>&", machine_info={"<k>": "<v>"},
         state={"<a>": {"b": "</style><script>"}}, sweep='"><script>',
     )  # fmt: skip
     text = page.write(as_run(data), tmp_path / "out").read_text()
@@ -344,8 +344,8 @@ def test_an_implementation_that_was_wrong_is_marked_in_every_figure(tiny: Run) -
 
 
 def test_one_colour_everywhere_whatever_was_selected() -> None:
-    shelf = ["a", "b", "c", "b+compile"]
-    everything, few = palette.Palette(shelf), palette.Palette(shelf, ["c", "mine"])
+    registry = ["a", "b", "c", "b+compile"]
+    everything, few = palette.Palette(registry), palette.Palette(registry, ["c", "mine"])
     assert few["c"] == everything["c"]
     assert everything["b+compile"].colour == everything["b"].colour
     assert everything["b+compile"] != everything["b"]
@@ -356,9 +356,9 @@ def test_one_colour_everywhere_whatever_was_selected() -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_eight_that_are_present_never_share_a_colour_or_a_marker(seed: int) -> None:
     rng = random.Random(seed)
-    shelf = [f"impl{i}" for i in range(40)]
-    present = [*rng.sample(shelf, rng.randint(1, 6)), "mine", "mine too"]
-    looks = palette.Palette(shelf, [*present, *(f"{name}+compile" for name in present)])
+    registry = [f"impl{i}" for i in range(40)]
+    present = [*rng.sample(registry, rng.randint(1, 6)), "mine", "mine too"]
+    looks = palette.Palette(registry, [*present, *(f"{name}+compile" for name in present)])
     for compiled in ("", "+compile"):
         ours = [looks[f"{name}{compiled}"] for name in present]
         assert len({look.colour for look in ours}) == len({look.marker for look in ours}) == len(present)
@@ -366,8 +366,8 @@ def test_eight_that_are_present_never_share_a_colour_or_a_marker(seed: int) -> N
 
 
 def test_of_more_than_eight_the_foremost_have_colours_and_the_others_are_grey() -> None:
-    shelf = [f"impl{i}" for i in range(20)]
-    looks = palette.Palette(shelf, [*shelf, "mine"], first=["impl19", "impl18"])
+    registry = [f"impl{i}" for i in range(20)]
+    looks = palette.Palette(registry, [*registry, "mine"], first=["impl19", "impl18"])
     strong = [name for name in looks.order if not looks[name].weak]
     assert len(strong) == len({looks[name].colour for name in strong}) == len(palette.COLOURS) == 8
     assert {"mine", "impl18", "impl19"} < set(strong) and looks.weak
@@ -519,7 +519,7 @@ def test_the_latency_chart_holds_the_measured_points(tiny: Run) -> None:
         ("no memory", synthetic.document([synthetic.row("a", synthetic.case(), [1e-3], peak_bytes=None)]), {"latency"}),
         ("no medians", synthetic.document([synthetic.row("fused", synthetic.case(), [float("nan")])]), {"memory"}),
         ("no yardstick", synthetic.document([synthetic.row("a", synthetic.case(T=T), [1e-3]) for T in (1, 2)],
-                                            yardstick=None), {"latency", "memory", "latency-against-memory"}),
+                                            baseline_impl=None), {"latency", "memory", "latency-against-memory"}),
     ],
 )  # fmt: skip
 def test_every_kind_of_run_gets_its_figures_and_no_empty_ones(

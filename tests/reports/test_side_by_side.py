@@ -103,7 +103,7 @@ def test_runs_of_one_name_are_told_apart_by_the_folder_that_differs(sweep: dict[
 
 def test_colours_are_those_of_each_runs_own_page(sweep: dict[str, Any], tmp_path: Path) -> None:
     this = side_by_side.side_by_side(saved(tmp_path, a=sweep, b=sweep))
-    alone = Palette(this.runs[0].shelf, ["fused", "sdpa", "loop"])
+    alone = Palette(this.runs[0].registry, ["fused", "sdpa", "loop"])
     assert all(this.palette[name] == alone[name] for name in ("fused", "sdpa", "loop"))
 
 

@@ -57,7 +57,7 @@ def page_of(paths: dict[str, str], results: Path) -> str:
     """The page of a run, given each implementation's trace."""
     at = synthetic.case(T=16, H=2, D_h=16)
     rows = [synthetic.row(name, at, [1e-3], trace=path) for name, path in paths.items()]
-    run = runs.read(synthetic.save(synthetic.document(rows, shelf=list(paths)), results, "0001_x"))
+    run = runs.read(synthetic.save(synthetic.document(rows, registry=list(paths)), results, "0001_x"))
     return page.write(run, results / "out").read_text(encoding="utf-8")
 
 

@@ -10,7 +10,7 @@ from .nvml import Reading, opened
 
 
 @dataclass(frozen=True)
-class Weight:
+class CallProfile:
     """What one call was seen to do."""
 
     peak_bytes: int
@@ -48,7 +48,7 @@ class Meter(Protocol):
     def kept(self, call: Callable[[], Any]) -> int:
         """Bytes that a call leaves allocated when its answer is gone: a cache, or a buffer that the first one makes."""
 
-    def weigh(self, call: Callable[[], Any]) -> Weight:
+    def profile_call(self, call: Callable[[], Any]) -> CallProfile:
         """Peak memory of one call, what was there before not counted, and the kernel that it dispatched."""
 
 

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from ...proof.dispatch import host_trace, kernel_in, operators_in
-from . import Weight
+from . import CallProfile
 from .nvml import Reading
 from .resident import FLOOR, peak_rss
 
@@ -44,7 +44,7 @@ class CpuMeter:
 
         return left(memory_events(host_trace(let_go, memory=True, operators=False)))
 
-    def weigh(self, call: Callable[[], Any]) -> Weight:
+    def profile_call(self, call: Callable[[], Any]) -> CallProfile:
         """The largest sum of live allocations among the profiler's `[memory]` events, workspaces of operators included.
 
         What was there before and is freed meanwhile, by a garbage collection too, doesn't count (`peak`).
@@ -52,7 +52,7 @@ class CpuMeter:
         the operating system is the second witness, of a call that isn't traced.
         """
         trace = host_trace(call, memory=True)
-        weight = Weight(peak(memory_events(trace)), kernel_in(trace), operators_in(trace))
+        weight = CallProfile(peak(memory_events(trace)), kernel_in(trace), operators_in(trace))
         return replace(weight, peak_rss_bytes=_least_rss(call, weight.peak_bytes + FLOOR))
 
 

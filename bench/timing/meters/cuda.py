@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ...proof.dispatch import host_trace, kernel_in, operators_in
-from . import Weight
+from . import CallProfile
 from .graphs import captured
 from .nvml import Nvml, Reading
 
@@ -88,7 +88,7 @@ class CudaMeter:
         self._cuda.synchronize()
         return int(self._cuda.memory_stats()["requested_bytes.all.current"])
 
-    def weigh(self, call: Callable[[], Any]) -> Weight:
+    def profile_call(self, call: Callable[[], Any]) -> CallProfile:
         """What was asked of the allocator, unrounded. A first call outside fills cuBLAS's workspace, which stays."""
         call()
         before = self._requested()
@@ -98,4 +98,4 @@ class CudaMeter:
         peak = self._cuda.memory_stats()["requested_bytes.all.peak"]
         del kept
         trace = host_trace(call)
-        return Weight(int(peak - before), kernel_in(trace), operators_in(trace))
+        return CallProfile(int(peak - before), kernel_in(trace), operators_in(trace))

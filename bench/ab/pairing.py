@@ -102,7 +102,7 @@ class Failure:
 
 
 @dataclass
-class Duel:
+class Pairing:
     """The pairs measured so far."""
 
     start: Start

@@ -84,7 +84,7 @@ class Setting:
     """Whether a worker has an allocator that gives nothing back, and as many cores as threads once it is pinned."""
 
 
-class Peer:
+class WorkerClient:
     """A worker process of one side."""
 
     def __init__(self, side: Side, setting: Setting):
@@ -175,41 +175,41 @@ class Peer:
         return f"ended its process ({how})" + (f": {said[-1]}" if said else "")
 
 
-Script = Generator[tuple[Peer, str, dict[str, Any]], Answer, None]
+Script = Generator[tuple[WorkerClient, str, dict[str, Any]], Answer, None]
 """What is asked of one worker after another: yields (worker, request, details) and gets the answer, or what it raised."""
 
 
 def together(scripts: Sequence[Script]) -> None:
     """Run scripts side by side, each with a worker of its own, in this one thread: a child ends with its parent's thread."""
-    waiting: dict[Script, Peer] = {}
+    waiting: dict[Script, WorkerClient] = {}
     for script in scripts:
         _advance(script, waiting, None)
     while waiting:
-        soonest = min(peer.left for peer in waiting.values())
+        soonest = min(client.left for client in waiting.values())
         answered = select.select(list(waiting.values()), [], [], soonest)[0]
-        for script, peer in list(waiting.items()):
-            if peer in answered or not peer.left:
+        for script, client in list(waiting.items()):
+            if client in answered or not client.left:
                 try:
-                    answer: Answer | NoRow = peer.receive()
+                    answer: Answer | NoRow = client.receive()
                 except NoRow as outcome:
                     answer = outcome
                 _advance(script, waiting, answer)
 
 
-def _advance(script: Script, waiting: dict[Script, Peer], answer: Answer | NoRow | None) -> None:
+def _advance(script: Script, waiting: dict[Script, WorkerClient], answer: Answer | NoRow | None) -> None:
     """Give a script its answer, and send what it asks next."""
     waiting.pop(script, None)
     while True:
         try:
-            peer, do, details = script.throw(answer) if isinstance(answer, NoRow) else script.send(answer)  # type: ignore[arg-type]
+            client, do, details = script.throw(answer) if isinstance(answer, NoRow) else script.send(answer)  # type: ignore[arg-type]
         except StopIteration:
             return
         try:
-            peer.send(do, **details)
+            client.send(do, **details)
         except NoRow as outcome:
             answer = outcome
             continue
-        waiting[script] = peer
+        waiting[script] = client
         return
 
 
@@ -217,26 +217,26 @@ def _advance(script: Script, waiting: dict[Script, Peer], answer: Answer | NoRow
 class Timer:
     """A fresh process that prepares and times what it is asked for by key: a cell's, or a control's."""
 
-    peer: Peer
+    client: WorkerClient
     cells: Mapping[Key, Mapping[str, Any]]
     """What to send for a cell: the implementation's name on this side, and the case."""
 
     def prepare(self, key: Key) -> float:
         """Seconds of one warm call."""
         if key in self.cells:
-            return float(self.peer.ask("prepare", what=" ".join(key), **self.cells[key])["seconds"])
-        return float(self.peer.ask("control", what=" ".join(key), name=key[1])["seconds"])
+            return float(self.client.ask("prepare", what=" ".join(key), **self.cells[key])["seconds"])
+        return float(self.client.ask("control", what=" ".join(key), name=key[1])["seconds"])
 
     def pin(self) -> None:
-        self.peer.ask("pin")
+        self.client.ask("pin")
 
     def time(self, key: Key, block: Block) -> float:
         """Seconds of one call in the fastest stretch of a block."""
         asked = {"calls": block.calls, "stretches": block.stretches, "warm": block.warm}
-        return float(self.peer.ask("time", what=" ".join(key), **asked)["fastest"])
+        return float(self.client.ask("time", what=" ".join(key), **asked)["fastest"])
 
     def kill(self) -> None:
-        self.peer.kill()
+        self.client.kill()
 
     def close(self) -> None:
-        self.peer.close()
+        self.client.close()
