@@ -106,17 +106,6 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     assert all(len(set(row["extra_info"]["sample_visits"])) == 16 for row in rows.values())
 
 
-def test_a_kernel_that_ends_the_process_costs_one_cell(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text("import os\ndef leave(q, k, v, **_):\n    os._exit(3)\n")
-    done = sweep(tmp_path, "--processes", "1", "--save", "x", "--T", "16", "--H", "2", "--dtype", "float32",
-                 "--cell-time", "0.01", "--impl", "fused,leave=own:leave,sdpa")  # fmt: skip
-    assert done.returncode == 1, done.stdout + done.stderr
-    (file,) = run_files(tmp_path)
-    data = json.loads(file.read_text())
-    assert [row["extra_info"]["impl"] for row in data["benchmarks"]] == ["fused", "sdpa"]
-    assert [(entry["impl"], entry["reason"]) for entry in data["skipped"]] == [("leave", "error")]
-
-
 def test_what_is_being_measured_is_left_alone(tmp_path: Path) -> None:
     env = environment() | {"PYTHONPATH": str(CHECKOUT)}
     command = sweep_command("--save", "x", *SMALL, "--cell-time", "30", "--precision", "0.00001")
@@ -147,7 +136,7 @@ def test_mistakes(tmp_path: Path, options: tuple[str, ...], says: str) -> None:
     assert not [*tmp_path.glob("results/*/*")]
 
 
-@pytest.mark.parametrize(("option", "code"), [("--list", 0), ("--dry-run", 0), ("--collect-only", 0), ("-knothing", 5)])
+@pytest.mark.parametrize(("option", "code"), [("--dry-run", 0), ("-knothing", 5)])
 def test_where_nothing_is_begun_nothing_is_left(tmp_path: Path, option: str, code: int) -> None:
     done = sweep(tmp_path, "--processes", "2", "--save", "x", *SMALL, option)
     assert done.returncode == code, done.stderr

@@ -116,7 +116,7 @@ def _load(path: Path) -> dict[str, _Entry]:
 def _entries(folder: Path, table: pa.Table, about: list[dict[str, Any]]) -> Iterator[tuple[str, _Entry]]:
     start = 0
     for one in about:
-        run = Run(path=folder / one["file"], **{**_UNKEPT, **one["run"], "shelf": tuple(one["run"]["shelf"])})
+        run = Run(path=folder / one["file"], **{**_UNKEPT, **one["run"], "registry": tuple(one["run"]["registry"])})
         yield one["file"], _Entry(one["stamp"], Kept(run, table.slice(start, one["cells"])))
         start += one["cells"]
 

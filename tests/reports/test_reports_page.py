@@ -19,6 +19,7 @@ import pytest
 import synthetic_runs as synthetic
 from matplotlib.text import Text
 
+import reports
 from reports.drawing import charts, palette
 from reports.drawing.canvas import log_ticks, spread, style
 from reports.judging import frame
@@ -140,7 +141,7 @@ def test_the_page_of_a_quick_run_is_small(quick: Path) -> None:
 
 
 def test_our_own_javascript_is_short() -> None:
-    script = Path(page.__file__).parent / "templates" / "page.js"
+    script = Path(reports.__file__).parent / "templates" / "page.js"
     assert len(script.read_text().splitlines()) < 100
 
 
