@@ -36,7 +36,7 @@ folder=$PWD
 suite=$GITHUB_ACTION_PATH
 if [ -n "$BASE_IMPL$HEAD_IMPL" ]; then
     sides=(--base-impl="$BASE_IMPL" --head-impl="$HEAD_IMPL")
-elif [ -n "$BASE_REF" ] && [ -f bench/ab.py ] && grep -qs '^name = "attention-bench"' pyproject.toml; then
+elif [ -n "$BASE_REF" ] && [ -d bench/ab ] && grep -qs '^name = "attention-bench"' pyproject.toml; then
     suite=$PWD
     sides=(--base="$BASE_REF" ${IMPL:+--impl="$IMPL"})
 elif [ -n "$BASE_REF" ]; then
