@@ -105,10 +105,10 @@ def test_every_input_and_output_of_the_action_is_used() -> None:
     assert all(f'echo "{name}=' in written for name in data["outputs"])
 
 
-def test_the_workflow_that_the_readme_shows(tmp_path: Path) -> None:
-    readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+def test_the_workflow_that_the_docs_show(tmp_path: Path) -> None:
+    page = (CHECKOUT / "docs" / "tracking.md").read_text(encoding="utf-8")
     shown = tmp_path / "attention.yml"
-    shown.write_text(readme.partition("<!-- test: ci -->\n```yaml\n")[2].partition("```")[0])
+    shown.write_text(page.partition("<!-- test: ci -->\n```yaml\n")[2].partition("```")[0])
     (ours,) = (step for step in steps_of(shown) if "attention-bench" in step["uses"])
     assert ours["with"].keys() <= yaml.safe_load(ACTION.read_text(encoding="utf-8"))["inputs"].keys()
     assert lint(shown) == []
