@@ -9,6 +9,10 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
+if not __package__:  # started by its path: no package `reports` of the user's may stand in for this one
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    __package__ = "reports"
+
 from .reading import command, runs
 from .reading.command import Parser, complain, newest, warn
 from .reading.runs import Run, RunError

@@ -181,7 +181,7 @@ def test_right_but_unusual_kernel_passes(name: str, mode: str, dtype: str) -> No
 
 @pytest.mark.parametrize(
     ("divisor", "lengths", "ragged"),
-    [(1, [37, 577], True), (12, [36, 576], True), (16, [32, 576], False), (128, [128, 640], False)],
+    [(1, [37, 577, 128], True), (12, [36, 576, 132], True), (16, [32, 576, 128], False), (128, [128, 640], False)],
 )
 def test_probes_have_the_nearest_lengths_that_are_allowed(divisor: int, lengths: list[int], ragged: bool) -> None:
     limits = impls.Limits(**wrong_kernels.only_multiples_of(divisor))

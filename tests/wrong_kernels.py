@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
@@ -1085,6 +1086,96 @@ CHANGES, WORKS = "its answer changes after the call has returned", "leaves threa
 later("finished_by_a_timer", lambda write: threading.Timer(0.004, write).start(), CHANGES)
 later("finished_by_a_pool", lambda write: _pool.submit(lambda: (time.sleep(0.002), write())), CHANGES)
 later("finished_by_a_thread_that_works_on", lambda write: threading.Thread(target=_spin, args=(write,)).start(), WORKS)
+
+
+# a path of its own for round lengths
+
+
+ROUND: dict[str, Any] = {"T": 256}
+
+
+@wrong("round lengths", "where ", **ROUND)
+def no_maximum_at_multiples_of_64(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    if k.shape[-2] % 64:
+        return sdpa(q, k, v, is_causal=is_causal, attn_mask=attn_mask)
+    return no_shift(q, k, v, is_causal=is_causal, attn_mask=attn_mask)
+
+
+@wrong("round lengths", "where ", **ROUND)
+def masks_with_minus_50_at_multiples_of_64(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    if k.shape[-2] % 64:
+        return sdpa(q, k, v, is_causal=is_causal, attn_mask=attn_mask)
+    return masks_with_minus_50(q, k, v, is_causal=is_causal, attn_mask=attn_mask)
+
+
+@wrong("round lengths", scope="core", **ROUND)
+def reads_keys_as_if_contiguous_at_multiples_of_64(q, k, v, *, is_causal=False, **_):
+    return sdpa(q, k if k.shape[-2] % 64 else as_if_contiguous(k), v, is_causal=is_causal)
+
+
+@wrong("round lengths", "where ", scope="core", mode="backward", **ROUND)
+def no_maximum_at_multiples_of_64_with_gradients(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    return no_maximum_at_multiples_of_64(q, k, v, is_causal=is_causal, attn_mask=attn_mask)
+
+
+# what a backward leaves behind
+
+
+class _ReadsGrad(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal):
+        ctx.save_for_backward(q, k, v)
+        ctx.is_causal = is_causal
+        return sdpa(q, k, v, is_causal=is_causal)
+
+    @staticmethod
+    def backward(ctx, grad):
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+            o = sdpa(*leaves, is_causal=ctx.is_causal)
+        return *torch.autograd.grad(o, leaves, as_if_contiguous(grad)), None
+
+
+@wrong("backward's gradient", "gradient of", scope="core", **BACKWARD)
+def reads_the_gradient_as_if_contiguous(q, k, v, *, is_causal=False, **_):
+    return _ReadsGrad.apply(q, k, v, is_causal)
+
+
+class _AddsToGrad(_ReadsGrad):
+    @staticmethod
+    def backward(ctx, grad):
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+            o = sdpa(*leaves, is_causal=ctx.is_causal)
+        found = torch.autograd.grad(o, leaves, grad)
+        for x, gradient in zip(ctx.saved_tensors, found, strict=True):
+            if x.is_leaf:
+                x.grad = gradient
+        return *found, None
+
+
+@wrong("backward's gradient", "adds to `.grad` in passing", scope="core", **BACKWARD)
+def adds_to_grad_in_passing(q, k, v, *, is_causal=False, **_):
+    return _AddsToGrad.apply(q, k, v, is_causal)
+
+
+class _Lazy(Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **(kwargs or {}))
+
+
+@wrong("layout", "which may compute when it is read", scope="core")
+def answers_with_a_subclass(q, k, v, *, is_causal=False, **_):
+    return sdpa(q, k, v, is_causal=is_causal).as_subclass(_Lazy)
+
+
+changing("patches_torch_itself", "functions of torch: softmax", lambda: setattr(torch, "softmax", lambda *a, **k: a[0]))
+changing(
+    "patches_tensors", "methods of torch.Tensor: masked_fill", lambda: setattr(Tensor, "masked_fill", Tensor.where)
+)
+changing("raises_numpys_errors", "NumPy's handling of errors", lambda: np.seterr(all="raise"))
 
 
 RIGHT: dict[str, Kernel] = {}

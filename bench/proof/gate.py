@@ -30,8 +30,9 @@ LONG = 512
 FEW = 1 << 15
 """Pairs of a query and a key up to which a core is checked bare in the case itself too, and not on probes alone."""
 
-PROBES = (37, 577)
-"""Lengths of the probes: a ragged one that falls short of a tile of 64, and one that runs a little over many.
+PROBES = (37, 577, 128)
+"""Lengths of the probes: a ragged one that falls short of a tile of 64, one that runs a little over many, and a round one, for
+which some kernels have a path of its own (of eager forms alone: a compiled one would be compiled once more).
 
 An implementation that declares that it can't do one is probed at the nearest length that it can, on the same side of `LONG`.
 """
@@ -104,7 +105,8 @@ def probes(impl: Impl, case: Case) -> tuple[Case, ...]:
 
     One that can do none of them is probed at the case's own length.
     """
-    found = dict.fromkeys(probe for T in PROBES if (probe := _nearest(impl, case, T)) is not None)
+    lengths = [T for T in PROBES if T % ROUND or not impl.compiled]
+    found = dict.fromkeys(probe for T in lengths if (probe := _nearest(impl, case, T)) is not None)
     own = (
         probe for probe in _probes_at(case, case.T if case.mode != "decode" else case.T_kv) if not impl.refusal(probe)
     )
@@ -234,6 +236,8 @@ def _held(call: Call, module: nn.Module, numbers: Inputs, case: Case, problems: 
         _unchanged(owned, before, "writes to its weights or its mask")
         if numbers.grad is not None and problem.grad is not None:
             _unchanged([numbers.grad], [problem.grad], "writes to the gradient of its output, which others may read")
+            if any(x.grad is not None for x in (*numbers.tensors, *module.parameters())):
+                raise Wrong("adds to `.grad` in passing: whoever trains with it counts these gradients twice")
         return verify(answers, problem, why), answers
 
     held, answers = answer(problems[0])
@@ -296,6 +300,8 @@ def _formed(o: object, problem: Problem) -> object:
         first = o[0]
     if not isinstance(first, Tensor):
         raise Wrong(f"returns {type(first).__name__}, not a tensor")
+    if type(first) not in (Tensor, nn.Parameter):
+        raise Wrong(f"returns a {type(first).__name__}, which may compute when it is read: not a plain tensor")
     shape = (*promised.shape[:-1], problem.output.reference.shape[-1])
     if first.shape != shape:
         raise Wrong(f"output has shape {tuple(first.shape)}, not {tuple(shape)}")

@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -73,6 +74,29 @@ def _fp32(backend: str, op: str) -> Setting:
         partial(torch._C._get_fp32_precision_getter, backend, op),
         partial(torch._C._set_fp32_precision_setter, backend, op),
     )
+
+
+def _functions() -> Names:
+    return Names({name: it for name, it in vars(torch).items() if callable(it)})
+
+
+def _methods() -> Names:
+    """Of tensors, those that they inherit included."""
+    found: dict[str, Any] = {}
+    for owner in reversed(torch.Tensor.__mro__):
+        found |= {name: it for name, it in vars(owner).items() if callable(it)}
+    return Names(found)
+
+
+def _put_methods(methods: Names) -> None:
+    for name, method in methods.changed_to(_methods()).items():
+        delattr(torch.Tensor, name)
+        if _methods().get(name) is not method:
+            setattr(torch.Tensor, name, method)
+
+
+def _put_filters(filters: tuple[Any, ...]) -> None:
+    warnings.filters[:] = filters  # type: ignore[index]  # a list, whatever its type says
 
 
 def _names(module: ModuleType) -> Setting:
@@ -196,6 +220,10 @@ _KNOWN: dict[str, Setting | None] = {
     "seed of torch's random numbers": Setting(_seeds, _set_seeds, cheap=False),
     "names of torch.nn.functional": _names(functional),
     "names of time": _names(time),
+    "functions of torch": Setting(_functions, vars(torch).update, cheap=False),
+    "methods of torch.Tensor": Setting(_methods, _put_methods, cheap=False),
+    "NumPy's handling of errors": Setting(np.geterr, lambda how: np.seterr(**how)),
+    "filters of warnings": Setting(lambda: tuple(warnings.filters), _put_filters, cheap=False, told="restored"),
     "state of Python's random numbers": Setting(random.getstate, random.setstate, cheap=False, told="restored"),
     "state of NumPy's random numbers": Setting(np.random.get_state, np.random.set_state, cheap=False, told="restored"),
     "working folder": Setting(os.getcwd, os.chdir, told="reported"),

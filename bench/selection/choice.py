@@ -55,7 +55,8 @@ def _impl(name: str, folder: str) -> Impl:
         return impls.get(name)
     except KeyError:
         if ":" in name:
-            raise Mistake(f"--impl {name}: give it a name, as in mine={name}") from None
+            module, _, attr = name.partition(":")
+            raise Mistake(f"--impl {name}: give it a name, as in mine={module.removesuffix('.py')}:{attr}") from None
         plain = name.removesuffix(impls.COMPILE)
         message = f"unknown implementation {name!r}; known: {known()}"
         raise Mistake(message + nearest(plain, [i.name for i in registered()])) from None

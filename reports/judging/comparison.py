@@ -306,7 +306,7 @@ def _notes(base: Run, head: Run) -> Iterator[str]:
 def _notes_on_ratios(judged: _Judged, took_turns: bool) -> Iterator[str]:
     if took_turns:
         alone = len(judged.absolute) - len(judged.ratios)
-        yield f"{denominators.SENTENCE}: {alone or 'no'} of {plural(len(judged.absolute), 'cell')} here"
+        yield f"{denominators.SENTENCE}: {alone} of {plural(len(judged.absolute), 'cell')} here"
 
 
 def _notes_on(run: Run) -> Iterator[str]:

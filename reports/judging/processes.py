@@ -87,9 +87,9 @@ def said(process_medians: Any) -> str:
 
 
 def digits(found: tuple[float, float] | None) -> int:
-    """As many as are worth reading of a number with this interval: 3 within 2 %, 2 within 20 %, else 1."""
+    """As many as are worth reading of a number with this interval: 3 within 10 %, else 2."""
     wide = found[1] / found[0] - 1 if found else 0.0
-    return 3 if wide < 0.02 else 2 if wide < 0.2 else 1
+    return 3 if wide < 0.1 else 2
 
 
 def interval_name(processes: float) -> str:

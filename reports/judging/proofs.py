@@ -27,11 +27,12 @@ def calls(frame: pd.DataFrame) -> str:
     if known.empty:
         return ""
     fewest, most = (f"{count:,.0f}" for count in (known.min(), known.max()))
-    many = f"{fewest} to {most} calls of every cell" if fewest != most else f"{fewest} calls of every cell"
+    many = f"{fewest} to {most} calls" if fewest != most else f"{fewest} calls"
+    enough = int((known >= ENOUGH).sum())
     return (
-        f"While a cell was timed, answers were compared with the proved one: of {many}. A mistake in one call of {RARE} "
-        f"is found with 95 % certainty where {ENOUGH} were compared: in {int((known >= ENOUGH).sum())} of "
-        f"{words.plural(len(known), 'cell')}."
+        f"During timing, the outputs of {many} per cell were compared with the verified output. To detect an error that "
+        f"occurs in 1 of {RARE} calls with 95 % probability takes {ENOUGH} comparisons: {enough or 'no'} "
+        f"{'cells' if enough > 1 else 'cell'} of {len(known)} had as many."
     )
 
 
@@ -58,9 +59,9 @@ def hidden_memory(frame: pd.DataFrame) -> str:
     most = fr.records(beyond.sort_values("unexplained"))[-1]
     where = words.place({axis: most[axis] for axis in fr.AXES}, always=fr.varying(frame))
     return (
-        f"Memory that torch doesn't know of: in {len(beyond)} of {words.plural(len(frame), 'cell')} the process grew by far "
-        f"more than torch allocated, most with {most['impl']} at {where}: by {units.memory(most['resident'])}, of which "
-        f"{units.memory(most['peak_bytes'])} are tensors."
+        f"Resident memory grew by much more than tensors account for in {len(beyond)} of "
+        f"{words.plural(len(frame), 'cell')}, most for {most['impl']} at {where}: {units.memory(most['resident'])}, of which "
+        f"tensors take {units.memory(most['peak_bytes'])}. Private buffers do that, and allocators that keep what is freed."
     )
 
 

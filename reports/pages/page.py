@@ -354,8 +354,11 @@ def _span(pairs: Sequence[anatomy.Pair], what: str, whole: str) -> str:
 def _paid(found: Sequence[anatomy.Compiling]) -> str:
     """How often compiling pays, and how soon."""
     paid = sorted(one.pays_after for one in found if one.pays_after and not one.tied)
-    cells = f"{len(paid)} of {words.plural(len(found), 'compiled cell')}"
-    return f"Compiling pays in {cells}, after {paid[0]:,} to {paid[-1]:,} calls." if paid else ""
+    if not paid:
+        return ""
+    first, last = f"{paid[0]:,}", f"{paid[-1]:,}"
+    calls = first if first == last else f"{first} to {last}"
+    return f"Compiling pays in {len(paid)} of {words.plural(len(found), 'compiled cell')}, after {calls} calls."
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

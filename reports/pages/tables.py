@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from ..judging import frame as fr
-from ..judging import processes, scaling
+from ..judging import processes, scaling, verdict
 from ..reading import units, words
 
 REASONS = ("wrong", "error", "timeout", "out_of_memory", "unsupported")
@@ -93,8 +93,8 @@ def legend(frame: pd.DataFrame, baseline_impl: str | None) -> str:
     if frame["place"].isna().all():
         return f"Sorted by median. Nobody is given a place, since {processes.NO_INTERVAL}."
     name = processes.interval_name(frame["processes"].min())
-    over = f" Time over {baseline_impl}: with its 95 % interval {name}." if baseline_impl else ""
-    places = "A place is one more than how many are shown to be faster, so ties share one (=); bold: the first."
+    over = f" Time over {baseline_impl}: with its 95 % interval, {name}." if baseline_impl else ""
+    places = f"Place: 1 + the number of those shown to be faster (p < {verdict.CLAIM:g}); = marks a shared one."
     return f"Best first. {places}{over}"
 
 

@@ -348,7 +348,7 @@ def test_a_baseline_implementation_that_is_missing_leaves_the_others_as_denomina
     sides = by_turns(1), tracked.without(by_turns(2, {"sdpa": 1.1}), "fused", "out_of_memory", "too big")
     this = compared(*sides)
     assert {cell.impl for cell in this.regressed} == {"sdpa"} and first(this, "sdpa").ratio.word == "REGRESSED"
-    assert any(note.endswith("judged alone: no of 15 cells here") for note in this.notes)
+    assert any(note.endswith("judged alone: 0 of 15 cells here") for note in this.notes)
 
 
 def test_what_all_share_can_not_cancel_and_is_found_in_seconds(compared: Any) -> None:

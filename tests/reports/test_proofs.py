@@ -25,13 +25,13 @@ def test_of_an_old_run_nothing_is_said(rows: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize(
     ("counts", "says"),
-    [((120, 600), "of 120 to 600 calls of every cell"), ((700, 700), "of 700 calls of every cell")],
+    [((120, 600), "the outputs of 120 to 600 calls per cell"), ((700, 700), "the outputs of 700 calls per cell")],
 )
 def test_how_many_calls_were_compared(rows: pd.DataFrame, counts: tuple[int, int], says: str) -> None:
     rows["calls_compared"] = [counts[0], *[counts[1]] * (len(rows) - 1)]
     enough = sum(count >= proofs.ENOUGH for count in rows["calls_compared"])
     assert says in proofs.calls(rows)
-    assert proofs.calls(rows).endswith(f"in {enough} of {len(rows)} cells.")
+    assert proofs.calls(rows).endswith(f"600 comparisons: {enough} cells of {len(rows)} had as many.")
     assert pytest.approx(0.95, abs=0.001) == 1 - (1 - 1 / proofs.RARE) ** proofs.ENOUGH
 
 
@@ -44,8 +44,8 @@ def test_memory_that_torch_does_not_know_of(rows: pd.DataFrame) -> None:
     rows["peak_bytes"] = 10 * MIB
     rows["peak_rss_bytes"] = [27.5 * MIB, 12 * MIB, *[0] * (len(rows) - 2)]
     said = proofs.hidden_memory(rows)
-    assert said.startswith(f"Memory that torch doesn't know of: in 1 of {len(rows)} cells")
-    assert said.endswith("by 27.5 MiB, of which 10.0 MiB are tensors.")
+    assert said.startswith(f"Resident memory grew by much more than tensors account for in 1 of {len(rows)} cells")
+    assert ": 27.5 MiB, of which tensors take 10.0 MiB." in said
     assert rows["impl"].iloc[0] in said
 
 

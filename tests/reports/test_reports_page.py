@@ -156,7 +156,7 @@ def test_the_pages_rows_are_the_runs_rows(tiny: Run, tmp_path: Path) -> None:
 
 def test_what_is_used_where_is_told_and_never_what_was_wrong(tiny: Run, tmp_path: Path) -> None:
     said = Outline(page.write(tiny, tmp_path).read_text()).words
-    use = said[said.index("The fastest at every length") : said.index("Hover or tap")]
+    use = said[said.index("The fastest implementation for each") : said.index("Hover or tap")]
     assert "Left out, because wrong somewhere in this run: packed." in use
     assert "sdpa" in use and "packed" not in use.replace("this run: packed.", "")
 
@@ -292,7 +292,7 @@ def test_the_markdown_says_what_an_interval_of_a_ratio_is(
     ]
     page.write(as_run(synthetic.document(rows)), tmp_path)
     said = (tmp_path / "summary.md").read_text(encoding="utf-8")
-    assert f"Time over fused: with its 95 % interval {name}." in said and "time over fused |" in said
+    assert f"Time over fused: with its 95 % interval, {name}." in said and "time over fused |" in said
 
 
 def test_markdown_is_a_table_and_its_names_stay_in_their_cells(tiny: Run) -> None:

@@ -95,7 +95,7 @@ def test_an_interval_between_processes_needs_three() -> None:
     assert low * high == pytest.approx(2 * 2)  # of logarithms: as far below as above, and never below zero
     assert processes.said([1e-3, 1e-3]) == "2 processes"
     assert processes.said([1e-3, 1e-3, 1e-3]) == "1.00 ms to 1.00 ms, n = 3"
-    assert processes.said([1e-3, 1.01e-3, 1.02e-3]) == "985 µs to 1.0 ms, n = 3"
+    assert processes.said([1e-3, 1.01e-3, 1.02e-3]) == "985 µs to 1.04 ms, n = 3"
     assert processes.said([1e-3, 1.0, 1e-6]) == "over 10× wide, n = 3"
 
 
