@@ -100,7 +100,6 @@ CHANGES: dict[str, Callable[[], object]] = {
     "seed of torch's random numbers": lambda: torch.manual_seed(7),
     "names of torch.nn.functional": lambda: setattr(functional, "softmax", torch.softmax),
     "names of time": lambda: setattr(time, "perf_counter", time.monotonic),
-    "functions of torch": lambda: setattr(torch, "softmax", torch.relu),
     "methods of torch.Tensor": lambda: setattr(torch.Tensor, "masked_fill", torch.Tensor.where),
     "NumPy's handling of errors": lambda: np.seterr(all="raise"),
 }

@@ -1171,7 +1171,6 @@ def answers_with_a_subclass(q, k, v, *, is_causal=False, **_):
     return sdpa(q, k, v, is_causal=is_causal).as_subclass(_Lazy)
 
 
-changing("patches_torch_itself", "functions of torch: softmax", lambda: setattr(torch, "softmax", lambda *a, **k: a[0]))
 changing(
     "patches_tensors", "methods of torch.Tensor: masked_fill", lambda: setattr(Tensor, "masked_fill", Tensor.where)
 )

@@ -76,10 +76,6 @@ def _fp32(backend: str, op: str) -> Setting:
     )
 
 
-def _functions() -> Names:
-    return Names({name: it for name, it in vars(torch).items() if callable(it)})
-
-
 def _methods() -> Names:
     """Of tensors, those that they inherit included."""
     found: dict[str, Any] = {}
@@ -220,7 +216,6 @@ _KNOWN: dict[str, Setting | None] = {
     "seed of torch's random numbers": Setting(_seeds, _set_seeds, cheap=False),
     "names of torch.nn.functional": _names(functional),
     "names of time": _names(time),
-    "functions of torch": Setting(_functions, vars(torch).update, cheap=False),
     "methods of torch.Tensor": Setting(_methods, _put_methods, cheap=False),
     "NumPy's handling of errors": Setting(np.geterr, lambda how: np.seterr(**how)),
     "filters of warnings": Setting(lambda: tuple(warnings.filters), _put_filters, cheap=False, told="restored"),
