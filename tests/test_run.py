@@ -12,6 +12,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import scipy.special  # noqa: F401  (pytester forgets what is first imported in its own runs, and NumPy's parts load once)
 
 from bench.cases.sweep import SWEEPS, Case
 
