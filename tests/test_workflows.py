@@ -274,7 +274,7 @@ def test_inputs_become_arguments_and_nothing_else(compare: Step) -> None:
 
 
 def test_the_suites_own_checkout_is_compared_by_revision(compare: Step) -> None:
-    (compare.repository / "bench" / "ab.py").touch()
+    (compare.repository / "bench" / "ab").mkdir()
     shutil.copy(CHECKOUT / "pyproject.toml", compare.repository)
     compare(BASE_REF="HEAD~1")
     told = json.loads(compare.told.read_text())
