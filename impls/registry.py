@@ -48,7 +48,7 @@ class Limits:
     """Anything else: gives for a case the words that follow the name in a sentence, or None."""
 
     def refusal(self, name: str, case: Any) -> str | None:
-        """One sentence that says why `case` (a `bench.cases.sweep.Case`) is impossible; None when it is possible."""
+        """One sentence that says why `case` (a `bench.cases.case.Case`) is impossible; None when it is possible."""
         if self.package and find_spec(self.package) is None:
             return f"{name} needs the package {self.package}: {self.install or f'pip install {self.package}'}"
         if self.heads is not None and self.heads != case.H:

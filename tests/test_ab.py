@@ -30,9 +30,9 @@ from bench.ab.pairing import CONTROLS, FIRST_LOOK, LEAST, Logs, Pairing, interle
 from bench.ab.selftest import Log, missing, planted, schedule, self_test, summary
 from bench.ab.sources import PREFIX
 from bench.ab.verdict_text import as_json, in_order, markdown, notes, sentences, table
+from bench.cases.case import Case
 from bench.cases.cells import Key
 from bench.cases.outcome import NoRow
-from bench.cases.sweep import Case
 from bench.timing.engine import Block
 from bench.workers.client import Lost, Refused, Setting, Side, WorkerClient
 from reports.judging.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, judge, without_numbers

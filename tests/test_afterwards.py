@@ -12,9 +12,9 @@ import pytest
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import impls
+from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
-from bench.cases.sweep import Case
 from bench.proof.afterwards import check_idle_afterwards
 from bench.proof.gate import Gate
 from bench.timing.cell import prove

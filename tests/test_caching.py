@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import impls
+from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
-from bench.cases.sweep import Case
 from bench.proof.gate import Gate
 from bench.proof.problem import Inputs, inputs_of, problem_of
 from bench.timing.caching import LONG, check_no_result_caching

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import bench.timing.cell
-from bench.cases.sweep import Case
+from bench.cases.case import Case
 from bench.runs import doctor
 from bench.timing import machine
 from bench.timing.meters import nvml

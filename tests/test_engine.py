@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import impls
+from bench.cases.case import Case
 from bench.cases.cells import Cell, Key
 from bench.cases.outcome import NoRow
-from bench.cases.sweep import SWEEPS, Case
+from bench.cases.sweep import SWEEPS
 from bench.runs import visit as visits
 from bench.runs.measuring import VISITS, Measuring
 from bench.runs.run import Run

@@ -10,7 +10,7 @@ import torch
 
 import impls
 from bench.cases.outcome import Unsupported, Wrong
-from bench.cases.sweep import Case
+from bench.cases.case import Case
 from bench.proof.gate import Gate, check, check_probe
 from bench.proof.problem import REGIMES, probing, problem_of
 

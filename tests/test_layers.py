@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import impls
-from bench.cases.sweep import Case
+from bench.cases.case import Case
 from bench.proof import reference
 from bench.proof.gate import check, prepare
 from bench.proof.problem import problem_of

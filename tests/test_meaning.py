@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.cases.meaning import case_hash
-from bench.cases.sweep import Case
+from bench.cases.case import Case
 from reports.__main__ import main as reports
 
 from .conftest import CHECKOUT, Suite, run_files

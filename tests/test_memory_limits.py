@@ -11,10 +11,10 @@ import pytest
 import bench.timing.cell
 import bench.timing.machine
 import impls
+from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.counting import ITEM_BYTES, least_memory
 from bench.cases.outcome import OutOfMemory
-from bench.cases.sweep import Case
 from bench.proof.gate import Gate, module_of
 from bench.proof.modes import call_of, recording
 from bench.proof.problem import inputs_of, problem_of

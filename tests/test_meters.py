@@ -18,7 +18,7 @@ import bench.timing.cell
 import impls
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
-from bench.cases.sweep import Case
+from bench.cases.case import Case
 from bench.proof.dispatch import kernel_of
 from bench.proof.gate import Gate, module_of
 from bench.proof.modes import call_of
@@ -152,7 +152,7 @@ def test_weighing_what_is_not_compiled_imports_no_compiler() -> None:
         "from bench.timing.cell import prove\n"
         "from bench.cases.cells import Cell\n"
         "from bench.proof.gate import Gate\n"
-        "from bench.cases.sweep import Case\n"
+        "from bench.cases.case import Case\n"
         "from impls import get\n"
         "cell = Cell(get('sdpa'), Case.of(T=16, H=2, D_h=8))\n"
         "assert prove(cell, Gate())[1].profile.peak_bytes\n"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from bench.cases.case import Case
 from bench.cases.counting import flops, least_bytes
 from bench.cases.outcome import NoRow
-from bench.cases.sweep import Case
 from bench.timing.meters import CallProfile
 from bench.timing.roofs import Roofs
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import scipy.special  # noqa: F401  (pytester forgets what is first imported in its own runs, and NumPy's parts load once)
 
-from bench.cases.sweep import SWEEPS, Case
+from bench.cases.case import Case
+from bench.cases.sweep import SWEEPS
 
 from .conftest import CHECKOUT, Suite, environment, run_files, suite_command
 
@@ -53,8 +54,8 @@ def test_rows_and_skips(suite: Suite, tmp_path: Path) -> None:
     assert file.name == "0001_x.json"
     data = json.loads(file.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert data["complete"] is True
-    assert data["yardstick"] == "fused"
-    assert data["shelf"][0] == "loop"
+    assert data["baseline_impl"] == "fused"
+    assert data["registry"][0] == "loop"
     assert {entry["impl"]: entry["reason"] for entry in data["skipped"]} == {"linear": "unsupported"}
     assert data["skipped"][0]["detail"] == "linear has 1 head, not 2"
     assert len(data["benchmarks"]) == 4
@@ -428,6 +429,9 @@ def test_what_was_begun_by_other_code_is_begun_anew_or_not_at_all(suite: Suite, 
     assert suite("--benchmark-save=x", "--precision", "0.5", *small).returncode == -signal.SIGKILL
     own.write_text(own.read_text() + "# another state\n")
     assert "the code has changed since run x was begun; --redo begins it anew" in one_line(suite("--resume", "x"))
+    for looking in ("--dry-run", "--collect-only"):
+        assert suite("--resume", "x", "--redo", looking).returncode == 0
+        assert list(tmp_path.glob("results/*/*.journal"))  # nothing is lost by a look
     assert suite("--resume", "x", "--redo").returncode == 0
     (file,) = run_files(tmp_path)
     data = json.loads(file.read_text())

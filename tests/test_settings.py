@@ -22,8 +22,8 @@ from torch import backends
 from torch.nn import functional
 
 import impls
+from bench.cases.case import Case
 from bench.cases.outcome import Wrong
-from bench.cases.sweep import Case
 from bench.proof import settings
 from bench.proof.gate import Gate, check
 from bench.selection.choice import Mistake, impls_named

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from bench.cases import counting
-from bench.cases.sweep import SWEEPS, Case
+from bench.cases.case import Case
+from bench.cases.sweep import SWEEPS
 from bench.proof import reference
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import impls
+from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import NoRow
-from bench.cases.sweep import Case
 from bench.runs.traces import MOST_OPERATORS, Traces, on_disk
 from bench.timing.tracing import write
 from reports.reading import traces

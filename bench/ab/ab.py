@@ -29,12 +29,14 @@ import impls
 from reports.judging.verdict import MARGIN
 
 from .. import CHECKOUT
+from ..cases.axes import nearest
+from ..cases.case import AXES
 from ..cases.outcome import NoRow
 from ..runs.run import results_root
 from ..runs.saving import numbering, save
-from ..selection.choice import Mistake, nearest
+from ..selection.choice import Mistake
 from ..selection.command import Parser, complain, named, said
-from ..selection.options import AXES, cases_of, clock_text, count, positive, sweep_of
+from ..selection.options import cases_of, clock_text, count, positive, sweep_of
 from ..workers.client import Setting, Side
 from .comparison import Comparison, Plan, Unjudgeable, compare
 from .selftest import FILE, Log, Plant, planted, schedule, self_test, summary
@@ -83,9 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     cells = parser.add_argument_group("cells, as in `pytest bench/`")
     cells.add_argument("--sweep", metavar="NAME", help="which cases (default: quick)")
     cells.add_argument("--impl", metavar="NAMES", action="append", default=[], help="exactly what runs: a comma list")
-    for axis, (_, about) in AXES.items():
-        if axis != "threads":
-            cells.add_argument(f"--{axis}", metavar="VALUES", help=f"override an axis, a comma list: {about}")
+    for name, axis in AXES.items():
+        if name != "threads":
+            cells.add_argument(f"--{name}", metavar="VALUES", help=f"override an axis, a comma list: {axis.about}")
     cells.add_argument(
         "--threads", type=count, default=1, metavar="N", help="threads and cores of a process (default: 1)"
     )

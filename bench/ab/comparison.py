@@ -26,9 +26,9 @@ from reports.judging.verdict import (
     without_numbers,
 )
 
+from ..cases.case import Case
 from ..cases.cells import Key
 from ..cases.outcome import NoRow, Unsupported, Wrong
-from ..cases.sweep import Case
 from ..selection.choice import Mistake
 from ..workers.client import STARTING, Lost, Setting, Side, Timer, WorkerClient
 from .pairing import CONTROLS, SIDES, Failure, Logs, Pairing, Process, at_once, two_stages

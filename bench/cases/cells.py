@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from impls import Impl
 
-from .sweep import Case
+from .case import Case
 
 Key = tuple[str, str]
 """(impl, case id)"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from impls import Impl
 
-from .sweep import Case
+from .case import Case
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 

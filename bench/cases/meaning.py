@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .. import CHECKOUT
 
 if TYPE_CHECKING:
-    from .sweep import Case
+    from .case import Case
 
 
 QUESTION = "6f6082bd3f0f"

@@ -1,104 +1,13 @@
-"""Which cases are measured. A sweep is a name and a grid; a case is one point of it."""
+"""Which cases are measured. A sweep is a name and a grid."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from impls import LayerShape
-
-DTYPES = ("float32", "bfloat16", "float16", "float64")
-DEVICES = ("cpu", "cuda")
-MASKS = ("none", "causal", "padding", "causal+padding")
-SOURCES = ("self", "cross")
-MODES = ("forward", "backward", "decode")
-SCOPES = ("layer", "core")
-
-
-@dataclass(frozen=True)
-class Case:
-    """One point of a sweep; its fields are the columns of the results. Build one with `Case.of`."""
-
-    B: int
-    T: int
-    T_kv: int
-    H: int
-    H_kv: int
-    D_h: int
-    D_v: int
-    d_model: int
-    dtype: str
-    device: str
-    mask: str = "causal"
-    source: str = "self"
-    dropout: float = 0.0
-    out_dropout: float = 0.0
-    qkv_bias: bool = False
-    out_bias: bool = False
-    threads: int | None = None
-    """Intra-op threads on the CPU; None for what torch starts with."""
-    mode: str = "forward"
-    """`forward`; `backward`: forward and backward; `decode`: the newest of T_kv tokens against a cache of the others."""
-    scope: str = "layer"
-    """`layer`, projections included; `core`, from q, k, v to o."""
-
-    @classmethod
-    def of(
-        cls, *, T: int, H: int, D_h: int, B: int = 1, dtype: str = "float32", device: str = "cpu", **others: Any
-    ) -> Case:
-        """A case from its sizes; what is left out follows from them, or stands at its default."""
-        implied = {"T_kv": T, "H_kv": H, "D_v": D_h, "d_model": H * D_h}
-        given = {name: value for name, value in others.items() if value is not None}
-        return cls(B=B, T=T, H=H, D_h=D_h, dtype=dtype, device=device, **(implied | given))
-
-    @property
-    def id(self) -> str:
-        """A public format: saved runs are matched by it. Axes at their default are left out."""
-        sizes = f"B{self.B}-T{self.T}-H{self.H}-D_h{self.D_h}-{self.dtype}-{self.device}"
-        plain = Case.of(B=self.B, T=self.T, H=self.H, D_h=self.D_h, dtype=self.dtype, device=self.device)
-        others = [f.name for f in fields(self) if getattr(self, f.name) != getattr(plain, f.name)]
-        return "-".join([sizes, *(f"{name}={getattr(self, name)}" for name in others)])
-
-    @property
-    def causal(self) -> bool:
-        return self.mask.startswith("causal")
-
-    @property
-    def padded(self) -> bool:
-        return self.mask.endswith("padding")
-
-    @property
-    def keys(self) -> int:
-        """The longer of the two sequences."""
-        return max(self.T, self.T_kv)
-
-    @property
-    def drops(self) -> bool:
-        return bool(self.dropout or self.out_dropout)
-
-    @property
-    def layer_shape(self) -> LayerShape:
-        """What a layer must know to be built for this case."""
-        shared = (
-            "d_model",
-            "H",
-            "D_h",
-            "H_kv",
-            "D_v",
-            "mask",
-            "source",
-            "qkv_bias",
-            "out_bias",
-            "dropout",
-            "out_dropout",
-        )
-        return LayerShape(max_T=self.keys, **{name: getattr(self, name) for name in shared})
-
-    def columns(self) -> dict[str, Any]:
-        return asdict(self)
-
+from .case import MASKS, SCOPES, Case
 
 Axes = Mapping[str, tuple[Any, ...]]
 

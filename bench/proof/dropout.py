@@ -11,7 +11,7 @@ from impls import Impl
 from impls import weights as canonical
 
 from ..cases.outcome import Wrong
-from ..cases.sweep import Case
+from ..cases.case import Case
 
 B, T = 32, 16
 """Size of the probe."""

@@ -17,7 +17,7 @@ from impls import weights as canonical
 from impls.registry import Compiled
 
 from ..cases.outcome import Wrong, classify
-from ..cases.sweep import Case
+from ..cases.case import Case
 from . import settings
 from .dispatch import kernel_of
 from .dropout import check_dropout

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from impls import weights as canonical
 
+from ..cases.case import Case
 from ..cases.outcome import Wrong
-from ..cases.sweep import Case
 from .problem import Inputs
 
 

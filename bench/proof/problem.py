@@ -13,7 +13,7 @@ from torch import Tensor
 from impls import weights as canonical
 
 from ..cases.ledger import spending
-from ..cases.sweep import Case
+from ..cases.case import Case
 from . import reference
 
 FACTOR = 2.0

@@ -16,11 +16,11 @@ from time import monotonic
 
 from reports.judging import verdict
 
+from ..cases.case import Case
 from ..cases.cells import Cell, Key
 from ..cases.counting import held_bytes, least_memory
 from ..cases.ledger import spending
 from ..cases.outcome import NoRow
-from ..cases.sweep import Case
 from ..selection.options import clock_text
 from ..timing.engine import Visits, need
 from ..timing.machine import free_bytes

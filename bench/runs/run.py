@@ -21,6 +21,7 @@ from pytest_benchmark.utils import get_machine_id
 import impls
 
 from .. import CHECKOUT
+from ..cases.case import AXES
 from ..cases.cells import Cell, Key
 from ..cases.ledger import add_spent, spent
 from ..cases.outcome import FAILURES, NoRow
@@ -37,7 +38,7 @@ from .saving import load, run_files, shortage
 if TYPE_CHECKING:
     from .traces import Traces
 
-SCHEMA = 1
+SCHEMA = 2
 
 TRIES = 3
 """How often a run may end while a cell is proved, before the cell is given up."""
@@ -63,6 +64,8 @@ class Run:
     """Whether a trace is saved of every cell that is measured."""
     traces: Traces | None = None
     journal: Journal | None = None
+    replaced: Journal | None = None
+    """Of the run that this one redoes: it goes when this one's own is on disk."""
     planned: set[Key] | None = None
     """What a whole run is; None until pytest has collected."""
     saved: Path | None = None
@@ -157,6 +160,8 @@ class Run:
         if short := shortage(self.folder, len(self.planned)):
             self.journal.delete()
             raise pytest.UsageError(f"results don't fit in {self.folder}: {short}")
+        if self.replaced:
+            self.replaced.delete()
 
     def elapsed(self) -> float:
         """Seconds since the run began, without the time between a process and the one that resumed it."""
@@ -281,8 +286,9 @@ class Run:
             "timing": self.timing,
             "complete": self.complete,
             "journal": self.journal.path.name if self.journal else None,
-            "shelf": [impl.name for impl in impls.registered()],
-            "yardstick": self.baseline_impl,
+            "registry": [impl.name for impl in impls.registered()],
+            "baseline_impl": self.baseline_impl,
+            "axes": [axis.described() for axis in AXES.values()],
             "skipped": self.skips,
             **self.seen(),
             "state": state(),
@@ -401,8 +407,7 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
     selection = select(config, options)
     how = {key: journal.header[key] for key in ("timing", "traced") if key in journal.header}
     if config.getoption("redo"):
-        journal.delete()
-        return Run(options, selection, folder, name, **how)
+        return Run(options, selection, folder, name, replaced=journal, **how)
     if journal.header["machine"] != fingerprint():
         raise pytest.UsageError(f"run {name} was begun on another machine or with another torch; --redo begins it anew")
     if journal.header.get("sources") != selection.sources:

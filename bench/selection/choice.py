@@ -6,8 +6,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from difflib import get_close_matches
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -17,8 +16,9 @@ import impls
 from impls import Impl, Limits
 from impls.layer import kernel_options
 
+from ..cases.axes import nearest
+from ..cases.case import Case
 from ..cases.cells import Cell
-from ..cases.sweep import Case
 from ..proof import settings
 
 MODULES = "ATTENTION_BENCH_PATH"
@@ -162,8 +162,3 @@ def _misfit(function: Callable[..., Any], positional: list[str], keywords: dict[
 
 def known() -> str:
     return f"{', '.join(impl.name for impl in registered())}, and NAME{impls.COMPILE}"
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,25 +12,12 @@ import torch
 
 from impls import Impl
 
+from ..cases.axes import nearest
+from ..cases.case import AXES, Case
 from ..cases.cells import Cell
-from ..cases.sweep import DEVICES, DTYPES, MASKS, MODES, SCOPES, SOURCES, SWEEPS, Case, Sweep
+from ..cases.sweep import SWEEPS, Sweep
 from ..proof.impl_hash import sources_hash
-from .choice import Mistake, impls_named, nearest, uncallable
-
-
-def _whole(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise ValueError("a positive whole number")
-    return int(text)
-
-
-def _one_of(known: Iterable[str]) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in known:
-            raise ValueError(f"one of {', '.join(known)}{nearest(text, known)}")
-        return text
-
-    return parse
+from .choice import Mistake, impls_named, uncallable
 
 
 def positive(text: str) -> float:
@@ -50,44 +36,6 @@ def count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(text)
-
-
-def _probability(text: str) -> float:
-    try:
-        p = float(text)
-    except ValueError:
-        p = -1.0
-    if not 0 <= p < 1:
-        raise ValueError("a probability: 0 or more, and less than 1")
-    return p
-
-
-def _switch(text: str) -> bool:
-    return {"on": True, "off": False}[_one_of(("on", "off"))(text)]
-
-
-AXES: dict[str, tuple[Callable[[str], Any], str]] = {
-    "B": (_whole, "batch sizes"),
-    "T": (_whole, "tokens in the queries"),
-    "T_kv": (_whole, "tokens in keys and values (with --source cross)"),
-    "H": (_whole, "query heads"),
-    "H_kv": (_whole, "key-value heads"),
-    "D_h": (_whole, "width of a query or key head"),
-    "D_v": (_whole, "width of a value head"),
-    "d_model": (_whole, "width of the model"),
-    "dtype": (_one_of(DTYPES), ", ".join(DTYPES)),
-    "device": (_one_of(DEVICES), "cpu, cuda (default: what the machine has)"),
-    "mask": (_one_of(MASKS), ", ".join(MASKS)),
-    "source": (_one_of(SOURCES), ", ".join(SOURCES)),
-    "mode": (_one_of(MODES), f"{', '.join(MODES)} (the newest of T tokens against a cache of the others)"),
-    "scope": (_one_of(SCOPES), "layer, or core: from q, k, v to o"),
-    "dropout": (_probability, "probability of dropping one of the probs"),
-    "out_dropout": (_probability, "probability of dropout after the output projection"),
-    "qkv_bias": (_switch, "biases in the input projections: on, off"),
-    "out_bias": (_switch, "a bias in the output projection: on, off"),
-    "threads": (_whole, "intra-op threads on the CPU"),
-}
-"""Every axis that the command line can override, how a value is read, and its help."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +73,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--impl", metavar="NAMES", action="append", default=[],
                     help="exactly what runs: a comma list or repeated; NAME+compile for a compiled form; "
                          "NAME=package.module:attr for a kernel or layer of your own")  # fmt: skip
-    for axis, (_, about) in AXES.items():
-        group.addoption(f"--{axis}", metavar="VALUES", help=f"override an axis, a comma list: {about}")
+    for name, axis in AXES.items():
+        group.addoption(f"--{name}", metavar="VALUES", help=f"override an axis, a comma list: {axis.about}")
     for name, (default, metavar, about) in TIMING.items():
         group.addoption(
             f"--{name.replace('_', '-')}",
@@ -146,7 +94,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--save-traces", action="store_true",
                     help="save a profiler trace of one call of every cell, for TensorBoard, Perfetto and the page")  # fmt: skip
-    group.addoption("--resume", metavar="NAME", help="finish the run that was saved under NAME and interrupted")
+    group.addoption(
+        "--resume", metavar="NAME", help="finish the run NAME that was interrupted; begin it where there is none"
+    )
     group.addoption(
         "--redo", action="store_true", help="with --resume: from the beginning, as when the code has changed"
     )
@@ -210,11 +160,10 @@ def cases_of(sweep: Sweep, device: str, overrides: dict[str, tuple[Any, ...]]) -
 
 
 def _values(axis: str, text: str) -> tuple[Any, ...]:
-    read, _ = AXES[axis]
     found = []
     for value in text.split(","):
         try:
-            found.append(read(value.strip()))
+            found.append(AXES[axis].read(value.strip()))
         except ValueError as error:
             raise Mistake(f"--{axis} {text}: {value.strip()!r} is not {error}") from None
     return tuple(dict.fromkeys(found))

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..cases.case import Case
 from ..cases.counting import ITEM_BYTES, flops, least_bytes
 from ..cases.ledger import spending
 from ..cases.outcome import NoRow
-from ..cases.sweep import Case
 from .meters import Meter
 
 SIDES = (256, 512, 1024, 2048, 4096, 8192)

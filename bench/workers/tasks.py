@@ -13,8 +13,8 @@ import torch
 from impls import get
 
 from ..cases import ledger
+from ..cases.case import Case
 from ..cases.cells import Cell
-from ..cases.sweep import Case
 from ..proof.gate import Gate
 from ..proof.impl_hash import impl_hash
 from ..proof.problem import problem_of

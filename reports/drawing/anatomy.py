@@ -11,6 +11,7 @@ import pandas as pd
 
 from ..judging import frame as fr
 from ..reading import words
+from ..reading.axes import axis_names
 from ..reading.words import COMPILED, base
 
 
@@ -67,7 +68,7 @@ def compilings(frame: pd.DataFrame) -> list[Compiling]:
 
 def _pairs(frame: pd.DataFrame, axis: str, one: str, other: str) -> list[Pair]:
     both = frame[frame[axis].isin((one, other))].dropna(subset=["median"])
-    keys = ["impl", *(a for a in fr.AXES if a != axis)]
+    keys = ["impl", *(a for a in axis_names() if a != axis)]
     said = [a for a in fr.varying(both) if a != axis]
     found: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
     for row in fr.records(both):

@@ -17,6 +17,7 @@ import pandas as pd
 from ..judging import frame as fr
 from ..judging import roofline
 from ..reading import units, words
+from ..reading.axes import KNOWN_AXES, axis_names, labelled, length_axes
 from ..reading.words import COMPILED
 from .palette import GRID, INK, MUTED, WEAK, Palette
 
@@ -27,11 +28,6 @@ HEIGHT = 330
 ALL_RUNS = -1
 RUN_DASHES = ((1, 0), (6, 4), (2, 3), (10, 3, 2, 3), (14, 5), (4, 2, 1, 2, 1, 2))
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif'
-
-#: What lines can run along, the first that varies first.
-LENGTHS = ("T", "T_kv", "H", "threads", "B", "D_h", "D_v", "H_kv", "d_model")
-_SAID = {"T": "tokens T", "T_kv": "keys T_kv", "H": "heads H", "B": "batch B", "H_kv": "key-value heads H_kv"}
-_FOLLOWS = {"T_kv": ("T",), "H_kv": ("H",), "D_v": ("D_h",), "d_model": ("H", "D_h")}
 
 #: There is room for words within the chart.
 _ROOMY = "width < 500 ? 0 : 1"
@@ -88,7 +84,7 @@ Spec = dict[str, Any]
 def along(frame: pd.DataFrame) -> list[str]:
     """The axes that lines can run along in this frame."""
     varying = fr.varying(frame)
-    return [axis for axis in LENGTHS if axis in varying]
+    return [axis for axis in length_axes() if axis in varying]
 
 
 def explorer(
@@ -105,7 +101,7 @@ def explorer(
         return None
     start = _start(rows, axes[0])
     params = [
-        _choice("x_axis", "against", axes, axes[0], controls, labels=[_SAID.get(axis, axis) for axis in axes]),
+        _choice("x_axis", "against", axes, axes[0], controls, labels=[labelled(axis) for axis in axes]),
         _choice("scale", "scale", ["log", "linear"], "log", controls, radio=True),
         *_run_choice(runs, controls),
         *(_at(rows, axis, start[axis], controls) for axis in start),
@@ -263,7 +259,7 @@ def _start(frame: pd.DataFrame, x: str | None) -> dict[str, Any]:
     parts = [part for _, part in fr.groups(unsaid, [axis for axis in fr.varying(unsaid) if axis != x])]
     parts.sort(key=lambda part: (-(part[x].nunique() if x else 0), -part["H"].max()))
     first = frame.loc[parts[0].sort_values(x or "T").index[-1]]
-    return {axis: first[axis] for axis in fr.AXES if axis in axes}
+    return {axis: first[axis] for axis in axis_names() if axis in axes}
 
 
 def _near(measure: Measure) -> dict[str, str]:
@@ -280,7 +276,7 @@ def _near(measure: Measure) -> dict[str, str]:
 def _filter(axis: str) -> str:
     """Rows where an axis stands as chosen; unless the chart runs along it, or along what it follows from."""
     free = [f"x_axis == '{axis}'"]
-    sources = _FOLLOWS.get(axis, ())
+    sources = KNOWN_AXES[axis].follows
     if axis == "T":  # a cache is decoded from by one token, whatever its length
         free.append("(x_axis == 'T_kv' && (datum.T == datum.T_kv || datum.mode == 'decode'))")
     free += [f"(x_axis == '{source}' && datum['{axis}'] == {_product(sources)})" for source in sources]

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..reading import command, units, words
+from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import RunError
 from . import frame as fr
 
@@ -23,16 +24,15 @@ NEARLY = 1.10
 #: Said of a case whose rows can't be paired.
 NOT_SHOWN = "smallest median; no difference is shown"
 
-#: The axes whose values lie on a line: what was not measured has measured neighbours.
-NUMBERS = ("B", "T", "T_kv", "H", "H_kv", "D_h", "D_v", "d_model", "threads", "dropout", "out_dropout")
-
 
 def main(arguments: Sequence[str]) -> int:
     """`python -m reports advise`: exit code 0; 3 for a mistake of the user's, told in one line on stderr."""
-    options = _parser().parse_args(arguments)
-    asked = {axis: value for axis in fr.AXES if (value := getattr(options, axis)) is not None}
+    options, unknown = _parser().parse_known_args(arguments)
     try:
         run = command.chosen(options)
+        if unknown:  # unless it is an axis of this run's
+            options = _parser().parse_args(arguments)
+        asked = {axis: value for axis in axis_names() if (value := getattr(options, axis, None)) is not None}
         table = advise(fr.tidy(run), asked)
     except RunError as error:
         return command.complain(str(error))
@@ -92,7 +92,7 @@ def choice(rows: pd.DataFrame) -> dict[str, Any]:
     lean = fr.records(near)[0] if len(near) else None
     return {
         "id": str(best["id"]),
-        **{axis: _plain(best[axis]) for axis in fr.AXES},
+        **{axis: _plain(best[axis]) for axis in axis_names()},
         "fastest": best["impl"],
         "seconds": float(best["median"]),
         "ties": ties,
@@ -195,9 +195,9 @@ def _narrowed(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[pd.DataFra
     """The rows that answer, and where they stand for something that was not measured. Words first: they have no
     neighbours."""
     missed = []
-    for axis in sorted(asked, key=lambda axis: axis in NUMBERS):
+    for axis in sorted(asked, key=lambda axis: KNOWN_AXES[axis].is_number):
         wanted, known = asked[axis], sorted(frame[axis].dropna().unique(), key=lambda v: (str(type(v)), v))
-        near = [wanted] if wanted in known else _neighbours(wanted, known) if axis in NUMBERS else []
+        near = [wanted] if wanted in known else _neighbours(wanted, known) if KNOWN_AXES[axis].is_number else []
         if not near:
             listed = ", ".join(map(words.number, known)) or "nothing"
             raise RunError(f"{axis} = {wanted} was not measured here; measured: {listed}")
@@ -260,20 +260,7 @@ def _parser() -> command.Parser:
         prog="python -m reports advise", description="Which implementation to use, from a saved run."
     )
     command.add_run(parser)
-    for axis in fr.AXES:
-        parser.add_argument(f"--{axis}", type=_type(axis), metavar=axis, help=f"only cases with this {axis}")
+    for axis in axis_names():
+        parser.add_argument(f"--{axis}", type=KNOWN_AXES[axis].parse, metavar=axis, help=f"only cases with this {axis}")
     parser.add_argument("--json", action="store_true", help="a table that a program can read")
     return parser
-
-
-def _type(axis: str) -> Any:
-    if axis in ("qkv_bias", "out_bias"):
-        return _truth
-    return str if axis not in NUMBERS else float if "dropout" in axis else int
-
-
-def _truth(text: str) -> bool:
-    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    if text.lower() not in known:
-        raise ValueError(text)
-    return known[text.lower()]

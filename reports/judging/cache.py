@@ -21,9 +21,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from ..reading import runs
+from ..reading.axes import axis_names
 from ..reading.runs import Run, RunError
 from . import processes
-from .frame import AXES
 
 NAME = ".times.cache"
 """In a machine's folder: Parquet behind its own digest, so that a damaged file is never taken for numbers."""
@@ -168,7 +168,7 @@ def _cells(run: Run) -> Iterator[tuple[Any, ...]]:
             extra, stats = row["extra_info"], row["stats"]
             few = len(found) == 1
             low, high = (stats["q1"] or found[0], stats["q3"] or found[0]) if few else (min(found), max(found))
-            axes = _json({axis: extra[axis] for axis in AXES if axis in extra})
+            axes = _json({axis: extra[axis] for axis in axis_names() if axis in extra})
             case_hash = extra.get("case_hash")
             about = (str(extra["impl"]), str(extra["id"]), axes)
             yield *about, median(found), low, high, len(found), None if case_hash is None else str(case_hash)

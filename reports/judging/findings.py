@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 
 from ..reading import units, words
+from ..reading.axes import axis_names, length_axes
 from ..reading.words import COMPILED, base
 from . import frame as fr
 from . import processes, proofs, verdict
 
 #: The axis along which winners are told, the first that varies.
-_ALONG = ("T", "H", "threads", "B", "D_h")
 _MOST_PLACES = 5
 
 #: A spread that no quiet machine shows, and the share of cells with it from which the page warns.
@@ -149,7 +149,7 @@ def gain(frame: pd.DataFrame, baseline_impl: str | None) -> str:
         return ""
     shown = others[(others["ratio_p"] <= verdict.CLAIM) & (others["ratio"] < 1)]
     best = fr.records((others if shown.empty else shown).sort_values("ratio_high"))[0]
-    where = words.place({axis: best[axis] for axis in fr.AXES}, always=fr.varying(frame))
+    where = words.place({axis: best[axis] for axis in axis_names()}, always=fr.varying(frame))
     name = _shown(frame, best["impl"])
     much = speedup(best)
     if shown.empty:
@@ -183,7 +183,7 @@ def page_faults(frame: pd.DataFrame) -> str:
     if large.empty:
         return ""
     most = fr.records(large.sort_values("share"))[-1]
-    where = words.place({axis: most[axis] for axis in fr.AXES}, always=fr.varying(frame))
+    where = words.place({axis: most[axis] for axis in axis_names()}, always=fr.varying(frame))
     part = f"about {most['share']:.0%}".replace("%", " %") if most["share"] < MOST_PART else "most"
     return (
         f"Page faults take a large part of the time in {len(large)} of {words.plural(len(frame), 'cell')}, where the "
@@ -199,7 +199,7 @@ def roof(frame: pd.DataFrame) -> str:
     if known.empty:
         return ""
     best = fr.records(known.sort_values("roof"))[-1]
-    where = words.place({axis: best[axis] for axis in fr.AXES}, always=fr.varying(frame))
+    where = words.place({axis: best[axis] for axis in axis_names()}, always=fr.varying(frame))
     name = _shown(frame, best["impl"])
     return f"By medians, {name} comes nearest to this machine's roof: {units.percent(best['roof'])} of it, at {where}."
 
@@ -284,7 +284,7 @@ def growth(frame: pd.DataFrame, axis: str) -> str:
 def along_axis(frame: pd.DataFrame) -> str | None:
     """The axis along which winners are told: T if it varies, else heads, else threads."""
     axes = fr.varying(frame)
-    return next((axis for axis in _ALONG if axis in axes), None)
+    return next((axis for axis in length_axes() if axis in axes), None)
 
 
 def _shown(frame: pd.DataFrame, impl: str) -> str:

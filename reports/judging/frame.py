@@ -8,15 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run
 from . import processes, verdict
 from .verdict import Ratio, Samples
-
-#: Every field of a case, in the order in which people say them; the first ones vary slowest when panels are laid out.
-AXES = (
-    "device", "mode", "scope", "source", "mask", "dropout", "out_dropout", "qkv_bias", "out_bias",
-    "threads", "B", "d_model", "H", "H_kv", "D_h", "D_v", "T", "T_kv", "dtype",
-)  # fmt: skip
 
 #: Seconds, from pytest-benchmark's stats.
 STATS = ("median", "q1", "q3", "min", "max", "mean", "stddev", "iqr", "rounds", "iterations")
@@ -26,15 +21,6 @@ _NUMBERS = (
     "error", "error_bound", "peak_bytes", "flops", "bytes", "processes", "page_faults", "switches_voluntary",
     "switches_involuntary", *_RATIO,
 )  # fmt: skip
-
-#: An axis that follows from others says nothing of its own where it does: (axis, what it may follow from).
-_FOLLOWS = (
-    ("d_model", ("H", "D_h")),
-    ("T_kv", ("T",)),
-    ("H_kv", ("H",)),
-    ("D_v", ("D_h",)),
-    ("D_h", ("H",)),
-)
 
 #: Two ranges of bytes this close are one answer: allocators round.
 LEAN_WITHIN = 1.01
@@ -80,12 +66,12 @@ def skipped(run: Run) -> pd.DataFrame:
 
 def varying(frame: pd.DataFrame) -> list[str]:
     """Axes with more than one value in the frame, without those that merely follow from others."""
-    axes = [axis for axis in AXES if axis in frame and frame[axis].nunique(dropna=False) > 1]
-    for axis, sources in _FOLLOWS:
-        told = [source for source in sources if source in axes]
-        if axis in axes and told and _follows(frame, axis, told):
-            axes.remove(axis)
-    return axes
+    found = [axis for axis in axis_names() if axis in frame and frame[axis].nunique(dropna=False) > 1]
+    for axis, sources in _may_follow():
+        told = [source for source in sources if source in found]
+        if axis in found and told and _follows(frame, axis, told):
+            found.remove(axis)
+    return found
 
 
 def groups(frame: pd.DataFrame, axes: list[str]) -> list[tuple[dict[str, Any], pd.DataFrame]]:
@@ -110,7 +96,9 @@ def own_keys_unsaid(frame: pd.DataFrame) -> pd.DataFrame:
 
 def settings(frame: pd.DataFrame) -> dict[str, Any]:
     """The axes with one value in the whole frame, and that value."""
-    return {axis: frame[axis].iloc[0] for axis in AXES if axis in frame and frame[axis].nunique(dropna=False) == 1}
+    return {
+        axis: frame[axis].iloc[0] for axis in axis_names() if axis in frame and frame[axis].nunique(dropna=False) == 1
+    }
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -207,13 +195,19 @@ def _comparable(at: int, samples: Mapping[int, Samples | None]) -> bool:
 
 
 def _columns(records: list[dict[str, Any]]) -> list[str]:
-    always = ("impl", "id", *AXES, *STATS, *_NUMBERS, "kernel", "clock")
+    always = ("impl", "id", *axis_names(), *STATS, *_NUMBERS, "kernel", "clock")
     return list(dict.fromkeys((*always, *(key for record in records for key in record))))
 
 
 def _over_baseline(frame: pd.DataFrame, baseline_impl: str | None) -> pd.Series[float]:
     base = frame.loc[frame["impl"] == baseline_impl, ["id", "median"]].drop_duplicates("id").set_index("id")["median"]
     return frame["id"].map(base).astype(float) / frame["median"]
+
+
+def _may_follow() -> list[tuple[str, tuple[str, ...]]]:
+    """Axes that say nothing of their own where they follow from others; widths of heads from their number, too."""
+    known = {name: it.follows for name, it in KNOWN_AXES.items() if it.follows}
+    return [*sorted(known.items(), key=lambda it: -len(it[1])), ("D_h", ("H",))]
 
 
 def _follows(frame: pd.DataFrame, axis: str, sources: list[str]) -> bool:

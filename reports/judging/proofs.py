@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from ..reading import units, words
+from ..reading.axes import axis_names
 from . import frame as fr
 
 RARE = 200
@@ -57,7 +58,7 @@ def hidden_memory(frame: pd.DataFrame) -> str:
     if beyond.empty:
         return ""
     most = fr.records(beyond.sort_values("unexplained"))[-1]
-    where = words.place({axis: most[axis] for axis in fr.AXES}, always=fr.varying(frame))
+    where = words.place({axis: most[axis] for axis in axis_names()}, always=fr.varying(frame))
     return (
         f"Resident memory grew by much more than tensors account for in {len(beyond)} of "
         f"{words.plural(len(frame), 'cell')}, most for {most['impl']} at {where}: {units.memory(most['resident'])}, of which "

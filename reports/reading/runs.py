@@ -13,14 +13,17 @@ from typing import Any
 import orjson
 
 from .. import CHECKOUT
+from .axes import learn
 
-SCHEMAS = (1,)
+SCHEMAS = (1, 2)
 PUBLISHED = "published"
 HOW_TO_MAKE_ONE = "make one with: pytest bench/ --benchmark-save=NAME"
 
 _NUMBERED = re.compile(r"(\d{4,})_(.+)", re.DOTALL)
 _KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "skipped": list,
-          "shelf": list, "yardstick": str}  # fmt: skip
+          "registry": list, "baseline_impl": str, "axes": list}  # fmt: skip
+_OLDER = {"shelf": "registry", "yardstick": "baseline_impl"}
+"""Keys of schema 1 that have another name now."""
 _KIND_NAMES = {dict: "dictionary", list: "list", str: "text"}
 _UNUSED = ("outliers", "ld15iqr", "hd15iqr", "iqr_outliers", "stddev_outliers", "ops", "total")
 _REQUIRED = ("median", "q1", "q3")
@@ -49,6 +52,11 @@ class Run:
     state: dict[str, Any] = field(default_factory=dict)
     roofs: list[dict[str, Any]] = field(default_factory=list)
     controls: dict[str, Any] = field(default_factory=dict)
+    axes: list[dict[str, Any]] = field(default_factory=list)
+    """What its axes are; empty in schema 1. Whoever has a run knows them from then on."""
+
+    def __post_init__(self) -> None:
+        learn(self.axes)
 
     @property
     def name(self) -> str:
@@ -145,6 +153,7 @@ def read(path: Path) -> Run:
     if data.get("schema") not in SCHEMAS or isinstance(data.get("schema"), bool):
         known = ", ".join(map(str, SCHEMAS))
         raise RunError(f"{path}: unknown schema {data.get('schema')!r} (this suite reads {known})")
+    data = {_OLDER.get(key, key): value for key, value in data.items()}
     for key, kind in _KINDS.items():
         if data.get(key) is not None and not isinstance(data[key], kind):
             raise RunError(f"{path}: {key} is no {_KIND_NAMES[kind]}")
@@ -152,8 +161,8 @@ def read(path: Path) -> Run:
         path=path,
         rows=[_checked(row, path) for row in data["benchmarks"]],
         skipped=[_cell(cell, path) for cell in data.get("skipped") or []],
-        registry=tuple(map(str, data.get("shelf") or ())),
-        baseline_impl=data.get("yardstick"),
+        registry=tuple(map(str, data.get("registry") or ())),
+        baseline_impl=data.get("baseline_impl"),
         sweep=str(data.get("sweep") or ""),
         command=str(data.get("command") or ""),
         date=str(data.get("datetime") or ""),
@@ -163,6 +172,7 @@ def read(path: Path) -> Run:
         state=data.get("state") or {},
         roofs=_dictionaries(data.get("roofs")),
         controls=_controls(data.get("controls")),
+        axes=_dictionaries(data.get("axes")),
     )
 
 

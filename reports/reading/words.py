@@ -7,18 +7,13 @@ from typing import Any
 
 import pandas as pd
 
+from .axes import KNOWN_AXES
+
 #: Ends the name of a compiled form.
 COMPILED = "+compile"
 
 SHORT_DTYPE = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
 WRONG = "✗"
-
-#: The order in which a person names a place, and what goes without saying.
-_SPOKEN = ("B", "H", "H_kv", "D_h", "D_v", "d_model", "T", "T_kv", "dtype", "mask", "source", "device", "mode", "scope",
-           "dropout", "out_dropout", "qkv_bias", "out_bias", "threads")  # fmt: skip
-_UNSAID = {"source": "self", "mode": "forward", "scope": "layer", "dropout": 0, "out_dropout": 0, "qkv_bias": False,
-           "out_bias": False, "device": "cpu"}  # fmt: skip
-_USUALLY = {"T_kv": "T", "H_kv": "H", "D_v": "D_h"}
 
 
 def value(axis: str, val: Any, *, equals: str = "=") -> str:
@@ -27,9 +22,10 @@ def value(axis: str, val: Any, *, equals: str = "=") -> str:
         return SHORT_DTYPE.get(str(val), str(val))
     if axis == "mask":
         return "no mask" if val == "none" else str(val)
-    if isinstance(val, str):
-        return val if axis in _UNSAID else f"{axis}{equals}{val}"
-    if axis in ("qkv_bias", "out_bias"):
+    kind = KNOWN_AXES[axis].kind if axis in KNOWN_AXES else "choice"
+    if kind == "choice" and isinstance(val, str):
+        return val
+    if kind == "switch":
         return axis if val else f"no {axis}"
     return f"{axis}{equals}{number(val)}"
 
@@ -42,7 +38,7 @@ def number(val: Any) -> str:
 def place(values: Mapping[str, Any], *, always: Iterable[str] = ()) -> str:
     """Where something holds: 'B=1 H=8 D_h=64 fp32 causal'. Defaults go unsaid, unless named in `always`."""
     always = set(always)
-    said = [axis for axis in _SPOKEN if axis in values and _worth_saying(axis, values, axis in always)]
+    said = [axis for axis in KNOWN_AXES if axis in values and _worth_saying(axis, values, axis in always)]
     return " ".join(value(axis, values[axis]) for axis in said)
 
 
@@ -74,13 +70,10 @@ def _worth_saying(axis: str, values: Mapping[str, Any], always: bool) -> bool:
         return False
     if always:
         return True
-    if axis == "d_model":
-        return "H" not in values or "D_h" not in values or val != values["H"] * values["D_h"]
-    if axis in _USUALLY and _USUALLY[axis] in values:
-        return bool(val != values[_USUALLY[axis]])
-    if axis in ("threads",):
-        return False
-    return axis not in _UNSAID or bool(val != _UNSAID[axis])
+    known = KNOWN_AXES[axis]
+    if (usual := known.usual(values)) is not None:
+        return bool(val != usual)
+    return None not in known.unsaid and val not in known.unsaid  # what the machine chose is no setting
 
 
 def base(name: str) -> str:

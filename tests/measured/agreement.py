@@ -16,8 +16,8 @@ from scipy import stats
 from torch.utils.benchmark import Timer
 
 import impls
+from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.cases.sweep import Case
 from bench.proof.modes import recording
 from bench.timing.cell import Built, build
 from bench.timing.engine import block_of

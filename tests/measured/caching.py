@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 import impls
+from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
-from bench.cases.sweep import Case
 from bench.proof.gate import Gate
 from bench.timing.caching import check_no_result_caching
 from bench.timing.cell import prove

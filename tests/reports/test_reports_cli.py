@@ -89,7 +89,7 @@ def test_unknown_run_lists_the_known_and_suggests_the_nearest(
         ("<html>no</html>", "not JSON"),
         ("[1, 2]", "not a run file"),
         ('{"schema": 1}', "not a run file"),
-        ('{"schema": 99, "benchmarks": []}', "unknown schema 99 (this suite reads 1)"),
+        ('{"schema": 99, "benchmarks": []}', "unknown schema 99 (this suite reads 1, 2)"),
         ('{"benchmarks": []}', "unknown schema None"),
         ('{"schema": 1, "benchmarks": [{"name": "a", "stats": {}, "extra_info": {}}]}', "'a' has no implementation"),
         ('{"schema": 1, "benchmarks": [7]}', "7 has no implementation"),

@@ -1,0 +1,99 @@
+"""What an axis of a case is: how its values are read, what it follows from, how it is said. `Case` has one a field."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+NOTHING: Any = object()
+"""No such value: None is one."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis, for the command line, for ids, and for whoever reads a run file."""
+
+    kind: str
+    """`size`, a whole number from 1 on; `share`, from 0 to below 1; `choice`, one of `values`; or `switch`, on or off."""
+    about: str
+    """What its values are, for `--help`."""
+    name: str = ""
+    label: str = ""
+    """The word before the name where there is room: `tokens` for T."""
+    values: tuple[str, ...] = ()
+    follows: tuple[str, ...] = ()
+    """The axes whose product it is where it isn't given."""
+    default: Any = NOTHING
+    """Left out of ids. NOTHING where it has to be given, or follows."""
+    unsaid: Any = NOTHING
+    """The value that goes without saying; NOTHING where all are said."""
+
+    def read(self, text: str) -> Any:
+        """A value from the command line; raises ValueError with what would be right."""
+        return _READ[self.kind](text, self.values)
+
+    def implied(self, given: Mapping[str, Any]) -> Any:
+        """Its value where it follows from others."""
+        return math.prod(given[name] for name in self.follows)
+
+    def described(self) -> dict[str, Any]:
+        """For the run file: what a reader needs to know of it."""
+        told = {"name": self.name, "kind": self.kind, "label": self.label, "follows": list(self.follows)}
+        return told if self.unsaid is NOTHING else told | {"unsaid": self.unsaid}
+
+
+def axis(kind: str, about: str, *, default: Any = NOTHING, **others: Any) -> Any:
+    """A field of a dataclass that is an axis; `others` are fields of `Axis`."""
+    known = Axis(kind, about, default=default, **{"unsaid": default} | others)
+    if default is NOTHING:
+        return dataclasses.field(metadata={"axis": known})
+    return dataclasses.field(default=default, metadata={"axis": known})
+
+
+def axes_of(case: type[Any]) -> dict[str, Axis]:
+    """Every axis of a dataclass, in its order."""
+    return {it.name: dataclasses.replace(it.metadata["axis"], name=it.name) for it in dataclasses.fields(case)}
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean ...?`, where something is near."""
+    near = get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _size(text: str, values: tuple[str, ...]) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise ValueError("a positive whole number")
+    return int(text)
+
+
+def _choice(text: str, values: tuple[str, ...]) -> str:
+    if text not in values:
+        raise ValueError(f"one of {', '.join(values)}{nearest(text, values)}")
+    return text
+
+
+def _share(text: str, values: tuple[str, ...]) -> float:
+    try:
+        p = float(text)
+    except ValueError:
+        p = -1.0
+    if not 0 <= p < 1:
+        raise ValueError("a probability: 0 or more, and less than 1")
+    return p
+
+
+def _switch(text: str, values: tuple[str, ...]) -> bool:
+    return _choice(text, ("on", "off")) == "on"
+
+
+_READ: dict[str, Callable[[str, tuple[str, ...]], Any]] = {
+    "size": _size,
+    "share": _share,
+    "choice": _choice,
+    "switch": _switch,
+}

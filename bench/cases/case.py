@@ -1,0 +1,97 @@
+"""A case: one point of a sweep. Its fields are the only list of axes; everything else reads it (`AXES`)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from impls import LayerShape
+
+from .axes import axes_of, axis
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+DEVICES = ("cpu", "cuda")
+MASKS = ("none", "causal", "padding", "causal+padding")
+SOURCES = ("self", "cross")
+MODES = ("forward", "backward", "decode")
+SCOPES = ("layer", "core")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One point of a sweep; its fields are the columns of the results. Build one with `Case.of`."""
+
+    B: int = axis("size", "batch sizes", label="batch")
+    H: int = axis("size", "query heads", label="heads")
+    H_kv: int = axis("size", "key-value heads", label="key-value heads", follows=("H",))
+    D_h: int = axis("size", "width of a query or key head")
+    D_v: int = axis("size", "width of a value head", follows=("D_h",))
+    d_model: int = axis("size", "width of the model", follows=("H", "D_h"))
+    T: int = axis("size", "tokens in the queries", label="tokens")
+    T_kv: int = axis("size", "tokens in keys and values (with --source cross)", label="keys", follows=("T",))
+    dtype: str = axis("choice", ", ".join(DTYPES), values=DTYPES)
+    device: str = axis("choice", "cpu, cuda (default: what the machine has)", values=DEVICES, unsaid="cpu")
+    mask: str = axis("choice", ", ".join(MASKS), values=MASKS, default="causal", unsaid=None)
+    source: str = axis("choice", ", ".join(SOURCES), values=SOURCES, default="self")
+    dropout: float = axis("share", "probability of dropping one of the probs", default=0.0)
+    out_dropout: float = axis("share", "probability of dropout after the output projection", default=0.0)
+    qkv_bias: bool = axis("switch", "biases in the input projections: on, off", default=False)
+    out_bias: bool = axis("switch", "a bias in the output projection: on, off", default=False)
+    threads: int | None = axis("size", "intra-op threads on the CPU (default: torch's own)", default=None)
+    mode: str = axis(
+        "choice",
+        f"{', '.join(MODES)} (the newest of T tokens against a cache of the others)",
+        values=MODES,
+        default="forward",
+    )
+    scope: str = axis("choice", "layer, or core: from q, k, v to o", values=SCOPES, default="layer")
+
+    @classmethod
+    def of(
+        cls, *, T: int, H: int, D_h: int, B: int = 1, dtype: str = "float32", device: str = "cpu", **others: Any
+    ) -> Case:
+        """A case from its sizes; what is left out follows from them, or stands at its default."""
+        given: dict[str, Any] = {"B": B, "T": T, "H": H, "D_h": D_h, "dtype": dtype, "device": device}
+        implied = {name: it.implied(given) for name, it in AXES.items() if it.follows}
+        return cls(**given | implied | {name: value for name, value in others.items() if value is not None})
+
+    @property
+    def id(self) -> str:
+        """A public format: saved runs are matched by it. Axes at their default are left out."""
+        sizes = f"B{self.B}-T{self.T}-H{self.H}-D_h{self.D_h}-{self.dtype}-{self.device}"
+        plain = Case.of(B=self.B, T=self.T, H=self.H, D_h=self.D_h, dtype=self.dtype, device=self.device)
+        others = [name for name in _IN_IDS if getattr(self, name) != getattr(plain, name)]
+        return "-".join([sizes, *(f"{name}={getattr(self, name)}" for name in others)])
+
+    @property
+    def causal(self) -> bool:
+        return self.mask.startswith("causal")
+
+    @property
+    def padded(self) -> bool:
+        return self.mask.endswith("padding")
+
+    @property
+    def keys(self) -> int:
+        """The longer of the two sequences."""
+        return max(self.T, self.T_kv)
+
+    @property
+    def drops(self) -> bool:
+        return bool(self.dropout or self.out_dropout)
+
+    @property
+    def layer_shape(self) -> LayerShape:
+        """What a layer must know to be built for this case."""
+        shared = {it.name: getattr(self, it.name) for it in fields(LayerShape) if it.name in AXES}
+        return LayerShape(max_T=self.keys, **shared)
+
+    def columns(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+AXES = axes_of(Case)
+"""Every axis, by its name, in the order in which people say them."""
+
+_IN_IDS = ("T_kv", *(name for name in AXES if name != "T_kv"))
+"""The order of ids, which is older than that of the axes."""
