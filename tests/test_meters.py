@@ -16,9 +16,9 @@ import torch
 
 import bench.timing.cell
 import impls
+from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
-from bench.cases.case import Case
 from bench.proof.dispatch import kernel_of
 from bench.proof.gate import Gate, module_of
 from bench.proof.modes import call_of
@@ -237,7 +237,7 @@ def test_a_pinned_name_must_be_what_ran() -> None:
         Gate().prove(liar, case)
 
 
-@pytest.mark.parametrize(("dropout", "first"), [(0.0, 1.0), (0.5, 2.0)])
+@pytest.mark.parametrize(("dropout", "first"), [(0.0, 1.0), (0.5, 3.0)])
 def test_the_first_call_of_a_form_with_dropout_is_of_that_form(
     dropout: float, first: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

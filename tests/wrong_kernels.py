@@ -439,8 +439,8 @@ def bfloat16_going_back(q, k, v, *, is_causal=False, **_):
     return rough + (right - rough).detach()
 
 
-class _Remembered(torch.autograd.Function):
-    gradients: tuple[Tensor, ...] = ()
+class _Plain(torch.autograd.Function):
+    """SDPA, its gradients by SDPA's own."""
 
     @staticmethod
     def forward(ctx, q, k, v, is_causal):
@@ -450,16 +450,24 @@ class _Remembered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+            o = sdpa(*leaves, is_causal=ctx.is_causal)
+        return *torch.autograd.grad(o, leaves, grad), None
+
+
+class _Remembered(_Plain):
+    gradients: tuple[Any, ...] = ()
+
+    @staticmethod
+    def backward(ctx, grad):
         known = _Remembered.gradients
         if not known or known[0].shape != ctx.saved_tensors[0].shape:
-            leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors]
-            with torch.enable_grad():
-                o = sdpa(*leaves, is_causal=ctx.is_causal)
-            _Remembered.gradients = torch.autograd.grad(o, leaves, grad)
-        return *(x.clone() for x in _Remembered.gradients), None
+            _Remembered.gradients = _Plain.backward(ctx, grad)
+        return *(x.clone() for x in _Remembered.gradients[:3]), None
 
 
-@wrong("gradient", "new numbers in the same buffers: gradient of", **BACKWARD)
+@wrong("gradient", "new numbers in the same buffers: ", **BACKWARD)
 def remembers_its_gradients(q, k, v, *, is_causal=False, **_):
     return _Remembered.apply(q, k, v, is_causal)
 
@@ -918,6 +926,164 @@ dropping("drops_pairs_of_keys", "depends on other keys",
          lambda p: torch.rand(*p.shape[:3], p.shape[-1] // 2 + 1).repeat_interleave(2, -1)[..., : p.shape[-1]])  # fmt: skip
 
 
+# dropout that is not of this case
+
+
+def training(says: str = "in training, of the probs that it kept: ", **case: Any) -> Callable[[Kernel], Kernel]:
+    """A kernel of training alone: in evaluation it is SDPA."""
+
+    def keep(kernel: Kernel) -> Kernel:
+        def whole(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, enable_gqa=False, **_):
+            if not dropout_p:
+                return sdpa(q, k, v, attn_mask=attn_mask, is_causal=is_causal, enable_gqa=enable_gqa)
+            return kernel(q, k, v, visible(q, k, is_causal, attn_mask), dropout_p)
+
+        whole.__name__ = kernel.__name__
+        wrong("dropout of another case", says, **DROPOUT | case)(whole)
+        return kernel
+
+    return keep
+
+
+def _dropped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, p: float) -> Tensor:
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf)
+    return torch.nn.functional.dropout(scores.softmax(-1), p) @ v
+
+
+@training()
+def forgets_its_mask_in_training(q, k, v, mask, p):
+    return _dropped(q, k, v, torch.ones_like(mask), p)
+
+
+@training()
+def masks_after_the_softmax_in_training(q, k, v, mask, p):
+    return torch.nn.functional.dropout((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1), p) * mask @ v
+
+
+@training(H=4, H_kv=2)
+def groups_by_repeat_in_training(q, k, v, mask, p):
+    k, v = (x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in (k, v))
+    return _dropped(q, k, v, mask, p)
+
+
+@training(mask="padding", B=2)
+def first_padding_for_all_in_training(q, k, v, mask, p):
+    return _dropped(q, k, v, mask[:1], p)
+
+
+@training("in training, where scores are far from zero: NaN or Inf")
+def no_maximum_in_training(q, k, v, mask, p):
+    weights = torch.exp(q @ k.mT * q.shape[-1] ** -0.5) * mask
+    return torch.nn.functional.dropout(weights / weights.sum(-1, keepdim=True), p) @ v
+
+
+@training("depends on other keys: those 16 apart agree in 100.0%")
+def noise_of_one_tile_for_all(q, k, v, mask, p):
+    probs = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf).softmax(-1)
+    noise = torch.rand(*probs.shape[:-1], 16).repeat(1, 1, 1, probs.shape[-1] // 16 + 1)
+    return probs * (noise[..., : probs.shape[-1]] >= p) / (1 - p) @ v
+
+
+class _Drops(torch.autograd.Function):
+    """Drops going forward, and going back as if by `again`."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, mask, p, again):
+        ctx.save_for_backward(q, k, v)
+        ctx.rest = mask, again
+        return _dropped(q, k, v, mask, p)
+
+    @staticmethod
+    def backward(ctx, grad):
+        mask, again = ctx.rest
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+            o = _dropped(*leaves, mask, again)
+        return *torch.autograd.grad(o, leaves, grad), None, None, None
+
+
+@training(mode="backward")
+def other_noise_going_back(q, k, v, mask, p):
+    return _Drops.apply(q, k, v, mask, p, p)
+
+
+@training(mode="backward")
+def no_dropout_going_back(q, k, v, mask, p):
+    return _Drops.apply(q, k, v, mask, p, 0.0)
+
+
+# what is kept of another padding
+
+PADDING: dict[str, Any] = {"mask": "padding", "B": 2}
+OTHER_PADDING = "where other keys are padding than before: "
+
+
+@wrong("another padding", OTHER_PADDING, **PADDING)
+def keeps_the_mask_by_its_shape(q, k, v, *, attn_mask=None, **_):
+    if attn_mask.shape not in _masks:
+        _masks[attn_mask.shape] = attn_mask.clone()
+    return sdpa(q, k, v, attn_mask=_masks[attn_mask.shape])
+
+
+_masks: dict[Any, Tensor] = {}
+
+
+@wrong("another padding", OTHER_PADDING, scope="core", **PADDING)
+def keeps_the_lengths_of_its_first_call(q, k, v, *, attn_mask=None, **_):
+    lengths = _lengths.setdefault(k.shape, attn_mask.sum(-1, keepdim=True))
+    return sdpa(q, k, v, attn_mask=torch.arange(k.shape[-2]) < lengths)
+
+
+_lengths: dict[Any, Tensor] = {}
+
+
+@wrong("another padding", OTHER_PADDING, **PADDING)
+class KeepsItsFirstPadding(as_layer(sdpa)):  # type: ignore[misc]
+    def forward(self, x, x_k=None, x_v=None, *, padding=None, cache=None):
+        self.first = getattr(self, "first", padding)
+        return super().forward(x, x_k, x_v, padding=self.first, cache=cache)
+
+
+# what shows at great lengths alone
+
+
+def from_1024_on(kernel: Kernel) -> Kernel:
+    def whole(q, k, v, *, is_causal=False, attn_mask=None, **_):
+        chosen = kernel if k.shape[-2] >= 1024 else sdpa
+        return chosen(q, k, v, is_causal=is_causal, attn_mask=attn_mask)
+
+    whole.__name__ = f"{kernel.__name__}_from_1024_on"
+    return whole
+
+
+LONG: dict[str, Any] = {"T": 1024, "H": 1}
+LONG_DECODE: dict[str, Any] = {"mode": "decode", "T": 1, "T_kv": 4096, "mask": "none", "H": 8, "dtype": "bfloat16"}
+
+wrong("great lengths", LARGE, **LONG)(from_1024_on(no_shift))
+wrong("great lengths", LARGE, scope="core", **LONG | {"D_h": 16})(from_1024_on(exp_without_the_maximum))
+wrong("great lengths", "where scores are very negative: ", **LONG)(from_1024_on(masks_with_minus_50))
+
+
+@wrong("great lengths", **LONG_DECODE)
+def last_key_unseen_at_multiples_of_128(q, k, v, **_):
+    last = -1 if k.shape[-2] % 128 == 0 else k.shape[-2]
+    return sdpa(q, k[..., :last, :], v[..., :last, :])
+
+
+@wrong("great lengths", scope="core", **LONG_DECODE)
+def first_key_unseen_at_multiples_of_128(q, k, v, **_):
+    first = 1 if k.shape[-2] % 128 == 0 else 0
+    return sdpa(q, k[..., first:, :], v[..., first:, :])
+
+
+@wrong("great lengths", scope="core", **LONG_DECODE)
+def two_of_its_parts_overlap_by_a_key(q, k, v, **_):
+    if k.shape[-2] < 4096:
+        return sdpa(q, k, v)
+    twice = torch.cat([torch.arange(2048), torch.arange(2047, k.shape[-2])])
+    return sdpa(q, k[..., twice, :], v[..., twice, :])
+
+
 # what is everybody's
 
 
@@ -1012,7 +1178,7 @@ def a_gradient_added_twice_now_and_then(q, k, v, *, is_causal=False, **_):
     return o
 
 
-@wrong_when_timed("race", "under the clock: NaN or Inf")
+@wrong_when_timed("race", "NaN or Inf in")
 def memory_that_nobody_wrote_now_and_then(q, k, v, *, is_causal=False, **_):
     o = sdpa(q, k, v, is_causal=is_causal)
     return torch.where(torch.arange(o.shape[-1]) == 0, torch.nan, o) if now_and_then("memory") else o
@@ -1121,37 +1287,25 @@ def no_maximum_at_multiples_of_64_with_gradients(q, k, v, *, is_causal=False, at
 # what a backward leaves behind
 
 
-class _ReadsGrad(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q, k, v, is_causal):
-        ctx.save_for_backward(q, k, v)
-        ctx.is_causal = is_causal
-        return sdpa(q, k, v, is_causal=is_causal)
-
+class _ReadsGrad(_Plain):
     @staticmethod
     def backward(ctx, grad):
-        with torch.enable_grad():
-            leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors]
-            o = sdpa(*leaves, is_causal=ctx.is_causal)
-        return *torch.autograd.grad(o, leaves, as_if_contiguous(grad)), None
+        return _Plain.backward(ctx, as_if_contiguous(grad))
+
+
+class _AddsToGrad(_Plain):
+    @staticmethod
+    def backward(ctx, grad):
+        found = _Plain.backward(ctx, grad)
+        for x, gradient in zip(ctx.saved_tensors, found[:3], strict=True):
+            if x.is_leaf:
+                x.grad = gradient
+        return found
 
 
 @wrong("backward's gradient", "gradient of", scope="core", **BACKWARD)
 def reads_the_gradient_as_if_contiguous(q, k, v, *, is_causal=False, **_):
     return _ReadsGrad.apply(q, k, v, is_causal)
-
-
-class _AddsToGrad(_ReadsGrad):
-    @staticmethod
-    def backward(ctx, grad):
-        with torch.enable_grad():
-            leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors]
-            o = sdpa(*leaves, is_causal=ctx.is_causal)
-        found = torch.autograd.grad(o, leaves, grad)
-        for x, gradient in zip(ctx.saved_tensors, found, strict=True):
-            if x.is_leaf:
-                x.grad = gradient
-        return *found, None
 
 
 @wrong("backward's gradient", "adds to `.grad` in passing", scope="core", **BACKWARD)

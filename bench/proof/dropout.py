@@ -10,11 +10,19 @@ from torch import Tensor, nn
 from impls import Impl
 from impls import weights as canonical
 
-from ..cases.outcome import Wrong
 from ..cases.case import Case
+from ..cases.outcome import Wrong
+from .modes import call_of, recording
+from .problem import Problem, inputs_of
 
 B, T = 32, 16
 """Size of the probe."""
+
+LENGTH = 160
+"""Of the probe that has a case's own mask, groups and gradients: more than one tile of 64, or of 128."""
+
+LAGS = (1, 16, 32, 64, 128)
+"""How far apart two probs are that must be dropped independently: neighbours, and what lies at the same place of two tiles."""
 
 SIGMAS = 6.0
 """Standard deviations that the share of dropped probs may be off."""
@@ -34,7 +42,8 @@ def check_dropout(impl: Impl, case: Case) -> None:
         first, second = module(*inputs).double(), module(*inputs).double()
     kept = first != 0
     shown = kept.unflatten(-1, (-1, 2, T))  # (..., heads, twice, T)
-    _check_independence(shown[..., 0, :] if case.scope == "core" else shown[..., 0, :].transpose(1, 2))
+    of_heads = shown[..., 0, :] if case.scope == "core" else shown[..., 0, :].transpose(1, 2)
+    _check_independence(of_heads, torch.ones_like(of_heads))
     dropped = 1 - kept.double().mean().item()
     if abs(dropped - (1 - keep)) > SIGMAS * (keep * (1 - keep) / (probs.numel() / 2)) ** 0.5:
         raise Wrong(f"drops {dropped:.1%} of the probs, not {1 - keep:.1%}")
@@ -47,26 +56,60 @@ def check_dropout(impl: Impl, case: Case) -> None:
         raise Wrong("drops features of the output, not probs")
 
 
-def _check_independence(kept: Tensor) -> None:
-    """Neighbours along every axis agree as often as two independent draws do; raises `Wrong`.
+def check_probs_dropped(probe: Case, module: nn.Module, problem: Problem) -> tuple[dict[str, Tensor], Tensor]:
+    """One call in training: its answers, and which probs it kept (B, H, T, T_kv); raises `Wrong` where they aren't independent.
 
-    `kept` (B, H, T, T), True where a prob was kept. Two neighbouring pairs share a draw, which the variance takes into account.
+    A prob that no query may see counts as kept.
+    """
+    call = call_of(module.train(), probe, inputs_of(problem))
+    with recording(probe):
+        answers = call.read(call.run())
+    kept, visible = (_by_head(x, probe) != 0 for x in (answers["output"], problem.output.reference))
+    if problem.output.compared is not None:
+        visible = visible & problem.output.compared[:, None, :, None]
+    _check_independence(kept, visible)
+    return answers, kept | ~visible
+
+
+def spanning(impl: Impl, case: Case) -> Case | None:
+    """The case's kind of probs over more than one tile, in a size that shows them; None where `impl` can do none."""
+    grouped = case.H_kv != case.H
+    H = impl.limits.heads or (4 if grouped else 3)
+    H_kv = H if not grouped else 2 if case.H_kv > 1 else 1
+    mode = "backward" if case.mode == "backward" else "forward"
+    plain = replace(case, B=2, H=H, H_kv=H_kv, mode=mode, qkv_bias=False, out_bias=False, out_dropout=0.0, threads=None)
+    lengths = sorted(range(2, 2 * LENGTH), key=lambda length: abs(length - LENGTH))
+    probes = (replace(plain, T=L, T_kv=L, D_h=L, D_v=L, d_model=H * L) for L in lengths)
+    return next((probe for probe in probes if impl.refusal(probe) is None), None)
+
+
+def _by_head(o: Tensor, probe: Case) -> Tensor:
+    """(B, H, T, T_kv)"""
+    return o if probe.scope == "core" else o.unflatten(-1, (probe.H, -1)).transpose(1, 2)
+
+
+def _check_independence(kept: Tensor, visible: Tensor) -> None:
+    """Probs that are apart along an axis agree as often as two independent draws do; raises `Wrong`.
+
+    `kept` (B, H, T, T_kv), True where a prob was kept; only those that are `visible` count. Two pairs may share a draw, which
+    the variance takes into account.
     """
     found: list[tuple[float, str]] = []
-    keep = kept.double().mean().item()
+    keep = kept[visible].double().mean().item()
     agree = keep**2 + (1 - keep) ** 2
     variance = agree * (1 - agree) + 2 * (keep**3 + (1 - keep) ** 3 - agree**2)
     for axis, name in enumerate(("batch entries", "heads", "queries", "keys")):
         n = kept.shape[axis]
-        if n == 1:
-            continue
-        same = kept.narrow(axis, 1, n - 1) == kept.narrow(axis, 0, n - 1)
-        share = same.double().mean().item()
-        if abs(share - agree) > SIGMAS * (variance / same.numel()) ** 0.5:
-            sentence = f"neighbours agree in {share:.1%} of cases, and independent draws in {agree:.1%}"
-            found.append((abs(share - agree), f"what it drops depends on other {name}: {sentence}"))
+        for lag in (lag for lag in LAGS if lag < n):
+            both = visible.narrow(axis, lag, n - lag) & visible.narrow(axis, 0, n - lag)
+            same = (kept.narrow(axis, lag, n - lag) == kept.narrow(axis, 0, n - lag))[both]
+            share = same.double().mean().item()
+            if abs(share - agree) > SIGMAS * (variance / same.numel()) ** 0.5:
+                who = "neighbours" if lag == 1 else f"those {lag} apart"
+                sentence = f"{who} agree in {share:.1%} of cases, and independent draws in {agree:.1%}"
+                found.append((abs(share - agree), f"what it drops depends on other {name}: {sentence}"))
     if found:
-        raise Wrong(max(found)[1])
+        raise Wrong(max(found, key=lambda it: it[0])[1])
 
 
 def _probe(impl: Impl, case: Case) -> tuple[nn.Module, list[Tensor]]:

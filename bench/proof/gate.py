@@ -16,13 +16,13 @@ from impls import COMPILE, Impl, get
 from impls import weights as canonical
 from impls.registry import Compiled
 
-from ..cases.outcome import Wrong, classify
 from ..cases.case import Case
+from ..cases.outcome import Wrong, classify
 from . import settings
 from .dispatch import kernel_of
-from .dropout import check_dropout
+from .dropout import check_dropout, check_probs_dropped, spanning
 from .modes import Call, call_of, recording
-from .problem import REGIMES, Errors, Expected, Inputs, Problem, copies, inputs_of, probing, problem_of, strided
+from .problem import REGIMES, Errors, Expected, Inputs, Problem, copies, inputs_of, problem_of, showing_probs, strided
 
 LONG = 512
 """Probes up to this length have several batch entries and heads; longer ones only reach far."""
@@ -78,6 +78,9 @@ class Gate:
         if case.drops:
             with keeping_settings():
                 self._once("dropout", impl, case, check_dropout)
+                scope = case.scope if eager.core is None else "core"
+                if case.dropout and (dropping := spanning(eager, replace(case, scope=scope))):
+                    self._once("dropout (probe)", eager, dropping, check_training)
         if impl.dispatches:
             self._once("dispatch", impl, case, check_dispatch)
         return Proof(probed)
@@ -143,14 +146,14 @@ def _probes_at(case: Case, T: int) -> Iterator[Case]:
                 yield replace(case, B=b, T=tokens, T_kv=T_kv, H=h, H_kv=h_kv, d_model=d_model)
 
 
-def module_of(impl: Impl, case: Case, problem: Problem | None = None) -> nn.Module:
-    """The core or layer of `impl` for `case`, holding the weights of `problem`, in the case's dtype on its device.
+def module_of(impl: Impl, case: Case) -> nn.Module:
+    """The core or layer of `impl` for `case`, holding its weights, in its dtype on its device.
 
     Raises `Wrong` where building it, or letting it prepare, changes what is everybody's.
     """
     build = impl.core if case.scope == "core" else impl.layer
     assert build is not None
-    problem = problem or problem_of(case)
+    problem = problem_of(case)
     with keeping_settings(" when it is built"):
         module = build(case.layer_shape).to(case.device, getattr(torch, case.dtype)).eval()
         if problem.weights:
@@ -160,13 +163,13 @@ def module_of(impl: Impl, case: Case, problem: Problem | None = None) -> nn.Modu
     return module
 
 
-def prepare(module: nn.Module, case: Case) -> float | None:
+def prepare(module: nn.Module, case: Case, draw: int = 0) -> float | None:
     """Let a module make what it makes once for a mask and a length; seconds that it took, None where it makes nothing."""
     make: Callable[..., None] | None = getattr(module, "prepare", None)
     if make is None:
         return None
     start = perf_counter()
-    make(case.T, case.T_kv, problem_of(case).padding, case.device)
+    make(case.T, case.T_kv, problem_of(case, draw).padding, case.device)
     return perf_counter() - start
 
 
@@ -181,16 +184,16 @@ def check_probe(impl: Impl, case: Case) -> None:
 
     A core reads q, k and v as they lie in memory in a model: not contiguous.
     """
-    problems = probing(case)
-    module = module_of(impl, case, problems[0])
-    numbers, other = (inputs_of(problem) for problem in problems)
+    module = module_of(impl, case)
+    numbers, other = (inputs_of(problem_of(case, draw)) for draw in range(2))
     if case.scope == "core":
         numbers, other = strided(numbers), strided(other)
-    check_call(call_of(module, case, numbers), module, numbers, case, problems=problems)
+    check_call(call_of(module, case, numbers), module, numbers, case, draws=3 if case.padded else 2)
     if case.mode == "backward" and case.keys <= LONG:
         with keeping_settings():
-            numbers.refill(problems[0])
-            check_two_forwards(module, case, (numbers, other), problems)
+            numbers.refill(problem_of(case))
+            prepare(module, case)
+            check_two_forwards(module, case, (numbers, other))
 
 
 def check_call(
@@ -199,16 +202,13 @@ def check_call(
     numbers: Inputs,
     case: Case,
     draws: int = 1,
-    problems: Sequence[Problem] | None = None,
 ) -> CheckResult:
     """Hold a call of `module` to the reference, on draws that arrive in the same buffers; raises `Wrong`.
 
-    What is timed needs one: the second is compared after the clock. Neither the inputs, nor the gradient of the output, nor
-    the module's weights and buffers may be written to.
+    Neither the inputs, nor the gradient of the output, nor the module's weights and buffers may be written to.
     """
-    problems = problems or [problem_of(case, draw) for draw in range(draws)]
     with keeping_settings():
-        return _held(call, module, numbers, case, problems)
+        return _held(call, module, numbers, case, [problem_of(case, draw) for draw in range(draws)])
 
 
 @contextmanager
@@ -225,10 +225,10 @@ def keeping_settings(when: str = "") -> Iterator[None]:
 
 def _held(call: Call, module: nn.Module, numbers: Inputs, case: Case, problems: Sequence[Problem]) -> CheckResult:
     caching = case.mode == "decode" and case.scope == "layer"  # then the cache is there to be written to
-    owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]
-    before = copies(owned)
 
     def answer(problem: Problem, why: str = "") -> tuple[CheckResult, dict[str, Tensor]]:
+        owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]
+        before = copies(owned)
         with without_gradients(module, case):
             o = _run(call)
         answers = call.read(_formed(o, problem))
@@ -241,11 +241,12 @@ def _held(call: Call, module: nn.Module, numbers: Inputs, case: Case, problems: 
         return verify(answers, problem, why), answers
 
     held, answers = answer(problems[0])
-    for problem in problems[1:]:
+    for draw, problem in enumerate(problems[1:], 1):
         shown = [part.shown(answers[part.name]) for part in problems[0].answers]
         kept = copies(shown)
         numbers.refill(problem)
-        answer(problem, NEW_NUMBERS)
+        prepare(module, case, draw)
+        answer(problem, NEW_NUMBERS if draw == 1 else NEW_PADDING)
         if not caching:
             shown = [part.shown(answers[part.name]) for part in problems[0].answers]
             _unchanged(shown, kept, "the first answer changed when the second was computed: both share one buffer")
@@ -261,13 +262,27 @@ def without_gradients(module: nn.Module, case: Case) -> Any:
     return recording(case) if case.mode == "backward" or isinstance(module, Compiled) else torch.no_grad()
 
 
-def check_two_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs], problems: Sequence[Problem]) -> None:
+def check_two_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]) -> None:
     """Gradients after a forward on other numbers: what a backward needs belongs to its own forward; raises `Wrong`."""
     outputs = [module(*read.tensors, **read.options) for read in numbers]
     parameters = [p for p in module.parameters() if p.requires_grad]
-    for o, read, problem in zip(outputs, numbers, problems, strict=True):
+    for draw, (o, read) in enumerate(zip(outputs, numbers, strict=True)):
         gradients = torch.autograd.grad(o, [*read.tensors, *parameters], read.grad, allow_unused=True)
-        verify(call_of(module, case, read).read((o, *gradients)), problem, TWO_FORWARDS)
+        verify(call_of(module, case, read).read((o, *gradients)), problem_of(case, draw), TWO_FORWARDS)
+
+
+def check_training(impl: Impl, probe: Case) -> None:
+    """Answers in training are finite in every regime, and those of the probs that the very call kept; raises `Wrong`."""
+    problem, module = showing_probs(probe), module_of(impl, probe)
+    call = call_of(module.train(), probe, inputs_of(problem_of(probe, draw=1)))
+    with recording(probe):
+        output = call.read(call.run())["output"]
+    if not problem.output.shown(output).isfinite().all():
+        raise Wrong("in training, where scores are far from zero: NaN or Inf")
+    with torch.no_grad():
+        canonical.load(module, problem.weights)
+    answers, kept = check_probs_dropped(probe, module, problem)
+    verify(answers, showing_probs(probe, kept / (1 - probe.dropout)), TRAINING)
 
 
 def check_dispatch(impl: Impl, case: Case) -> None:
@@ -290,6 +305,8 @@ def _run(call: Call) -> object:
 
 
 NEW_NUMBERS = "on new numbers in the same buffers: "
+NEW_PADDING = "where other keys are padding than before: "
+TRAINING = "in training, of the probs that it kept: "
 TWO_FORWARDS = "where another forward comes between a forward and its backward: "
 
 

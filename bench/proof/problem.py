@@ -12,8 +12,8 @@ from torch import Tensor
 
 from impls import weights as canonical
 
-from ..cases.ledger import spending
 from ..cases.case import Case
+from ..cases.ledger import spending
 from . import reference
 
 FACTOR = 2.0
@@ -41,8 +41,11 @@ MANY_ROWS, FLOOR_OF_FEW_ROWS = 64, 4.0
 SANE = 32.0
 """The plain formula's own error, in units of epsilon, above which the reference itself is at fault."""
 
-SANE_OFFSET = 256.0
-"""`SANE` where more is lost: scores near 100 are rounded by 100 epsilon before the exponential; gradients add up more."""
+SANE_OF_GRADIENTS = 256.0
+"""The same for gradients, which add up more."""
+
+NEEDLE = 64.0
+"""Size of a few values: in bfloat16 a key that is forgotten is lost among thousands, unless its value is large."""
 
 NEAR = 1 / 32
 """How far apart keys lie in the feature by which the first one is apart from them, twice as far as scores are large."""
@@ -50,11 +53,8 @@ NEAR = 1 / 32
 SANE_OF_REGIMES = 128.0
 """The same where scores reach every regime, times as far as they lie from zero."""
 
-OFFSET = 100.0
-"""Where the scores of a kernel's second draw lie: beyond 88, an exponential without the row's maximum overflows."""
-
-LARGE = {"float64": 800.0}
-"""How far from zero scores lie in the regimes that are called so, where `OFFSET` is not enough: beyond 709 in float64."""
+LARGE, LARGE_OF_FLOAT64 = 100.0, 800.0
+"""How far from zero scores lie in the regimes that are called so: beyond 88, or 709 in float64, an exponential overflows."""
 
 DEEP = 16384.0
 """How far below zero scores lie in the deepest regime: a mask that only adds or writes -10,000 hides nothing there."""
@@ -126,8 +126,9 @@ class Expected:
     """The queries that are compared, and that `reference` holds; None for all."""
     compared: Tensor | None = None
     """(B, rows) or (B, H, rows), True where a row is compared: padded queries are not. None for all."""
-    norm_floor: float = 0.0
-    """The smallest size that a row's error is relative to, since a gradient's row may vanish by nature."""
+    norm_floor: float = 1e-30
+    """The smallest size that a row's error is relative to, since a gradient's row may vanish by nature, and so does one of an
+    output of which dropout keeps nothing."""
     tolerance: Errors = Errors(0.0, 0.0)
     regime: int | None = None
     """The regime that all compared rows belong to, an index into `REGIMES`; None where only one is asked about."""
@@ -214,6 +215,10 @@ class Inputs:
             buffer.data.copy_(fresh)
         if self.grad is not None and problem.grad is not None:
             self.grad.data.copy_(problem.grad)
+        if problem.padding is not None and not torch.equal(problem.padding, self.options["padding"]):
+            self.options["padding"] = (
+                problem.padding.clone()
+            )  # a mask of its own: one that is told by its tensor is told right
 
 
 @torch.inference_mode(False)
@@ -246,11 +251,22 @@ def problem_of(case: Case, draw: int = 0) -> Problem:
     """The question that belongs to a case, the same for every implementation.
 
     `scope="core"`: q (B, H, T, D_h), k (B, H_kv, T_kv, D_h), v (B, H_kv, T_kv, D_v). `scope="layer"`: x (B, T, d_model) with
-    the canonical weights of the case; in `decode` also the cache, k and v as above, its last place free.
+    the weights of the case, the same in every draw; in `decode` also the cache, k and v as above, its last place free.
+
+    Draw 0 is an ordinary one, and is timed. In draw 1 each query belongs to one regime of the softmax, held to a bound of that
+    regime's own, and a few values are large (`NEEDLE`); sizes that leave no room for the features that make a regime get an
+    ordinary one. Draw 2 is as draw 0, on other numbers and with another padding.
     """
     case = replace(case, threads=None, dropout=0.0, out_dropout=0.0)
     with spending("reference"):
-        return _kernel_problem(case, draw) if case.scope == "core" else _layer_problem(case, draw)
+        if case.scope == "core":
+            return _kernel_regimes(case) if draw == 1 and _room(case) else _kernel_problem(case, draw)
+        return _layer_regimes(case)[draw] if _room(case) else _layer_problem(case, draw)
+
+
+def _room(case: Case) -> bool:
+    """Whether there are features to make regimes of, and one for anything else."""
+    return case.D_h > FEATURES // 2 and (case.scope == "core" or case.d_model > FEATURES + 1)
 
 
 @lru_cache(maxsize=8)
@@ -258,64 +274,74 @@ def problem_of(case: Case, draw: int = 0) -> Problem:
 def _kernel_problem(case: Case, draw: int) -> Problem:
     generator = _generator(case, draw)
     exact = [_randn((case.B, *size), generator) for size in ((case.H, case.T, case.D_h), *_cache_sizes(case))]
-    if draw and case.mode != "backward":
-        a = (OFFSET / case.D_h**0.5) ** 0.5  # q = a and k = a in every feature give scores of a² sqrt(D_h) = OFFSET
-        exact[0], exact[1] = exact[0] / 2 + a, exact[1] / 4 + a  # and these keep them within a few units of it
+    return _kernel_question(case, exact, generator, draw)
+
+
+def _kernel_question(
+    case: Case, exact: list[Tensor], generator: torch.Generator, draw: int, regime: Tensor | None = None,
+    dropped: Tensor | None = None,
+) -> Problem:  # fmt: skip
+    """About a core with these q, k and v; `regime` (B, H, T), or None for ordinary ones."""
     inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
-    padding, rows = _padding(case), _rows(case, draw)
+    padding, rows = _padding(case, draw), _rows(case, draw)
     compared = _compared(case, padding, rows)
     grad = _grad(case, (case.B, case.H, case.T, case.D_v), rows, compared, generator)
+    if grad is not None and regime is not None:
+        grad = grad * (regime != DEEPEST)[..., None]  # or all that is written back drowns in theirs
 
     def formula(dtype: torch.dtype) -> dict[str, Tensor]:
         q, k, v = leaves = _leaves(inputs, dtype, case)
-        o = reference.attention(q, k, v, causal=case.causal, padding=padding, rows=rows)
+        o = reference.attention(q, k, v, causal=case.causal, padding=padding, rows=rows, dropped=dropped)
         return {"output": o.detach()} | _gradients(o, dict(zip("qkv", leaves, strict=True)), grad, rows)
 
-    solve = partial(_answers, formula, case, rows, compared, SANE_OFFSET if draw else SANE)
+    solve = _solved(formula, case, rows, compared, regime)
     return Problem(case, ("q", "k", "v"), inputs, padding, grad, {}, solve)
 
 
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
 def _layer_problem(case: Case, draw: int) -> Problem:
-    dtype = getattr(torch, case.dtype)
     drawn = canonical.draw(case.layer_shape, _generator(case, 0))  # the same weights in every draw
-    weights = {name: w.to(case.device, dtype) for name, w in drawn.items()}
     generator = _generator(case, draw + 1)
-    names: tuple[str, ...] = ("x",)
-    exact = [_randn((case.B, case.T, case.d_model), generator)]
-    if case.source == "cross":
-        names = "x", "x_kv"
-        exact.append(_randn((case.B, case.T_kv, case.d_model), generator))
-    if case.mode == "decode":
-        names = "x", "keys", "values"
-        exact += [_randn((case.B, *size), generator) for size in _cache_sizes(case)]
-        for cache in exact[1:]:
-            cache[..., -1, :] = torch.nan  # a layer that doesn't write there first has NaN to attend to
-    inputs = tuple(x.to(case.device, dtype) for x in exact)
-    padding, rows = _padding(case), _rows(case, draw)
-    compared = _compared(case, padding, rows)
-    grad = _grad(case, (case.B, case.T, case.d_model), rows, compared, generator)
-
-    formula = partial(_layer_formula, case, names, inputs, weights, grad, padding, rows)
-    solve = partial(_answers, formula, case, rows, compared, SANE)
-    return Problem(case, names, inputs, padding, grad, weights, solve)
+    exact = [_randn(size, generator) for size in _sizes_of_inputs(case)]
+    return _layer_question(case, exact, _in_dtype(drawn, case), generator, draw)
 
 
-def probing(case: Case) -> tuple[Problem, Problem]:
-    """Two questions with the same weights, for small cases that the gate owns: an ordinary one, and one of every regime.
+def _in_dtype(weights: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
+    return {name: w.to(case.device, getattr(torch, case.dtype)) for name, w in weights.items()}
 
-    Each query belongs to one regime, and is held to a bound of that regime's own. Sizes that leave no room for the features
-    that make a regime get the two draws of `problem_of`.
+
+def _solved(
+    formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None,
+    regime: Tensor | None,
+) -> Callable[[], tuple[Expected, ...]]:  # fmt: skip
+    if regime is None:
+        return partial(_answers, formula, case, rows, compared)
+    return partial(_answers_by_regime, formula, case, rows, compared, regime)
+
+
+def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
+    """A question whose output is every head's probs: (B, H, T, T_kv) of a core, (B, T, H * T_kv) of a layer.
+
+    For a case with D_h = D_v = T_kv and d_model = H * T_kv. `dropped` (B, H, T, T_kv): what each prob is multiplied by in
+    training, 0 or 1 / (1 - p); None for evaluation.
     """
-    case = replace(case, threads=None, dropout=0.0, out_dropout=0.0)
-    if case.D_h <= FEATURES // 2 or (case.scope == "layer" and case.d_model <= FEATURES):
-        return problem_of(case), problem_of(case, draw=1)
-    with spending("reference"):
-        if case.scope == "core":
-            return problem_of(case), _kernel_regimes(case)
-        return _layer_regimes(case)
+    case, generator = replace(case, threads=None, dropout=0.0, out_dropout=0.0), _generator(case, 3)
+    unit = torch.eye(case.T_kv)
+    if case.scope == "core":
+        q, k = (_randn((case.B, H, T, case.D_h), generator) for H, T in ((case.H, case.T), (case.H_kv, case.T_kv)))
+        v = unit.expand(case.B, case.H_kv, -1, -1)
+        return _kernel_question(case, [q, k, v], generator, 0, dropped=dropped)
+    weights = canonical.draw(case.layer_shape, generator)
+    weights["W_v"] = torch.cat([unit, torch.zeros(case.T_kv, case.d_model - case.T_kv)], 1).repeat(case.H_kv, 1) / TOKEN
+    weights["W_o"] = torch.eye(case.d_model)
+    exact = [_randn(size, generator) for size in _sizes_of_inputs(case)]
+    exact[-1][..., : case.T_kv] = unit * TOKEN
+    return _layer_question(case, exact, _in_dtype(weights, case), generator, 0, dropped=dropped)
 
+
+TOKEN = 16.0
+"""Size of the one feature that tells a token from the others where probs are shown: as large as the others together."""
 
 FEATURES = 6
 """Features of a token that make a regime: three that its query is made of, three that its key is."""
@@ -331,7 +357,7 @@ class _Sizes:
     @classmethod
     def of(cls, case: Case) -> _Sizes:
         width = case.D_h**0.5 / SPREAD
-        large = LARGE.get(case.dtype, OFFSET)
+        large = _large(case)
         deep = (
             min(DEEP, 32768 / case.D_h**0.5) if case.dtype == "float16" else DEEP
         )  # a product before the scale is finite
@@ -339,6 +365,10 @@ class _Sizes:
             case.mode == "backward" and case.scope == "layer"
         )  # there these are not, or drown the rest
         return cls(large * width, 0.0 if exact else -deep * width)
+
+
+def _large(case: Case) -> float:
+    return LARGE_OF_FLOAT64 if case.dtype == "float64" else LARGE
 
 
 def _regime(case: Case, heads: bool) -> Tensor:
@@ -380,58 +410,64 @@ def _kernel_regimes(case: Case) -> Problem:
     generator, sizes = _generator(case, 2), _Sizes.of(case)
     q, k, v = (_randn((case.B, *size), generator) for size in ((case.H, case.T, case.D_h), *_cache_sizes(case)))
     regime = _regime(case, heads=True)
-    q = torch.cat(
-        [_asking(regime) * torch.tensor([sizes.large, sizes.large, sizes.deep]), _quiet(q[..., 3:], regime)], -1
-    )
+    asking = _asking(regime) * torch.tensor([sizes.large, sizes.large, sizes.deep])
+    q = torch.cat([asking, _quiet(q[..., 3:], regime)], -1)
     k[..., :3] = _answering(case, generator)[:, None] * SPREAD
-    inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in (q, k, v))
-    padding, rows = _padding(case), _rows(case, 1)
-    compared = _compared(case, padding, rows)
-    regime = regime.to(case.device)
-    grad = _grad(case, (case.B, case.H, case.T, case.D_v), rows, compared, generator)
-    if grad is not None:
-        grad = grad * (regime != DEEPEST)[..., None]  # or all that is written back drowns in theirs
-
-    def formula(dtype: torch.dtype) -> dict[str, Tensor]:
-        q, k, v = leaves = _leaves(inputs, dtype, case)
-        o = reference.attention(q, k, v, causal=case.causal, padding=padding, rows=rows)
-        return {"output": o.detach()} | _gradients(o, dict(zip("qkv", leaves, strict=True)), grad, rows)
-
-    solve = partial(_answers_by_regime, formula, case, rows, compared, regime)
-    return Problem(case, ("q", "k", "v"), inputs, padding, grad, {}, solve)
+    v = v * _needles(case, generator).abs().clamp(min=1.0)
+    return _kernel_question(case, [q, k, v], generator, 1, regime.to(case.device))
 
 
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
-def _layer_regimes(case: Case) -> tuple[Problem, Problem]:
-    """Weights that take a token's first features to the first three of every head's queries and keys, and two draws of x."""
-    generator, sizes, dtype = _generator(case, 2), _Sizes.of(case), getattr(torch, case.dtype)
+def _layer_regimes(case: Case) -> tuple[Problem, Problem, Problem]:
+    """Weights that take a token's first features to the first three of every head's queries and keys, and three draws of x."""
+    generator, sizes = _generator(case, 2), _Sizes.of(case)
     drawn = canonical.draw(case.layer_shape, generator)
     for name, H, first, scales in (
         ("W_q", case.H, 0, (sizes.large, sizes.large, sizes.deep)),
         ("W_k", case.H_kv, 3, (SPREAD,) * 3),
     ):
         by_head = drawn[name].unflatten(0, (H, -1))  # (H, D_h, d_model)
-        by_head[:, :3] = by_head[..., :FEATURES] = 0.0
+        by_head[:, :3] = by_head[..., : FEATURES + 1] = 0.0
         for feature, scale in enumerate(scales):
             by_head[:, feature, first + feature] = scale
-    weights = {name: w.to(case.device, dtype) for name, w in drawn.items()}
+    drawn["W_v"][:, FEATURES] *= case.d_model**0.5
+    weights = _in_dtype(drawn, case)
     regime, key_features = _regime(case, heads=False), _answering(case, generator)
-    ordinary = [_randn(size, generator) for size in _sizes_of_inputs(case)]
-    ordinary[0][..., :FEATURES] = 0.0
-    shown = [x.clone() for x in ordinary]
-    shown[0] = _quiet(_randn(shown[0].shape, generator), regime)
+    ordinary, shown, other = ([_randn(size, generator) for size in _sizes_of_inputs(case)] for _ in range(3))
+    for exact in (ordinary, other):
+        exact[0][..., : FEATURES + 1] = 0.0
+    shown[0] = _quiet(shown[0], regime)
+    shown[0][..., : FEATURES + 1] = 0.0
     shown[0][..., :3] = _asking(regime)
+    needles = _needles(case, generator)
     if case.mode == "decode":
         shown[0][..., 3:FEATURES] = key_features[:, -1:]
         shown[1][..., :3] = key_features[:, None] * SPREAD
+        shown[2] = shown[2] * needles.abs().clamp(min=1.0)
     else:
-        ordinary[-1][..., :FEATURES] = 0.0
+        ordinary[-1][..., : FEATURES + 1] = other[-1][..., : FEATURES + 1] = 0.0
         shown[-1][..., 3:FEATURES] = key_features
+        shown[-1][..., FEATURES] = needles[:, 0]
     return (
-        _layer_question(case, ordinary, weights, generator, None),
-        _layer_question(case, shown, weights, generator, regime.to(case.device)),
+        _layer_question(case, ordinary, weights, generator, 0),
+        _layer_question(case, shown, weights, generator, 1, regime.to(case.device)),
+        _layer_question(case, other, weights, generator, 2),
     )
+
+
+def _needles(case: Case, generator: torch.Generator) -> Tensor:
+    """(T_kv, 1): NEEDLE or -NEEDLE at the first and last keys, at both sides of every power of two and at a few others, else 0.
+
+    A kernel that leaves one of them out is off by a quarter of everything, however many keys there are.
+    """
+    edges = [1 << power for power in range(4, 24)]
+    wanted = {0, 1, case.T_kv - 2, case.T_kv - 1, *edges, *(edge - 1 for edge in edges)}
+    wanted |= set(torch.randint(case.T_kv, (3,), generator=generator).tolist())
+    found = torch.zeros(case.T_kv, 1)
+    if case.mode != "backward":  # whose gradients would be those of the needles
+        found[[place for place in wanted if 0 <= place < case.T_kv]] = NEEDLE
+    return found * torch.where(torch.rand(found.shape, generator=generator) < 0.5, -1.0, 1.0)
 
 
 def _sizes_of_inputs(case: Case) -> list[tuple[int, ...]]:
@@ -445,8 +481,9 @@ def _sizes_of_inputs(case: Case) -> list[tuple[int, ...]]:
 
 
 def _layer_question(
-    case: Case, exact: list[Tensor], weights: dict[str, Tensor], generator: torch.Generator, regime: Tensor | None
-) -> Problem:
+    case: Case, exact: list[Tensor], weights: dict[str, Tensor], generator: torch.Generator, draw: int,
+    regime: Tensor | None = None, dropped: Tensor | None = None,
+) -> Problem:  # fmt: skip
     """About a layer with these weights and inputs; `regime` (B, T), or None for ordinary ones."""
     names = {"cross": ("x", "x_kv"), "self": ("x",)}[case.source]
     if case.mode == "decode":
@@ -454,20 +491,16 @@ def _layer_question(
         for cache in exact[1:]:
             cache[..., -1, :] = torch.nan  # a layer that doesn't write there first has NaN to attend to
     inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
-    padding, rows = _padding(case), _rows(case, 0 if regime is None else 1)
+    padding, rows = _padding(case, draw), _rows(case, draw)
     compared = _compared(case, padding, rows)
     grad = _grad(case, (case.B, case.T, case.d_model), rows, compared, generator)
-    formula = partial(_layer_formula, case, names, inputs, weights, grad, padding, rows)
-    if regime is None:
-        solve = partial(_answers, formula, case, rows, compared, SANE)
-    else:
-        solve = partial(_answers_by_regime, formula, case, rows, compared, regime)
-    return Problem(case, names, inputs, padding, grad, weights, solve)
+    formula = partial(_layer_formula, case, names, inputs, weights, grad, padding, rows, dropped)
+    return Problem(case, names, inputs, padding, grad, weights, _solved(formula, case, rows, compared, regime))
 
 
 def _layer_formula(
     case: Case, names: tuple[str, ...], inputs: tuple[Tensor, ...], weights: dict[str, Tensor], grad: Tensor | None,
-    padding: Tensor | None, rows: Tensor | None, dtype: torch.dtype,
+    padding: Tensor | None, rows: Tensor | None, dropped: Tensor | None, dtype: torch.dtype,
 ) -> dict[str, Tensor]:  # fmt: skip
     """Every answer of a layer by the plain formula, computed in `dtype`."""
     leaves = _leaves(inputs, dtype, case)
@@ -477,8 +510,9 @@ def _layer_formula(
         o, key, value = reference.decode(x, keys, values, in_dtype, H=case.H, H_kv=case.H_kv)
         return {"output": o, "key written to the cache": key, "value written to the cache": value}
     o = reference.layer(
-        leaves[0], leaves[-1], in_dtype, H=case.H, H_kv=case.H_kv, causal=case.causal, padding=padding, rows=rows
-    )
+        leaves[0], leaves[-1], in_dtype, H=case.H, H_kv=case.H_kv, causal=case.causal, padding=padding, rows=rows,
+        dropped=dropped,
+    )  # fmt: skip
     return {"output": o.detach()} | _gradients(o, dict(zip(names, leaves, strict=True)) | in_dtype, grad, rows)
 
 
@@ -495,12 +529,12 @@ def _answers_by_regime(
     """
     exact, plain = _ways(formula, case)
     biases = max((tensor.norm().item() for tensor in exact.values() if tensor.dim() == 1), default=0.0)
-    sane = SANE_OF_REGIMES * LARGE.get(case.dtype, OFFSET)
+    sane = SANE_OF_REGIMES * _large(case)
     found = []
     for name, tensor in exact.items():
         of_queries = name == "output"
         usual = biases if tensor.dim() == 1 else tensor.norm(dim=-1).square().mean().sqrt().item()
-        answer = Expected(name, tensor, norm_floor=0.0 if of_queries else max(usual, VANISHING))
+        answer = Expected(name, tensor, norm_floor=Expected.norm_floor if of_queries else max(usual, VANISHING))
         if not (of_queries or name == "gradient of q"):
             found.append(_bounded(answer, plain, case, sane, _floor(answer, case)))
             continue
@@ -521,7 +555,7 @@ def _floor(part: Expected, case: Case) -> float:
 
     What merges parts of the keys by the logarithms of their sums rounds those as well, in float32 at least.
     """
-    large = LARGE.get(case.dtype, OFFSET)
+    large = _large(case)
     if part.regime == DEEPEST and not part.name.startswith("gradient"):
         eps = torch.finfo(getattr(torch, case.dtype)).eps
         return max(FLOOR_OF_REGIMES, DEEP / 2 * min(1.0, torch.finfo(torch.float32).eps / eps))
@@ -566,8 +600,8 @@ def _grad(
 
 
 def _answers(
-    formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None, sane: float
-) -> tuple[Expected, ...]:  # fmt: skip
+    formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None
+) -> tuple[Expected, ...]:
     """The reference of each, and as the bound twice the error of the same formula in the case's own dtype, plus the floor.
 
     A gradient is three times as far off, at most, as the worse of two plain ways to it. A row's error is relative to the
@@ -579,9 +613,9 @@ def _answers(
     for name, tensor in exact.items():
         of_queries = name == "output"
         usual = biases if tensor.dim() == 1 else tensor.norm(dim=-1).square().mean().sqrt().item()
-        least = 0.0 if of_queries else max(usual, VANISHING)
+        least = Expected.norm_floor if of_queries else max(usual, VANISHING)
         answer = Expected(name, tensor, None, compared if of_queries else None, least)
-        bounded = _bounded(answer, plain, case, sane if of_queries else SANE_OFFSET)
+        bounded = _bounded(answer, plain, case, SANE if of_queries else SANE_OF_GRADIENTS)
         found.append(replace(bounded, rows=rows if of_queries else None))
     return tuple(found)
 
@@ -649,12 +683,16 @@ def _rows(case: Case, draw: int) -> Tensor | None:
     return drawn.to(case.device)
 
 
-def _padding(case: Case) -> Tensor | None:
-    """(B, T_kv), True where a key is a token: the first sequence is full, the last at most half full, others anywhere."""
+def _padding(case: Case, draw: int) -> Tensor | None:
+    """(B, T_kv), True where a key is a token: the first sequence is full, the last at most half full, others anywhere.
+
+    In draw 2 they lie in the opposite order.
+    """
     if not case.padded:
         return None
     generator = _generator(case, -1)
     lengths = torch.randint(1, case.T_kv + 1, (case.B,), generator=generator)
     lengths[0] = case.T_kv
     lengths[-1] = min(int(lengths[-1]), max(1, case.T_kv // 2))
+    lengths = lengths.flip(0) if draw == 2 else lengths
     return (torch.arange(case.T_kv) < lengths[:, None]).to(case.device)

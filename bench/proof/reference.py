@@ -18,12 +18,14 @@ BLOCK = 1 << 22
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, padding: Tensor | None = None, rows: Tensor | None = None
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, padding: Tensor | None = None, rows: Tensor | None = None,
+    dropped: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """softmax(q kᵀ / sqrt(D_h)) v, in the dtype of its inputs: the reference in float64, the measure of error in any.
 
     q (B, H, T, D_h), k (B, H_kv, T_kv, D_h), v (B, H_kv, T_kv, D_v); `padding` (B, T_kv), True where a key is a token.
-    Query i sees key j <= i under a causal mask. `rows` picks the queries that are wanted: (B, H, len(rows), D_v).
+    Query i sees key j <= i under a causal mask. `rows` picks the queries that are wanted: (B, H, len(rows), D_v). `dropped`
+    (B, H, T, T_kv): what each prob is multiplied by, 0 or 1 / (1 - p).
     """
     B, H, T, D_h = q.shape
     group = H // k.shape[1]
@@ -41,14 +43,18 @@ def attention(
                 scores = scores.masked_fill(keys > block[:, None], -torch.inf)
             if padding is not None:
                 scores = scores.masked_fill(~padding[:, None, :], -torch.inf)
-            blocks.append(_weigh(scores, v_h))
+            blocks.append(_weigh(scores, v_h, None if dropped is None else dropped[:, h, block]))
         heads.append(torch.cat(blocks, dim=1))  # (B, rows, D_v)
     return torch.stack(heads, dim=1)
 
 
-def _softmax_times(scores: Tensor, v: Tensor) -> Tensor:
+def _softmax_times(scores: Tensor, v: Tensor, dropped: Tensor | None) -> Tensor:
     """(B, T, T_kv), (B, T_kv, D_v) -> (B, T, D_v)"""
-    return torch.softmax(scores, dim=-1) @ v
+    return _without(dropped, torch.softmax(scores, dim=-1)) @ v
+
+
+def _without(dropped: Tensor | None, probs: Tensor) -> Tensor:
+    return probs if dropped is None else probs * dropped.to(probs.dtype)
 
 
 class _SummedOverFeatures(Function):
@@ -58,20 +64,23 @@ class _SummedOverFeatures(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, v: Tensor) -> Tensor:
+    def forward(ctx: Any, scores: Tensor, v: Tensor, dropped: Tensor | None) -> Tensor:
         probs = torch.softmax(scores, dim=-1)
-        o = probs @ v
+        o = _without(dropped, probs) @ v
         ctx.save_for_backward(probs, v, o)
+        ctx.dropped = dropped
         return o
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         (grad,) = gradients
         probs, v, o = ctx.saved_tensors
-        return probs * (grad @ v.mT - (grad * o).sum(-1, keepdim=True)), probs.mT @ grad
+        of_probs = _without(ctx.dropped, grad @ v.mT)
+        of_scores = probs * (of_probs - (grad * o).sum(-1, keepdim=True))
+        return of_scores, _without(ctx.dropped, probs).mT @ grad, None
 
 
-_weigh: Callable[[Tensor, Tensor], Tensor] = _softmax_times
+_weigh: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _softmax_times
 
 
 @contextmanager
@@ -85,11 +94,11 @@ def summed_over_features() -> Iterator[None]:
 
 def layer(
     x: Tensor, x_kv: Tensor, weights: Weights, *, H: int, H_kv: int, causal: bool, padding: Tensor | None = None,
-    rows: Tensor | None = None,
+    rows: Tensor | None = None, dropped: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """A whole layer: projections, attention, output projection. x (B, T, d_model) -> (B, T or len(rows), d_model)."""
     q, k, v = _project(x, weights, "q", H), _project(x_kv, weights, "k", H_kv), _project(x_kv, weights, "v", H_kv)
-    return _finish(attention(q, k, v, causal=causal, padding=padding, rows=rows), weights)
+    return _finish(attention(q, k, v, causal=causal, padding=padding, rows=rows, dropped=dropped), weights)
 
 
 def decode(x: Tensor, k: Tensor, v: Tensor, weights: Weights, *, H: int, H_kv: int) -> list[Tensor]:

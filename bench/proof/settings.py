@@ -86,7 +86,8 @@ def _methods() -> Names:
 
 def _put_methods(methods: Names) -> None:
     for name, method in methods.changed_to(_methods()).items():
-        delattr(torch.Tensor, name)
+        if name in vars(torch.Tensor):
+            delattr(torch.Tensor, name)
         if _methods().get(name) is not method:
             setattr(torch.Tensor, name, method)
 

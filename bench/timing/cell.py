@@ -55,7 +55,7 @@ class Built:
     """`cold`, or `warm` where an earlier process had left the compiled code on disk."""
     slower: float = 0.0
     """A share of its own time by which it is made slower, to find out whether that is found."""
-    _draw: int | None = 0
+    draw: int | None = 0
     """Which draw of inputs its buffers hold; None for none of them."""
     _answers: dict[int, list[Tensor]] = field(default_factory=dict)
     """The answer to each draw that was held to the reference last."""
@@ -119,14 +119,14 @@ class Built:
 
     def perturb(self) -> None:
         """Put numbers into the inputs that no call has seen."""
-        self._draw = None
+        self.draw = None
         self.numbers.perturb()
 
     def refill(self, draw: int) -> None:
         """Put a draw of inputs into the buffers, unless it is there."""
-        if draw != self._draw:
+        if draw != self.draw:
             self.numbers.refill(problem_of(self.cell.case, draw))
-            self._draw = draw
+            self.draw = draw
 
     def _compare(self, answer: Any, draw: int) -> None:
         found = _tensors(answer, len(self.numbers.tensors))
@@ -191,7 +191,10 @@ def prove(cell: Cell, gate: Gate) -> tuple[Built, Proved]:
         spending("gate"),
         nullcontext() if cell.impl.compiled else _single_threaded(),
     ):  # code is compiled for its threads
-        held = check_call(replace(built.call, run=_clocked(built, first)), built.module, built.numbers, cell.case)
+        held = check_call(
+            replace(built.call, run=_clocked(built, first)), built.module, built.numbers, cell.case, draws=2
+        )
+        built.draw = 1
     first_s = _first_dropping(built) if cell.case.drops else first[0]
     weight = profiled(built)
     weight = replace(weight, kept_bytes=kept, peak_bytes=weight.peak_bytes + kept)

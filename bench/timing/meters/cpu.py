@@ -62,7 +62,8 @@ def _least_rss(call: Callable[[], Any], enough: int) -> int | None:
     for _ in range(MORE_CALLS):
         if found is None or found <= enough:
             break
-        found = min(found, peak_rss(call) or 0)
+        again = peak_rss(call)
+        found = found if again is None else min(found, again)
     return found
 
 
