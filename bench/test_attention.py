@@ -5,6 +5,7 @@ A case is measured as a whole, before its tests run (`measuring.py`); a test rep
 
 import pytest
 
+from .cases.modes import MODES
 from .runs.replay import replayed
 
 pytestmark = [
@@ -14,16 +15,12 @@ pytestmark = [
 ]
 
 
-def test_forward(report):
-    """o = layer(x)"""
-    report()
+def _test_of(mode):
+    def test(report):
+        report()
+
+    test.__doc__ = mode.about
+    return test
 
 
-def test_backward(report):
-    """o = layer(x), and from a gradient of o the gradients of x and of every weight"""
-    report()
-
-
-def test_decode(report):
-    """o = layer(x, cache) for one new token, whose key and value are written to the cache"""
-    report()
+globals().update({f"test_{name}": _test_of(mode) for name, mode in MODES.items()})

@@ -19,9 +19,9 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
+from bench.proof.calls import call_of
 from bench.proof.dispatch import kernel_of
 from bench.proof.gate import Gate, module_of
-from bench.proof.modes import call_of
 from bench.proof.problem import inputs_of, problem_of
 from bench.timing.cell import prove
 from bench.timing.meters.cpu import CpuMeter, left, memory_events, peak

@@ -8,12 +8,12 @@ from typing import Any
 from impls import LayerShape
 
 from .axes import axes_of, axis
+from .modes import MODES, Mode
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 DEVICES = ("cpu", "cuda")
 MASKS = ("none", "causal", "padding", "causal+padding")
 SOURCES = ("self", "cross")
-MODES = ("forward", "backward", "decode")
 SCOPES = ("layer", "core")
 
 
@@ -41,7 +41,7 @@ class Case:
     mode: str = axis(
         "choice",
         f"{', '.join(MODES)} (the newest of T tokens against a cache of the others)",
-        values=MODES,
+        values=tuple(MODES),
         default="forward",
     )
     scope: str = axis("choice", "layer, or core: from q, k, v to o", values=SCOPES, default="layer")
@@ -75,6 +75,11 @@ class Case:
     def keys(self) -> int:
         """The longer of the two sequences."""
         return max(self.T, self.T_kv)
+
+    @property
+    def does(self) -> Mode:
+        """What its mode does."""
+        return MODES[self.mode]
 
     @property
     def drops(self) -> bool:

@@ -30,7 +30,7 @@ def flops(case: Case) -> int:
     if case.scope == "layer":
         forward += 2 * case.B * case.T * case.d_model * case.H * (case.D_h + case.D_v)  # W_q and W_o
         forward += 2 * case.B * _projected_keys(case) * case.d_model * case.H_kv * (case.D_h + case.D_v)  # W_k and W_v
-    return 3 * forward if case.mode == "backward" else forward
+    return 3 * forward if case.does.gradients else forward
 
 
 def least_bytes(case: Case) -> int:
@@ -46,8 +46,8 @@ def least_bytes(case: Case) -> int:
     else:
         tokens = case.T if case.source == "self" else case.T + case.T_kv
         read = case.B * tokens * case.d_model + _weights(case)
-        read += case.T_kv * cached if case.mode == "decode" else 0  # the others read, the new one written
-    return (2 * (read + o) if case.mode == "backward" else read + o) * ITEM_BYTES[case.dtype]
+        read += case.T_kv * cached if case.does.cached else 0  # the others read, the new one written
+    return (2 * (read + o) if case.does.gradients else read + o) * ITEM_BYTES[case.dtype]
 
 
 def least_memory(impl: Impl, case: Case) -> int:
@@ -67,7 +67,7 @@ def held_bytes(case: Case) -> int:
 
 def _projected_keys(case: Case) -> int:
     """Tokens that go through W_k and W_v."""
-    return case.T if case.mode == "decode" else case.T_kv
+    return case.T if case.does.cached else case.T_kv
 
 
 def _weights(case: Case) -> int:

@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from .case import MASKS, SCOPES, Case
+from .modes import MODES
 
 Axes = Mapping[str, tuple[Any, ...]]
 
@@ -34,25 +35,16 @@ def _case(point: dict[str, Any]) -> Case:
         if point["d_model"] % point["H"]:
             raise ValueError(f"d_model = {point['d_model']} is not divisible by H = {point['H']}")
         point["D_h"] = point["d_model"] // point["H"]
-    case = Case.of(**(_decode(point) if point.get("mode") == "decode" else point))
+    case = Case.of(**MODES[point.get("mode", "forward")].settled(point))
     if case.H % case.H_kv:
         raise ValueError(f"H = {case.H} is not divisible by H_kv = {case.H_kv}")
-    if case.source == "self" and case.T_kv != case.T and case.mode != "decode":
+    if case.source == "self" and case.T_kv != case.T and not case.does.cached:
         raise ValueError(f"T_kv = {case.T_kv} with T = {case.T} needs --source cross")
     if case.padded and case.B == 1:
         raise ValueError(f"a batch of one has nothing to pad: --mask {case.mask} needs --B 2 or more")
     if case.out_dropout and case.scope == "core":
         raise ValueError("a core has no output projection, and so no --out_dropout")
     return case
-
-
-def _decode(point: dict[str, Any]) -> dict[str, Any]:
-    """One new token; T is the number of all tokens, where T_kv doesn't say it."""
-    if point.get("mask", "none") != "none" or point.get("source", "self") != "self":
-        raise ValueError("decode sees every key in its cache: leave out --mask and --source")
-    if "T_kv" in point and point["T"] != 1:
-        raise ValueError(f"decode has one new token: --T 1 beside --T_kv {point['T_kv']}, or --T alone for all tokens")
-    return point | {"T": 1, "T_kv": point.get("T_kv", point["T"]), "mask": "none"}
 
 
 BOTH = ("float32", "bfloat16")

@@ -12,7 +12,7 @@ from impls import weights as canonical
 
 from ..cases.case import Case
 from ..cases.outcome import Wrong
-from .modes import call_of, recording
+from .calls import call_of, recording
 from .problem import Problem, inputs_of
 
 B, T = 32, 16
@@ -76,7 +76,7 @@ def spanning(impl: Impl, case: Case) -> Case | None:
     grouped = case.H_kv != case.H
     H = impl.limits.heads or (4 if grouped else 3)
     H_kv = H if not grouped else 2 if case.H_kv > 1 else 1
-    mode = "backward" if case.mode == "backward" else "forward"
+    mode = "forward" if case.does.cached else case.mode
     plain = replace(case, B=2, H=H, H_kv=H_kv, mode=mode, qkv_bias=False, out_bias=False, out_dropout=0.0, threads=None)
     lengths = sorted(range(2, 2 * LENGTH), key=lambda length: abs(length - LENGTH))
     probes = (replace(plain, T=L, T_kv=L, D_h=L, D_v=L, d_model=H * L) for L in lengths)

@@ -19,9 +19,9 @@ from impls.registry import Compiled
 from ..cases.case import Case
 from ..cases.outcome import Wrong, classify
 from . import settings
+from .calls import Call, call_of, recording
 from .dispatch import kernel_of
 from .dropout import check_dropout, check_probs_dropped, spanning
-from .modes import Call, call_of, recording
 from .problem import REGIMES, Errors, Expected, Inputs, Problem, copies, inputs_of, problem_of, showing_probs, strided
 
 LONG = 512
@@ -111,7 +111,7 @@ def probes(impl: Impl, case: Case) -> tuple[Case, ...]:
     lengths = [T for T in PROBES if T % ROUND or not impl.compiled]
     found = dict.fromkeys(probe for T in lengths if (probe := _nearest(impl, case, T)) is not None)
     own = (
-        probe for probe in _probes_at(case, case.T if case.mode != "decode" else case.T_kv) if not impl.refusal(probe)
+        probe for probe in _probes_at(case, case.T if not case.does.cached else case.T_kv) if not impl.refusal(probe)
     )
     return tuple(found) or tuple(own)[:1]
 
@@ -135,10 +135,10 @@ def _probes_at(case: Case, T: int) -> Iterator[Case]:
     grouped, long = case.H_kv != case.H, T > LONG
     H = 4 if grouped else min(case.H, 2) if long else 3
     H_kv = H if not grouped else 2 if case.H_kv > 1 else 1
-    B = len(REGIMES) if case.mode == "decode" else 1 if long and H > 1 and not case.padded else 2
+    B = len(REGIMES) if case.does.cached else 1 if long and H > 1 and not case.padded else 2
     shapes = (B, H, H_kv), (B, case.H, case.H_kv), (case.B, case.H, case.H_kv)
     others = (T + 9, T + 64, T + 128, T) if long else (T - 9, T - 64, T + 64, T - 128, T + 128, T)
-    tokens = 1 if case.mode == "decode" else T
+    tokens = 1 if case.does.cached else T
     for b, h, h_kv in dict.fromkeys(shapes):
         d_model = h * case.D_h if case.d_model == case.H * case.D_h else case.d_model
         for T_kv in (T,) if case.source == "self" else others:
@@ -189,7 +189,7 @@ def check_probe(impl: Impl, case: Case) -> None:
     if case.scope == "core":
         numbers, other = strided(numbers), strided(other)
     check_call(call_of(module, case, numbers), module, numbers, case, draws=3 if case.padded else 2)
-    if case.mode == "backward" and case.keys <= LONG:
+    if case.does.gradients and case.keys <= LONG:
         with keeping_settings():
             numbers.refill(problem_of(case))
             prepare(module, case)
@@ -224,7 +224,7 @@ def keeping_settings(when: str = "") -> Iterator[None]:
 
 
 def _held(call: Call, module: nn.Module, numbers: Inputs, case: Case, problems: Sequence[Problem]) -> CheckResult:
-    caching = case.mode == "decode" and case.scope == "layer"  # then the cache is there to be written to
+    caching = case.does.cached and case.scope == "layer"  # then the cache is there to be written to
 
     def answer(problem: Problem, why: str = "") -> tuple[CheckResult, dict[str, Tensor]]:
         owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]
@@ -259,7 +259,7 @@ def without_gradients(module: nn.Module, case: Case) -> Any:
     Not in inference mode, whose tensors an implementation can't keep for a later backward, nor fill from threads of its own;
     but where the call is compiled, which would make another graph for another context.
     """
-    return recording(case) if case.mode == "backward" or isinstance(module, Compiled) else torch.no_grad()
+    return recording(case) if case.does.gradients or isinstance(module, Compiled) else torch.no_grad()
 
 
 def check_two_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]) -> None:

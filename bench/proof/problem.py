@@ -92,7 +92,7 @@ altogether shows in spite of it, and the ordinary draw is held to tight bounds.
 VANISHING = 1e-3
 """Size of a gradient's row, for inputs of variance 1, below which it is zero by nature (a softmax over one key)."""
 
-WHOLE = {"forward": 1 << 33, "decode": 1 << 33, "backward": 1 << 31}
+WHOLE, WHOLE_WITH_GRADIENTS = 1 << 33, 1 << 31
 """Operations of the reference's forward up to which every row is compared; above it as many rows as that allows."""
 
 SECOND_DRAW_ROWS = 64
@@ -180,7 +180,7 @@ class Problem:
     padding: Tensor | None
     """(B, T_kv), True where a key is a token."""
     grad: Tensor | None
-    """The gradient of the output, where `mode` is `backward`: zero in rows that are not compared."""
+    """The gradient of the output, where the mode goes back: zero in rows that are not compared."""
     weights: dict[str, Tensor]
     solve: Callable[[], tuple[Expected, ...]]
     """Works the answers out: for the first who asks."""
@@ -362,7 +362,7 @@ class _Sizes:
             min(DEEP, 32768 / case.D_h**0.5) if case.dtype == "float16" else DEEP
         )  # a product before the scale is finite
         exact = case.qkv_bias or (
-            case.mode == "backward" and case.scope == "layer"
+            case.does.gradients and case.scope == "layer"
         )  # there these are not, or drown the rest
         return cls(large * width, 0.0 if exact else -deep * width)
 
@@ -441,7 +441,7 @@ def _layer_regimes(case: Case) -> tuple[Problem, Problem, Problem]:
     shown[0][..., : FEATURES + 1] = 0.0
     shown[0][..., :3] = _asking(regime)
     needles = _needles(case, generator)
-    if case.mode == "decode":
+    if case.does.cached:
         shown[0][..., 3:FEATURES] = key_features[:, -1:]
         shown[1][..., :3] = key_features[:, None] * SPREAD
         shown[2] = shown[2] * needles.abs().clamp(min=1.0)
@@ -465,7 +465,7 @@ def _needles(case: Case, generator: torch.Generator) -> Tensor:
     wanted = {0, 1, case.T_kv - 2, case.T_kv - 1, *edges, *(edge - 1 for edge in edges)}
     wanted |= set(torch.randint(case.T_kv, (3,), generator=generator).tolist())
     found = torch.zeros(case.T_kv, 1)
-    if case.mode != "backward":  # whose gradients would be those of the needles
+    if not case.does.gradients:  # whose gradients would be those of the needles
         found[[place for place in wanted if 0 <= place < case.T_kv]] = NEEDLE
     return found * torch.where(torch.rand(found.shape, generator=generator) < 0.5, -1.0, 1.0)
 
@@ -475,7 +475,7 @@ def _sizes_of_inputs(case: Case) -> list[tuple[int, ...]]:
     sizes: list[tuple[int, ...]] = [(case.B, case.T, case.d_model)]
     if case.source == "cross":
         sizes.append((case.B, case.T_kv, case.d_model))
-    if case.mode == "decode":
+    if case.does.cached:
         sizes += [(case.B, *size) for size in _cache_sizes(case)]
     return sizes
 
@@ -486,7 +486,7 @@ def _layer_question(
 ) -> Problem:  # fmt: skip
     """About a layer with these weights and inputs; `regime` (B, T), or None for ordinary ones."""
     names = {"cross": ("x", "x_kv"), "self": ("x",)}[case.source]
-    if case.mode == "decode":
+    if case.does.cached:
         names = "x", "keys", "values"
         for cache in exact[1:]:
             cache[..., -1, :] = torch.nan  # a layer that doesn't write there first has NaN to attend to
@@ -505,7 +505,7 @@ def _layer_formula(
     """Every answer of a layer by the plain formula, computed in `dtype`."""
     leaves = _leaves(inputs, dtype, case)
     in_dtype = dict(zip(weights, _leaves(weights.values(), dtype, case), strict=True))
-    if case.mode == "decode":
+    if case.does.cached:
         x, keys, values = leaves
         o, key, value = reference.decode(x, keys, values, in_dtype, H=case.H, H_kv=case.H_kv)
         return {"output": o, "key written to the cache": key, "value written to the cache": value}
@@ -576,7 +576,7 @@ def _cache_sizes(case: Case) -> tuple[tuple[int, int, int], tuple[int, int, int]
 
 
 def _leaves(tensors: Iterable[Tensor], dtype: torch.dtype, case: Case) -> list[Tensor]:
-    return [x.detach().to(dtype).requires_grad_(case.mode == "backward") for x in tensors]
+    return [x.detach().to(dtype).requires_grad_(case.does.gradients) for x in tensors]
 
 
 def _gradients(o: Tensor, leaves: dict[str, Tensor], grad: Tensor | None, rows: Tensor | None) -> dict[str, Tensor]:
@@ -591,7 +591,7 @@ def _gradients(o: Tensor, leaves: dict[str, Tensor], grad: Tensor | None, rows: 
 def _grad(
     case: Case, size: tuple[int, ...], rows: Tensor | None, compared: Tensor | None, generator: torch.Generator
 ) -> Tensor | None:
-    if case.mode != "backward":
+    if not case.does.gradients:
         return None
     grad = _randn(size, generator).to(case.device, getattr(torch, case.dtype))
     keep = torch.zeros(case.B, case.T, dtype=torch.bool, device=case.device)
@@ -626,7 +626,7 @@ def _ways(
     """The reference, and what the plain formula gives in the case's own dtype: two plain ways where there are gradients."""
     dtype = getattr(torch, case.dtype)
     exact, plain = formula(torch.float64), [formula(dtype)]
-    if case.mode == "backward":
+    if case.does.gradients:
         with reference.summed_over_features():
             plain.append(formula(dtype))
     return exact, plain
@@ -671,7 +671,8 @@ def _rows(case: Case, draw: int) -> Tensor | None:
     Drawn, since rows at even distances keep to few places of a kernel's block for long stretches.
     """
     cost = 2 * case.B * case.H * case.T * case.T_kv * (case.D_h + case.D_v)
-    most = int(case.T * min(1.0, WHOLE[case.mode] / cost))
+    whole = WHOLE_WITH_GRADIENTS if case.does.gradients else WHOLE
+    most = int(case.T * min(1.0, whole / cost))
     most = max(1, min(most, SECOND_DRAW_ROWS) if draw else most)
     if most >= case.T:
         return None

@@ -177,7 +177,7 @@ def seconds_of(cell: Cell, cell_time: float, processes: int) -> float:
     pairs = case.B * case.H * case.T * case.T_kv
     work = 4 * pairs * (case.D_h + case.D_v) / 2e10  # the gate's float64 reference and the calls it makes
     loops = 6 * pairs / limits.max_pairs if limits.max_pairs else 0.0  # a limit on pairs marks a Python loop
-    work *= {"backward": 3}.get(case.mode, 1)
+    work *= 3 if case.does.gradients else 1
     return 0.1 + 1.3 * cell_time * processes + work + loops + (1.5 if cell.impl.compiled else 0.0)
 
 

@@ -18,6 +18,7 @@ from ..cases.outcome import NoRow, OutOfMemory, Wrong
 from ..cases.units import bytes_text
 from ..proof import settings
 from ..proof.afterwards import check_idle_afterwards
+from ..proof.calls import Call, call_of, recording
 from ..proof.gate import (
     NEW_NUMBERS,
     CheckResult,
@@ -29,7 +30,6 @@ from ..proof.gate import (
     verify,
     without_gradients,
 )  # fmt: skip
-from ..proof.modes import Call, call_of, recording
 from ..proof.problem import Inputs, copies, inputs_of, problem_of
 from .machine import free_bytes
 from .meters import CallProfile, Meter, meter_for

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from ..proof.calls import recording
 from ..proof.dispatch import trace_of
-from ..proof.modes import recording
 from .cell import Built
 
 

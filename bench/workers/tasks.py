@@ -174,7 +174,7 @@ class Tasks:
         """{"cold_s", "graph_s"}: one call taken otherwise than hot and back to back (`Meter.more`)."""
         built = self._built(what)
         with built.watched():
-            return built.meter.more(built.call.run, hot_s, graph=built.cell.case.mode != "backward")
+            return built.meter.more(built.call.run, hot_s, graph=not built.cell.case.does.gradients)
 
     def trace(self, what: str, path: str) -> dict[str, Any]:
         """Write the profiler's trace of one more call: {"unwritten": None, or why it can't be written}"""

@@ -278,7 +278,7 @@ def _filter(axis: str) -> str:
     free = [f"x_axis == '{axis}'"]
     sources = KNOWN_AXES[axis].follows
     if axis == "T":  # a cache is decoded from by one token, whatever its length
-        free.append("(x_axis == 'T_kv' && (datum.T == datum.T_kv || datum.mode == 'decode'))")
+        free.append("(x_axis == 'T_kv' && (datum.T == datum.T_kv || datum.T == 1))")
     free += [f"(x_axis == '{source}' && datum['{axis}'] == {_product(sources)})" for source in sources]
     return " || ".join([*free, f"datum['{axis}'] == at_{axis}"])
 

@@ -182,7 +182,7 @@ def _times(row: Mapping[str, Any], best: Mapping[str, Any]) -> float:
 
 def _along(cell: Mapping[str, Any]) -> str:
     """The axis that is its length: of the cache where one is decoded from."""
-    return "T_kv" if cell["mode"] == "decode" else "T"
+    return "T_kv" if cell["T"] == 1 < cell["T_kv"] else "T"
 
 
 def _elsewhere(cell: Mapping[str, Any], axes: Sequence[str]) -> dict[str, Any]:

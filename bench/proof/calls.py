@@ -27,16 +27,16 @@ class Call:
 
 def call_of(module: nn.Module, case: Case, inputs: Inputs) -> Call:
     """The call that `case` is about, on a layer or a core and the tensors that it reads."""
-    if case.mode == "backward":
+    if case.does.gradients:
         return _backward(module, inputs)
-    if case.mode == "decode" and case.scope == "layer":
+    if case.does.cached and case.scope == "layer":
         return _decode(module, inputs)
     return Call(lambda: module(*inputs.tensors, **inputs.options), lambda o: {"output": o})
 
 
 def recording(case: Case) -> Any:
     """The context of a call: gradients are recorded only where they are wanted."""
-    return torch.inference_mode(case.mode != "backward")
+    return torch.inference_mode(not case.does.gradients)
 
 
 def _backward(module: nn.Module, inputs: Inputs) -> Call:

@@ -1,0 +1,43 @@
+"""The modes: what one call of a case is. Everything else asks a case what its mode does, and not for its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Point = dict[str, Any]
+"""A point of a sweep's grid: axis -> value."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What a call does, beside computing o."""
+
+    about: str
+    gradients: bool = False
+    """Whether it also goes back: from a gradient of o to those of every input and every weight."""
+    cached: bool = False
+    """Whether its tokens are the newest of T_kv, of which the others lie in a cache."""
+    settled: Callable[[Point], Point] = lambda point: point
+    """What its name implies for the other axes; raises ValueError where they can't be had."""
+
+
+def _newest_token(point: Point) -> Point:
+    """T is the number of all tokens, where T_kv doesn't say it."""
+    if point.get("mask", "none") != "none" or point.get("source", "self") != "self":
+        raise ValueError("decode sees every key in its cache: leave out --mask and --source")
+    if "T_kv" in point and point["T"] != 1:
+        raise ValueError(f"decode has one new token: --T 1 beside --T_kv {point['T_kv']}, or --T alone for all tokens")
+    return point | {"T": 1, "T_kv": point.get("T_kv", point["T"]), "mask": "none"}
+
+
+MODES = {
+    "forward": Mode("o = layer(x)"),
+    "backward": Mode("o = layer(x), and from a gradient of o the gradients of x and of every weight", gradients=True),
+    "decode": Mode(
+        "o = layer(x, cache) for one new token, whose key and value are written to the cache",
+        cached=True,
+        settled=_newest_token,
+    ),
+}
