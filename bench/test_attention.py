@@ -19,8 +19,8 @@ def _test_of(mode):
     def test(report):
         report()
 
-    test.__doc__ = mode.about
+    test.__name__, test.__doc__ = f"test_{mode}", MODES[mode].about
     return test
 
 
-globals().update({f"test_{name}": _test_of(mode) for name, mode in MODES.items()})
+globals().update({f"test_{mode}": _test_of(mode) for mode in MODES})

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
-from .conftest import CHECKOUT, Suite, environment, run_files, suite_command
+from .conftest import CHECKOUT, Suite, run_files
 from .test_run import cells
 
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
@@ -48,24 +46,3 @@ def test_a_kernel_of_another_layout(suite: Suite, tmp_path: Path) -> None:
     absent, there = run_files(tmp_path)
     assert "flash needs the package flash_attn" in absent.read_text()
     assert [case for _, case in cells(there)] == ["B1-T32-H2-D_h64-bfloat16-cpu"]
-
-
-def test_a_kernel_that_stays_is_one_file_and_one_name(tmp_path: Path) -> None:
-    for room in ("impls", "bench", "reports"):
-        shutil.copytree(CHECKOUT / room, tmp_path / room)
-    shutil.copy(CHECKOUT / "pyproject.toml", tmp_path)
-    assert len([line for line in block("stays").splitlines() if line.strip()]) <= 12
-    (tmp_path / "impls" / "additive.py").write_text(block("stays"))
-    registry = tmp_path / "impls" / "__init__.py"
-    registry.write_text(registry.read_text().replace("    sdpa,\n", "    sdpa,\n    additive,\n"))
-    command = [word.replace(str(CHECKOUT / "bench"), "bench") for word in suite_command("--benchmark-save=x")]
-    command += ["--impl", "additive,fused", "--T", "32", "--dry-run"]
-    planned = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
-    assert "8 cells to measure, 0 unsupported" in planned.stdout, planned.stdout + planned.stderr
-    done = subprocess.run(command[:-1], cwd=tmp_path, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (file,) = run_files(tmp_path)
-    assert {impl for impl, _ in cells(file)} == {"additive", "fused"}
-    # without being named it is part of every sweep
-    command = [word for word in command if word not in ("--impl", "additive,fused")]
-    assert "additive" in subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True).stdout

@@ -1,0 +1,75 @@
+"""The recipes of docs/architecture.md, each followed in a copy of the checkout, in as many files as it says."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import CHECKOUT, environment, run_files
+from .test_readme import block
+
+AXIS = """    window: int | None = axis("size", "keys before a query that it sees", label="window", default=None)
+"""
+MODE = """    "twice": Mode("o = layer(x), under another name"),
+"""
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy with an implementation, an axis and a mode more, each added in one place; the implementation also by name."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for room in ("impls", "bench", "reports"):
+        shutil.copytree(CHECKOUT / room, copy / room)
+    shutil.copy(CHECKOUT / "pyproject.toml", copy)
+    (copy / "impls" / "additive.py").write_text(block("stays"))
+    insert(copy / "impls" / "__init__.py", "    sdpa,\n", "    additive,\n")
+    insert(copy / "bench" / "cases" / "modes.py", "MODES = {\n", MODE)
+    insert(copy / "bench" / "cases" / "case.py", r"    threads: int \| None = axis\(.*\)\n", AXIS)
+    run(copy, "-m", "pytest", "bench", "--benchmark-save=x", "--impl", "additive,fused", "--precision", "0.5",
+        "--T", "32", "--H", "2", "--dtype", "float32", "--mode", "forward,twice", "--window", "4,8")  # fmt: skip
+    return copy
+
+
+def insert(path: Path, behind: str, line: str) -> None:
+    """A line behind the one that matches."""
+    text = path.read_text()
+    (found,) = re.finditer(behind, text)
+    path.write_text(text[: found.end()] + line + text[found.end() :])
+
+
+def run(checkout: Path, *arguments: str) -> str:
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=checkout, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_an_implementation_is_one_file_of_a_few_lines_and_one_name(checkout: Path) -> None:
+    assert len([line for line in block("stays").splitlines() if line.strip()]) <= 12
+    (file,) = run_files(checkout)
+    assert {row["extra_info"]["impl"] for row in json.loads(file.read_text())["benchmarks"]} == {"additive", "fused"}
+    assert "additive" in run(checkout, "-m", "pytest", "bench", "--dry-run")  # part of every sweep without being named
+
+
+def test_an_axis_and_a_mode_are_a_line_each(checkout: Path) -> None:
+    (file,) = run_files(checkout)
+    rows = json.loads(file.read_text())["benchmarks"]
+    assert {(row["extra_info"]["window"], row["extra_info"]["mode"]) for row in rows} == {
+        (window, mode) for window in (4, 8) for mode in ("forward", "twice")
+    }
+    assert {row["name"].split("[")[0] for row in rows} == {"test_forward", "test_twice"}
+    assert all("window=" in row["group"] for row in rows)
+
+
+def test_reports_know_the_axis_from_the_run_file(checkout: Path) -> None:
+    page = Path(run(checkout, "-m", "reports").strip())
+    html = page.read_text()
+    assert "window=4" in html and "at every window from 4 to 8" in html  # in tables, and as what a chart runs along
+    assert "window=8" in run(checkout, "-m", "reports", "advise", "--window", "8", "--mode", "twice")
+    assert "window" in (page.parent / "rows.csv").read_text().splitlines()[0].split(",")
