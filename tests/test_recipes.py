@@ -70,6 +70,6 @@ def test_an_axis_and_a_mode_are_a_line_each(checkout: Path) -> None:
 def test_reports_know_the_axis_from_the_run_file(checkout: Path) -> None:
     page = Path(run(checkout, "-m", "reports").strip())
     html = page.read_text()
-    assert "window=4" in html and "at every window from 4 to 8" in html  # in tables, and as what a chart runs along
+    assert "window=4" in html and "at window = 4 and 8" in html  # in tables, and as what a chart runs along
     assert "window=8" in run(checkout, "-m", "reports", "advise", "--window", "8", "--mode", "twice")
     assert "window" in (page.parent / "rows.csv").read_text().splitlines()[0].split(",")

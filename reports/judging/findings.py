@@ -14,8 +14,8 @@ from ..reading.words import COMPILED, base
 from . import frame as fr
 from . import processes, proofs, verdict
 
-#: The axis along which winners are told, the first that varies.
-_MOST_PLACES = 5
+#: Settings that have a sentence of their own; points of an axis that are listed one by one.
+_MOST_PLACES, _FEW_POINTS = 5, 4
 
 #: A spread that no quiet machine shows, and the share of cells with it from which the page warns.
 WIDE_SPREAD, TOO_MANY = 0.25, 0.10
@@ -154,7 +154,7 @@ def gain(frame: pd.DataFrame, baseline_impl: str | None) -> str:
     much = speedup(best)
     if shown.empty:
         return f"Nothing here is shown to be faster than {baseline_impl}; {name} comes closest, {much} at {where}."
-    return f"The most there is to gain over {baseline_impl}: {much}, with {name} at {where}."
+    return f"The largest speed-up over {baseline_impl} is {much}, by {name} at {where}."
 
 
 def speedup(row: Mapping[str, Any]) -> str:
@@ -186,9 +186,10 @@ def page_faults(frame: pd.DataFrame) -> str:
     where = words.place({axis: most[axis] for axis in axis_names()}, always=fr.varying(frame))
     part = f"about {most['share']:.0%}".replace("%", " %") if most["share"] < MOST_PART else "most"
     return (
-        f"Page faults take a large part of the time in {len(large)} of {words.plural(len(frame), 'cell')}, where the "
-        f"system maps fresh memory at every call: {most['page_faults']:,.0f} a call of {_shown(frame, most['impl'])} "
-        f"at {where}, {part} of its time if one takes {units.seconds(FAULT_SECONDS, 1)}."
+        f"In {len(large)} of {words.plural(len(frame), 'cell')} the system maps fresh memory at every call, and page faults "
+        f"take {LARGE_PART:.0%} of the time or more".replace("%", " %")
+        + f" (at {units.seconds(FAULT_SECONDS, 1)} each): {part} of {_shown(frame, most['impl'])} at {where}, "
+        f"{most['page_faults']:,.0f} a call."
     )
 
 
@@ -205,19 +206,25 @@ def roof(frame: pd.DataFrame) -> str:
 
 
 def compiled(frame: pd.DataFrame) -> str:
-    """What compiling brings: the range of eager over compiled time, over the cases where a difference was shown."""
+    """What compiling brings: the range of compiled over eager time, over the cases where a difference was shown."""
     told = []
     for name in dict.fromkeys(frame["impl"]):
         if not name.endswith(COMPILED):
             continue
         eager, own = _by_case(frame, base(name)), _by_case(frame, name)
-        both = [fr.ratio(eager[case], own[case]) for case in own if case in eager]
+        both = [fr.ratio(own[case], eager[case]) for case in own if case in eager]
         shown = [one.value for one in both if one.resolved]
         if shown:
-            much, where = _span(min(shown), max(shown)), f" in {len(shown)} of {words.plural(len(both), 'case')}"
-            all_ = "" if len(shown) == len(both) else f"{where}, with no difference shown in the others"
-            told.append(f"{_shown(frame, name)} runs at {much} the speed of {_shown(frame, base(name))}{all_}")
-    return f"Compiling: {words.listing(told)}." if told else ""
+            times = (
+                f"{_shown(frame, name)} takes {_span(min(shown), max(shown))} the time of {_shown(frame, base(name))}"
+            )
+            few = len(shown) < len(both)
+            told.append(
+                f"{times} in {len(shown)} of {words.plural(len(both), 'case')}, no difference shown in the rest"
+                if few
+                else times
+            )
+    return f"Compiled: {'; '.join(told)}." if told else ""
 
 
 def wrong(skipped: pd.DataFrame) -> list[str]:
@@ -334,7 +341,9 @@ def _describe(points: tuple[Any, ...], tied: dict[Any, list[str]]) -> Stretch:
 def _stretch(step: Stretch, index: int, steps: list[Stretch], wrong_names: set[str], along: str) -> str:
     first, last = words.number(step.points[0]), words.number(step.points[-1])
     if len(steps) == 1:
-        return _winners(step, wrong_names, along, f"at every {along} from {first} to {last}")
+        few = len(step.points) <= _FEW_POINTS
+        every = words.listing(map(words.number, step.points)) if few else f"every measured value from {first} to {last}"
+        return _winners(step, wrong_names, along, f"at {along} = {every}" if few else f"at {every} of {along}")
     if index == 0:
         where = f"from {along} = {first} on" if len(step.points) > 1 else f"at {along} = {first}"
         return _winners(step, wrong_names, along, where)
@@ -348,7 +357,7 @@ def _stretch(step: Stretch, index: int, steps: list[Stretch], wrong_names: set[s
 
 def _winners(step: Stretch, wrong_names: set[str], along: str | None, where: str = "") -> str:
     names, where = _names(step, wrong_names), f" {where}" if where else ""
-    verb = "is fastest" if len(step.winners) == 1 else "tie for fastest"
+    verb = "tie for fastest" if len(step.winners) > 1 else "is fastest or tied" if step.also else "is fastest"
     return f"{names} {verb}{where}{_also(step, wrong_names, along)}"
 
 
@@ -367,7 +376,7 @@ def _also(step: Stretch, wrong_names: set[str], along: str | None) -> str:
         f"{words.listing(names, most=2)} at {along} = {', '.join(map(words.number, points))}"
         for points, names in by_points.items()
     ]
-    return f" (tied with {words.listing(told)})"
+    return f" ({'with' if len(step.winners) == 1 else 'and'} {words.listing(told)})"
 
 
 def _runner_up(part: pd.DataFrame, step: Stretch) -> str:

@@ -43,10 +43,10 @@ def table(roofs: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
         device, threads = str(roof.get("device")), str(roof.get("threads"))
         if _positive(roof.get("flops_per_s")):
             what = f"a product in {words.value('dtype', roof.get('dtype'))}"
-            told.append((device, what, threads, f"{_si(roof['flops_per_s'])}FLOP"))
+            told.append((device, what, threads, f"{_si(roof['flops_per_s'])}FLOP/s"))
         elif _positive(roof.get("bytes_per_s")):
             what = f"a copy of {units.memory(roof.get('footprint') or math.nan)}"
-            told.append((device, what, threads, f"{_si(roof['bytes_per_s'])}B"))
+            told.append((device, what, threads, f"{_si(roof['bytes_per_s'])}B/s"))
     return told
 
 

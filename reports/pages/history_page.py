@@ -139,7 +139,7 @@ def headline(this: History) -> str:
     """The last slow-down that has not recovered, in how many cells; without one, what moved last."""
     first = this.series[0] if this.series else None
     if first is None or not first.steps:
-        return "Nothing moved."
+        return "No change detected."
     if first.standing is None:
         return f"{first.impl} at {title(first)} {_told(first.steps[-1], first, this.runs)}."
     run = _run(first, first.standing)

@@ -307,7 +307,7 @@ def test_one_run_is_a_short_history(nights: Any, written: Any) -> None:
     nights(count=1)
     page = written()
     assert (
-        "Nothing moved." in page
+        "No change detected." in page
         and "0 of 12 cells moved over 1 run." in page
         and "1 run: too few to see a step." in page
     )

@@ -125,7 +125,7 @@ def test_the_page_tells_machine_command_skips_and_findings_of_charts(turns: Run,
         assert expected in outline.words
     assert "sdpa needs least memory" in outline.words[outline.words.index("Latency and memory") :]
     labels = [a["aria-label"] or "" for _, a in outline.tags if a.get("role") == "img"]
-    assert any("4.00×, with sdpa" in label for label in labels)
+    assert any("4.00×, by sdpa" in label for label in labels)
 
 
 def test_colours_follow_the_readers_scheme(quick: Path) -> None:
