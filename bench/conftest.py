@@ -71,7 +71,9 @@ class OneAtATime:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """What a resumed run goes on behind."""
-    return [f"given up: {cell}" for cell in config.stash[RUN].given_up]
+    run = config.stash[RUN]
+    finished = [f"run {config.getoption('resume')} is finished: nothing is left to measure"] if run.ended else []
+    return [*finished, *(f"given up: {cell}" for cell in run.given_up)]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

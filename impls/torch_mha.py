@@ -14,7 +14,7 @@ from .weights import Parts, linear_parts, packed_parts
 
 
 def _unfit(case: Any) -> str | None:
-    """H * D_h is d_model; all biases or none."""
+    """No heads that don't share d_model; no biases of the inputs or the output alone."""
     if case.H * case.D_h != case.d_model:
         return f"shares the model's width among its heads: H * D_h = {case.H * case.D_h} is not {case.d_model}"
     if case.qkv_bias != case.out_bias:

@@ -269,7 +269,7 @@ def test_runs_are_stored_in_the_checkout_from_anywhere_inside_it(tmp_path: Path)
 def test_list_and_dry_run_measure_nothing(suite: Suite, tmp_path: Path) -> None:
     listed = suite("--list")
     assert listed.returncode == 0
-    for name in ("mask_after_softmax", "max_T=256", *SWEEPS):
+    for name in ("mask_after_softmax", "T above 256", *SWEEPS):
         assert name in listed.stdout
     planned = suite("--dry-run", *SMALL)
     assert planned.returncode == 0
@@ -408,7 +408,9 @@ def test_resume_of_a_run_that_was_not_begun(suite: Suite, tmp_path: Path) -> Non
     assert suite("--resume", "x", *SMALL).returncode == 0
     (file,) = run_files(tmp_path)
     assert file.name == "0001_x.json"
-    assert suite("--resume", "x", "--benchmark-save=x").returncode == 0
+    again = suite("--resume", "x", "--benchmark-save=x")
+    assert again.returncode == 0
+    assert "run x is finished: nothing is left to measure" in again.stdout
     assert run_files(tmp_path) == [file]
     assert "begun with other options" in one_line(suite("--resume", "x", "--T", "8"))
 

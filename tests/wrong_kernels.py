@@ -955,6 +955,12 @@ def forgets_its_mask_in_training(q, k, v, mask, p):
     return _dropped(q, k, v, torch.ones_like(mask), p)
 
 
+@training(mask="causal", source="cross", T_kv=96)
+def causal_bottom_right_in_training(q, k, v, mask, p):
+    causal = torch.ones_like(mask).tril(k.shape[-2] - q.shape[-2])
+    return _dropped(q, k, v, mask if mask.all() else causal, p)
+
+
 @training()
 def masks_after_the_softmax_in_training(q, k, v, mask, p):
     return torch.nn.functional.dropout((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1), p) * mask @ v

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
+from pathlib import Path
+
+from .. import CHECKOUT
+
 
 class NoRow(Exception):
     """A cell ends without a row; the message is the `detail` of its entry among the skipped."""
@@ -49,9 +55,22 @@ def classify(error: BaseException) -> NoRow:
     if isinstance(error, NoRow):
         return error
     text = str(error).strip().splitlines()
-    sentence = f"{type(error).__name__}: {text[0] if text else 'no message'}"
+    sentence = f"{type(error).__name__}: {text[0] if text else 'no message'}{_place(error)}"
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
         return OutOfMemory(sentence)
     if any(words in str(error) for words in NO_KERNEL):
         return Unsupported(f"torch has no such kernel for this case ({sentence})")
     return NoRow(sentence)
+
+
+_OTHERS = (CHECKOUT / "bench", *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")))
+"""Where no implementation lies."""
+
+
+def _place(error: BaseException) -> str:
+    """` (mine.py:12)`: the last line of an implementation's own that it went through; nothing where there is none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_file() and not any(path.is_relative_to(other) for other in _OTHERS):
+            return f" ({path.name}:{frame.lineno})"
+    return ""

@@ -79,7 +79,8 @@ def spanning(impl: Impl, case: Case) -> Case | None:
     mode = "forward" if case.does.cached else case.mode
     plain = replace(case, B=2, H=H, H_kv=H_kv, mode=mode, qkv_bias=False, out_bias=False, out_dropout=0.0, threads=None)
     lengths = sorted(range(2, 2 * LENGTH), key=lambda length: abs(length - LENGTH))
-    probes = (replace(plain, T=L, T_kv=L, D_h=L, D_v=L, d_model=H * L) for L in lengths)
+    sizes = [(L - apart, L) for apart in ((0,) if case.source == "self" else (33, 0)) for L in lengths if apart < L]
+    probes = (replace(plain, T=T, T_kv=L, D_h=L, D_v=L, d_model=H * L) for T, L in sizes)
     return next((probe for probe in probes if impl.refusal(probe) is None), None)
 
 

@@ -18,11 +18,12 @@ from .run import Run
 
 def show_registry() -> None:
     """Implementations with what they can do, and sweeps with their cells."""
-    registry = Table("implementation", "what it is", "what it can't do", title="implementations", title_justify="left")
+    registry = _table("implementations", "implementation", "what it is", "what it can't do")
     for impl in impls.registered():
-        registry.add_row(impl.name, impl.summary, "; ".join(_declared(impl.limits)) or "-")
+        about = impl.summary.split(". ")[0].replace("`", "").rstrip(".")
+        registry.add_row(impl.name, about, "; ".join(_declared(impl.limits)) or "-")
     registry.add_row(f"NAME{impls.COMPILE}", "any of them through torch.compile, one static graph a shape", "")
-    sweeps = Table("sweep", "what it shows", "grid", "cases", title="sweeps", title_justify="left")
+    sweeps = _table("sweeps", "sweep", "what it shows", "grid", "cases")
     for sweep in SWEEPS.values():
         grid = "\n".join(_axes(axes) for axes in sweep.grids)
         sweeps.add_row(sweep.name, sweep.about, grid, str(len(sweep.cases("cpu"))))
@@ -31,24 +32,41 @@ def show_registry() -> None:
     console.print(sweeps)
 
 
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
 def _axes(axes: Axes) -> str:
-    return "  ".join(f"{axis}={','.join(map(str, values))}" for axis, values in axes.items())
+    return "  ".join(f"{axis}={', '.join(map(str, values))}" for axis, values in axes.items())
+
+
+_CANNOT = {
+    "max_T": "T above {}",
+    "max_pairs": "more than {:,} pairs of a query and a key",
+    "heads": "other than {} head",
+    "grouped": "grouped heads",
+    "wide_values": "values of another width",
+    "dropout": "dropout",
+    "compiles": "torch.compile",
+}
+"""What a limit means, as something that can't be done."""
 
 
 def _declared(limits: Limits) -> list[str]:
-    """The limits that differ from their defaults, as words: `max_T=256`, `no dropout`."""
-    words = []
-    for limit in fields(limits):
-        value: Any = getattr(limits, limit.name)
-        if value != limit.default:
-            words.append(_words(limit.name, value))
-    return words
+    """The limits that differ from their defaults, as words: `T above 256`, `dropout`."""
+    named = ((limit.name, getattr(limits, limit.name), limit.default) for limit in fields(limits))
+    return [_words(name, value) for name, value, default in named if value != default and name != "install"]
 
 
 def _words(name: str, value: Any) -> str:
     if callable(value):
-        return str(value.__doc__).splitlines()[0].rstrip(".").lower()
-    return f"no {name}" if value is False else f"{name}={value}"
+        return str(value.__doc__).splitlines()[0].rstrip(".").removeprefix("No ")
+    if isinstance(value, tuple):
+        return f"any {name.removesuffix('s')} but {', '.join(value)}"
+    return f"without the package {value}" if name == "package" else _CANNOT[name].format(value)
 
 
 def show_plan(run: Run) -> None:

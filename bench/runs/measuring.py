@@ -133,6 +133,8 @@ class Measuring:
 
     def _time(self, workers: Sequence[Worker]) -> None:
         """All visits of these processes, spread over the time that they live."""
+        if not any(self._open(worker.slot) for worker in workers):
+            return
         of_workers = [self._share(worker, workers) for worker in workers]
         if self._holds:
             with spending("preparing"):

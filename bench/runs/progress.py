@@ -79,4 +79,4 @@ def _shares() -> str:
         return ""
     shares = ", ".join(f"{purpose} {s / whole:.0%}" for purpose, s in sorted(here.items(), key=lambda it: -it[1]))
     proof = ", ".join(f"{purpose} {seconds[purpose]:.1f} s" for purpose in IN_WORKERS if purpose in seconds)
-    return f"time spent: {shares}; workers' proof: {proof}"
+    return f"time spent: {shares}" + (f"; workers' proof: {proof}" if proof else "")

@@ -103,7 +103,7 @@ def _line(cell: Cell) -> tuple[str, ...]:
         units.seconds(cell.head),
         _moved(cell.ratio),
         _moved(cell.absolute),
-        units.percent(said.detectable),
+        units.detectable(said.detectable),
         "; ".join([*(_change(change) for change in cell.changes), _why(said)]),
     )
     return tuple(map(_plain, line))

@@ -69,6 +69,11 @@ def percent(value: float) -> str:
     return f"{value * 100:.{0 if value >= 1 else 1}f} %" if math.isfinite(value) else MISSING
 
 
+def detectable(change: float) -> str:
+    """The smallest change that would be found: '12.0 %'; beyond everything that matters, '> 100 %'."""
+    return "> 100 %" if change > 1 else percent(change)
+
+
 def significant(value: float, digits: int = 3) -> str:
     """Fixed notation with `digits` significant digits, and never fewer than the whole part: 1234.5 -> '1234'."""
     if value == 0:
