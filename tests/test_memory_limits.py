@@ -15,8 +15,9 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.counting import ITEM_BYTES, least_memory
 from bench.cases.outcome import OutOfMemory
+from bench.proof.building import module_of
 from bench.proof.calls import call_of, recording
-from bench.proof.gate import Gate, module_of
+from bench.proof.gate import Gate
 from bench.proof.problem import inputs_of, problem_of
 from bench.timing.cell import prove
 from bench.timing.machine import free_bytes

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -983,7 +983,7 @@ def no_maximum_in_training(q, k, v, mask, p):
     return torch.nn.functional.dropout(weights / weights.sum(-1, keepdim=True), p) @ v
 
 
-@training("depends on other keys: those 16 apart agree in 100.0%")
+@training("depends on other keys: 16 keys apart")
 def noise_of_one_tile_for_all(q, k, v, mask, p):
     probs = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf).softmax(-1)
     noise = torch.rand(*probs.shape[:-1], 16).repeat(1, 1, 1, probs.shape[-1] // 16 + 1)
@@ -1018,6 +1018,136 @@ def no_dropout_going_back(q, k, v, mask, p):
     return _Drops.apply(q, k, v, mask, p, 0.0)
 
 
+def counted(name: str, says: str, number: Callable[..., Tensor], **case: Any) -> None:
+    """Dropout by a hash of what `number` makes of batch entry, head, query and key, and of a seed that is drawn."""
+
+    def kernel(q, k, v, mask, p):
+        b, h, i, j = (torch.arange(n).reshape(-1, *[1] * (3 - at)) for at, n in enumerate((*q.shape[:3], k.shape[-2])))
+        seed = torch.randint(1 << 30, ())
+        state = (number(b, h, i, j, q, k) * 2654435761 + seed) % (1 << 32)
+        for _ in range(3):
+            state = ((state ^ (state >> 15)) * 2246822519) % (1 << 32)
+        probs = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf).softmax(-1)
+        return probs * (state / (1 << 32) >= p) / (1 - p) @ v
+
+    kernel.__name__ = name
+    training(says, **case)(kernel)
+
+
+def _flat(b: Tensor, h: Tensor, i: Tensor, j: Tensor, q: Tensor, k: Tensor, stride: int) -> Tensor:
+    return ((b * q.shape[1] + h) * q.shape[2] + i) * stride + j
+
+
+counted(
+    "rows_of_noise_as_wide_as_a_head",
+    "depends on other queries: 1 queries, 64 keys apart",
+    lambda *at: _flat(*at, stride=at[-1].shape[-1]),
+)
+counted(
+    "noise_by_a_counter_of_16_bits",
+    "what it drops depends on other",
+    lambda *at: _flat(*at, stride=at[-1].shape[-2]) % 65536,
+)
+counted(
+    "noise_by_entry_plus_head",
+    "depends on other heads",
+    lambda b, h, i, j, q, k: _flat(b + h, h * 0, i, j, q, k, k.shape[-2]),
+)
+counted(
+    "noise_by_tiles_whose_numbers_are_added",
+    "what it drops depends on other queries",
+    lambda b, h, i, j, q, k: _flat(b, h, i % 64, j % 64, q, k, 64) * 64 + i // 64 + j // 64,
+)
+counted(
+    "alike_in_heads_half_of_them_apart",
+    "depends on other heads: 2 heads apart",
+    lambda b, h, i, j, q, k: _flat(b, h % max(2, q.shape[1] // 2), i, j, q, k, k.shape[-2]),
+)
+
+
+_pools: list[Tensor] = []
+
+
+@training("depends on an earlier call")
+def two_pools_of_noise_in_turn(q, k, v, mask, p):
+    probs = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf).softmax(-1)
+    if not _pools or _pools[0].shape != probs.shape:
+        _pools[:] = torch.rand(2, *probs.shape)
+    _pools.reverse()
+    return probs * (_pools[0] >= p) / (1 - p) @ v
+
+
+@training(D_v=128)
+def scaled_by_the_values_width_in_training(q, k, v, mask, p):
+    return _dropped(q * (q.shape[-1] / v.shape[-1]) ** 0.5, k, v, mask, p)
+
+
+@training("drops 0.0% of the probs at keys 256 to 287, not 25.0%", T=512)
+def drops_nothing_beyond_256_keys(q, k, v, mask, p):
+    probs = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf).softmax(-1)
+    noise = torch.rand_like(probs)
+    noise[..., 256:] = 1.0
+    return probs * (noise >= p) / (1 - p) @ v
+
+
+# dropout of the output
+
+
+class OutDropout(KernelLayer):
+    """Right; those below change a thing of it."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, KernelCore(shape, sdpa))
+
+    def finish(self, o):
+        return self.drop(self.W_o(o))
+
+
+OUT: dict[str, Any] = {"out_dropout": 0.25}
+
+
+@wrong("dropout of the output", "of the output, not 25.0%", **OUT)
+class DropsBeforeTheProjection(OutDropout):
+    def finish(self, o):
+        return self.W_o(self.drop(o))
+
+
+@wrong("dropout of the output", "of the output, not 25.0%", out_bias=True, **OUT)
+class AddsItsBiasBehindDropout(OutDropout):
+    def finish(self, o):
+        return self.drop(torch.nn.functional.linear(o, self.W_o.weight)) + self.W_o.bias
+
+
+@wrong("dropout of the output", "drops features of the output, not probs", dropout=0.5, **OUT)
+class SwapsItsProbabilities(OutDropout):
+    def __init__(self, shape: LayerShape):
+        super().__init__(replace(shape, dropout=shape.out_dropout, out_dropout=shape.dropout))
+
+
+class _ForgetsGoingBack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, o, p):
+        return torch.nn.functional.dropout(o, p)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None
+
+
+@wrong("dropout of the output", "in training, of the output that it kept: gradient of", mode="backward", **OUT)
+class ForgetsItsDropoutGoingBack(OutDropout):
+    def finish(self, o):
+        o = self.W_o(o)
+        return _ForgetsGoingBack.apply(o, self.drop.p) if self.training else o
+
+
+@wrong("dropout of the output", "depends on other", **OUT)
+class DropsWholeTokens(OutDropout):
+    def finish(self, o):
+        o = self.W_o(o)
+        return o * self.drop(torch.ones_like(o[..., :1]))
+
+
 # what is kept of another padding
 
 PADDING: dict[str, Any] = {"mask": "padding", "B": 2}
@@ -1048,6 +1178,96 @@ class KeepsItsFirstPadding(as_layer(sdpa)):  # type: ignore[misc]
     def forward(self, x, x_k=None, x_v=None, *, padding=None, cache=None):
         self.first = getattr(self, "first", padding)
         return super().forward(x, x_k, x_v, padding=self.first, cache=cache)
+
+
+# a dominant key that is not the first
+
+LATE = "where a late key dominates: "
+
+
+def online(q, k, v, mask, tile: int, raised: Callable[[Tensor, Tensor], Tensor], rescale: float = -torch.inf) -> Tensor:
+    """Softmax over tiles of keys, with a running maximum that `raised` makes of the old one and a tile's."""
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf)
+    most = scores[..., :tile].amax(-1, keepdim=True)
+    total, o = torch.zeros_like(most), torch.zeros(*q.shape[:-1], v.shape[-1])
+    for at in range(0, k.shape[-2], tile):
+        part = scores[..., at : at + tile]
+        new = raised(most, part.amax(-1, keepdim=True))
+        weights, factor = torch.exp(part - new), torch.exp((most - new).clamp_min(rescale))
+        total, o, most = (
+            total * factor + weights.sum(-1, keepdim=True),
+            o * factor + weights @ v[..., at : at + tile, :],
+            new,
+        )
+    return o / total
+
+
+@wrong("a late key", LATE + "NaN or Inf", T=256)
+def maximum_of_the_first_tile(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    return online(q, k, v, visible(q, k, is_causal, attn_mask), 32, lambda old, new: old)
+
+
+@wrong("a late key", LATE + "error", T=256)
+def rescaled_by_no_less_than_e_to_the_minus_10(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    return online(q, k, v, visible(q, k, is_causal, attn_mask), 16, torch.maximum, rescale=-10.0)
+
+
+@wrong("a late key", LATE + "NaN or Inf", mask="none", T=100)
+def maximum_without_the_ragged_tail(q, k, v, **_):
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    whole = max(32, k.shape[-2] // 32 * 32)
+    weights = torch.exp(scores - scores[..., :whole].amax(-1, keepdim=True))
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
+@wrong("a late key", LATE, mode="decode", T=1, T_kv=256, mask="none")
+def maximum_of_the_old_cache(q, k, v, **_):
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    weights = torch.exp(scores - scores[..., :-1].amax(-1, keepdim=True))
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
+def _unshifted_from_1024_on(q, k, v, **_):
+    return no_shift(q, k, v) if k.shape[-2] >= 1024 else sdpa(q, k, v)
+
+
+@wrong("a late key", LATE, mode="decode", T=1, T_kv=1024, mask="none", H=8)
+class NoMaximumInALongDecode(as_layer(_unshifted_from_1024_on)):  # type: ignore[misc]
+    pass
+
+
+def _newest_unseen_from_1024_on(q, k, v, **_):
+    last = -1 if k.shape[-2] >= 1024 else k.shape[-2]
+    return sdpa(q, k[..., :last, :], v[..., :last, :])
+
+
+@wrong("a late key", LATE, mode="decode", T=1, T_kv=1024, mask="none", H=8, dtype="bfloat16")
+class NewestTokenUnseenInALongDecode(as_layer(_newest_unseen_from_1024_on)):  # type: ignore[misc]
+    pass
+
+
+# a few buffers in turn
+
+
+@wrong("buffers in turn", "they share a few buffers", T=256)
+def two_buffers_in_turn(q, k, v, *, is_causal=False, **_):
+    o = sdpa(q, k, v, is_causal=is_causal)
+    ring = _remembered.setdefault(("ring", o.shape), [torch.empty_like(o), torch.empty_like(o)])
+    ring.reverse()
+    return ring[0].copy_(o)
+
+
+@wrong("buffers in turn", "share one buffer", mode="decode", T=1, T_kv=256, mask="none")
+class OneBufferInDecode(as_layer(sdpa)):  # type: ignore[misc]
+    def forward(self, *inputs, **options):
+        o = super().forward(*inputs, **options)
+        self.o = getattr(self, "o", torch.empty_like(o))
+        return self.o.copy_(o)
+
+
+@wrong("buffers in turn", TWO_FORWARDS, T=1024, **BACKWARD)
+def keeps_its_tensors_on_the_class_beyond_512(q, k, v, *, is_causal=False, **_):
+    return _OnTheClass.apply(q, k, v, is_causal) if q.shape[-2] > 512 else sdpa(q, k, v, is_causal=is_causal)
 
 
 # what shows at great lengths alone

@@ -1,4 +1,7 @@
-"""Dropout can't be compared number by number: it is checked by its statistics, and without it (p = 0) like everything else."""
+"""Dropout: what a call kept is found out from its answer; its statistics are checked here, and its answers by the gate.
+
+Values that are unit vectors show every prob in the output; an output that is dropped shows itself.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +15,35 @@ from impls import weights as canonical
 
 from ..cases.case import Case
 from ..cases.outcome import Wrong
-from .calls import call_of, recording
-from .problem import Problem, inputs_of
+from .building import module_of
 
 B, T = 32, 16
-"""Size of the probe."""
+"""Size of the probe that shows every prob twice."""
 
-LENGTH = 160
-"""Of the probe that has a case's own mask, groups and gradients: more than one tile of 64, or of 128."""
-
-LAGS = (1, 16, 32, 64, 128)
-"""How far apart two probs are that must be dropped independently: neighbours, and what lies at the same place of two tiles."""
+LENGTH = 288
+"""Of the probes that have a case's own mask, groups and gradients: more than one tile of 64, of 128 or of 256."""
 
 SIGMAS = 6.0
-"""Standard deviations that the share of dropped probs may be off."""
+"""Standard deviations that the share of what is dropped may be off."""
+
+TILE = 32
+"""Queries, or keys, of which a share of its own is looked at."""
+
+SIGMAS_OF_LAGS, FEWEST_PAIRS = 8.0, 1024
+"""The same for what two places have in common, at one distance among a million; and how many pairs it needs."""
+
+NEARLY = 0.7
+"""Of the distances that show nearly as much as the most telling one, the shortest is told."""
 
 
 def check_dropout(impl: Impl, case: Case) -> None:
     """In training each prob is zero in a share p of cases, else 1 / (1 - p) times as large, anew in every call; raises `Wrong`.
 
-    Values are two unit matrices side by side, so that the output shows every prob twice. Dropout after the output projection
-    multiplies in. In evaluation nothing is dropped, and the rest of the gate holds that to the reference.
+    Values are two unit matrices side by side, so that the output shows every prob twice. In evaluation nothing is dropped,
+    and the rest of the gate holds that to the reference.
     """
     module, inputs = _probe(impl, case)
-    keep = (1 - case.dropout) * (1 - case.out_dropout)
+    keep = 1 - case.dropout
     with torch.no_grad():
         probs = module.eval()(*inputs).double()
         module.train()
@@ -43,45 +51,56 @@ def check_dropout(impl: Impl, case: Case) -> None:
     kept = first != 0
     shown = kept.unflatten(-1, (-1, 2, T))  # (..., heads, twice, T)
     of_heads = shown[..., 0, :] if case.scope == "core" else shown[..., 0, :].transpose(1, 2)
-    _check_independence(of_heads, torch.ones_like(of_heads))
-    dropped = 1 - kept.double().mean().item()
-    if abs(dropped - (1 - keep)) > SIGMAS * (keep * (1 - keep) / (probs.numel() / 2)) ** 0.5:
-        raise Wrong(f"drops {dropped:.1%} of the probs, not {1 - keep:.1%}")
+    check_independence([of_heads], torch.ones_like(of_heads))
+    check_share(kept, torch.ones_like(kept), case.dropout, "the probs", of_each=2)
     eps = torch.finfo(getattr(torch, case.dtype)).eps
     if not torch.allclose(first[kept] * keep, probs[kept], rtol=8 * eps, atol=float(probs.max()) * eps):
         raise Wrong(f"what dropout leaves is not 1 / (1 - p) = {1 / keep:.3f} times as large")
     if torch.equal(first, second):
         raise Wrong("drops the same probs in every call")
-    if not case.out_dropout and not torch.equal(shown[..., 0, :], shown[..., 1, :]):
+    if not torch.equal(shown[..., 0, :], shown[..., 1, :]):
         raise Wrong("drops features of the output, not probs")
 
 
-def check_probs_dropped(probe: Case, module: nn.Module, problem: Problem) -> tuple[dict[str, Tensor], Tensor]:
-    """One call in training: its answers, and which probs it kept (B, H, T, T_kv); raises `Wrong` where they aren't independent.
-
-    A prob that no query may see counts as kept.
-    """
-    call = call_of(module.train(), probe, inputs_of(problem))
-    with recording(probe):
-        answers = call.read(call.run())
-    kept, visible = (_by_head(x, probe) != 0 for x in (answers["output"], problem.output.reference))
-    if problem.output.compared is not None:
-        visible = visible & problem.output.compared[:, None, :, None]
-    _check_independence(kept, visible)
-    return answers, kept | ~visible
-
-
 def spanning(impl: Impl, case: Case) -> Case | None:
-    """The case's kind of probs over more than one tile, in a size that shows them; None where `impl` can do none."""
+    """The case's kind of probs over more than one tile, in a size that shows them; None where `impl` can do none.
+
+    Queries and keys are fewer than keys where they come from another sequence, and as wide as in the case where values may
+    have another width.
+    """
+    for plain in _sizes(impl, replace(case, out_bias=False, out_dropout=0.0)):
+        for width in dict.fromkeys((case.D_h, plain.T_kv)):
+            probe = replace(plain, D_h=width, D_v=plain.T_kv, d_model=plain.H * plain.T_kv)
+            if impl.refusal(probe) is None:
+                return probe
+    return None
+
+
+def spanning_output(impl: Impl, case: Case) -> Case | None:
+    """The same where the output is dropped, and nothing else."""
+    probes = (replace(it, d_model=it.H * it.D_h) for it in _sizes(impl, replace(case, dropout=0.0)))
+    return next((probe for probe in probes if impl.refusal(probe) is None), None)
+
+
+def _sizes(impl: Impl, case: Case) -> list[Case]:
+    """The case with two batch entries and four heads, at lengths near `LENGTH`, the nearest first."""
     grouped = case.H_kv != case.H
-    H = impl.limits.heads or (4 if grouped else 3)
+    H = impl.limits.heads or 4
     H_kv = H if not grouped else 2 if case.H_kv > 1 else 1
     mode = "forward" if case.does.cached else case.mode
-    plain = replace(case, B=2, H=H, H_kv=H_kv, mode=mode, qkv_bias=False, out_bias=False, out_dropout=0.0, threads=None)
+    plain = replace(case, B=2, H=H, H_kv=H_kv, mode=mode, threads=None)
     lengths = sorted(range(2, 2 * LENGTH), key=lambda length: abs(length - LENGTH))
-    sizes = [(L - apart, L) for apart in ((0,) if case.source == "self" else (33, 0)) for L in lengths if apart < L]
-    probes = (replace(plain, T=T, T_kv=L, D_h=L, D_v=L, d_model=H * L) for T, L in sizes)
-    return next((probe for probe in probes if impl.refusal(probe) is None), None)
+    apart = (0,) if case.source == "self" else (33, 0)
+    return [replace(plain, T=L - fewer, T_kv=L) for fewer in apart for L in lengths if fewer < L]
+
+
+def kept_probs(o: Tensor, shown: Tensor, probe: Case) -> tuple[Tensor, Tensor]:
+    """Of an output in training and one in evaluation, both of `showing_probs`: what was kept, and what there was to keep.
+
+    (B, H, T, T_kv) each. A prob that no query may see counts as kept.
+    """
+    kept, visible = (_by_head(x, probe) != 0 for x in (o, shown))
+    return kept | ~visible, visible
 
 
 def _by_head(o: Tensor, probe: Case) -> Tensor:
@@ -89,28 +108,66 @@ def _by_head(o: Tensor, probe: Case) -> Tensor:
     return o if probe.scope == "core" else o.unflatten(-1, (probe.H, -1)).transpose(1, 2)
 
 
-def _check_independence(kept: Tensor, visible: Tensor) -> None:
-    """Probs that are apart along an axis agree as often as two independent draws do; raises `Wrong`.
+def check_share(kept: Tensor, visible: Tensor, p: float, what: str, of_each: int = 1) -> None:
+    """A share p of what is `visible` was dropped, each of them shown so many times; raises `Wrong`."""
+    n = int(visible.sum()) / of_each
+    dropped = 1 - kept[visible].double().mean().item()
+    if abs(dropped - p) > SIGMAS * (p * (1 - p) / n) ** 0.5:
+        raise Wrong(f"drops {dropped:.1%} of {what}, not {p:.1%}")
 
-    `kept` (B, H, T, T_kv), True where a prob was kept; only those that are `visible` count. Two pairs may share a draw, which
-    the variance takes into account.
+
+def check_shares(kept: Tensor, visible: Tensor, p: float, what: str) -> None:
+    """The same of everything, and of every `TILE` of queries and of keys by itself; raises `Wrong`."""
+    check_share(kept, visible, p, what)
+    for axis, name in ((-1, "keys"), (-2, "queries")):
+        for first in range(0, kept.shape[axis], TILE):
+            last = min(first + TILE, kept.shape[axis]) - 1
+            part = kept.narrow(axis, first, last - first + 1), visible.narrow(axis, first, last - first + 1)
+            if part[1].any():
+                check_share(*part, p, f"{what} at {name} {first} to {last}")
+
+
+AXES = ("batch entries", "heads", "queries", "keys")
+
+
+def check_independence(calls: list[Tensor], visible: Tensor) -> None:
+    """What is kept at one place tells nothing of another place, nor of any place in another call; raises `Wrong`.
+
+    `calls`: what each of some calls kept, (B, H, T, T_kv), of which only the `visible` counts. All places at the same distance
+    in memory are compared at once, for every distance, by a correlation: where they are independent, and a share p is
+    dropped, the sum over n pairs has the variance n (p (1 - p))².
     """
-    found: list[tuple[float, str]] = []
-    keep = kept[visible].double().mean().item()
-    agree = keep**2 + (1 - keep) ** 2
-    variance = agree * (1 - agree) + 2 * (keep**3 + (1 - keep) ** 3 - agree**2)
-    for axis, name in enumerate(("batch entries", "heads", "queries", "keys")):
-        n = kept.shape[axis]
-        for lag in (lag for lag in LAGS if lag < n):
-            both = visible.narrow(axis, lag, n - lag) & visible.narrow(axis, 0, n - lag)
-            same = (kept.narrow(axis, lag, n - lag) == kept.narrow(axis, 0, n - lag))[both]
-            share = same.double().mean().item()
-            if abs(share - agree) > SIGMAS * (variance / same.numel()) ** 0.5:
-                who = "neighbours" if lag == 1 else f"those {lag} apart"
-                sentence = f"{who} agree in {share:.1%} of cases, and independent draws in {agree:.1%}"
-                found.append((abs(share - agree), f"what it drops depends on other {name}: {sentence}"))
-    if found:
-        raise Wrong(max(found, key=lambda it: it[0])[1])
+    share = calls[0][visible].double().mean()
+    variance = share * (1 - share)
+    if variance == 0:
+        return
+    size = 2 * visible.numel()
+    kept = [torch.fft.rfft(((k.double() - share) * visible).flatten(), size) for k in calls]
+    there = torch.fft.rfft(visible.double().flatten(), size)
+    pairs = torch.fft.irfft(there.conj() * there, size).round()
+    for later, of in enumerate(kept):
+        agreement = torch.fft.irfft(kept[0].conj() * of, size)
+        sigmas = (agreement / (variance * pairs.clamp(min=1).sqrt())).abs()
+        sigmas[pairs < FEWEST_PAIRS] = 0.0
+        if later == 0:
+            sigmas[0] = 0.0  # with itself
+        if sigmas.max() > SIGMAS_OF_LAGS:
+            worst = int((sigmas > NEARLY * sigmas.max()).nonzero()[0])
+            lag = worst if worst < size // 2 else worst - size
+            alike = float(agreement[worst] / (variance * pairs[worst]))
+            whose = f"an earlier call, {later} before" if later else _who(lag, visible.shape)
+            raise Wrong(f"what it drops depends on {whose} (correlation {alike:.2f})")
+
+
+def _who(lag: int, shape: torch.Size) -> str:
+    """`other keys: 16 keys apart`, from a distance in memory."""
+    apart = []
+    for size, name in zip(reversed(shape), reversed(AXES), strict=True):
+        step = lag % size if 2 * (lag % size) <= size else lag % size - size
+        lag = (lag - step) // size
+        apart += [(abs(step), name)] if step else []
+    told = ", ".join(f"{step} {name}" for step, name in reversed(apart))
+    return f"other {apart[-1][1]}: {told} apart"
 
 
 def _probe(impl: Impl, case: Case) -> tuple[nn.Module, list[Tensor]]:
@@ -118,19 +175,18 @@ def _probe(impl: Impl, case: Case) -> tuple[nn.Module, list[Tensor]]:
     dtype = getattr(torch, case.dtype)
     H, D = impl.limits.heads or 2, 2 * T
     small = replace(
-        case, B=B, T=T, T_kv=T, H=H, H_kv=H, D_h=D, D_v=D, d_model=H * D, mask="none", source="self",
+        case, B=B, T=T, T_kv=T, H=H, H_kv=H, D_h=D, D_v=D, d_model=H * D, mask="none", source="self", mode="forward",
         qkv_bias=False, out_bias=False,
     )  # fmt: skip
+    module = module_of(impl, small)
     generator = torch.Generator().manual_seed(0)
     twice = torch.eye(T, device=case.device, dtype=dtype).repeat(1, 2)  # (T, D)
     if case.scope == "core":
-        assert impl.core is not None
         q, k = (torch.randn(B, H, T, D, generator=generator).to(case.device, dtype) for _ in range(2))
-        return impl.core(small.layer_shape).to(case.device, dtype), [q, k, twice.expand(B, H, T, D)]
-    layer = impl.layer(small.layer_shape).to(case.device, dtype)
+        return module, [q, k, twice.expand(B, H, T, D)]
     weights = canonical.draw(small.layer_shape, generator, case.device)
     weights["W_v"] = torch.cat([twice.T] * H).repeat(1, 2 * H) / (2 * H)  # (H * D, d_model)
     weights["W_o"] = torch.eye(H * D, device=case.device)
     with torch.no_grad():
-        canonical.load(layer, {name: w.to(dtype) for name, w in weights.items()})
-    return layer, [torch.eye(T, device=case.device, dtype=dtype).repeat(1, 2 * H).expand(B, T, H * D)]
+        canonical.load(module, {name: w.to(dtype) for name, w in weights.items()})
+    return module, [torch.eye(T, device=case.device, dtype=dtype).repeat(1, 2 * H).expand(B, T, H * D)]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -18,11 +16,23 @@ from impls.registry import Compiled
 
 from ..cases.case import Case
 from ..cases.outcome import Wrong, classify
-from . import settings
+from .building import keeping_settings, module_of, prepare
 from .calls import Call, call_of, recording
 from .dispatch import kernel_of
-from .dropout import check_dropout, check_probs_dropped, spanning
-from .problem import REGIMES, Errors, Expected, Inputs, Problem, copies, inputs_of, problem_of, showing_probs, strided
+from .dropout import check_dropout, check_independence, check_shares, kept_probs, spanning, spanning_output
+from .problem import (
+    REGIMES,
+    Errors,
+    Expected,
+    Inputs,
+    Problem,
+    copies,
+    inputs_of,
+    problem_of,
+    showing_output,
+    showing_probs,
+    strided,
+)
 
 LONG = 512
 """Probes up to this length have several batch entries and heads; longer ones only reach far."""
@@ -72,18 +82,26 @@ class Gate:
         probed = probes(impl, replace(case, threads=None))
         for probe in probed:
             if eager.core is not None:
-                self._once("bare kernel (probe)", eager, replace(probe, scope="core"), check_probe)
+                bare = replace(probe, scope="core", qkv_bias=False, out_bias=False)
+                self._once("bare kernel (probe)", eager, bare, check_probe)
             if eager.core is None or impl.compiled:
                 self._once("layer (probe)" if probe.scope == "layer" else "kernel (probe)", impl, probe, check_probe)
         if case.drops:
             with keeping_settings():
-                self._once("dropout", impl, case, check_dropout)
-                scope = case.scope if eager.core is None else "core"
-                if case.dropout and (dropping := spanning(eager, replace(case, scope=scope))):
-                    self._once("dropout (probe)", eager, dropping, check_training)
+                self._prove_dropout(impl, eager, case)
         if impl.dispatches:
             self._once("dispatch", impl, case, check_dispatch)
         return Proof(probed)
+
+    def _prove_dropout(self, impl: Impl, eager: Impl, case: Case) -> None:
+        """What drops probs and outputs is checked apart: each shows itself where the other is off."""
+        probs = replace(case, out_dropout=0.0, scope=case.scope if eager.core is None else "core")
+        if case.dropout:
+            self._once("dropout", impl, replace(case, out_dropout=0.0), check_dropout)
+            if (probe := spanning(eager, probs)) is not None:
+                self._once("dropout (probe)", eager, probe, check_training)
+        if case.out_dropout and (probe := spanning_output(eager, case)) is not None:
+            self._once("dropout of the output", eager, probe, check_output_dropped)
 
     def _once(self, what: str, impl: Impl, case: Case, check: Callable[[Impl, Case], object]) -> None:
         key = (what, impl.name, replace(case, threads=None))
@@ -146,33 +164,6 @@ def _probes_at(case: Case, T: int) -> Iterator[Case]:
                 yield replace(case, B=b, T=tokens, T_kv=T_kv, H=h, H_kv=h_kv, d_model=d_model)
 
 
-def module_of(impl: Impl, case: Case) -> nn.Module:
-    """The core or layer of `impl` for `case`, holding its weights, in its dtype on its device.
-
-    Raises `Wrong` where building it, or letting it prepare, changes what is everybody's.
-    """
-    build = impl.core if case.scope == "core" else impl.layer
-    assert build is not None
-    problem = problem_of(case)
-    with keeping_settings(" when it is built"):
-        module = build(case.layer_shape).to(case.device, getattr(torch, case.dtype)).eval()
-        if problem.weights:
-            with torch.no_grad():
-                canonical.load(module, problem.weights)
-        prepare(module, case)
-    return module
-
-
-def prepare(module: nn.Module, case: Case, draw: int = 0) -> float | None:
-    """Let a module make what it makes once for a mask and a length; seconds that it took, None where it makes nothing."""
-    make: Callable[..., None] | None = getattr(module, "prepare", None)
-    if make is None:
-        return None
-    start = perf_counter()
-    make(case.T, case.T_kv, problem_of(case, draw).padding, case.device)
-    return perf_counter() - start
-
-
 def check(impl: Impl, case: Case) -> CheckResult:
     """Hold a new core or layer to the reference, on two draws; raises `Wrong`."""
     module, numbers = module_of(impl, case), inputs_of(problem_of(case))
@@ -189,7 +180,7 @@ def check_probe(impl: Impl, case: Case) -> None:
     if case.scope == "core":
         numbers, other = strided(numbers), strided(other)
     check_call(call_of(module, case, numbers), module, numbers, case, draws=3 if case.padded else 2)
-    if case.does.gradients and case.keys <= LONG:
+    if case.does.gradients:
         with keeping_settings():
             numbers.refill(problem_of(case))
             prepare(module, case)
@@ -211,18 +202,6 @@ def check_call(
         return _held(call, module, numbers, case, [problem_of(case, draw) for draw in range(draws)])
 
 
-@contextmanager
-def keeping_settings(when: str = "") -> Iterator[None]:
-    """Raises `Wrong` where what is everybody's was changed meanwhile, and puts it back in any case."""
-    before = settings.read()
-    try:
-        yield
-    finally:
-        changed = settings.put_back(before)
-    if changed:
-        raise Wrong(f"changes torch's own settings{when}, which are everybody's: {', '.join(changed)}")
-
-
 def _held(call: Call, module: nn.Module, numbers: Inputs, case: Case, problems: Sequence[Problem]) -> CheckResult:
     caching = case.does.cached and case.scope == "layer"  # then the cache is there to be written to
 
@@ -240,16 +219,21 @@ def _held(call: Call, module: nn.Module, numbers: Inputs, case: Case, problems: 
                 raise Wrong("adds to `.grad` in passing: whoever trains with it counts these gradients twice")
         return verify(answers, problem, why), answers
 
+    def first() -> list[Tensor]:
+        own = [part for part in problems[0].answers if part.name == "output" or not caching]
+        return [part.shown(answers[part.name]) for part in own]
+
     held, answers = answer(problems[0])
+    kept = copies(first())
     for draw, problem in enumerate(problems[1:], 1):
-        shown = [part.shown(answers[part.name]) for part in problems[0].answers]
-        kept = copies(shown)
         numbers.refill(problem)
         prepare(module, case, draw)
         answer(problem, NEW_NUMBERS if draw == 1 else NEW_PADDING)
-        if not caching:
-            shown = [part.shown(answers[part.name]) for part in problems[0].answers]
-            _unchanged(shown, kept, "the first answer changed when the second was computed: both share one buffer")
+        _unchanged(first(), kept, "the first answer changed when the second was computed: both share one buffer")
+    if len(problems) > 1:
+        with without_gradients(module, case):
+            _run(call)
+        _unchanged(first(), kept, "the first answer changed when a later one was computed: they share a few buffers")
     return held
 
 
@@ -271,6 +255,10 @@ def check_two_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs])
         verify(call_of(module, case, read).read((o, *gradients)), problem_of(case, draw), TWO_FORWARDS)
 
 
+CALLS_IN_TRAINING = 3
+"""Calls whose noise is compared: two pools of noise in turn show in the third."""
+
+
 def check_training(impl: Impl, probe: Case) -> None:
     """Answers in training are finite in every regime, and those of the probs that the very call kept; raises `Wrong`."""
     problem, module = showing_probs(probe), module_of(impl, probe)
@@ -281,8 +269,35 @@ def check_training(impl: Impl, probe: Case) -> None:
         raise Wrong("in training, where scores are far from zero: NaN or Inf")
     with torch.no_grad():
         canonical.load(module, problem.weights)
-    answers, kept = check_probs_dropped(probe, module, problem)
-    verify(answers, showing_probs(probe, kept / (1 - probe.dropout)), TRAINING)
+    call = call_of(module, probe, inputs_of(problem))
+    with recording(probe):
+        answers = [call.read(call.run()) for _ in range(CALLS_IN_TRAINING)]
+    reference, compared = problem.output.reference, problem.output.compared
+    shown = (
+        reference if compared is None else reference * compared.reshape(probe.B, *[1] * (reference.dim() - 3), -1, 1)
+    )
+    found = [kept_probs(answer["output"], shown, probe) for answer in answers]
+    kept, visible = [it for it, _ in found], found[0][1]
+    check_independence(kept, visible)
+    check_shares(kept[0], visible, probe.dropout, "the probs")
+    verify(answers[0], showing_probs(probe, kept[0] / (1 - probe.dropout)), TRAINING)
+
+
+def check_output_dropped(impl: Impl, probe: Case) -> None:
+    """In training the output is dropped behind its projection, the bias with it; gradients are those of what was kept."""
+    problem, module = showing_output(probe), module_of(impl, probe)
+    with torch.no_grad():
+        canonical.load(module, problem.weights)
+    call = call_of(module.train(), probe, inputs_of(problem))
+    with recording(probe):
+        answers = call.read(call.run())
+    kept = answers["output"] != 0
+    visible = (
+        torch.ones_like(kept) if problem.output.compared is None else problem.output.compared[..., None].expand_as(kept)
+    )
+    check_independence([kept[:, None]], visible[:, None])
+    check_shares(kept, visible, probe.out_dropout, "the output")
+    verify(answers, showing_output(probe, kept / (1 - probe.out_dropout)), TRAINING_OUTPUT)
 
 
 def check_dispatch(impl: Impl, case: Case) -> None:
@@ -307,6 +322,7 @@ def _run(call: Call) -> object:
 NEW_NUMBERS = "on new numbers in the same buffers: "
 NEW_PADDING = "where other keys are padding than before: "
 TRAINING = "in training, of the probs that it kept: "
+TRAINING_OUTPUT = "in training, of the output that it kept: "
 TWO_FORWARDS = "where another forward comes between a forward and its backward: "
 
 

@@ -70,10 +70,11 @@ REGIMES = (
     "where scores are far apart: ",
     "where all scores are equal: ",
     "where all scores are equal and far below zero: ",
+    "where a late key dominates: ",
 )
 """The regimes of a softmax, as a sentence begins. A query belongs to one of them."""
 
-ORDINARY, HIGH, LOW, DOMINATED, APART, EQUAL, DEEPEST = range(len(REGIMES))
+ORDINARY, HIGH, LOW, DOMINATED, APART, EQUAL, DEEPEST, LATE = range(len(REGIMES))
 
 FLOOR_OF_REGIMES = 8.0
 """The least floor of a regime, in units of epsilon: few rows are in each, and some the plain formula gets exactly right."""
@@ -266,7 +267,7 @@ def problem_of(case: Case, draw: int = 0) -> Problem:
 
 def _room(case: Case) -> bool:
     """Whether there are features to make regimes of, and one for anything else."""
-    return case.D_h > FEATURES // 2 and (case.scope == "core" or case.d_model > FEATURES + 1)
+    return case.D_h > ASKED and (case.scope == "core" or case.d_model > FEATURES + 1)
 
 
 @lru_cache(maxsize=8)
@@ -323,8 +324,8 @@ def _solved(
 def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
     """A question whose output is every head's probs: (B, H, T, T_kv) of a core, (B, T, H * T_kv) of a layer.
 
-    For a case with D_h = D_v = T_kv and d_model = H * T_kv. `dropped` (B, H, T, T_kv): what each prob is multiplied by in
-    training, 0 or 1 / (1 - p); None for evaluation.
+    For a case with D_v = T_kv and d_model = H * T_kv. `dropped` (B, H, T, T_kv): what each prob is multiplied by in training,
+    0 or 1 / (1 - p); None for evaluation.
     """
     case, generator = replace(case, threads=None, dropout=0.0, out_dropout=0.0), _generator(case, 3)
     unit = torch.eye(case.T_kv)
@@ -335,24 +336,41 @@ def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
     weights = canonical.draw(case.layer_shape, generator)
     weights["W_v"] = torch.cat([unit, torch.zeros(case.T_kv, case.d_model - case.T_kv)], 1).repeat(case.H_kv, 1) / TOKEN
     weights["W_o"] = torch.eye(case.d_model)
+    if case.qkv_bias:
+        weights["b_v"] = torch.zeros_like(weights["b_v"])
     exact = [_randn(size, generator) for size in _sizes_of_inputs(case)]
     exact[-1][..., : case.T_kv] = unit * TOKEN
     return _layer_question(case, exact, _in_dtype(weights, case), generator, 0, dropped=dropped)
 
 
+def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
+    """An ordinary question to a layer. `dropped` (B, T, d_model): what the output is multiplied by in training, or None."""
+    case, generator = replace(case, threads=None, dropout=0.0, out_dropout=0.0), _generator(case, 4)
+    weights = _in_dtype(canonical.draw(case.layer_shape, generator), case)
+    exact = [_randn(size, generator) for size in _sizes_of_inputs(case)]
+    return _layer_question(case, exact, weights, generator, 0, out_dropped=dropped)
+
+
 TOKEN = 16.0
 """Size of the one feature that tells a token from the others where probs are shown: as large as the others together."""
 
-FEATURES = 6
-"""Features of a token that make a regime: three that its query is made of, three that its key is."""
+ASKED = 4
+"""Features of a query, and of a key, that make a regime: how large scores are, the first key, how deep, the late key."""
+
+FEATURES = 2 * ASKED
+"""Features of a token that do: those that its query is made of, then those that its key is."""
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Of the features by which a regime is made: of a query's first three, and of every key's."""
+    """Of the features by which a regime is made."""
 
     large: float
     deep: float
+
+    @property
+    def of_queries(self) -> tuple[float, ...]:
+        return self.large, self.large, self.deep, self.large
 
     @classmethod
     def of(cls, case: Case) -> _Sizes:
@@ -372,31 +390,47 @@ def _large(case: Case) -> float:
 
 
 def _regime(case: Case, heads: bool) -> Tensor:
-    """The regime of every query: (B, H, T) or, for a layer, whose heads are mixed, (B, T)."""
+    """The regime of every query: (B, H, T) or, for a layer, whose heads are mixed, (B, T).
+
+    Of a lone query, as in decode, it is that of a late key: an ordinary one has the first draw.
+    """
     b, h, t = torch.arange(case.B)[:, None, None], torch.arange(case.H)[:, None], torch.arange(case.T)
-    drawn = (b + h + t) % len(REGIMES) if heads else (b + t)[:, 0] % len(REGIMES)
+    first = LATE if case.T == 1 else ORDINARY
+    drawn = (b + h + t + first) % len(REGIMES) if heads else (b + t + first)[:, 0] % len(REGIMES)
     if case.causal:
         drawn[..., 0] = torch.where(drawn[..., 0] == APART, ORDINARY, drawn[..., 0])  # which sees the first key alone
+        late = _late(case)[:, None] if heads else _late(case)
+        drawn = torch.where((drawn == LATE) & (torch.arange(case.T) < late[..., None]), ORDINARY, drawn)
     return torch.where(drawn == DEEPEST, ORDINARY, drawn) if _Sizes.of(case).deep == 0 else drawn
 
 
 def _asking(regime: Tensor) -> Tensor:
-    """The three features of a query, by its regime: (..., 3)"""
+    """The features of a query, by its regime: (..., ASKED)"""
     large = (regime == HIGH).float() - (regime == LOW).float()
     by_key = (regime == DOMINATED).float() - (regime == APART).float()
-    return torch.stack([large, by_key, (regime == DEEPEST).float()], -1)
+    return torch.stack([large, by_key, (regime == DEEPEST).float(), (regime == LATE).float()], -1)
 
 
 def _answering(case: Case, generator: torch.Generator) -> Tensor:
-    """The three features of a key, (B, T_kv, 3): the same for all, but of the second, where the first key is far off.
+    """The features of a key, (B, T_kv, ASKED): the same for all, but of the second, where the first key is far off, and of the
+    last, where a late one is.
 
     The others lie near each other, so that none that a mask hides is far above all that are visible: there a mask after the
     softmax, which is right though wasteful, has nothing left.
     """
-    features = torch.ones(case.B, case.T_kv, 3)
+    features = torch.ones(case.B, case.T_kv, ASKED)
     features[..., 1] = torch.rand(case.B, case.T_kv, generator=generator) * NEAR
+    features[..., 3] = torch.rand(case.B, case.T_kv, generator=generator) * NEAR
     features[:, 0, 1] = 2.0
+    features[torch.arange(case.B), _late(case), 3] = 2.0
     return features
+
+
+def _late(case: Case) -> Tensor:
+    """(B,): the last key that can be seen, or one in the middle where half of the queries see no later one."""
+    padding = _padding(case, 1)
+    last = torch.full((case.B,), case.T_kv - 1) if padding is None else padding.sum(-1).cpu() - 1
+    return last.clamp(max=min(case.T, case.T_kv) // 2) if case.causal else last
 
 
 def _quiet(x: Tensor, regime: Tensor) -> Tensor:
@@ -410,9 +444,9 @@ def _kernel_regimes(case: Case) -> Problem:
     generator, sizes = _generator(case, 2), _Sizes.of(case)
     q, k, v = (_randn((case.B, *size), generator) for size in ((case.H, case.T, case.D_h), *_cache_sizes(case)))
     regime = _regime(case, heads=True)
-    asking = _asking(regime) * torch.tensor([sizes.large, sizes.large, sizes.deep])
-    q = torch.cat([asking, _quiet(q[..., 3:], regime)], -1)
-    k[..., :3] = _answering(case, generator)[:, None] * SPREAD
+    asking = _asking(regime) * torch.tensor(sizes.of_queries)
+    q = torch.cat([asking, _quiet(q[..., ASKED:], regime)], -1)
+    k[..., :ASKED] = _answering(case, generator)[:, None] * SPREAD
     v = v * _needles(case, generator).abs().clamp(min=1.0)
     return _kernel_question(case, [q, k, v], generator, 1, regime.to(case.device))
 
@@ -420,15 +454,15 @@ def _kernel_regimes(case: Case) -> Problem:
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
 def _layer_regimes(case: Case) -> tuple[Problem, Problem, Problem]:
-    """Weights that take a token's first features to the first three of every head's queries and keys, and three draws of x."""
+    """Weights that take a token's first features to the first of every head's queries and keys, and three draws of x."""
     generator, sizes = _generator(case, 2), _Sizes.of(case)
     drawn = canonical.draw(case.layer_shape, generator)
     for name, H, first, scales in (
-        ("W_q", case.H, 0, (sizes.large, sizes.large, sizes.deep)),
-        ("W_k", case.H_kv, 3, (SPREAD,) * 3),
+        ("W_q", case.H, 0, sizes.of_queries),
+        ("W_k", case.H_kv, ASKED, (SPREAD,) * ASKED),
     ):
         by_head = drawn[name].unflatten(0, (H, -1))  # (H, D_h, d_model)
-        by_head[:, :3] = by_head[..., : FEATURES + 1] = 0.0
+        by_head[:, :ASKED] = by_head[..., : FEATURES + 1] = 0.0
         for feature, scale in enumerate(scales):
             by_head[:, feature, first + feature] = scale
     drawn["W_v"][:, FEATURES] *= case.d_model**0.5
@@ -439,15 +473,15 @@ def _layer_regimes(case: Case) -> tuple[Problem, Problem, Problem]:
         exact[0][..., : FEATURES + 1] = 0.0
     shown[0] = _quiet(shown[0], regime)
     shown[0][..., : FEATURES + 1] = 0.0
-    shown[0][..., :3] = _asking(regime)
+    shown[0][..., :ASKED] = _asking(regime)
     needles = _needles(case, generator)
     if case.does.cached:
-        shown[0][..., 3:FEATURES] = key_features[:, -1:]
-        shown[1][..., :3] = key_features[:, None] * SPREAD
+        shown[0][..., ASKED:FEATURES] = key_features[:, -1:]
+        shown[1][..., :ASKED] = key_features[:, None] * SPREAD
         shown[2] = shown[2] * needles.abs().clamp(min=1.0)
     else:
         ordinary[-1][..., : FEATURES + 1] = other[-1][..., : FEATURES + 1] = 0.0
-        shown[-1][..., 3:FEATURES] = key_features
+        shown[-1][..., ASKED:FEATURES] = key_features
         shown[-1][..., FEATURES] = needles[:, 0]
     return (
         _layer_question(case, ordinary, weights, generator, 0),
@@ -482,7 +516,7 @@ def _sizes_of_inputs(case: Case) -> list[tuple[int, ...]]:
 
 def _layer_question(
     case: Case, exact: list[Tensor], weights: dict[str, Tensor], generator: torch.Generator, draw: int,
-    regime: Tensor | None = None, dropped: Tensor | None = None,
+    regime: Tensor | None = None, dropped: Tensor | None = None, out_dropped: Tensor | None = None,
 ) -> Problem:  # fmt: skip
     """About a layer with these weights and inputs; `regime` (B, T), or None for ordinary ones."""
     names = {"cross": ("x", "x_kv"), "self": ("x",)}[case.source]
@@ -494,13 +528,13 @@ def _layer_question(
     padding, rows = _padding(case, draw), _rows(case, draw)
     compared = _compared(case, padding, rows)
     grad = _grad(case, (case.B, case.T, case.d_model), rows, compared, generator)
-    formula = partial(_layer_formula, case, names, inputs, weights, grad, padding, rows, dropped)
+    formula = partial(_layer_formula, case, names, inputs, weights, grad, padding, rows, (dropped, out_dropped))
     return Problem(case, names, inputs, padding, grad, weights, _solved(formula, case, rows, compared, regime))
 
 
 def _layer_formula(
     case: Case, names: tuple[str, ...], inputs: tuple[Tensor, ...], weights: dict[str, Tensor], grad: Tensor | None,
-    padding: Tensor | None, rows: Tensor | None, dropped: Tensor | None, dtype: torch.dtype,
+    padding: Tensor | None, rows: Tensor | None, dropped: tuple[Tensor | None, Tensor | None], dtype: torch.dtype,
 ) -> dict[str, Tensor]:  # fmt: skip
     """Every answer of a layer by the plain formula, computed in `dtype`."""
     leaves = _leaves(inputs, dtype, case)
@@ -511,7 +545,7 @@ def _layer_formula(
         return {"output": o, "key written to the cache": key, "value written to the cache": value}
     o = reference.layer(
         leaves[0], leaves[-1], in_dtype, H=case.H, H_kv=case.H_kv, causal=case.causal, padding=padding, rows=rows,
-        dropped=dropped,
+        dropped=dropped[0], out_dropped=dropped[1],
     )  # fmt: skip
     return {"output": o.detach()} | _gradients(o, dict(zip(names, leaves, strict=True)) | in_dtype, grad, rows)
 
@@ -567,7 +601,7 @@ def _floor(part: Expected, case: Case) -> float:
         return 4 * large if case.dtype == "float32" else large / 2
     if part.name.startswith("gradient"):
         return FLOOR_OF_REGIMES_GRADIENTS
-    return FLOOR_OF_DOMINATED if part.regime == DOMINATED else FLOOR_OF_REGIMES
+    return FLOOR_OF_DOMINATED if part.regime in (DOMINATED, LATE) else FLOOR_OF_REGIMES
 
 
 def _cache_sizes(case: Case) -> tuple[tuple[int, int, int], tuple[int, int, int]]:

@@ -94,11 +94,12 @@ def summed_over_features() -> Iterator[None]:
 
 def layer(
     x: Tensor, x_kv: Tensor, weights: Weights, *, H: int, H_kv: int, causal: bool, padding: Tensor | None = None,
-    rows: Tensor | None = None, dropped: Tensor | None = None,
+    rows: Tensor | None = None, dropped: Tensor | None = None, out_dropped: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """A whole layer: projections, attention, output projection. x (B, T, d_model) -> (B, T or len(rows), d_model)."""
     q, k, v = _project(x, weights, "q", H), _project(x_kv, weights, "k", H_kv), _project(x_kv, weights, "v", H_kv)
-    return _finish(attention(q, k, v, causal=causal, padding=padding, rows=rows, dropped=dropped), weights)
+    o = _finish(attention(q, k, v, causal=causal, padding=padding, rows=rows, dropped=dropped), weights)
+    return _without(out_dropped, o)
 
 
 def decode(x: Tensor, k: Tensor, v: Tensor, weights: Weights, *, H: int, H_kv: int) -> list[Tensor]:

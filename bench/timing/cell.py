@@ -18,18 +18,9 @@ from ..cases.outcome import NoRow, OutOfMemory, Wrong
 from ..cases.units import bytes_text
 from ..proof import settings
 from ..proof.afterwards import check_idle_afterwards
+from ..proof.building import keeping_settings, module_of, prepare
 from ..proof.calls import Call, call_of, recording
-from ..proof.gate import (
-    NEW_NUMBERS,
-    CheckResult,
-    Gate,
-    check_call,
-    keeping_settings,
-    module_of,
-    prepare,
-    verify,
-    without_gradients,
-)  # fmt: skip
+from ..proof.gate import NEW_NUMBERS, CheckResult, Gate, check_call, verify, without_gradients
 from ..proof.problem import Inputs, copies, inputs_of, problem_of
 from .machine import free_bytes
 from .meters import CallProfile, Meter, meter_for

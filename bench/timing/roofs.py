@@ -40,6 +40,7 @@ class Roofs:
     """What has been measured so far, each number when it is first asked for, with the threads that are set then."""
 
     def __init__(self) -> None:
+        self.seconds = SECONDS
         self._flops: dict[tuple[str, str, int], float] = {}
         self._bytes: dict[tuple[str, int, int], float] = {}
 
@@ -96,8 +97,8 @@ class Roofs:
             rates = []
             for n in SIDES:
                 a, b = (torch.randn(n, n, device=device).to(getattr(torch, dtype)) for _ in range(2))
-                rates.append(2 * n**3 / _best(meter, lambda a=a, b=b: a @ b, single=n < LARGE))  # type: ignore[misc]
-                if 2 * (2 * n) ** 3 / rates[-1] > 2 * SECONDS:
+                rates.append(2 * n**3 / self._best(meter, lambda a=a, b=b: a @ b, single=n < LARGE))  # type: ignore[misc]
+                if 2 * (2 * n) ** 3 / rates[-1] > 2 * self.seconds:
                     break
             self._flops[key] = max(rates)
         return self._flops[key]
@@ -108,8 +109,31 @@ class Roofs:
         key = (device, size, torch.get_num_threads())
         if key not in self._bytes:
             source, target = (torch.ones(size // 2, dtype=torch.uint8, device=device) for _ in range(2))
-            self._bytes[key] = size / _best(meter, lambda: target.copy_(source), FEWEST_COPIES)
+            self._bytes[key] = size / self._best(meter, lambda: target.copy_(source), FEWEST_COPIES)
         return self._bytes[key]
+
+    def _best(self, meter: Meter, call: Callable[[], Any], fewest: int = 2, single: bool = True) -> float:
+        """Seconds of the fastest of several blocks of calls, with the threads that are set and with a `single` one, too.
+
+        On a busy machine threads that wait for each other are slower than one alone.
+        """
+        threads = torch.get_num_threads()
+        fastest = self._fastest_block(meter, call, fewest)
+        if threads == 1 or not single:
+            return fastest
+        torch.set_num_threads(1)
+        try:
+            return min(fastest, self._fastest_block(meter, call, fewest))
+        finally:
+            torch.set_num_threads(threads)
+
+    def _fastest_block(self, meter: Meter, call: Callable[[], Any], fewest: int) -> float:
+        meter.seconds(call, 1)
+        one = meter.seconds(call, 1)
+        calls = max(1, int(self.seconds / 20 / max(one, 1e-7)))
+        fewest = max(2, min(fewest, int(LONGEST_COPIES / (calls * one))))
+        blocks = max(fewest, min(10, int(self.seconds / (calls * one))))
+        return min(one, *(meter.seconds(call, calls) / calls for _ in range(blocks)))
 
 
 Key = TypeVar("Key")
@@ -118,28 +142,3 @@ Key = TypeVar("Key")
 def _higher(a: dict[Key, float], b: dict[Key, float]) -> dict[Key, float]:
     """The higher of two measurements of every roof."""
     return {key: max(a.get(key, 0.0), b.get(key, 0.0)) for key in a | b}
-
-
-def _best(meter: Meter, call: Callable[[], Any], fewest: int = 2, single: bool = True) -> float:
-    """Seconds of the fastest of several blocks of calls, with the threads that are set and with a `single` one, too.
-
-    On a busy machine threads that wait for each other are slower than one alone.
-    """
-    threads = torch.get_num_threads()
-    fastest = _fastest_block(meter, call, fewest)
-    if threads == 1 or not single:
-        return fastest
-    torch.set_num_threads(1)
-    try:
-        return min(fastest, _fastest_block(meter, call, fewest))
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _fastest_block(meter: Meter, call: Callable[[], Any], fewest: int) -> float:
-    meter.seconds(call, 1)
-    one = meter.seconds(call, 1)
-    calls = max(1, int(SECONDS / 20 / max(one, 1e-7)))
-    fewest = max(2, min(fewest, int(LONGEST_COPIES / (calls * one))))
-    blocks = max(fewest, min(10, int(SECONDS / (calls * one))))
-    return min(one, *(meter.seconds(call, calls) / calls for _ in range(blocks)))

@@ -1,0 +1,57 @@
+"""An implementation becomes a module: built, given the weights of a case, and prepared; nobody else notices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+import torch
+from torch import nn
+
+from impls import Impl
+from impls import weights as canonical
+
+from ..cases.case import Case
+from ..cases.outcome import Wrong
+from . import settings
+from .problem import problem_of
+
+
+def module_of(impl: Impl, case: Case) -> nn.Module:
+    """The core or layer of `impl` for `case`, holding its weights, in its dtype on its device.
+
+    Raises `Wrong` where building it, or letting it prepare, changes what is everybody's.
+    """
+    build = impl.core if case.scope == "core" else impl.layer
+    assert build is not None
+    problem = problem_of(case)
+    with keeping_settings(" when it is built"):
+        module = build(case.layer_shape).to(case.device, getattr(torch, case.dtype)).eval()
+        if problem.weights:
+            with torch.no_grad():
+                canonical.load(module, problem.weights)
+        prepare(module, case)
+    return module
+
+
+def prepare(module: nn.Module, case: Case, draw: int = 0) -> float | None:
+    """Let a module make what it makes once for a mask and a length; seconds that it took, None where it makes nothing."""
+    make: Callable[..., None] | None = getattr(module, "prepare", None)
+    if make is None:
+        return None
+    start = perf_counter()
+    make(case.T, case.T_kv, problem_of(case, draw).padding, case.device)
+    return perf_counter() - start
+
+
+@contextmanager
+def keeping_settings(when: str = "") -> Iterator[None]:
+    """Raises `Wrong` where what is everybody's was changed meanwhile, and puts it back in any case."""
+    before = settings.read()
+    try:
+        yield
+    finally:
+        changed = settings.put_back(before)
+    if changed:
+        raise Wrong(f"changes torch's own settings{when}, which are everybody's: {', '.join(changed)}")
