@@ -13,7 +13,7 @@ if not __package__:  # started by its path: no package `bench` of the user's may
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     __package__ = "bench"
 
-COMMANDS: dict[str, str] = {"doctor": "runs.doctor", "sweep": "runs.replicates", "ab": "ab.ab"}
+COMMANDS: dict[str, str] = {"doctor": "runs.doctor", "sweep": "runs.replicates", "ab": "ab.ab", "bisect": "ab.bisect"}
 """The commands, each with the module whose `main(arguments) -> exit code` answers to it."""
 
 

@@ -64,6 +64,19 @@ def commit_of(revision: str) -> str:
     return commit
 
 
+def commits_between(good: str, bad: str) -> list[str]:
+    """The commits after the first that lead to the other, by first parents, the oldest first; raises `Mistake`."""
+    found = _git("rev-list", "--first-parent", "--reverse", f"{good}..{bad}")
+    if not found or _git("merge-base", "--is-ancestor", good, bad) is None:
+        raise Mistake(f"{good[:10]} is no ancestor of {bad[:10]}: give GOOD first, then BAD")
+    return found.splitlines()
+
+
+def subject_of(commit: str) -> str:
+    """`0123456789 what it says`"""
+    return _git("show", "--no-patch", "--format=%h %s", commit) or commit[:10]
+
+
 def check_out(commit: str, folder: Path) -> Path:
     """A worktree in `folder`; raises `Mistake` where it has no `impls`."""
     done = subprocess.run(
