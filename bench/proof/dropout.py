@@ -20,8 +20,8 @@ from .building import module_of
 B, T = 32, 16
 """Size of the probe that shows every prob twice."""
 
-LENGTH = 288
-"""Of the probes that have a case's own mask, groups and gradients: more than one tile of 64, of 128 or of 256."""
+LENGTH = {"core": 288, "layer": 160}
+"""Of the probes that have a case's own mask, groups and gradients: more than one tile of 64, of 128 or, of a core, of 256."""
 
 SIGMAS = 6.0
 """Standard deviations that the share of what is dropped may be off."""
@@ -89,7 +89,8 @@ def _sizes(impl: Impl, case: Case) -> list[Case]:
     H_kv = H if not grouped else 2 if case.H_kv > 1 else 1
     mode = "forward" if case.does.cached else case.mode
     plain = replace(case, B=2, H=H, H_kv=H_kv, mode=mode, threads=None)
-    lengths = sorted(range(2, 2 * LENGTH), key=lambda length: abs(length - LENGTH))
+    wanted = LENGTH[case.scope]
+    lengths = sorted(range(2, 2 * wanted), key=lambda length: abs(length - wanted))
     apart = (0,) if case.source == "self" else (33, 0)
     return [replace(plain, T=L - fewer, T_kv=L) for fewer in apart for L in lengths if fewer < L]
 

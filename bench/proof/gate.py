@@ -269,18 +269,20 @@ def check_training(impl: Impl, probe: Case) -> None:
         raise Wrong("in training, where scores are far from zero: NaN or Inf")
     with torch.no_grad():
         canonical.load(module, problem.weights)
-    call = call_of(module, probe, inputs_of(problem))
+    numbers = inputs_of(problem)
+    call, options = call_of(module, probe, numbers), numbers.options
     with recording(probe):
-        answers = [call.read(call.run()) for _ in range(CALLS_IN_TRAINING)]
+        answers = call.read(call.run())
+        outputs = [answers["output"], *(module(*problem.inputs, **options) for _ in range(CALLS_IN_TRAINING - 1))]
     reference, compared = problem.output.reference, problem.output.compared
     shown = (
         reference if compared is None else reference * compared.reshape(probe.B, *[1] * (reference.dim() - 3), -1, 1)
     )
-    found = [kept_probs(answer["output"], shown, probe) for answer in answers]
+    found = [kept_probs(output, shown, probe) for output in outputs]
     kept, visible = [it for it, _ in found], found[0][1]
     check_independence(kept, visible)
     check_shares(kept[0], visible, probe.dropout, "the probs")
-    verify(answers[0], showing_probs(probe, kept[0] / (1 - probe.dropout)), TRAINING)
+    verify(answers, showing_probs(probe, kept[0] / (1 - probe.dropout)), TRAINING)
 
 
 def check_output_dropped(impl: Impl, probe: Case) -> None:
