@@ -123,8 +123,9 @@ def notes(found: Comparison, known: list[str]) -> Iterator[str]:
         if line.changes:
             yield f"changed in {line.impl} {line.case_id}: {', '.join(line.changes)}"
     screened, confirmed = len(found.screened), len(found.confirmed)
+    pairs = "pair" if screened == 1 else "pairs"
     yield (
-        f"{screened} pairs of fresh processes screened, {confirmed} more confirmed, in {found.seconds:.0f} s; "
+        f"{screened} {pairs} of fresh processes screened, {confirmed} more confirmed, in {found.seconds:.0f} s; "
         f"margin {_share(found.plan.margin)}, {found.plan.setting.threads} thread(s), seed {found.plan.seed}"
     )
     base, head = found.fingerprints
