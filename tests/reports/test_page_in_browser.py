@@ -238,12 +238,16 @@ def test_hovering_tells_the_numbers_of_the_nearest_point(
         point = seen(browser, points[index])
         at = browser.execute_script("return arguments[0].__data__.datum", point)
         ActionChains(browser).move_to_element(point).perform()
-        cells = "(line) => [...line.children].map((cell) => cell.textContent)"
-        lines = dict(wait_for(browser, f"{tip} && [...{tip}.querySelectorAll('tr')].map({cells})"))
-        places = (row for row in (row["extra_info"] | row["stats"] for row in run.rows) if row["T"] == at["T"])
-        [row] = [row for row in places if (row["impl"], str(row["H"])) == (lines["implementation"], lines["H"])]
         column = {"latency": "median", "memory": "peak_bytes"}[chart]
-        assert (row[column], row["H"]) == (at[column], at["H"])  # points may lie on each other
+        rows = [row["extra_info"] | row["stats"] for row in run.rows]
+        here = [
+            row for row in rows if all(row[name] == at[name] for name in ("T", "H", column))
+        ]  # they may lie on each other
+        names = json.dumps([row["impl"] for row in here])
+        cells = "(line) => [...line.children].map((cell) => cell.textContent)"
+        table = f"[...{tip}.querySelectorAll('tr')].map({cells})"  # if need be of where the pointer was before
+        lines = dict(wait_for(browser, f"{tip} && {table}.some((line) => {names}.includes(line[1])) && {table}"))
+        [row] = [row for row in here if (row["impl"], str(row["H"])) == (lines["implementation"], lines["H"])]
         assert in_seconds(lines["median"]) == pytest.approx(row["median"], rel=1e-3)
         low, high = map(in_seconds, lines["q1 to q3"].split(" to "))
         assert (low, high) == pytest.approx((row["q1"], row["q3"]), rel=1e-3)
