@@ -42,7 +42,8 @@ FEW = 1 << 15
 
 PROBES = (37, 577, 128)
 """Lengths of the probes: a ragged one that falls short of a tile of 64, one that runs a little over many, and a round one, for
-which some kernels have a path of its own (of eager forms alone: a compiled one would be compiled once more).
+which some kernels have a path of its own. A compiled form has the first alone, since each is compiled anew: its eager form has
+all, and it is held to every regime in the case itself.
 
 An implementation that declares that it can't do one is probed at the nearest length that it can, on the same side of `LONG`.
 """
@@ -126,7 +127,7 @@ def probes(impl: Impl, case: Case) -> tuple[Case, ...]:
 
     One that can do none of them is probed at the case's own length.
     """
-    lengths = [T for T in PROBES if T % ROUND or not impl.compiled]
+    lengths = PROBES[:1] if impl.compiled else PROBES
     found = dict.fromkeys(probe for T in lengths if (probe := _nearest(impl, case, T)) is not None)
     own = (
         probe for probe in _probes_at(case, case.T if not case.does.cached else case.T_kv) if not impl.refusal(probe)
