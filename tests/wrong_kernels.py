@@ -1212,9 +1212,10 @@ def rescaled_by_no_less_than_e_to_the_minus_10(q, k, v, *, is_causal=False, attn
     return online(q, k, v, visible(q, k, is_causal, attn_mask), 16, torch.maximum, rescale=-10.0)
 
 
-@wrong("a late key", LATE + "NaN or Inf", mask="none", T=100)
-def maximum_without_the_ragged_tail(q, k, v, **_):
-    scores = q @ k.mT * q.shape[-1] ** -0.5
+@wrong("a late key", LATE + "NaN or Inf", T=100)
+def maximum_without_the_ragged_tail(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    mask = visible(q, k, is_causal, attn_mask)
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf)
     whole = max(32, k.shape[-2] // 32 * 32)
     weights = torch.exp(scores - scores[..., :whole].amax(-1, keepdim=True))
     return weights / weights.sum(-1, keepdim=True) @ v

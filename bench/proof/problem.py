@@ -401,6 +401,7 @@ def _regime(case: Case, heads: bool) -> Tensor:
         drawn[..., 0] = torch.where(drawn[..., 0] == APART, ORDINARY, drawn[..., 0])  # which sees the first key alone
         late = _late(case)[:, None] if heads else _late(case)
         drawn = torch.where((drawn == LATE) & (torch.arange(case.T) < late[..., None]), ORDINARY, drawn)
+        drawn = torch.where(torch.arange(case.T) == late[..., None], LATE, drawn)
     return torch.where(drawn == DEEPEST, ORDINARY, drawn) if _Sizes.of(case).deep == 0 else drawn
 
 
@@ -427,10 +428,13 @@ def _answering(case: Case, generator: torch.Generator) -> Tensor:
 
 
 def _late(case: Case) -> Tensor:
-    """(B,): the last key that can be seen, or one in the middle where half of the queries see no later one."""
+    """(B,): the last key that can be seen; where few queries see that, under a causal mask, the first entry has a middle one."""
     padding = _padding(case, 1)
     last = torch.full((case.B,), case.T_kv - 1) if padding is None else padding.sum(-1).cpu() - 1
-    return last.clamp(max=min(case.T, case.T_kv) // 2) if case.causal else last
+    if case.causal:
+        last = last.clamp(max=case.T - 1)
+        last[0] = last[0].clamp(max=min(case.T, case.T_kv) // 2)
+    return last
 
 
 def _quiet(x: Tensor, regime: Tensor) -> Tensor:
