@@ -1266,6 +1266,32 @@ class OneBufferInDecode(as_layer(sdpa)):  # type: ignore[misc]
         return self.o.copy_(o)
 
 
+class _InTurn(_OnTheClass):
+    """Two places for what a backward needs, used in turn: enough for two layers."""
+
+    kept: ClassVar[list[Any]] = [None, None]
+    turn: ClassVar[int] = 0
+
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal):
+        ctx.at, _InTurn.turn = _InTurn.turn, 1 - _InTurn.turn
+        _InTurn.kept[ctx.at] = (q, k, v, is_causal)
+        return sdpa(q, k, v, is_causal=is_causal)
+
+    @staticmethod
+    def backward(ctx, grad):
+        *inputs, is_causal = _InTurn.kept[ctx.at]
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_() for x in inputs]
+            o = sdpa(*leaves, is_causal=is_causal)
+        return *torch.autograd.grad(o, leaves, grad), None
+
+
+@wrong("buffers in turn", TWO_FORWARDS, T=256, **BACKWARD)
+def keeps_its_tensors_in_two_places_in_turn(q, k, v, *, is_causal=False, **_):
+    return _InTurn.apply(q, k, v, is_causal)
+
+
 @wrong("buffers in turn", TWO_FORWARDS, T=1024, **BACKWARD)
 def keeps_its_tensors_on_the_class_beyond_512(q, k, v, *, is_causal=False, **_):
     return _OnTheClass.apply(q, k, v, is_causal) if q.shape[-2] > 512 else sdpa(q, k, v, is_causal=is_causal)

@@ -177,15 +177,15 @@ def check_probe(impl: Impl, case: Case) -> None:
     A core reads q, k and v as they lie in memory in a model: not contiguous.
     """
     module = module_of(impl, case)
-    numbers, other = (inputs_of(problem_of(case, draw)) for draw in range(2))
+    numbers, *others = (inputs_of(problem_of(case, draw)) for draw in range(2 if case.padded else 3))
     if case.scope == "core":
-        numbers, other = strided(numbers), strided(other)
+        numbers, *others = map(strided, (numbers, *others))
     check_call(call_of(module, case, numbers), module, numbers, case, draws=3 if case.padded else 2)
     if case.does.gradients:
         with keeping_settings():
             numbers.refill(problem_of(case))
             prepare(module, case)
-            check_two_forwards(module, case, (numbers, other))
+            check_many_forwards(module, case, (numbers, *others))
 
 
 def check_call(
@@ -247,8 +247,8 @@ def without_gradients(module: nn.Module, case: Case) -> Any:
     return recording(case) if case.does.gradients or isinstance(module, Compiled) else torch.no_grad()
 
 
-def check_two_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]) -> None:
-    """Gradients after a forward on other numbers: what a backward needs belongs to its own forward; raises `Wrong`."""
+def check_many_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]) -> None:
+    """Gradients after forwards on other numbers: what a backward needs belongs to its own forward; raises `Wrong`."""
     outputs = [module(*read.tensors, **read.options) for read in numbers]
     parameters = [p for p in module.parameters() if p.requires_grad]
     for draw, (o, read) in enumerate(zip(outputs, numbers, strict=True)):
