@@ -428,7 +428,7 @@ def _answering(case: Case, generator: torch.Generator) -> Tensor:
 
 
 def _late(case: Case) -> Tensor:
-    """(B,): the last key that can be seen; under a causal mask, which hides that from most, the first entry's is a middle one."""
+    """(B,): the last key that can be seen. A causal mask hides that from most queries: there the first entry's is a middle one."""
     padding = _padding(case, 1)
     last = torch.full((case.B,), case.T_kv - 1) if padding is None else padding.sum(-1).cpu() - 1
     if case.causal:
