@@ -428,7 +428,10 @@ def _answering(case: Case, generator: torch.Generator) -> Tensor:
 
 
 def _late(case: Case) -> Tensor:
-    """(B,): the last key that can be seen. A causal mask hides that from most queries: there the first entry's is a middle one."""
+    """(B,): the last key that can be seen.
+
+    A causal mask hides that one from most queries: there the first entry has one in the middle.
+    """
     padding = _padding(case, 1)
     last = torch.full((case.B,), case.T_kv - 1) if padding is None else padding.sum(-1).cpu() - 1
     if case.causal:
