@@ -119,7 +119,8 @@ def test_the_second_witness_sees_what_torch_does_not(takes: Any) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there the high-water mark can be set back")
 def test_both_witnesses_agree_on_the_plain_formula() -> None:
-    q, k, v = qkv()
+    """Of scores above 32 MiB, which malloc gives back as soon as they are freed, whatever was allocated before."""
+    q, k, v = torch.randn(3, 1, 8, 1280, 64)
     with torch.inference_mode():
         weight = CpuMeter().profile_call(lambda: impls.get("fused").kernel(q, k, v))
     assert weight.peak_rss_bytes == pytest.approx(weight.peak_bytes, abs=2 * FLOOR)

@@ -224,6 +224,8 @@ def _held(call: Call, module: nn.Module, numbers: Inputs, case: Case, problems: 
         own = [part for part in problems[0].answers if part.name == "output" or not caching]
         return [part.shown(answers[part.name]) for part in own]
 
+    for problem in problems:
+        problem.answers  # noqa: B018  worked out before a call can patch what that takes
     held, answers = answer(problems[0])
     kept = copies(first())
     for draw, problem in enumerate(problems[1:], 1):
