@@ -239,12 +239,12 @@ def test_a_pinned_name_must_be_what_ran() -> None:
         Gate().prove(liar, case)
 
 
-@pytest.mark.parametrize(("dropout", "first"), [(0.0, 1.0), (0.5, 4.0)])
+@pytest.mark.parametrize(("dropout", "first"), [(0.0, 1.0), (0.5, 3.0)])
 def test_the_first_call_of_a_form_with_dropout_is_of_that_form(
     dropout: float, first: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And it finds inputs of which it can't have cached a result."""
-    counted = iter((1.0, 2.0, 3.0, 4.0))
+    counted = iter((1.0, 2.0, 3.0))
     seen: list[tuple[float, bool]] = []
 
     def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> torch.Tensor:

@@ -180,7 +180,7 @@ def check_probe(impl: Impl, case: Case) -> None:
     numbers, *others = (inputs_of(problem_of(case, draw)) for draw in range(2 if case.padded else 3))
     if case.scope == "core":
         numbers, *others = map(strided, (numbers, *others))
-    check_call(call_of(module, case, numbers), module, numbers, case, draws=3 if case.padded else 2)
+    check_call(call_of(module, case, numbers), module, numbers, case, draws=3 if case.padded else 2, in_turn=True)
     if case.does.gradients:
         with keeping_settings():
             numbers.refill(problem_of(case))
@@ -194,16 +194,20 @@ def check_call(
     numbers: Inputs,
     case: Case,
     draws: int = 1,
+    in_turn: bool = False,
 ) -> CheckResult:
     """Hold a call of `module` to the reference, on draws that arrive in the same buffers; raises `Wrong`.
 
-    Neither the inputs, nor the gradient of the output, nor the module's weights and buffers may be written to.
+    Neither the inputs, nor the gradient of the output, nor the module's weights and buffers may be written to. `in_turn`: the
+    first answer must outlast one more call, too.
     """
     with keeping_settings():
-        return _held(call, module, numbers, case, [problem_of(case, draw) for draw in range(draws)])
+        return _held(call, module, numbers, case, [problem_of(case, draw) for draw in range(draws)], in_turn)
 
 
-def _held(call: Call, module: nn.Module, numbers: Inputs, case: Case, problems: Sequence[Problem]) -> CheckResult:
+def _held(
+    call: Call, module: nn.Module, numbers: Inputs, case: Case, problems: Sequence[Problem], in_turn: bool
+) -> CheckResult:
     caching = case.does.cached and case.scope == "layer"  # then the cache is there to be written to
 
     def answer(problem: Problem, why: str = "") -> tuple[CheckResult, dict[str, Tensor]]:
@@ -233,7 +237,7 @@ def _held(call: Call, module: nn.Module, numbers: Inputs, case: Case, problems: 
         prepare(module, case, draw)
         answer(problem, NEW_NUMBERS if draw == 1 else NEW_PADDING)
         _unchanged(first(), kept, "the first answer changed when the second was computed: both share one buffer")
-    if len(problems) > 1:
+    if in_turn:
         with without_gradients(module, case):
             _run(call)
         _unchanged(first(), kept, "the first answer changed when a later one was computed: they share a few buffers")
