@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from ..reading import command, units, words
+from ..reading import command, runs, units, words
 from ..reading.axes import KNOWN_AXES, axis_names
-from ..reading.runs import RunError
+from ..reading.runs import Run, RunError
 from . import frame as fr
 
 #: The leanest is looked for among those that take at most so many times the fastest's time.
 NEARLY = 1.10
+
+#: Runs that are looked through for one that holds what is asked for.
+MOST_RUNS = 200
 
 #: Said of a case whose rows can't be paired.
 NOT_SHOWN = "smallest median; no difference is shown"
@@ -33,14 +38,34 @@ def main(arguments: Sequence[str]) -> int:
         if unknown:  # unless it is an axis of this run's
             options = _parser().parse_args(arguments)
         asked = {axis: value for axis in axis_names() if (value := getattr(options, axis, None)) is not None}
+        if options.run is None:
+            run = _answering(run, asked)
         table = advise(fr.tidy(run), asked)
     except RunError as error:
         return command.complain(str(error))
     if options.json:
-        print(json.dumps({"run": run.name, **table}, indent=2, ensure_ascii=False, allow_nan=False))
+        told = {"run": run.name, "date": run.date, "commit": run.commit_id}
+        print(json.dumps({**told, **table}, indent=2, ensure_ascii=False, allow_nan=False))
     else:
+        print(f"from run {run.name}" + (f" of {run.date[:10]}" if run.date else ""))
         _print(table)
     return 0
+
+
+def _answering(newest: Run, asked: Mapping[str, Any]) -> Run:
+    """The newest run of this machine that holds what is asked for; the newest of all where none does."""
+    files = runs.newest_first(newest.path.parent.parent)
+    others = [file for file in files if file.parent == newest.path.parent and file != newest.path]
+    for run in itertools.chain([newest], _readable(others[:MOST_RUNS])):
+        if any(asked.items() <= row["extra_info"].items() for row in run.rows):
+            return run
+    return newest
+
+
+def _readable(files: Iterable[Path]) -> Iterator[Run]:
+    for file in files:
+        with contextlib.suppress(RunError):
+            yield runs.read(file)
 
 
 def advise(frame: pd.DataFrame, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -165,6 +165,18 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert {cell["T"] for cell in json.loads(capsys.readouterr().out)["cells"]} == {64}
 
 
+def test_an_older_run_answers_what_the_newest_did_not_measure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, T in (("0001_long", 512), ("0002_short", 64), ("0003_cut", 512)):
+        rows = [synthetic.row("sdpa", synthetic.case(T=T), [1e-3]), synthetic.row("fused", synthetic.case(T=T), [2e-3])]
+        synthetic.save(synthetic.document(rows), tmp_path, name)
+    next(tmp_path.glob("*/0003_cut.json")).write_text("{")
+    for T, run in ((512, "0001_long"), (64, "0002_short"), (128, "0002_short")):
+        assert main(["advise", "--results", str(tmp_path), "--T", str(T)]) == 0
+        assert capsys.readouterr().out.startswith(f"from run {run} of 2026-11-20\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
