@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
+
+from .cases.axes import nearest
 
 HOME = Path(__file__).resolve().parent.parent
 """Where bench, impls and reports lie: a checkout, or what was installed."""
@@ -67,9 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_help())
         return 0
     if name not in COMMANDS:
-        near = get_close_matches(name, COMMANDS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        print(f"attention-bench: unknown command {name!r}{hint} (--help shows all)", file=sys.stderr)
+        print(f"attention-bench: unknown command {name!r}{nearest(name, COMMANDS)} (--help shows all)", file=sys.stderr)
         return MISTAKE
     if name == "new-kernel":
         return new_kernel(Path(rest[0] if rest else "mine.py"))

@@ -101,6 +101,42 @@ def test_ends_that_do_not_differ_are_no_mistake(
     assert "nothing is shown to be slower" in capsys.readouterr().out
 
 
+def test_after_ctrl_c_the_same_command_goes_on(
+    history: list[tuple[str, str, float]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = bisect._by_ab("commits", [])
+
+    def interrupted(base: str, head: str, minutes: float) -> dict[str, Any] | None:
+        if len(history) == 3:
+            raise KeyboardInterrupt
+        return whole(base, head, minutes)
+
+    monkeypatch.setattr(bisect, "_by_ab", lambda kind, others: interrupted)
+    assert bisect.main(["c0", "c29"]) == 2
+    assert capsys.readouterr().err == "bench: error: interrupted; the same command goes on\n"
+    first = list(history)
+    monkeypatch.setattr(bisect, "_by_ab", lambda kind, others: whole)
+    assert bisect.main(["c0", "c29"]) == 0
+    assert not {call[:2] for call in first} & {call[:2] for call in history[3:]}
+
+
+def test_steps_that_cannot_be_kept_are_a_mistake_before_anything_is_measured(
+    history: list[tuple[str, str, float]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bisect.main(["c0", "c29"]) == 0
+    (steps,) = tmp_path.glob("results/*/ab/bisect-*.steps")
+    steps.write_text('{"ends": ')
+    told = len(history)
+    capsys.readouterr()
+    assert bisect.main(["c0", "c29"]) == 3
+    assert "is damaged: remove it" in capsys.readouterr().err
+    steps.unlink()
+    steps.mkdir()
+    assert bisect.main(["c0", "c29"]) == 3
+    assert "steps can't be kept in" in capsys.readouterr().err
+    assert len(history) == told
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

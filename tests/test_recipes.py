@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.cases.case import AXES
+from reports.reading.axes import KNOWN_AXES, learn
+
 from .conftest import CHECKOUT, environment, run_files
 from .test_readme import block
 
@@ -67,9 +70,18 @@ def test_an_axis_and_a_mode_are_a_line_each(checkout: Path) -> None:
     assert all("window=" in row["group"] for row in rows)
 
 
+def test_run_files_describe_what_reports_know_of_older_ones() -> None:
+    known = dict(KNOWN_AXES)
+    learn(axis.described() for axis in AXES.values())
+    assert known == KNOWN_AXES
+    assert list(AXES) == list(KNOWN_AXES)
+
+
 def test_reports_know_the_axis_from_the_run_file(checkout: Path) -> None:
     page = Path(run(checkout, "-m", "reports").strip())
     html = page.read_text()
-    assert "window=4" in html and "at window = 4 and 8" in html  # in tables, and as what a chart runs along
+    assert (
+        "fp32 causal forward window=4" in html and "at window = 4 and 8" in html
+    )  # in tables, and as what a chart runs along
     assert "window=8" in run(checkout, "-m", "reports", "advise", "--window", "8", "--mode", "twice")
     assert "window" in (page.parent / "rows.csv").read_text().splitlines()[0].split(",")

@@ -63,6 +63,19 @@ def test_a_roof_that_was_measured_in_a_bad_moment_is_measured_again() -> None:
     assert [row["flops_per_s"] for row in roofs.table() if "dtype" in row] == [pytest.approx(1e11)]
 
 
+def test_a_roof_that_was_measured_hastily_is_measured_at_leisure_before_a_row_is_void() -> None:
+    class Warming(Machine):
+        """Reaches its rate in the larger products alone."""
+
+        def seconds(self, call: Any, times: int) -> float:
+            return super().seconds(call, times) * (1 if call().shape[0] >= 1024 else 2)
+
+    case, machine, roofs = Case.of(T=512, H=8, D_h=64), Warming(rate=1e12), Roofs()
+    roofs.seconds = 1e-6
+    roofs.share(case, machine, 100.0)
+    assert roofs.share(case, machine, flops(case) / 0.9e12) == pytest.approx(0.9)
+
+
 def test_a_resumed_run_knows_the_roofs_that_were_measured() -> None:
     machine = Machine()
     killed, case = Roofs(), Case.of(T=64, H=2, D_h=16)

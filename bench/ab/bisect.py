@@ -71,13 +71,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, others = _parser().parse_known_args(arguments)
     try:
         points, kind = _points(options)
+        known = Known(_file(points, others))
+        return _bisected(points, kind, known, _by_ab(kind, others), options.budget)
     except Mistake as mistake:
         return complain(mistake, USAGE_ERROR)
-    compare = _by_ab(kind, others)
-    known = Known(_file(points, others))
-    ends = known.ends or compare(points[0], points[-1], options.budget * 2)
+    except KeyboardInterrupt:
+        return complain("interrupted; the same command goes on", UNJUDGED)
+
+
+def _bisected(points: Sequence[str], kind: str, known: Known, compare: Compare, minutes: float) -> int:
+    ends = known.ends or compare(points[0], points[-1], minutes * 2)
     if ends is None:
-        return complain("the ends can't be compared; try them by `python -m bench ab`", USAGE_ERROR)
+        return USAGE_ERROR  # `ab` has said why
     change = {
         (cell["impl"], cell["id"]): math.log(cell["ratio"]) for cell in ends["cells"] if cell["word"] == "REGRESSED"
     }
@@ -86,9 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return UNJUDGED
     known.keep(ends)
     print("to be explained:", *ends["sentences"], sep="\n  ", flush=True)
-    look = _looking(points, change, compare, known, options.budget)
+    look = _looking(points, kind, change, compare, known, minutes)
     good, bad, between = search(len(points), look)
-    return _told(points, kind, good, bad, between, compare, options.budget)
+    return _told(points, kind, good, bad, between, compare, minutes)
 
 
 def search(count: int, look: Callable[[int], Step]) -> tuple[int, int, list[int]]:
@@ -131,11 +136,19 @@ def together(one: Step, other: Step) -> Step:
 
 
 class Known:
-    """What earlier calls of the same command found out, in a file."""
+    """What earlier calls of the same command found out, in a file; raises `Mistake` where that can't be read or written."""
 
     def __init__(self, path: Path):
         self._path = path
-        self._data: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"ends": None, "steps": {}}
+        self._data: dict[str, Any] = {"ends": None, "steps": {}}
+        try:
+            if path.exists():
+                self._data |= json.loads(path.read_text())
+            self._write()
+        except OSError as error:
+            raise Mistake(f"steps can't be kept in {path}: {error.strerror}") from None
+        except ValueError:
+            raise Mistake(f"{path} is damaged: remove it, and all steps are measured again") from None
 
     @property
     def ends(self) -> dict[str, Any] | None:
@@ -148,7 +161,7 @@ class Known:
 
     def step(self, point: str) -> Step | None:
         found = self._data["steps"].get(point)
-        return Step(found["share"], found["error"] or math.inf) if found else None
+        return Step(found["share"], math.inf if found["error"] is None else found["error"]) if found else None
 
     def add(self, point: str, step: Step) -> None:
         told = asdict(step)
@@ -156,12 +169,20 @@ class Known:
         self._write()
 
     def _write(self) -> None:
+        """Whole or not at all."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps(self._data))
+        beside = self._path.with_suffix(".new")
+        beside.write_text(json.dumps(self._data))
+        beside.replace(self._path)
 
 
 def _looking(
-    points: Sequence[str], change: dict[tuple[str, str], float], compare: Compare, known: Known, minutes: float
+    points: Sequence[str],
+    kind: str,
+    change: dict[tuple[str, str], float],
+    compare: Compare,
+    known: Known,
+    minutes: float,
 ) -> Callable[[int], Step]:
     def look(at: int) -> Step:
         step = known.step(points[at])
@@ -173,7 +194,7 @@ def _looking(
                 if step.word != "open" or found is None:
                     break
             known.add(points[at], step)
-        print(f"{points[at][:10]} {step}", flush=True)
+        print(f"{_name(points[at], kind)}: {step}", flush=True)
         return step
 
     return look
@@ -182,17 +203,21 @@ def _looking(
 def _told(
     points: Sequence[str], kind: str, good: int, bad: int, between: list[int], compare: Compare, minutes: float
 ) -> int:
-    name = subject_of if kind == "commits" else str
-    print(f"the first that is slow: {name(points[bad])}")
+    print(f"the first that is slow: {_name(points[bad], kind)}")
     found = compare(points[good], points[bad], minutes)
     if found:
         changes = [
             f"{cell['impl']} {cell['id']}: {', '.join(cell['changes'])}" for cell in found["cells"] if cell["changes"]
         ]
-        print(f"against {points[good][:10]}:", *found["sentences"], *changes, sep="\n  ")
+        print(f"against {_name(points[good], kind)}:", *found["sentences"], *changes, sep="\n  ")
     if between:
-        print("or one of these, which can't be judged:", *(name(points[at]) for at in between), sep="\n  ")
+        print("or one of these, which can't be judged:", *(_name(points[at], kind) for at in between), sep="\n  ")
     return SEVERAL if between else 0
+
+
+def _name(point: str, kind: str) -> str:
+    """A commit with its subject, or the path of an interpreter."""
+    return subject_of(point) if kind == "commits" else point
 
 
 def _points(options: argparse.Namespace) -> tuple[list[str], str]:

@@ -29,6 +29,8 @@ class Axis:
     """The axes whose product it is where it isn't given."""
     default: Any = NOTHING
     """Left out of ids. NOTHING where it has to be given, or follows."""
+    quiet: bool = False
+    """Whether it is said only where it varies."""
     unsaid: Any = NOTHING
     """The value that goes without saying; NOTHING where all are said."""
 
@@ -42,7 +44,8 @@ class Axis:
 
     def described(self) -> dict[str, Any]:
         """For the run file: what a reader needs to know of it."""
-        told = {"name": self.name, "kind": self.kind, "label": self.label, "follows": list(self.follows)}
+        told: dict[str, Any] = {name: getattr(self, name) for name in ("name", "kind", "label", "quiet")}
+        told["follows"] = list(self.follows)
         return told if self.unsaid is NOTHING else told | {"unsaid": self.unsaid}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from impls import LayerShape
 
-from .axes import axes_of, axis
+from .axes import NOTHING, axes_of, axis
 from .modes import MODES, Mode
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -31,13 +31,13 @@ class Case:
     T_kv: int = axis("size", "tokens in keys and values (with --source cross)", label="keys", follows=("T",))
     dtype: str = axis("choice", ", ".join(DTYPES), values=DTYPES)
     device: str = axis("choice", "cpu, cuda (default: what the machine has)", values=DEVICES, unsaid="cpu")
-    mask: str = axis("choice", ", ".join(MASKS), values=MASKS, default="causal", unsaid=None)
+    mask: str = axis("choice", ", ".join(MASKS), values=MASKS, default="causal", unsaid=NOTHING)
     source: str = axis("choice", ", ".join(SOURCES), values=SOURCES, default="self")
     dropout: float = axis("share", "probability of dropping one of the probs", default=0.0)
     out_dropout: float = axis("share", "probability of dropout after the output projection", default=0.0)
     qkv_bias: bool = axis("switch", "biases in the input projections: on, off", default=False)
     out_bias: bool = axis("switch", "a bias in the output projection: on, off", default=False)
-    threads: int | None = axis("size", "intra-op threads on the CPU (default: torch's own)", default=None)
+    threads: int | None = axis("size", "intra-op threads on the CPU (default: torch's own)", default=None, quiet=True)
     mode: str = axis(
         "choice",
         f"{', '.join(MODES)} (the newest of T tokens against a cache of the others)",

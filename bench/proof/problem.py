@@ -217,9 +217,8 @@ class Inputs:
         if self.grad is not None and problem.grad is not None:
             self.grad.data.copy_(problem.grad)
         if problem.padding is not None and not torch.equal(problem.padding, self.options["padding"]):
-            self.options["padding"] = (
-                problem.padding.clone()
-            )  # a mask of its own: one that is told by its tensor is told right
+            # A tensor of its own: what keeps a mask for the tensor that it was given keeps the right one.
+            self.options["padding"] = problem.padding.clone()
 
 
 @torch.inference_mode(False)

@@ -53,6 +53,7 @@ class Roofs:
             share = self._seconds(case, meter) / seconds
             if share <= 1:
                 return share
+            self.seconds = SECONDS  # no longer hastily
             before = self._flops, self._bytes
             self._flops, self._bytes = {}, {}
             self._seconds(case, meter)

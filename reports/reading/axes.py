@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,16 +22,20 @@ class Axis:
     """The axes whose product it usually is."""
     unsaid: tuple[Any, ...] = ()
     """The value that goes without saying; empty where all are said."""
+    quiet: bool = False
+    """Whether it is said only where it varies."""
 
     @property
     def is_number(self) -> bool:
         return self.kind in ("size", "share")
 
     def parse(self, text: str) -> Any:
-        """A value from the command line; raises ValueError."""
-        if self.kind == "switch":
-            return _SWITCH[text.lower()] if text.lower() in _SWITCH else _refused(text)
-        return int(text) if self.kind == "size" else float(text) if self.kind == "share" else text
+        """A value from the command line; raises `argparse.ArgumentTypeError`, which says what would be right."""
+        read, wanted = _READ[self.kind]
+        try:
+            return read(text)
+        except (ValueError, KeyError):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}") from None
 
     def usual(self, values: Mapping[str, Any]) -> Any:
         """What it is where it follows from others; None where one of those isn't known."""
@@ -41,37 +46,35 @@ class Axis:
 
 _SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
-
-def _refused(text: str) -> bool:
-    raise ValueError(text)
-
-
-def _axis(name: str, kind: str, label: str = "", follows: tuple[str, ...] = (), unsaid: tuple[Any, ...] = ()) -> Axis:
-    return Axis(name, kind, label, follows, unsaid)
-
+_READ: dict[str, tuple[Callable[[str], Any], str]] = {
+    "size": (int, "a whole number"),
+    "share": (float, "a number"),
+    "choice": (str, "a word"),
+    "switch": (lambda text: _SWITCH[text.lower()], "on or off"),
+}
 
 KNOWN_AXES: dict[str, Axis] = {
     it.name: it
     for it in (
-        _axis("B", "size", "batch"),
-        _axis("H", "size", "heads"),
-        _axis("H_kv", "size", "key-value heads", ("H",)),
-        _axis("D_h", "size"),
-        _axis("D_v", "size", follows=("D_h",)),
-        _axis("d_model", "size", follows=("H", "D_h")),
-        _axis("T", "size", "tokens"),
-        _axis("T_kv", "size", "keys", ("T",)),
-        _axis("dtype", "choice"),
-        _axis("device", "choice", unsaid=("cpu",)),
-        _axis("mask", "choice"),
-        _axis("source", "choice", unsaid=("self",)),
-        _axis("dropout", "share", unsaid=(0,)),
-        _axis("out_dropout", "share", unsaid=(0,)),
-        _axis("qkv_bias", "switch", unsaid=(False,)),
-        _axis("out_bias", "switch", unsaid=(False,)),
-        _axis("threads", "size", unsaid=(None,)),
-        _axis("mode", "choice", unsaid=("forward",)),
-        _axis("scope", "choice", unsaid=("layer",)),
+        Axis("B", "size", "batch"),
+        Axis("H", "size", "heads"),
+        Axis("H_kv", "size", "key-value heads", ("H",)),
+        Axis("D_h", "size"),
+        Axis("D_v", "size", follows=("D_h",)),
+        Axis("d_model", "size", follows=("H", "D_h")),
+        Axis("T", "size", "tokens"),
+        Axis("T_kv", "size", "keys", ("T",)),
+        Axis("dtype", "choice"),
+        Axis("device", "choice", unsaid=("cpu",)),
+        Axis("mask", "choice"),
+        Axis("source", "choice", unsaid=("self",)),
+        Axis("dropout", "share", unsaid=(0,)),
+        Axis("out_dropout", "share", unsaid=(0,)),
+        Axis("qkv_bias", "switch", unsaid=(False,)),
+        Axis("out_bias", "switch", unsaid=(False,)),
+        Axis("threads", "size", unsaid=(None,), quiet=True),
+        Axis("mode", "choice", unsaid=("forward",)),
+        Axis("scope", "choice", unsaid=("layer",)),
     )
 }
 """In the order in which people say them. These are the axes of schema 1, whose files describe none; a file of a later schema
@@ -81,18 +84,18 @@ brings its own (`learn`)."""
 def learn(described: Iterable[Mapping[str, Any]]) -> None:
     """Know the axes that a run file describes; what is no description is left out."""
     for it in described:
-        if "name" in it and "kind" in it:
+        name, kind, label = (str(it.get(key) or "") for key in ("name", "kind", "label"))
+        follows = it.get("follows") or []
+        if name.isidentifier() and kind in _READ and isinstance(follows, list):
             unsaid = (it["unsaid"],) if "unsaid" in it else ()
-            follows = tuple(map(str, it.get("follows") or ()))
-            KNOWN_AXES[str(it["name"])] = Axis(
-                str(it["name"]), str(it["kind"]), str(it.get("label") or ""), follows, unsaid
-            )
+            KNOWN_AXES[name] = Axis(name, kind, label, tuple(map(str, follows)), unsaid, bool(it.get("quiet")))
 
 
 def axis_names() -> list[str]:
     """All of them, the first of which vary slowest where panels are laid out: sizes and the dtype last."""
     return sorted(
-        KNOWN_AXES, key=lambda name: (KNOWN_AXES[name].kind == "size" and name != "threads") or name == "dtype"
+        KNOWN_AXES,
+        key=lambda name: (KNOWN_AXES[name].kind == "size" and not KNOWN_AXES[name].quiet) or name == "dtype",
     )
 
 

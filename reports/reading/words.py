@@ -73,7 +73,7 @@ def _worth_saying(axis: str, values: Mapping[str, Any], always: bool) -> bool:
     known = KNOWN_AXES[axis]
     if (usual := known.usual(values)) is not None:
         return bool(val != usual)
-    return None not in known.unsaid and val not in known.unsaid  # what the machine chose is no setting
+    return not known.quiet and val not in known.unsaid
 
 
 def base(name: str) -> str:

@@ -191,6 +191,23 @@ def test_a_mistake_is_one_line(arguments: list[str], expected: str, capsys: pyte
     assert captured.out == "" and captured.err.count("\n") == 1 and expected in captured.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--T", "x"], "argument --T: 'x' is not a whole number"),
+        (["--dropout", "x"], "argument --dropout: 'x' is not a number"),
+        (["--qkv_bias", "x"], "argument --qkv_bias: 'x' is not on or off"),
+    ],
+)
+def test_a_value_of_another_kind_is_one_line(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["advise", *arguments])
+    assert stopped.value.code == 3
+    assert capsys.readouterr().err.startswith(f"reports: error: {expected}")
+
+
 def test_a_run_without_numbers_is_one_line(as_run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     run = as_run(synthetic.document([]))
     assert main(["advise", "--run", str(run.path)]) == 3

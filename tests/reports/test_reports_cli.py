@@ -15,6 +15,7 @@ import synthetic_runs as synthetic
 
 from reports.__main__ import main
 from reports.reading import runs
+from reports.reading.axes import KNOWN_AXES
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -106,6 +107,15 @@ def test_a_file_that_is_no_run_is_named(
         assert main(["--results", str(results), *arguments]) == 3
         line = complaint(capsys)
         assert "0001_bad.json" in line and expected in line
+
+
+@pytest.mark.parametrize("axis", [3, {}, {"name": "x"}, {"name": "a b", "kind": "size"}, {"name": "x", "kind": "?"},
+                                  {"name": "x", "kind": "size", "follows": 3}])  # fmt: skip
+def test_what_describes_no_axis_is_left_out(axis: Any, results: Path, small: dict[str, Any], tmp_path: Path) -> None:
+    known = dict(KNOWN_AXES)
+    synthetic.save(small | {"schema": 2, "axes": [axis]}, results, "0001_x")
+    assert main(["--results", str(results), "--out", str(tmp_path / "out")]) == 0
+    assert known == KNOWN_AXES
 
 
 def test_a_run_cut_anywhere_is_called_truncated(
