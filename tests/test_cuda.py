@@ -13,11 +13,11 @@ import bench.timing.cell
 from bench.cases.case import Case
 from bench.runs import doctor
 from bench.timing import machine
-from bench.timing.meters import nvml
-from bench.timing.meters.cpu import CpuMeter
-from bench.timing.meters.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter
-from bench.timing.meters.graphs import captured
-from bench.timing.meters.nvml import Nvml, Reading, words
+from bench.timing.devices import nvml
+from bench.timing.devices.cpu import CpuMeter
+from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter
+from bench.timing.devices.graphs import captured
+from bench.timing.devices.nvml import Nvml, Reading, words
 from bench.workers.tasks import Tasks
 
 from .simulated import UUID, SimulatedCuda, SimulatedNvml

@@ -21,8 +21,8 @@ from bench.runs.measuring import VISITS, Measuring
 from bench.runs.run import Run
 from bench.runs.visit import Visit
 from bench.selection.options import Selection
+from bench.timing.devices.nvml import words
 from bench.timing.engine import BLOCK, EVEN, LONG, MIN_BLOCKS, MIN_ROUNDS, Block, Visits, block_of, need, rounds
-from bench.timing.meters.nvml import words
 from bench.workers.client import Lost, Refused
 
 POWER, HOT, SLOW = 0x4, 0x20, 0x8

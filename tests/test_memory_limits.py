@@ -20,8 +20,8 @@ from bench.proof.calls import call_of, recording
 from bench.proof.gate import Gate
 from bench.proof.problem import inputs_of, problem_of
 from bench.timing.cell import prove
+from bench.timing.devices.cpu import CpuMeter
 from bench.timing.machine import free_bytes
-from bench.timing.meters.cpu import CpuMeter
 
 STORES_SCORES = [impl for impl in impls.registered() if impl.scores]
 

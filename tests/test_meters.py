@@ -25,9 +25,9 @@ from bench.proof.dispatch import kernel_of
 from bench.proof.gate import Gate
 from bench.proof.problem import inputs_of, problem_of
 from bench.timing.cell import prove
-from bench.timing.meters.cpu import CpuMeter, left, memory_events, peak
-from bench.timing.meters.cuda import CudaMeter
-from bench.timing.meters.resident import FLOOR, peak_rss
+from bench.timing.devices.cpu import CpuMeter, left, memory_events, peak
+from bench.timing.devices.cuda import CudaMeter
+from bench.timing.devices.resident import FLOOR, peak_rss
 
 from .conftest import CHECKOUT
 from .simulated import SimulatedCuda

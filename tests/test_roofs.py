@@ -11,7 +11,7 @@ import torch
 from bench.cases.case import Case
 from bench.cases.counting import flops, least_bytes
 from bench.cases.outcome import NoRow
-from bench.timing.meters import CallProfile
+from bench.timing.devices import CallProfile
 from bench.timing.roofs import Roofs
 
 

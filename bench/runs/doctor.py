@@ -13,8 +13,8 @@ import psutil
 import torch
 
 from ..selection.command import Parser
+from ..timing.devices.nvml import IDLE, Reading, readings
 from ..timing.machine import fingerprint
-from ..timing.meters.nvml import IDLE, Reading, readings
 
 USAGE_ERROR = 3
 

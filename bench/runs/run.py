@@ -27,8 +27,8 @@ from ..cases.ledger import add_spent, spent
 from ..cases.outcome import FAILURES, NoRow
 from ..selection.options import Selection, asked, select, settle_timing
 from ..timing.controls import Controls
+from ..timing.devices import meter_for
 from ..timing.machine import fingerprint, state
-from ..timing.meters import meter_for
 from ..timing.roofs import Roofs
 from . import journal as journals
 from .journal import Journal, Line

@@ -12,7 +12,7 @@ from time import sleep
 from typing import Any
 
 from ..cases.outcome import Wrong
-from .meters import Meter
+from .devices import Meter
 
 SHARE = 1.5
 """A call on fresh inputs that takes less than so many times as long as one on repeated inputs is as long as that."""

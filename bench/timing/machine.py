@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import torch
 
-from .meters.nvml import readings, words
+from .devices.nvml import readings, words
 
 ALLOCATOR = ("LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Settings of the memory allocator, besides glibc's MALLOC_*."""

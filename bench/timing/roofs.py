@@ -15,7 +15,7 @@ from ..cases.case import Case
 from ..cases.counting import ITEM_BYTES, flops, least_bytes
 from ..cases.ledger import spending
 from ..cases.outcome import NoRow
-from .meters import Meter
+from .devices import Meter
 
 SIDES = (256, 512, 1024, 2048, 4096, 8192)
 """Sides of the square matrices that are multiplied, as long as one product takes no longer than two roofs are given."""

@@ -22,9 +22,9 @@ from ..selection.choice import Mistake, impls_named, uncallable
 from ..timing.caching import check_no_result_caching
 from ..timing.cell import Built, build, prove
 from ..timing.controls import WORK, software
+from ..timing.devices import meter_for
+from ..timing.devices.nvml import Reading, words
 from ..timing.machine import fingerprint
-from ..timing.meters import meter_for
-from ..timing.meters.nvml import Reading, words
 from .fresh import pin
 
 WARM_CALLS = 3

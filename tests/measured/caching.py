@@ -23,7 +23,7 @@ from bench.cases.outcome import Wrong
 from bench.proof.gate import Gate
 from bench.timing.caching import check_no_result_caching
 from bench.timing.cell import prove
-from bench.timing.meters import meter_for
+from bench.timing.devices import meter_for
 
 BUSY = "import torch\nwhile True: torch.randn(500, 500) @ torch.randn(500, 500)"
 
