@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 import bench.timing.cell
-import bench.timing.machine
+import bench.timing.devices.host
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
@@ -20,8 +20,8 @@ from bench.proof.calls import call_of, recording
 from bench.proof.gate import Gate
 from bench.proof.problem import inputs_of, problem_of
 from bench.timing.cell import prove
+from bench.timing.devices import free_bytes
 from bench.timing.devices.cpu import CpuMeter
-from bench.timing.machine import free_bytes
 
 STORES_SCORES = [impl for impl in impls.registered() if impl.scores]
 
@@ -61,7 +61,7 @@ def test_what_never_stores_the_scores_is_tried_at_any_length() -> None:
 
 
 def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.timing.machine, "CGROUP", tmp_path)
+    monkeypatch.setattr(bench.timing.devices.host, "CGROUP", tmp_path)
     whole = psutil.virtual_memory().total
     assert 2**28 < free_bytes("cpu") <= whole
     (tmp_path / "memory.max").write_text("1000\n")

@@ -10,8 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch.profiler import ProfilerActivity
 
+from bench.cases import case
 from bench.cases.case import AXES
+from bench.timing.devices import DEVICES, Device, default_device, free_bytes
+from bench.timing.devices.cpu import CpuMeter
+from bench.timing.machine import fingerprint
 from reports.reading.axes import KNOWN_AXES, learn
 
 from .conftest import CHECKOUT, environment, run_files
@@ -85,3 +90,12 @@ def test_reports_know_the_axis_from_the_run_file(checkout: Path) -> None:
     )  # in tables, and as what a chart runs along
     assert "window=8" in run(checkout, "-m", "reports", "advise", "--window", "8", "--mode", "twice")
     assert "window" in (page.parent / "rows.csv").read_text().splitlines()[0].split(",")
+
+
+def test_a_device_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tuple(DEVICES) == case.DEVICES
+    known = {"npu": "NPU 9"}
+    npu = Device("npu", lambda: True, lambda: known, lambda: 7 << 30, CpuMeter, (ProfilerActivity.CPU,))
+    monkeypatch.setitem(DEVICES, "npu", npu)
+    assert fingerprint().items() >= known.items()
+    assert (free_bytes("npu"), default_device()) == (7 << 30, "npu")

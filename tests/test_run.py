@@ -59,7 +59,7 @@ def test_rows_and_skips(suite: Suite, tmp_path: Path) -> None:
     assert {entry["impl"]: entry["reason"] for entry in data["skipped"]} == {"linear": "unsupported"}
     assert data["skipped"][0]["detail"] == "linear has 1 head, not 2"
     assert len(data["benchmarks"]) == 4
-    assert {len(looks) for looks in data["controls"]["looks"].values()} == {2}  # at the start and at the end
+    assert all(len(looks) >= 2 for looks in data["controls"]["looks"].values())  # at the start and at the end, at least
     assert {"flops_per_s", "bytes_per_s"} <= {key for roof in data["roofs"] for key in roof}
     for benchmark in data["benchmarks"]:
         row = benchmark["extra_info"]
@@ -335,7 +335,7 @@ def test_cuda_without_cuda(suite: Suite) -> None:
 
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
-    assert "torch finds no CUDA device" in one_line(suite("--device", "cuda"))
+    assert "--device cuda: torch finds none here" in one_line(suite("--device", "cuda"))
 
 
 def test_results_that_cannot_be_written(suite: Suite, tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from ..cases.counting import held_bytes, least_memory
 from ..cases.ledger import spending
 from ..cases.outcome import NoRow
 from ..selection.options import clock_text
+from ..timing.devices import DEVICES, free_bytes
 from ..timing.engine import Visits, need
-from ..timing.machine import free_bytes
 from ..workers.client import Script, WorkerClient, together
 from .crew import Crew, Tell, Worker
 from .rows import samples_of
@@ -211,7 +211,7 @@ class Measuring:
     def _finish(self, workers: Sequence[Worker]) -> None:
         """Single calls that find no cache, graphs, and traces."""
         for cell in (cell for group in self._cases.values() for cell in group):
-            wants_more = cell.case.device == "cuda"
+            wants_more = DEVICES[cell.case.device].takes_more
             if (
                 cell.key in self._run.skipped
                 or cell.key not in self._run.samples

@@ -17,6 +17,7 @@ from ..cases.case import AXES, Case
 from ..cases.cells import Cell
 from ..cases.sweep import SWEEPS, Sweep
 from ..proof.impl_hash import sources_hash
+from ..timing.devices import DEVICES, default_device
 from .choice import Mistake, impls_named, uncallable
 
 
@@ -146,9 +147,10 @@ def sweep_of(options: dict[str, Any]) -> tuple[Sweep, str, dict[str, tuple[Any, 
         raise Mistake(f"unknown sweep {name!r}; known: {', '.join(SWEEPS)}{nearest(name, SWEEPS)}")
     overrides = {axis: _values(axis, options[axis]) for axis in AXES if options.get(axis)}
     devices = overrides.get("device", ())
-    if "cuda" in devices and not torch.cuda.is_available():
-        raise Mistake("--device cuda: torch finds no CUDA device here; leave --device out, or use --device cpu")
-    return SWEEPS[name], devices[0] if devices else "cuda" if torch.cuda.is_available() else "cpu", overrides
+    for device in devices:
+        if not DEVICES[device].present():
+            raise Mistake(f"--device {device}: torch finds none here; leave --device out, or use --device cpu")
+    return SWEEPS[name], devices[0] if devices else default_device(), overrides
 
 
 def cases_of(sweep: Sweep, device: str, overrides: dict[str, tuple[Any, ...]]) -> list[Case]:

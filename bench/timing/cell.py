@@ -22,8 +22,7 @@ from ..proof.building import keeping_settings, module_of, prepare
 from ..proof.calls import Call, call_of, recording
 from ..proof.gate import NEW_NUMBERS, CheckResult, Gate, check_call, verify, without_gradients
 from ..proof.problem import Inputs, copies, inputs_of, problem_of
-from .devices import CallProfile, Meter, meter_for
-from .machine import free_bytes
+from .devices import CallProfile, Meter, free_bytes, meter_for
 
 GRAPHS = 4096
 """Graphs of one function that torch.compile may hold at the same time; by default, eight shapes later it runs eager."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import profile, schedule
 
 from ..proof.calls import recording
 from ..proof.dispatch import trace_of
 from .cell import Built
+from .devices import DEVICES
 
 
 def trace(built: Built) -> bytes:
     """The profiler's Chrome trace of one call, with its shapes and allocations; the call before it makes ready."""
     found: list[bytes] = []
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (built.cell.case.device == "cuda")
     with recording(built.cell.case), profile(
-        activities=activities,
+        activities=DEVICES[built.cell.case.device].activities,
         schedule=schedule(wait=0, warmup=1, active=1, repeat=1),
         on_trace_ready=lambda profiler: found.append(trace_of(profiler)),
         record_shapes=True,

@@ -1,63 +1,26 @@
-"""Meters read time and memory; everything else never learns what a GPU is."""
+"""The devices that cases run on. Each is one file and its name here; everything else never learns what a GPU is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from .cpu import CPU
+from .cuda import CUDA
+from .device import CallProfile, Device, Meter
 
-from .nvml import Reading, opened
+__all__ = ["DEVICES", "CallProfile", "Device", "Meter", "default_device", "free_bytes", "meter_for"]
 
-
-@dataclass(frozen=True)
-class CallProfile:
-    """What one call was seen to do."""
-
-    peak_bytes: int
-    """Peak of newly allocated tensor memory."""
-    kernel: str
-    operators: int = 0
-    """How many it ran, those within others included."""
-    kept_bytes: int = 0
-    """What its first call left allocated: a cache, a buffer that is filled once. It is part of the peak."""
-    peak_rss_bytes: int | None = None
-    """Growth of the process's own high-water mark over another call, private memory included; None where nothing tells."""
+DEVICES = {it.name: it for it in (CPU, CUDA)}
+"""A later one is preferred where it is present."""
 
 
-class Meter(Protocol):
-    """What a device must be able to do to be measured."""
-
-    clock: str
-    """How time is taken; a column of the results."""
-
-    def timed(self, call: Callable[[], Any], times: int) -> tuple[float, Any]:
-        """Seconds that `times` calls back to back take, all of their work included, and the last one's answer."""
-
-    def seconds(self, call: Callable[[], Any], times: int) -> float:
-        """The seconds alone."""
-
-    def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
-        """Seconds of one call taken otherwise than hot and back to back: `cold_s` finds nothing of its data in the cache,
-        `graph_s` costs no launches (only where `graph` is wanted). None where the device has no such thing, where a call,
-        of which the hot one took `hot_s`, is too long for it to matter, or where it can't be captured.
-        """
-
-    def sensors(self) -> Reading | None:
-        """What the device says of its clock and temperature now; None where it says nothing."""
-
-    def kept(self, call: Callable[[], Any]) -> int:
-        """Bytes that a call leaves allocated when its answer is gone: a cache, or a buffer that the first one makes."""
-
-    def profile_call(self, call: Callable[[], Any]) -> CallProfile:
-        """Peak memory of one call, what was there before not counted, and the kernel that it dispatched."""
+def default_device() -> str:
+    """What this machine has: the last one present."""
+    return [name for name, it in DEVICES.items() if it.present()][-1]
 
 
 def meter_for(device: str) -> Meter:
-    """The meter of a device type."""
-    if device == "cuda":
-        from .cuda import CudaMeter
+    return DEVICES[device].meter()
 
-        return CudaMeter(nvml=opened())
-    from .cpu import CpuMeter
 
-    return CpuMeter()
+def free_bytes(device: str) -> int:
+    """Memory that is left for a cell."""
+    return DEVICES[device].free_bytes()

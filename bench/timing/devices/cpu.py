@@ -9,8 +9,11 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
+from torch.profiler import ProfilerActivity
+
 from ...proof.dispatch import host_trace, kernel_in, operators_in
-from . import CallProfile
+from . import host
+from .device import CallProfile, Device
 from .nvml import Reading
 from .resident import FLOOR, peak_rss
 
@@ -112,3 +115,6 @@ def _live(events: Iterable[tuple[int, int]]) -> Iterator[int]:
         else:
             now -= live.pop(address, 0)
         yield now
+
+
+CPU = Device("cpu", lambda: True, host.identity, host.free_bytes, CpuMeter, (ProfilerActivity.CPU,))

@@ -8,11 +8,12 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity
 
 from ...proof.dispatch import host_trace, kernel_in, operators_in
-from . import CallProfile
+from .device import CallProfile, Device
 from .graphs import captured
-from .nvml import Nvml, Reading
+from .nvml import Nvml, Reading, opened
 
 COLD_CALLS, COLD_BELOW = 11, 0.1
 """Single calls of which `cold_s` is the median; seconds of a hot call above which a cache makes no difference."""
@@ -99,3 +100,27 @@ class CudaMeter:
         del kept
         trace = host_trace(call)
         return CallProfile(int(peak - before), kernel_in(trace), operators_in(trace))
+
+
+def _identity() -> dict[str, Any]:
+    present = torch.cuda.is_available()
+    return {"gpu": torch.cuda.get_device_name() if present else None, "driver": _driver() if present else None}
+
+
+def _driver() -> str:
+    """The NVIDIA driver's version."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return str(pynvml.nvmlSystemGetDriverVersion())
+
+
+CUDA = Device(
+    "cuda",
+    torch.cuda.is_available,
+    _identity,
+    free_bytes=lambda: int(torch.cuda.mem_get_info()[0]),
+    meter=lambda: CudaMeter(nvml=opened()),
+    activities=(ProfilerActivity.CPU, ProfilerActivity.CUDA),
+    takes_more=True,
+)

@@ -1,0 +1,72 @@
+"""What a device must be able to tell and to do so that cases are measured on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch.profiler import ProfilerActivity
+
+from .nvml import Reading
+
+
+@dataclass(frozen=True)
+class CallProfile:
+    """What one call was seen to do."""
+
+    peak_bytes: int
+    """Peak of newly allocated tensor memory."""
+    kernel: str
+    operators: int = 0
+    """How many it ran, those within others included."""
+    kept_bytes: int = 0
+    """What its first call left allocated: a cache, a buffer that is filled once. It is part of the peak."""
+    peak_rss_bytes: int | None = None
+    """Growth of the process's own high-water mark over another call, private memory included; None where nothing tells."""
+
+
+class Meter(Protocol):
+    """What a device must be able to do to be measured."""
+
+    clock: str
+    """How time is taken; a column of the results."""
+
+    def timed(self, call: Callable[[], Any], times: int) -> tuple[float, Any]:
+        """Seconds that `times` calls back to back take, all of their work included, and the last one's answer."""
+
+    def seconds(self, call: Callable[[], Any], times: int) -> float:
+        """The seconds alone."""
+
+    def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
+        """Seconds of one call taken otherwise than hot and back to back: `cold_s` finds nothing of its data in the cache,
+        `graph_s` costs no launches (only where `graph` is wanted). None where the device has no such thing, where a call,
+        of which the hot one took `hot_s`, is too long for it to matter, or where it can't be captured.
+        """
+
+    def sensors(self) -> Reading | None:
+        """What the device says of its clock and temperature now; None where it says nothing."""
+
+    def kept(self, call: Callable[[], Any]) -> int:
+        """Bytes that a call leaves allocated when its answer is gone: a cache, or a buffer that the first one makes."""
+
+    def profile_call(self, call: Callable[[], Any]) -> CallProfile:
+        """Peak memory of one call, what was there before not counted, and the kernel that it dispatched."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One kind of device; nothing else in the suite asks which one it is."""
+
+    name: str
+    """As torch has it, and as `cases.case.DEVICES` lists it."""
+    present: Callable[[], bool]
+    identity: Callable[[], Mapping[str, Any]]
+    """Its part of the machine's fingerprint: nothing in it drifts from one run to the next."""
+    free_bytes: Callable[[], int]
+    """Memory that is left for a cell."""
+    meter: Callable[[], Meter]
+    activities: tuple[ProfilerActivity, ...]
+    """What the profiler watches for a trace."""
+    takes_more: bool = False
+    """Whether `Meter.more` measures anything there."""

@@ -1,0 +1,42 @@
+"""The host: its processor, and how much of its memory is free."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+CGROUP = Path("/sys/fs/cgroup")
+"""Where a container's own limit stands."""
+
+
+def identity() -> dict[str, Any]:
+    return {"cpu": _model(), "cpu_capability": torch.backends.cpu.get_cpu_capability()}
+
+
+def free_bytes() -> int:
+    """Memory that is left on the machine, or in the container that this process is in."""
+    free = [psutil.virtual_memory().available]
+    limit, used = (CGROUP / name for name in ("memory.max", "memory.current"))
+    if limit.exists() and (most := limit.read_text().strip()) != "max":
+        free.append(int(most) - int(used.read_text()) + _reclaimable())
+    return max(0, min(free))
+
+
+def _reclaimable() -> int:
+    """Bytes of files that the kernel keeps cached, counts as used by the container, and gives back when they are wanted."""
+    stat = CGROUP / "memory.stat"
+    lines = stat.read_text().splitlines() if stat.exists() else []
+    return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)
+
+
+def _model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
