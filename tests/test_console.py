@@ -46,6 +46,13 @@ def test_only_one_name_lands_among_the_installed_packages(site: Path) -> None:
     assert {it.name for it in site.iterdir() if not it.name.endswith(".dist-info")} == {"attention_bench", "bin"}
 
 
+def test_the_public_names_are_those_of_what_is_installed(site: Path, tmp_path: Path) -> None:
+    asked = "from attention_bench import LayerShape, frame; print(LayerShape.__module__, frame.__module__)"
+    done = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, env=environment() | {"PYTHONPATH": str(site)},
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert done.stdout == "impls.layer reports.pages.notebook\n"
+
+
 def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site: Path, hostile: Path) -> None:
     assert "attention-bench run --impl mine=mine:mine" in run(site, hostile, "new-kernel").stdout
     again = run(site, hostile, "new-kernel")

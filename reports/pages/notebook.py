@@ -1,0 +1,50 @@
+"""A saved run in a notebook: as a frame, and as its page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pandas as pd
+
+from ..judging import frame as fr
+from ..reading import command, runs
+from ..reading.runs import Run
+from . import page
+
+HEIGHT = 900
+"""Pixels of a page in a notebook; it scrolls."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page that a notebook shows; `html` is the whole of it, and needs nothing from outside."""
+
+    html: str
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{escape(self.html)}" width="100%" height="{HEIGHT}" style="border: 0"></iframe>'
+
+
+def frame(run: str | Path | None = None, results: Path | None = None) -> pd.DataFrame:
+    """One row per measured cell of a saved run, the newest by default; docs/method.md, "The columns of a row".
+
+    `run` is a file or a name as on the command line (`x`, `0001`, `MACHINE/0001_x`), `results` the folder of runs.
+
+    Raises:
+        RunError: there is no such run, there are several, or it can't be read.
+    """
+    return fr.exported(fr.tidy(_read(run, results)))
+
+
+def show(run: str | Path | None = None, results: Path | None = None) -> Page:
+    """The page of a saved run, to be shown in a notebook; raises as `frame` does."""
+    with TemporaryDirectory() as folder:
+        return Page(page.write(_read(run, results), Path(folder)).read_text(encoding="utf-8"))
+
+
+def _read(run: str | Path | None, results: Path | None) -> Run:
+    folder = results or runs.default_results()
+    return command.newest(folder) if run is None else runs.one(str(run), folder)

@@ -1,0 +1,44 @@
+"""What a notebook is given: frames whose columns are documented, and pages."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from pathlib import Path
+
+import pytest
+
+import attention_bench
+from reports import CHECKOUT
+from reports.reading.runs import RunError
+
+QUICK = CHECKOUT / "results" / "published" / "0001_quick.json"
+TINY = Path(__file__).parent / "data" / "tiny.json"
+
+
+def test_every_column_of_a_frame_is_documented() -> None:
+    documented = set(re.findall(r"`(\w+)`", (CHECKOUT / "docs" / "columns.md").read_text(encoding="utf-8")))
+    assert set(attention_bench.frame(QUICK)) <= documented
+
+
+def test_a_run_is_found_by_name_or_is_the_newest() -> None:
+    assert len(attention_bench.frame("quick", CHECKOUT / "results")) == len(attention_bench.frame(QUICK))
+    with pytest.raises(RunError, match="no run 'quik'"):
+        attention_bench.frame("quik", CHECKOUT / "results")
+
+
+def test_the_page_is_shown_whole() -> None:
+    shown = attention_bench.show(TINY)
+    assert shown.html.startswith("<!doctype html>")
+    assert shown._repr_html_().removeprefix('<iframe srcdoc="').partition('"')[0] == escape(shown.html)
+
+
+def test_a_folder_of_the_users_with_the_same_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_bench, "_HOME", Path("/elsewhere"))
+    with pytest.raises(ImportError, match=r"hides the suite's own 'reports'; rename it"):
+        _ = attention_bench.frame
+
+
+def test_what_it_does_not_have() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'fram'"):
+        _ = attention_bench.fram
