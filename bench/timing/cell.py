@@ -48,15 +48,15 @@ class Built:
     draw: int | None = 0
     """Which draw of inputs its buffers hold; None for none of them."""
     _answers: dict[int, list[Tensor]] = field(default_factory=dict)
-    """The answer to each draw that was held to the reference last."""
+    """The answer to each draw that was checked against the reference last."""
 
     def time(self, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
         """Seconds of one call in a block of so many stretches of `calls`: over the whole of it, and over its fastest stretch.
 
         `warm`: untimed calls before it; `draw`: which inputs.
 
-        The block's last answer is compared afterwards with one that was held to the reference, and where it differs it is
-        held to the reference itself: what is timed is what was proved. Raises `Wrong`, also where torch's settings changed,
+        The block's last answer is compared afterwards with one that was checked against the reference; where it differs, it is
+        checked against the reference itself: what is timed is what was proved. Raises `Wrong`, also where torch's settings changed,
         and `NoRow` where a compiled form was compiled again.
         """
         self.refill(draw)
@@ -150,7 +150,7 @@ def build(cell: Cell) -> Built:
     numbers = inputs_of(problem_of(case))
     built = Built(cell, call_of(module, case, numbers), module, numbers, meter_for(case.device), prepare_s)
     if cell.impl.compiled:
-        _hold_graphs()
+        _allow_graphs()
         built.compile_s, built.compile_cache = _compile(built.call, cell)
     return built
 
@@ -168,7 +168,7 @@ class Proved:
 
 
 def prove(cell: Cell, gate: Gate) -> tuple[Built, Proved]:
-    """Build a cell, hold it to the reference, and profile a call; raises `Wrong`, or what the implementation raised."""
+    """Build a cell, check it against the reference, and profile a call; raises `Wrong`, or what the implementation raised."""
     check_fits(cell)
     with spending("gate"), _single_threaded():
         ragged = gate.prove(cell.impl, cell.case).ragged
@@ -181,14 +181,14 @@ def prove(cell: Cell, gate: Gate) -> tuple[Built, Proved]:
         spending("gate"),
         nullcontext() if cell.impl.compiled else _single_threaded(),
     ):  # code is compiled for its threads
-        held = check_call(
+        check = check_call(
             replace(built.call, run=_clocked(built, first)), built.module, built.numbers, cell.case, draws=2
         )
         built.draw = 1
     first_s = _first_dropping(built) if cell.case.drops else first[0]
-    weight = profiled(built)
-    weight = replace(weight, kept_bytes=kept, peak_bytes=weight.peak_bytes + kept)
-    return built, Proved(held, ragged, weight, first_s)
+    profile = profiled(built)
+    profile = replace(profile, kept_bytes=kept, peak_bytes=profile.peak_bytes + kept)
+    return built, Proved(check, ragged, profile, first_s)
 
 
 def _kept(built: Built) -> int:
@@ -242,7 +242,7 @@ def _clocked(built: Built, seconds: list[float]) -> Callable[[], Any]:
 def profiled(built: Built) -> CallProfile:
     """Profile a call on other numbers in the same buffers; raises `Wrong`.
 
-    Its answer is held to the reference once more. Where numbers were dropped, that of one more call without dropout is.
+    Its answer is checked against the reference once more. Where numbers were dropped, that of one more call without dropout is.
     """
     cell, case = built.cell, built.cell.case
     unseen = problem_of(case, draw=1)
@@ -257,7 +257,7 @@ def profiled(built: Built) -> CallProfile:
 
     with recording(case):
         with spending("memory"):
-            weight = built.meter.profile_call(kept)
+            profile = built.meter.profile_call(kept)
         answer = answers[-1]
         if case.drops:
             built.module.eval()
@@ -265,9 +265,9 @@ def profiled(built: Built) -> CallProfile:
             built.module.train()
     with spending("gate"):
         verify(built.call.read(answer), unseen, NEW_NUMBERS)
-    if cell.impl.dispatches and weight.kernel != cell.impl.dispatches:
-        raise Wrong(f"registered as {cell.impl.dispatches}, but dispatched {weight.kernel}")
-    return weight
+    if cell.impl.dispatches and profile.kernel != cell.impl.dispatches:
+        raise Wrong(f"registered as {cell.impl.dispatches}, but dispatched {profile.kernel}")
+    return profile
 
 
 def _compile(call: Call, cell: Cell) -> tuple[float, str | None]:
@@ -282,7 +282,7 @@ def _compile(call: Call, cell: Cell) -> tuple[float, str | None]:
     return spent, "cold" if _cache_misses() > misses else "warm"
 
 
-def _hold_graphs() -> None:
+def _allow_graphs() -> None:
     from torch._dynamo import config  # takes seconds to import, which only a compiled form needs
 
     config.recompile_limit = config.accumulated_recompile_limit = GRAPHS

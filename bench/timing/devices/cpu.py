@@ -52,11 +52,11 @@ class CpuMeter:
 
         What was there before and is freed meanwhile, by a garbage collection too, doesn't count (`peak`).
         Private mallocs, of NumPy or inside MKL and oneDNN, and what an implementation's own threads take, are unseen there:
-        the operating system is the second witness, of a call that isn't traced.
+        the operating system is the second meter, of a call that isn't traced.
         """
         trace = host_trace(call, memory=True)
-        weight = CallProfile(peak(memory_events(trace)), kernel_in(trace), operators_in(trace))
-        return replace(weight, peak_rss_bytes=_least_rss(call, weight.peak_bytes + FLOOR))
+        profile = CallProfile(peak(memory_events(trace)), kernel_in(trace), operators_in(trace))
+        return replace(profile, peak_rss_bytes=_least_rss(call, profile.peak_bytes + FLOOR))
 
 
 def _least_rss(call: Callable[[], Any], enough: int) -> int | None:
