@@ -56,8 +56,8 @@ class Built:
         `warm`: untimed calls before it; `draw`: which inputs.
 
         The block's last answer is compared afterwards with one that was checked against the reference; where it differs, it is
-        checked against the reference itself: what is timed is what was proved. Raises `Wrong`, also where torch's settings changed,
-        and `NoRow` where a compiled form was compiled again.
+        checked itself: what is timed is what was proved. Raises `Wrong`, also where torch's settings changed, and `NoRow`
+        where a compiled form was compiled again.
         """
         self.refill(draw)
         graphs = _graphs() if self.cell.impl.compiled else 0
