@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "report": (REPORTS, "the page of the newest run, or of those that are named"),
     "advise": ((*REPORTS, "advise"), "which implementation to use, from what was measured"),
     "figure": ((*REPORTS, "figure"), "one figure for a paper or a README"),
+    "export": ((*REPORTS, "export"), "rows for other tools: Parquet, CSV, OpenMetrics, PyTorch's HUD, a badge"),
     "ab": ((*BENCH, "ab"), "two revisions, implementations or interpreters, interleaved: did it get slower?"),
     "bisect": ((*BENCH, "bisect"), "which commit, or which torch, made it slower?"),
     "compare": ((*REPORTS, "compare"), "two saved runs, cell by cell"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -14,12 +14,12 @@ if not __package__:  # started by its path: no package `reports` of the user's m
     __package__ = "reports"
 
 from .reading import command, runs
-from .reading.command import Parser, complain, newest, warn
+from .reading.command import Parser, complain
 from .reading.runs import Run, RunError
 
 COMMANDS: dict[str, str] = {
     "compare": "pages.compare", "baseline": "judging.baseline", "history": "pages.history",
-    "advise": "judging.advice", "figure": "pages.figure",
+    "advise": "judging.advice", "figure": "pages.figure", "export": "pages.export",
 }  # fmt: skip
 """What else there is than writing pages: commands, each with the module whose `main(arguments)` answers to it."""
 
@@ -34,6 +34,7 @@ compared with the first.
 Other commands (each has its own --help):
   python -m reports advise --T 2048 ...   which implementation to use
   python -m reports figure NAME -o FILE   one figure for a paper or a README
+  python -m reports export -o FILE        rows for other tools: Parquet, CSV, OpenMetrics, PyTorch's HUD, a badge
   python -m reports compare [BASE] HEAD   did it get slower?
   python -m reports baseline set RUN      what later runs are compared with
   python -m reports history               when did it get slower?
@@ -49,37 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(given)
     results = command.results(options)
     try:
-        chosen = list(_chosen(options.runs, results))
+        chosen = list(command.several(options.runs, results))
         print(_written(chosen, options.out or runs.default_out(chosen[0].path)))
     except RunError as error:
         return complain(str(error))
     return 0
-
-
-def _chosen(names: Sequence[str], results: Path) -> Iterator[Run]:
-    """The runs asked for. Those that can't be read are left out with a warning, as long as one can.
-
-    Raises:
-        RunError: nothing to read, or the only one can't be read.
-    """
-    if not names:
-        yield newest(results)
-        return
-    paths = {path.resolve(): path for name in names for path in runs.find(name, results)}.values()
-    problems = []
-    readable = False
-    for path in paths:
-        try:
-            yield runs.read(path)
-            readable = True
-        except RunError as error:
-            problems.append(error)
-    if not readable and len(problems) == 1:
-        raise problems[0]
-    for problem in problems:
-        warn(f"left out: {problem}")
-    if not readable:
-        raise RunError(f"none of the {len(problems)} runs can be read")
 
 
 def _written(chosen: Sequence[Run], out: Path) -> Path:

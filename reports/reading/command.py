@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -50,6 +50,32 @@ def chosen(options: argparse.Namespace) -> Run:
         RunError: there is none, or it can't be read.
     """
     return newest(results(options)) if options.run is None else runs.one(options.run, results(options))
+
+
+def several(names: Sequence[str], results: Path) -> Iterator[Run]:
+    """The runs asked for. Those that can't be read are left out with a warning, as long as one can.
+
+    Raises:
+        RunError: nothing to read, or the only one can't be read.
+    """
+    if not names:
+        yield newest(results)
+        return
+    paths = {path.resolve(): path for name in names for path in runs.find(name, results)}.values()
+    problems = []
+    readable = False
+    for path in paths:
+        try:
+            yield runs.read(path)
+            readable = True
+        except RunError as error:
+            problems.append(error)
+    if not readable and len(problems) == 1:
+        raise problems[0]
+    for problem in problems:
+        warn(f"left out: {problem}")
+    if not readable:
+        raise RunError(f"none of the {len(problems)} runs can be read")
 
 
 def newest(folder: Path) -> Run:
