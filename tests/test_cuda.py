@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from bench.timing.devices.graphs import captured
 from bench.timing.devices.nvml import Nvml, Reading, words
 from bench.workers.tasks import Tasks
 
+from .measured import gpu
 from .simulated import UUID, SimulatedCuda, SimulatedNvml
 
 KERNEL = 0.005  # milliseconds
@@ -240,3 +242,20 @@ def test_a_graph_is_of_the_same_call_on_a_device() -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert total.tolist() == [1.0] * 4
+
+
+def test_the_gpus_script_is_rehearsed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu.main([str(tmp_path), "--rehearse", "--steps", "environment,roofs,clocks,memory"]) == 0
+    assert (tmp_path / "gpu.tar.gz").stat().st_size > 500
+    (clocks,) = [line.split(",") for line in (tmp_path / "clocks.csv").read_text().splitlines()[1:2]]
+    assert float(clocks[1]) == pytest.approx(1e-4)  # by events of a device whose call takes 0.1 ms
+
+
+def test_a_step_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(lab: gpu.Lab) -> None:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(gpu, "STEPS", (broken, gpu.memory))
+    assert gpu.main([str(tmp_path), "--rehearse", "--steps", "broken,memory"]) == 1
+    assert "failed: RuntimeError: no such kernel" in (tmp_path / "log.txt").read_text()
+    assert (tmp_path / "memory.csv").exists()
