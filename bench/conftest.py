@@ -18,7 +18,7 @@ from .runs.replay import replay
 from .runs.run import Run, begin
 from .runs.saving import numbering, save
 from .runs.traces import Traces
-from .selection.choice import Mistake
+from .selection.mistake import Mistake
 from .selection.options import pytest_addoption
 from .timing.machine import fingerprint
 from .workers.client import Setting, Side, WorkerClient

@@ -26,7 +26,8 @@ from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from bench.proof import settings
 from bench.proof.gate import Gate, check
-from bench.selection.choice import Mistake, impls_named
+from bench.selection.choice import impls_named
+from bench.selection.mistake import Mistake
 from impls.layer import KernelCore, KernelLayer, LayerShape
 
 C = torch._C

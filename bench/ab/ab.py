@@ -32,11 +32,10 @@ from .. import CHECKOUT
 from ..cases.axes import nearest
 from ..cases.case import AXES
 from ..cases.outcome import NoRow
-from ..runs.run import results_root
-from ..runs.saving import numbering, save
-from ..selection.choice import Mistake
+from ..runs.saving import numbering, results_root, save
 from ..selection.command import Parser, complain, named, said
-from ..selection.options import cases_of, clock_text, count, positive, sweep_of
+from ..selection.mistake import Mistake, count, positive
+from ..selection.options import cases_of, clock_text, sweep_of
 from ..workers.client import Setting, Side
 from .comparison import Comparison, Plan, Unjudgeable, compare
 from .selftest import FILE, Log, Plant, planted, schedule, self_test, summary

@@ -22,10 +22,9 @@ from typing import Any
 from pytest_benchmark.utils import get_machine_id
 
 from .. import CHECKOUT
-from ..runs.run import results_root
-from ..selection.choice import Mistake
+from ..runs.saving import results_root
 from ..selection.command import Parser, complain
-from ..selection.options import positive
+from ..selection.mistake import Mistake, positive
 from .sources import commit_of, commits_between, subject_of
 
 UNJUDGED, USAGE_ERROR = 2, 3

@@ -29,7 +29,7 @@ from reports.judging.verdict import (
 from ..cases.case import Case
 from ..cases.cells import Key
 from ..cases.outcome import NoRow, Unsupported, Wrong
-from ..selection.choice import Mistake
+from ..selection.mistake import Mistake
 from ..workers.client import STARTING, Lost, Setting, Side, Timer, WorkerClient
 from .pairing import CONTROLS, SIDES, Failure, Logs, Pairing, Process, at_once, two_stages
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from .. import CHECKOUT
 from ..runs.journal import alive, process
-from ..selection.choice import Mistake
+from ..selection.mistake import Mistake
 
 PREFIX = "attention-bench-ab-"
 """Of the folder's name; the number of its owner, and the second in which that one began, follow."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..cases.cells import Cell, Key
 from ..cases.outcome import NoRow
-from ..selection.choice import Mistake
+from ..selection.mistake import Mistake
 from ..workers.client import STARTING, Answer, Lost, Script, WorkerClient, together
 from .run import Run
 

@@ -13,12 +13,11 @@ from pathlib import Path
 from pytest_benchmark.utils import get_machine_id
 
 from .. import CHECKOUT
-from ..selection.choice import Mistake
 from ..selection.command import Parser, complain, named
-from ..selection.options import count
+from ..selection.mistake import Mistake, count
 from ..workers.fresh import QUIET, start
 from .journal import header_of, newest
-from .run import results_root
+from .saving import results_root
 
 USAGE_ERROR = 4
 """pytest's own code for it."""

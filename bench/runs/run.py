@@ -20,7 +20,6 @@ from pytest_benchmark.utils import get_machine_id
 
 import impls
 
-from .. import CHECKOUT
 from ..cases.case import AXES
 from ..cases.cells import Cell, Key
 from ..cases.ledger import add_spent, spent
@@ -33,7 +32,7 @@ from ..timing.roofs import Roofs
 from . import journal as journals
 from .journal import Journal, Line
 from .rows import Row, Sample, read, row, written
-from .saving import load, run_files, shortage
+from .saving import load, results_root, run_files, shortage
 
 if TYPE_CHECKING:
     from .traces import Traces
@@ -446,14 +445,6 @@ def results_folder(config: pytest.Config) -> Path:
     """Where pytest was told to keep results, or where they lie by default."""
     given = config.getoption("benchmark_storage")
     return results_root(config.invocation_params.dir, None if given == "file://./.benchmarks" else given)
-
-
-def results_root(start: Path, storage: str | None) -> Path:
-    """The checkout's own results/ from anywhere inside it, ./results from elsewhere; or the storage that was asked for."""
-    if storage:
-        return Path(storage.removeprefix("file://")).resolve()
-    start = start.resolve()
-    return (CHECKOUT if start.is_relative_to(CHECKOUT) else start) / "results"
 
 
 def finite(value: Any) -> Any:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .. import CHECKOUT
+
 try:
     import fcntl
 except ImportError:  # Windows: two runs that end in the same instant may take one number
@@ -17,6 +19,14 @@ except ImportError:  # Windows: two runs that end in the same instant may take o
 
 BYTES_OF_A_CELL = 64 * 1024
 """What a cell may leave on disk: its samples in the journal, and again, indented, in the run file."""
+
+
+def results_root(start: Path, storage: str | None) -> Path:
+    """The checkout's own results/ from anywhere inside it, ./results from elsewhere; or the storage that was asked for."""
+    if storage:
+        return Path(storage.removeprefix("file://")).resolve()
+    start = start.resolve()
+    return (CHECKOUT if start.is_relative_to(CHECKOUT) else start) / "results"
 
 
 @contextmanager

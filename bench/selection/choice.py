@@ -20,13 +20,10 @@ from ..cases.axes import nearest
 from ..cases.case import Case
 from ..cases.cells import Cell
 from ..proof import settings
+from .mistake import Mistake
 
 MODULES = "ATTENTION_BENCH_PATH"
 """Environment variable: folders in which a user's modules lie, before the folder where the user started."""
-
-
-class Mistake(Exception):
-    """Of the user's: one line that says what would be right."""
 
 
 def registered() -> Iterator[Impl]:

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from pytest_benchmark.utils import parse_save
 
-from .choice import Mistake
+from .mistake import Mistake
 
 
 class Parser(argparse.ArgumentParser):

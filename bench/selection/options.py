@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,25 +17,8 @@ from ..cases.cells import Cell
 from ..cases.sweep import SWEEPS, Sweep
 from ..proof.impl_hash import sources_hash
 from ..timing.devices import DEVICES, default_device
-from .choice import Mistake, impls_named, uncallable
-
-
-def positive(text: str) -> float:
-    """A positive number; argparse says what is wrong with another."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return number
-
-
-def count(text: str) -> int:
-    """A positive whole number; argparse says what is wrong with another."""
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(text)
+from .choice import impls_named, uncallable
+from .mistake import Mistake, count, positive
 
 
 @dataclass(frozen=True)

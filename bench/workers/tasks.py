@@ -18,7 +18,8 @@ from ..cases.cells import Cell
 from ..proof.gate import Gate
 from ..proof.impl_hash import impl_hash
 from ..proof.problem import problem_of
-from ..selection.choice import Mistake, impls_named, uncallable
+from ..selection.choice import impls_named, uncallable
+from ..selection.mistake import Mistake
 from ..timing.caching import check_no_result_caching
 from ..timing.cell import Built, build, prove
 from ..timing.controls import WORK, software
