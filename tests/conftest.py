@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,18 +36,50 @@ def suite_command(*options: str) -> list[str]:
 
 def environment() -> dict[str, str]:
     """As at a user's shell: without what pytest-xdist sets for its workers, where nothing can be timed."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {"COLUMNS": "160"}
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    # hypothesis' plugin imports all of hypothesis at the end of every session: a second of nothing
+    return plain | {"COLUMNS": "160", "PYTEST_ADDOPTS": "-p no:hypothesispytest"}
+
+
+def started(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """`pytest PATH/TO/bench --T 16 ...`, started in a folder."""
+    command = suite_command(*options)
+    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture
-def suite(tmp_path: Path) -> Suite:
-    """`suite("--T", "16")` is `pytest PATH/TO/bench --T 16`, started in a folder of the test's own."""
+def shell(tmp_path: Path) -> Suite:
+    """`shell("--T", "16")` is `pytest PATH/TO/bench --T 16`, started in a folder of the test's own."""
+    return partial(started, tmp_path)
 
-    def start(*options: str, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
-        command = suite_command(*options)
-        return subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=300)
 
-    return start
+@pytest.fixture(scope="session")
+def loaded() -> None:
+    """pytester forgets what is first imported in its own runs; torch and NumPy can't be imported twice."""
+    import scipy.special  # noqa: F401
+
+
+@pytest.fixture
+def suite(loaded: None, pytester: pytest.Pytester, tmp_path: Path) -> Suite:
+    """The same in this process, which has imported torch: implementations run in workers of their own either way.
+
+    What may end the process, or depends on how it was started, needs `shell`.
+    """
+    from bench.selection import choice
+    from impls import registry
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        with pytest.MonkeyPatch.context() as patch:
+            for name in os.environ.keys() - environment().keys():
+                patch.delenv(name)
+            patch.setenv("COLUMNS", "160")
+            patch.setattr(registry, "_registry", dict(registry._registry))
+            patch.setattr(choice, "_own_paths", {})
+            patch.chdir(tmp_path)
+            done = pytester.runpytest_inprocess(*suite_command(*options)[3:])
+        return subprocess.CompletedProcess(options, int(done.ret), done.stdout.str(), done.stderr.str())
+
+    return run
 
 
 def run_files(folder: Path) -> list[Path]:

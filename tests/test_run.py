@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,15 +13,15 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-import scipy.special  # noqa: F401  (pytester forgets what is first imported in its own runs, and NumPy's parts load once)
 
 from bench.cases.case import Case
 from bench.cases.sweep import SWEEPS
 
-from .conftest import CHECKOUT, Suite, environment, run_files, suite_command
+from .conftest import CHECKOUT, Suite, environment, run_files, started, suite_command
 
 PYTEST_BENCHMARK = str(Path(sys.executable).with_name("pytest-benchmark"))
 SMALL = ("--T", "16,32", "--H", "2", "--dtype", "float32", "--impl", "sdpa,fused,linear")
+ONE = ("--T", "16", "--H", "2", "--dtype", "float32", "--impl")
 
 ROW = {
     "impl", "id", *Case.__dataclass_fields__, "error", "error_bound", "rows_compared", "peak_bytes", "flops", "bytes",
@@ -47,10 +48,18 @@ def one_line(done: subprocess.CompletedProcess[str], code: int = 4) -> str:
     return lines[0]
 
 
-def test_rows_and_skips(suite: Suite, tmp_path: Path) -> None:
-    done = suite("--benchmark-save=x", *SMALL)
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with the run `x` of `SMALL`, and what the command printed."""
+    folder = tmp_path_factory.mktemp("small")
+    done = started(folder, "--benchmark-save=x", *SMALL)
     assert done.returncode == 0, done.stdout + done.stderr
-    (file,) = run_files(tmp_path)
+    return folder, done.stdout
+
+
+def test_rows_and_skips(small: tuple[Path, str]) -> None:
+    folder, printed = small
+    (file,) = run_files(folder)
     assert file.name == "0001_x.json"
     data = json.loads(file.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert data["complete"] is True
@@ -75,9 +84,9 @@ def test_rows_and_skips(suite: Suite, tmp_path: Path) -> None:
         for name in ("rounds", "visits", "processes", "times"):
             assert len(row[f"sample_{name}"]) == benchmark["stats"]["rounds"]
         assert len(set(row["sample_visits"])) >= 2
-    assert not list(tmp_path.glob("results/*/*.journal"))
-    assert "saved: " in done.stdout
-    assert "over fused" in done.stdout
+    assert not list(folder.glob("results/*/*.journal"))
+    assert "saved: " in printed
+    assert "over fused" in printed
     assert "hz_actual" not in json.dumps(data["machine_info"])
 
 
@@ -106,9 +115,6 @@ def hang(q, k, v, **_):
         except Exception:
             pass
 
-def slow(q, k, v, **_):
-    time.sleep(100)
-
 def stop(q, k, v, **_):
     raise SystemExit(5)
 
@@ -133,36 +139,27 @@ class Shapeless(torch.nn.Module):
 """
 
 
-@pytest.mark.parametrize(
-    ("timeout", "ends"),
-    [
-        (
-            15,
-            {
-                "crash": ("error", "ended its process (SIGSEGV)"),
-                "leave": ("error", "ended its process (exit code 0)"),
-                "stop": ("error", "SystemExit"),
-                "panics": ("error", "Panic"),
-                "interrupts": ("error", "KeyboardInterrupt"),
-            },
-        ),
-        (8, {"hang": ("timeout", "took longer than 8 s"), "slow": ("timeout", "took longer than 8 s")}),
-    ],
-)
-def test_what_ends_a_process_costs_one_cell(
-    suite: Suite, tmp_path: Path, timeout: int, ends: dict[str, tuple[str, str]]
-) -> None:
+ENDS = {
+    "crash": ("error", "ended its process (SIGSEGV)"),
+    "leave": ("error", "ended its process (exit code 0)"),
+    "hang": ("timeout", "took longer than 8 s"),
+    "stop": ("error", "SystemExit"),
+    "panics": ("error", "Panic"),
+    "interrupts": ("error", "KeyboardInterrupt"),
+}
+
+
+def test_what_ends_a_process_costs_one_cell(suite: Suite, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    small = ("--T", "16", "--H", "2", "--dtype", "float32", "--impl")
-    names = ",".join(["fused", *(f"{name}=own:{name}" for name in ends), "sdpa"])
-    ended = suite("--benchmark-save=x", f"--cell-timeout={timeout}", *small, names)
+    names = ",".join(["fused", *(f"{name}=own:{name}" for name in ENDS), "sdpa"])
+    ended = suite("--benchmark-save=x", "--cell-timeout=8", *ONE, names)
     assert ended.returncode == 1
     (file,) = run_files(tmp_path)
     data = json.loads(file.read_text())
     assert [b["extra_info"]["impl"] for b in data["benchmarks"]] == ["fused", "sdpa"]
     skipped = {entry["impl"]: entry for entry in data["skipped"]}
-    assert {name: entry["reason"] for name, entry in skipped.items()} == {name: it[0] for name, it in ends.items()}
-    assert all(detail in skipped[name]["detail"] for name, (_, detail) in ends.items()), skipped
+    assert {name: entry["reason"] for name, entry in skipped.items()} == {name: it[0] for name, it in ENDS.items()}
+    assert all(detail in skipped[name]["detail"] for name, (_, detail) in ENDS.items()), skipped
     assert data["complete"]
     assert not [*tmp_path.glob("results/*/*.journal")]
 
@@ -220,10 +217,10 @@ def test_a_users_kernel_beside_sdpa(suite: Suite, tmp_path: Path) -> None:
     assert {row["kernel"] for row in rows if row["impl"] == "sdpa"} == {"flash"}
 
 
-def test_second_run_compares_without_a_warning(suite: Suite, tmp_path: Path) -> None:
-    first = suite("--benchmark-save=x", *SMALL)
+def test_second_run_compares_without_a_warning(suite: Suite, small: tuple[Path, str], tmp_path: Path) -> None:
+    shutil.copytree(small[0] / "results", tmp_path / "results")
     second = suite("--benchmark-save=y", "--benchmark-compare=0001", *SMALL)
-    assert first.returncode == second.returncode == 0
+    assert second.returncode == 0
     assert "machine_info" not in second.stdout + second.stderr
     assert "warning" not in (second.stdout + second.stderr).lower()
     assert "0001_x" in second.stdout
@@ -302,20 +299,17 @@ def test_list_and_dry_run_measure_nothing(suite: Suite, tmp_path: Path) -> None:
         (["--resume", "x", "--benchmark-save=y"], "leave out --benchmark-save=y"),
     ],
 )  # fmt: skip
-def test_mistakes_are_answered_in_one_line(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, options: list[str], says: str
-) -> None:
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+def test_mistakes_are_answered_in_one_line(suite: Suite, tmp_path: Path, options: list[str], says: str) -> None:
     save = [] if "--resume" in options else ["--benchmark-save=x"]
-    done = pytester.runpytest_inprocess(str(CHECKOUT / "bench"), *save, *options)
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    (line,) = [line for line in done.errlines + done.outlines if line.strip()]
-    assert says in line
-    assert not list(pytester.path.rglob("*.json"))
+    assert says in one_line(suite(*save, *options))
+    assert not list(tmp_path.rglob("*.json"))
 
 
-def test_a_module_that_reads_the_command_line_when_imported(suite: Suite, tmp_path: Path) -> None:
+def test_a_module_that_reads_the_command_line_when_imported(
+    suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "script.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
+    monkeypatch.setattr(sys, "argv", ["pytest", "bench", "--impl", "x=script:f"])
     done = suite("--impl", "x=script:f", "--T", "16")
     assert done.returncode == 4
     assert "--impl x: can't import script: SystemExit: 2" in done.stderr
@@ -326,8 +320,8 @@ def test_nothing_is_timed_under_xdist(suite: Suite) -> None:
     assert "leave out -n" in one_line(suite("-n", "2", *SMALL))
 
 
-def test_a_mistake_at_the_shell(suite: Suite) -> None:
-    assert "did you mean sdpa?" in one_line(suite("--impl", "sdpq"))
+def test_a_mistake_at_the_shell(shell: Suite) -> None:
+    assert "did you mean sdpa?" in one_line(shell("--impl", "sdpq"))
 
 
 def test_cuda_without_cuda(suite: Suite) -> None:
@@ -415,7 +409,7 @@ def test_resume_of_a_run_that_was_not_begun(suite: Suite, tmp_path: Path) -> Non
     assert "begun with other options" in one_line(suite("--resume", "x", "--T", "8"))
 
 
-def test_what_was_begun_by_other_code_is_begun_anew_or_not_at_all(suite: Suite, tmp_path: Path) -> None:
+def test_what_was_begun_by_other_code_is_begun_anew_or_not_at_all(shell: Suite, tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text(
         "import os, signal\n"
@@ -427,27 +421,24 @@ def test_what_was_begun_by_other_code_is_begun_anew_or_not_at_all(suite: Suite, 
         "        os.kill(os.getppid(), signal.SIGKILL)\n"
         "    return sdpa(q, k, v, is_causal=is_causal)\n"
     )
-    small = ("--T", "16", "--H", "2", "--dtype", "float32", "--impl", "mine=own:mine,sdpa")
-    assert suite("--benchmark-save=x", "--precision", "0.5", *small).returncode == -signal.SIGKILL
+    assert shell("--benchmark-save=x", "--precision", "0.5", *ONE, "mine=own:mine,sdpa").returncode == -signal.SIGKILL
     own.write_text(own.read_text() + "# another state\n")
-    assert "the code has changed since run x was begun; --redo begins it anew" in one_line(suite("--resume", "x"))
+    assert "the code has changed since run x was begun; --redo begins it anew" in one_line(shell("--resume", "x"))
     for looking in ("--dry-run", "--collect-only"):
-        assert suite("--resume", "x", "--redo", looking).returncode == 0
+        assert shell("--resume", "x", "--redo", looking).returncode == 0
         assert list(tmp_path.glob("results/*/*.journal"))  # nothing is lost by a look
-    assert suite("--resume", "x", "--redo").returncode == 0
+    assert shell("--resume", "x", "--redo").returncode == 0
     (file,) = run_files(tmp_path)
     data = json.loads(file.read_text())
     assert data["complete"] and data["timing"]["precision"] == 0.5
     assert [row["extra_info"]["impl"] for row in data["benchmarks"]] == ["mine", "sdpa"]
     assert not list(tmp_path.glob("results/*/*.journal"))
-    assert "run x is finished" in one_line(suite("--resume", "x", "--redo"))
+    assert "run x is finished" in one_line(shell("--resume", "x", "--redo"))
 
 
-def test_killed_at_random_moments_and_resumed(suite: Suite, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_killed_at_random_moments_and_resumed(suite: Suite, small: tuple[Path, str], tmp_path: Path) -> None:
     """Three kills: the rows on disk only grow, none is measured twice, and the end is that of a run never interrupted."""
-    whole = tmp_path / "whole"
-    whole.mkdir()
-    assert suite("--benchmark-save=x", *SMALL, cwd=whole).returncode == 0
     rng = random.Random(20)
     kept: list[str] = []
     for kill in range(3):
@@ -472,7 +463,7 @@ def test_killed_at_random_moments_and_resumed(suite: Suite, tmp_path: Path) -> N
         assert now[: len(kept)] == kept
         kept = now
     assert suite("--resume", "x").returncode == 0
-    (file,), (uninterrupted,) = run_files(tmp_path), run_files(whole)
+    (file,), (uninterrupted,) = run_files(tmp_path), run_files(small[0])
     assert cells(file) == cells(uninterrupted)
     data = json.loads(file.read_text())
     assert data["skipped"] == json.loads(uninterrupted.read_text())["skipped"]
