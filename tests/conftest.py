@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -18,6 +19,12 @@ pytest_plugins = ["pytester"]
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 Suite = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: no garbage collection of the tests, or of what measures memory, has to look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def suite_command(*options: str) -> list[str]:

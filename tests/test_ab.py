@@ -372,8 +372,31 @@ def told(*lines: Line, moved: str = "") -> Comparison:
     return Comparison(plan_of("a", "b"), lines, [pair], [pair], moved, ({"cpu": "x"}, {"cpu": "x"}), 1.0)
 
 
+Inside = Callable[..., tuple[int, str, str]]
+
+
 @pytest.fixture
-def command(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def inside(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
+    """`inside("--base", "HEAD")` is `python -m bench ab --base HEAD` of a checkout, in this process: its exit code, and what it
+    prints on stdout and stderr.
+    """
+    monkeypatch.chdir(repository)
+    monkeypatch.setattr(sources, "CHECKOUT", repository)
+    monkeypatch.setattr(tempfile, "tempdir", str(repository.parent))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+    def run(*options: str) -> tuple[int, str, str]:
+        try:
+            code = main(("ab", *options))
+        except SystemExit as end:  # argparse's own
+            code = int(end.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def command(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`command({"sdpa T16": 1.1})` is `python -m bench ab ...` on simulated processes, head's as many times slower; its
     exit code, what it prints, and what it saves.
     """
@@ -388,14 +411,10 @@ def command(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         keys = {tuple(name.split()): 1e-3 * ratio for name, ratio in slower.items()}
         seconds = {(impl, ids.get(of, of)): taken for (impl, of), taken in keys.items()}
         monkeypatch.setattr(comparison, "_fresh", lambda plan, present: (Fake(0, []), Fake(1, [], seconds)))
-        code = main(("ab", *TINY, "--T", "16,32", "--impl", "fused,sdpa", "--base", "HEAD", *options))
+        code, text, _ = inside(*TINY, "--T", "16,32", "--impl", "fused,sdpa", "--base", "HEAD", *options)
         (*_, newest) = sorted(repository.glob("results/*/ab/*.json"))
-        return code, capsys.readouterr().out, json.loads(newest.read_text())
+        return code, text, json.loads(newest.read_text())
 
-    monkeypatch.chdir(repository)
-    monkeypatch.setattr(sources, "CHECKOUT", repository)
-    monkeypatch.setattr(tempfile, "tempdir", str(repository.parent))
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(comparison, "WorkerClient", Knowing)
     return run
 
@@ -404,7 +423,7 @@ EVERYWHERE = {"fused T16": 1.03, "fused T32": 1.03, "sdpa T16": 1.032, "sdpa T32
 
 
 def test_what_all_cells_share_beside_controls_that_stand_still_is_the_code(command: Any) -> None:
-    code, text, saved = command(EVERYWHERE)
+    code, text, saved = command(EVERYWHERE, "--budget", "1")  # which ends when nothing is open
     assert code == saved["exit_code"] == 1
     assert text.startswith(
         "all implementations: 3.1 % slower (3.1 to 3.1), so it is what they share\n"
@@ -689,11 +708,10 @@ def nothing_is_left(folder: Path, workers: list[psutil.Process]) -> bool:
     return gone and len(trees.splitlines()) == 1 and not [*folder.parent.glob(f"{PREFIX}*")]
 
 
-def test_a_pairing(repository: Path) -> None:
+def test_a_pairing(inside: Inside, repository: Path) -> None:
     out = repository.parent / "out.json"
-    with ab(repository, *TINY, "--base-impl", "fused", "--head-impl", "sdpa", "--json", str(out)) as running:
-        text, errors = running.communicate(timeout=300)
-    assert running.returncode in (0, 1, 2), errors
+    code, text, errors = inside(*TINY, "--base-impl", "fused", "--head-impl", "sdpa", "--json", str(out))
+    assert code in (0, 1, 2), errors
     data = json.loads(out.read_text())
     (cell,) = data["cells"]
     assert cell["impl"] == "sdpa against fused"
@@ -701,7 +719,7 @@ def test_a_pairing(repository: Path) -> None:
     assert cell["logs"]
     assert "kernel gemm → flash" in text
     assert "left] proving 1 cells" in errors
-    assert data["exit_code"] == running.returncode
+    assert data["exit_code"] == code
     (saved,) = repository.glob("results/*/ab/0001_*.json")
     assert json.loads(saved.read_text()) == data and data["pairs"]
     assert f"saved: {saved}" in text
@@ -709,14 +727,13 @@ def test_a_pairing(repository: Path) -> None:
 
 
 def test_a_revision_against_a_changed_working_tree(repository: Path) -> None:
-    """`fused` takes more memory, `einsum` fails the check, `extra` is new; `packed` and `sdpa_math` are gone, one of
-    them on purpose."""
+    """`sdpa` falls from flash to the formula, `einsum` fails the check, `extra` is new; `packed` and `sdpa_math` are gone, one
+    of them on purpose.
+    """
+    fall(repository)
     impls = repository / "impls"
-    (impls / "fused.py").write_text(
+    (impls / "extra.py").write_text(
         "from .formula import attention\nfrom .registry import register\n\n"
-        "def more(q, k, v, *rest, **options):\n    spare = q.repeat(64, 1, 1, 1)\n"
-        "    return attention(q, k, v, *rest, **options) + 0 * spare[:1]\n\n"
-        'register("fused", takes_mask=True, baseline=True)(more)\n'
         'register("extra")(lambda q, k, v, **options: attention(q, k, v, **options))\n'
     )
     einsum = (impls / "einsum.py").read_text()
@@ -724,26 +741,36 @@ def test_a_revision_against_a_changed_working_tree(repository: Path) -> None:
                                      "registry._registry.pop('einsum')\n"
                                      "register('einsum')(lambda *qkv, **o: _right(*qkv, **o) * 1.1)\n")  # fmt: skip
     registry = impls / "__init__.py"
-    registry.write_text(registry.read_text().replace("    packed,\n", "") + "registry._registry.pop('sdpa_math')\n")
-    out = repository.parent / "out.json"
-    options = ("--base", "HEAD", "--impl", "fused,einsum,extra,packed,sdpa_math", "--allow-gone", "sdpa_math",
-               "--json", str(out))  # fmt: skip
-    with ab(repository, *TINY, *options) as running:
-        _, errors = running.communicate(timeout=300)
+    registry.write_text(registry.read_text().replace("    packed,\n", "    extra,\n")
+                        + "registry._registry.pop('sdpa_math')\n")  # fmt: skip
+    out, report = repository.parent / "out.json", repository.parent / "out.md"
+    options = (*TINY, "--T", "256", "--base", "HEAD", "--impl", "sdpa,einsum,extra,packed,sdpa_math",
+               "--allow-gone", "sdpa_math")  # fmt: skip
+    with ab(repository, *options, "--json", str(out), "--markdown", str(report)) as running:
+        text, errors = running.communicate(timeout=300)
     assert running.returncode == 1, errors
     cells = {cell["impl"]: cell for cell in json.loads(out.read_text())["cells"]}
     assert {name: cells[name]["word"] for name in ("einsum", "extra", "packed", "sdpa_math")} == {
         "einsum": "WRONG", "extra": "NEW", "packed": "BROKEN", "sdpa_math": "GONE"}  # fmt: skip
     assert cells["einsum"]["reason"].startswith("head now fails the correctness check: ")
     assert "unknown implementation 'packed'" in cells["packed"]["reason"]
-    assert cells["fused"]["head"]["peak_bytes"] > cells["fused"]["base"]["peak_bytes"]
-    assert cells["fused"]["changes"]
+    fell = cells["sdpa"]
+    base, head = fell["base"], fell["head"]
+    assert base and head, fell["reason"]
+    assert (base["kernel"], head["kernel"]) == ("flash", "math")
+    scores = 2 * 256 * 256 * 4  # heads, queries, keys, bytes: flash never holds them
+    assert base["peak_bytes"] < scores < head["peak_bytes"]
+    assert fell["logs"] and fell["ratio"] > 0 and fell["changes"]
+    changed = f"kernel flash → math, peak memory {base['peak_bytes']:,} B → {head['peak_bytes']:,} B"
+    for form in (text, report.read_text()):
+        assert changed in form and f"{fell['ratio']:.3f}" in form
+    assert f"```\n{shlex.join(['python', '-m', 'bench', 'ab', *options])}\n```" in report.read_text()
     assert nothing_is_left(repository, [])
 
 
-def piped(folder: Path, reader: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """`python -m bench ab ... | READER`, with the exit code of the first."""
-    command = shlex.join([sys.executable, "-m", "bench", "ab", *TINY, *options])
+def piped(folder: Path, reader: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`python -m bench ... | READER`, with the exit code of the first."""
+    command = shlex.join([sys.executable, "-m", "bench", *arguments])
     script = f"{command} | {reader}; exit ${{PIPESTATUS[0]}}"
     env = quiet_git() | {"TMPDIR": str(folder.parent)}
     return subprocess.run(["bash", "-c", script], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
@@ -754,11 +781,11 @@ def test_a_head_that_cannot_be_imported_fails(repository: Path) -> None:
     source = package.read_text()
     package.write_text(source + "from . import [/x]\n")
     commit(repository)
-    done = piped(repository, "cat", "--base", "HEAD~1")
+    done = piped(repository, "cat", "ab", "--base", "HEAD~1")
     assert done.returncode == 1
     assert "bench: BROKEN: impls can't be imported: SyntaxError: invalid syntax" in done.stderr
     package.write_text(source)
-    done = piped(repository, "cat", "--base", "HEAD~1", "--head", "HEAD", "--save", "x")
+    done = piped(repository, "cat", "ab", *TINY, "--base", "HEAD~1", "--head", "HEAD", "--save", "x")
     assert done.returncode == 1, done.stderr
     assert "SyntaxError: invalid syntax" in " ".join(done.stdout.split())
     (saved,) = repository.glob("results/*/ab/0001_x.json")
@@ -772,41 +799,19 @@ def test_a_reader_that_leaves_changes_no_exit_code(repository: Path) -> None:
     package = repository / "impls" / "__init__.py"
     package.write_text(package.read_text().replace("    packed,\n", ""))
     options = ("--base", "HEAD", "--impl", "packed")
-    for code, more in ((1, ()), (0, ("--allow-gone", "packed"))):
-        done = piped(repository, "true", *options, *more)
-        assert (done.returncode, done.stdout) == (code, ""), done.stderr
-        assert "Traceback" not in done.stderr and "Broken" not in done.stderr
-
-
-def test_a_kernel_that_falls_from_flash_to_math_is_told_with_memory_and_time(repository: Path) -> None:
-    fall(repository)
-    out, report = repository.parent / "out.json", repository.parent / "out.md"
-    options = ("--base", "HEAD", "--impl", "sdpa", "--json", str(out), "--markdown", str(report))
-    with ab(repository, *TINY, "--T", "256", *options) as running:
-        text, errors = running.communicate(timeout=300)
-    assert running.returncode in (0, 1, 2), errors
-    (cell,) = json.loads(out.read_text())["cells"]
-    base, head = cell["base"], cell["head"]
-    assert base and head, cell["reason"]
-    assert (base["kernel"], head["kernel"]) == ("flash", "math")
-    scores = 2 * 256 * 256 * 4  # heads, queries, keys, bytes: flash never holds them
-    assert base["peak_bytes"] < scores < head["peak_bytes"]
-    assert cell["logs"] and cell["ratio"] > 0
-    again = shlex.join(["python", "-m", "bench", "ab", *TINY, "--T", "256", "--base", "HEAD", "--impl", "sdpa"])
-    assert f"```\n{again}\n```" in report.read_text()
-    weighed = f"kernel flash → math, peak memory {base['peak_bytes']:,} B → {head['peak_bytes']:,} B"
-    timed = f"{cell['ratio']:.3f}"
-    for told in (text, report.read_text()):
-        assert weighed in told and timed in told
-    assert nothing_is_left(repository, [])
+    done = piped(repository, "true", "ab", *TINY, *options)
+    listed = piped(repository, "true", "--help")  # as short as an exit code of 0 is to be had
+    for code, of in ((1, done), (0, listed)):
+        assert (of.returncode, of.stdout) == (code, ""), of.stderr
+        assert "Traceback" not in of.stderr and "Broken" not in of.stderr
 
 
 @pytest.mark.parametrize(
     ("ending", "while_"),
     [
-        (signal.SIGINT, "proving"),
+        pytest.param(signal.SIGINT, "proving", marks=pytest.mark.slow),
         (signal.SIGINT, "screening"),
-        (signal.SIGTERM, "screening"),
+        pytest.param(signal.SIGTERM, "screening", marks=pytest.mark.slow),
         (signal.SIGKILL, "screening"),
     ],
 )
@@ -839,11 +844,10 @@ def test_nothing_is_left_behind(repository: Path, ending: signal.Signals, while_
     assert nothing_is_left(repository, workers)
 
 
-def test_what_a_power_failure_left_is_removed_by_the_next(repository: Path) -> None:
+def test_what_a_power_failure_left_is_removed_by_the_next(inside: Inside, repository: Path) -> None:
     left = repository.parent / f"{PREFIX}999999999-1-x"
     subprocess.run(["git", "worktree", "add", "-q", "--detach", str(left / "base")], cwd=repository, check=True)
-    with ab(repository, *TINY, "--base", "nowhere") as running:
-        running.communicate(timeout=60)
+    assert inside(*TINY, "--base", "nowhere")[0] == 3
     assert nothing_is_left(repository, [])
 
 
@@ -877,33 +881,19 @@ PYTHON = tempfile.gettempdir() + "/no/such/python"
         (("--nothing",), "unrecognized arguments"),
     ],
 )
-def test_mistakes(
-    repository: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: tuple[str, ...],
-    says: str,
-) -> None:
-    monkeypatch.setattr(sources, "CHECKOUT", repository)
-    monkeypatch.setattr(tempfile, "tempdir", str(repository.parent))
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    try:
-        code = main(("ab", *options))
-    except SystemExit as end:  # argparse's own
-        code = int(end.code or 0)
-    errors = capsys.readouterr().err
+def test_mistakes(inside: Inside, repository: Path, options: tuple[str, ...], says: str) -> None:
+    code, _, errors = inside(*options)
     assert code == 3, errors
     assert says in errors
     assert errors.count("bench: error") == 1
     assert nothing_is_left(repository, [])
 
 
-def test_an_interpreter_without_torch(repository: Path) -> None:
+def test_an_interpreter_without_torch(inside: Inside, repository: Path) -> None:
     bare = repository.parent / "bare"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
     bare.chmod(0o755)
-    with ab(repository, "--base-python", str(bare)) as running:
-        _, errors = running.communicate(timeout=60)
-    assert running.returncode == 3
+    code, _, errors = inside("--base-python", str(bare))
+    assert code == 3
     assert "No module named 'torch'" in errors
     assert "pip install torch numpy psutil" in errors

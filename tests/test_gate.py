@@ -112,8 +112,12 @@ MODES = [
 ]
 
 
+LOOP = 9
+"""Tokens for what takes a step of Python a pair of them: a second otherwise, and it has no tiles that 33 would go beyond."""
+
+
 def small(impl: impls.Impl, axes: dict[str, object]) -> Case:
-    return Case.of(**({"T": 33, "H": impl.limits.heads or 3, "D_h": 16} | axes))  # type: ignore[arg-type]
+    return Case.of(**({"T": LOOP if impl.name == "loop" else 33, "H": impl.limits.heads or 3, "D_h": 16} | axes))  # type: ignore[arg-type]
 
 
 POSSIBLE = [
@@ -128,7 +132,11 @@ POSSIBLE = [
 
 
 @pytest.mark.parametrize(("impl", "case"), POSSIBLE)
-def test_every_implementation_passes(short_probes: None, impl: impls.Impl, case: Case) -> None:
+def test_every_implementation_passes(
+    short_probes: None, impl: impls.Impl, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if impl.name == "loop":
+        monkeypatch.setattr("bench.proof.gate.PROBES", (LOOP,))
     try:
         Gate().prove(impl, case)
         check(impl, case)

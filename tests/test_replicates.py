@@ -78,6 +78,7 @@ def test_every_seed_draws_an_order(suite: Suite) -> None:
     assert sorted(first) == sorted(other)
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(tmp_path: Path) -> None:
     env = environment() | {"PYTHONPATH": str(CHECKOUT)}
     options = ("--processes", "2", "--save", "x", "--quiet-machine", *SMALL[2:-1], "0.4",

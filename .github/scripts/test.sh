@@ -8,3 +8,4 @@ if [ "$TORCH" = oldest ]; then
     .tox/py/bin/python -m pip install --quiet "torch==$version.*" # tox looks at what was asked for, not at what is there
 fi
 tox run -e py
+tox run -e py -- -m slow -q
