@@ -144,6 +144,7 @@ def test_where_nothing_is_begun_nothing_is_left(tmp_path: Path, option: str, cod
     assert not [*tmp_path.glob("results/*/*")]
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_take_two_numbers(tmp_path: Path) -> None:
     command = suite_command("--benchmark-save=x", *SMALL[2:], "--T", "16")
     both = [subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) for _ in range(2)]

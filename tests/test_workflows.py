@@ -318,6 +318,7 @@ def {a}(q, k, v, *, is_causal=False{more}, **options):
 """
 
 
+@pytest.mark.slow
 def test_a_head_that_cannot_do_what_base_does_fails(compare: Step) -> None:
     """Its module can't be imported, or has lost a function, or a function raises."""
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
@@ -343,6 +344,7 @@ def test_a_head_that_cannot_do_what_base_does_fails(compare: Step) -> None:
     assert verdict.returncode == 1 and "is broken" in verdict.stdout
 
 
+@pytest.mark.slow
 def test_a_head_that_is_slower_in_what_all_share_fails(tmp_path: Path) -> None:
     """All cells change alike, which is no machine drift: only the control workloads can tell of that."""
     checkout = committed(tmp_path / "checkout")
