@@ -243,7 +243,7 @@ class FakePeer:
     def __init__(self, side: Side, setting: Setting):
         self.side, self.closed = side, False
 
-    def ask(self, do: str, timeout: float | None = None, **told: Any) -> dict[str, Any]:
+    def ask(self, do: str, timeout: float | None = None, **details: Any) -> dict[str, Any]:
         if do == "facts":
             return {
                 "fingerprint": {"cpu": "x", "threads": self.threads, "torch": self.side.python},
@@ -251,13 +251,16 @@ class FakePeer:
             }
         if do == "cells":
             have = self.side.label.split()
-            ids = [Case(**case).id for case in told["cases"]]
-            known = {name: dict.fromkeys(ids) for name in told["names"] or have if name in have}
-            return {"cells": known, "unknown": {name: f"unknown {name}" for name in told["names"] if name not in have}}
+            ids = [Case(**case).id for case in details["cases"]]
+            known = {name: dict.fromkeys(ids) for name in details["names"] or have if name in have}
+            return {
+                "cells": known,
+                "unknown": {name: f"unknown {name}" for name in details["names"] if name not in have},
+            }
         if do in ("time", "caching", "drop"):
             return {"seconds": 1.0}
         assert do == "prove"
-        name = told["impl"]
+        name = details["impl"]
         if name == f"wrong-{self.side.impls}" or name == "wrong":
             raise Refused("wrong", "error 1.0")
         if name == "dead":
@@ -319,17 +322,22 @@ def test_what_head_can_no_longer_do_is_broken_unless_that_is_meant(
     two = replace(two, sides=tuple(replace(side, impl=side.label) for side in two.sides))
     for names, word in (((), "BROKEN"), (("same",), "BROKEN"), (("impossible",), "GONE")):
         assert compare(replace(two, allow_gone=names))["impossible against same"].verdict.word == word
-    assert [told(lines[name]).exit_code for name in ("raises-head", "raises-base", "gone", "old")] == [1, 0, 1, 0]
+    assert [comparison_of(lines[name]).exit_code for name in ("raises-head", "raises-base", "gone", "old")] == [
+        1,
+        0,
+        1,
+        0,
+    ]
 
 
 def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     class Dying(FakePeer):
         at, side_that_dies = "facts", "base"
 
-        def ask(self, do: str, timeout: float | None = None, **told: Any) -> dict[str, Any]:
+        def ask(self, do: str, timeout: float | None = None, **details: Any) -> dict[str, Any]:
             if do == self.at and self.side.impls == Path(self.side_that_dies):
                 raise Lost("ended its process (exit code 1): SyntaxError: invalid syntax")
-            return super().ask(do, timeout, **told)
+            return super().ask(do, timeout, **details)
 
     monkeypatch.setattr(comparison, "WorkerClient", Dying)
     for Dying.at in ("facts", "cells"):
@@ -360,14 +368,14 @@ def test_sides_under_other_conditions_are_not_compared(
         compare(two)
 
 
-def test_a_control_made_of_something_else_tells_nothing(compare: Callable[[Plan], dict[str, Line]]) -> None:
+def test_a_control_made_of_something_else_says_nothing(compare: Callable[[Plan], dict[str, Line]]) -> None:
     same = plan_of("same", "same")
     other = replace(same, sides=(same.sides[0], replace(same.sides[1], python="q")))
     drifts = [comparison.compare(plan, lambda text: None).drift() for plan in (same, other)]
     assert [set(drift) for drift in drifts] == [{"product", "python"}, {"python"}]
 
 
-def told(*lines: Line, moved: str = "") -> Comparison:
+def comparison_of(*lines: Line, moved: str = "") -> Comparison:
     pair = dict.fromkeys(CONTROLS, 0.01)
     return Comparison(plan_of("a", "b"), lines, [pair], [pair], moved, ({"cpu": "x"}, {"cpu": "x"}), 1.0)
 
@@ -403,9 +411,9 @@ def command(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -
     ids = {f"T{T}": Case.of(T=T, H=2, D_h=8, dtype="float32").id for T in (16, 32)}
 
     class Knowing(FakePeer):
-        def ask(self, do: str, timeout: float | None = None, **told: Any) -> dict[str, Any]:
-            self.side = replace(self.side, label=" ".join(told.get("names", ())))
-            return super().ask(do, timeout, **told)
+        def ask(self, do: str, timeout: float | None = None, **details: Any) -> dict[str, Any]:
+            self.side = replace(self.side, label=" ".join(details.get("names", ())))
+            return super().ask(do, timeout, **details)
 
     def run(slower: dict[str, float], *options: str) -> tuple[int, str, dict[str, Any]]:
         keys = {tuple(name.split()): 1e-3 * ratio for name, ratio in slower.items()}
@@ -458,7 +466,7 @@ def implementation(logs: dict[str, list[float]]) -> Comparison:
     ]
     judged = judge(logs, 0.01)
     lines = [Line("sdpa", case, judged[case], logs=tuple(of)) for case, of in logs.items()]
-    return replace(told(*lines), screened=pairs, confirmed=[])
+    return replace(comparison_of(*lines), screened=pairs, confirmed=[])
 
 
 def test_an_implementation_is_judged_on_all_its_cells_together() -> None:
@@ -483,26 +491,26 @@ def line(word: str, ratio: float = 1.0, **changes: Any) -> Line:
     return Line("sdpa", f"T{ratio}", Verdict(word, ratio, ratio, ratio, 0.01, 0.5, "because", None), **changes)
 
 
-def weighed(base: int, head: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def facts_of(base: int, head: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return tuple({"kernel": "flash", "peak_bytes": peak, "error": 1e-7} for peak in (base, head))  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(
     ("found", "code"),
     [
-        (told(line(UNCHANGED), line(INCONCLUSIVE), line(IMPROVED)), 0),
-        (told(line(UNCHANGED), line(REGRESSED)), 1),
-        (told(line("WRONG", failed=("head",)), line(UNCHANGED)), 1),
-        (told(line("WRONG", failed=("base",)), line(UNCHANGED)), 0),
-        (told(line("WRONG", failed=("base", "head")), line(UNCHANGED)), 0),
-        (told(line("NEW"), line("GONE")), 0),
-        (told(line("NEW"), line("BROKEN")), 1),
-        (told(line("BROKEN", failed=("head",)), line(INCONCLUSIVE), moved="machine drift"), 1),
-        (told(line(UNCHANGED, facts=weighed(1000, 1009))), 0),
-        (told(line(UNCHANGED, facts=weighed(1000, 1011))), 1),
-        (told(line(UNCHANGED, facts=weighed(1000, 500))), 0),
-        (told(line(INCONCLUSIVE), line("NEW")), 2),
-        (told(line(INCONCLUSIVE), moved="the machine moved"), 2),
+        (comparison_of(line(UNCHANGED), line(INCONCLUSIVE), line(IMPROVED)), 0),
+        (comparison_of(line(UNCHANGED), line(REGRESSED)), 1),
+        (comparison_of(line("WRONG", failed=("head",)), line(UNCHANGED)), 1),
+        (comparison_of(line("WRONG", failed=("base",)), line(UNCHANGED)), 0),
+        (comparison_of(line("WRONG", failed=("base", "head")), line(UNCHANGED)), 0),
+        (comparison_of(line("NEW"), line("GONE")), 0),
+        (comparison_of(line("NEW"), line("BROKEN")), 1),
+        (comparison_of(line("BROKEN", failed=("head",)), line(INCONCLUSIVE), moved="machine drift"), 1),
+        (comparison_of(line(UNCHANGED, facts=facts_of(1000, 1009))), 0),
+        (comparison_of(line(UNCHANGED, facts=facts_of(1000, 1011))), 1),
+        (comparison_of(line(UNCHANGED, facts=facts_of(1000, 500))), 0),
+        (comparison_of(line(INCONCLUSIVE), line("NEW")), 2),
+        (comparison_of(line(INCONCLUSIVE), moved="the machine moved"), 2),
     ],
 )
 def test_exit_codes(found: Comparison, code: int) -> None:
@@ -515,18 +523,18 @@ HOSTILE = "no [/x] [red] in | <img src=x> `a` @you \x1b[31m\nnext"
 def test_texts_are_never_markup(capsys: pytest.CaptureFixture[str]) -> None:
     broken = Line("my[/kernel]", "T16", without_numbers("BROKEN", HOSTILE))
     console = Console(width=200, force_terminal=False)
-    console.print(table(told(broken)))
+    console.print(table(comparison_of(broken)))
     shown = capsys.readouterr().out
     assert "my[/kernel] T16" in shown
     assert "no [/x] [red] in | <img src=x> `a` @you [31m next" in shown and "\x1b" not in shown
-    text = markdown(told(broken), [], "x")
+    text = markdown(comparison_of(broken), [], "x")
     assert "my\\[/kernel\\] T16" in text
     assert "no \\[/x\\] \\[red\\] in \\| &lt;img src=x&gt; \\`a\\` @&#8203;you \\[31m next |" in text
 
 
-def test_what_regressed_stands_first_and_every_form_tells_it() -> None:
+def test_what_regressed_stands_first_and_every_form_says_it() -> None:
     facts = {"kernel": "flash", "peak_bytes": 1000, "error": 1e-7}
-    found = told(
+    found = comparison_of(
         line(UNCHANGED, facts=(facts, facts | {"kernel": "math", "peak_bytes": 2500})),
         line(REGRESSED, 1.1),
         line(REGRESSED, 1.3),
@@ -541,7 +549,7 @@ def test_what_regressed_stands_first_and_every_form_tells_it() -> None:
     assert "python -m bench ab --base main" in text
     shown, _, folded = text.partition("<details>")
     assert "| REGRESSED |" in shown and "| UNCHANGED |" in shown and not folded  # its kernel changed: it is shown
-    shown, _, folded = markdown(told(line(REGRESSED, 1.1), line(UNCHANGED)), [], "x").partition("<details>")
+    shown, _, folded = markdown(comparison_of(line(REGRESSED, 1.1), line(UNCHANGED)), [], "x").partition("<details>")
     assert "| REGRESSED |" in shown and "| UNCHANGED |" not in shown
     assert folded.startswith("<summary>1 UNCHANGED</summary>\n\n| verdict |") and "| UNCHANGED |" in folded
     assert any("python +1.0 %" in note for note in notes(found, []))
@@ -560,7 +568,7 @@ def test_a_self_test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
         ran.append(asked.sides[1].slower)
         if len(ran) == 3:
             raise KeyboardInterrupt
-        return told(line(REGRESSED if asked.sides[1].slower else UNCHANGED))
+        return comparison_of(line(REGRESSED if asked.sides[1].slower else UNCHANGED))
 
     wanted = schedule(3, ["sdpa", "fused"], None)
     assert wanted == [None] * 3 + [
@@ -586,11 +594,11 @@ def test_a_self_test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
 
 def test_what_was_tested_is_not_known_of_another_procedure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, plan = Log(tmp_path / "self-test.json"), plan_of("a", "a", "sdpa")
-    self_test(plan, [None], log, lambda asked: told(line(UNCHANGED)), lambda text: None)
+    self_test(plan, [None], log, lambda asked: comparison_of(line(UNCHANGED)), lambda text: None)
     assert len(log.records()) == 1
     monkeypatch.setattr("bench.ab.selftest.PROCEDURE", ("bench/ab/pairing.py",))
     assert log.records() == []
-    self_test(plan, [None], log, lambda asked: told(line(UNCHANGED)), lambda text: None)
+    self_test(plan, [None], log, lambda asked: comparison_of(line(UNCHANGED)), lambda text: None)
     assert len(log.records()) == 1
     assert len(json.loads(log.path.read_text())["runs"]) == 2
 

@@ -36,7 +36,7 @@ def test_the_first_slow_one_is_found_in_few_looks(culprit: int) -> None:
     assert len(looks) <= math.ceil(math.log2(COMMITS))
 
 
-def test_what_cannot_be_judged_is_left_out_and_told_where_it_matters() -> None:
+def test_what_cannot_be_judged_is_left_out_and_reported_where_it_matters() -> None:
     broken = {14, 15, 20}
     looked = lambda at: bisect.UNKNOWN if at in broken else Step(float(at >= 20), 0.1)  # noqa: E731
     assert search(COMMITS, looked) == (19, 21, [20])
@@ -79,7 +79,7 @@ def history(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, 
     return calls
 
 
-def test_the_culprit_is_told_with_what_changed_and_nothing_is_measured_twice(
+def test_the_culprit_is_reported_with_what_changed_and_nothing_is_measured_twice(
     history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bisect.main(["c0", "c29", "--impl", "sdpa"]) == 0
@@ -126,7 +126,7 @@ def test_steps_that_cannot_be_kept_are_a_mistake_before_anything_is_measured(
     assert bisect.main(["c0", "c29"]) == 0
     (steps,) = tmp_path.glob("results/*/ab/bisect-*.steps")
     steps.write_text('{"ends": ')
-    told = len(history)
+    known = len(history)
     capsys.readouterr()
     assert bisect.main(["c0", "c29"]) == 3
     assert "is damaged: remove it" in capsys.readouterr().err
@@ -134,7 +134,7 @@ def test_steps_that_cannot_be_kept_are_a_mistake_before_anything_is_measured(
     steps.mkdir()
     assert bisect.main(["c0", "c29"]) == 3
     assert "steps can't be kept in" in capsys.readouterr().err
-    assert len(history) == told
+    assert len(history) == known
 
 
 @pytest.mark.parametrize(

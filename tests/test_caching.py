@@ -83,7 +83,7 @@ def test_a_long_call_is_not_made_again_where_the_proof_was_as_fast() -> None:
     assert work.calls == 0
 
 
-def test_a_nudge_changes_every_input_and_nothing_comes_back() -> None:
+def test_a_perturbation_changes_every_input_and_nothing_comes_back() -> None:
     numbers = inputs_of(problem_of(CASE))
     seen: list[tuple[float, ...]] = []
     for _ in range(6):
@@ -143,7 +143,7 @@ def test_what_idles_where_the_clock_stops_the_collector_is_refused() -> None:
         gc.enable()
 
 
-def test_an_answer_that_changes_later_is_held_to_the_reference() -> None:
+def test_an_answer_that_changes_later_is_compared_with_the_reference() -> None:
     faults = [0.0]
 
     def drifts(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, **_: Any) -> Tensor:

@@ -80,5 +80,5 @@ def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> N
     assert console.main(["rum"]) == 2
     assert "unknown command 'rum'; did you mean run?" in capsys.readouterr().err
     assert console.main([]) == 0
-    told = capsys.readouterr().out
-    assert all(f"\n  {name} " in told for name in console.COMMANDS)
+    printed = capsys.readouterr().out
+    assert all(f"\n  {name} " in printed for name in console.COMMANDS)

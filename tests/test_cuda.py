@@ -43,7 +43,7 @@ def test_a_cold_call_finds_an_empty_cache() -> None:
     assert more(cuda, lambda: cuda.work(2)) == (pytest.approx(2e-3), pytest.approx(2.3e-3), None)
 
 
-def test_a_device_that_does_not_tell_its_cache_has_no_cold_calls() -> None:
+def test_a_device_that_does_not_report_its_cache_has_no_cold_calls() -> None:
     cuda = SimulatedCuda(miss=0.3, l2=0)
     assert more(cuda, lambda: cuda.work(2))[1] is None
 
@@ -133,7 +133,7 @@ def test_a_reading() -> None:
         ("nvmlDeviceGetTemperature", "temperature_c"),
     ],
 )
-def test_what_a_gpu_does_not_tell(without: str, field: str) -> None:
+def test_what_a_gpu_does_not_report(without: str, field: str) -> None:
     (reading,) = Nvml(SimulatedNvml(without=without)).all()
     assert getattr(reading, field) is None
     assert reading.sm_mhz == 1755
@@ -188,7 +188,7 @@ class Telling(CpuMeter):
 
 
 @pytest.mark.parametrize("mode", ["forward", "backward", "decode"])
-def test_a_worker_tells_it(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_reports_it(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench.timing.cell, "meter_for", lambda device: Telling())
     sizes = {"T": 1, "T_kv": 16} if mode == "decode" else {"T": 16}
     tasks = Tasks(".")

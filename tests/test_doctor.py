@@ -91,11 +91,11 @@ def test_the_exit_code_says_whether_something_disturbs(
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     command = [sys.executable, "-m", "bench", "--help"]
-    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as told:
-        assert told.stdout and told.stderr
-        told.stdout.close()
-        assert told.stderr.read() == b""
-    assert told.returncode == 0
+    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as listing:
+        assert listing.stdout and listing.stderr
+        listing.stdout.close()
+        assert listing.stderr.read() == b""
+    assert listing.returncode == 0
 
 
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

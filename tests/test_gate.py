@@ -238,14 +238,14 @@ def test_every_regime_has_rows_and_a_bound_of_its_own(T: int, mode: str, scope: 
 
 def test_errors_of_gradients_are_kept_beside_that_of_the_output() -> None:
     case = Case.of(T=33, H=2, D_h=16, mode="backward", scope="core")
-    held = check(impls.get("fused"), case)
-    assert held.error_output is not None
-    assert held.error_grad is not None
-    assert held.error in (held.error_output, held.error_grad)
+    checked = check(impls.get("fused"), case)
+    assert checked.error_output is not None
+    assert checked.error_grad is not None
+    assert checked.error in (checked.error_output, checked.error_grad)
     assert check(impls.get("fused"), replace(case, mode="forward")).error_grad is None
     check_probe(impls.get("fused"), case)
 
 
-def test_rows_that_vanish_by_nature_are_held_to_a_bound_that_honest_kernels_reach() -> None:
+def test_rows_that_vanish_by_nature_have_a_bound_that_honest_kernels_reach() -> None:
     """The first query sees one key: its gradient is zero, as the difference of two large terms."""
     gated(torch.nn.functional.scaled_dot_product_attention, T=256, mode="backward", scope="core")

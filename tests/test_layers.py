@@ -72,7 +72,7 @@ COMPILED = [impl.name for impl in impls.registered() if impl.limits.compiles and
 
 @pytest.mark.parametrize("mode", ["forward", "backward", "decode"])
 @pytest.mark.parametrize("name", COMPILED)
-def test_compiled_forms_are_held_to_the_same(name: str, mode: str) -> None:
+def test_compiled_forms_are_checked_alike(name: str, mode: str) -> None:
     sizes = {"T": 1, "T_kv": 16, "mask": "none"} if mode == "decode" else {"T": 16}
     impl = impls.get(name + impls.COMPILE)
     case = Case.of(H=impl.limits.heads or 2, D_h=16, mode=mode, **sizes)

@@ -30,7 +30,7 @@ STORES_SCORES = [impl for impl in impls.registered() if impl.scores]
 @pytest.mark.parametrize("mask", ["none", "causal"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("impl", STORES_SCORES, ids=lambda impl: impl.name)
-def test_what_is_declared_is_really_held(impl: impls.Impl, dtype: str, mask: str, mode: str) -> None:
+def test_what_is_declared_is_really_allocated(impl: impls.Impl, dtype: str, mask: str, mode: str) -> None:
     """An estimate above the truth would skip what fits."""
     case = Case.of(T=128, H=impl.limits.heads or 4, D_h=16, dtype=dtype, mask=mask, mode=mode)
     if impl.refusal(case):

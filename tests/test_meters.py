@@ -112,9 +112,9 @@ def test_the_second_witness_sees_what_torch_does_not(takes: Any) -> None:
     taken = (66 if takes is in_two_threads else 48) * MIB
     assert CpuMeter().profile_call(private(lambda: None)).peak_rss_bytes == 0  # below the floor
     for _ in range(2):  # the second time too, though it has been freed
-        weight = CpuMeter().profile_call(private(takes))
-        assert weight.peak_bytes == MIB
-        assert weight.peak_rss_bytes == pytest.approx(taken + MIB, abs=FLOOR)
+        profile = CpuMeter().profile_call(private(takes))
+        assert profile.peak_bytes == MIB
+        assert profile.peak_rss_bytes == pytest.approx(taken + MIB, abs=FLOOR)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there the high-water mark can be set back")
@@ -122,8 +122,8 @@ def test_both_witnesses_agree_on_the_plain_formula() -> None:
     """Of scores above 32 MiB, which malloc gives back as soon as they are freed, whatever was allocated before."""
     q, k, v = torch.randn(3, 1, 8, 1280, 64)
     with torch.inference_mode():
-        weight = CpuMeter().profile_call(lambda: impls.get("fused").kernel(q, k, v))
-    assert weight.peak_rss_bytes == pytest.approx(weight.peak_bytes, abs=2 * FLOOR)
+        profile = CpuMeter().profile_call(lambda: impls.get("fused").kernel(q, k, v))
+    assert profile.peak_rss_bytes == pytest.approx(profile.peak_bytes, abs=2 * FLOOR)
 
 
 def test_what_the_first_call_keeps_is_part_of_the_peak() -> None:
@@ -141,13 +141,13 @@ def test_what_the_first_call_keeps_is_part_of_the_peak() -> None:
 
 
 @pytest.mark.parametrize("status", ["VmRSS:\t 10 kB\nVmHWM:\t 99999 kB\n", "Name: nothing of that kind\n", None])
-def test_where_the_mark_stays_nothing_is_told(status: str | None, tmp_path: Path) -> None:
+def test_where_the_mark_stays_nothing_is_reported(status: str | None, tmp_path: Path) -> None:
     if status is not None:
         (tmp_path / "status").write_text(status)
     assert peak_rss(lambda: None, tmp_path) is None
 
 
-def test_weighing_what_is_not_compiled_imports_no_compiler() -> None:
+def test_profiling_what_is_not_compiled_imports_no_compiler() -> None:
     """It takes seconds, and slows down every garbage collection after it."""
     code = (
         "import sys\n"

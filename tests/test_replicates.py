@@ -64,14 +64,14 @@ def test_processes_become_one_run(tmp_path: Path) -> None:
     assert data["machine_info"]["allocator"]["MALLOC_MMAP_MAX_"] == "0"
     assert not [*tmp_path.glob("results/*/*.journal")]
     compare = [sys.executable, "-m", "pytest_benchmark", "compare", str(file)]
-    told = subprocess.run(compare, capture_output=True, text=True, cwd=tmp_path).stdout
-    assert all(row["name"].removeprefix("test_") in told for row in data["benchmarks"])
+    printed = subprocess.run(compare, capture_output=True, text=True, cwd=tmp_path).stdout
+    assert all(row["name"].removeprefix("test_") in printed for row in data["benchmarks"])
 
 
 def test_every_seed_draws_an_order(suite: Suite) -> None:
     def order(seed: str) -> list[str]:
-        told = suite(*SMALL, "--T", "8,16,24,32,40", "--shuffle", seed, "--collect-only", "-q").stdout
-        return re.findall(r"\[(.+)\]", told)
+        printed = suite(*SMALL, "--T", "8,16,24,32,40", "--shuffle", seed, "--collect-only", "-q").stdout
+        return re.findall(r"\[(.+)\]", printed)
 
     first, again, other = order("1"), order("1"), order("2")
     assert first == again != other

@@ -1,4 +1,4 @@
-"""What an implementation sets for all of torch or the process is told, and is put back before the next one is measured."""
+"""What an implementation sets for all of torch or the process is reported, and is put back before the next one is measured."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_every_setting_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_told_and_put_back(name: str) -> None:
+def test_a_change_is_reported_and_put_back(name: str) -> None:
     if name == "CPUs that may be used" and len(os.sched_getaffinity(0)) == 1:
         pytest.skip("there is one")
     before = settings.read()
@@ -130,8 +130,8 @@ def test_a_change_is_told_and_put_back(name: str) -> None:
         CHANGES[name]()
     except RuntimeError as unfit:
         pytest.skip(f"not on this machine: {unfit}")
-    told = settings.put_back(before)
-    assert any(change.startswith(f"{name}: ") for change in told), told
+    changes = settings.put_back(before)
+    assert any(change.startswith(f"{name}: ") for change in changes), changes
     assert settings.put_back(before) == []
     assert torch.get_float32_matmul_precision() == "highest"  # raises where older and newer means are mixed
     assert torch.zeros(1).device.type == "cpu"
@@ -306,8 +306,10 @@ def test_what_a_module_sets_when_it_is_imported_is_put_back(
     with pytest.raises(Mistake, match=says) if says else nullcontext():
         impls_named(["sets_at_import=sets_at_import:mine"], False, str(tmp_path))
     assert settings.put_back(before) == []
-    told = "sets_at_import changes torch's own settings when it is imported; they are everybody's, and were put back: "
-    assert told + "precision of float32 products" in capsys.readouterr().err
+    printed = (
+        "sets_at_import changes torch's own settings when it is imported; they are everybody's, and were put back: "
+    )
+    assert printed + "precision of float32 products" in capsys.readouterr().err
 
 
 def test_a_patched_sdpa_makes_no_other_implementation_wrong(
@@ -322,9 +324,9 @@ def test_a_patched_sdpa_makes_no_other_implementation_wrong(
         "F.scaled_dot_product_attention = mine\n"
     )
     impls_named(["patches_sdpa=patches_sdpa:mine"], False, str(tmp_path))
-    told = capsys.readouterr().err
-    assert "put back: names of torch.nn.functional: scaled_dot_product_attention" in told
-    assert "register the function itself" in told
+    printed = capsys.readouterr().err
+    assert "put back: names of torch.nn.functional: scaled_dot_product_attention" in printed
+    assert "register the function itself" in printed
     Gate().prove(impls.get("torch_mha"), Case.of(T=16, H=2, D_h=8))
 
 

@@ -122,10 +122,10 @@ from pathlib import Path
 
 if sys.argv[2:3] != ["ab"]:
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-told = {"arguments": sys.argv[3:], "folder": os.getcwd(), "suite": sys.argv[1]}
+call = {"arguments": sys.argv[3:], "folder": os.getcwd(), "suite": sys.argv[1]}
 if "--base-python" in sys.argv:
-    told["sides"] = [Path(side).read_text() for side in ("base", "head")]
-Path(os.environ["TOLD"]).write_text(json.dumps(told))
+    call["sides"] = [Path(side).read_text() for side in ("base", "head")]
+Path(os.environ["CALL"]).write_text(json.dumps(call))
 code = int(os.environ["CODE"])
 if code < 3:
     cells = [{"word": word} for word in ("REGRESSED", "UNCHANGED", "UNCHANGED")[0 if code == 1 else 1 :]]
@@ -211,7 +211,7 @@ class Step:
     def __init__(self, repository: Path):
         self.repository = repository
         self.folder = repository.parent
-        self.told = self.folder / "told.json"
+        self.call = self.folder / "call.json"
 
     def __call__(self, python: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
         (self.folder / "output").write_text("")
@@ -223,14 +223,14 @@ class Step:
             "GITHUB_ACTION_PATH": str(CHECKOUT),
             "GITHUB_OUTPUT": str(self.folder / "output"),
             "GITHUB_STEP_SUMMARY": str(self.folder / "summary"),
-            "TOLD": str(self.told),
+            "CALL": str(self.call),
         }
         return script("compare.sh", self.repository, **(defaults | runner | env))
 
     @property
     def names_no_side(self) -> bool:
         """`ab` is left to say that there is nothing to compare."""
-        return bool(json.loads(self.told.read_text())["arguments"][0] == "--margin=0.01")
+        return bool(json.loads(self.call.read_text())["arguments"][0] == "--margin=0.01")
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -271,10 +271,10 @@ def test_inputs_become_arguments_and_nothing_else(compare: Step) -> None:
     compare(
         BASE_IMPL=hostile, HEAD_IMPL="a=b:c", ARGUMENTS=f"--T 16,32\n--H 8 * {hostile}", MARGIN="0.02", BUDGET="0.5"
     )
-    told = json.loads(compare.told.read_text())["arguments"]
-    assert told[:2] == [f"--base-impl={hostile}", "--head-impl=a=b:c"]
-    assert told[2:7] == ["--T", "16,32", "--H", "8", "*"]
-    assert "--margin=0.02" in told and "--budget=0.5" in told
+    call = json.loads(compare.call.read_text())["arguments"]
+    assert call[:2] == [f"--base-impl={hostile}", "--head-impl=a=b:c"]
+    assert call[2:7] == ["--T", "16,32", "--H", "8", "*"]
+    assert "--margin=0.02" in call and "--budget=0.5" in call
     assert not [*compare.folder.rglob("broken")]
 
 
@@ -282,18 +282,18 @@ def test_the_suites_own_checkout_is_compared_by_revision(compare: Step) -> None:
     (compare.repository / "bench" / "ab").mkdir()
     shutil.copy(CHECKOUT / "pyproject.toml", compare.repository)
     compare(BASE_REF="HEAD~1")
-    told = json.loads(compare.told.read_text())
-    assert told["arguments"][0] == "--base=HEAD~1"
-    assert told["folder"] == str(compare.repository)
-    assert told["suite"] == str(compare.repository / "bench")
+    call = json.loads(compare.call.read_text())
+    assert call["arguments"][0] == "--base=HEAD~1"
+    assert call["folder"] == str(compare.repository)
+    assert call["suite"] == str(compare.repository / "bench")
 
 
 def test_another_repository_is_compared_by_two_interpreters(compare: Step) -> None:
     compare(BASE_REF="HEAD~1", IMPL="mine=mine:mine")
-    told = json.loads(compare.told.read_text())
-    assert told["arguments"][:5] == ["--base-python", "./base", "--head-python", "./head", "--impl=mine=mine:mine"]
-    assert told["suite"] == str(CHECKOUT / "bench")
-    base, head = told["sides"]
+    call = json.loads(compare.call.read_text())
+    assert call["arguments"][:5] == ["--base-python", "./base", "--head-python", "./head", "--impl=mine=mine:mine"]
+    assert call["suite"] == str(CHECKOUT / "bench")
+    base, head = call["sides"]
     assert f"ATTENTION_BENCH_PATH={compare.folder / 'temp' / 'attention-bench' / 'base.checkout'} " in base
     assert f"ATTENTION_BENCH_PATH={compare.repository} " in head
     trees = subprocess.run(["git", "worktree", "list"], cwd=compare.repository, capture_output=True, text=True).stdout
@@ -336,10 +336,10 @@ def test_a_head_that_cannot_do_what_base_does_fails(compare: Step) -> None:
     done = compare(sys.executable, BASE_REF="HEAD", IMPL=impl, ARGUMENTS=cells, BUDGET="0.01")
     assert compare.outputs["exit-code"] == "1", done.stderr
     assert json.loads(compare.outputs["counts"]) == {"BROKEN": 4}
-    for told in (done.stdout.replace("\n", " "), (compare.repository / "attention-bench.md").read_text()):
+    for text in (done.stdout.replace("\n", " "), (compare.repository / "attention-bench.md").read_text()):
         for why in ("No module named 'nowhere_to_be_found'", "missing a required argument: 'window'",
                     "ValueError: ", "module renamed has no attribute 'renamed'"):  # fmt: skip
-            assert why in " ".join(told.replace("\\", "").split()), told
+            assert why in " ".join(text.replace("\\", "").split()), text
     verdict = script("verdict.sh", compare.folder, EXIT_CODE="1", REGRESSED="0")
     assert verdict.returncode == 1 and "is broken" in verdict.stdout
 
@@ -378,16 +378,16 @@ def test_modules_of_the_user_are_found_last(repository: Path, tmp_path: Path) ->
         "import colorsys\n"
         "print(found.kernel.__module__, sys.modules['mine'].__file__)\n"
     )
-    given = environment() | {"ATTENTION_BENCH_PATH": str(repository), "PYTHONPATH": str(CHECKOUT)}
+    env = environment() | {"ATTENTION_BENCH_PATH": str(repository), "PYTHONPATH": str(CHECKOUT)}
     command = [sys.executable, "-P", "-c", code, str(tmp_path / "other")]
-    done = subprocess.run(command, env=given, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert str(repository / "mine.py") in done.stdout
 
 
 def test_a_module_in_a_folder_of_its_own(compare: Step) -> None:
     compare(BASE_REF="HEAD", IMPL="mine=mine:mine", MODULES="src")
-    base, head = json.loads(compare.told.read_text())["sides"]
+    base, head = json.loads(compare.call.read_text())["sides"]
     assert "/base.checkout/src exec" in base and f"ATTENTION_BENCH_PATH={compare.repository / 'src'} " in head
 
 
