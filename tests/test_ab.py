@@ -38,7 +38,7 @@ from bench.workers.client import Lost, Refused, Setting, Side, WorkerClient
 from reports.judging.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, judge, without_numbers
 
 from .conftest import CHECKOUT, environment
-from .measured.fallback import committed, fall
+from .experiments.fallback import committed, fall
 
 A, B, C = (("a", "T16"), ("b", "T16"), ("c", "T16"))
 TINY = ("--T", "16", "--H", "2", "--D_h", "8", "--dtype", "float32", "--budget", "0.01")

@@ -21,7 +21,7 @@ from bench.timing.devices.graphs import captured
 from bench.timing.devices.nvml import Nvml, Reading, words
 from bench.workers.tasks import Tasks
 
-from .measured import gpu
+from .experiments import gpu
 from .simulated import UUID, SimulatedCuda, SimulatedNvml
 
 KERNEL = 0.005  # milliseconds

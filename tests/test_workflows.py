@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from .conftest import CHECKOUT, environment
-from .measured.fallback import committed
+from .experiments.fallback import committed
 
 SCRIPTS = CHECKOUT / ".github" / "scripts"
 WORKFLOWS = sorted((CHECKOUT / ".github" / "workflows").glob("*.yml"))

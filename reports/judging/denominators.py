@@ -16,7 +16,7 @@ BASELINE, OTHERS, MIDDLE = "the baseline implementation", "the mean of the other
 CANDIDATES = (BASELINE, OTHERS, MIDDLE)
 
 CHOSEN = MIDDLE
-"""By the replay in `tests/measured/denominator.py` of seven runs of unchanged code (docs/measured.md): it repeats best, and
+"""By the replay in `tests/experiments/denominator.py` of seven runs of unchanged code (docs/measured.md): it repeats best, and
 found most of what was made slower. In a noise model whose baseline implementation is four times as noisy as the others it finds
 68 % of what is made 10 % slower, and the baseline implementation 10 % of it."""
 

@@ -431,13 +431,13 @@ def _signed(log: float) -> str:
 BETWEEN_PROCESSES = 0.02
 """Standard deviation, in logarithms, of what two processes of unchanged code disagree about a ratio beyond their visits.
 
-Calibrated on stored runs (`tests/measured/ranking.py`); it counts where a run has too few processes to show its own.
+Calibrated on stored runs (`tests/experiments/ranking.py`); it counts where a run has too few processes to show its own.
 """
 
 BETWEEN_RUNS = 0.01
 """Standard deviation, in logarithms, of what two runs of unchanged code disagree about a ratio beyond their processes.
 
-Calibrated by `tests/measured/denominator.py`, which prints what a set of stored runs needs.
+Calibrated by `tests/experiments/denominator.py`, which prints what a set of stored runs needs.
 """
 
 BETWEEN_RUNS_SECONDS = 0.12

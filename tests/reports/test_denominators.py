@@ -12,7 +12,7 @@ import synthetic_runs as synthetic
 from reports.judging import denominators
 from reports.judging.denominators import BASELINE, MIDDLE, OTHERS, Timed
 from reports.reading import runs
-from tests.measured import denominator as replay
+from tests.experiments import denominator as replay
 
 STILL = synthetic.Noise(day=0.1, round=0.1, run=0, process=0, visit=0, block=0)
 IMPLS = ("fused", "einsum", "sdpa")

@@ -1,4 +1,4 @@
-"""`python -m tests.measured.caching`: how often the clock takes an honest kernel for one that caches results, and the reverse.
+"""`python -m tests.experiments.caching`: how often the clock takes an honest kernel for one that caches, and the reverse.
 
 Beside busy neighbours that the script starts itself, since it is they who could make an honest kernel look like that.
 """

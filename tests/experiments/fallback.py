@@ -1,4 +1,4 @@
-"""`python -m tests.measured.fallback`: what `python -m bench ab` says when `sdpa` falls from its flash kernel to the formula.
+"""`python -m tests.experiments.fallback`: what `bench ab` says when `sdpa` falls from its flash kernel to the formula.
 
 Two revisions of a checkout of their own; the second pins `sdpa` to the kernel `math`, as torch itself does without a word for
 some inputs. Prints the report as a pull request would show it. Run it with nothing else running.

@@ -1,4 +1,4 @@
-"""`python -m tests.measured.kills`: a run killed at 20 random moments and resumed, beside one that never was.
+"""`python -m tests.experiments.kills`: a run killed at 20 random moments and resumed, beside one that never was.
 
 Prints, for every kill, the outcomes on disk before it and after; and whether the finished file has the same cells.
 """

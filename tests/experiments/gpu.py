@@ -1,4 +1,4 @@
-"""`python -m tests.measured.gpu OUT`: everything that needs a GPU, in one call of under nine minutes.
+"""`python -m tests.experiments.gpu OUT`: everything that needs a GPU, in one call of under nine minutes.
 
 It goes on after any failure, and leaves OUT/gpu.tar.gz: log, run files, tables. Needs torch, pandas, matplotlib,
 pytest-benchmark, scipy, psutil, rich and orjson. `--rehearse` does the same on the CPU at tiny sizes, with a simulated device

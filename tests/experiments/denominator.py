@@ -1,4 +1,4 @@
-"""`python -m tests.measured.denominator FILE...`: by what to divide times, so that two saved runs can be compared.
+"""`python -m tests.experiments.denominator FILE...`: by what to divide times, so that two saved runs can be compared.
 
 The files are runs of unchanged code on one machine. Every pair is compared: as it is, and with one implementation of head made
 slower by 2, 5 and 10 %, a different one for every pair. Of unchanged cells that were called REGRESSED or IMPROVED, these are

@@ -1,4 +1,4 @@
-"""`python -m tests.measured.neighbours`: what a hostile implementation does to the others of its case.
+"""`python -m tests.experiments.neighbours`: what a hostile implementation does to the others of its case.
 
 Runs by turns without it, with one that evicts the caches at every call, and with one whose call leaves a thread spinning
 (refused by the proof, so that it is never timed). Printed: how far the others' medians and ratios lie from those without it.

@@ -1,4 +1,4 @@
-"""`python -m tests.measured.history FOLDER`: twelve runs made out of a real one, with steps planted, and what is found of them.
+"""`python -m tests.experiments.history FOLDER`: twelve runs made out of a real one, steps planted, and what is found of them.
 
 Every process of every run finds the real run's median, times noise; what is planted stands in `PLANTED`. Prints what
 `python -m reports history` says of them, and which of the planted steps it finds at their run.

@@ -1,4 +1,4 @@
-"""`python -m tests.measured.ranking FILE`: how well does the ranking of a run repeat? Runs of unchanged code, by turns.
+"""`python -m tests.experiments.ranking FILE`: how well does the ranking of a run repeat? Runs of unchanged code, by turns.
 
 Each run is a `quick` of this checkout; with `--other CHECKOUT` by turns with one of another commit, which may be of before
 rows knew their rounds. Printed for both, over all pairs of runs: how far two runs disagree about implementation / baseline

@@ -1,4 +1,4 @@
-"""`python -m tests.measured.agreement`: the suite's clock beside `torch.utils.benchmark`, interleaved, on the same 24 calls.
+"""`python -m tests.experiments.agreement`: the suite's clock beside `torch.utils.benchmark`, interleaved, on the same 24 calls.
 
 Each round times a call by both, in random order; a ratio is ours over theirs. Run it with nothing else running.
 """

@@ -1,4 +1,4 @@
-"""`python -m tests.measured.scale`: 1,000 runs of 500 rows read, their history written, and the page of one large run.
+"""`python -m tests.experiments.scale`: 1,000 runs of 500 rows read, their history written, and the page of one large run.
 
 The rows are those of a real run, their times drawn anew. Every step runs in a process of its own and prints its time on the
 wall, its time on the processor, and the most memory it held.
@@ -44,7 +44,7 @@ def main() -> None:
         print(f"{'step':<10}{'wall':>9}{'processor':>11}{'memory':>11}")
         for step in STEPS:
             subprocess.run(
-                [sys.executable, "-m", "tests.measured.scale", "--step", step, "--keep", str(folder)],
+                [sys.executable, "-m", "tests.experiments.scale", "--step", step, "--keep", str(folder)],
                 cwd=CHECKOUT, check=True,
             )  # fmt: skip
 
