@@ -21,8 +21,9 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 Suite = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def pytest_collection_finish() -> None:
-    """What was imported stays: no garbage collection of the tests, or of what measures memory, has to look at it again."""
+@pytest.fixture(scope="module", autouse=True)
+def frozen() -> None:
+    """What was imported until now stays: no garbage collection, as before memory is measured, has to look at it again."""
     gc.collect()
     gc.freeze()
 

@@ -409,6 +409,7 @@ def test_resume_of_a_run_that_was_not_begun(suite: Suite, tmp_path: Path) -> Non
     assert "begun with other options" in one_line(suite("--resume", "x", "--T", "8"))
 
 
+@pytest.mark.slow
 def test_what_was_begun_by_other_code_is_begun_anew_or_not_at_all(shell: Suite, tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text(
