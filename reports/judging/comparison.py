@@ -8,23 +8,18 @@ hours lie between them, and the verdicts are honest, and wider than those of a l
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from statistics import mean, variance
 from typing import Any
 
 from ..reading import fingerprint
-from ..reading.command import FINE, NOT_JUDGED, REGRESSED
 from ..reading.runs import Run
 from ..reading.words import plural
 from . import denominators, processes, verdict
+from .compared import Cell, Comparison, Key, changes, worst_first
 from .denominators import Timed
 from .verdict import Verdict
-
-EXACT = ("peak_bytes", "kernel", "error")
-"""What every call of a cell repeats to the last digit, so that any difference is told."""
 
 BROKEN = ("wrong", "error", "timeout")
 """Reasons for which a cell without numbers is a fault of the implementation."""
@@ -35,81 +30,7 @@ DRIFT = 0.05
 TOUCHED_BY_PYTHON = "python"
 """The control that another Python does change."""
 
-Key = tuple[str, str]
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Change:
-    """A fact that should be equal and isn't. `worse` when it counts as a regression: memory beyond the margin."""
-
-    what: str
-    base: Any
-    head: Any
-    worse: bool
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One implementation in one case. Seconds are geometric means over processes, NaN where there are none.
-
-    `verdict` is that of the ratio where there is one, unless only the absolute time was shown to have changed.
-    """
-
-    impl: str
-    id: str
-    verdict: Verdict
-    base: float
-    head: float
-    processes: tuple[int, int]
-    """How many each side has."""
-    changes: tuple[Change, ...] = ()
-    ratio: Verdict | None = None
-    """Of its time over that of the unchanged implementations of the case; None where there is no such denominator."""
-    absolute: Verdict | None = None
-    """Of its seconds; None where a side has none."""
-    broken: bool = False
-    """Head gives a wrong answer, fails or hangs."""
-
-    @property
-    def regressed(self) -> bool:
-        """In time, in memory, or altogether."""
-        return self.broken or self.verdict.word == verdict.REGRESSED or any(change.worse for change in self.changes)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Cells with the worst first, and what to know before believing them."""
-
-    base: Run
-    head: Run
-    margin: float
-    cells: list[Cell]
-    notes: list[str]
-
-    @cached_property
-    def other_machine(self) -> dict[str, tuple[Any, Any]]:
-        """Parts of the machine that differ: no verdict holds then."""
-        return fingerprint.differing(self.base, self.head)
-
-    @property
-    def regressed(self) -> list[Cell]:
-        return [cell for cell in self.cells if cell.regressed]
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many cells have each word, in the words' order; only words that occur."""
-        counted = Counter(cell.verdict.word for cell in self.cells)
-        return {word: counted[word] for word in verdict.WORDS if counted[word]}
-
-    @property
-    def code(self) -> int:
-        """Of the command: 0 nothing regressed, 1 something did, 2 nothing could be judged."""
-        if self.other_machine:
-            return NOT_JUDGED
-        if self.regressed:
-            return REGRESSED
-        return FINE if any(cell.verdict.word in verdict.JUDGED for cell in self.cells) else NOT_JUDGED
 
 
 def compare(base: Run, head: Run, margin: float = verdict.MARGIN) -> Comparison:
@@ -122,8 +43,24 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN) -> Comparison:
     verdicts = _verdicts(base, head, judged)
     cells = [_cell(key, verdicts[key], judged, base, head, margin) for key in verdicts]
     took_turns = any(map(processes.took_turns, (*base.rows, *head.rows)))
-    notes = [*_notes(base, head), *_notes_on_ratios(judged, took_turns)]
-    return Comparison(base, head, margin, sorted(cells, key=_worst_first), notes)
+    other = fingerprint.differing(base, head)
+    return Comparison(
+        base.name,
+        head.name,
+        margin,
+        sorted(cells, key=worst_first),
+        notes=[*_notes(base, head), *_notes_on_ratios(judged, took_turns)],
+        machine=head.machine,
+        commands=[
+            *(f"{run.command}  # {run.name}, at {run.commit_id or 'an unknown commit'}" for run in (base, head)),
+            f"python -m reports compare {base.name} {head.name} --margin {margin:g}",
+        ],
+        unjudged=f"another machine: {fingerprint.told(other)}"
+        if other
+        else ""
+        if judged.absolute
+        else "no cell in common",
+    )
 
 
 @dataclass(frozen=True)
@@ -219,18 +156,11 @@ def _cell(key: Key, said: Verdict, judged: _Judged, base: Run, head: Run, margin
         base=_typical(logs[0]),
         head=_typical(logs[1]),
         processes=(len(logs[0]), len(logs[1])),
-        changes=tuple(_changes(before["extra_info"], after["extra_info"], margin)) if before and after else (),
+        changes=tuple(changes(before["extra_info"], after["extra_info"], margin)) if before and after else (),
         ratio=judged.ratios.get(key),
         absolute=judged.absolute.get(key),
         broken=_skipped(head).get(key, {}).get("reason") in BROKEN,
     )
-
-
-def _changes(base: Mapping[str, Any], head: Mapping[str, Any], margin: float) -> Iterator[Change]:
-    for what in EXACT:
-        before, after = base.get(what), head.get(what)
-        if before is not None and after is not None and before != after:
-            yield Change(what, before, after, worse=what == "peak_bytes" and after > before * (1 + margin))
 
 
 def _rows(run: Run) -> dict[Key, Row]:
@@ -283,11 +213,6 @@ def _shift(controls: Mapping[str, tuple[list[float], list[float]]]) -> tuple[flo
     moved = [mean(after) - mean(before) for before, after in known]
     squares = [variance(looks) / len(looks) for sides in known for looks in sides]
     return mean(moved), math.sqrt(sum(squares)) / len(known)
-
-
-def _worst_first(cell: Cell) -> tuple[bool, int, float]:
-    size = abs(math.log(cell.verdict.ratio)) if cell.verdict.ratio > 0 else 0.0
-    return not cell.regressed, verdict.WORDS.index(cell.verdict.word), -size
 
 
 def _notes(base: Run, head: Run) -> Iterator[str]:
