@@ -727,7 +727,7 @@ def test_a_head_that_cannot_be_imported_fails(repository: Path) -> None:
     assert f"saved: {saved}" in done.stdout
     data = json.loads(saved.read_text())
     assert data["cells"][0]["word"] == "BROKEN"
-    assert data["command"].endswith("--base HEAD~1 --head HEAD")
+    assert data["command"].endswith("--base 'HEAD~1' --head HEAD")
 
 
 def test_a_reader_that_leaves_changes_no_exit_code(repository: Path) -> None:

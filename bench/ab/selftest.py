@@ -125,6 +125,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "alarm": plan.alarm,
         "threads": plan.setting.threads,
         "seconds": plan.seconds,
+        "whole": plan.whole,
     }
 
 

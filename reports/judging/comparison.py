@@ -19,7 +19,7 @@ from ..reading.words import plural
 from . import denominators, processes, verdict
 from .compared import Cell, Comparison, Key, changes, worst_first
 from .denominators import Timed
-from .verdict import Verdict
+from .verdict import Logs, Verdict
 
 BROKEN = ("wrong", "error", "timeout")
 """Reasons for which a cell without numbers is a fault of the implementation."""
@@ -33,13 +33,20 @@ TOUCHED_BY_PYTHON = "python"
 Row = dict[str, Any]
 
 
-def compare(base: Run, head: Run, margin: float = verdict.MARGIN) -> Comparison:
+def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     """All cells of either run. Runs of different machines get ratios, and no verdict.
+
+    Without a margin, one that suits how well the ratios are known; what an alarm must exceed is then that of the smallest.
 
     Raises:
         ValueError: the margin is negative or not finite.
     """
-    judged = _Judged(absolute=_absolute(base, head, margin), ratios=_ratios(base, head, margin))
+    sides = _sides(base, head)
+    alarm = verdict.ALARM * (verdict.MARGIN if margin is None else margin)
+    again = "" if margin is None else f" --margin {margin:g}"
+    margin = verdict.margin_between_runs(sides.values()) if margin is None else margin
+    ratios = verdict.judge_changes(sides, margin, alarm=alarm)
+    judged = _Judged(absolute=_absolute(base, head, margin), ratios=ratios)
     verdicts = _verdicts(base, head, judged)
     cells = [_cell(key, verdicts[key], judged, base, head, margin) for key in verdicts]
     took_turns = any(map(processes.took_turns, (*base.rows, *head.rows)))
@@ -53,7 +60,7 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN) -> Comparison:
         machine=head.machine,
         commands=[
             *(f"{run.command}  # {run.name}, at {run.commit_id or 'an unknown commit'}" for run in (base, head)),
-            f"python -m reports compare {base.name} {head.name} --margin {margin:g}",
+            f"python -m reports compare {base.name} {head.name}{again}",
         ],
         unjudged=f"another machine: {fingerprint.told(other)}"
         if other
@@ -99,15 +106,15 @@ def _verdicts(base: Run, head: Run, judged: _Judged) -> dict[Key, Verdict]:
     return verdicts
 
 
-def _ratios(base: Run, head: Run, margin: float) -> dict[Key, Verdict]:
-    """Of the cells with a denominator in both runs, where the benchmark itself is the same."""
+def _sides(base: Run, head: Run) -> dict[Key, tuple[Logs, Logs]]:
+    """Ratios of the cells with a denominator in both runs, where the benchmark itself is the same."""
     if fingerprint.differing(base, head):
         return {}
     rows = _rows(base), _rows(head)
     same = [key for key in rows[0] if key in rows[1] and _meaning(rows[0][key]) == _meaning(rows[1][key])]
     timed = Timed(base), Timed(head)
     steady = denominators.unchanged(*timed) & set(same)
-    return verdict.judge_changes(denominators.sides(*timed, steady, same), margin)
+    return denominators.sides(*timed, steady, same)
 
 
 def _absolute(base: Run, head: Run, margin: float) -> dict[Key, Verdict]:

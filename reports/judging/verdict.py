@@ -13,7 +13,7 @@ equally few alarms, `tests/measured/rules.py` prints.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
@@ -318,9 +318,9 @@ def _centred(estimate: _Estimate, shift: float, shift_error: float) -> _Estimate
 def _judged(
     cells: dict[Key, _Estimate], limits: _Limits, controls: Mapping[str, ArrayLike] | None, together: bool
 ) -> dict[Key, Verdict]:
-    adjusted = _adjusted({key: _p_moved(cell, limits.alarm) for key, cell in cells.items() if cell.testable})
+    small = adjusted({key: _p_moved(cell, limits.alarm) for key, cell in cells.items() if cell.testable})
     verdicts = {
-        key: _verdict(cell, limits, adjusted[key], len(adjusted)) if key in adjusted else _untestable(cell)
+        key: _verdict(cell, limits, small[key], len(small)) if key in small else _untestable(cell)
         for key, cell in cells.items()
     }
     reason = drifted(controls or {}) or (_changed_alike(list(cells.values()), limits.same) if together else "")
@@ -329,7 +329,7 @@ def _judged(
     return verdicts
 
 
-def _adjusted(p: Mapping[Key, float]) -> dict[Key, float]:
+def adjusted(p: Mapping[Key, float]) -> dict[Key, float]:
     """For the number of cells: Simes' test that anything changed in an implementation, adjusted for their number, and
     among the cells of each once more, both by Benjamini and Hochberg. So one that changed everywhere needn't outdo all
     cells of the others.
@@ -501,6 +501,12 @@ Calibrated by `tests/measured/denominator.py`, which prints what a set of stored
 BETWEEN_RUNS_SECONDS = 0.12
 """The same of times that are no ratios: what the machine does from one minute to the other doesn't cancel."""
 
+MARGINS = (0.01, 0.02, 0.05)
+"""Of two saved runs, where none is asked for."""
+
+MOST = 0.8
+"""Share of the cells that a margin should do for."""
+
 CLAIM = 0.01
 """Level at which one implementation of a case is said to be faster than another."""
 
@@ -651,22 +657,34 @@ Logs = Mapping[int, Sequence[float]]
 """Log ratios by process, one a visit."""
 
 
+def margin_between_runs(cells: Iterable[tuple[Logs, Logs]]) -> float:
+    """The smallest of MARGINS within which most cells could be shown UNCHANGED; blind to what changed."""
+    known = [it for it in (_between_runs(*sides, BETWEEN_RUNS) for sides in cells) if it.testable]
+    halves = sorted(it.error * _quantile(1 - LEVEL, it.df) for it in known)
+    needed = halves[int(MOST * (len(halves) - 1))] if halves else 0.0
+    return next((margin for margin in MARGINS if needed < math.log1p(margin)), MARGINS[-1])
+
+
 def judge_changes(
-    cells: Mapping[Key, tuple[Logs, Logs]], margin: float = MARGIN, between_runs: float = BETWEEN_RUNS
+    cells: Mapping[Key, tuple[Logs, Logs]],
+    margin: float = MARGIN,
+    between_runs: float = BETWEEN_RUNS,
+    alarm: float | None = None,
 ) -> dict[Key, Verdict]:
     """Verdicts on two saved runs whose implementations took turns.
 
     Each cell brings the log ratios of base and of head over a denominator that didn't change. What the machine did that day
-    cancels in them, but for `between_runs`, which widens every interval.
+    cancels in them, but for `between_runs`, which widens every interval. `alarm` is what a change must exceed (the margin).
 
     Raises:
         ValueError: the margin is negative or not finite.
     """
-    changes = {
-        key: _widened(_change(_of_processes(base), _of_processes(head)), between_runs)
-        for key, (base, head) in cells.items()
-    }
-    return _judged(changes, _Limits.both(_limit(margin)), None, together=False)
+    changes = {key: _between_runs(*sides, between_runs) for key, sides in cells.items()}
+    return _judged(changes, _Limits(_limit(margin), _limit(margin if alarm is None else alarm)), None, together=False)
+
+
+def _between_runs(base: Logs, head: Logs, term: float) -> _Estimate:
+    return _widened(_change(_of_processes(base), _of_processes(head)), term)
 
 
 def change(base: Logs, head: Logs) -> tuple[float, float, float]:

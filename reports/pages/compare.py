@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..judging import by_turns, verdict
+from ..judging import by_turns
 from ..judging.compared import Comparison
 from ..judging.comparison import compare
 from ..reading import baseline_file, command, fingerprint, runs
@@ -61,7 +61,7 @@ def _comparison(options: argparse.Namespace) -> Comparison | int:
     if different and not options.force:
         told = f"{base.name} and {head.name} are of different machines: {fingerprint.told(different)}"
         return command.complain(f"{told}; --force shows the numbers without verdicts", NOT_JUDGED)
-    return compare(base, head, verdict.MARGIN if options.margin is None else options.margin)
+    return compare(base, head, options.margin)
 
 
 def _sides(options: argparse.Namespace) -> tuple[Run, Run]:
@@ -94,7 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("head", metavar="HEAD", help="the newer run, or a FILE of `python -m bench ab`")
     parser.add_argument(
-        "--margin", type=_share, help="a change shown to be smaller is none (0.01; of a FILE: the one that it has)"
+        "--margin",
+        type=_share,
+        help="a change shown to be smaller is none (default: 0.01 to 0.05, as well as two runs can tell; of a FILE: its own)",
     )
     parser.add_argument("--all", action="store_true", help="list the cells too that did not change")
     parser.add_argument("--force", action="store_true", help="show runs of different machines too, without verdicts")

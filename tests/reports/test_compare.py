@@ -220,7 +220,7 @@ def test_markdown_is_short_and_says_how_to_do_it_again(command: Any, tmp_path: P
     shown, _, folded = text.partition("<details><summary>8 UNCHANGED</summary>\n\n| verdict")
     assert shown.count("| REGRESSED") == 4 and "| UNCHANGED" not in shown and folded.count("| UNCHANGED") == 8
     assert "AMD EPYC" in text and "pytest bench/ --benchmark-save=head" in text
-    assert "python -m reports compare 0001_base 0002_head --margin 0.01" in text
+    assert "    python -m reports compare 0001_base 0002_head\n" in text
 
 
 def test_hostile_names_neither_steer_the_terminal_nor_break_the_table(
@@ -317,6 +317,13 @@ def test_what_the_machine_did_that_day_cancels_in_ratios(compared: Any) -> None:
     assert all(abs(cell.absolute.ratio - 1) > 0.1 for cell in this.cells)
     assert {cell.absolute.word for cell in this.cells} == {"INCONCLUSIVE"}
     assert all(abs(cell.ratio.ratio - 1) < 0.02 for cell in this.cells)
+
+
+def test_the_margin_is_what_two_runs_can_tell(compared: Any) -> None:
+    for noise, margin in ((QUIET, 0.02), (replace(QUIET, process=0.03), 0.05)):
+        this = compared(by_turns(1, noise=noise), by_turns(2, noise=noise))
+        assert this.margin == margin and not this.regressed
+    assert this.code == 0 and this.counts["UNCHANGED"] > this.counts.get("INCONCLUSIVE", 0)
 
 
 def test_a_slow_down_is_found_in_the_ratio_and_blames_no_other(compared: Any) -> None:
