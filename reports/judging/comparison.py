@@ -229,7 +229,7 @@ def _notes(base: Run, head: Run) -> Iterator[str]:
         yield f"measured on different machines, so there is no verdict: {fingerprint.told(different)}"
     if different := fingerprint.software(base, head):
         yield f"compared across versions: {fingerprint.told(different)}"
-    if different := _environment(base, head):
+    if different := fingerprint.environment(base, head):
         yield f"the environment differs: {fingerprint.told(different)}"
     for run in (base, head):
         yield from _notes_on(run)
@@ -251,10 +251,3 @@ def _notes_on(run: Run) -> Iterator[str]:
         yield f"{run.name} has no control workload: machine drift can't be seen"
     if run.rows and all(len(processes.medians(row)) < 2 and not processes.took_turns(row) for row in run.rows):
         yield f"{run.name} has one process per cell; verdicts need several: python -m bench sweep --processes 5"
-
-
-def _environment(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
-    before, after = base.state.get("environment") or {}, head.state.get("environment") or {}
-    names = dict.fromkeys([*before, *after])
-    pairs = {name: (before.get(name), after.get(name)) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -658,10 +658,10 @@ Logs = Mapping[int, Sequence[float]]
 
 
 def margin_between_runs(cells: Iterable[tuple[Logs, Logs]]) -> float:
-    """The smallest of MARGINS within which most cells could be shown UNCHANGED; blind to what changed."""
+    """The smallest of MARGINS within which most cells would be shown UNCHANGED where they are; blind to what changed."""
     known = [it for it in (_between_runs(*sides, BETWEEN_RUNS) for sides in cells) if it.testable]
-    halves = sorted(it.error * _quantile(1 - LEVEL, it.df) for it in known)
-    needed = halves[int(MOST * (len(halves) - 1))] if halves else 0.0
+    needs = sorted(it.error * (_quantile(1 - LEVEL, it.df) + _quantile((1 + POWER) / 2, it.df)) for it in known)
+    needed = needs[int(MOST * (len(needs) - 1))] if needs else 0.0
     return next((margin for margin in MARGINS if needed < math.log1p(margin)), MARGINS[-1])
 
 

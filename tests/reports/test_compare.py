@@ -14,6 +14,7 @@ import synthetic_runs as synthetic
 import tracked_runs as tracked
 
 from reports.__main__ import main
+from reports.judging import verdict
 from reports.judging.comparison import Cell, Comparison, compare
 from reports.reading import runs
 
@@ -320,10 +321,13 @@ def test_what_the_machine_did_that_day_cancels_in_ratios(compared: Any) -> None:
 
 
 def test_the_margin_is_what_two_runs_can_tell(compared: Any) -> None:
-    for noise, margin in ((QUIET, 0.02), (replace(QUIET, process=0.03), 0.05)):
-        this = compared(by_turns(1, noise=noise), by_turns(2, noise=noise))
-        assert this.margin == margin and not this.regressed
-    assert this.code == 0 and this.counts["UNCHANGED"] > this.counts.get("INCONCLUSIVE", 0)
+    loud, quiet = (
+        compared(*(by_turns(seed, noise=noise) for seed in (1, 2))) for noise in (replace(QUIET, process=0.03), QUIET)
+    )
+    assert (loud.margin, quiet.margin) == (0.05, 0.05) and not loud.regressed and quiet.code == 0
+    assert quiet.counts == {"UNCHANGED": 18}
+    assert verdict.margin_between_runs([({i: [x] for i, x in enumerate((0.0, 1e-4, 2e-4))},) * 2]) == 0.05
+    assert verdict.margin_between_runs([]) == 0.01
 
 
 def test_a_slow_down_is_found_in_the_ratio_and_blames_no_other(compared: Any) -> None:
