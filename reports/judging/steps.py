@@ -2,8 +2,9 @@
 
 Two detectors must agree. Pelt (Killick and others 2012) with a Gaussian kernel, for which nothing is far away beyond a few
 times the noise, so that a single odd run moves no level; on logarithms divided by the series' own noise. That noise is taken
-from differences of neighbours, which a few steps hardly touch. Then Welch's t-test of the runs on either side of what it
-found, whose noise is what those runs spread by. `tests/measured/history.py` prints what either finds.
+from differences of neighbours, which a few steps hardly touch. Then Student's t-test of the runs on either side of what it
+found, whose noise is what those runs spread by, and more where each resembles the one before.
+`tests/measured/history.py` prints what either finds.
 """
 
 from __future__ import annotations
@@ -107,11 +108,12 @@ def _seconded(logs: NDArray[np.float64], ends: Sequence[int]) -> list[int]:
 
 
 def _p_of_step(before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
-    """Of Welch's test that the levels are one."""
-    parts = [float(side.var(ddof=1)) / side.size for side in (before, after)]
-    error = math.sqrt(sum(parts)) or LEAST_NOISE
-    below = sum(part**2 / (side.size - 1) for part, side in zip(parts, (before, after), strict=True))
-    df = sum(parts) ** 2 / below if below else before.size + after.size - 2.0
+    """Of Student's test that the levels are one, of runs that resemble the one before them by as much as these do."""
+    rest = np.concatenate([before - before.mean(), after - after.mean()])
+    df, squares = rest.size - 2, float((rest**2).sum())
+    alike = max(0.0, float((rest[1:] * rest[:-1]).sum()) / squares) if squares else 0.0
+    spread = max(math.sqrt(squares / df * (1 + alike) / (1 - alike)), LEAST_NOISE)
+    error = spread * math.sqrt(1 / before.size + 1 / after.size)
     return 2 * float(stdtr(df, -abs(float(after.mean() - before.mean())) / error))
 
 
