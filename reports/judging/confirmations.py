@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .. import CHECKOUT
 from ..reading.axes import KNOWN_AXES
@@ -35,11 +36,16 @@ class Asked:
             for name, value in one.axes.items():
                 known = KNOWN_AXES.get(name)
                 if known and value is not None and value != known.usual(one.axes):
-                    axes.setdefault(name, {})[str(value).lower() if isinstance(value, bool) else str(value)] = None
+                    axes.setdefault(name, {})[_given(value)] = None
         base, head = self.commits
         impls = ",".join(dict.fromkeys(one.impl for one in self.cells))
         lists = [text for name, values in axes.items() for text in (f"--{name}", ",".join(values))]
         return [sys.executable, str(CHECKOUT / "bench"), "ab", "--base", base, "--head", head, "--impl", impls, *lists]
+
+
+def _given(value: Any) -> str:
+    """On a command line."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
 def commits(series: Series, at: int, runs: Sequence[Run]) -> Commits | None:
