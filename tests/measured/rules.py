@@ -64,10 +64,10 @@ def main() -> None:
     if others:
         sys.exit(f"unknown: {' '.join(others)}")
     known = synthetic(options.synthetic) if options.synthetic else [read(Path(file)) for file in options.files]
-    known = [it for it in known if len(it.impls)]
+    known = [it for it in known if it.rounds and it.rounds[0].shape[0] >= 2 * SCREENED]
     if not known:
         sys.exit(
-            "no comparison of unchanged code: measure some with --run 20 FOLDER, or make some up with --synthetic 300"
+            "no comparison of unchanged code with six pairs: measure some with --run 20 FOLDER, or make some up with --synthetic 300"
         )
     print(f"{len(known)} comparisons{' that are made up' if options.synthetic else ''}, "
           f"{len(known[0].impls)} cells, {known[0].rounds[0].shape[0]} pairs")  # fmt: skip
