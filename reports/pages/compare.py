@@ -44,7 +44,7 @@ def _answer(options: argparse.Namespace) -> int:
     this = _comparison(options)
     if isinstance(this, int):
         return this
-    _write(this, options.json, options.markdown)
+    _write(this, options)
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, soft_wrap=False)
     with console.capture() as shown:
         console.print(comparison_text.terminal(this, options.all))
@@ -75,7 +75,12 @@ def _sides(options: argparse.Namespace) -> tuple[Run, Run]:
     return runs.read(current.path), head
 
 
-def _write(this: Comparison, data: Path | None, text: Path | None) -> None:
+def _write(this: Comparison, options: argparse.Namespace) -> None:
+    data, text = options.json, options.markdown
+    if options.html:
+        from . import comparison_page  # matplotlib takes a second to import
+
+        options.html.write_text(comparison_page.html(this), encoding="utf-8")
     if data:
         data.write_text(json.dumps(comparison_text.as_data(this), indent=2, allow_nan=False) + "\n", encoding="utf-8")
     if text:
@@ -102,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--force", action="store_true", help="show runs of different machines too, without verdicts")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write a short report as Markdown")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page, which loads nothing")
     command.add_results(parser)
     return parser
 

@@ -118,7 +118,7 @@ def as_markdown(this: Comparison) -> str:
     if this.notes:
         parts.append("\n".join(f"- {_escaped(note)}" for note in this.notes))
     commands = "\n".join(f"    {_plain(command)}" for command in this.commands)
-    parts += [f"Machine: {_escaped(_machine(this.machine))}", f"How to reproduce:\n\n{commands}"]
+    parts += [f"Machine: {_escaped(machine(this.machine))}", f"How to reproduce:\n\n{commands}"]
     return "\n\n".join(parts) + "\n"
 
 
@@ -244,7 +244,7 @@ def _worth_telling(cell: Cell) -> bool:
     return cell.regressed or bool(cell.changes) or cell.verdict.word not in (UNCHANGED, verdict.INCONCLUSIVE)
 
 
-def _machine(machine: Mapping[str, Any]) -> str:
+def machine(machine: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in machine.items() if value not in (None, "", {}))
 
 

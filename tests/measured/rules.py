@@ -67,7 +67,7 @@ def main() -> None:
     known = [it for it in known if it.rounds and it.rounds[0].shape[0] >= 2 * SCREENED]
     if not known:
         sys.exit(
-            "no comparison of unchanged code with six pairs: measure some with --run 20 FOLDER, or make some up with --synthetic 300"
+            "no comparison of unchanged code with six pairs: measure some (--run 20 FOLDER), or make them up (--synthetic 300)"
         )
     print(f"{len(known)} comparisons{' that are made up' if options.synthetic else ''}, "
           f"{len(known[0].impls)} cells, {known[0].rounds[0].shape[0]} pairs")  # fmt: skip

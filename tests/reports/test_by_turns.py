@@ -152,6 +152,16 @@ def test_texts_are_never_markup(saved: Any, capsys: pytest.CaptureFixture[str]) 
     assert "no \\[/x\\] \\[red\\] in \\| &lt;img src=x&gt; \\`a\\` @&#8203;you \\[31m next |" in text
 
 
+def test_the_page_draws_intervals_and_loads_nothing(saved: Any, tmp_path: Path) -> None:
+    file = saved(document(SLOW, {("my<kernel>", "T16"): ("BROKEN", HOSTILE)}))
+    assert main(["compare", str(file), f"--html={tmp_path / 'x.html'}"]) == 1
+    text = (tmp_path / "x.html").read_text(encoding="utf-8")
+    assert text.count("<svg") == 3 and "my&lt;kernel&gt;" in text and "<img" not in text
+    assert not re.search(r"<[^>]*(src|href)=|<script", text)
+    places = [float(at) for at in re.findall(r'<circle cx="([\d.]+)"', text)]
+    assert 200 > places[0] > places[1] > 110 and places[2] == pytest.approx(100, abs=2)
+
+
 def test_a_reader_that_leaves_changes_no_exit_code(saved: Any) -> None:
     command = [sys.executable, "-m", "reports", "compare", str(saved(document(SLOW)))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]) as it:
