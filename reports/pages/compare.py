@@ -28,7 +28,7 @@ _EPILOG = """\
 BASE and HEAD are named as for `python -m reports`; FILE is a comparison saved by `python -m bench ab`, also as ab/NAME.
 
 Exit code: 0 nothing regressed; 1 something did (time or memory beyond the margin, a wrong answer, a failure);
-2 nothing could be judged (another machine, a machine that moved, one process per cell); 3 a mistake in the command.
+2 nothing could be judged (another machine, machine drift, one process per cell); 3 a mistake in the command.
 """
 
 

@@ -14,6 +14,7 @@ from scipy import stats
 
 from reports.judging import verdict
 from reports.judging.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, judge, judge_unpaired
+from tests.measured import rules
 
 CELLS, PAIRS, NOISE = 24, 10, 0.01
 MARGIN = math.log(1.01)
@@ -151,6 +152,15 @@ def test_an_implementation_that_changed_everywhere_need_not_outdo_all_cells_of_t
     found = [sum(it.word == REGRESSED for it in judge(cells).values()) for cells in (still | slow, of_all)]
     assert found[0] > found[1] + 1
     assert not any(judge(still | slow)[key].word == REGRESSED for key in still)
+
+
+def test_the_replayed_rule_is_the_judges_own() -> None:
+    """`tests/measured/rules.py` takes it apart; what it prints of the whole must be true of the judge."""
+    (of,) = rules.synthetic(1)
+    slow = np.array([impl == "sdpa" for impl in of.impls]) * 0.02
+    judged = verdict.judge_pairs(rules._cells(of, slow), {})
+    assert rules.By(0.005, gate=True, trim=verdict.TRIM)(of, slow) == pytest.approx([it.p for it in judged.values()])
+    assert {it.word for it, added in zip(judged.values(), slow, strict=True) if not added} <= {UNCHANGED, INCONCLUSIVE}
 
 
 def test_inconclusive_says_how_many_pairs_would_do() -> None:
