@@ -31,8 +31,8 @@ Logs = dict[Key, list[float]]
 
 def find(name: str, results: Path) -> Path | None:
     """A saved comparison: its path, or `ab/NAME` as runs are named; None for what is none."""
-    if Path(name).is_file():
-        return Path(name) if _is_one(Path(name)) else None
+    if (path := Path(name)).is_file():
+        return path if path.resolve().parent.name == FOLDER or _is_one(path) else None
     folder, _, wanted = name.removesuffix(".json").rpartition("/")
     if folder.rpartition("/")[2] != FOLDER:
         return None

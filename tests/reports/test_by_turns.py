@@ -182,6 +182,14 @@ def test_what_an_earlier_version_saved_is_shown(saved: Any) -> None:
     assert json.dumps(as_data(found), allow_nan=False)
 
 
+def test_a_file_that_was_cut_off_is_named(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    file = saved(document(SLOW))
+    file.write_text(file.read_text()[:-20])
+    assert main(["compare", str(file)]) == 3
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1 and f"{file}: truncated" in errors
+
+
 def test_a_file_that_is_no_comparison(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(RunError, match="not a comparison that `python -m bench ab` saved"):
