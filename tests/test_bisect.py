@@ -19,7 +19,7 @@ CHANGE = {("sdpa", "a"): math.log(1.05), ("sdpa", "b"): math.log(1.05)}
 def found(ratio: float, width: float = 0.01, word: str = "REGRESSED") -> dict[str, Any]:
     """What `ab --json` tells of two cells that both have this ratio."""
     ends = {"low": ratio * math.exp(-width), "high": ratio * math.exp(width)}
-    cells = [{"impl": "sdpa", "id": name, "word": word, "ratio": ratio, "changes": ["kernel: flash → math"], **ends}
+    cells = [{"impl": "sdpa", "id": name, "word": word, "ratio": ratio, "changes": [{"text": "kernel flash → math"}], **ends}
              for name in "ab"]  # fmt: skip
     return {"cells": cells, "sentences": [f"sdpa is {ratio - 1:.1%} slower"]}
 
@@ -85,7 +85,7 @@ def test_the_culprit_is_reported_with_what_changed_and_nothing_is_measured_twice
     assert bisect.main(["c0", "c29", "--impl", "sdpa"]) == 0
     text = capsys.readouterr().out
     assert "the first that is slow: c17 what it says" in text
-    assert "sdpa a: kernel: flash → math" in text
+    assert "sdpa a: kernel flash → math" in text
     assert history[0] == ("c0", "c29", 2.0)
     assert history[-1] == ("c16", "c17", 1.0)
     steps = len(history)

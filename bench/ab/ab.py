@@ -1,13 +1,12 @@
 """`python -m bench ab`: two sides, interleaved, and a verdict on each cell.
 
 Two revisions (`--base REF [--head REF]`), two implementations (`--base-impl NAME --head-impl NAME`), or two interpreters with
-two versions of torch (`--base-python PATH --head-python PATH`).
+two versions of torch (`--base-python PATH --head-python PATH`). What is measured is saved, and shown by `reports compare`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 import shlex
@@ -18,29 +17,30 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from pytest_benchmark.utils import get_machine_id
-from rich.console import Console
 
 import impls
-from reports.judging.verdict import MARGIN
+from reports.judging.verdict import ALARM, MARGIN
 
 from .. import CHECKOUT
 from ..cases.axes import nearest
 from ..cases.case import AXES
 from ..cases.outcome import NoRow
-from ..runs.saving import numbering, results_root, save
+from ..runs.saving import load, numbering, results_root, save
 from ..selection.command import Parser, complain, named, said
 from ..selection.mistake import Mistake, count, positive
 from ..selection.options import cases_of, clock_text, sweep_of
 from ..workers.client import Setting, Side
 from .comparison import Comparison, Plan, Unjudgeable, compare
+from .pairing import SIDES
+from .record import KIND, as_json, pairs_of
 from .selftest import FILE, Log, Plant, planted, schedule, self_test, summary
-from .sources import check_out, commit_of, copy_of_working_tree, temporary_worktrees
-from .verdict_text import as_json, markdown, notes, sentences, table
+from .sources import check_out, commit_of, copy_of_working_tree, digest, temporary_worktrees
 
 UNJUDGED, USAGE_ERROR = 2, 3
 
@@ -54,14 +54,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNJUDGED))
     options = _parser().parse_args(arguments)
+    command = said("ab", arguments)
     try:
+        if options.to_continue:
+            options, command, continued = _continued(options)
+        else:
+            continued = {}
         kind = _kind(options)
         for path in (options.json, options.markdown):
             _writable(path)
         options.save = named(options.save or time.strftime("%Y%m%d_%H%M%S"), "--save")
         with temporary_worktrees() as folder:
             plan = _plan(options, _sides(options, kind, folder))
-            return _self_test(options, plan) if options.self_test else _compared(options, plan, said("ab", arguments))
+            if options.self_test:
+                return _self_test(options, plan)
+            return _compared(options, _with_pairs_of(continued, plan), _again(command), continued.get("file"))
     except Mistake as mistake:
         return complain(mistake, USAGE_ERROR)
     except (Unjudgeable, NoRow) as why:
@@ -92,19 +99,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     how = parser.add_argument_group("how")
     how.add_argument("--margin", type=_share, default=MARGIN, metavar="SHARE",
-                     help=f"a change up to this is none (default: {MARGIN})")  # fmt: skip
+                     help=f"what is shown to be within this is UNCHANGED (default: {MARGIN})")  # fmt: skip
+    how.add_argument("--alarm", type=_share, metavar="SHARE",
+                     help=f"what is shown to exceed this has changed (default: {ALARM} of the margin)")  # fmt: skip
     how.add_argument("--budget", type=positive, default=3.0, metavar="MINUTES", help="to spend, about (default: 3)")
     how.add_argument("--cell-timeout", type=positive, default=300.0, metavar="SECONDS",
                      help="a cell whose proof or whose block takes longer is given up (default: 300)")  # fmt: skip
     how.add_argument("--seed", type=int, help="of the order in which everything is timed (default: drawn)")
     how.add_argument("--allow-gone", metavar="NAMES", action="append", default=[],
                        help="implementations that head may lack, a comma list; any other that it lacks is BROKEN")  # fmt: skip
+    how.add_argument("--continue", type=Path, metavar="FILE", dest="to_continue",
+                     help="spend --budget more on what is open in a saved comparison; all else is as it was there")  # fmt: skip
     how.add_argument("--save", metavar="NAME", help="name of the file under results/ (default: the time)")
     how.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts for programs")
     how.add_argument("--markdown", type=Path, metavar="FILE", help="write the verdicts for a pull request")
     how.add_argument(
         "--self-test", type=count, metavar="N", help="find out how often verdicts are right on this machine"
     )
+    how.add_argument("--whole", action="store_true", help=argparse.SUPPRESS)  # all of the budget, though all is settled
     how.add_argument("--plant", type=_plant, metavar="IMPL=SHARE", help=argparse.SUPPRESS)
     return parser
 
@@ -150,7 +162,8 @@ def _sides(options: argparse.Namespace, kind: str, folder: Path) -> tuple[Side, 
         pythons = (options.base_python, options.head_python or sys.executable)
         base, head = (Side(given, here, python=_interpreter(given)) for given in pythons)
         return base, head
-    return Side("the working tree", here), Side("the working tree", here)
+    there = copy_of_working_tree(folder / "another-copy")  # what a path does to time must show, too
+    return Side("the working tree", here), Side("a copy of it", there)
 
 
 def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
@@ -158,10 +171,15 @@ def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
     head = commit_of(options.head) if options.head else None
     if base == head:
         raise Mistake(f"--base {options.base} and --head {options.head} are the same commit {base[:10]}; name another")
-    of_base = Side(f"{options.base} ({base[:10]})", check_out(base, folder / "base"))
+    of_base = Side(_label(options.base, base), check_out(base, folder / "base"), commit=base)
     if head is None:
         return of_base, Side("the working tree", copy_of_working_tree(folder / "head"))
-    return of_base, Side(f"{options.head} ({head[:10]})", check_out(head, folder / "head"))
+    return of_base, Side(_label(options.head, head), check_out(head, folder / "head"), commit=head)
+
+
+def _label(given: str, commit: str) -> str:
+    """`main (0123456789)`, or the commit alone."""
+    return commit[:10] if commit.startswith(given) else f"{given} ({commit[:10]})"
 
 
 def _interpreter(given: str) -> str:
@@ -190,9 +208,11 @@ def _plan(options: argparse.Namespace, sides: tuple[Side, Side]) -> Plan:
         whole_registry=sweep.whole_registry,
         setting=Setting(str(Path.cwd()), options.threads, options.cell_timeout),
         margin=options.margin,
+        alarm=ALARM * options.margin if options.alarm is None else options.alarm,
         seconds=60 * options.budget,
         seed=random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed,
         allow_gone=_listed(options.allow_gone),
+        whole=options.whole,
     )
 
 
@@ -201,32 +221,51 @@ def _listed(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(name.strip() for text in given for name in text.split(",") if name.strip())
 
 
-def _compared(options: argparse.Namespace, plan: Plan, command: str) -> int:
-    """Compare, and report it in every form that was asked for, the terminal last; the exit code."""
+def _compared(options: argparse.Namespace, plan: Plan, command: str, continues: str | None) -> int:
+    """Compare, save, and let `python -m reports compare` tell what came out; the exit code."""
     _kept()
     found = compare(planted(plan, options.plant), _teller(plan.seconds))
     known = list(summary(_log().records(), plan.margin))
-    data = as_json(found, command)
-    saved = _saved(options.save, data)
-    if options.json:
-        options.json.write_text(json.dumps(data, indent=1, allow_nan=False), encoding="utf-8")
-    if options.markdown:
-        options.markdown.write_text(markdown(found, known, _again(command)), encoding="utf-8")
-    for sentence in sentences(found):
-        print(sentence)
-    console = Console(width=max(Console().width, 100))
-    console.print(table(found))
-    for note in notes(found, known):
-        print(note)
-    print(f"saved: {saved}")
-    return found.exit_code
+    saved = _saved(options.save, as_json(found, command, known, continues))
+    code = _told(saved, options)
+    print(f"saved: {saved}", flush=True)
+    return code
+
+
+def _told(saved: Path, options: argparse.Namespace) -> int:
+    """By a process that knows nothing but the file; its exit code."""
+    files = [f"--{name}={path}" for name in ("json", "markdown") if (path := getattr(options, name))]
+    return subprocess.run([sys.executable, str(CHECKOUT / "reports"), "compare", str(saved), *files]).returncode
+
+
+def _continued(options: argparse.Namespace) -> tuple[argparse.Namespace, str, dict[str, Any]]:
+    """The options, the command and the contents of the comparison that is continued; raises `Mistake`."""
+    file = options.to_continue
+    data = load(file)
+    if data.get("kind") != KIND:
+        raise Mistake(f"--continue {file}: not a comparison that `python -m bench ab` saved, as in results/*/ab/")
+    again = _parser().parse_args(shlex.split(data["command"])[4:])
+    for name in ("budget", "json", "markdown", "save"):
+        setattr(again, name, getattr(options, name))
+    again.seed = data["seed"]
+    return again, data["command"], data | {"file": str(file.resolve())}
+
+
+def _with_pairs_of(continued: dict[str, Any], plan: Plan) -> Plan:
+    """With the pairs that there are already; raises `Mistake` where the code is another by now."""
+    if not continued:
+        return plan
+    for side, of_plan in zip(SIDES, plan.sides, strict=True):
+        if continued["sides"][side]["code"] != digest(of_plan.impls):
+            raise Mistake(f"{side} ({of_plan.label}) is other code than it was: compare anew, without --continue")
+    return replace(plan, before=pairs_of(continued))
 
 
 def _saved(name: str, data: dict[str, Any]) -> Path:
     """Where it was written to: `results/MACHINE/ab/NNNN_NAME.json`."""
     folder = _kept()
     with numbering(folder):
-        return save(folder, name, data)
+        return save(folder, name, data, indent=None)
 
 
 def _kept() -> Path:
@@ -241,11 +280,11 @@ def _kept() -> Path:
 
 
 def _again(command: str) -> str:
-    """The same without the files that it writes."""
+    """The same without the files that it writes, and their name."""
     words, kept = iter(shlex.split(command)), []
     for word in words:
         name, is_whole, _ = word.partition("=")
-        if name not in ("--json", "--markdown"):
+        if name not in ("--json", "--markdown", "--save"):
             kept.append(word)
         elif not is_whole:
             next(words)
@@ -264,7 +303,11 @@ def _self_test(options: argparse.Namespace, plan: Plan) -> int:
     def one(plan: Plan) -> Comparison:
         return compare(plan, _teller(plan.seconds))
 
-    self_test(plan, schedule(options.self_test, registry, options.plant), _log(), one, tell)
+    def keep(found: Comparison, plant: Plant | None) -> None:
+        name = "self-test" + (f"_{plant[0]}_{plant[1]:+g}" if plant else "")
+        _saved(name, as_json(found, f"python -m bench ab --self-test: {plant or 'unchanged'}"))
+
+    self_test(plan, schedule(options.self_test, registry, options.plant), _log(), one, tell, keep)
     for sentence in summary(_log().records(), plan.margin):
         print(sentence)
     return 0

@@ -206,7 +206,9 @@ def _told(
     found = compare(points[good], points[bad], minutes)
     if found:
         changes = [
-            f"{cell['impl']} {cell['id']}: {', '.join(cell['changes'])}" for cell in found["cells"] if cell["changes"]
+            f"{cell['impl']} {cell['id']}: {', '.join(it['text'] for it in cell['changes'])}"
+            for cell in found["cells"]
+            if cell["changes"]
         ]
         print(f"against {_name(points[good], kind)}:", *found["sentences"], *changes, sep="\n  ")
     if between:

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from statistics import mean
+from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any
 
-from reports.judging.verdict import (
-    BROKEN,
-    CHANGED,
-    GONE,
-    INCONCLUSIVE,
-    JUDGED,
-    NEW,
-    REGRESSED,
-    WRONG,
-    Verdict,
-    judge_groups,
-    without_numbers,
-)
+from reports.judging.verdict import BROKEN, GONE, INCONCLUSIVE, NEW, WRONG, Verdict, without_numbers
 
 from ..cases.case import Case
 from ..cases.cells import Key
 from ..cases.outcome import NoRow, Unsupported, Wrong
 from ..selection.mistake import Mistake
 from ..workers.client import STARTING, Lost, Setting, Side, Timer, WorkerClient
-from .pairing import CONTROLS, SIDES, Failure, Logs, Pairing, Process, at_once, two_stages
+from .pairing import CONTROLS, SIDES, Failure, Judged, Limits, Pair, Pairing, Process, at_once, until_settled
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 """What of the fingerprint may differ when two interpreters are compared."""
@@ -40,8 +26,6 @@ Facts = dict[str, Any]
 """Of a proved cell: `error`, `error_bound`, `peak_bytes`, `kernel`."""
 
 UNSUPPORTED = Unsupported.reason
-
-ALL = "all implementations"
 
 Tell = Callable[[str], None]
 
@@ -66,11 +50,18 @@ class Plan:
     whole_registry: bool
     setting: Setting
     margin: float
+    """What an unchanged cell must lie within."""
+    alarm: float
+    """What a change must exceed."""
     seconds: float
     """To spend, all in all."""
     seed: int
     allow_gone: tuple[str, ...] = ()
     """Implementations that head is meant to have no more, or not for every case."""
+    whole: bool = False
+    """Whether all of the time is spent, though all cells are settled."""
+    before: tuple[Pair, ...] = ()
+    """Pairs of the comparison that this one continues."""
 
     @property
     def rivals(self) -> str:
@@ -94,103 +85,21 @@ class Line:
     """base, head; None for a side without it."""
     failed: tuple[str, ...] = ()
     """The sides that failed."""
-    logs: tuple[float, ...] = ()
-    """log(head / base) of the pairs that decided, not centred."""
-
-    @property
-    def changes(self) -> list[str]:
-        """What changed beside time, compared exactly: `kernel flash → math`."""
-        base, head = self.facts
-        if not base or not head:
-            return []
-        return [
-            f"{what} {form.format(base[name])} → {form.format(head[name])}"
-            for name, (what, form) in WEIGHED.items()
-            if base[name] != head[name]
-        ]
-
-
-WEIGHED = {"kernel": ("kernel", "{}"), "peak_bytes": ("peak memory", "{:,} B"), "error": ("error", "{:.3g}")}
-"""Facts that are compared exactly, with their names and forms."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is said of two sides."""
+    """What was measured of two sides, and the verdicts."""
 
     plan: Plan
     lines: tuple[Line, ...]
-    screened: Sequence[Logs]
-    confirmed: Sequence[Logs]
-    """log(head / base) of each cell and control, pair by pair."""
+    pairs: Sequence[Pair]
     moved: str
     """Why nothing can be said of the code; or ''."""
     fingerprints: tuple[Mapping[str, Any], Mapping[str, Any]]
     seconds: float
-    neither: tuple[str, ...] = field(default=())
+    neither: tuple[str, ...] = ()
     """Cells that neither side can do: `loop B1-...: loop stops at T = 64`."""
-
-    @property
-    def exit_code(self) -> int:
-        """0: nothing regressed; 1: something did, in time or in memory, or is broken or fails the correctness check where
-        base does not; 2: it could not be judged.
-        """
-        if any(it.verdict.word in (REGRESSED, BROKEN) or it.failed == ("head",) for it in self.lines):
-            return 1
-        if any(map(self.is_heavier, self.lines)):
-            return 1
-        if any(verdict.word == REGRESSED for verdict in (*self.implementations.values(), self.shared) if verdict):
-            return 1
-        words = {line.verdict.word for line in self.lines}
-        unjudged = INCONCLUSIVE in words and not words.intersection(JUDGED)
-        return 2 if self.moved or unjudged else 0
-
-    @property
-    def implementations(self) -> dict[str, Verdict]:
-        """On the mean over the cells of each implementation that has any number."""
-        return {name: verdict for name, verdict in self._groups.items() if name != ALL}
-
-    @property
-    def shared(self) -> Verdict | None:
-        """On the mean over all cells, where all implementations changed alike: by between half and twice as much."""
-        whole = self._groups.get(ALL)
-        if whole is None or whole.word not in CHANGED:
-            return None
-        shares = [math.log(verdict.ratio) / math.log(whole.ratio) for verdict in self.implementations.values()]
-        return whole if all(0.5 <= share <= 2 for share in shares) else None
-
-    def of(self, impl: str) -> list[Line]:
-        """The lines with numbers of an implementation."""
-        return [line for line in self.lines if line.impl == impl and line.logs and not line.failed]
-
-    @cached_property
-    def _groups(self) -> dict[str, Verdict]:
-        """By implementation, and `ALL` together where there are several. Empty after machine drift."""
-        named = {line.impl: lines for line in self.lines if (lines := self.of(line.impl))}
-        if self.moved or not named:
-            return {}
-        together = {ALL: [line for lines in named.values() for line in lines]} if len(named) > 1 else {}
-        pairs = [*self.screened, *self.confirmed]
-        groups = {
-            name: [[pair.get((line.impl, line.case_id), math.nan) for pair in pairs] for line in lines]
-            for name, lines in (named | together).items()
-        }
-        controls = {key[1]: [pair[key] for pair in pairs] for key in CONTROLS if all(key in pair for pair in pairs)}
-        found = judge_groups(groups, self.plan.margin, controls)
-        alone = {name: lines[0].verdict for name, lines in named.items() if len(lines) == 1}
-        return {name: verdict for name, verdict in (found | alone).items() if math.isfinite(verdict.ratio)}
-
-    def is_heavier(self, line: Line) -> bool:
-        """Whether head needs more memory than base, by more than the margin."""
-        base, head = line.facts
-        if base is None or head is None:
-            return False
-        return bool(head["peak_bytes"] > base["peak_bytes"] * (1 + self.plan.margin))
-
-    def drift(self) -> dict[str, float]:
-        """Mean log ratio of each control: the drift of the machine."""
-        pairs = [*self.screened, *self.confirmed]
-        return {key[1]: mean(pair[key] for pair in pairs) for key in CONTROLS if pairs and key in pairs[0]}
 
 
 def compare(plan: Plan, tell: Tell) -> Comparison:
@@ -209,35 +118,24 @@ def compare(plan: Plan, tell: Tell) -> Comparison:
         tell(f"proving {len(present.cells)} cells on both sides")
         proofs = provers.prove(present)
     ready = [key for key in present.cells if all(isinstance(proof.get(key), dict) for proof in proofs)]
-    pairing = Pairing(partial(_fresh, plan, present), random.Random(plan.seed), controls)
-    stages = two_stages(pairing.pair, ready, plan.margin, False, left, tell) if ready else None
+    pairing = Pairing(partial(_fresh, plan, present), random.Random(plan.seed + len(plan.before)), controls)
+    found = Judged([], {}, "")
+    if ready:
+        limits = Limits(plan.margin, plan.alarm)
+        found = until_settled(pairing.pair, ready, limits, left, tell, plan.before, plan.whole)
     lines = []
     for key in present.cells:
         facts, failures = _split(key, present, proofs, pairing.failures.get(key))
-        if failures:
-            verdict = _without_numbers(failures, plan.of_head(key[0]), plan.allow_gone)
-        else:
-            assert stages
-            verdict = stages.verdicts[key]
-        logs = tuple(stages.logs(key)) if stages and key in stages.verdicts else ()
         failed = tuple(side for side, failure in failures.items() if failure.reason != UNSUPPORTED)
-        lines.append(Line(*key, verdict, facts, failed, logs))
-    return Comparison(
-        plan,
-        tuple(lines),
-        stages.screened if stages else (),
-        stages.confirmed if stages else (),
-        stages.moved if stages else "",
-        fingerprints,
-        monotonic() - began,
-        present.neither,
-    )
+        without = _without_numbers(failures, plan.of_head(key[0]), plan.allow_gone) if failures else None
+        lines.append(Line(*key, without or found.verdicts[key], facts, failed))
+    return Comparison(plan, tuple(lines), found.pairs, found.moved, fingerprints, monotonic() - began, present.neither)
 
 
 def _all_broken(plan: Plan, why: str, seconds: float) -> Comparison:
     """Where head's code can't even be imported."""
     line = Line("all", "implementations", without_numbers(BROKEN, why), failed=("head",))
-    return Comparison(plan, (line,), (), (), "", ({}, {}), seconds)
+    return Comparison(plan, (line,), (), "", ({}, {}), seconds)
 
 
 def _split(

@@ -1,22 +1,24 @@
 """Two sides, interleaved: what is timed next, in how many pairs of fresh processes, and what follows from it.
 
 The unit is a pair of fresh processes; its datum is the median over rounds of log(head / base), each round a short block of
-either side. First few pairs screen all cells. Those not shown unchanged are then judged by fresh pairs alone, which know
-nothing of the luck that made them suspects.
+either side. Cells that are settled leave, and the time goes to those that are open; all pairs of a cell count.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from statistics import median
+from time import monotonic
 from typing import Protocol, TypeVar
 
-from reports.judging.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, centred, judge, machine_moved
+from reports.judging.verdict import CHANGED, UNCHANGED, Verdict, drifted, judge_pairs
 
 from ..cases.cells import Key
 from ..cases.outcome import NoRow
@@ -32,11 +34,11 @@ MAX_ROUNDS = 160
 EVEN = 5e-3
 """Seconds of a block above which a cell has fewer rounds: as many as take about as long together."""
 
-LEAST = 3
-"""Pairs that screen all cells, and pairs that a change is judged by at least."""
+FIRST_LOOK = 4
+"""Pairs before the first look at them."""
 
-FIRST_LOOK, LOOKS = 6, 1.5
-"""Pairs of the second stage before the first look at them, and how many times as many before each further one."""
+BETWEEN_LOOKS = 1.4
+"""How many times as many before each further one."""
 
 EARLY = 0.001
 """A look before the last one settles a change only at this level, so that looking often costs nothing (Haybittle and Peto)."""
@@ -58,8 +60,8 @@ class Process(Protocol):
     def pin(self) -> None:
         """Stay from now on on the core that is for timing."""
 
-    def time(self, key: Key, block: Block) -> float:
-        """Seconds of one call in the fastest stretch of a block."""
+    def time(self, key: Key, block: Block) -> tuple[float, float]:
+        """Seconds of one call in the fastest stretch of a block; involuntary context switches a call."""
 
     def kill(self) -> None:
         """End it now: who waits for an answer gets `Lost`."""
@@ -101,6 +103,33 @@ class Failure:
     detail: str
 
 
+@dataclass(frozen=True)
+class Timed:
+    """One timed block."""
+
+    key: Key
+    side: int
+    seconds: float
+    """Of one call in its fastest stretch."""
+    at: float
+    """Seconds since the pair began."""
+    switches: float
+    """Involuntary context switches a call."""
+    stolen: float
+    """Seconds that other virtual machines had of all cores meanwhile, in steps of 10 ms."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What a fresh pair of processes measured."""
+
+    logs: Logs
+    blocks: Sequence[Timed] = ()
+    """In the order in which they were timed."""
+    seconds: float = 0.0
+    """That it took, with the start of its processes."""
+
+
 @dataclass
 class Pairing:
     """The pairs measured so far."""
@@ -112,7 +141,7 @@ class Pairing:
     failures: dict[Key, Failure] = field(default_factory=dict)
     """Cells that were lost while they were timed."""
 
-    def pair(self, cells: Collection[Key], most: int) -> Logs:
+    def pair(self, cells: Collection[Key], most: int) -> Pair:
         """One datum of each cell and control from a fresh pair; without a cell that is lost, and then from another pair."""
         while True:
             order = [key for key in (*cells, *self.controls) if key not in self.failures]
@@ -128,14 +157,26 @@ class Pairing:
                 for side in sides:
                     side.close()
 
-    def _measured(self, sides: tuple[Process, Process], order: list[Key], most: int) -> Logs:
+    def _measured(self, sides: tuple[Process, Process], order: list[Key], most: int) -> Pair:
+        began = monotonic()
         took = at_once(partial(_prepared, sides, order), sides)
         blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}
         turns = {key: max(1, min(most, round(most * EVEN / block.seconds))) for key, block in blocks.items()}
-        seen: dict[Key, tuple[list[float], list[float]]] = {key: ([], []) for key in order}
+        timed = []
         for key, i in interleaved(turns, self.rng):
-            seen[key][i].append(_of(i, key, partial(sides[i].time, key, blocks[key])))
-        return {key: _datum(base, head) for key, (base, head) in seen.items()}
+            before, at = _stolen(), monotonic() - began
+            seconds, switches = _of(i, key, partial(sides[i].time, key, blocks[key]))
+            timed.append(Timed(key, i, seconds, at, switches, _stolen() - before))
+        return Pair({key: datum([it for it in timed if it.key == key]) for key in order}, timed, monotonic() - began)
+
+
+def _stolen() -> float:
+    """Seconds that a virtual machine's cores were wanted and not given, since it began; 0 where nothing says so."""
+    try:
+        first = Path("/proc/stat").read_text().partition("\n")[0].split()
+        return int(first[8]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _prepared(sides: tuple[Process, Process], order: Sequence[Key], i: int) -> dict[Key, float]:
@@ -148,13 +189,16 @@ def _prepared(sides: tuple[Process, Process], order: Sequence[Key], i: int) -> d
     return took
 
 
-def _datum(base: Sequence[float], head: Sequence[float]) -> float:
-    """log(head / base) of a pair: the median over its rounds.
+def datum(blocks: Sequence[Timed]) -> float:
+    """log(head / base) of a cell in a pair: the median over its rounds.
 
     A round's two blocks lie within milliseconds and share what the machine does to them; medians over all blocks of a side
     don't (docs/measured.md).
     """
-    return median(math.log(b / a) for a, b in zip(base, head, strict=True))
+    sides: tuple[list[float], list[float]] = ([], [])
+    for block in blocks:
+        sides[block.side].append(block.seconds)
+    return median(math.log(head / base) for base, head in zip(*sides, strict=True))
 
 
 def interleaved(turns: Mapping[Key, int], rng: random.Random) -> Iterator[tuple[Key, int]]:
@@ -165,56 +209,53 @@ def interleaved(turns: Mapping[Key, int], rng: random.Random) -> Iterator[tuple[
 
 
 @dataclass(frozen=True)
-class Stages:
-    """The pairs of both stages, and what they say."""
+class Judged:
+    """All pairs, and what they say."""
 
-    screened: list[Logs]
-    confirmed: list[Logs]
+    pairs: list[Pair]
     verdicts: dict[Key, Verdict]
-    decided: dict[Key, list[Logs]]
-    """The pairs that each verdict was drawn from."""
     moved: str
     """Why nothing can be said of the code, where it is the machine that moved; or ''."""
 
-    def logs(self, key: Key) -> list[float]:
-        """The data that its verdict was drawn from, not centred."""
-        return [pair[key] for pair in self.decided[key] if key in pair]
+
+@dataclass(frozen=True)
+class Limits:
+    """Shares."""
+
+    margin: float
+    """What UNCHANGED lies within."""
+    alarm: float
+    """What a change exceeds."""
 
 
-def two_stages(
-    pair: Callable[[Collection[Key], int], Logs],
+def until_settled(
+    pair: Callable[[Collection[Key], int], Pair],
     cells: Sequence[Key],
-    margin: float,
-    together: bool,
+    limits: Limits,
     left: Callable[[], float],
     tell: Callable[[str], None] = lambda text: None,
-) -> Stages:
-    """Screen all cells, then confirm those not shown unchanged, while there are seconds `left()`.
+    before: Sequence[Pair] = (),
+    whole: bool = False,
+) -> Judged:
+    """Pairs after those `before`, of the cells that are not settled (or of all), while there are seconds `left()`.
 
-    `pair` measures given cells in a fresh pair, with so many rounds; it may leave out what it lost. `together`: see `judge`.
+    `pair` measures given cells in a fresh pair, with so many rounds; it may leave out what it lost.
     """
-    screened: list[Logs] = []
-    pace = _Pace(left)
-    while len(screened) < LEAST and (not screened or left() > pace.seconds):
-        tell(f"screening {len(cells)} cells: pair {len(screened) + 1} of {LEAST}")
-        screened.append(pair(cells, ROUNDS))
-        pace.step()
-    first = _judged(cells, screened, margin)
-    open_ = [key for key in cells if not _settled(first[key], margin, UNCHANGED)]
-    confirmed: list[Logs] = []
-    look, remaining = FIRST_LOOK, list(open_)
-    while remaining and left() > pace.seconds:
-        tell(f"confirming {len(remaining)} of {len(cells)} cells: pair {len(confirmed) + 1}")
-        confirmed.append(pair(remaining, _rounds(len(cells), len(remaining))))
-        pace.step()
-        if len(confirmed) >= look:
-            look = math.ceil(look * LOOKS)
-            so_far, _ = _confirmed(open_, screened, confirmed, margin)
-            remaining = [key for key in remaining if not _settled(so_far[key], margin, *CHANGED, UNCHANGED)]
-    return _concluded(cells, open_, screened, confirmed, margin, together)
+    pairs, pace = list(before), _Pace(left)
 
+    def open_cells() -> list[Key]:
+        verdicts = _judged(cells, pairs, limits) if pairs and not whole else {}
+        return [key for key in cells if key not in verdicts or not _settled(verdicts[key], limits.margin)]
 
-CHANGED = (REGRESSED, IMPROVED)
+    open_, look = open_cells(), max(FIRST_LOOK, len(pairs) + 1)
+    while open_ and (len(pairs) == len(before) or left() > pace.seconds):
+        tell(f"timing {len(open_)} of {len(cells)} cells: pair {len(pairs) + 1}")
+        pairs.append(pair(open_, _rounds(len(cells), len(open_))))
+        pace.step()
+        if len(pairs) >= look:
+            look = math.ceil(look * BETWEEN_LOOKS)
+            open_ = open_cells()
+    return Judged(pairs, _judged(cells, pairs, limits), drifted(controls_of(pairs)))
 
 
 class _Pace:
@@ -233,84 +274,21 @@ def _rounds(all_cells: int, open_cells: int) -> int:
     return min(MAX_ROUNDS, max(ROUNDS, ROUNDS * all_cells // max(1, open_cells)))
 
 
-def _settled(verdict: Verdict, margin: float, *words: str) -> bool:
+def _settled(verdict: Verdict, margin: float) -> bool:
     """Whether an early look is enough: stricter than the last, since there may be several."""
-    if verdict.word not in words:
-        return False
     if verdict.word == UNCHANGED:
         return verdict.low > 1 / (1 + margin) and verdict.high < 1 + margin
-    return verdict.p <= EARLY
+    return verdict.word in CHANGED and verdict.p <= EARLY
 
 
-def _judged(keys: Sequence[Key], pairs: Sequence[Logs], margin: float) -> dict[Key, Verdict]:
-    """Verdicts from one stage's pairs, each cell centred on the controls of the pairs in which it was measured, if need be."""
-    return judge({key: _centred(key, pairs) for key in keys}, margin, _controls(pairs), together=False)
+def _judged(keys: Sequence[Key], pairs: Sequence[Pair], limits: Limits) -> dict[Key, Verdict]:
+    logs = {key: [pair.logs.get(key, math.nan) for pair in pairs] for key in keys}
+    return judge_pairs(logs, controls_of(pairs), limits.margin, limits.alarm)
 
 
-def _centred(key: Key, pairs: Sequence[Logs]) -> list[float]:
-    """A cell's data, less what the controls moved, pair by pair, where they did.
-
-    Sides that take turns every few milliseconds see the same machine: mostly nothing moved, and to subtract the controls
-    would add nothing but their own spread.
-    """
-    with_it = [pair for pair in pairs if key in pair]
-    controls = _controls(with_it)
-    moved = any(verdict.word in CHANGED for verdict in judge(controls, margin=0.0).values())
-    return [float(x) for x in centred([pair[key] for pair in with_it], controls if moved else {})]
-
-
-def _controls(pairs: Sequence[Logs]) -> dict[str, list[float]]:
+def controls_of(pairs: Sequence[Pair]) -> dict[str, list[float]]:
     """Their data, by name."""
-    return {key[1]: [pair[key] for pair in pairs] for key in CONTROLS if all(key in pair for pair in pairs)}
-
-
-def _confirmed(
-    keys: Sequence[Key], screened: list[Logs], confirmed: list[Logs], margin: float
-) -> tuple[dict[Key, Verdict], dict[Key, list[Logs]]]:
-    """Verdicts of the second stage, and the pairs that they were drawn from.
-
-    A change is judged by fresh pairs alone. That there is none may be shown by all pairs together: the first ones were
-    no luck that speaks for it, since they hadn't shown it.
-    """
-    pooled = [*screened, *confirmed]
-    verdicts, by_all = _judged(keys, confirmed, margin), _judged(keys, pooled, margin)
-    decided = dict.fromkeys(keys, confirmed)
-    for key in keys:
-        if verdicts[key].word == INCONCLUSIVE and _settled(by_all[key], margin, UNCHANGED):
-            verdicts[key], decided[key] = by_all[key], pooled
-    return verdicts, decided
-
-
-def _concluded(
-    cells: Sequence[Key],
-    open_: Sequence[Key],
-    screened: list[Logs],
-    confirmed: list[Logs],
-    margin: float,
-    together: bool,
-) -> Stages:
-    first = _judged(cells, screened, margin)
-    again = [key for key in open_ if sum(key in pair for pair in confirmed) >= LEAST]
-    verdicts = first | {key: _unconfirmed(first[key]) for key in open_}
-    decided = dict.fromkeys(cells, screened)
-    second, by = _confirmed(again, screened, confirmed, margin)
-    verdicts, decided = verdicts | second, decided | by
-    deciding = {key: _centred(key, decided[key]) for key in cells}
-    moved = machine_moved(deciding, margin, _controls(confirmed or screened), together)
-    if moved:
-        verdicts = {
-            key: replace(verdict, word=INCONCLUSIVE, reason="machine drift", more_pairs=None)
-            for key, verdict in verdicts.items()
-        }
-    return Stages(screened, confirmed, verdicts, decided, moved)
-
-
-def _unconfirmed(verdict: Verdict) -> Verdict:
-    if verdict.word not in CHANGED:
-        return verdict
-    return replace(
-        verdict, word=INCONCLUSIVE, reason=f"{verdict.reason}? the time was over before fresh pairs could tell"
-    )
+    return {key[1]: [pair.logs[key] for pair in pairs] for key in CONTROLS if all(key in pair.logs for pair in pairs)}
 
 
 class _Fell(Exception):
@@ -318,7 +296,7 @@ class _Fell(Exception):
         self.side, self.key, self.outcome = side, key, outcome
 
 
-def _of(i: int, key: Key, act: Callable[[], float]) -> float:
+def _of(i: int, key: Key, act: Callable[[], T]) -> T:
     try:
         return act()
     except NoRow as outcome:

@@ -98,8 +98,9 @@ def self_test(
     log: Log,
     compare: Callable[[Plan], Comparison],
     tell: Callable[[str], None],
+    keep: Callable[[Comparison, Plant | None], object] = lambda found, plant: None,
 ) -> None:
-    """Do what is not yet recorded, and record each run when it is over."""
+    """Do what is not yet recorded, and record each run when it is over; `keep` saves its pairs."""
     settings = settings_of(plan)
     left = missing(wanted, [it for it in log.records() if it["settings"] == settings])
     for i, plant in enumerate(left, len(wanted) - len(left)):
@@ -107,6 +108,7 @@ def self_test(
         tell(f"self-test: run {i + 1} of {len(wanted)}, {what}")
         found = compare(replace(planted(plan, plant), seed=plan.seed + i))
         log.add(record_of(found, plant, settings))
+        keep(found, plant)
 
 
 def _tested() -> Record:
@@ -120,8 +122,10 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "cases": [case.id for case in plan.cases],
         "impls": list(plan.names),
         "margin": plan.margin,
+        "alarm": plan.alarm,
         "threads": plan.setting.threads,
         "seconds": plan.seconds,
+        "whole": plan.whole,
     }
 
 
@@ -140,7 +144,7 @@ def record_of(found: Comparison, plant: Plant | None, settings: dict[str, Any]) 
         "found": sum(line.verdict.word == right for line in of_plant),
         "others": len(others),
         "alarms": [[line.impl, line.case_id] for line in others if line.verdict.word in (REGRESSED, IMPROVED)],
-        "pairs": [len(found.screened), len(found.confirmed)],
+        "pairs": len(found.pairs),
         "seconds": found.seconds,
     }
 

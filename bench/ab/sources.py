@@ -6,6 +6,7 @@ a small shell of its own removes as soon as this process is gone, however it end
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -97,6 +98,14 @@ def copy_of_working_tree(folder: Path) -> Path:
     """The `impls` that lie in the checkout now, changes that are not committed included."""
     shutil.copytree(CHECKOUT / "impls", folder / "impls", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
+
+
+def digest(folder: Path) -> str:
+    """Of the `impls` in a folder: another one is other code."""
+    found = hashlib.sha256()
+    for path in sorted((folder / "impls").rglob("*.py")):
+        found.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
 
 
 def _git(*arguments: str) -> str | None:

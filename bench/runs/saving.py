@@ -40,13 +40,13 @@ def numbering(folder: Path) -> Iterator[None]:
         yield
 
 
-def save(folder: Path, name: str, data: dict[str, Any]) -> Path:
+def save(folder: Path, name: str, data: dict[str, Any], indent: int | None = 4) -> Path:
     """Write a run file under the next number, all or nothing; call it within `numbering`."""
     numbers = [int(path.name[:4]) for path in folder.glob("[0-9][0-9][0-9][0-9]_*.json")]
     path = folder / f"{max(numbers, default=0) + 1:04}_{name}.json"
     whole = path.with_suffix(".tmp")
     try:
-        whole.write_text(json.dumps(data, indent=4), encoding="utf-8")
+        whole.write_text(json.dumps(data, indent=indent), encoding="utf-8")
         return whole.replace(path)
     finally:
         whole.unlink(missing_ok=True)  # of a full disk

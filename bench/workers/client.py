@@ -68,6 +68,8 @@ class Side:
     """The one implementation of this side, where two are compared; None where both sides run the same names."""
     slower: Mapping[str, float] = field(default_factory=dict)
     """Shares by which implementations are made slower, to find out whether that is found."""
+    commit: str | None = None
+    """Of a revision."""
 
 
 @dataclass(frozen=True)
@@ -230,10 +232,11 @@ class Timer:
     def pin(self) -> None:
         self.client.ask("pin")
 
-    def time(self, key: Key, block: Block) -> float:
-        """Seconds of one call in the fastest stretch of a block."""
+    def time(self, key: Key, block: Block) -> tuple[float, float]:
+        """Seconds of one call in the fastest stretch of a block; involuntary context switches a call."""
         asked = {"calls": block.calls, "stretches": block.stretches, "warm": block.warm}
-        return float(self.client.ask("time", what=" ".join(key), **asked)["fastest"])
+        answer = self.client.ask("time", what=" ".join(key), **asked)
+        return float(answer["fastest"]), float(answer["involuntary"])
 
     def kill(self) -> None:
         self.client.kill()

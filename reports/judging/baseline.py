@@ -10,7 +10,8 @@ from pathlib import Path
 from ..reading import baseline_file, command, fingerprint, runs, words
 from ..reading.baseline_file import Baseline, Entry
 from ..reading.runs import Run, RunError
-from .comparison import Cell, Comparison, compare
+from .compared import Cell, Comparison
+from .comparison import compare
 
 _EPILOG = """\
 A baseline moves by this command only. A run with regressions against the current one is refused, unless --accept says why
@@ -61,17 +62,17 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
     except RunError:
         yield f"the current one, {before.current.run}, can't be read, so nothing can be compared"
         return
-    this = compare(current, run)
-    if this.other_machine:
-        yield f"{current.name} is of another machine: {fingerprint.told(this.other_machine)}"
+    if other := fingerprint.differing(current, run):
+        yield f"{current.name} is of another machine: {fingerprint.told(other)}"
         return
+    this = compare(current, run)
     yield from (_told(cell) for cell in this.regressed)
     _say_if_unjudged(this)
 
 
 def _say_if_unjudged(this: Comparison) -> None:
     if this.code == command.NOT_JUDGED:
-        command.warn(f"nothing could be judged against {this.base.name}, so a slow-down may hide in {this.head.name}")
+        command.warn(f"nothing could be judged against {this.base}, so a slow-down may hide in {this.head}")
 
 
 def _told(cell: Cell) -> str:

@@ -43,8 +43,9 @@ SCHEMA = pa.schema(
 COLUMNS = tuple(SCHEMA.names)
 
 _DIGEST = 32  # bytes
-_UNKEPT: dict[str, Any] = {"rows": [], "skipped": [], "state": {}, "roofs": [], "controls": {}}
-_FORM = [*map(str, SCHEMA), *Run.__dataclass_fields__]  # another one is another version's
+_UNKEPT: dict[str, Any] = {"rows": [], "skipped": [], "roofs": [], "controls": {}}
+_OF_STATE = ("environment",)
+_FORM = [*map(str, SCHEMA), *Run.__dataclass_fields__, *_OF_STATE]  # another one is another version's
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,8 @@ def kept(run: Run) -> Kept:
     """What is kept of a run."""
     columns = list(zip(*_cells(run), strict=True)) or [()] * len(COLUMNS)
     cells = pa.table(dict(zip(COLUMNS, columns, strict=True)), schema=SCHEMA)
-    return Kept(replace(run, **_UNKEPT), cells)
+    state = {name: run.state[name] for name in _OF_STATE if name in run.state}
+    return Kept(replace(run, **_UNKEPT, state=state), cells)
 
 
 def _cells(run: Run) -> Iterator[tuple[Any, ...]]:

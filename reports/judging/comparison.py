@@ -8,23 +8,18 @@ hours lie between them, and the verdicts are honest, and wider than those of a l
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from statistics import mean, variance
 from typing import Any
 
 from ..reading import fingerprint
-from ..reading.command import FINE, NOT_JUDGED, REGRESSED
 from ..reading.runs import Run
 from ..reading.words import plural
 from . import denominators, processes, verdict
+from .compared import Cell, Comparison, Key, changes, worst_first
 from .denominators import Timed
-from .verdict import Verdict
-
-EXACT = ("peak_bytes", "kernel", "error")
-"""What every call of a cell repeats to the last digit, so that any difference is told."""
+from .verdict import Logs, Verdict
 
 BROKEN = ("wrong", "error", "timeout")
 """Reasons for which a cell without numbers is a fault of the implementation."""
@@ -35,95 +30,44 @@ DRIFT = 0.05
 TOUCHED_BY_PYTHON = "python"
 """The control that another Python does change."""
 
-Key = tuple[str, str]
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Change:
-    """A fact that should be equal and isn't. `worse` when it counts as a regression: memory beyond the margin."""
-
-    what: str
-    base: Any
-    head: Any
-    worse: bool
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One implementation in one case. Seconds are geometric means over processes, NaN where there are none.
-
-    `verdict` is that of the ratio where there is one, unless only the absolute time was shown to have changed.
-    """
-
-    impl: str
-    id: str
-    verdict: Verdict
-    base: float
-    head: float
-    processes: tuple[int, int]
-    """How many each side has."""
-    changes: tuple[Change, ...] = ()
-    ratio: Verdict | None = None
-    """Of its time over that of the unchanged implementations of the case; None where there is no such denominator."""
-    absolute: Verdict | None = None
-    """Of its seconds; None where a side has none."""
-    broken: bool = False
-    """Head gives a wrong answer, fails or hangs."""
-
-    @property
-    def regressed(self) -> bool:
-        """In time, in memory, or altogether."""
-        return self.broken or self.verdict.word == verdict.REGRESSED or any(change.worse for change in self.changes)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Cells with the worst first, and what to know before believing them."""
-
-    base: Run
-    head: Run
-    margin: float
-    cells: list[Cell]
-    notes: list[str]
-
-    @cached_property
-    def other_machine(self) -> dict[str, tuple[Any, Any]]:
-        """Parts of the machine that differ: no verdict holds then."""
-        return fingerprint.differing(self.base, self.head)
-
-    @property
-    def regressed(self) -> list[Cell]:
-        return [cell for cell in self.cells if cell.regressed]
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many cells have each word, in the words' order; only words that occur."""
-        counted = Counter(cell.verdict.word for cell in self.cells)
-        return {word: counted[word] for word in verdict.WORDS if counted[word]}
-
-    @property
-    def code(self) -> int:
-        """Of the command: 0 nothing regressed, 1 something did, 2 nothing could be judged."""
-        if self.other_machine:
-            return NOT_JUDGED
-        if self.regressed:
-            return REGRESSED
-        return FINE if any(cell.verdict.word in verdict.JUDGED for cell in self.cells) else NOT_JUDGED
-
-
-def compare(base: Run, head: Run, margin: float = verdict.MARGIN) -> Comparison:
+def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     """All cells of either run. Runs of different machines get ratios, and no verdict.
+
+    Without a margin, one that suits how well the ratios are known; what an alarm must exceed is then that of the smallest.
 
     Raises:
         ValueError: the margin is negative or not finite.
     """
-    judged = _Judged(absolute=_absolute(base, head, margin), ratios=_ratios(base, head, margin))
+    sides = _sides(base, head)
+    alarm = verdict.ALARM * (verdict.MARGIN if margin is None else margin)
+    again = "" if margin is None else f" --margin {margin:g}"
+    margin = verdict.margin_between_runs(sides.values()) if margin is None else margin
+    ratios = verdict.judge_changes(sides, margin, alarm=alarm)
+    judged = _Judged(absolute=_absolute(base, head, margin), ratios=ratios)
     verdicts = _verdicts(base, head, judged)
     cells = [_cell(key, verdicts[key], judged, base, head, margin) for key in verdicts]
     took_turns = any(map(processes.took_turns, (*base.rows, *head.rows)))
-    notes = [*_notes(base, head), *_notes_on_ratios(judged, took_turns)]
-    return Comparison(base, head, margin, sorted(cells, key=_worst_first), notes)
+    other = fingerprint.differing(base, head)
+    return Comparison(
+        base.name,
+        head.name,
+        margin,
+        sorted(cells, key=worst_first),
+        notes=[*_notes(base, head), *_notes_on_ratios(judged, took_turns)],
+        machine=head.machine,
+        commands=[
+            *(f"{run.command}  # {run.name}, at {run.commit_id or 'an unknown commit'}" for run in (base, head)),
+            f"python -m reports compare {base.name} {head.name}{again}",
+        ],
+        unjudged=f"another machine: {fingerprint.told(other)}"
+        if other
+        else ""
+        if judged.absolute
+        else "no cell in common",
+    )
 
 
 @dataclass(frozen=True)
@@ -162,15 +106,15 @@ def _verdicts(base: Run, head: Run, judged: _Judged) -> dict[Key, Verdict]:
     return verdicts
 
 
-def _ratios(base: Run, head: Run, margin: float) -> dict[Key, Verdict]:
-    """Of the cells with a denominator in both runs, where the benchmark itself is the same."""
+def _sides(base: Run, head: Run) -> dict[Key, tuple[Logs, Logs]]:
+    """Ratios of the cells with a denominator in both runs, where the benchmark itself is the same."""
     if fingerprint.differing(base, head):
         return {}
     rows = _rows(base), _rows(head)
     same = [key for key in rows[0] if key in rows[1] and _meaning(rows[0][key]) == _meaning(rows[1][key])]
     timed = Timed(base), Timed(head)
     steady = denominators.unchanged(*timed) & set(same)
-    return verdict.judge_changes(denominators.sides(*timed, steady, same), margin)
+    return denominators.sides(*timed, steady, same)
 
 
 def _absolute(base: Run, head: Run, margin: float) -> dict[Key, Verdict]:
@@ -219,18 +163,11 @@ def _cell(key: Key, said: Verdict, judged: _Judged, base: Run, head: Run, margin
         base=_typical(logs[0]),
         head=_typical(logs[1]),
         processes=(len(logs[0]), len(logs[1])),
-        changes=tuple(_changes(before["extra_info"], after["extra_info"], margin)) if before and after else (),
+        changes=tuple(changes(before["extra_info"], after["extra_info"], margin)) if before and after else (),
         ratio=judged.ratios.get(key),
         absolute=judged.absolute.get(key),
         broken=_skipped(head).get(key, {}).get("reason") in BROKEN,
     )
-
-
-def _changes(base: Mapping[str, Any], head: Mapping[str, Any], margin: float) -> Iterator[Change]:
-    for what in EXACT:
-        before, after = base.get(what), head.get(what)
-        if before is not None and after is not None and before != after:
-            yield Change(what, before, after, worse=what == "peak_bytes" and after > before * (1 + margin))
 
 
 def _rows(run: Run) -> dict[Key, Row]:
@@ -285,11 +222,6 @@ def _shift(controls: Mapping[str, tuple[list[float], list[float]]]) -> tuple[flo
     return mean(moved), math.sqrt(sum(squares)) / len(known)
 
 
-def _worst_first(cell: Cell) -> tuple[bool, int, float]:
-    size = abs(math.log(cell.verdict.ratio)) if cell.verdict.ratio > 0 else 0.0
-    return not cell.regressed, verdict.WORDS.index(cell.verdict.word), -size
-
-
 def _notes(base: Run, head: Run) -> Iterator[str]:
     if base.path.resolve() == head.path.resolve():
         yield "base and head are the same run"
@@ -297,7 +229,7 @@ def _notes(base: Run, head: Run) -> Iterator[str]:
         yield f"measured on different machines, so there is no verdict: {fingerprint.told(different)}"
     if different := fingerprint.software(base, head):
         yield f"compared across versions: {fingerprint.told(different)}"
-    if different := _environment(base, head):
+    if different := fingerprint.environment(base, head):
         yield f"the environment differs: {fingerprint.told(different)}"
     for run in (base, head):
         yield from _notes_on(run)
@@ -319,10 +251,3 @@ def _notes_on(run: Run) -> Iterator[str]:
         yield f"{run.name} has no control workload: machine drift can't be seen"
     if run.rows and all(len(processes.medians(row)) < 2 and not processes.took_turns(row) for row in run.rows):
         yield f"{run.name} has one process per cell; verdicts need several: python -m bench sweep --processes 5"
-
-
-def _environment(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
-    before, after = base.state.get("environment") or {}, head.state.get("environment") or {}
-    names = dict.fromkeys([*before, *after])
-    pairs = {name: (before.get(name), after.get(name)) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -78,8 +78,13 @@ def oldest_first(kept: Iterable[Kept]) -> list[Kept]:
 
 
 def of_one_machine(ordered: Sequence[Kept]) -> list[Kept]:
-    """The runs whose machine is that of the last one; torch and Python may differ."""
-    return [one for one in ordered if not fingerprint.differing(one.run, ordered[-1].run)]
+    """The runs whose machine and environment are those of the last one; torch and Python may differ."""
+    newest = ordered[-1].run
+    return [
+        one
+        for one in ordered
+        if not (fingerprint.differing(one.run, newest) or fingerprint.environment(one.run, newest))
+    ]
 
 
 def all_series(ordered: Sequence[Kept]) -> list[Series]:

@@ -1,9 +1,10 @@
 """The judge: logarithms of ratios in, verdicts out. One number per fresh process; needs NumPy and scipy only.
 
 Rounds within a process share its memory layout and the machine's mood, so they are no replicates: processes are. A change
-counts when it is larger than a margin, not when it is larger than nothing: t-tests of Student (pairs) or Welch (two saved
-runs) against the margin, Benjamini and Hochberg's control of false discoveries over all cells judged together, and
-`UNCHANGED` only where two one-sided tests show it (Schuirmann 1987).
+counts when it is larger than a threshold, not when it is larger than nothing: t-tests of Yuen (pairs, trimmed) or Welch (two
+saved runs) against it, Simes' test over the cells of each implementation and then Benjamini and Hochberg's control of false
+discoveries among them, and `UNCHANGED` only where two one-sided tests show it (Schuirmann 1987). Which rule finds most at
+equally few alarms, `tests/experiments/rules.py` prints.
 
 >>> judge({"sdpa": [0.051, 0.049, 0.052, 0.050]})["sdpa"].word
 'REGRESSED'
@@ -12,7 +13,7 @@ runs) against the margin, Benjamini and Hochberg's control of false discoveries 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
@@ -39,7 +40,14 @@ JUDGED = (REGRESSED, IMPROVED, UNCHANGED)
 """Words that say something about the code."""
 
 MARGIN = 0.01
-"""A change up to this share is no change."""
+"""A change that is shown to be smaller than this share is none."""
+
+ALARM = 0.5
+"""A change is told where it is shown to be larger than this share of the margin, by sides that took turns: so one of 1 % can be
+seen, and what the place of a side's code in memory or in the file system does to its time can't."""
+
+TRIM = 10
+"""Of so many pairs the lowest and the highest don't count: a neighbour that came and went is in few."""
 
 LEVEL = 0.05
 """Risk of a false `UNCHANGED`; what an interval leaves out."""
@@ -98,35 +106,57 @@ def judge(
     cells: Mapping[Key, ArrayLike],
     margin: float = MARGIN,
     controls: Mapping[str, ArrayLike] | None = None,
-    together: bool = False,
+    alarm: float | None = None,
 ) -> dict[Key, Verdict]:
     """Verdicts on paired measurements, whose sides took turns.
 
     Each cell brings log(head / base), one for every pair of fresh processes, already centred on the controls if it is to
-    be (`centred`). `controls` are the controls' own log ratios: they alone void a comparison, since what all cells share
-    beside controls that stand still is the code (`together`: see `machine_moved`). Numbers that are not finite count as
-    pairs not measured.
+    be (`centred`). The first of a key that is a tuple is the cell's implementation. `controls` are the controls' own log
+    ratios: they alone void a comparison, since what all cells share beside controls that stand still is the code. `alarm` is
+    what a change must exceed (ALARM of the margin). Numbers that are not finite count as pairs not measured.
 
     Raises:
         ValueError: the margin is negative or not finite.
     """
-    return _judged({key: _paired(logs) for key, logs in cells.items()}, _limit(margin), controls, together)
+    limits = _Limits(_limit(margin), _limit(ALARM * margin if alarm is None else alarm))
+    return _judged({key: _paired(logs) for key, logs in cells.items()}, limits, controls, together=False)
+
+
+def judge_pairs(
+    cells: Mapping[Key, ArrayLike],
+    controls: Mapping[str, ArrayLike],
+    margin: float = MARGIN,
+    alarm: float | None = None,
+) -> dict[Key, Verdict]:
+    """Verdicts on pairs of fresh processes as measured: log(head / base) of every pair, NaN where a cell was not in it.
+
+    Sides that take turns every few milliseconds see the same machine: mostly nothing moved, and to subtract the controls
+    would add nothing but their own spread. So cells are centred on them where these changed.
+    """
+    known = {name: np.array(logs, float) for name, logs in controls.items()}
+    return judge({key: _centred_if_needed(np.array(logs, float), known) for key, logs in cells.items()},
+                 margin, controls, alarm)  # fmt: skip
 
 
 def judge_groups(
-    groups: Mapping[Key, Sequence[ArrayLike]], margin: float = MARGIN, controls: Mapping[str, ArrayLike] | None = None
+    groups: Mapping[Key, Sequence[ArrayLike]],
+    controls: Mapping[str, ArrayLike],
+    margin: float = MARGIN,
+    alarm: float | None = None,
 ) -> dict[Key, Verdict]:
     """Verdicts on groups of cells, such as those of an implementation: on the mean over the cells of a group, pair by pair.
 
-    Each cell brings log(head / base) of every pair, NaN where it was not measured: such a pair doesn't count for its group,
-    whose cells need not have changed alike. Centred on the controls where these changed.
+    Pairs that lack a cell don't count for its group, whose cells need not have changed alike.
     """
-    known = controls or {}
-    drifts = any(verdict.word in CHANGED for verdict in judge(known, margin=0.0).values())
-    means = {
-        key: centred(np.mean(np.array(cells, float), axis=0), known if drifts else {}) for key, cells in groups.items()
-    }
-    return judge(means, margin, known)
+    means = {key: np.mean(np.array(cells, float), axis=0) for key, cells in groups.items()}
+    return judge_pairs(means, controls, margin, alarm)
+
+
+def _centred_if_needed(logs: NDArray[np.float64], controls: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+    measured = np.isfinite(logs)
+    beside = {name: control[measured] for name, control in controls.items()}
+    moved = any(verdict.word in CHANGED for verdict in judge(beside, margin=0.0).values())
+    return centred(logs[measured], beside if moved else {})
 
 
 def bound(low: float, high: float) -> str:
@@ -159,7 +189,7 @@ def judge_unpaired(
     sides = {key: (_finite(base), _finite(head)) for key, (base, head) in cells.items()}
     seen = _between([side for pair in sides.values() for side in pair])
     estimates = {key: _centred(_welch(*pair, seen), shift, shift_error) for key, pair in sides.items()}
-    return _judged(estimates, _limit(margin), controls, together)
+    return _judged(estimates, _Limits.both(_limit(margin)), controls, together)
 
 
 def centred(logs: ArrayLike, controls: Mapping[str, ArrayLike]) -> NDArray[np.float64]:
@@ -215,6 +245,18 @@ class _Between:
     widest: float
 
 
+@dataclass(frozen=True)
+class _Limits:
+    """In logarithms: what UNCHANGED lies within, and what a change must exceed."""
+
+    same: float
+    alarm: float
+
+    @classmethod
+    def both(cls, limit: float) -> _Limits:
+        return cls(limit, limit)
+
+
 def _limit(margin: float) -> float:
     if not (math.isfinite(margin) and margin >= 0):
         raise ValueError(f"the margin is a share like 0.01, not {margin}")
@@ -231,8 +273,11 @@ def _paired(logs: ArrayLike) -> _Estimate:
     values = _finite(logs)
     if values.size < 2:
         return _Estimate(float(values[0]) if values.size else math.nan, pairs=values.size)
-    spread = float(values.std(ddof=1))
-    return _Estimate(float(values.mean()), spread / math.sqrt(values.size), values.size - 1, values.size, spread)
+    cut = values.size // TRIM
+    kept = np.sort(values)[cut : values.size - cut]
+    winsorized = values.clip(kept[0], kept[-1])
+    error = float(winsorized.std(ddof=1)) * math.sqrt((values.size - 1) / (kept.size * (kept.size - 1)))  # Yuen 1974
+    return _Estimate(float(kept.mean()), error, kept.size - 1, values.size, error * math.sqrt(values.size))
 
 
 def _welch(base: NDArray[np.float64], head: NDArray[np.float64], seen: _Between | None) -> _Estimate:
@@ -271,46 +316,65 @@ def _centred(estimate: _Estimate, shift: float, shift_error: float) -> _Estimate
 
 
 def _judged(
-    cells: dict[Key, _Estimate], limit: float, controls: Mapping[str, ArrayLike] | None, together: bool
+    cells: dict[Key, _Estimate], limits: _Limits, controls: Mapping[str, ArrayLike] | None, together: bool
 ) -> dict[Key, Verdict]:
-    from scipy.stats import false_discovery_control  # half a second to import: of those who judge alone
-
-    tested = [key for key, cell in cells.items() if cell.testable]
-    raw = [_p_moved(cells[key], limit) for key in tested]
-    adjusted = dict(zip(tested, false_discovery_control(raw) if raw else [], strict=True))
+    small = adjusted({key: _p_moved(cell, limits.alarm) for key, cell in cells.items() if cell.testable})
     verdicts = {
-        key: _verdict(cell, limit, float(adjusted[key]), len(tested)) if key in adjusted else _untestable(cell)
+        key: _verdict(cell, limits, small[key], len(small)) if key in small else _untestable(cell)
         for key, cell in cells.items()
     }
-    if reason := _moved_machine(list(cells.values()), limit, controls or {}, together):
+    reason = drifted(controls or {}) or (_changed_alike(list(cells.values()), limits.same) if together else "")
+    if reason:
         return {key: replace(v, word=INCONCLUSIVE, reason=reason, more_pairs=None) for key, v in verdicts.items()}
     return verdicts
 
 
-def _verdict(cell: _Estimate, limit: float, p: float, among: int) -> Verdict:
+def adjusted(p: Mapping[Key, float]) -> dict[Key, float]:
+    """For the number of cells: Simes' test that anything changed in an implementation, adjusted for their number, and
+    among the cells of each once more, both by Benjamini and Hochberg. So one that changed everywhere needn't outdo all
+    cells of the others.
+    """
+    families: dict[Hashable, dict[Key, float]] = {}
+    for key, one in p.items():
+        families.setdefault(key[0] if isinstance(key, tuple) else None, {})[key] = one
+    within = {name: _discoveries(of) for name, of in families.items()}
+    gates = _discoveries({name: min(of.values()) for name, of in within.items()})  # the smallest of them is Simes' p
+    return {key: max(one, gates[name]) for name, of in within.items() for key, one in of.items()}
+
+
+def _discoveries(p: Mapping[Key, float]) -> dict[Key, float]:
+    """Adjusted p, by Benjamini and Hochberg."""
+    from scipy.stats import false_discovery_control  # half a second to import: of those who judge alone
+
+    return dict(zip(p, map(float, false_discovery_control(list(p.values())) if p else ()), strict=True))
+
+
+def _verdict(cell: _Estimate, limits: _Limits, p: float, among: int) -> Verdict:
     low, high = cell.interval()
-    word = _word(cell, limit, p)
+    word = _word(cell, limits, p)
     reason = {
-        REGRESSED: f"slower by more than {_share(limit)}",
-        IMPROVED: f"faster by more than {_share(limit)}",
-        UNCHANGED: f"shown to be within {_share(limit)}",
-    }.get(word) or _why_inconclusive(cell, limit, among)
+        REGRESSED: f"slower by more than {_share(limits.alarm)}",
+        IMPROVED: f"faster by more than {_share(limits.alarm)}",
+        UNCHANGED: f"shown to be within {_share(limits.same)}",
+    }.get(word) or _why_inconclusive(cell, limits, among)
     return Verdict(
         word=word,
         ratio=math.exp(cell.mean),
         low=math.exp(low),
         high=math.exp(high),
-        detectable=_detectable(cell, limit, among),
+        detectable=_detectable(cell, limits.alarm, among),
         p=p,
         reason=reason,
-        more_pairs=_more_pairs(cell, limit, among) if word == INCONCLUSIVE else 0,
+        more_pairs=_more_pairs(cell, limits, among) if word == INCONCLUSIVE else 0,
     )
 
 
-def _word(cell: _Estimate, limit: float, p: float) -> str:
-    if p <= FALSE_ALARMS and abs(cell.mean) > limit + cell.beyond:
+def _word(cell: _Estimate, limits: _Limits, p: float) -> str:
+    if cell.pairs > 1 and _p_same(cell, limits.same) <= LEVEL:
+        return UNCHANGED
+    if p <= FALSE_ALARMS and abs(cell.mean) > limits.alarm + cell.beyond:
         return REGRESSED if cell.mean > 0 else IMPROVED
-    return UNCHANGED if cell.pairs > 1 and _p_same(cell, limit) <= LEVEL else INCONCLUSIVE
+    return INCONCLUSIVE
 
 
 def _untestable(cell: _Estimate) -> Verdict:
@@ -346,10 +410,11 @@ def _detectable(cell: _Estimate, limit: float, among: int) -> float:
     return math.expm1(max(limit + needed, limit + cell.beyond))
 
 
-def _more_pairs(cell: _Estimate, limit: float, among: int) -> int | None:
-    """Pairs to go, if mean and spread stay as they are, until it is shown to lie on one side of the margin."""
-    level = FALSE_ALARMS / 2 / among if abs(cell.mean) > limit else LEVEL
-    enough = cell.spread * _reach(level) <= abs(abs(cell.mean) - limit)
+def _more_pairs(cell: _Estimate, limits: _Limits, among: int) -> int | None:
+    """Pairs to go, if mean and spread stay as they are, until it is shown to be a change or none, whichever comes first."""
+    size = abs(cell.mean)
+    enough = cell.spread * _reach(FALSE_ALARMS / 2 / among) <= size - limits.alarm
+    enough |= cell.spread * _reach(LEVEL) <= limits.same - size
     counts = [int(n) for n in np.flatnonzero(enough) + 2 if n > cell.pairs]
     return counts[0] - cell.pairs if counts else None
 
@@ -363,38 +428,31 @@ def _reach(level: float) -> NDArray[np.float64]:
     return reach
 
 
-def _why_inconclusive(cell: _Estimate, limit: float, among: int) -> str:
+def _why_inconclusive(cell: _Estimate, limits: _Limits, among: int) -> str:
     if cell.pairs == 1:
         apart = _share(cell.beyond)
         return f"one process a side; processes were seen {apart} apart"
-    if abs(cell.mean) > limit and _p_moved(cell, limit) <= FALSE_ALARMS:
-        return f"beyond {_share(limit)}, but among {among} cells that may be chance"
+    if abs(cell.mean) > limits.alarm and _p_moved(cell, limits.alarm) <= FALSE_ALARMS:
+        return f"beyond {_share(limits.alarm)}, but among {among} cells that may be chance"
     possible = bound(*map(math.exp, cell.interval()))
-    return f"{possible}: its interval crosses the margin of {_share(limit)}"
+    return f"{possible}: its interval crosses the margin of {_share(limits.same)}"
 
 
-def machine_moved(
-    cells: Mapping[Key, ArrayLike], margin: float, controls: Mapping[str, ArrayLike], together: bool = False
-) -> str:
-    """Why nothing can be said of the code, or ''; the arguments are `judge`'s.
-
-    A control workload took another time, by its median over the pairs. With `together`, for sides that did not take turns,
-    also: more than half of all cells changed the same way, each by between half and twice the median of those that changed.
-    A cell has changed when its 95 % interval leaves 1 out and its mean is beyond the margin.
-
-    Raises:
-        ValueError: the margin is negative or not finite.
-    """
-    return _moved_machine([_paired(logs) for logs in cells.values()], _limit(margin), controls, together)
-
-
-def _moved_machine(cells: Sequence[_Estimate], limit: float, controls: Mapping[str, ArrayLike], together: bool) -> str:
+def drifted(controls: Mapping[str, ArrayLike]) -> str:
+    """Why nothing can be said of the code, or '': a control workload took another time, by its median over the pairs."""
     for name, logs in controls.items():
         pairs = _finite(logs)
         middle = float(np.median(pairs)) if pairs.size else 0.0  # one pair that was disturbed is no machine that moved
         if abs(middle) > math.log1p(STILL):
             return f"machine drift: the time of the control workload {name!r} changed by {_signed(middle)}"
-    if not together or len(cells) < CROWD:
+    return ""
+
+
+def _changed_alike(cells: Sequence[_Estimate], limit: float) -> str:
+    """Of sides that did not take turns: more than half of all cells changed the same way, each by between half and twice the
+    median of those that changed. A cell has changed when its 95 % interval leaves 1 out and its mean is beyond the margin.
+    """
+    if len(cells) < CROWD:
         return ""
     for way in (1, -1):
         moved = np.array([way * cell.mean for cell in cells if _moved(cell, limit, way)])
@@ -442,6 +500,12 @@ Calibrated by `tests/experiments/denominator.py`, which prints what a set of sto
 
 BETWEEN_RUNS_SECONDS = 0.12
 """The same of times that are no ratios: what the machine does from one minute to the other doesn't cancel."""
+
+MARGINS = (0.01, 0.02, 0.05)
+"""Of two saved runs, where none is asked for."""
+
+MOST = 0.8
+"""Share of the cells that a margin should do for."""
 
 CLAIM = 0.01
 """Level at which one implementation of a case is said to be faster than another."""
@@ -593,22 +657,34 @@ Logs = Mapping[int, Sequence[float]]
 """Log ratios by process, one a visit."""
 
 
+def margin_between_runs(cells: Iterable[tuple[Logs, Logs]]) -> float:
+    """The smallest of MARGINS within which most cells would be shown UNCHANGED where they are; blind to what changed."""
+    known = [it for it in (_between_runs(*sides, BETWEEN_RUNS) for sides in cells) if it.testable]
+    needs = sorted(it.error * (_quantile(1 - LEVEL, it.df) + _quantile((1 + POWER) / 2, it.df)) for it in known)
+    needed = needs[int(MOST * (len(needs) - 1))] if needs else 0.0
+    return next((margin for margin in MARGINS if needed < math.log1p(margin)), MARGINS[-1])
+
+
 def judge_changes(
-    cells: Mapping[Key, tuple[Logs, Logs]], margin: float = MARGIN, between_runs: float = BETWEEN_RUNS
+    cells: Mapping[Key, tuple[Logs, Logs]],
+    margin: float = MARGIN,
+    between_runs: float = BETWEEN_RUNS,
+    alarm: float | None = None,
 ) -> dict[Key, Verdict]:
     """Verdicts on two saved runs whose implementations took turns.
 
     Each cell brings the log ratios of base and of head over a denominator that didn't change. What the machine did that day
-    cancels in them, but for `between_runs`, which widens every interval.
+    cancels in them, but for `between_runs`, which widens every interval. `alarm` is what a change must exceed (the margin).
 
     Raises:
         ValueError: the margin is negative or not finite.
     """
-    changes = {
-        key: _widened(_change(_of_processes(base), _of_processes(head)), between_runs)
-        for key, (base, head) in cells.items()
-    }
-    return _judged(changes, _limit(margin), None, together=False)
+    changes = {key: _between_runs(*sides, between_runs) for key, sides in cells.items()}
+    return _judged(changes, _Limits(_limit(margin), _limit(margin if alarm is None else alarm)), None, together=False)
+
+
+def _between_runs(base: Logs, head: Logs, term: float) -> _Estimate:
+    return _widened(_change(_of_processes(base), _of_processes(head)), term)
 
 
 def change(base: Logs, head: Logs) -> tuple[float, float, float]:

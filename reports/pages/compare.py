@@ -1,4 +1,7 @@
-"""`python -m reports compare [BASE] HEAD`: did it get slower, larger, or wrong from one saved run to the other?"""
+"""`python -m reports compare [BASE] HEAD`: did it get slower, larger, or wrong from one saved run to the other?
+
+`python -m reports compare FILE` shows a comparison that `python -m bench ab` saved in the same way.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,21 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..judging import verdict
-from ..judging.comparison import Comparison, compare
+from ..judging import by_turns
+from ..judging.compared import Comparison
+from ..judging.comparison import compare
 from ..reading import baseline_file, command, fingerprint, runs
 from ..reading.command import NOT_JUDGED
 from ..reading.runs import Run, RunError
 from . import comparison_text
 
-WIDTH = 160  # columns, where the output is no terminal
+WIDTH = 120  # columns, where the output is no terminal
 
 _EPILOG = """\
-BASE and HEAD are named as for `python -m reports`.
+BASE and HEAD are named as for `python -m reports`; FILE is a comparison saved by `python -m bench ab`, also as ab/NAME.
 
 Exit code: 0 nothing regressed; 1 something did (time or memory beyond the margin, a wrong answer, a failure);
-2 nothing could be judged (another machine, a machine that moved, one process per cell); 3 a mistake in the command.
+2 nothing could be judged (another machine, machine drift, one process per cell); 3 a mistake in the command.
 """
 
 
@@ -37,16 +41,27 @@ def _answer(options: argparse.Namespace) -> int:
     RunError: a run can't be found or read, or there is no baseline.
     OSError: a file can't be written.
     """
+    this = _comparison(options)
+    if isinstance(this, int):
+        return this
+    _write(this, options)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, soft_wrap=False)
+    with console.capture() as shown:
+        console.print(comparison_text.terminal(this, options.all))
+    command.say(shown.get())
+    return this.code
+
+
+def _comparison(options: argparse.Namespace) -> Comparison | int:
+    """Or the exit code, where two runs are of different machines; raises `RunError`."""
+    if options.base is None and (file := by_turns.find(options.head, command.results(options))):
+        return by_turns.comparison(file, options.margin)
     base, head = _sides(options)
     different = fingerprint.differing(base, head)
     if different and not options.force:
         told = f"{base.name} and {head.name} are of different machines: {fingerprint.told(different)}"
         return command.complain(f"{told}; --force shows the numbers without verdicts", NOT_JUDGED)
-    this = compare(base, head, options.margin)
-    _write(this, options.json, options.markdown)
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-    console.print(comparison_text.terminal(this))
-    return this.code
+    return compare(base, head, options.margin)
 
 
 def _sides(options: argparse.Namespace) -> tuple[Run, Run]:
@@ -60,7 +75,12 @@ def _sides(options: argparse.Namespace) -> tuple[Run, Run]:
     return runs.read(current.path), head
 
 
-def _write(this: Comparison, data: Path | None, text: Path | None) -> None:
+def _write(this: Comparison, options: argparse.Namespace) -> None:
+    data, text = options.json, options.markdown
+    if options.html:
+        from . import comparison_page  # matplotlib takes a second to import
+
+        options.html.write_text(comparison_page.html(this), encoding="utf-8")
     if data:
         data.write_text(json.dumps(comparison_text.as_data(this), indent=2, allow_nan=False) + "\n", encoding="utf-8")
     if text:
@@ -77,13 +97,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "base", nargs="?", metavar="BASE", help="the older run (default: the baseline of HEAD's machine)"
     )
-    parser.add_argument("head", metavar="HEAD", help="the newer run")
+    parser.add_argument("head", metavar="HEAD", help="the newer run, or a FILE of `python -m bench ab`")
     parser.add_argument(
-        "--margin", type=_share, default=verdict.MARGIN, help="a change up to this share is none (0.01)"
+        "--margin",
+        type=_share,
+        help="a change shown to be smaller is none (default: 0.01 to 0.05, as well as two runs can tell; of a FILE: its own)",
     )
+    parser.add_argument("--all", action="store_true", help="list the cells too that did not change")
     parser.add_argument("--force", action="store_true", help="show runs of different machines too, without verdicts")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write a short report as Markdown")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page, which loads nothing")
     command.add_results(parser)
     return parser
 

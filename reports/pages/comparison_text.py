@@ -1,75 +1,154 @@
-"""A comparison as text: a table for the terminal, Markdown for a comment, JSON for a program."""
+"""A comparison as text, of two runs or of two sides that took turns: for the terminal, for a comment, and for a program."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from ..judging import verdict
-from ..judging.comparison import Cell, Change, Comparison
-from ..judging.verdict import Verdict
+from ..judging.compared import Cell, Change, Comparison
+from ..judging.verdict import CHANGED, IMPROVED, REGRESSED, UNCHANGED, Verdict
 from ..reading import units
-from ..reading.runs import Run
+from ..reading.command import FINE, NOT_JUDGED
 from ..reading.words import plural
 from .tables import escape, markdown
 
 HEADINGS = ("verdict", "implementation", "case", "base", "head", "ratio", "seconds", "min. detectable", "why")
 """`ratio` and `seconds` are changes with their 95 % intervals; the smallest detectable one is the verdict's."""
-STYLES = {verdict.REGRESSED: "bold red", verdict.WRONG: "bold red", verdict.IMPROVED: "green", verdict.GONE: "yellow"}
+
+STYLES = {
+    verdict.REGRESSED: "bold red",
+    verdict.BROKEN: "bold red",
+    verdict.WRONG: "bold red",
+    verdict.IMPROVED: "green",
+    verdict.GONE: "yellow",
+    verdict.INCONCLUSIVE: "yellow",
+}
+
 MOST_LINES = 30
 """Lines of the Markdown table: a comment is read on a phone."""
 
+ANSWERS = {FINE: "Nothing regressed", NOT_JUDGED: "It could not be judged"}
+"""By exit code."""
 
-def terminal(this: Comparison) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in HEADINGS:
-        numeric = heading in ("base", "head", "min. detectable")
-        table.add_column(heading, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
+WAYS = {REGRESSED: "slower", IMPROVED: "faster"}
+
+
+def terminal(this: Comparison, whole: bool = False) -> RenderableType:
+    """First a sentence an implementation, then the cells that changed (or all), in the end the answer.
+
+    Texts of implementations stand in it, so nothing in them is markup.
+    """
+    shown = [cell for cell in this.cells if whole or this.unjudged or _worth_telling(cell)]
+    return Group(
+        *(Text(_plain(sentence), "bold") for sentence in sentences(this)),
+        *(part for cell in shown for part in _lines(cell)),
+        *(Text(f"note: {_plain(note)}") for note in this.notes),
+        *([Text(f"{plural(len(this.cells) - len(shown), 'cell')} more, none of which changed: --all lists them")]
+          if len(shown) < len(this.cells) else []),
+        Text(_plain(summary(this)), "bold"),
+    )  # fmt: skip
+
+
+def sentences(this: Comparison) -> Iterator[str]:
+    """What is said of each implementation, before its cells: 'sdpa is 2.0 % slower (1.7 to 2.3) in 16 of 16 cells'."""
+    if this.shared:
+        yield f"all implementations: {_change(this.shared)}, so it is what they share"
+    by_impl: dict[str, list[Cell]] = {}
     for cell in this.cells:
-        word, *others = _line(cell)
-        table.add_row(Text(word, STYLES.get(word, "")), *map(Text, others))
-    notes = [Text(f"note: {_plain(note)}", "yellow") for note in this.notes]
-    return Group(*([table] if this.cells else []), *notes, Text(_plain(summary(this)), "bold"))
+        if math.isfinite(cell.verdict.ratio):
+            by_impl.setdefault(cell.impl, []).append(cell)
+    for name, cells in by_impl.items():
+        if said := _sentence(this, name, cells):
+            yield said
+
+
+def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
+    head, _, base = name.partition(" against ")
+    than = f" than {base}" if base else ""
+    words = Counter(cell.verdict.word for cell in cells)
+    others = [f"{WAYS[word]} in {words[word]} of {len(cells)} cells" for word in WAYS if words[word]]
+    found = this.implementations.get(name)
+    if found is None:
+        return f"{head} is {' and '.join(others)}" if others and not this.unjudged else ""
+    others = [told for told in others if not told.startswith(WAYS.get(found.word, "-"))]
+    if found.word in CHANGED:
+        where = f"in {words[found.word]} of {len(cells)} cells" if words[found.word] else f"over its {len(cells)} cells"
+        said = f"{_change(found, than)} {where}"
+    elif found.word == UNCHANGED:
+        said = f"as fast as {base or 'before'}, within {_share(this.margin)}"
+    elif math.isfinite(found.low):
+        said = f"{verdict.bound(found.low, found.high)}{than}"
+    else:
+        said = "measured too rarely to tell"
+    return f"{head} is {said}" + (f", but {' and '.join(others)}" if others else "")
 
 
 def summary(this: Comparison) -> str:
-    """'1 REGRESSED, 23 UNCHANGED; 1 cell needs more memory: 0001_a → 0002_b, margin 1 %'."""
-    counts = ", ".join(f"{count} {word}" for word, count in this.counts.items()) or "no cell in either run"
+    """'Nothing regressed: 23 UNCHANGED within 1 %, 1 INCONCLUSIVE; 1 cell with another kernel (0001_a → 0002_b)'."""
+    within = {UNCHANGED: f" within {_share(this.margin)}", verdict.INCONCLUSIVE: _bound(this)}
+    counts = ", ".join(f"{count} {word}{within.get(word, '')}" for word, count in this.counts.items()) or "no cell"
     more = [f"{plural(count, 'cell')} {told}" for told, count in _exact(this).items() if count]
-    sides = f"{this.base.name} → {this.head.name}, margin {this.margin * 100:g} %"
-    return f"{'; '.join([counts, *more])} ({sides})"
+    answer = ANSWERS.get(this.code, "Something regressed")
+    why = [this.unjudged] if this.unjudged else []
+    return f"{answer}: {'; '.join([*why, counts, *more])} ({this.base} → {this.head})"
+
+
+def _bound(this: Comparison) -> str:
+    """How much slower any of the open ones may be."""
+    ends = [cell.verdict.high for cell in this.cells if cell.verdict.word == verdict.INCONCLUSIVE]
+    return f" (at most {_share(max(ends) - 1)} slower)" if ends and all(end > 1 for end in ends) else ""
 
 
 def as_markdown(this: Comparison) -> str:
-    """Counts, a short table of what moved, the machine, and how to do it again."""
+    """Sentences, counts, a short table of what changed, what did not folded away, the machine, and how to do it again."""
     told = [cell for cell in this.cells if _worth_telling(cell)]
-    parts = [f"**attention-bench:** {escape(summary(this))}"]
-    if told:
-        lines = [[escape(text) for text in _line(cell)] for cell in told[:MOST_LINES]]
-        parts.append(markdown(HEADINGS, lines))
-    if len(told) > MOST_LINES:
-        parts.append(f"… and {plural(len(told) - MOST_LINES, 'cell')} more")
-    parts += [f"- {escape(_plain(note))}" for note in this.notes]
-    parts += [f"Machine: {escape(_plain(_machine(this.head)))}", f"How to reproduce:\n\n{_reproduce(this)}"]
+    still = [cell for cell in this.cells if cell not in told]
+    parts = [f"### attention-bench: {_escaped(summary(this))}"]
+    if said := [f"**{_escaped(sentence)}**" for sentence in sentences(this)]:
+        parts.append("  \n".join(said))
+    parts += [_table(told)] if told else []
+    parts += [_folded(still)] if still else []
+    if this.notes:
+        parts.append("\n".join(f"- {_escaped(note)}" for note in this.notes))
+    commands = "\n".join(f"    {_plain(command)}" for command in this.commands)
+    parts += [f"Machine: {_escaped(machine(this.machine))}", f"How to reproduce:\n\n{commands}"]
     return "\n\n".join(parts) + "\n"
+
+
+def _table(cells: list[Cell]) -> str:
+    """Of the first MOST_LINES, without columns in which nothing stands."""
+    rows = [[_escaped(text) for text in columns(cell)] for cell in cells[:MOST_LINES]]
+    used = [i for i in range(len(HEADINGS)) if any(row[i] != units.MISSING for row in rows)]
+    more = f"\n\n… and {plural(len(cells) - MOST_LINES, 'cell')} more" if len(cells) > MOST_LINES else ""
+    return markdown([HEADINGS[i] for i in used], [[row[i] for i in used] for row in rows]) + more
+
+
+def _folded(cells: list[Cell]) -> str:
+    words = Counter(cell.verdict.word for cell in cells)
+    counted = ", ".join(f"{count} {word}" for word, count in words.items())
+    return f"<details><summary>{counted}</summary>\n\n{_table(cells)}\n\n</details>"
 
 
 def as_data(this: Comparison) -> dict[str, Any]:
     """For JSON: ratios and seconds as plain numbers, `null` where there is none."""
     return {
-        "base": this.base.name,
-        "head": this.head.name,
+        "base": this.base,
+        "head": this.head,
         "margin": this.margin,
         "exit_code": this.code,
         "counts": this.counts,
+        "sentences": list(sentences(this)),
+        "implementations": {name: _finite(vars(said)) for name, said in this.implementations.items()},
         "notes": this.notes,
-        "machine": this.head.machine,
+        "machine": this.machine,
+        "commands": list(this.commands),
         "cells": [_cell_data(cell) for cell in this.cells],
     }
 
@@ -84,7 +163,7 @@ def _cell_data(cell: Cell) -> dict[str, Any]:
         "of_ratio": cell.ratio and _finite(vars(cell.ratio)),
         "of_seconds": cell.absolute and _finite(vars(cell.absolute)),
         "processes": list(cell.processes),
-        "changes": [vars(change) for change in cell.changes],
+        "changes": [{**vars(change), "text": _changed(change)} for change in cell.changes],
     }
 
 
@@ -93,7 +172,8 @@ def _finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
     return {**numbers, **dict.fromkeys(lost)}
 
 
-def _line(cell: Cell) -> tuple[str, ...]:
+def columns(cell: Cell) -> tuple[str, ...]:
+    """Of HEADINGS."""
     said = cell.verdict
     line = (
         said.word,
@@ -104,9 +184,19 @@ def _line(cell: Cell) -> tuple[str, ...]:
         _moved(cell.ratio),
         _moved(cell.absolute),
         units.detectable(said.detectable),
-        "; ".join([*(_change(change) for change in cell.changes), _why(said)]),
+        "; ".join([*map(_changed, cell.changes), _why(said)]),
     )
     return tuple(map(_plain, line))
+
+
+def _lines(cell: Cell) -> Iterator[RenderableType]:
+    """In the terminal: its name, and what became of it below, so that nothing is squeezed into columns."""
+    word, impl, case, base, head, ratio, seconds, _, why = columns(cell)
+    yield Text(f"{word:<13}", STYLES.get(word, "")).append(f"{impl} {case}", "default")
+    times = f"{base} → {head}" if units.MISSING not in (base, head) else units.MISSING
+    absolute = f"seconds {seconds}" if seconds != units.MISSING else units.MISSING
+    told = [part for part in (ratio, times, absolute, why) if part != units.MISSING]
+    yield Padding(Text("; ".join(told)), (0, 0, 0, 13), expand=False)
 
 
 def _moved(said: Verdict | None) -> str:
@@ -120,11 +210,18 @@ def _moved(said: Verdict | None) -> str:
     return f"{_percent(said.ratio, digits)} ({low} to {high})"
 
 
+def _change(said: Verdict, than: str = "") -> str:
+    """'2.0 % slower (1.7 to 2.3)'."""
+    ends = sorted(abs(ratio - 1) for ratio in (said.low, said.high))
+    size, low, high = (f"{share * 100:.{share < 1:d}f}" for share in (abs(said.ratio - 1), *ends))
+    return f"{size} % {WAYS[said.word]}{than} ({low} to {high})"
+
+
 def _why(said: Verdict) -> str:
     return f"{said.reason}; about {said.more_pairs} more processes a side" if said.more_pairs else said.reason
 
 
-def _change(change: Change) -> str:
+def _changed(change: Change) -> str:
     if change.what == "peak_bytes":
         size = f" ({_percent(change.head / change.base)})" if change.base else ""
         return f"memory {units.memory(change.base)} → {units.memory(change.head)}{size}"
@@ -144,20 +241,15 @@ def _exact(this: Comparison) -> dict[str, int]:
 
 
 def _worth_telling(cell: Cell) -> bool:
-    return cell.regressed or bool(cell.changes) or cell.verdict.word not in (verdict.UNCHANGED, verdict.INCONCLUSIVE)
+    return cell.regressed or bool(cell.changes) or cell.verdict.word not in (UNCHANGED, verdict.INCONCLUSIVE)
 
 
-def _machine(run: Run) -> str:
-    return ", ".join(f"{key} {value}" for key, value in run.machine.items() if value not in (None, "", {}))
+def machine(machine: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in machine.items() if value not in (None, "", {}))
 
 
-def _reproduce(this: Comparison) -> str:
-    commands = [
-        *(f"{run.command}  # {run.name}, at {run.commit_id or 'an unknown commit'}"
-          for run in (this.base, this.head)),
-        f"python -m reports compare {this.base.name} {this.head.name} --margin {this.margin:g}",
-    ]  # fmt: skip
-    return "\n".join(f"    {_plain(command)}" for command in commands)
+def _share(share: float) -> str:
+    return f"{share * 100:.2g} %" if share < 1 else f"{share * 100:.0f} %"
 
 
 def _percent(ratio: float, digits: int = 1) -> str:
@@ -165,6 +257,11 @@ def _percent(ratio: float, digits: int = 1) -> str:
     return (
         f"{(ratio - 1) * 100:+.{digits}f} %".replace("-", "\N{MINUS SIGN}") if math.isfinite(ratio) else units.MISSING
     )
+
+
+def _escaped(text: str) -> str:
+    """As Markdown shows it, and nobody is called by name."""
+    return escape(_plain(text)).replace("@", "@&#8203;")
 
 
 def _plain(text: str) -> str:

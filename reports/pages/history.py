@@ -6,16 +6,18 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..judging import cache, series
+from ..judging import cache, confirmations, series
 from ..judging.cache import Kept
+from ..judging.confirmations import Known
+from ..judging.series import Series
 from ..reading import command, runs
-from ..reading.runs import RunError
+from ..reading.runs import Run, RunError
 from ..reading.words import plural
 from . import history_page
 
 _EPILOG = """\
-The machine is that of the newest run; versions of torch and Python may differ. The page is OUT/history/index.html, opens
-from disk and loads nothing; points.csv lies beside it.
+The machine and the environment variables that decide speed are those of the newest run; versions of torch and Python may
+differ. The page is OUT/history/index.html, opens from disk and loads nothing; points.csv lies beside it.
 
 Exit code: 0 written; 3 a mistake in the command.
 """
@@ -39,11 +41,27 @@ def _answer(options: argparse.Namespace) -> int:
     for note in notes:
         command.warn(note)
     chosen = ordered if options.force else same
-    this = history_page.history([one.run for one in chosen], series.all_series(chosen), notes)
+    every, of = series.all_series(chosen), [one.run for one in chosen]
+    folder = of[-1].path.parent
+    known = confirmations.known(folder) if any(one.steps for one in every) else {}
+    if options.confirm:
+        known = _confirmed(every, of, known, results)
+    this = history_page.history(of, every, notes, known)
     out: Path = options.out or runs.default_out(chosen[-1].run.path)
     print(history_page.headline(this), history_page.tally(this))
     print(history_page.write(this, out / "history"))
     return command.FINE
+
+
+def _confirmed(every: Sequence[Series], of: Sequence[Run], known: Known, results: Path) -> Known:
+    """What is known after every slow-down that stands was measured again, by turns."""
+    asked = list(confirmations.open_steps(every, of, known))
+    if not asked:
+        command.warn("nothing to confirm: no slow-down between two commits that stands and was not compared yet")
+    for one in asked:
+        if confirmations.confirm(one, results) == command.USAGE_ERROR:
+            command.warn(f"{one.commits[0][:10]} and {one.commits[1][:10]} can't be compared any more")
+    return confirmations.known(of[-1].path.parent)
 
 
 def _readable(results: Path) -> list[Kept]:
@@ -53,9 +71,9 @@ def _readable(results: Path) -> list[Kept]:
 
 def _notes(others: int, force: bool) -> Iterator[str]:
     if others and force:
-        yield f"{plural(others, 'run')} of other machines among these: a step may be the machine's"
+        yield f"{plural(others, 'run')} of other machines or environments among these: a step may be the machine's"
     elif others:
-        yield f"{plural(others, 'run')} of other machines left out; --force takes them in"
+        yield f"{plural(others, 'run')} of other machines or environments left out; --force takes them in"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,5 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_results(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the page's folder goes (default: reports/out)")
-    parser.add_argument("--force", action="store_true", help="take in runs of other machines too")
+    parser.add_argument("--force", action="store_true", help="take in runs of other machines and environments too")
+    parser.add_argument("--confirm", action="store_true",
+                        help="measure slow-downs that stand again, by turns: `bench ab` on the two commits")  # fmt: skip
     return parser

@@ -4,7 +4,7 @@ moved; for the others a row with a sparkline."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -15,8 +15,10 @@ from pyarrow import csv as pa_csv
 from ..drawing import history_chart
 from ..drawing.palette import Palette, themed
 from ..judging import steps
+from ..judging.confirmations import Known, commits
 from ..judging.series import Series
 from ..judging.steps import MIN_RUNS, Step
+from ..judging.verdict import REGRESSED, UNCHANGED, bound
 from ..reading import baseline_file, units, words
 from ..reading.baseline_file import Entry
 from ..reading.runs import Run
@@ -91,13 +93,17 @@ class History:
     series: Sequence[Series]
     baselines: Mapping[int, list[Entry]]
     notes: Sequence[str]
+    confirmed: Known = field(default_factory=dict)
+    """What comparisons by turns say of the runs' commits."""
 
 
-def history(runs: Sequence[Run], series: Sequence[Series], notes: Sequence[str]) -> History:
+def history(
+    runs: Sequence[Run], series: Sequence[Series], notes: Sequence[str], confirmed: Known | None = None
+) -> History:
     """Raises:
     RunError: a baseline file can't be read.
     """
-    return History(runs, series, _baselines(runs), notes)
+    return History(runs, series, _baselines(runs), notes, confirmed or {})
 
 
 def write(this: History, folder: Path) -> Path:
@@ -182,7 +188,7 @@ def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
             lines = dict(_lines(series, this))
             told = {at: _tooltip(line) for at, line in lines.items()}
             drawing = history_chart.draw(series, this.runs, palette[series.impl], this.baselines, told)
-            status = _status(series, this.runs) + _broken(series, this.runs)
+            status = _status(series, this.runs) + _by_turns(series, this) + _broken(series, this.runs)
             standing = series.standing is not None
             newest = len(series.points) - IN_TABLE
             newest_first = [line for at, line in lines.items() if at >= newest or line.notes][::-1]
@@ -241,6 +247,18 @@ def _status(series: Series, runs: Sequence[Run]) -> str:
     if len(series.points) < 2 * MIN_RUNS:
         return f"{words.plural(len(series.points), 'run')}: too few to see a step."
     return f"No step in {words.plural(len(series.points), 'run')}."
+
+
+def _by_turns(series: Series, this: History) -> str:
+    """What a comparison of the commits before and after the last step says, if there is one."""
+    between = commits(series, series.steps[-1].at, this.runs) if series.steps else None
+    said = this.confirmed.get((between, series.impl, series.id)) if between else None
+    if said is None:
+        return ""
+    words = {REGRESSED: "confirmed", UNCHANGED: "not confirmed"}.get(said.word, "open")
+    return (
+        f" By turns: {words} ({bound(said.low, said.high)})." if said.low == said.low else f" By turns: {said.reason}."
+    )
 
 
 def _broken(series: Series, runs: Sequence[Run]) -> str:

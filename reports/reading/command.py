@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -109,6 +110,14 @@ def answered(answer: Callable[[argparse.Namespace], int], options: argparse.Name
         return complain(str(error))
     except OSError as error:
         return complain(f"{error.filename or 'a file'}: {error.strerror or error}")
+
+
+def say(text: str) -> None:
+    """Print it; a reader that leaves early, as `head` does, changes no exit code."""
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in its buffer goes there
 
 
 def warn(message: str) -> None:

@@ -20,6 +20,15 @@ def software(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
     return {key: pair for key, pair in _differences(base, head).items() if key in SOFTWARE}
 
 
+def environment(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
+    """Environment variables that decide speed and are not the same. Empty where a run doesn't know its own."""
+    before, after = base.state.get("environment"), head.state.get("environment")
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return {}
+    pairs = {name: (before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
 def told(differences: dict[str, tuple[Any, Any]]) -> str:
     """'threads (2, then 4) and gpu (none, then NVIDIA H200)'."""
     return " and ".join(f"{key} ({_text(base)}, then {_text(head)})" for key, (base, head) in differences.items())

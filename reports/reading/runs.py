@@ -147,7 +147,7 @@ def read(path: Path) -> Run:
     Raises:
         RunError: it can't be opened, is truncated, is not JSON, or not a run that this suite understands.
     """
-    data = _parse(path)
+    data = parse(path)
     if not isinstance(data, dict) or not isinstance(data.get("benchmarks"), list):
         raise RunError(f"{path}: not a run file (no list of benchmarks in it)")
     if data.get("schema") not in SCHEMAS or isinstance(data.get("schema"), bool):
@@ -176,8 +176,8 @@ def read(path: Path) -> Run:
     )
 
 
-def _parse(path: Path) -> Any:
-    """What the file holds. orjson is the fast way; what it refuses, the standard library reads or explains."""
+def parse(path: Path) -> Any:
+    """What a JSON file holds. orjson is the fast way; what it refuses, the standard library reads or explains."""
     try:
         data = path.read_bytes()
         try:

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     replay(timed, options.margin)
 
 
-def replay(known: Sequence[Timed], margin: float = verdict.MARGIN) -> None:
+def replay(known: Sequence[Timed], margin: float | None = None) -> None:
     """Prints what was calibrated, and the table."""
     pairs = list(itertools.combinations(known, 2))
     cells = {impl for one in known for impl, _ in one.samples}
@@ -60,7 +60,7 @@ def replay(known: Sequence[Timed], margin: float = verdict.MARGIN) -> None:
     print(_processes_told(known))
     print(
         f"between runs, now: {verdict.BETWEEN_RUNS:.2%} of ratios, {verdict.BETWEEN_RUNS_SECONDS:.2%} of seconds; "
-        f"margin {margin:.1%}"
+        f"margin {'as the two runs allow' if margin is None else f'{margin:.1%}'}"
     )
     lines = []
     for kind in (SECONDS, *denominators.CANDIDATES):
@@ -75,13 +75,15 @@ HEADINGS = (
 )  # fmt: skip
 
 
-def _line(pairs: Sequence[Pair], kind: str, shift: float, between_runs: float, margin: float) -> list[str]:
+def _line(pairs: Sequence[Pair], kind: str, shift: float, between_runs: float, margin: float | None) -> list[str]:
     words: Counter[tuple[bool, str]] = Counter()
     distances = []
     for number, pair in enumerate(pairs):
         planted = _planted(pair, number) if shift else None
         sides = _sides(pair, kind, planted, math.log1p(shift))
-        for (impl, _), said in verdict.judge_changes(sides, margin, between_runs).items():
+        within = verdict.margin_between_runs(sides.values()) if margin is None else margin
+        alarm = verdict.ALARM * (verdict.MARGIN if margin is None else margin)
+        for (impl, _), said in verdict.judge_changes(sides, within, between_runs, alarm).items():
             words[impl == planted, said.word] += 1
             distances += [] if impl == planted else [abs(said.ratio - 1)]
     steady = {word: count for (moved, word), count in words.items() if not moved}
@@ -186,7 +188,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="runs of unchanged code, of one machine")
     parser.add_argument("--synthetic", type=int, default=0, metavar="N", help="runs of the noise model instead")
-    parser.add_argument("--margin", type=float, default=verdict.MARGIN, help="a change up to this share is none (0.01)")
+    parser.add_argument(
+        "--margin", type=float, help="what UNCHANGED lies within (default: as well as two runs can tell)"
+    )
     return parser
 
 

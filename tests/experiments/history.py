@@ -1,7 +1,8 @@
 """`python -m tests.experiments.history FOLDER`: twelve runs made out of a real one, steps planted, and what is found of them.
 
 Every process of every run finds the real run's median, times noise; what is planted stands in `PLANTED`. Prints what
-`python -m reports history` says of them, and which of the planted steps it finds at their run.
+`python -m reports history` says of them, and which of the planted steps it finds at their run. `--table N` prints instead what
+one detector and two find in N series of made-up noise of each kind: false steps, and steps found within a run of their place.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ import json
 import math
 import random
 from collections import Counter
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from reports.__main__ import main as reports
-from reports.judging import cache, series
+from reports.judging import cache, series, steps
+from reports.pages.tables import markdown
 from reports.reading import runs
 
 SOURCE = Path(__file__).resolve().parents[2] / "results" / "published" / "0001_quick.json"
@@ -35,17 +41,54 @@ NEW_TORCH, CHANGED, CHANGED_IMPL = 10, 9, "linear"
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("folder", type=Path)
+    options.add_argument("folder", type=Path, nargs="?")
+    options.add_argument("--table", type=int, default=0, metavar="N", help="series of each kind, for the table")
     options.add_argument("--source", type=Path, default=SOURCE, help="the real run")
     options.add_argument("--noise", type=float, default=0.02, help="standard deviation of a process, as a share")
     options.add_argument("--seed", type=int, default=0)
     asked = options.parse_args()
+    if asked.table:
+        print(markdown(HEADINGS, list(table(asked.table))))
+        return
+    if asked.folder is None:
+        options.error("give a FOLDER for the runs, or --table N")
     results = asked.folder / "results"
     write(json.loads(asked.source.read_text(encoding="utf-8")), results, asked.noise, random.Random(asked.seed))
     reports(["baseline", "set", "0001", "--results", str(results)])
     reports(["history", "--results", str(results), "--out", str(asked.folder / "out")])
     for sentence in found(results):
         print(sentence)
+
+
+HEADINGS = ("noise", "runs", "planted", "where", "one detector", "two detectors")
+
+NOISES: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
+    "normal": lambda rng, count: rng.normal(0, 1, count),
+    "Student's, 3 degrees": lambda rng, count: rng.standard_t(3, count) / math.sqrt(3),
+    "drifting": lambda rng, count: _drifting(rng.normal(0, 1, count)),
+}
+"""Each of standard deviation 1; what drifts remembers 0.6 of the run before."""
+
+
+def _drifting(fresh: NDArray[np.float64], kept: float = 0.6) -> NDArray[np.float64]:
+    for i in range(1, len(fresh)):
+        fresh[i] = kept * fresh[i - 1] + math.sqrt(1 - kept**2) * fresh[i]
+    return fresh
+
+
+def table(count: int) -> Iterator[list[str]]:
+    """Of steps of 4 and 6 times the noise, in the middle and three runs from the end."""
+    for noise, draw in NOISES.items():
+        for runs_ in (12, 40):
+            for size, at in ((0, 0), (4, runs_ // 2), (6, runs_ // 2), (4, runs_ - 3), (6, runs_ - 3)):
+                rng = np.random.default_rng(runs_)
+                found = [0, 0]
+                for _ in range(count):
+                    seconds = np.exp(0.01 * (draw(rng, runs_) + size * (np.arange(runs_) >= at)))
+                    for votes in (1, 2):
+                        found[votes - 1] += any(not size or abs(it.at - at) <= 1 for it in steps.steps(seconds, votes))
+                what = [f"{size} x noise", f"run {at + 1}"] if size else ["nothing", ""]
+                yield [noise, str(runs_), *what, *(f"{hits / count:.1%}" for hits in found)]
 
 
 def write(real: dict[str, Any], results: Path, noise: float, draw: random.Random) -> None:

@@ -14,6 +14,7 @@ import synthetic_runs as synthetic
 import tracked_runs as tracked
 
 from reports.__main__ import main
+from reports.judging import verdict
 from reports.judging.comparison import Cell, Comparison, compare
 from reports.reading import runs
 
@@ -217,9 +218,10 @@ def test_markdown_is_short_and_says_how_to_do_it_again(command: Any, tmp_path: P
     command(tracked.run(1), head, "--markdown", str(tmp_path / "x.md"))
     text = (tmp_path / "x.md").read_text(encoding="utf-8")
     assert "4 REGRESSED, 8 UNCHANGED" in text
-    assert text.count("| REGRESSED") == 4 and "| UNCHANGED" not in text
+    shown, _, folded = text.partition("<details><summary>8 UNCHANGED</summary>\n\n| verdict")
+    assert shown.count("| REGRESSED") == 4 and "| UNCHANGED" not in shown and folded.count("| UNCHANGED") == 8
     assert "AMD EPYC" in text and "pytest bench/ --benchmark-save=head" in text
-    assert "python -m reports compare 0001_base 0002_head --margin 0.01" in text
+    assert "    python -m reports compare 0001_base 0002_head\n" in text
 
 
 def test_hostile_names_neither_steer_the_terminal_nor_break_the_table(
@@ -232,9 +234,9 @@ def test_hostile_names_neither_steer_the_terminal_nor_break_the_table(
     command(*sides, "--markdown", str(tmp_path / "x.md"))
     out = capsys.readouterr().out
     assert "[bold]<b>|x" in out and "注意" in out and "\x1b" not in out
-    line = next(line for line in (tmp_path / "x.md").read_text(encoding="utf-8").splitlines() if "注意" in line)
+    (line, *_) = (line for line in (tmp_path / "x.md").read_text(encoding="utf-8").splitlines() if "注意 |" in line)
     assert "&lt;b&gt;" in line and "<b>" not in line and "\x1b" not in line
-    assert line.replace("\\|", "").count("|") == 10
+    assert line.replace("\\|", "").count("|") == 9
 
 
 @pytest.mark.parametrize(
@@ -318,6 +320,16 @@ def test_what_the_machine_did_that_day_cancels_in_ratios(compared: Any) -> None:
     assert all(abs(cell.ratio.ratio - 1) < 0.02 for cell in this.cells)
 
 
+def test_the_margin_is_what_two_runs_can_tell(compared: Any) -> None:
+    loud, quiet = (
+        compared(*(by_turns(seed, noise=noise) for seed in (1, 2))) for noise in (replace(QUIET, process=0.03), QUIET)
+    )
+    assert (loud.margin, quiet.margin) == (0.05, 0.05) and not loud.regressed and quiet.code == 0
+    assert quiet.counts == {"UNCHANGED": 18}
+    assert verdict.margin_between_runs([({i: [x] for i, x in enumerate((0.0, 1e-4, 2e-4))},) * 2]) == 0.05
+    assert verdict.margin_between_runs([]) == 0.01
+
+
 def test_a_slow_down_is_found_in_the_ratio_and_blames_no_other(compared: Any) -> None:
     this = compared(by_turns(1), by_turns(2, {"sdpa": 1.10}))
     assert {(cell.impl, cell.ratio.word) for cell in this.cells if cell.regressed} == {("sdpa", "REGRESSED")}
@@ -370,10 +382,10 @@ def test_both_changes_are_shown_side_by_side(command: Any, tmp_path: Path, capsy
     head = by_turns(2, {"sdpa": 1.1})
     assert command(by_turns(1), head, "--json", str(tmp_path / "x.json"), "--markdown", str(tmp_path / "x.md")) == 1
     out = " ".join(capsys.readouterr().out.split())
-    assert "ratio" in out and "seconds" in out and "Ratios are to the median of all other implementations" in out
+    assert "; seconds +" in out and "Ratios are to the median of all other implementations" in out
     cell = json.loads((tmp_path / "x.json").read_text())["cells"][0]
     assert cell["of_ratio"]["ratio"] == pytest.approx(1.1, abs=0.01) and cell["of_seconds"]["ratio"] != cell["ratio"]
-    line = next(line for line in (tmp_path / "x.md").read_text(encoding="utf-8").splitlines() if "sdpa" in line)
+    line = next(line for line in (tmp_path / "x.md").read_text(encoding="utf-8").splitlines() if " sdpa |" in line)
     ratio, seconds = (text.strip() for text in line.split("|")[6:8])
     assert ratio.startswith("+") and " to " in ratio and " to " in seconds and ratio != seconds
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
+import subprocess
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
 from html.parser import HTMLParser
@@ -17,7 +19,7 @@ import tracked_runs as tracked
 
 from reports.__main__ import main
 from reports.drawing.palette import Palette
-from reports.judging import cache, series, steps
+from reports.judging import cache, confirmations, series, steps, verdict
 from reports.pages import history_page
 from reports.pages.history_page import Chapter
 from reports.reading import runs
@@ -181,8 +183,49 @@ def test_runs_of_other_machines_are_left_out_unless_forced(
     nights(lambda n: {"machine_info": {**synthetic.MACHINE, "cores": 64 if n < 2 else 2, "torch": str(n)}})
     page = written()
     assert "10 runs" in page and "0002_night" not in page
-    assert "2 runs of other machines left out; --force takes them in" in capsys.readouterr().err
+    assert "2 runs of other machines or environments left out; --force takes them in" in capsys.readouterr().err
     assert "12 runs, 0001_night to" in written("--force")
+
+
+def test_runs_in_another_environment_are_left_out_too(
+    nights: Any, written: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def environment(night: int) -> dict[str, Any]:
+        return {"state": {"environment": {"OMP_PROC_BIND": "true"} if night < 2 else {}} if night != 5 else {}}
+
+    nights(environment)
+    for _ in range(2):  # the second time from the cache
+        assert "10 runs" in written()
+        assert "2 runs of other machines or environments left out" in capsys.readouterr().err
+
+
+def test_a_step_is_confirmed_by_turns(
+    nights: Any, written: Any, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}})
+    asked: list[list[str]] = []
+
+    def ab(command: list[str], cwd: Path) -> subprocess.CompletedProcess[bytes]:
+        asked.append(command)
+        cell = {"impl": "sdpa", "id": synthetic.case_id(tracked.CASES[0]), "failed": [], "base": None, "head": None}
+        said = vars(verdict.judge({"x": [0.05, 0.0502, 0.0498, 0.05]})["x"])
+        sides = {side: {"label": side, "commit": command[command.index(f"--{side}") + 1]} for side in ("base", "head")}
+        data = {"sides": sides, "cells": [cell | said], "pairs": [], "margin": 0.01, "moved": "", "threads": 1, "seed": 1,
+                "seconds": 1.0, "neither": [], "command": "x", "fingerprints": {"base": {}, "head": {}}}  # fmt: skip
+        folder = next(results.glob("*/0001_night.json")).parent / "ab"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{len(asked):04}_x.json").write_text(json.dumps(data))
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(confirmations.subprocess, "run", ab)
+    assert "By turns" not in written()
+    page = written("--confirm")
+    assert page.count("By turns: confirmed (5.1 % to 5.2 % slower)") == 2  # for those who see, and read aloud
+    (command,) = asked
+    assert command[2:7] == ["ab", "--base", "c000000005", "--head", "c000000006"]
+    assert command[command.index("--T") + 1] == "64,256" and command[command.index("--impl") + 1] == "sdpa"
+    assert "--T_kv" not in command and command[command.index("--qkv_bias") + 1 :][:1] == ["off"]
+    assert "By turns: confirmed" in written()
 
 
 def test_a_run_that_cannot_be_read_is_left_out_with_a_warning(

@@ -1,0 +1,208 @@
+"""A comparison of two sides that took turns, as `python -m bench ab` saves it, with what to know before believing it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from ..reading import runs
+from ..reading.runs import RunError
+from . import verdict
+from .compared import Cell, Comparison, Key, changes, worst_first
+from .verdict import Verdict
+
+SIDES = ("base", "head")
+CONTROL = "control"
+"""Stands where a cell has its implementation."""
+
+AIMS = (0.01, 0.02, 0.05, 0.10)
+"""Changes that one wants to see."""
+
+FOLDER = "ab"
+"""In a machine's folder."""
+
+Logs = dict[Key, list[float]]
+"""log(head / base) of every pair, NaN where a cell was not in it."""
+
+
+def find(name: str, results: Path) -> Path | None:
+    """A saved comparison: its path, or `ab/NAME` as runs are named; None for what is none."""
+    if (path := Path(name)).is_file():
+        return path if path.resolve().parent.name == FOLDER or _is_one(path) else None
+    folder, _, wanted = name.removesuffix(".json").rpartition("/")
+    if folder.rpartition("/")[2] != FOLDER:
+        return None
+    known = [path for path in results.glob(f"*/{FOLDER}/*.json") if runs.is_numbered(path)]
+    matching = [path for path in known if wanted in (path.stem, *path.stem.split("_", 1))]
+    return max(matching, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def _is_one(path: Path) -> bool:
+    try:
+        read(path)
+    except RunError:
+        return False
+    return True
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The saved file.
+
+    Raises:
+        RunError: it can't be read, or is no comparison.
+    """
+    data = runs.parse(path)
+    if not isinstance(data, dict) or not {"sides", "cells", "pairs", "margin"} <= data.keys():
+        raise RunError(f"{path}: not a comparison that `python -m bench ab` saved")
+    return data
+
+
+def comparison(path: Path, margin: float | None = None) -> Comparison:
+    """What it says; anew with another margin.
+
+    Raises:
+        RunError: it can't be read, or is no comparison.
+    """
+    data = read(path)
+    kept = data["margin"] if margin is None else margin
+    alarm = data.get("alarm") if margin is None else None
+    logs = _logs(data["pairs"])
+    controls = {key[1]: of for key, of in logs.items() if key[0] == CONTROL and not any(map(math.isnan, of))}
+    measured = {key: of for key, of in logs.items() if key[0] != CONTROL}
+    anew = verdict.judge_pairs(measured, controls, kept, alarm) if margin is not None else {}
+    times = _times(data["pairs"])
+    cells = sorted((_cell(cell, data, anew, logs, times, kept) for cell in data["cells"]), key=worst_first)
+    groups = {} if data["moved"] else _groups(cells, measured, controls, kept, alarm)
+    shared = groups.pop(ALL, None)
+    base, head = (data["sides"][side] for side in SIDES)
+    return Comparison(
+        base=base["label"],
+        head=head["label"],
+        margin=kept,
+        cells=cells,
+        notes=list(_notes(data, controls, cells, path)),
+        machine=data["fingerprints"]["head"],
+        commands=[data["command"]],
+        implementations=groups,
+        shared=shared if shared and _alike(shared, groups.values()) else None,
+        unjudged=data["moved"],
+    )
+
+
+ALL = ""
+"""All implementations together."""
+
+
+def _logs(pairs: Sequence[Mapping[str, Any]]) -> Logs:
+    by_key = [{(impl, case): float(log) for impl, case, log in pair["logs"]} for pair in pairs]
+    keys = dict.fromkeys(key for pair in by_key for key in pair)
+    return {key: [pair.get(key, math.nan) for pair in by_key] for key in keys}
+
+
+def _cell(
+    cell: Mapping[str, Any],
+    data: Mapping[str, Any],
+    anew: Mapping[Key, Verdict],
+    logs: Logs,
+    times: _Times,
+    margin: float,
+) -> Cell:
+    key = (str(cell["impl"]), str(cell["id"]))
+    saved: dict[str, Any] = {name: cell.get(name) for name in Verdict.__dataclass_fields__}
+    lost = {name: math.nan for name in ("ratio", "low", "high", "detectable", "p") if saved[name] is None}
+    said = Verdict(**(saved | lost))
+    if math.isfinite(said.ratio) and not data["moved"]:
+        said = anew.get(key, said)
+    count = sum(map(math.isfinite, logs.get(key, ())))
+    pace = mean(pair.get("seconds") or 0.0 for pair in data["pairs"]) if data["pairs"] else 0.0
+    facts: list[Any] = [cell.get(side) for side in SIDES]
+    base, head = (median(times.get((key, side), [math.nan])) for side in (0, 1))
+    return Cell(
+        *key,
+        verdict=_with_reach(said, count * pace),
+        base=base,
+        head=head,
+        processes=(count, count),
+        changes=tuple(changes(facts[0], facts[1], margin)) if all(facts) else (),
+        ratio=said if math.isfinite(said.ratio) else None,
+        broken=said.word == verdict.BROKEN or list(cell.get("failed") or ()) == ["head"],
+    )
+
+
+_Times = dict[tuple[Key, int], list[float]]
+
+
+def _times(pairs: Sequence[Mapping[str, Any]]) -> _Times:
+    """Seconds of one call in every block, by cell and side."""
+    found: _Times = {}
+    for pair in pairs:
+        blocks, keys = pair.get("blocks") or {}, [(impl, case) for impl, case, _ in pair["logs"]]
+        for cell, side, seconds in zip(*(blocks.get(name, ()) for name in ("cell", "side", "seconds")), strict=True):
+            found.setdefault((keys[cell], side), []).append(seconds)
+    return found
+
+
+def _with_reach(said: Verdict, spent: float) -> Verdict:
+    """Where it is open, with what would have been seen, and how long it takes to see less than that; `spent` are seconds.
+
+    What can be seen shrinks with the square root of the pairs.
+    """
+    if said.word != verdict.INCONCLUSIVE or not math.isfinite(said.detectable):
+        return said
+    told = f"{said.reason}; minimum detectable change {_percent(said.detectable)}"
+    aim = max((aim for aim in AIMS if aim < said.detectable / 2), default=0.0)
+    minutes = spent * (said.detectable / aim) ** 2 / 60 if aim else 0.0
+    return replace(said, reason=f"{told}; {_percent(aim)} would take {minutes:,.0f} min" if minutes >= 1 else told)
+
+
+def _groups(
+    cells: Iterable[Cell], logs: Logs, controls: Mapping[str, Sequence[float]], margin: float, alarm: float | None
+) -> dict[str, Verdict]:
+    """By implementation, and `ALL` together where there are several."""
+    named: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if (cell.impl, cell.id) in logs and cell.ratio:
+            named.setdefault(cell.impl, []).append(cell)
+    several = {ALL: [cell for of in named.values() for cell in of]} if len(named) > 1 else {}
+    groups = {name: [logs[cell.impl, cell.id] for cell in of] for name, of in (named | several).items()}
+    found = verdict.judge_groups(groups, controls, margin, alarm) if groups else {}
+    alone = {name: of[0].verdict for name, of in named.items() if len(of) == 1}
+    return {name: it for name, it in (found | alone).items() if math.isfinite(it.ratio)}
+
+
+def _alike(whole: Verdict, parts: Iterable[Verdict]) -> bool:
+    """Whether all implementations changed by between half and twice as much."""
+    if whole.word not in verdict.CHANGED:
+        return False
+    return all(0.5 <= math.log(part.ratio) / math.log(whole.ratio) <= 2 for part in parts)
+
+
+def _notes(
+    data: Mapping[str, Any], controls: Mapping[str, Sequence[float]], cells: Sequence[Cell], path: Path
+) -> Iterator[str]:
+    count, threads = len(data["pairs"]), data["threads"]
+    yield (
+        f"{count} pair{'s' * (count != 1)} of fresh processes in {data['seconds']:.0f} s, "
+        f"{threads} thread{'s' * (threads != 1)}, seed {data['seed']}"
+    )
+    base, head = (data["fingerprints"][side] for side in SIDES)
+    yield from (f"{name}: {base[name]} → {head[name]}" for name in base if base[name] != head.get(name))
+    drift = ", ".join(f"{name} {_signed(math.expm1(median(logs)))}" for name, logs in controls.items() if logs)
+    if drift:
+        yield f"the control workloads' time changed by: {drift}"
+    yield from (f"on neither side: {text}" for text in data["neither"])
+    yield from data.get("self_test", ())
+    if any(cell.verdict.more_pairs for cell in cells) and "blocks" in data["pairs"][0]:
+        yield f"more minutes for what is open: python -m bench ab --continue {path}"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.2g} %" if share < 1 else f"{share * 100:.0f} %"
+
+
+def _signed(share: float) -> str:
+    return f"{share * 100:+.1f} %"

@@ -1,0 +1,87 @@
+"""What sides that took turns say of a step between two runs: comparisons of their commits, known or made now."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import CHECKOUT
+from ..reading.axes import KNOWN_AXES
+from ..reading.runs import Run, RunError
+from . import by_turns
+from .series import Series
+from .verdict import Verdict
+
+Commits = tuple[str, str]
+
+Known = Mapping[tuple[Commits, str, str], Verdict]
+"""By commits, implementation and case."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Cells that moved between two runs, to be compared by their commits."""
+
+    commits: Commits
+    cells: Sequence[Series]
+
+    def command(self) -> list[str]:
+        """`python -m bench ab`, with the cells in it: their axes as lists."""
+        axes: dict[str, dict[str, None]] = {}
+        for one in self.cells:
+            for name, value in one.axes.items():
+                known = KNOWN_AXES.get(name)
+                if known and value is not None and value != known.usual(one.axes):
+                    axes.setdefault(name, {})[_given(value)] = None
+        base, head = self.commits
+        impls = ",".join(dict.fromkeys(one.impl for one in self.cells))
+        lists = [text for name, values in axes.items() for text in (f"--{name}", ",".join(values))]
+        return [sys.executable, str(CHECKOUT / "bench"), "ab", "--base", base, "--head", head, "--impl", impls, *lists]
+
+
+def _given(value: Any) -> str:
+    """On a command line."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def commits(series: Series, at: int, runs: Sequence[Run]) -> Commits | None:
+    """Of the runs before and after a step; None where they have none, or code that was not committed, or the same."""
+    sides = [runs[series.points[i].run] for i in (at - 1, at)]
+    base, head = (str(side.commit["id"]) if side.commit_id else "" for side in sides)
+    whole = base and head and not any(side.commit.get("dirty") for side in sides)
+    return (base, head) if whole and base != head else None
+
+
+def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> Iterator[Asked]:
+    """Slow-downs that have not recovered and that no comparison knows of."""
+    by_commits: dict[Commits, list[Series]] = {}
+    for one in series:
+        between = commits(one, one.standing.at, runs) if one.standing else None
+        if between and (between, one.impl, one.id) not in known:
+            by_commits.setdefault(between, []).append(one)
+    yield from (Asked(between, cells) for between, cells in by_commits.items())
+
+
+def known(folder: Path) -> Known:
+    """What was compared on a machine: of several comparisons of the same commits the newest counts."""
+    found = {}
+    for path in sorted((folder / by_turns.FOLDER).glob("[0-9]*.json")):
+        try:
+            data = by_turns.read(path)
+        except RunError:
+            continue
+        base, head = (data["sides"][side].get("commit") for side in by_turns.SIDES)
+        if base and head:
+            for cell in by_turns.comparison(path).cells:
+                found[(base, head), cell.impl, cell.id] = cell.verdict
+    return found
+
+
+def confirm(asked: Asked, results: Path) -> int:
+    """Compare now; the exit code of `python -m bench ab`, which saves it in the same results where these are `results`."""
+    where = results.resolve().parent if results.name == "results" else Path.cwd()
+    return subprocess.run(asked.command(), cwd=where).returncode

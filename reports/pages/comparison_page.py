@@ -1,0 +1,61 @@
+"""A comparison as a page: what its text says, and every interval as a line."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..drawing.palette import Palette, themed
+from ..judging.compared import Cell, Comparison
+from . import page
+from .comparison_text import HEADINGS, columns, machine, sentences, summary
+
+WIDTH = 200.0
+"""Of a line's picture."""
+
+LEAST, MOST = 0.02, 1.0
+"""Changes at which the pictures end, at the nearest and at the farthest."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Places of a ratio, its interval and the margin."""
+
+    at: float
+    low: float
+    high: float
+    band: tuple[float, float]
+
+
+def html(this: Comparison) -> str:
+    """The page; all that came from files is escaped."""
+    widest = min(MOST, max([LEAST, *(1.2 * _reach(cell) for cell in this.cells)]))
+    return page.template("compare.html.j2").render(
+        this=this,
+        answer=summary(this),
+        sentences=list(sentences(this)),
+        headings=HEADINGS,
+        cells=[(columns(cell), _drawing(cell, this.margin, widest)) for cell in this.cells],
+        widest=widest,
+        colours=list(themed().values()),
+        palette=Palette({}, [cell.impl for cell in this.cells]),
+        machine=machine(this.machine),
+        bad={cell.verdict.word for cell in this.cells if cell.regressed},
+    )
+
+
+def _reach(cell: Cell) -> float:
+    ends = [abs(math.log(end)) for end in (cell.verdict.low, cell.verdict.high) if end > 0]
+    return max(ends, default=0.0)
+
+
+def _drawing(cell: Cell, margin: float, widest: float) -> Drawing | None:
+    said = cell.verdict
+    if not (math.isfinite(said.ratio) and said.low > 0):
+        return None
+
+    def place(ratio: float) -> float:
+        share = math.log(ratio) / math.log1p(widest)
+        return round(WIDTH / 2 * (1 + min(1.0, max(-1.0, share))), 1)
+
+    return Drawing(place(said.ratio), place(said.low), place(said.high), (place(1 / (1 + margin)), place(1 + margin)))

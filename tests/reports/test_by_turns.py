@@ -1,0 +1,196 @@
+"""Comparisons that `python -m bench ab` saved: what `reports compare FILE` makes of them, in every form."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.__main__ import main
+from reports.judging import by_turns, verdict
+from reports.judging.compared import Comparison
+from reports.pages.comparison_text import as_data, as_markdown, sentences
+from reports.reading.runs import RunError
+
+HOSTILE = "no [/x] [red] in | <img src=x> `a` @you \x1b[31m\nnext"
+FACTS = {"kernel": "flash", "peak_bytes": 1000, "error": 1e-7}
+
+Logs = dict[tuple[str, str], list[float]]
+
+
+def document(logs: Logs, without: dict[tuple[str, str], tuple[str, str]] | None = None, **more: Any) -> dict[str, Any]:
+    """A comparison with these log ratios, pair by pair; `without` numbers: word and reason of a cell."""
+    count = len(next(iter(logs.values()), []))
+    rng = random.Random(0)
+    known = logs | {("control", "python"): [rng.gauss(0, 1e-4) for _ in range(count)]}
+    judged = verdict.judge_pairs(logs, {}, 0.01)
+    said = {**judged, **{key: verdict.without_numbers(*told) for key, told in (without or {}).items()}}
+    cells = [
+        {"impl": impl, "id": id_, "base": FACTS, "head": FACTS, "failed": [], **vars(it)}
+        for (impl, id_), it in said.items()
+    ]
+    sides = {side: {"label": label, "impl": None} for side, label in (("base", "main (0123456789)"), ("head", "x"))}
+    pairs = [{"seconds": 4.0, "logs": [[*key, log[i]] for key, log in known.items()],
+              "blocks": {"cell": [0, 0], "side": [0, 1], "seconds": [1e-3, 2e-3]}} for i in range(count)]  # fmt: skip
+    return {
+        "kind": "ab", "command": "python -m bench ab --base main", "sides": sides, "margin": 0.01, "alarm": 0.005,
+        "threads": 1, "seed": 7, "seconds": 4.0 * count, "moved": "", "neither": [], "self_test": ["0 of 12 runs"],
+        "fingerprints": {"base": {"cpu": "x", "torch": "2.12"}, "head": {"cpu": "x", "torch": "2.13"}},
+        "cells": cells, "pairs": pairs,
+    } | more  # fmt: skip
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Any:
+    """Where a document was saved to."""
+
+    def of(data: dict[str, Any]) -> Path:
+        path = tmp_path / "results" / "machine" / "ab" / "0001_x.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        strict = json.loads(json.dumps(data), parse_constant=lambda name: None)
+        path.write_text(json.dumps(strict), encoding="utf-8")
+        return path
+
+    return of
+
+
+def noisy(mean: float, spread: float, pairs: int = 8, seed: int = 3) -> list[float]:
+    rng = random.Random(f"{mean} {spread} {seed}")
+    return [rng.gauss(mean, spread) for _ in range(pairs)]
+
+
+SLOW = {("sdpa", "T16"): noisy(0.1, 0.002), ("sdpa", "T32"): noisy(0.3, 0.002), ("fused", "T16"): noisy(0, 0.002)}
+
+
+def test_what_regressed_stands_first_and_every_form_tells_it(
+    saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = saved(document(SLOW, {("mine", "T16"): ("NEW", "base: there is no mine")}))
+    assert main(["compare", str(file), f"--json={tmp_path / 'x.json'}", f"--markdown={tmp_path / 'x.md'}"]) == 1
+    out = capsys.readouterr().out
+    first, *_, last = out.splitlines()
+    assert re.fullmatch(r"sdpa is 22\.\d % slower \(.*\) in 2 of 2 cells", first)
+    assert last.startswith("Something regressed: 2 REGRESSED, 1 NEW, 1 UNCHANGED within 1 % (main (0123456789) → x)")
+    assert re.search(r"REGRESSED +sdpa T32\n +\+35\.\d % \(.*\); slower by", out)
+    assert "1.00 ms → 2.00 ms" in out and "note: 0 of 12 runs" in out and "note: torch: 2.12 → 2.13" in out
+    assert "fused T16" not in out and "1 cell more, none of which changed: --all lists them" in out
+    data = json.loads((tmp_path / "x.json").read_text())
+    assert (data["exit_code"], data["sentences"][0]) == (1, first)
+    assert [cell["id"] for cell in data["cells"]][:2] == ["T32", "T16"]
+    text, _, folded = (tmp_path / "x.md").read_text().partition("<details>")
+    assert "| REGRESSED |" in text and "UNCHANGED |" not in text and folded.startswith("<summary>1 UNCHANGED</summary>")
+    assert "    python -m bench ab --base main\n" in folded and "torch 2.13" in folded
+    assert main(["compare", "ab/0001", "--all", "--results", str(tmp_path / "results")]) == 1
+    assert "UNCHANGED    fused T16" in capsys.readouterr().out
+
+
+def test_another_margin_judges_anew(saved: Any) -> None:
+    file = saved(document({("sdpa", "T16"): noisy(0.02, 0.002)}))
+    assert [by_turns.comparison(file, margin).cells[0].verdict.word for margin in (None, 0.05)] == [
+        "REGRESSED",
+        "UNCHANGED",
+    ]
+
+
+def of(saved: Any, logs: Logs, **more: Any) -> Comparison:
+    return by_turns.comparison(saved(document(logs, **more)))
+
+
+def test_an_implementation_is_judged_on_all_its_cells_together(saved: Any) -> None:
+    """Cells that show nothing alone; what is open has a bound."""
+    found = of(saved, {("sdpa", f"T{i}"): noisy(0.03, 0.03, 6, i) for i in range(16)})
+    assert not any(cell.verdict.word == "REGRESSED" for cell in found.cells) and found.code == 1
+    (sentence,) = sentences(found)
+    assert re.fullmatch(r"sdpa is \d\.\d % slower \(\d\.\d to \d\.\d\) over its 16 cells", sentence)
+    found = of(saved, {("sdpa", f"T{i}"): noisy(0.0, 0.05, 6, i) for i in range(2)})
+    (sentence,) = sentences(found)
+    assert re.fullmatch(r"sdpa is at most [\d.]+ % slower", sentence) and found.code == 2
+    (sentence,) = sentences(of(saved, {("sdpa against fused", f"T{i}"): [0.05, 0.0501] * 3 for i in range(2)}))
+    assert sentence == "sdpa is 5.1 % slower than fused (5.1 to 5.1) in 2 of 2 cells"
+
+
+def test_what_is_out_of_reach_says_how_long_it_would_take(saved: Any) -> None:
+    cell = of(saved, {("sdpa", "T16"): noisy(0.0, 0.05)}).cells[0]
+    seen, aim, minutes = re.search(
+        r"; minimum detectable change ([\d.]+) %; (\d+) % would take (\d+) min$", cell.verdict.reason
+    ).groups()  # type: ignore[union-attr]
+    assert float(seen) == pytest.approx(100 * cell.verdict.detectable, abs=1) and float(aim) < float(seen) / 2
+    assert int(minutes) == pytest.approx(8 * 4 / 60 * (float(seen) / float(aim)) ** 2, rel=0.2)
+
+
+def test_machine_drift_is_no_verdict_about_the_code(saved: Any) -> None:
+    found = of(saved, SLOW, moved="machine drift: the time of the control workload 'python' changed by +10.0 %")
+    assert not [*sentences(found)] and found.unjudged.startswith("machine drift")
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [({"peak_bytes": 1009}, 0), ({"peak_bytes": 1011}, 1), ({"peak_bytes": 500}, 0), ({"kernel": "math"}, 0)],
+)
+def test_memory_counts_to_the_margin_and_another_kernel_is_told(saved: Any, changed: dict[str, Any], code: int) -> None:
+    data = document({("fused", "T16"): noisy(0, 0.002)})
+    data["cells"][0]["head"] = FACTS | changed
+    found = by_turns.comparison(saved(data))
+    assert found.code == code and [change.what for change in found.cells[0].changes] == [*changed]
+
+
+def test_texts_are_never_markup(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    file = saved(document({}, {("my[/kernel]", "T16"): ("BROKEN", HOSTILE)}))
+    assert main(["compare", str(file)]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "my[/kernel] T16" in shown
+    assert "no [/x] [red] in | <img src=x> `a` @you [31m next" in shown and "\x1b" not in shown
+    text = as_markdown(by_turns.comparison(file))
+    assert "my\\[/kernel\\] |" in text
+    assert "no \\[/x\\] \\[red\\] in \\| &lt;img src=x&gt; \\`a\\` @&#8203;you \\[31m next |" in text
+
+
+def test_the_page_draws_intervals_and_loads_nothing(saved: Any, tmp_path: Path) -> None:
+    file = saved(document(SLOW, {("my<kernel>", "T16"): ("BROKEN", HOSTILE)}))
+    assert main(["compare", str(file), f"--html={tmp_path / 'x.html'}"]) == 1
+    text = (tmp_path / "x.html").read_text(encoding="utf-8")
+    assert text.count("<svg") == 3 and "my&lt;kernel&gt;" in text and "<img" not in text
+    assert not re.search(r"<[^>]*(src|href)=|<script", text)
+    places = [float(at) for at in re.findall(r'<circle cx="([\d.]+)"', text)]
+    assert 200 > places[0] > places[1] > 110 and places[2] == pytest.approx(100, abs=2)
+
+
+def test_a_reader_that_leaves_changes_no_exit_code(saved: Any) -> None:
+    command = [sys.executable, "-m", "reports", "compare", str(saved(document(SLOW)))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]) as it:
+        assert it.stdout and it.stderr
+        it.stdout.close()
+        errors = it.stderr.read()
+    assert (it.returncode, errors) == (1, b"")
+
+
+def test_what_an_earlier_version_saved_is_shown(saved: Any) -> None:
+    data = document(SLOW, alarm=None)
+    for pair in data["pairs"]:
+        del pair["blocks"], pair["seconds"]
+    found = by_turns.comparison(
+        saved({key: it for key, it in data.items() if key not in ("kind", "alarm", "self_test")})
+    )
+    assert found.code == 1 and math.isnan(found.cells[0].base)
+    assert json.dumps(as_data(found), allow_nan=False)
+
+
+def test_a_file_that_was_cut_off_is_named(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    file = saved(document(SLOW))
+    file.write_text(file.read_text()[:-20])
+    assert main(["compare", str(file)]) == 3
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1 and f"{file}: truncated" in errors
+
+
+def test_a_file_that_is_no_comparison(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(RunError, match="not a comparison that `python -m bench ab` saved"):
+        by_turns.comparison(tmp_path / "x.json")
