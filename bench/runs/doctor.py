@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ import torch
 from ..selection.command import Parser
 from ..timing.devices.nvml import IDLE, Reading, readings
 from ..timing.machine import fingerprint
+from .lacking import cpp_compiler
 
 USAGE_ERROR = 3
 
@@ -151,7 +150,7 @@ def huge_pages(sys: Path = SYS) -> Iterator[Remark]:
 
 def compiler() -> Iterator[Remark]:
     """What compiled forms on the CPU need."""
-    found = shutil.which(os.environ.get("CXX", "g++"))
+    found = cpp_compiler()
     yield Remark("C++ compiler", found or "none", None if found else "compiled forms on the CPU need one: install g++")
 
 

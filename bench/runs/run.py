@@ -21,11 +21,12 @@ from pytest_benchmark.utils import get_machine_id
 import impls
 
 from .. import CHECKOUT
+from ..cases.axes import nearest
 from ..cases.case import AXES
 from ..cases.cells import Cell, Key
 from ..cases.ledger import add_spent, spent
 from ..cases.outcome import FAILURES, NoRow
-from ..selection.options import Selection, asked, select, settle_timing
+from ..selection.options import Selection, asked, seed_of, select, settle_timing
 from ..timing.controls import Controls
 from ..timing.devices import meter_for
 from ..timing.machine import fingerprint, state
@@ -33,7 +34,7 @@ from ..timing.roofs import Roofs
 from . import journal as journals
 from .journal import Journal, Line
 from .rows import Row, Sample, read, row, written
-from .saving import load, run_files, shortage
+from .saving import load, obstacle, run_files, run_names, shortage
 
 if TYPE_CHECKING:
     from .traces import Traces
@@ -69,6 +70,8 @@ class Run:
     planned: set[Key] | None = None
     """What a whole run is; None until pytest has collected."""
     saved: Path | None = None
+    unsaved: str | None = None
+    """Why it can't be saved."""
     ended: bool = False
     """Whether everything was measured: an interrupted run has rows of what was timed until then, and goes on."""
     proved: dict[Key, dict[str, Any]] = field(default_factory=dict)
@@ -132,6 +135,12 @@ class Run:
     @property
     def complete(self) -> bool:
         return self.ended and self.planned is not None and self.planned <= self.known
+
+    @property
+    def progress(self) -> str:
+        """` 2/16`: cells that are proved, or known to have no row."""
+        planned = self.planned or set()
+        return f"{sum(map(self.settled, planned)):>3}/{len(planned)}"
 
     def settled(self, key: Key) -> bool:
         """Whether a cell needn't be proved any more."""
@@ -336,19 +345,6 @@ class Run:
         assert self.traces
         return self.traces.save(cell, self.proved[cell.key]["columns"]["operators"], partial(worker.ask, "trace", cell))
 
-    def own_file(self) -> Path | None:
-        """The file that holds this very run, as saved by this process; None when there is none."""
-        files = run_files(self.folder, self.name or "")
-        mine = self.journal and self.journal.path.name
-        return next(
-            (
-                p
-                for p in reversed(files)
-                if (data := load(p)).get("journal") == mine and data["complete"] == self.complete
-            ),
-            None,
-        )
-
     def close(self) -> None:
         """A complete and saved run needs neither its journal nor the file that it left when it was interrupted."""
         if self.journal is None:
@@ -373,6 +369,9 @@ def begin(config: pytest.Config) -> Run:
     folder = results_folder(config) / str(get_machine_id())  # as pytest-benchmark names it
     resume, save = config.getoption("resume"), config.getoption("benchmark_save")
     command = shlex.join(["pytest", *map(str, config.invocation_params.args)])
+    if resume == "":
+        raise pytest.UsageError("--resume is empty: name the run that is to be finished")
+    seed_of(config)
     if config.getoption("redo") and not resume:
         raise pytest.UsageError("--redo says how to resume: with --resume NAME")
     if not resume:
@@ -381,14 +380,30 @@ def begin(config: pytest.Config) -> Run:
         raise pytest.UsageError(f"--resume {resume} keeps that name; leave out --benchmark-save={save}")
     else:
         run = (
-            _from_journal(config, folder, resume) or _from_file(config, folder, resume) or _new(config, folder, resume)
+            _from_journal(config, folder, resume)
+            or _from_file(config, folder, resume)
+            or _new(config, folder, _to_begin(config, folder, resume))
         )
-        config.option.benchmark_save = run.name
+    config.option.benchmark_save = config.option.benchmark_autosave = None  # the suite saves: whole files or none
+    if run.name:
+        if not run.name.isprintable():
+            raise pytest.UsageError(f"a run can't be called {run.name!r}: it holds what can't be printed")
+        if why := obstacle(folder, run.name):
+            raise pytest.UsageError(f"results can't be written to {folder}: {why}")
     run.command = command
     run.traced |= config.getoption("save_traces")
     run.timing = settle_timing(config, run.timing)
     run.roofs.seconds = min(run.roofs.seconds, run.timing["cell_time"] / 5)  # a hasty run is hasty in all things
     return run
+
+
+def _to_begin(config: pytest.Config, folder: Path, name: str) -> str:
+    """The name of a run that `--resume` may begin; a bare one that isn't there is a slip, and would measure all of `quick`."""
+    if asked(config):
+        return name
+    known = sorted({*journals.names(folder), *run_names(folder)})
+    there = f"known: {', '.join(known)}{nearest(name, known)}" if known else "none is there yet"
+    raise pytest.UsageError(f"no run {name!r} to resume in {folder} ({there}); --benchmark-save={name} begins one")
 
 
 def _new(config: pytest.Config, folder: Path, name: str | None) -> Run:

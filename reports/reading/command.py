@@ -107,6 +107,8 @@ def answered(answer: Callable[[argparse.Namespace], int], options: argparse.Name
         return answer(options)
     except RunError as error:
         return complain(str(error))
+    except BrokenPipeError:
+        raise  # a reader that has seen enough: no mistake
     except OSError as error:
         return complain(f"{error.filename or 'a file'}: {error.strerror or error}")
 

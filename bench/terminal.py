@@ -1,0 +1,48 @@
+"""Standard output that takes whatever is printed: its reader may leave early, and its encoding may lack a character."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
+
+
+class Patient:
+    """A stream whose reader may leave early, as `head` does: the rest is dropped, and the exit code stays."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._listened_to():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._listened_to():
+            self._stream.flush()
+
+    @contextmanager
+    def _listened_to(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            close()
+
+
+def prepare() -> None:
+    """Make standard output patient; a character that its encoding lacks is printed as `\\u2192`."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+        sys.stdout = cast(TextIO, Patient(sys.stdout))
+
+
+def close() -> None:
+    """Drop what is printed from now on, and what is still in the buffer."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
