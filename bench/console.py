@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from keyword import iskeyword
@@ -102,6 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"usage: attention-bench {name} {OWN[name]}".rstrip() + f"\n\n{about}")
             return 0
         return new_kernel(rest) if name == "new-kernel" else completion(rest)
+    if name in ("run", "list") and {"-h", "--help"} & {*rest}:
+        print(_run_help())
+        return 0
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *command, *rest])
 
@@ -134,6 +138,27 @@ def completion(arguments: Sequence[str]) -> int:
         return _complain(f"completion {' '.join(arguments)}: takes no arguments")
     print(COMPLETION.format(commands=" ".join(COMMANDS)), end="")
     return 0
+
+
+def _run_help() -> str:
+    """The suite's part of pytest's help, which is as long as ten screens."""
+    told = subprocess.run([sys.executable, *PYTEST, "--help"], capture_output=True, text=True).stdout
+    options = told.partition("\nattention-bench:\n")[2].partition("\n\n")[0]
+    return f"""\
+usage: attention-bench run [options]
+
+Measure cells: every implementation that is asked for on every case.
+--benchmark-save=NAME saves the run for `attention-bench report` and the other
+commands; without it only the table is printed.
+
+options:
+{options}
+
+and pytest's own, such as -k EXPRESSION, -x, -q: `pytest --help` shows them.
+
+Exit code: 0 when every cell was measured, is unsupported or did not fit in
+memory; 1 when one is wrong, failed or timed out; 2 when interrupted; 4 for a
+mistake on the command line; 5 when no cell is selected."""
 
 
 def _complain(message: str) -> int:

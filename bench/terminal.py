@@ -1,13 +1,16 @@
-"""Standard output that takes whatever is printed: its reader may leave early, and its encoding may lack a character."""
+"""What is printed: on a stream that takes it all, with commands as they are typed here."""
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
+
+from . import CHECKOUT
 
 
 class Patient:
@@ -46,3 +49,14 @@ def prepare() -> None:
 def close() -> None:
     """Drop what is printed from now on, and what is still in the buffer."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+INSTALLED = CHECKOUT.name == "attention_bench"
+
+
+def as_typed(text: str) -> str:
+    """The text with commands as they are typed here: an installed suite has one, `attention-bench`, and no checkout."""
+    if not INSTALLED:
+        return text
+    text = re.sub(r"python -m (?:bench|reports) (?=[a-z])", "attention-bench ", text)
+    return text.replace("python -m reports", "attention-bench report").replace("pytest bench/", "attention-bench run")

@@ -41,7 +41,12 @@ class Remark:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 when nothing disturbs, 1 when something does; 3 a mistake of the user's."""
-    Parser("doctor", USAGE_ERROR, description=__doc__).parse_args(arguments)
+    Parser(
+        "doctor",
+        USAGE_ERROR,
+        description="Look for what on this machine will disturb a measurement, and say what to do.",
+        epilog="Exit code: 0 when nothing disturbs, 1 when something does.",
+    ).parse_args(arguments)
     remarks = [remark for look in LOOKS for remark in look()]
     for remark in remarks:
         print(f"{'disturbs' if remark.advice else 'fine':<9} {remark.about:<14} {remark.found}")

@@ -65,13 +65,13 @@ class Selection:
 
 
 TIMING: dict[str, tuple[float, str, str]] = {
-    "cell_time": (0.25, "SECONDS", "timing of one cell in one process, about"),
-    "processes": (1, "K", "fresh processes in which every cell is timed"),
-    "precision": (0.02, "SHARE", "a case is known when the intervals of its ratios are half as wide as this"),
+    "cell_time": (0.25, "SECONDS", "how long each cell is timed in each process, about"),
+    "processes": (1, "K", "how many fresh processes time each cell"),
+    "precision": (0.02, "SHARE", "stop timing a case when its ratios are known to plus or minus this"),
     "cell_timeout": (
         300.0,
         "SECONDS",
-        "a cell whose proof, compiling included, or whose block takes longer is given up",
+        "give up a cell whose proof, compiling included, or one block of calls takes longer",
     ),
 }
 """How a cell is timed: default, unit, meaning. A resumed run goes on with what it was begun with."""
@@ -79,12 +79,16 @@ TIMING: dict[str, tuple[float, str, str]] = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("attention", "attention-bench")
-    group.addoption("--sweep", metavar="NAME", help=f"which cases: {', '.join(SWEEPS)} (default: quick)")
+    group.addoption(
+        "--sweep",
+        metavar="NAME",
+        help=f"which cases: {', '.join(SWEEPS)} (default: quick); the axes below replace its own",
+    )
     group.addoption("--impl", metavar="NAMES", action="append", default=[],
                     help="exactly what runs: a comma list or repeated; NAME+compile for a compiled form; "
                          "NAME=package.module:attr for a kernel or layer of your own")  # fmt: skip
     for name, axis in AXES.items():
-        group.addoption(f"--{name}", metavar="VALUES", help=f"override an axis, a comma list: {axis.about}")
+        group.addoption(f"--{name}", metavar="A,B,...", help=axis.about)
     for name, (default, metavar, about) in TIMING.items():
         group.addoption(_spelt(name), metavar=metavar, help=f"{about} (default: {default})")
     group.addoption("--list", action="store_true", dest="attention_list",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from .. import CHECKOUT
 from . import runs
 from .runs import Run, RunError
 
@@ -16,9 +18,22 @@ REGRESSED = 1
 NOT_JUDGED = 2
 USAGE_ERROR = 3
 
+INSTALLED = CHECKOUT.name == "attention_bench"
+
+
+def as_typed(text: str) -> str:
+    """The text with commands as they are typed here: an installed suite has one, `attention-bench`, and no checkout."""
+    if not INSTALLED:
+        return text
+    text = re.sub(r"python -m (?:bench|reports) (?=[a-z])", "attention-bench ", text)
+    return text.replace("python -m reports", "attention-bench report").replace("pytest bench/", "attention-bench run")
+
 
 class Parser(argparse.ArgumentParser):
     """argparse that tells a mistake in one line, and ends with 3: its own 2 means that nothing could be judged."""
+
+    def format_help(self) -> str:
+        return as_typed(super().format_help())
 
     def error(self, message: str) -> NoReturn:
         sys.exit(complain(f"{message} (--help shows the options)"))
@@ -119,5 +134,5 @@ def warn(message: str) -> None:
 
 def complain(message: str, code: int = USAGE_ERROR) -> int:
     """Says it in one line on stderr; returns the exit code."""
-    print(f"reports: error: {' '.join(message.split())}", file=sys.stderr)
+    print(as_typed(f"reports: error: {' '.join(message.split())}"), file=sys.stderr)
     return code
