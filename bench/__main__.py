@@ -11,6 +11,9 @@ if not __package__:  # started by its path: no package `bench` of the user's may
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     __package__ = "bench"
 
+from . import terminal
+from .cases.axes import nearest
+
 COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("runs.doctor", "what on this machine will disturb a measurement"),
     "sweep": ("runs.replicates", "measure in several fresh processes, as one run"),
@@ -33,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             command = import_module(f".{module}", __package__)
         except Exception as error:
+            if terminal.interrupted(error):
+                raise KeyboardInterrupt from None
             if "impls" in sys.modules:
                 raise
             print(f"bench: BROKEN: impls can't be imported: {type(error).__name__}: {error}", file=sys.stderr)
@@ -43,8 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lines = [f"  {name:<7} {about}" for name, (_, about) in COMMANDS.items()]
         print("\n".join(["usage: python -m bench COMMAND [options]", "", *lines, "", "Each has its own --help."]))
         return 0
-    from .cases.axes import nearest
-
     known = ", ".join(COMMANDS)
     print(f"bench: error: unknown command {name!r}; known: {known}{nearest(name, COMMANDS)}", file=sys.stderr)
     return USAGE_ERROR
@@ -52,8 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def guarded() -> int:
     """`main` at a shell: what ends it from outside is one line."""
-    from . import terminal
-
     terminal.prepare()
     try:
         code = main()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from .terminal import interrupted
+
 try:
     import torch  # noqa: F401
-except KeyboardInterrupt:
+except BaseException as error:
+    if not interrupted(error):
+        raise
     print("bench: interrupted", file=sys.stderr)
     sys.exit(2)

@@ -51,6 +51,11 @@ def close() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: a module that it finds being imported makes another one of it."""
+    return error is not None and (isinstance(error, KeyboardInterrupt) or interrupted(error.__context__))
+
+
 INSTALLED = CHECKOUT.name == "attention_bench"
 
 

@@ -71,7 +71,7 @@ class Progress:
                 terminalreporter.write_line(line)
         if run.planned == set() and run.name:
             terminalreporter.write_line("nothing was saved: no cell is selected")
-        if run.unsaved:
+        if run.unsaved and not run.unwritten:
             terminalreporter.write_line(
                 f"not saved: {run.unsaved}; `--resume {run.name}` alone goes on when that is mended", red=True
             )

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.update(QUIET)
         pin()
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "pytest", *str(CHECKOUT / "bench"), *command])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "pytest", str(CHECKOUT / "bench"), *command])
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -72,6 +72,8 @@ class Run:
     saved: Path | None = None
     unsaved: str | None = None
     """Why it can't be saved."""
+    unwritten: bool = False
+    """Whether the journal can't be written any more: that was said."""
     ended: bool = False
     """Whether everything was measured: an interrupted run has rows of what was timed until then, and goes on."""
     proved: dict[Key, dict[str, Any]] = field(default_factory=dict)
@@ -283,6 +285,7 @@ class Run:
         try:
             self.journal.add(line)
         except OSError as error:
+            self.unwritten = True
             pytest.exit(f"{self.journal.path}: {error.strerror}; `--resume {self.name}` goes on when that is mended", 1)
 
     def top_level(self) -> dict[str, Any]:

@@ -70,7 +70,9 @@ def obstacle(folder: Path, name: str) -> str | None:
     there = next(it for it in (folder, *folder.parents) if it.exists())
     if not there.is_dir():
         return f"{there} is no folder"
-    if not os.access(there, os.W_OK | os.X_OK):  # also of a file system that is mounted read-only
+    if os.statvfs(there).f_flag & os.ST_RDONLY:
+        return "Read-only file system"
+    if not os.access(there, os.W_OK | os.X_OK):
         return f"{there} can't be written to"
     if len(os.fsencode(name)) > os.pathconf(there, "PC_NAME_MAX") - ROOM_IN_A_NAME:
         return f"the name {name:.20}... is too long"
