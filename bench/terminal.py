@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from . import CHECKOUT
+from . import INSTALLED
 
 
 class Patient:
@@ -54,9 +54,6 @@ def close() -> None:
 def interrupted(error: BaseException | None) -> bool:
     """Whether Ctrl-C is behind an error: a module that it finds being imported makes another one of it."""
     return error is not None and (isinstance(error, KeyboardInterrupt) or interrupted(error.__context__))
-
-
-INSTALLED = CHECKOUT.name == "attention_bench"
 
 
 def as_typed(text: str) -> str:

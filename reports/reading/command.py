@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from .. import CHECKOUT
+from .. import INSTALLED
 from . import runs
 from .runs import Run, RunError
 
@@ -17,8 +17,6 @@ FINE = 0
 REGRESSED = 1
 NOT_JUDGED = 2
 USAGE_ERROR = 3
-
-INSTALLED = CHECKOUT.name == "attention_bench"
 
 
 def as_typed(text: str) -> str:
