@@ -142,8 +142,8 @@ def completion(arguments: Sequence[str]) -> int:
 
 def _run_help() -> str:
     """The suite's part of pytest's help, which is as long as ten screens."""
-    told = subprocess.run([sys.executable, *PYTEST, "--help"], capture_output=True, text=True).stdout
-    options = told.partition("\nattention-bench:\n")[2].partition("\n\n")[0]
+    shown = subprocess.run([sys.executable, *PYTEST, "--help"], capture_output=True, text=True).stdout
+    options = shown.partition("\nattention-bench:\n")[2].partition("\n\n")[0]
     return f"""\
 usage: attention-bench run [options]
 

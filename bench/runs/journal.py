@@ -56,7 +56,7 @@ class Journal:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        with suppress(OSError):  # of a full disk: what it didn't take was told when it was added
+        with suppress(OSError):  # of a full disk: what it didn't take was said when it was added
             self._file.close()
 
     def delete(self) -> None:
@@ -98,7 +98,7 @@ def process() -> Line:
 
 
 def alive(writer: Line) -> bool:
-    """Whether a process, as `process` told it, still runs."""
+    """Whether a process, as `process` describes it, still runs."""
     try:
         return bool(abs(psutil.Process(writer["pid"]).create_time() - writer["started"]) < 1)
     except psutil.Error:

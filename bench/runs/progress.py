@@ -49,8 +49,8 @@ class Progress:
         """pytest's summary without what is said here: a cell that failed has a sentence, and no traceback."""
         self.over = True
         failed = terminalreporter.stats.pop("failed", [])
-        told = {f"{entry['reason']}: {entry['detail']}" for entry in self.run.skips}
-        if others := [report for report in failed if str(report.longrepr) not in told]:
+        shown = {f"{entry['reason']}: {entry['detail']}" for entry in self.run.skips}
+        if others := [report for report in failed if str(report.longrepr) not in shown]:
             terminalreporter.stats["failed"] = others
         yield
         if failed:
@@ -100,7 +100,7 @@ def _skip(reason: str, detail: str, entries: Sequence[Mapping[str, str]]) -> str
 
 
 IN_WORKERS = ("gate", "reference", "compiling", "memory")
-"""What workers spend during the proof, two at a time: it is told beside the rest, not in it."""
+"""What workers spend during the proof, two at a time: shown beside the rest, not in it."""
 
 
 def _shares() -> str:

@@ -81,7 +81,7 @@ class Run:
     skipped: dict[Key, dict[str, str]] = field(default_factory=dict)
     samples: dict[Key, list[Sample]] = field(default_factory=dict)
     compared: Counter[Key] = field(default_factory=Counter)
-    """Calls whose answers were compared with one that was held to the reference."""
+    """Calls whose answers were compared with one that the correctness check had accepted."""
     columns: dict[Key, dict[str, Any]] = field(default_factory=dict)
     """Columns of a row that were found while and after it was timed."""
     finished: dict[Key, Row] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class Run:
         return (slot, visit, case) in self._visited
 
     def plan(self, keys: Iterable[Key]) -> None:
-        """Fix what a whole run is, once pytest has deselected what it was told to, and open the journal.
+        """Fix what a whole run is, once pytest has deselected what the user left out, and open the journal.
 
         Raises `pytest.UsageError` when the results can't be written.
         """
@@ -214,12 +214,14 @@ class Run:
         columns: dict[Key, dict[str, Any]],
         compared: dict[Key, int],
     ) -> None:
-        """What was timed at one go; `columns`: further ones that this told; `compared`: calls that were compared beside it."""
+        """What was timed at one go; `columns`: further ones of it; `compared`: calls that were compared beside it."""
         samples = {impl: written(of) for (impl, _), of in found.items()}
-        told = {impl: of for (impl, _), of in columns.items() if of}
+        found_columns = {impl: of for (impl, _), of in columns.items() if of}
         compared_of = {impl: count for (impl, _), count in compared.items()}
         now = {"compared": compared_of, "numbers": dict(self._numbers), "elapsed": self.elapsed()}
-        self._add({"visit": {"slot": slot, "visit": visit, "id": case, "samples": samples, "columns": told, **now}})
+        self._add(
+            {"visit": {"slot": slot, "visit": visit, "id": case, "samples": samples, "columns": found_columns, **now}}
+        )
 
     def add_columns(self, cell: Cell, columns: dict[str, Any]) -> None:
         self._add({"columns": {"key": cell.key, "columns": columns}})
@@ -275,8 +277,8 @@ class Run:
                     self.compared[impl, seen["id"]] += count
                 for impl, columns in seen["columns"].items():
                     self.columns.setdefault((impl, seen["id"]), {}).update(columns)
-            case {"columns": told}:
-                self.columns.setdefault(tuple(told["key"]), {}).update(told["columns"])
+            case {"columns": found}:
+                self.columns.setdefault(tuple(found["key"]), {}).update(found["columns"])
 
     def _write(self, line: Line) -> None:
         """Write into the journal; a disk that is full ends the run in one line, and loses nothing."""
@@ -461,7 +463,7 @@ def _same(config: pytest.Config, name: str, options: dict[str, Any]) -> dict[str
 
 
 def results_folder(config: pytest.Config) -> Path:
-    """Where pytest was told to keep results, or where they lie by default."""
+    """Where the user wants results to lie, or where they lie by default."""
     given = config.getoption("benchmark_storage")
     return results_root(config.invocation_params.dir, None if given == "file://./.benchmarks" else given)
 

@@ -57,10 +57,11 @@ def rankings(
 def _legend(rows: list[Row], baseline: str | None, left_out: Sequence[str]) -> Text:
     """A line for each column that needs one."""
     based = any(row["extra_info"]["impl"] == baseline for row in rows)
-    told = {name: about for name, about in LEGEND.items() if name not in left_out and (name != "over" or based)}
+    needed = {name: about for name, about in LEGEND.items() if name not in left_out and (name != "over" or based)}
     lines = [f"{'#':<12} place; those whose times can't be told apart share one"]
     lines += [
-        f"{f'over {baseline}' if name == 'over' else name:<12} {about.format(baseline)}" for name, about in told.items()
+        f"{f'over {baseline}' if name == 'over' else name:<12} {about.format(baseline)}"
+        for name, about in needed.items()
     ]
     if not based:
         lines.append(f"no speed-ups: they are over {baseline}, which was not measured (--impl ...,{baseline})")
