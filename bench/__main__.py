@@ -61,7 +61,10 @@ def guarded() -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        print("bench: interrupted", file=sys.stderr)
+        print("bench: interrupted", file=sys.stderr, flush=True)
+        os._exit(
+            UNFINISHED
+        )  # where Ctrl-C came within an import, Python would end by the signal, though it was handled
     except OSError as error:  # the disk, or standard output, is full
         terminal.close()
         print(f"bench: error: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)

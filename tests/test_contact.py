@@ -154,7 +154,11 @@ def test_ctrl_c_and_a_full_disk_end_a_command_in_one_line(
 
         monkeypatch.setattr(bench_main, "main", main)
         monkeypatch.setattr(terminal, "close", lambda: None)
-        return bench_main.guarded(), capsys.readouterr().err
+        monkeypatch.setattr(os, "_exit", sys.exit)
+        try:
+            return bench_main.guarded(), capsys.readouterr().err
+        except SystemExit as ended:
+            return int(str(ended.code)), capsys.readouterr().err
 
     assert ends(KeyboardInterrupt()) == (2, "bench: interrupted\n")
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

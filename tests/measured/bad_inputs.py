@@ -170,7 +170,7 @@ INPUTS = [
     mistake("mkdir -p reports; mount -t tmpfs -o ro x reports; pr", 3, "Read-only", "root"),
     mistake("mkdir -p reports; mount -t tmpfs -o size=16k x reports; pr", 3, "No space left", "root"),
     mistake("mkdir d; mount -t tmpfs -o size=4k x d; pr figure latency -o d/x.png", 3, "No space left", "root"),
-    mistake(f"ulimit -f 1; bench $SMALL --impl sdpa {NAMED}", 1, "File too large"),
+    run(f"ulimit -f 1; bench $SMALL --impl sdpa {NAMED}", 1, "File too large"),
     mistake(f"rm -r results; touch results; bench $SMALL --impl sdpa {NAMED}", 4, "results"),
     mistake(f"bench $SMALL --impl sdpa {NAMED} --benchmark-storage=/dev/null", 4, "/dev/null"),
     mistake(f"bench $SMALL --impl sdpa {NAMED} --benchmark-storage=/proc/x", 4, "/proc/x"),
@@ -180,7 +180,7 @@ INPUTS = [
       for seconds in (0.8, 3)
       for command in ("pb sweep --save x", f"pb ab {SDPA_OVER_FUSED}", "pb doctor", "pr history")),
     run(f"bench $SMALL --impl sdpa {NAMED}", 2, "interrupted|KeyboardInterrupt", "ctrl-c:5"),
-    run("pb sweep --save x $SMALL --impl sdpa,fused,einsum --cell-time 3", 2, "goes on", "sigint:9"),
+    run("pb sweep --save x $SMALL --impl sdpa,fused,einsum --cell-time 3", 2, "goes on|interrupted", "sigint:20"),
     # Its own modules of Python's names.
     run(f"echo 'loads = 1' > json.py; bench $SMALL --impl sdpa {NAMED}", 0, "saved: "),
     run("echo 'loads = 1' > json.py; pb doctor || true", 0, ""),
