@@ -11,3 +11,5 @@ if (os.cpu_count() or 1) <= 4:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+INSTALLED = CHECKOUT.name == "attention_bench" and not (CHECKOUT / "tox.ini").exists()
+"""From a wheel: there is no checkout, and one command, `attention-bench`."""

@@ -4,68 +4,72 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, TextIO, cast
 
 if not __package__:  # started by its path: no package `bench` of the user's may stand in for this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     __package__ = "bench"
 
-COMMANDS: dict[str, str] = {"doctor": "runs.doctor", "sweep": "runs.replicates", "ab": "ab.ab", "bisect": "ab.bisect"}
-"""The commands, each with the module whose `main(arguments) -> exit code` answers to it."""
+from . import terminal
+from .cases.axes import nearest
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "doctor": ("runs.doctor", "what on this machine will disturb a measurement"),
+    "sweep": ("runs.replicates", "measure in several fresh processes, as one run"),
+    "ab": ("ab.ab", "two revisions, implementations or interpreters, interleaved: did it get slower?"),
+    "bisect": ("ab.bisect", "which commit, or which torch, made it slower?"),
+}
+"""The commands, each with the module whose `main(arguments) -> exit code` answers to it, and what it is for."""
+
+USAGE_ERROR = 3
+
+UNFINISHED = 2
+"""Exit code of a command that was interrupted, or whose output can't be written."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that is named first."""
     name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in COMMANDS:
+        module, _ = COMMANDS[name]
         try:
-            command = import_module(f".{COMMANDS[name]}", __package__)
+            command = import_module(f".{module}", __package__)
         except Exception as error:
+            if terminal.interrupted(error):
+                raise KeyboardInterrupt from None
             if "impls" in sys.modules:
                 raise
             print(f"bench: BROKEN: impls can't be imported: {type(error).__name__}: {error}", file=sys.stderr)
             return 1
         code: int = command.main(rest)
         return code
-    known = ", ".join(COMMANDS)
     if name in ("-h", "--help"):
-        print(f"usage: python -m bench COMMAND [options]; commands: {known}")
+        lines = [f"  {name:<7} {about}" for name, (_, about) in COMMANDS.items()]
+        print("\n".join(["usage: python -m bench COMMAND [options]", "", *lines, "", "Each has its own --help."]))
         return 0
-    print(f"bench: error: unknown command {name!r}; known: {known}", file=sys.stderr)
-    return 3
+    known = ", ".join(COMMANDS)
+    print(f"bench: error: unknown command {name!r}; known: {known}{nearest(name, COMMANDS)}", file=sys.stderr)
+    return USAGE_ERROR
 
 
-class Patient:
-    """Standard output whose reader may leave early, as `head` does: the rest is dropped, and the exit code stays."""
-
-    def __init__(self, stream: TextIO):
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        with self._listened_to():
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with self._listened_to():
-            self._stream.flush()
-
-    @contextmanager
-    def _listened_to(self) -> Iterator[None]:
-        try:
-            yield
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # what is still in its buffer goes there
+def guarded() -> int:
+    """`main` at a shell: what ends it from outside is one line."""
+    terminal.prepare()
+    try:
+        code = main()
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        print("bench: interrupted", file=sys.stderr, flush=True)
+        os._exit(
+            UNFINISHED
+        )  # where Ctrl-C came within an import, Python would end by the signal, though it was handled
+    except OSError as error:  # the disk, or standard output, is full
+        terminal.close()
+        print(f"bench: error: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
+    return UNFINISHED
 
 
 if __name__ == "__main__":
-    sys.stdout = cast(TextIO, Patient(sys.stdout))
-    ended = main()
-    sys.stdout.flush()
-    sys.exit(ended)
+    sys.exit(guarded())

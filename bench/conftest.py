@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from . import starting, terminal  # noqa: F401  (starting: before what imports torch)
 from .cases.cells import Cell, Key
+from .cases.modes import MODES
 from .cases.outcome import FAILURES, Unsupported
+from .runs.lacking import refusal
 from .runs.listing import show_plan, show_registry
 from .runs.measuring import Measuring
 from .runs.progress import Progress
@@ -19,7 +22,7 @@ from .runs.run import Run, begin
 from .runs.saving import numbering, save
 from .runs.traces import Traces
 from .selection.mistake import Mistake
-from .selection.options import pytest_addoption
+from .selection.options import pytest_addoption, seed_of
 from .timing.machine import fingerprint
 from .workers.client import Setting, Side, WorkerClient
 
@@ -31,12 +34,17 @@ PROGRESS = pytest.StashKey[Progress]()
 
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """`--list` and `--dry-run` answer and leave."""
-    if config.getoption("attention_list"):
-        show_registry()
-        return 0
-    if config.getoption("attention_dry_run"):
-        show_plan(begin(config))
-        return 0
+    terminal.prepare()
+    try:
+        if config.getoption("attention_list"):
+            show_registry()
+            return 0
+        if config.getoption("attention_dry_run"):
+            show_plan(begin(config))
+            return 0
+    except OSError as error:
+        terminal.close()
+        raise pytest.UsageError(f"standard output: {error.strerror}") from None
     return None
 
 
@@ -46,27 +54,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("save_traces") and not (run.name or config.getoption("resume")):
         raise pytest.UsageError("--save-traces saves traces with a run: name it, with --benchmark-save=NAME")
     config.option.benchmark_storage = f"file://{run.folder.parent}"
-    config.option.benchmark_save_data = True
     if not (config.option.benchmark_compare or config.option.benchmark_columns):
         config.option.benchmark_quiet = True  # the suite's own table stands at the end
     progress = config.stash[PROGRESS] = Progress(config, run)
     config.pluginmanager.register(progress, "attention-progress")
-    config.pluginmanager.register(OneAtATime(run.folder), "attention-numbering")
     if run.traced:
         run.traces = Traces(run)
         config.pluginmanager.register(run.traces, "attention-traces")
-
-
-class OneAtATime:
-    """While a run is saved, nobody else takes its number."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_sessionfinish(self) -> Generator[None, Any, Any]:
-        with numbering(self.folder):
-            return (yield)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -74,6 +68,12 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     run = config.stash[RUN]
     finished = [f"run {config.getoption('resume')} is finished: nothing is left to measure"] if run.ended else []
     return [*finished, *(f"given up: {cell}" for cell in run.given_up)]
+
+
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str) -> list[pytest.Item] | None:
+    """No test of a mode that no cell has."""
+    asked = {_test(cell) for cell in collector.config.stash[RUN].selection.cells}
+    return [] if name in {f"test_{mode}" for mode in MODES} - asked else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -92,12 +92,11 @@ def _test(cell: Cell) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A resumed run has the tests that it was begun with."""
     run = config.stash[RUN]
-    items[:] = [item for item in items if not _empty(item)]
     left = [item for item in items if run.planned is None or _key(item) in run.planned]
     if len(left) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in left])
         items[:] = left
-    if (seed := config.getoption("shuffle")) is not None:
+    if (seed := seed_of(config)) is not None:
         random.Random(seed).shuffle(items)
 
 
@@ -120,14 +119,14 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
 def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     """Measure what is not known; the rows of an interrupted run are those that were timed until then."""
     for cell in cells:
-        if cell.key not in run.known and (why := cell.impl.refusal(cell.case)):
+        if cell.key not in run.known and (why := refusal(cell)):
             run.add_skipped(cell, Unsupported(why))
     left = [cell for cell in cells if cell.key not in run.known]
     if not left:
         run.ended = True
         return
     setting = Setting(str(config.invocation_params.dir), None, run.timing["cell_timeout"], quiet=False)
-    seed, fail_fast = config.getoption("shuffle"), bool(config.getoption("maxfail"))
+    seed, fail_fast = seed_of(config), bool(config.getoption("maxfail"))
     tell = config.stash[PROGRESS].tell
     try:
         measuring = Measuring(run, left, lambda: WorkerClient(Side("run"), setting), seed, fail_fast, tell)
@@ -139,11 +138,6 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
         raise pytest.UsageError(str(mistake)) from None
     finally:
         run.finish()
-
-
-def _empty(item: pytest.Item) -> bool:
-    """A test of a mode that no cell has: pytest makes one that is skipped."""
-    return "impl" in getattr(item, "fixturenames", ()) and _key(item) is None
 
 
 def _key(item: pytest.Item) -> Key | None:
@@ -189,27 +183,34 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Save what pytest-benchmark (a wrapper, which has saved by now) won't; keep or drop the journal; settle the exit code."""
+    """Save the run; keep or drop the journal."""
     run = session.config.stash[RUN]
     if run.planned is None or session.config.getoption("collectonly"):
         return
-    if run.name:
-        run.saved = _saved_file(session.config, run)
+    if run.name and run.known:
+        try:
+            with numbering(run.folder):
+                run.saved = save(run.folder, run.name, _contents(session.config))
+        except OSError as error:
+            run.unsaved = f"{run.folder}: {error.strerror}"
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
     run.close()
 
 
-def _saved_file(config: pytest.Config, run: Run) -> Path | None:
-    """The file that pytest-benchmark has just written; or, since it saves nothing when no test was timed, ours."""
-    path = run.own_file()
-    if path is None and run.known:
-        hook = config.hook
-        machine, commit = (
-            hook.pytest_benchmark_generate_machine_info(config=config),
-            hook.pytest_benchmark_generate_commit_info(config=config),
-        )
-        data = hook.pytest_benchmark_generate_json(
-            config=config, benchmarks=[], include_data=True, machine_info=machine, commit_info=commit
-        )
-        hook.pytest_benchmark_update_json(config=config, benchmarks=[], output_json=data)
-        path = save(run.folder, run.name or "", data)
-    return path
+def _contents(config: pytest.Config) -> dict[str, Any]:
+    """A run file, by pytest-benchmark's own hooks."""
+    hook = config.hook
+    machine, commit = (
+        hook.pytest_benchmark_generate_machine_info(config=config),
+        hook.pytest_benchmark_generate_commit_info(config=config),
+    )
+    data: dict[str, Any] = hook.pytest_benchmark_generate_json(
+        config=config, benchmarks=[], include_data=True, machine_info=machine, commit_info=commit
+    )
+    hook.pytest_benchmark_update_json(config=config, benchmarks=[], output_json=data)
+    return data
+
+
+def pytest_unconfigure() -> None:
+    """What is still in the buffer is dropped where nobody reads it."""
+    sys.stdout.flush()

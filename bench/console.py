@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
+from keyword import iskeyword
 from pathlib import Path
 
 from .cases.axes import nearest
@@ -29,11 +31,15 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "compare": ((*REPORTS, "compare"), "two saved runs, cell by cell"),
     "baseline": ((*REPORTS, "baseline"), "what later runs are compared with"),
     "history": ((*REPORTS, "history"), "every cell over all runs of this machine"),
-    "new-kernel": ((), "write mine.py, a kernel to begin with: new-kernel [FILE]"),
+    "new-kernel": ((), "write mine.py, a kernel to begin with"),
+    "completion": ((), 'for bash and zsh: eval "$(attention-bench completion)"'),
 }
 
+OWN = {"new-kernel": "[FILE]", "completion": ""}
+"""Commands that are answered here, with their arguments."""
+
 KERNEL = '''\
-"""A kernel of your own: attention-bench run --impl mine={name}:mine,sdpa --T 256,1024 --benchmark-save=mine"""
+"""A kernel of your own: attention-bench run --impl mine={name}:mine,sdpa,fused --T 256,1024 --benchmark-save=mine"""
 
 import torch
 
@@ -59,6 +65,27 @@ mine.limits = {{
 }}
 '''
 
+COMPLETION = """\
+# Completion of commands and options, for bash and zsh: eval "$(attention-bench completion)"
+[ -z "$ZSH_VERSION" ] || {{ autoload -Uz bashcompinit && bashcompinit; }}
+_attention_bench() {{
+    local word="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}" options
+    COMPREPLY=()
+    if [ "$COMP_CWORD" = 1 ]; then
+        COMPREPLY=($(compgen -W "{commands}" -- "$word"))
+    elif [[ "$word" == -* ]]; then
+        local known="_attention_bench_${{command//-/_}}"
+        eval "options=\\"\\$$known\\""
+        if [ -z "$options" ]; then
+            options="$(attention-bench "$command" --help 2>/dev/null | grep -oE -- '--[A-Za-z][A-Za-z_-]*' | sort -u)"
+            eval "$known=\\$options"
+        fi
+        COMPREPLY=($(compgen -W "$options" -- "$word"))
+    fi
+}}
+complete -o default -F _attention_bench attention-bench
+"""
+
 MISTAKE = 2
 
 
@@ -69,27 +96,74 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_help())
         return 0
     if name not in COMMANDS:
-        print(f"attention-bench: unknown command {name!r}{nearest(name, COMMANDS)} (--help shows all)", file=sys.stderr)
-        return MISTAKE
-    if name == "new-kernel":
-        return new_kernel(Path(rest[0] if rest else "mine.py"))
-    command, _ = COMMANDS[name]
+        return _complain(f"unknown command {name!r}{nearest(name, COMMANDS)} (--help shows all)")
+    command, about = COMMANDS[name]
+    if name in OWN:
+        if rest in (["-h"], ["--help"]):
+            print(f"usage: attention-bench {name} {OWN[name]}".rstrip() + f"\n\n{about}")
+            return 0
+        return new_kernel(rest) if name == "new-kernel" else completion(rest)
+    if name in ("run", "list") and {"-h", "--help"} & {*rest}:
+        print(_run_help())
+        return 0
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *command, *rest])
 
 
-def new_kernel(path: Path) -> int:
-    """Write a kernel to begin with; never over another."""
+def new_kernel(arguments: Sequence[str]) -> int:
+    """Write a kernel to begin with; never over another, nor under a name that means another module."""
+    if len(arguments) > 1:
+        return _complain(f"new-kernel {' '.join(arguments)}: one FILE, not {len(arguments)}")
+    path = Path(arguments[0] if arguments else "mine.py")
+    if path.suffix != ".py" or not path.stem.isidentifier() or iskeyword(path.stem):
+        return _complain(f"new-kernel {path}: a kernel lies in a module, as in my_kernel.py")
+    if path.stem in sys.stdlib_module_names or path.stem in ("torch", "numpy"):
+        return _complain(f"new-kernel {path}: {path.stem} is a module of Python's or of torch's; choose another name")
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(KERNEL.format(name=path.stem))
     except OSError as error:
-        print(f"attention-bench: {path} can't be written: {error.strerror}", file=sys.stderr)
-        return MISTAKE
+        return _complain(f"{path} can't be written: {error.strerror}")
+    there = "" if path.parent == Path() else f"cd {path.parent}; "
+    first = f"{there}attention-bench run --impl mine={path.stem}:mine,sdpa,fused --T 256,1024 --benchmark-save=mine"
     print(
-        f"{path}: edit it, then: attention-bench run --impl mine={path.stem}:mine,sdpa --T 256,1024 --benchmark-save=mine"
+        f"{path} is written. Edit it, measure it beside two others, make the page:\n  {first}\n  attention-bench report"
     )
     return 0
+
+
+def completion(arguments: Sequence[str]) -> int:
+    """Print what a shell needs."""
+    if arguments:
+        return _complain(f"completion {' '.join(arguments)}: takes no arguments")
+    print(COMPLETION.format(commands=" ".join(COMMANDS)), end="")
+    return 0
+
+
+def _run_help() -> str:
+    """The suite's part of pytest's help, which is as long as ten screens."""
+    shown = subprocess.run([sys.executable, *PYTEST, "--help"], capture_output=True, text=True).stdout
+    options = shown.partition("\nattention-bench:\n")[2].partition("\n\n")[0]
+    return f"""\
+usage: attention-bench run [options]
+
+Measure cells: every implementation that is asked for on every case.
+--benchmark-save=NAME saves the run for `attention-bench report` and the other
+commands; without it only the table is printed.
+
+options:
+{options}
+
+and pytest's own, such as -k EXPRESSION, -x, -q: `pytest --help` shows them.
+
+Exit code: 0 when every cell was measured, is unsupported or did not fit in
+memory; 1 when one is wrong, failed or timed out; 2 when interrupted; 4 for a
+mistake on the command line; 5 when no cell is selected."""
+
+
+def _complain(message: str) -> int:
+    print(f"attention-bench: {message}", file=sys.stderr)
+    return MISTAKE
 
 
 def _help() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ if not __package__:  # started by its path: no package `reports` of the user's m
     __package__ = "reports"
 
 from .reading import command, runs
-from .reading.command import Parser, complain
+from .reading.command import NOT_JUDGED, Parser, complain
 from .reading.runs import Run, RunError
 
 COMMANDS: dict[str, str] = {
@@ -96,9 +97,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def piped() -> int:
     """`main`, where a reader such as `head` may have seen enough before all is said."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a character that its encoding lacks is printed as \u2192
     try:
         code = main()
         sys.stdout.flush()
+    except KeyboardInterrupt:
+        return complain("interrupted", NOT_JUDGED)
     except BrokenPipeError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())  # nobody listens: the last flush must not fail again

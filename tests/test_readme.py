@@ -24,8 +24,8 @@ def test_a_kernel_of_ones_own(suite: Suite, tmp_path: Path) -> None:
     done = suite(*options.replace("256,1024", "32").split(), "--H", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     (file,) = run_files(tmp_path)
-    assert {impl for impl, _ in cells(file)} == {"mine", "mine+compile", "sdpa"}
-    assert len(cells(file)) == 6
+    assert {impl for impl, _ in cells(file)} == {"mine", "mine+compile", "sdpa", "fused"}
+    assert len(cells(file)) == 8
 
 
 STAND_IN = """

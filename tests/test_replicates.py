@@ -45,7 +45,7 @@ def test_processes_become_one_run(tmp_path: Path) -> None:
     (file,) = run_files(tmp_path)
     data = json.loads(file.read_text())
     assert f"saved: {file}" in done.stdout
-    assert done.stdout.count("over fused") == 2  # a table a case
+    assert done.stdout.count("over fused") == 3  # a table a case, and one legend
     assert len(data["benchmarks"]) == 4
     for row in data["benchmarks"]:
         stats, columns = row["stats"], row["extra_info"]

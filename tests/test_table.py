@@ -32,6 +32,8 @@ def test_it_fits_the_terminal_and_says_everything_it_has_room_for(width: int, er
     lines = [line.rstrip() for line in text.get().splitlines()]
     assert max(map(len, lines)) <= width
     assert ("1.0e-07" in text.get()) is errors
+    assert (f"left out, since the terminal has {width} columns: error" in " ".join(text.get().split())) is not errors
+    assert ("\nerror " in text.get()) is errors  # its line of the legend
     assert all("inductor" in line for line in lines if "MiB" in line)  # the last column is whole
     places = [line.split()[:2] for line in lines if "MiB" in line]
     assert places == [["1", "sdpa"], ["2", "fused"], ["2", "mask_after_softmax"], ["4", "loop"]]  # ties share a place
@@ -41,6 +43,7 @@ def test_it_fits_the_terminal_and_says_everything_it_has_room_for(width: int, er
 def test_without_the_baseline_there_is_no_column_for_it() -> None:
     console = Console(width=100)
     with console.capture() as text:
-        for table in rankings(ROWS[1:], [], "fused"):
+        for table in rankings(ROWS[1:], [], "fused", 100):
             console.print(table)
-    assert "over" not in text.get()
+    assert "  over fused" not in text.get()
+    assert "no speed-ups: they are over fused, which was not measured (--impl ...,fused)" in text.get()

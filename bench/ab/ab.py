@@ -196,7 +196,9 @@ def _interpreter(given: str) -> str:
 
 
 def _plan(options: argparse.Namespace, sides: tuple[Side, Side]) -> Plan:
-    asked = {name: value for name in ("sweep", *AXES) if name != "threads" and (value := getattr(options, name))}
+    asked = {
+        name: value for name in ("sweep", *AXES) if name != "threads" and (value := getattr(options, name)) is not None
+    }
     sweep, device, overrides = sweep_of(asked)
     names = _listed(options.impl)
     if options.impl and not names:

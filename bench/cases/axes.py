@@ -29,6 +29,8 @@ class Axis:
     """The axes whose product it is where it isn't given."""
     default: Any = NOTHING
     """Left out of ids. NOTHING where it has to be given, or follows."""
+    most: int = 2**31 - 1
+    """The largest `size`."""
     quiet: bool = False
     """Whether it is said only where it varies."""
     unsaid: Any = NOTHING
@@ -36,7 +38,10 @@ class Axis:
 
     def read(self, text: str) -> Any:
         """A value from the command line; raises ValueError with what would be right."""
-        return _READ[self.kind](text, self.values)
+        value = _READ[self.kind](text, self.values)
+        if self.kind == "size" and value > self.most:
+            raise ValueError(f"a whole number up to {self.most}")
+        return value
 
     def implied(self, given: Mapping[str, Any]) -> Any:
         """Its value where it follows from others."""

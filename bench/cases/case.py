@@ -37,7 +37,9 @@ class Case:
     out_dropout: float = axis("share", "probability of dropout after the output projection", default=0.0)
     qkv_bias: bool = axis("switch", "biases in the input projections: on, off", default=False)
     out_bias: bool = axis("switch", "a bias in the output projection: on, off", default=False)
-    threads: int | None = axis("size", "intra-op threads on the CPU (default: torch's own)", default=None, quiet=True)
+    threads: int | None = axis(
+        "size", "intra-op threads on the CPU (default: torch's own)", default=None, most=1024, quiet=True
+    )
     mode: str = axis(
         "choice",
         f"{', '.join(MODES)} (the newest of T tokens against a cache of the others)",

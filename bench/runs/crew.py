@@ -65,8 +65,10 @@ class Worker:
 
     def skip(self, cell: Cell, outcome: NoRow) -> None:
         """Write down why a cell has no row; a process that it ended is replaced by one that is ready for nothing yet."""
+        known = {(it["impl"], it["detail"]) for it in self.run.skipped.values()}
         self.run.add_skipped(cell, outcome)
-        self.tell(f"{cell.case.id}  {cell.impl.name:<20} {outcome.reason}: {outcome}")
+        why = "" if (cell.impl.name, str(outcome)) in known else f": {outcome}"
+        self.tell(f"{self.run.progress} {cell.case.id}  {cell.impl.name:<20} {outcome.reason}{why}")
         if isinstance(outcome, Lost):
             self.close()
             self._begin()

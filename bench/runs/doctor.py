@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ import torch
 from ..selection.command import Parser
 from ..timing.devices.nvml import IDLE, Reading, readings
 from ..timing.machine import fingerprint
+from .lacking import cpp_compiler
 
 USAGE_ERROR = 3
 
@@ -42,7 +41,12 @@ class Remark:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 when nothing disturbs, 1 when something does; 3 a mistake of the user's."""
-    Parser("doctor", USAGE_ERROR, description=__doc__).parse_args(arguments)
+    Parser(
+        "doctor",
+        USAGE_ERROR,
+        description="Look for what on this machine will disturb a measurement, and say what to do.",
+        epilog="Exit code: 0 when nothing disturbs, 1 when something does.",
+    ).parse_args(arguments)
     remarks = [remark for look in LOOKS for remark in look()]
     for remark in remarks:
         print(f"{'disturbs' if remark.advice else 'fine':<9} {remark.about:<14} {remark.found}")
@@ -151,7 +155,7 @@ def huge_pages(sys: Path = SYS) -> Iterator[Remark]:
 
 def compiler() -> Iterator[Remark]:
     """What compiled forms on the CPU need."""
-    found = shutil.which(os.environ.get("CXX", "g++"))
+    found = cpp_compiler()
     yield Remark("C++ compiler", found or "none", None if found else "compiled forms on the CPU need one: install g++")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,11 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         stamp = time.strftime("%Y%m%dT%H%M%S")
         journal = cls(folder / f"{name}.{stamp}-{os.getpid()}.journal", header)
-        journal.add({"header": header | process()})
+        try:
+            journal.add({"header": header | process()})
+        except OSError:
+            journal.delete()
+            raise
         return journal
 
     @classmethod
@@ -51,16 +56,27 @@ class Journal:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # of a full disk: what it didn't take was said when it was added
+            self._file.close()
 
     def delete(self) -> None:
         self.close()
         self.path.unlink(missing_ok=True)
 
 
+def names(folder: Path) -> set[str]:
+    """Of runs that have a journal."""
+    return {_name(path) for path in folder.glob("*.journal")}
+
+
+def _name(path: Path) -> str:
+    """`x` of `x.20260101T000000-1.journal`"""
+    return path.name.rsplit(".", 2)[0]
+
+
 def newest(folder: Path, name: str) -> Path | None:
     """The newest journal of a run that holds a header; None when there is none."""
-    found = [path for path in folder.glob("*.journal") if path.name.rsplit(".", 2)[0] == name and _read(path)[1]]
+    found = [path for path in folder.glob("*.journal") if _name(path) == name and _read(path)[1]]
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
@@ -82,7 +98,7 @@ def process() -> Line:
 
 
 def alive(writer: Line) -> bool:
-    """Whether a process, as `process` told it, still runs."""
+    """Whether a process, as `process` describes it, still runs."""
     try:
         return bool(abs(psutil.Process(writer["pid"]).create_time() - writer["started"]) < 1)
     except psutil.Error:

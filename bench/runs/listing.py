@@ -7,35 +7,37 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import impls
 from impls import Limits
 
 from ..cases.sweep import SWEEPS, Axes
 from ..selection.options import clock_text, seconds_of
+from .lacking import refusal
 from .run import Run
 
 
 def show_registry() -> None:
     """Implementations with what they can do, and sweeps with their cells."""
-    registry = _table("implementations", "implementation", "what it is", "what it can't do")
+    console, registry, sweeps = Console(), _table("implementation"), _table("sweep")
     for impl in impls.registered():
         about = impl.summary.split(". ")[0].replace("`", "").rstrip(".")
-        registry.add_row(impl.name, about, "; ".join(_declared(impl.limits)) or "-")
-    registry.add_row(f"NAME{impls.COMPILE}", "any of them through torch.compile, one static graph a shape", "")
-    sweeps = _table("sweeps", "sweep", "what it shows", "grid", "cases")
+        cannot = "; ".join(_declared(impl.limits))
+        registry.add_row(impl.name, Text("\n".join([about, *([f"can't: {cannot}"] if cannot else [])])))
+    registry.add_row(f"NAME{impls.COMPILE}", "any of them through torch.compile, one static graph a shape")
     for sweep in SWEEPS.values():
-        grid = "\n".join(_axes(axes) for axes in sweep.grids)
-        sweeps.add_row(sweep.name, sweep.about, grid, str(len(sweep.cases("cpu"))))
-    console = Console()
+        cases = len(sweep.cases("cpu"))
+        sweeps.add_row(sweep.name, Text("\n".join([f"{sweep.about}: {cases} cases", *map(_axes, sweep.grids)])))
     console.print(registry)
     console.print(sweeps)
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+def _table(of: str) -> Table:
+    """A name, and what is said of it: as wide as the terminal is."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column(of, no_wrap=True)
+    table.add_column("")
     return table
 
 
@@ -72,12 +74,12 @@ def _words(name: str, value: Any) -> str:
 def show_plan(run: Run) -> None:
     """The cells that would be measured, those that can't be, and about how long it would take."""
     cells = [cell for cell in run.selection.cells if cell.key not in run.known]
-    possible = [cell for cell in cells if cell.impl.refusal(cell.case) is None]
+    possible = [cell for cell in cells if refusal(cell) is None]
     console = Console()
     for case in dict.fromkeys(cell.case for cell in cells):
         names = [cell.impl.name for cell in possible if cell.case == case]
         console.print(f"{case.id}: {', '.join(names) or 'nothing'}", highlight=False)
-    for why in dict.fromkeys(why for cell in cells if (why := cell.impl.refusal(cell.case))):
+    for why in dict.fromkeys(why for cell in cells if (why := refusal(cell))):
         console.print(f"unsupported: {why}", highlight=False)
     guess = clock_text(sum(seconds_of(cell, run.timing["cell_time"], run.processes) for cell in possible))
     console.print(

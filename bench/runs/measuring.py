@@ -23,9 +23,10 @@ from ..cases.ledger import spending
 from ..cases.outcome import NoRow
 from ..selection.options import clock_text
 from ..timing.devices import DEVICES, free_bytes
-from ..timing.engine import Visits, need
+from ..timing.engine import Visits, block_of, need
 from ..workers.client import Script, WorkerClient, together
 from .crew import Crew, Tell, Worker
+from .remaining import remaining
 from .rows import samples_of
 from .run import Run
 from .visit import Visit
@@ -125,9 +126,7 @@ class Measuring:
                         return
                 else:
                     self._run.add_proved(cell, answer)
-                    settled = sum(self._run.settled(key) for key in self._run.planned or ())
-                    of = len(self._run.planned or ())
-                    self._tell(f"{settled:>3}/{of} {cell.case.id}  {cell.impl.name:<20} proved")
+                    self._tell(f"{self._run.progress} {cell.case.id}  {cell.impl.name:<20} proved")
                     if what:
                         worker.seconds[cell.key] = answer["seconds"]
 
@@ -142,15 +141,30 @@ class Measuring:
                     [cell for cell in self._open(worker.slot) if cell.case.id in cases] for worker, cases in of_workers
                 ]
                 together([worker.preparing(it) for (worker, _), it in zip(of_workers, cells, strict=True)])
-        began = monotonic()
+        began, planned = monotonic(), self._planned(of_workers)
+        later = (
+            math.ceil(self._run.processes / SIDE_BY_SIDE) - 1 - max(worker.slot for worker in workers) // SIDE_BY_SIDE
+        )
         for visit in range(VISITS):
-            self._tell(f"timing: visit {visit + 1} of {VISITS}{self._which(workers)}{_left(began, visit)}")
+            left = remaining(planned, monotonic() - began, visit, later) if visit else 0.0
+            left_text = f", {clock_text(left)} left" if visit else ""
+            self._tell(f"timing: visit {visit + 1} of {VISITS}{self._which(workers)}{left_text}")
             for worker, cases in self._rng.sample(of_workers, len(of_workers)):
                 for case in self._rng.sample(cases, len(cases)):
                     if not self._run.visited(worker.slot, visit, case):
                         with spending("timing"):
                             self._visit(Visit(self._run, worker, case, visit, self._rng))
                         self._run.look_if_due()
+
+    def _planned(self, of_workers: Sequence[tuple[Worker, list[str]]]) -> list[float]:
+        """Seconds that each visit takes, by what a call of each cell took when it was proved."""
+        seconds = [0.0] * VISITS
+        for group in (group for _, cases in of_workers for case in cases for group in self._groups(case)):
+            blocks = {it.key: block_of(self._run.proved[it.key]["seconds"], it.case.device == "cpu") for it in group}
+            for visit in range(VISITS):
+                turns = self._visits.turns(blocks, visit, {})
+                seconds[visit] += sum(count * blocks[key].seconds for key, count in turns.items())
+        return seconds
 
     def _share(self, worker: Worker, workers: Sequence[Worker]) -> tuple[Worker, list[str]]:
         """The cases that a worker times: all of them, or in a run of one process its own."""
@@ -230,11 +244,6 @@ class Measuring:
                 worker.skip(cell, outcome)
             if not self._holds:
                 worker.drop([cell])
-
-
-def _left(began: float, visits: int) -> str:
-    """How long the visits that are left take, by those that were made."""
-    return f", {clock_text((monotonic() - began) / visits * (VISITS - visits))} left" if visits else ""
 
 
 def _shared_probes(cells: Sequence[Cell], workers: int) -> list[list[Cell]]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping, Sequence
 from time import monotonic
 
 import pytest
 from rich.console import Console
 
 from ..cases.ledger import spent
+from ..cases.outcome import FAILURES
 from ..timing.controls import warning
 from .run import Run
-from .table import WIDE, rankings
+from .table import rankings
 
 
 class Progress:
@@ -20,6 +22,7 @@ class Progress:
         self.run = run
         self.reporter: pytest.TerminalReporter | None = None
         self.began = monotonic()
+        self.over = False
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -29,7 +32,9 @@ class Progress:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """The counts at the end stay pytest's; the letters go."""
+        """While tests run, the letters go; the counts at the end, and what `-r` asks for, stay pytest's."""
+        if self.over:
+            return None
         if report.when == "call" or (report.when == "setup" and report.outcome != "passed"):
             return report.outcome, "", ""
         return "", "", ""
@@ -39,31 +44,63 @@ class Progress:
         if self.reporter:
             self.reporter.write(f"[{monotonic() - self.began:4.0f} s] {text}\n", flush=True)
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
+        """pytest's summary without what is said here: a cell that failed has a sentence, and no traceback."""
+        self.over = True
+        failed = terminalreporter.stats.pop("failed", [])
+        shown = {f"{entry['reason']}: {entry['detail']}" for entry in self.run.skips}
+        if others := [report for report in failed if str(report.longrepr) not in shown]:
+            terminalreporter.stats["failed"] = others
+        yield
+        if failed:
+            terminalreporter.stats["failed"] = failed
+        if not terminalreporter.no_summary:
+            terminalreporter.ensure_newline()
+            self._show(terminalreporter)
+
+    def _show(self, terminalreporter: pytest.TerminalReporter) -> None:
         run = self.run
-        if terminalreporter.no_summary:
-            return
-        terminalreporter.ensure_newline()
-        console = Console(width=max(Console().width, 80))
+        console = Console()
         with console.capture() as text:
-            for table in rankings(run.rows, run.skips, run.baseline_impl, console.width):
-                console.print(table)
-            if console.width < WIDE and run.rows:
-                console.print(f"errors are left out: the terminal has fewer than {WIDE} columns", highlight=False)
+            for it in rankings(run.rows, run.skips, run.baseline_impl, console.width):
+                console.print(it, highlight=False)
         terminalreporter.write(text.get())
-        terminalreporter.write_line(_shares())
-        if drift := warning(run.controls.drift()):
-            terminalreporter.write_line(drift)
-        if not run.name:
-            return
-        if run.complete:
+        for line in (*skips(run.skips), _shares(), warning(run.controls.drift())):
+            if line:
+                terminalreporter.write_line(line)
+        if run.planned == set() and run.name:
+            terminalreporter.write_line("nothing was saved: no cell is selected")
+        if run.unsaved and not run.unwritten:
+            terminalreporter.write_line(
+                f"not saved: {run.unsaved}; `--resume {run.name}` alone goes on when that is mended", red=True
+            )
+        elif run.name and run.complete:
             terminalreporter.write_line(f"saved: {run.saved}")
-        elif run.journal:
-            terminalreporter.write_line(f"unfinished; `pytest bench/ --resume {run.name}` goes on")
+        elif run.name and run.journal:
+            terminalreporter.write_line(f"unfinished; `--resume {run.name}` alone goes on")
+
+
+def skips(skipped: Sequence[Mapping[str, str]]) -> list[str]:
+    """A line for each reason why cells have no row, however many have it; what implementations declare is only counted."""
+    found: dict[tuple[str, str], list[Mapping[str, str]]] = {}
+    for entry in skipped:
+        declared = entry["reason"] == "unsupported" and entry["detail"].startswith(entry["impl"])
+        found.setdefault(
+            (entry["reason"], "declared (--dry-run says why)" if declared else entry["detail"]), []
+        ).append(entry)
+    return [_skip(*key, found[key]) for key in sorted(found, key=lambda key: key[0] in FAILURES)]
+
+
+def _skip(reason: str, detail: str, entries: Sequence[Mapping[str, str]]) -> str:
+    """`error: mine: ValueError: no 32 (2 cells; the first: B1-T32-H2)`"""
+    impls = ", ".join(dict.fromkeys(entry["impl"] for entry in entries))
+    of = entries[0]["id"] if len(entries) == 1 else f"{len(entries)} cells; the first: {entries[0]['id']}"
+    return f"{reason}: {impls}: {detail} ({of})"
 
 
 IN_WORKERS = ("gate", "reference", "compiling", "memory")
-"""What workers spend during the proof, two at a time: it is told beside the rest, not in it."""
+"""What workers spend during the proof, two at a time: shown beside the rest, not in it."""
 
 
 def _shares() -> str:

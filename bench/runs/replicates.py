@@ -6,6 +6,7 @@ The same as `pytest bench/ --processes K --benchmark-save=NAME`, but for the set
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,20 +16,18 @@ from pytest_benchmark.utils import get_machine_id
 from .. import CHECKOUT
 from ..selection.command import Parser, complain, named
 from ..selection.mistake import Mistake, count
-from ..workers.fresh import QUIET, start
+from ..workers.fresh import QUIET, pin
 from .journal import header_of, newest
 from .saving import results_root
 
 USAGE_ERROR = 4
 """pytest's own code for it."""
 
-INTERRUPTED = 2
-
 PROCESSES = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code, as pytest's: 0 measured; 1 a cell is wrong, failed or timed out; 2 interrupted; 4 a mistake of the user's."""
+    """Become pytest: 0 measured; 1 a cell is wrong, failed or timed out; 2 interrupted. Gives 4, a mistake of the user's."""
     options, others = _parser().parse_known_args(arguments)
     try:
         command, quiet = _resumed(options, others) if options.resume else _begun(options, others)
@@ -36,12 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(mistake, USAGE_ERROR)
     if options.benchmark_storage:
         command.append(f"--benchmark-storage={options.benchmark_storage}")
-    child = start([sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), *command], quiet=quiet)
-    try:
-        return child.wait()
-    except KeyboardInterrupt:
-        child.wait()  # the terminal told it too: it keeps what it has
-        return INTERRUPTED
+    if quiet:
+        os.environ.update(QUIET)
+        pin()
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "pytest", str(CHECKOUT / "bench"), *command])
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -57,7 +57,7 @@ def process_medians(found: Sequence[Sample]) -> list[float]:
 
 
 def row(cell: Cell, proved: Mapping[str, Any], found: Sequence[Sample], over: Sequence[Sample], more: Row) -> Row:
-    """The whole row. `proved`: columns that the proof told; `over`: samples of the baseline implementation, if there are
+    """The whole row. `proved`: columns of the proof; `over`: samples of the baseline implementation, if there are
     any; `more`: further columns.
     """
     impl, case = cell.key

@@ -20,11 +20,12 @@ from pytest_benchmark.utils import get_machine_id
 
 import impls
 
+from ..cases.axes import nearest
 from ..cases.case import AXES
 from ..cases.cells import Cell, Key
 from ..cases.ledger import add_spent, spent
 from ..cases.outcome import FAILURES, NoRow
-from ..selection.options import Selection, asked, select, settle_timing
+from ..selection.options import Selection, asked, seed_of, select, settle_timing
 from ..timing.controls import Controls
 from ..timing.devices import meter_for
 from ..timing.machine import fingerprint, state
@@ -32,7 +33,7 @@ from ..timing.roofs import Roofs
 from . import journal as journals
 from .journal import Journal, Line
 from .rows import Row, Sample, read, row, written
-from .saving import load, results_root, run_files, shortage
+from .saving import load, obstacle, results_root, run_files, run_names, shortage
 
 if TYPE_CHECKING:
     from .traces import Traces
@@ -68,6 +69,10 @@ class Run:
     planned: set[Key] | None = None
     """What a whole run is; None until pytest has collected."""
     saved: Path | None = None
+    unsaved: str | None = None
+    """Why it can't be saved."""
+    unwritten: bool = False
+    """Whether the journal can't be written any more: that was said."""
     ended: bool = False
     """Whether everything was measured: an interrupted run has rows of what was timed until then, and goes on."""
     proved: dict[Key, dict[str, Any]] = field(default_factory=dict)
@@ -75,7 +80,7 @@ class Run:
     skipped: dict[Key, dict[str, str]] = field(default_factory=dict)
     samples: dict[Key, list[Sample]] = field(default_factory=dict)
     compared: Counter[Key] = field(default_factory=Counter)
-    """Calls whose answers were compared with one that was held to the reference."""
+    """Calls whose answers were compared with one that the correctness check had accepted."""
     columns: dict[Key, dict[str, Any]] = field(default_factory=dict)
     """Columns of a row that were found while and after it was timed."""
     finished: dict[Key, Row] = field(default_factory=dict)
@@ -132,6 +137,12 @@ class Run:
     def complete(self) -> bool:
         return self.ended and self.planned is not None and self.planned <= self.known
 
+    @property
+    def progress(self) -> str:
+        """` 2/16`: cells that are proved, or known to have no row."""
+        planned = self.planned or set()
+        return f"{sum(map(self.settled, planned)):>3}/{len(planned)}"
+
     def settled(self, key: Key) -> bool:
         """Whether a cell needn't be proved any more."""
         return key in self.proved or key in self.known
@@ -141,7 +152,7 @@ class Run:
         return (slot, visit, case) in self._visited
 
     def plan(self, keys: Iterable[Key]) -> None:
-        """Fix what a whole run is, once pytest has deselected what it was told to, and open the journal.
+        """Fix what a whole run is, once pytest has deselected what the user left out, and open the journal.
 
         Raises `pytest.UsageError` when the results can't be written.
         """
@@ -202,12 +213,14 @@ class Run:
         columns: dict[Key, dict[str, Any]],
         compared: dict[Key, int],
     ) -> None:
-        """What was timed at one go; `columns`: further ones that this told; `compared`: calls that were compared beside it."""
+        """What was timed at one go; `columns`: further ones of it; `compared`: calls that were compared beside it."""
         samples = {impl: written(of) for (impl, _), of in found.items()}
-        told = {impl: of for (impl, _), of in columns.items() if of}
+        found_columns = {impl: of for (impl, _), of in columns.items() if of}
         compared_of = {impl: count for (impl, _), count in compared.items()}
         now = {"compared": compared_of, "numbers": dict(self._numbers), "elapsed": self.elapsed()}
-        self._add({"visit": {"slot": slot, "visit": visit, "id": case, "samples": samples, "columns": told, **now}})
+        self._add(
+            {"visit": {"slot": slot, "visit": visit, "id": case, "samples": samples, "columns": found_columns, **now}}
+        )
 
     def add_columns(self, cell: Cell, columns: dict[str, Any]) -> None:
         self._add({"columns": {"key": cell.key, "columns": columns}})
@@ -263,8 +276,8 @@ class Run:
                     self.compared[impl, seen["id"]] += count
                 for impl, columns in seen["columns"].items():
                     self.columns.setdefault((impl, seen["id"]), {}).update(columns)
-            case {"columns": told}:
-                self.columns.setdefault(tuple(told["key"]), {}).update(told["columns"])
+            case {"columns": found}:
+                self.columns.setdefault(tuple(found["key"]), {}).update(found["columns"])
 
     def _write(self, line: Line) -> None:
         """Write into the journal; a disk that is full ends the run in one line, and loses nothing."""
@@ -273,6 +286,7 @@ class Run:
         try:
             self.journal.add(line)
         except OSError as error:
+            self.unwritten = True
             pytest.exit(f"{self.journal.path}: {error.strerror}; `--resume {self.name}` goes on when that is mended", 1)
 
     def top_level(self) -> dict[str, Any]:
@@ -335,19 +349,6 @@ class Run:
         assert self.traces
         return self.traces.save(cell, self.proved[cell.key]["columns"]["operators"], partial(worker.ask, "trace", cell))
 
-    def own_file(self) -> Path | None:
-        """The file that holds this very run, as saved by this process; None when there is none."""
-        files = run_files(self.folder, self.name or "")
-        mine = self.journal and self.journal.path.name
-        return next(
-            (
-                p
-                for p in reversed(files)
-                if (data := load(p)).get("journal") == mine and data["complete"] == self.complete
-            ),
-            None,
-        )
-
     def close(self) -> None:
         """A complete and saved run needs neither its journal nor the file that it left when it was interrupted."""
         if self.journal is None:
@@ -372,6 +373,9 @@ def begin(config: pytest.Config) -> Run:
     folder = results_folder(config) / str(get_machine_id())  # as pytest-benchmark names it
     resume, save = config.getoption("resume"), config.getoption("benchmark_save")
     command = shlex.join(["pytest", *map(str, config.invocation_params.args)])
+    if resume == "":
+        raise pytest.UsageError("--resume is empty: name the run that is to be finished")
+    seed_of(config)
     if config.getoption("redo") and not resume:
         raise pytest.UsageError("--redo says how to resume: with --resume NAME")
     if not resume:
@@ -380,14 +384,30 @@ def begin(config: pytest.Config) -> Run:
         raise pytest.UsageError(f"--resume {resume} keeps that name; leave out --benchmark-save={save}")
     else:
         run = (
-            _from_journal(config, folder, resume) or _from_file(config, folder, resume) or _new(config, folder, resume)
+            _from_journal(config, folder, resume)
+            or _from_file(config, folder, resume)
+            or _new(config, folder, _to_begin(config, folder, resume))
         )
-        config.option.benchmark_save = run.name
+    config.option.benchmark_save = config.option.benchmark_autosave = None  # the suite saves: whole files or none
+    if run.name:
+        if not run.name.isprintable():
+            raise pytest.UsageError(f"a run can't be called {run.name!r}: it holds what can't be printed")
+        if why := obstacle(folder, run.name):
+            raise pytest.UsageError(f"results can't be written to {folder}: {why}")
     run.command = command
     run.traced |= config.getoption("save_traces")
     run.timing = settle_timing(config, run.timing)
     run.roofs.seconds = min(run.roofs.seconds, run.timing["cell_time"] / 5)  # a hasty run is hasty in all things
     return run
+
+
+def _to_begin(config: pytest.Config, folder: Path, name: str) -> str:
+    """The name of a run that `--resume` may begin; a bare one that isn't there is a slip, and would measure all of `quick`."""
+    if asked(config):
+        return name
+    known = sorted({*journals.names(folder), *run_names(folder)})
+    there = f"known: {', '.join(known)}{nearest(name, known)}" if known else "none is there yet"
+    raise pytest.UsageError(f"no run {name!r} to resume in {folder} ({there}); --benchmark-save={name} begins one")
 
 
 def _new(config: pytest.Config, folder: Path, name: str | None) -> Run:
@@ -442,7 +462,7 @@ def _same(config: pytest.Config, name: str, options: dict[str, Any]) -> dict[str
 
 
 def results_folder(config: pytest.Config) -> Path:
-    """Where pytest was told to keep results, or where they lie by default."""
+    """Where the user wants results to lie, or where they lie by default."""
     given = config.getoption("benchmark_storage")
     return results_root(config.invocation_params.dir, None if given == "file://./.benchmarks" else given)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,9 @@ try:
     import fcntl
 except ImportError:  # Windows: two runs that end in the same instant may take one number
     fcntl = None  # type: ignore[assignment]
+
+ROOM_IN_A_NAME = 40
+"""Characters that the names of run files and journals have beside the run's own."""
 
 BYTES_OF_A_CELL = 64 * 1024
 """What a cell may leave on disk: its samples in the journal, and again, indented, in the run file."""
@@ -57,6 +61,11 @@ def run_files(folder: Path, name: str) -> list[Path]:
     return sorted(folder.glob(f"[0-9][0-9][0-9][0-9]_{glob.escape(name)}.json"))
 
 
+def run_names(folder: Path) -> set[str]:
+    """Of all run files."""
+    return {path.stem[5:] for path in folder.glob("[0-9][0-9][0-9][0-9]_*.json")}
+
+
 def load(path: Path) -> dict[str, Any]:
     """A run file's contents; empty when it can't be read."""
     try:
@@ -64,6 +73,20 @@ def load(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def obstacle(folder: Path, name: str) -> str | None:
+    """Why not even one cell can be saved in `folder`, in words; None where nothing speaks against it. Leaves no trace there."""
+    there = next(it for it in (folder, *folder.parents) if it.exists())
+    if not there.is_dir():
+        return f"{there} is no folder"
+    if os.statvfs(there).f_flag & os.ST_RDONLY:
+        return "Read-only file system"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"{there} can't be written to"
+    if len(os.fsencode(name)) > os.pathconf(there, "PC_NAME_MAX") - ROOM_IN_A_NAME:
+        return f"the name {name:.20}... is too long"
+    return shortage(there, 1)
 
 
 def shortage(folder: Path, cells: int) -> str | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich import box
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -18,49 +19,78 @@ Row = dict[str, Any]
 """A benchmark as pytest-benchmark writes it."""
 
 
-WIDE = 90
-"""Columns of a terminal that has room for errors too."""
+LEGEND = {
+    "over": "how many times as fast as {}, with the 95 % interval",
+    "peak memory": "the most that one call holds at once, in bytes that it allocated",
+    "kernel": "what ran: gemm, plain matrix products; inductor, a compiled graph",
+    "error": "the largest difference to a float64 reference",
+}
+"""What a column says, for those that don't say it by themselves."""
+
+DISPENSABLE = ("error", "kernel", "peak memory")
+"""Columns that are left out where a terminal is narrow, the least needed first."""
 
 
 def rankings(
-    rows: list[Row], skipped: list[dict[str, str]], baseline: str | None, width: int = WIDE
-) -> Iterator[Table]:
-    """A table for each case: place, median, speed-up over the baseline implementation, peak memory, kernel and error."""
-    wrong = {entry["impl"] for entry in skipped if entry["reason"] == "wrong"}
-    for case, group in _groups(rows):
-        based = any(row["extra_info"]["impl"] == baseline for row in group)
-        places = verdict.places({row["extra_info"]["impl"]: _samples(row) for row in group})
-        table = Table(
-            title=Text(case),
-            title_justify="left",
-            title_style="bold",
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-            padding=(0, 1, 0, 0),
-        )
-        table.add_column("", justify="right")
-        table.add_column("implementation", overflow="fold", min_width=18)
-        for name in (
-            "median",
-            *([f"over {baseline}"] if based else []),
-            "peak memory",
-            "kernel",
-            *(["error"] if width >= WIDE else []),
-        ):
-            table.add_column(name, justify="right", no_wrap=True)
-        order = sorted(group, key=lambda row: (places[row["extra_info"]["impl"]], row["stats"]["median"]))
-        for row in order:
-            columns = row["extra_info"]
-            table.add_row(
-                str(places[columns["impl"]]),
-                Text(columns["impl"] + (" (wrong elsewhere)" if columns["impl"] in wrong else "")),
-                time_text(row["stats"]["median"]),
-                *([_speed_up(columns, baseline)] if based else []),
-                bytes_text(columns["peak_bytes"]),
-                Text(columns["kernel"]),
-                *([f"{columns['error']:.1e}"] if width >= WIDE else []),
-            )
+    rows: list[Row], skipped: list[dict[str, str]], baseline: str | None, width: int
+) -> Iterator[RenderableType]:
+    """A table for each case: place, median, speed-up over the baseline implementation, peak memory, kernel and error.
+
+    All of them have the columns for which `width` is enough; then a legend, and what was left out.
+    """
+    if not rows:
+        return
+    console, tables = Console(width=10_000), []
+    for kept in range(len(DISPENSABLE), -1, -1):
+        left_out = DISPENSABLE[: len(DISPENSABLE) - kept]
+        tables = [_table(group, skipped, baseline, left_out) for _, group in _groups(rows)]
+        if max(console.measure(table).maximum for table in tables) <= width:
+            break
+    for (case, _), table in zip(_groups(rows), tables, strict=True):
+        yield Text(case, style="bold", overflow="fold")
         yield table
+    yield _legend(rows, baseline, left_out)
+    if left_out:
+        yield Text(f"left out, since the terminal has {width} columns: {', '.join(left_out)}")
+
+
+def _legend(rows: list[Row], baseline: str | None, left_out: Sequence[str]) -> Text:
+    """A line for each column that needs one."""
+    based = any(row["extra_info"]["impl"] == baseline for row in rows)
+    needed = {name: about for name, about in LEGEND.items() if name not in left_out and (name != "over" or based)}
+    lines = [f"{'#':<12} place; those whose times can't be told apart share one"]
+    lines += [
+        f"{f'over {baseline}' if name == 'over' else name:<12} {about.format(baseline)}"
+        for name, about in needed.items()
+    ]
+    if not based:
+        lines.append(f"no speed-ups: they are over {baseline}, which was not measured (--impl ...,{baseline})")
+    return Text("\n".join(lines), style="dim")
+
+
+def _table(group: list[Row], skipped: list[dict[str, str]], baseline: str | None, left_out: Sequence[str]) -> Table:
+    wrong = {entry["impl"] for entry in skipped if entry["reason"] == "wrong"}
+    places = verdict.places({row["extra_info"]["impl"]: _samples(row) for row in group})
+    order = sorted(group, key=lambda row: (places[row["extra_info"]["impl"]], row["stats"]["median"]))
+    of_rows = [row["extra_info"] for row in order]
+    columns = {"median": [time_text(row["stats"]["median"]) for row in order]}
+    if any(it["impl"] == baseline for it in of_rows):
+        columns[f"over {baseline}"] = [_speed_up(it, baseline) for it in of_rows]
+    columns |= {
+        "peak memory": [bytes_text(it["peak_bytes"]) for it in of_rows],
+        "kernel": [str(it["kernel"]) for it in of_rows],
+        "error": [f"{it['error']:.1e}" for it in of_rows],
+    }
+    shown = [name for name in columns if name not in left_out]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("#", justify="right")
+    table.add_column("implementation", overflow="fold", min_width=18)
+    for name in shown:
+        table.add_column(name, justify="right", no_wrap=True)
+    for i, it in enumerate(of_rows):
+        name = it["impl"] + (" (wrong elsewhere)" if it["impl"] in wrong else "")
+        table.add_row(str(places[it["impl"]]), Text(name), *(Text(columns[column][i]) for column in shown))
+    return table
 
 
 def _speed_up(columns: dict[str, Any], baseline: str | None) -> str:

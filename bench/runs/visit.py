@@ -94,7 +94,7 @@ class Visit:
         return answer
 
     def _renew(self, cell: Cell) -> Answer:
-        """Every other visit other places in memory, and calls on fresh inputs whose answers are held to the reference; for long
+        """Every other visit other places in memory, and calls on fresh inputs whose answers are compared; for long
         calls once a process.
         """
         is_short = self.worker.seconds[cell.key] <= EVEN

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -69,6 +70,8 @@ def _own(name: str, path: str, folder: str) -> Impl:
     module, _, attr = path.partition(":")
     if not plain or not module or not attr:
         raise Mistake(f"--impl {name}={path}: expected NAME=package.module:attr")
+    if not re.fullmatch(r"[\w.+-]+", plain):
+        raise Mistake(f"--impl {f'{name}={path}'!r}: a name is made of letters, digits and _ . + -")
     for place in (*os.environ.get(MODULES, "").split(os.pathsep), folder):
         if place and place not in sys.path:
             sys.path.append(place)  # last, so that no module of the user's stands in for another

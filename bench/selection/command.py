@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from pytest_benchmark.utils import parse_save
 
+from ..terminal import as_typed
 from .mistake import Mistake
 
 
@@ -17,8 +18,11 @@ class Parser(argparse.ArgumentParser):
     """argparse, whose own exit code 2 means something else here."""
 
     def __init__(self, command: str, usage_error: int, **options: object):
-        super().__init__(prog=f"python -m bench {command}", allow_abbrev=False, **options)  # type: ignore[arg-type]
+        super().__init__(prog=as_typed(f"python -m bench {command}"), allow_abbrev=False, **options)  # type: ignore[arg-type]
         self._usage_error = usage_error
+
+    def format_help(self) -> str:
+        return as_typed(super().format_help())
 
     def error(self, message: str) -> NoReturn:
         raise SystemExit(complain(f"{message} (--help shows the options)", self._usage_error))
@@ -26,7 +30,7 @@ class Parser(argparse.ArgumentParser):
 
 def complain(message: object, code: int) -> int:
     """Say it in one line; gives the exit code."""
-    print(f"bench: error: {message}", file=sys.stderr)
+    print(as_typed(f"bench: error: {message}"), file=sys.stderr)
     return code
 
 

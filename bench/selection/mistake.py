@@ -21,6 +21,14 @@ def positive(text: str) -> float:
     return number
 
 
+def whole(text: str) -> int:
+    """A whole number; argparse says what is wrong with another."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
 def count(text: str) -> int:
     """A positive whole number; argparse says what is wrong with another."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:

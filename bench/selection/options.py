@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +20,7 @@ from ..cases.sweep import SWEEPS, Sweep
 from ..proof.impl_hash import sources_hash
 from ..timing.devices import DEVICES, default_device
 from .choice import impls_named, uncallable
-from .mistake import Mistake, count, positive
+from .mistake import Mistake, count, positive, whole
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,13 @@ class Selection:
 
 
 TIMING: dict[str, tuple[float, str, str]] = {
-    "cell_time": (0.25, "SECONDS", "timing of one cell in one process, about"),
-    "processes": (1, "K", "fresh processes in which every cell is timed"),
-    "precision": (0.02, "SHARE", "a case is known when the intervals of its ratios are half as wide as this"),
+    "cell_time": (0.25, "SECONDS", "how long each cell is timed in each process, about"),
+    "processes": (1, "K", "how many fresh processes time each cell"),
+    "precision": (0.02, "SHARE", "stop timing a case when its ratios are known to plus or minus this"),
     "cell_timeout": (
         300.0,
         "SECONDS",
-        "a cell whose proof, compiling included, or whose block takes longer is given up",
+        "give up a cell whose proof, compiling included, or one block of calls takes longer",
     ),
 }
 """How a cell is timed: default, unit, meaning. A resumed run goes on with what it was begun with."""
@@ -52,33 +54,33 @@ TIMING: dict[str, tuple[float, str, str]] = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("attention", "attention-bench")
-    group.addoption("--sweep", metavar="NAME", help=f"which cases: {', '.join(SWEEPS)} (default: quick)")
+    group.addoption(
+        "--sweep",
+        metavar="NAME",
+        help=f"which cases: {', '.join(SWEEPS)} (default: quick); the axes below replace its own",
+    )
     group.addoption("--impl", metavar="NAMES", action="append", default=[],
                     help="exactly what runs: a comma list or repeated; NAME+compile for a compiled form; "
                          "NAME=package.module:attr for a kernel or layer of your own")  # fmt: skip
     for name, axis in AXES.items():
-        group.addoption(f"--{name}", metavar="VALUES", help=f"override an axis, a comma list: {axis.about}")
+        group.addoption(f"--{name}", metavar="A,B,...", help=axis.about)
     for name, (default, metavar, about) in TIMING.items():
-        group.addoption(
-            f"--{name.replace('_', '-')}",
-            type=count if isinstance(default, int) else positive,
-            metavar=metavar,
-            help=f"{about} (default: {default})",
-        )
+        group.addoption(_spelt(name), metavar=metavar, help=f"{about} (default: {default})")
     group.addoption("--list", action="store_true", dest="attention_list",
                     help="show implementations with what they can do, and sweeps with their cells")  # fmt: skip
     group.addoption("--dry-run", action="store_true", dest="attention_dry_run",
                     help="show what would be measured and about how long")  # fmt: skip
     group.addoption(
         "--shuffle",
-        type=int,
         metavar="SEED",
         help="draw the order in which everything is timed by this seed (default: another one every time)",
     )
     group.addoption("--save-traces", action="store_true",
                     help="save a profiler trace of one call of every cell, for TensorBoard, Perfetto and the page")  # fmt: skip
     group.addoption(
-        "--resume", metavar="NAME", help="finish the run NAME that was interrupted; begin it where there is none"
+        "--resume",
+        metavar="NAME",
+        help="finish the run NAME that was interrupted; begin it where there is none and options say what it holds",
     )
     group.addoption(
         "--redo", action="store_true", help="with --resume: from the beginning, as when the code has changed"
@@ -91,15 +93,35 @@ ASKED = ("sweep", "impl", *AXES)
 
 def asked(config: pytest.Config) -> dict[str, Any]:
     """The options that decide which cells there are, as they were given."""
-    return {name: value for name in ASKED if (value := config.getoption(name))}
+    return {name: value for name in ASKED if (value := config.getoption(name)) not in (None, [])}
 
 
 def settle_timing(config: pytest.Config, begun: dict[str, float]) -> dict[str, float]:
-    """Give every option of `TIMING` its value: as asked for now, else as the run was begun, else the default."""
+    """Every option of `TIMING`: as asked for now, else as the run was begun, else the default; raises `pytest.UsageError`."""
+    found = {}
     for name, (default, *_) in TIMING.items():
-        if config.getoption(name) is None:
-            setattr(config.option, name, begun.get(name, default))
-    return {name: config.getoption(name) for name in TIMING}
+        read = count if isinstance(default, int) else positive
+        text = config.getoption(name)
+        found[name] = begun.get(name, default) if text is None else _read(read, name, text)
+    return found
+
+
+def seed_of(config: pytest.Config) -> int | None:
+    """Of `--shuffle`; raises `pytest.UsageError`."""
+    text = config.getoption("shuffle")
+    return None if text is None else int(_read(whole, "shuffle", text))
+
+
+def _read(read: Callable[[str], float], name: str, text: str) -> float:
+    """By hand, since argparse's own answer to a mistake takes four lines under pytest."""
+    try:
+        return read(text)
+    except argparse.ArgumentTypeError as error:
+        raise pytest.UsageError(f"{_spelt(name)} {text}: {error}") from None
+
+
+def _spelt(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def select(config: pytest.Config, options: dict[str, Any]) -> Selection:
@@ -124,7 +146,10 @@ def _select(options: dict[str, Any], folder: str) -> Selection:
 
 def sweep_of(options: dict[str, Any]) -> tuple[Sweep, str, dict[str, tuple[Any, ...]]]:
     """The sweep, the device, and the axes that are overridden; raises `Mistake`."""
-    name = options.get("sweep") or "quick"
+    for name, value in options.items():
+        if value == "":  # an unset variable of a shell, most often
+            raise Mistake(f"--{name} is empty: give it a value, or leave it out")
+    name = options.get("sweep", "quick")
     if name not in SWEEPS:
         raise Mistake(f"unknown sweep {name!r}; known: {', '.join(SWEEPS)}{nearest(name, SWEEPS)}")
     overrides = {axis: _values(axis, options[axis]) for axis in AXES if options.get(axis)}
@@ -169,4 +194,7 @@ def clock_text(seconds: float) -> str:
     """`about 40 s`, `about 3 min`"""
     if seconds < 90:
         return f"about {max(1, math.ceil(seconds))} s"
-    return f"about {round(seconds / 60)} min"
+    for unit, length, most in (("min", 60, 120), ("h", 3600, 48)):
+        if seconds < most * length:
+            return f"about {round(seconds / length)} {unit}"
+    return f"about {seconds / 86400:,.0f} days"

@@ -39,7 +39,7 @@ class Hung(Lost, TimedOut):
     reason = "timeout"
 
 
-class Spoilt(Lost):
+class Unusable(Lost):
     """A request failed, and the process is of no use any more; `reason` is the outcome's."""
 
     def __init__(self, reason: str, detail: str):
@@ -90,7 +90,7 @@ class WorkerClient:
     """A worker process of one side."""
 
     def __init__(self, side: Side, setting: Setting):
-        told = {
+        given = {
             "impls": str(side.impls),
             "folder": setting.folder,
             "threads": setting.threads,
@@ -102,7 +102,7 @@ class WorkerClient:
         self._unread = b""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (as long as the process lives)
         self._process = start(
-            [side.python, "-P", "-c", MAIN, json.dumps(told)],
+            [side.python, "-P", "-c", MAIN, json.dumps(given)],
             quiet=setting.quiet,
             threads=setting.threads or 1,
             pinned=False,
@@ -132,7 +132,7 @@ class WorkerClient:
         """The answer to what was sent; raises as `ask` does."""
         answer: Answer = json.loads(self._line())
         if "failed" in answer:
-            raise (Spoilt if answer.get("spoilt") else Refused)(answer["failed"], answer["detail"])
+            raise (Unusable if answer.get("unusable") else Refused)(answer["failed"], answer["detail"])
         return answer
 
     def fileno(self) -> int:

@@ -1,4 +1,4 @@
-"""What a worker process does when it is told to: proves cells, prepares them, times blocks of calls."""
+"""What a worker process does on request: proves cells, prepares them, times blocks of calls."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A worker process: does what it is told over a pipe, for as long as its parent lives.
+"""A worker process: does what is requested over a pipe, for as long as its parent lives.
 
 One JSON line is a request, `{"do": "time", ...}`, and one JSON line its answer; `Tasks` says which there are. What fails is
-answered `{"failed": reason, "detail": sentence, "spoilt": whether this process is good for nothing else now}`. Needs torch,
+answered `{"failed": reason, "detail": sentence, "unusable": whether this process can do nothing else now}`. Needs torch,
 NumPy and psutil, and no other package.
 """
 
@@ -17,21 +17,21 @@ from typing import Any, TextIO
 
 def main() -> None:
     """Its argument is `{"impls": FOLDER, "folder": FOLDER, "threads": 1, "slower": {}}` as JSON."""
-    told = json.loads(sys.argv[1])
-    sys.path.insert(0, told.pop("impls"))  # bench is known by now: `impls` alone comes from there
+    given = json.loads(sys.argv[1])
+    sys.path.insert(0, given.pop("impls"))  # bench is known by now: `impls` alone comes from there
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     requests, answers = _own_pipes()
     from ..cases.outcome import StillWorking, classify
     from .tasks import Tasks
 
-    tasks = Tasks(**told)
+    tasks = Tasks(**given)
     for line in requests:
         request = json.loads(line)
         try:
             answer = getattr(tasks, request.pop("do"))(**request)
         except BaseException as error:
             outcome = classify(error)
-            answer = {"failed": outcome.reason, "detail": str(outcome), "spoilt": isinstance(outcome, StillWorking)}
+            answer = {"failed": outcome.reason, "detail": str(outcome), "unusable": isinstance(outcome, StillWorking)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

@@ -46,8 +46,15 @@ class Axis:
 
 _SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
+
+def _size(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ValueError
+    return int(text)
+
+
 _READ: dict[str, tuple[Callable[[str], Any], str]] = {
-    "size": (int, "a whole number"),
+    "size": (_size, "a positive whole number"),
     "share": (float, "a number"),
     "choice": (str, "a word"),
     "switch": (lambda text: _SWITCH[text.lower()], "on or off"),

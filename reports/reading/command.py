@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from .. import INSTALLED
 from . import runs
 from .runs import Run, RunError
 
@@ -18,8 +20,19 @@ NOT_JUDGED = 2
 USAGE_ERROR = 3
 
 
+def as_typed(text: str) -> str:
+    """The text with commands as they are typed here: an installed suite has one, `attention-bench`, and no checkout."""
+    if not INSTALLED:
+        return text
+    text = re.sub(r"python -m (?:bench|reports) (?=[a-z])", "attention-bench ", text)
+    return text.replace("python -m reports", "attention-bench report").replace("pytest bench/", "attention-bench run")
+
+
 class Parser(argparse.ArgumentParser):
     """argparse that tells a mistake in one line, and ends with 3: its own 2 means that nothing could be judged."""
+
+    def format_help(self) -> str:
+        return as_typed(super().format_help())
 
     def error(self, message: str) -> NoReturn:
         sys.exit(complain(f"{message} (--help shows the options)"))
@@ -108,6 +121,8 @@ def answered(answer: Callable[[argparse.Namespace], int], options: argparse.Name
         return answer(options)
     except RunError as error:
         return complain(str(error))
+    except BrokenPipeError:
+        raise  # a reader that has seen enough: no mistake
     except OSError as error:
         return complain(f"{error.filename or 'a file'}: {error.strerror or error}")
 
@@ -126,5 +141,5 @@ def warn(message: str) -> None:
 
 def complain(message: str, code: int = USAGE_ERROR) -> int:
     """Says it in one line on stderr; returns the exit code."""
-    print(f"reports: error: {' '.join(message.split())}", file=sys.stderr)
+    print(as_typed(f"reports: error: {' '.join(message.split())}"), file=sys.stderr)
     return code

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from .. import CHECKOUT
+from .. import CHECKOUT, INSTALLED
 from .axes import learn
 
 SCHEMAS = (1, 2)
@@ -76,9 +76,9 @@ class Run:
 
 
 def default_results() -> Path:
-    """`./results` when it holds runs, else the checkout's own."""
+    """`./results` when it holds runs, or nothing else does, else the checkout's own."""
     here = Path.cwd() / "results"
-    return here if here.is_dir() and newest_first(here) else CHECKOUT / "results"
+    return here if INSTALLED or (here.is_dir() and newest_first(here)) else CHECKOUT / "results"
 
 
 def one(name: str, results: Path) -> Run:

@@ -194,7 +194,7 @@ def test_a_mistake_is_one_line(arguments: list[str], expected: str, capsys: pyte
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--T", "x"], "argument --T: 'x' is not a whole number"),
+        (["--T", "x"], "argument --T: 'x' is not a positive whole number"),
         (["--dropout", "x"], "argument --dropout: 'x' is not a number"),
         (["--qkv_bias", "x"], "argument --qkv_bias: 'x' is not on or off"),
     ],

@@ -1,0 +1,26 @@
+"""What this machine lacks that some cells need: they are skipped with one reason, whatever implementation they are of."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+from ..cases.cells import Cell
+
+CXX = "clang++" if sys.platform == "darwin" else "g++"
+"""What torch's compiler calls where CXX doesn't name another."""
+
+
+def cpp_compiler() -> str | None:
+    """Where the C++ compiler is that compiled forms need on the CPU; None without one."""
+    return shutil.which(os.environ.get("CXX", CXX))
+
+
+def refusal(cell: Cell) -> str | None:
+    """Why a cell can't be measured, in one sentence: its implementation can't, or can't here. None when it can."""
+    if why := cell.impl.refusal(cell.case):
+        return why
+    if cell.impl.compiled and cell.case.device == "cpu" and cpp_compiler() is None:
+        return f"compiled forms on the CPU need a C++ compiler, and {os.environ.get('CXX', CXX)} isn't there"
+    return None

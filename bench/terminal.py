@@ -1,0 +1,64 @@
+"""What is printed: on a stream that takes it all, with commands as they are typed here."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
+
+from . import INSTALLED
+
+
+class Patient:
+    """A stream whose reader may leave early, as `head` does: the rest is dropped, and the exit code stays."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._listened_to():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._listened_to():
+            self._stream.flush()
+
+    @contextmanager
+    def _listened_to(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            close()
+
+
+def prepare() -> None:
+    """Make standard output patient; a character that its encoding lacks is printed as `\\u2192`."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+        sys.stdout = cast(TextIO, Patient(sys.stdout))
+
+
+def close() -> None:
+    """Drop what is printed from now on, and what is still in the buffer."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: a module that it finds being imported makes another one of it."""
+    return error is not None and (isinstance(error, KeyboardInterrupt) or interrupted(error.__context__))
+
+
+def as_typed(text: str) -> str:
+    """The text with commands as they are typed here: an installed suite has one, `attention-bench`, and no checkout."""
+    if not INSTALLED:
+        return text
+    text = re.sub(r"python -m (?:bench|reports) (?=[a-z])", "attention-bench ", text)
+    return text.replace("python -m reports", "attention-bench report").replace("pytest bench/", "attention-bench run")

@@ -1,0 +1,342 @@
+"""`python -m tests.experiments.bad_inputs [WORDS]`: what users get wrong, and what fails around them.
+
+Every input runs in a shell, in a folder of its own with kernels that misbehave and two saved runs. A mistake must be answered
+by one line and nothing else; where a run goes on, exactly one line must say what happened. No traceback, the right exit
+code. Full and read-only disks need Linux and root (`unshare -m`). With WORDS, only the inputs that hold them.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+BROKEN = re.compile(r"Traceback|INTERNALERROR|Exception ignored|^\s+File \"", re.MULTILINE)
+PROSE = re.compile(r"benchmark: |time spent: |machine drift: |saved: |rootdir: ")
+"""Lines of a run that a terminal may wrap."""
+
+LONGEST = 120.0
+
+SHELL = f"""
+set -o pipefail
+shopt -s expand_aliases
+alias bench='{Path(sys.executable).with_name("pytest")} {CHECKOUT}/bench'
+alias pb='{sys.executable} {CHECKOUT}/bench'
+alias pr='{sys.executable} {CHECKOUT}/reports'
+alias ab='{sys.executable} -m bench.console'
+SMALL='--T 16 --H 2 --dtype float32 --cell-time 0.01'
+mount() {{ [ -n "$OWN_NAMESPACE" ] || exit 99; command mount "$@"; }}
+fill_when_begun() {{
+    until ls results/*/*.journal; do sleep 0.1; done >&/dev/null
+    head -c 2M /dev/zero > results/hog 2>/dev/null
+}}
+full() {{ mkdir -p results; mount -t tmpfs -o size=$1 x results; }}
+"""
+
+MINE = """\
+import ctypes, os, sys, time
+from torch.nn.functional import scaled_dot_product_attention as ok
+def exits(q, k, v, **_): os._exit(0)
+def leaves(q, k, v, **_): sys.exit(0)
+def segfaults(q, k, v, **_): ctypes.string_at(0)
+def hangs(q, k, v, **_): time.sleep(1e6)
+def raises(q, k, v, **_): raise ValueError("[/red] no\\nsuch thing")
+def speaks(q, k, v, **_): raise ValueError("na\\u00efve \\u2192")
+number = 3
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """What is typed, the exit code that it deserves, and the words of the line that answers it."""
+
+    typed: str
+    code: int
+    words: str
+    alone: bool
+    """Whether nothing but that line is printed."""
+    setting: str = ""
+    """`root`: in a mount namespace of its own; `80`: in a terminal of 80 columns; `ctrl-c:SECONDS`: interrupted after so long,
+    with its group; `sigint:SECONDS`: alone."""
+
+
+def mistake(typed: str, code: int, words: str, setting: str = "") -> Input:
+    return Input(typed=typed, code=code, words=words, alone=True, setting=setting)
+
+
+def run(typed: str, code: int, words: str, setting: str = "") -> Input:
+    return Input(typed=typed, code=code, words=words, alone=False, setting=setting)
+
+
+NAMED = "--benchmark-save=x"
+SDPA_OVER_FUSED = "--base-impl fused --head-impl sdpa"
+INPUTS = [
+    # Kernels that end, hang or shout.
+    run(f"bench --impl mine=mine:exits,sdpa $SMALL {NAMED}", 1, r"mine: ended its process \(exit code 0\)"),
+    run(f"bench --impl mine=mine:leaves,sdpa $SMALL {NAMED}", 1, "mine: SystemExit: 0"),
+    run(f"bench --impl mine=mine:segfaults,sdpa $SMALL {NAMED}", 1, r"mine: ended its process \(SIGSEGV"),
+    run(f"bench --impl mine=mine:hangs,sdpa $SMALL --cell-timeout 20 {NAMED}", 1, "mine: took longer than 20 s"),
+    run(f"bench --impl mine=mine:raises,sdpa $SMALL {NAMED}", 1, r"^error: mine: .*ValueError: \[/red\] no"),
+    run(f"PYTHONIOENCODING=ascii bench --impl mine=mine:speaks,sdpa $SMALL {NAMED}", 1, "^error: mine: .*ValueError: na"),
+    # What selects.
+    mistake("bench --resume base2 --benchmark-save=base2", 4, "no run 'base2'.*did you mean base"),
+    mistake("bench --resume bsae", 4, "no run 'bsae'.*did you mean base"),
+    mistake("cd $(mktemp -d) && bench --resume x", 4, "no run 'x'.*none is there yet"),
+    *(mistake(f"bench --{axis} '' --dry-run", 4, f"--{axis} is empty") for axis in ("T", "H", "dtype", "mask", "device")),
+    mistake("bench --sweep '' --dry-run", 4, "--sweep is empty"),
+    mistake("bench --impl '' --dry-run", 4, "--impl names nothing"),
+    mistake("bench --T 16, --dry-run", 4, "--T 16,: '' is not a positive whole number"),
+    mistake("bench --resume ''", 4, "--resume is empty"),
+    run(f"bench -k nothing $SMALL {NAMED}", 5, "nothing was saved: no cell is selected"),
+    mistake("bench --threads 100000 --dry-run", 4, "--threads 100000: .* up to 1024"),
+    mistake("bench --threads 0 --dry-run", 4, "'0' is not a positive whole number"),
+    mistake("bench --T 99999999999999999999 --dry-run", 4, "--T 99999999999999999999: .* up to 2147483647"),
+    mistake("bench --T 1e3 --dry-run", 4, "'1e3' is not a positive whole number"),
+    mistake("bench --T -5 --dry-run", 4, "'-5' is not a positive whole number"),
+    mistake("bench --T ٣ --dry-run", 4, "'٣' is not a positive whole number"),
+    mistake("bench --T 16-32 --dry-run", 4, "'16-32' is not a positive whole number"),
+    mistake("bench --dtype fp32 --dry-run", 4, "did you mean float32"),
+    mistake("bench --dropout 1 --dry-run", 4, "'1' is not a probability"),
+    mistake("bench --dropout nan --dry-run", 4, "'nan' is not a probability"),
+    mistake("bench --mode foward --dry-run", 4, "did you mean forward"),
+    mistake("bench --mask casual --dry-run", 4, "did you mean causal"),
+    mistake("bench --device gpu --dry-run", 4, "--device gpu"),
+    mistake("bench --device cuda --dry-run", 4, "no CUDA device"),
+    mistake("bench --sweep quik --dry-run", 4, "did you mean quick"),
+    mistake("bench --H 3 --H_kv 2 --dry-run", 4, "H"),
+    mistake("bench --processes x", 4, "--processes x: 'x' is not a positive whole number"),
+    mistake("bench --cell-time 0", 4, "--cell-time 0: '0' is not a positive number"),
+    mistake("bench --cell-time inf", 4, "--cell-time inf: 'inf' is not a positive number"),
+    mistake("bench --precision no", 4, "--precision no: 'no' is not a positive number"),
+    mistake("bench --shuffle x", 4, "--shuffle x: 'x' is not a whole number"),
+    mistake("bench --redo", 4, "--redo says how to resume"),
+    mistake("bench --save-traces --impl sdpa", 4, "--save-traces saves traces with a run"),
+    mistake("bench -n 2 --dry-run", 4, "leave out -n"),
+    # Names.
+    mistake("bench --impl mine --dry-run", 4, "unknown implementation 'mine'"),
+    mistake("bench --impl sdap --dry-run", 4, "did you mean sdpa"),
+    mistake("bench --impl mine=mine:ok,mine=mine:exits --dry-run", 4, "give this one another name"),
+    mistake("bench --impl sdpa=mine:ok --dry-run", 4, "already registered"),
+    mistake("bench --impl mine=mine --dry-run", 4, "expected NAME=package.module:attr"),
+    mistake("bench --impl mine:ok --dry-run", 4, "give it a name, as in mine=mine:ok"),
+    mistake("bench --impl mine=nine:ok --dry-run", 4, "can't import nine"),
+    mistake("bench --impl mine=mine:oh --dry-run", 4, "has no attribute 'oh'"),
+    mistake("bench --impl mine=mine:number --dry-run", 4, "mine=mine:number"),
+    mistake("bench --impl mine=broken:ok --dry-run", 4, "SyntaxError"),
+    mistake("bench --impl '[/x]=mine:ok' --dry-run", 4, r"\[/x\]"),
+    mistake("bench --impl $'a\\nb=mine:ok' --dry-run", 4, r"a\\nb"),
+    mistake("bench --impl 'a b=mine:ok' --dry-run", 4, "a b"),
+    mistake("bench --impl '../x=mine:ok' --dry-run", 4, r"\.\./x"),
+    mistake("pb ab --base-impl $'a\\nb' --head-impl sdpa", 3, r"a\\nb"),
+    mistake("pb ab --base-impl '[/x]' --head-impl sdpa", 3, r"\[/x\]"),
+    mistake("bench --benchmark-save=$'a\\nb' $SMALL --impl sdpa", 4, r"a\\nb"),
+    run("bench --benchmark-save=a/b $SMALL --impl sdpa", 4, "benchmark-save: [Mm]ust not contain"),  # pytest's own usage
+    run("bench --benchmark-save= $SMALL --impl sdpa", 4, "benchmark-save: "),
+    mistake(f"bench --benchmark-save={'x' * 300} $SMALL --impl sdpa", 4, "too long"),
+    # Pipes, encodings, terminals.
+    run(f"bench $SMALL --impl sdpa --cell-time 0.2 {NAMED} | head -1; test -e results/*/0003_x.json", 0, ""),
+    run("bench --list | head -1", 0, ""),
+    run("pr history | head -1", 0, ""),
+    run("PYTHONIOENCODING=ascii pr compare base other || [ $? -le 2 ]", 0, ""),
+    run("PYTHONIOENCODING=ascii pr history", 0, ""),
+    run("PYTHONIOENCODING=ascii pr advise --T 16 --H 2", 0, ""),
+    run("PYTHONIOENCODING=ascii pr", 0, ""),
+    run("PYTHONIOENCODING=ascii bench --list", 0, ""),
+    run("LC_ALL=C PYTHONUTF8=0 pb doctor || true", 0, ""),
+    run(f"PYTHONIOENCODING=ascii bench $SMALL --impl sdpa,fused {NAMED}", 0, "saved: "),
+    run("TERM=dumb bench --list", 0, "", "80"),
+    run("bench --list", 0, "", "80"),
+    run(f"bench $SMALL --impl sdpa,fused {NAMED}", 0, "saved: ", "80"),
+    mistake("bench --list > /dev/full", 4, "No space left"),
+    mistake("pb doctor > /dev/full", 2, "No space left"),
+    mistake("pr history > /dev/full", 3, "No space left"),
+    # Disks.
+    mistake(f"full 8k; bench $SMALL --impl sdpa {NAMED}", 4, "0.0 MiB are free there", "root"),
+    mistake(f"full 4k; bench $SMALL --impl sdpa {NAMED}", 4, "results", "root"),
+    run(f"full 1m; bench $SMALL --impl sdpa {NAMED} & pid=$!; fill_when_begun; wait $pid", 1, "goes on when", "root"),
+    mistake(f"full 1m; mount -o remount,ro results; bench $SMALL --impl sdpa {NAMED}", 4, "Read-only file system", "root"),
+    mistake("mount --bind results results; mount -o remount,ro,bind results; bench --resume base", 0, "", "root"),
+    mistake("mount --bind results results; mount -o remount,ro,bind results; pr baseline set base", 3, "Read-only", "root"),
+    mistake("mkdir -p reports; mount -t tmpfs -o ro x reports; pr", 3, "Read-only", "root"),
+    mistake("mkdir -p reports; mount -t tmpfs -o size=16k x reports; pr", 3, "No space left", "root"),
+    mistake("mkdir d; mount -t tmpfs -o size=4k x d; pr figure latency -o d/x.png", 3, "No space left", "root"),
+    run(f"ulimit -f 1; bench $SMALL --impl sdpa {NAMED}", 1, "File too large"),
+    mistake(f"rm -r results; touch results; bench $SMALL --impl sdpa {NAMED}", 4, "results"),
+    mistake(f"bench $SMALL --impl sdpa {NAMED} --benchmark-storage=/dev/null", 4, "/dev/null"),
+    mistake(f"bench $SMALL --impl sdpa {NAMED} --benchmark-storage=/proc/x", 4, "/proc/x"),
+    mistake("cp -r results/*-* results/other-machine; pr history", 0, ""),
+    # Interrupted while starting, and later.
+    *(run(command, 2, "interrupted|KeyboardInterrupt", f"ctrl-c:{seconds}")
+      for seconds in (0.8, 3)
+      for command in ("pb sweep --save x", f"pb ab {SDPA_OVER_FUSED}", "pb doctor", "pr history")),
+    run(f"bench $SMALL --impl sdpa {NAMED}", 2, "interrupted|KeyboardInterrupt", "ctrl-c:5"),
+    run("pb sweep --save x $SMALL --impl sdpa,fused,einsum --cell-time 3", 2, "goes on|interrupted", "sigint:20"),
+    # Its own modules of Python's names.
+    run(f"echo 'loads = 1' > json.py; bench $SMALL --impl sdpa {NAMED}", 0, "saved: "),
+    run("echo 'loads = 1' > json.py; pb doctor || true", 0, ""),
+    run("echo 'loads = 1' > json.py; pr", 0, "index.html"),
+    run("mkdir bench reports impls; touch bench/__init__.py; pr advise --T 16 --H 2", 0, ""),
+    # The other commands.
+    mistake("pb", 0, "usage"),
+    mistake("pb docto", 3, "did you mean doctor"),
+    mistake("pb doctor now", 3, "now"),
+    mistake("pb sweep", 4, "--save NAME is missing"),
+    mistake("pb sweep --save x --processes 0", 4, "'0' is not a positive whole number"),
+    mistake("pb sweep --save a/b", 4, "--save"),
+    mistake("pb sweep --resume nix", 4, "no run nix"),
+    mistake("pb sweep --save ''", 4, "--save"),
+    mistake("pb ab", 3, "base"),
+    mistake("pb ab --base nowhere", 3, "nowhere"),
+    mistake("pb ab --base-impl fused --head-impl sdap", 3, "sdpa"),
+    mistake("pb ab --base-python /no/python", 3, "/no/python"),
+    mistake("pb ab --base-impl fused --head-impl sdpa --T ''", 3, "--T is empty"),
+    mistake("pb bisect nix nax --impl sdpa", 3, ""),
+    mistake("pb bisect", 3, "give two revisions"),
+    mistake("pr nix", 3, "no run 'nix'"),
+    mistake("pr --nix", 3, "--nix"),
+    mistake("pr ''", 3, "no run ''"),
+    mistake("pr mine.py", 3, "not JSON"),
+    mistake("pr /dev/null", 3, "truncated|/dev/null"),
+    mistake("pr --results /nowhere", 3, "no run in /nowhere"),
+    mistake("pr compare", 3, ""),
+    mistake("pr compare a b c", 3, ""),
+    mistake("pr compare base nix", 3, "no run 'nix'"),
+    mistake("pr baseline", 3, ""),
+    mistake("pr baseline set", 3, "RUN"),
+    mistake("pr baseline set nix", 3, "no run 'nix'"),
+    mistake("pr advise --T -1 --H 0", 3, "'-1' is not"),
+    mistake("pr advise --T x", 3, "'x' is not a positive whole number"),
+    mistake("pr advise --dtype fp99", 3, "fp99"),
+    mistake("pr figure nix -o x.png", 3, "nix"),
+    mistake("pr figure latency -o x.nix", 3, "x.nix"),
+    mistake("pr figure latency -o /nowhere/x.png", 3, "/nowhere"),
+    mistake("head -c 2000 results/*/0001_base.json > results/cut.json; pr results/cut.json", 3, "truncated"),
+    mistake("echo '{}' > results/no.json; pr results/no.json", 3, "not a run file"),
+    mistake("mkfifo results/pipe.json; pr results/pipe.json", 3, ""),
+    mistake("ab rum", 2, "did you mean run"),
+    mistake("ab new-kernel mine.py", 2, "File exists"),
+    mistake("ab new-kernel /nowhere/x.py", 2, "No such file"),
+    mistake("ab new-kernel a b", 2, "new-kernel"),
+    mistake("ab new-kernel my-kernel.py", 2, "my-kernel"),
+    mistake("ab new-kernel json.py", 2, "json"),
+]  # fmt: skip
+
+
+def main() -> None:
+    wanted = [it for it in INPUTS if all(word in it.typed + it.setting for word in sys.argv[1:])]
+    with tempfile.TemporaryDirectory(prefix="bad_inputs") as name:
+        kept = Path(name) / "kept"
+        _prepare(kept)
+        folders = [Path(name) / f"{i}" for i in range(len(wanted))]
+        began = time.monotonic()
+        with ThreadPoolExecutor(2) as pool:
+            verdicts = list(pool.map(lambda it, folder: _verdict(it, kept, folder), wanted, folders))
+        print(f"{time.monotonic() - began:.0f} s")
+    for it, verdict in zip(wanted, verdicts, strict=True):
+        print(f"{'ok ' if not verdict else 'BAD'} {it.typed}{f'   [{it.setting}]' * bool(it.setting)}")
+        if verdict:
+            print(f"      {verdict}")
+    good = verdicts.count("")
+    print(f"{good} of {len(wanted)} answered in one line with the right code")
+
+
+def _prepare(kept: Path) -> None:
+    kept.mkdir()
+    (kept / "mine.py").write_text(MINE)
+    (kept / "broken.py").write_text("def ok(:\n")
+    for name in ("base", "other"):
+        done = _bash(f"bench $SMALL --impl sdpa,fused --benchmark-save={name}", kept)
+        assert done.returncode == 0, done.stdout
+
+
+def _verdict(it: Input, kept: Path, folder: Path) -> str:
+    """What was wrong with the answer; empty when it was right."""
+    shutil.copytree(kept, folder, symlinks=True)
+    done = _bash(it.typed, folder, it.setting)
+    said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.stdout)
+    lines = [line for line in said.splitlines() if line.strip()]
+    found = [line for line in lines if re.search(it.words, line)]
+    faults = [f"exit code {done.returncode}, not {it.code}"] if done.returncode != it.code else []
+    if BROKEN.search(said):
+        faults.append("a traceback")
+    if it.words and len(found) != 1:
+        faults.append(f"{len(found)} lines say {it.words!r}")
+    if it.alone and it.code and len(lines) != 1:
+        faults.append(f"{len(lines)} lines")
+    if it.setting == "80" and (wide := [it for it in lines if len(it.rstrip()) > 80 and not PROSE.match(it)]):
+        faults.append(f"wider than 80 columns: {wide[0][:100]}")
+    if faults and lines:
+        faults.append("last line: " + lines[-1][:200])
+    shutil.rmtree(folder, ignore_errors=True)
+    return "; ".join(faults)
+
+
+def _bash(typed: str, folder: Path, setting: str = "") -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | {"COLUMNS": "80"}
+    env |= {"PYTHONPATH": str(CHECKOUT)} if typed.startswith("ab ") else {}
+    command = ["bash", "-c", SHELL + "\n" + typed]
+    if setting == "root":
+        command, env = ["unshare", "-m", *command], env | {"OWN_NAMESPACE": "1"}
+    if setting == "80":
+        return _in_terminal(command, folder, env)
+    process = subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)  # fmt: skip
+    if setting.partition(":")[0] in ("ctrl-c", "sigint"):
+        kind, _, seconds = setting.partition(":")
+        time.sleep(float(seconds))
+        if kind == "ctrl-c":
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            _python_under(process.pid).send_signal(signal.SIGINT)
+    try:
+        said, _ = process.communicate(timeout=LONGEST)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        said = process.communicate()[0] + "\nnever ended"
+    return subprocess.CompletedProcess(typed, process.returncode, said)
+
+
+def _python_under(pid: int):  # type: ignore[no-untyped-def]
+    """The suite's own process: bash itself, where it has become that, or its only child."""
+    import psutil
+
+    shell = psutil.Process(pid)
+    return shell if "python" in shell.name() else shell.children()[0]
+
+
+def _in_terminal(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """In a terminal of 80 columns."""
+    import fcntl
+    import struct
+    import termios
+
+    mine, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    env.pop("COLUMNS")
+    process = subprocess.Popen(command, cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    said = b""
+    while True:
+        try:
+            part = os.read(mine, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        said += part
+    os.close(mine)
+    return subprocess.CompletedProcess(command, process.wait(), said.decode(errors="replace"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""What a newcomer meets first: mistakes, a disk that is full, a reader that leaves, what the machine lacks."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import impls
+from bench import __main__ as bench_main
+from bench import console, terminal
+from bench.cases.case import AXES, Case
+from bench.cases.cells import Cell
+from bench.runs import saving
+from bench.runs.lacking import refusal
+from bench.runs.progress import skips
+from bench.runs.remaining import remaining
+from bench.selection.options import clock_text
+
+from .conftest import CHECKOUT
+
+CASE = Case.of(T=16, H=2, D_h=64)
+BENCH = str(CHECKOUT / "bench")
+
+
+@pytest.fixture
+def at_a_shell(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    return pytester
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--T", ""], "--T is empty: give it a value, or leave it out"),
+        (["--sweep", ""], "--sweep is empty"),
+        (["--resume", ""], "--resume is empty"),
+        (["--resume", "nihgtly"], "no run 'nihgtly' to resume in {results} (known: nightly; did you mean nightly?)"),
+        (["--processes", "x"], "--processes x: 'x' is not a positive whole number"),
+        (["--cell-time", "nan"], "--cell-time nan: 'nan' is not a positive number"),
+        (["--shuffle", "x"], "--shuffle x: 'x' is not a whole number"),
+        (["--threads", "100000"], "--threads 100000: '100000' is not a whole number up to 1024"),
+        (["--T", "9" * 20, "--dry-run"], "is not a whole number up to 2147483647"),
+        (["--impl", "[/x]=math:sqrt"], "a name is made of letters, digits and _ . + -"),
+        (["--impl", "a\nb=math:sqrt"], r"'a\nb=math:sqrt'"),
+        (["--benchmark-save", "a\nb"], r"a run can't be called 'a\nb'"),
+        (["--benchmark-save", "x" * 250], "is too long"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_answered_in_one_line(at_a_shell: pytest.Pytester, options: list[str], says: str) -> None:
+    from pytest_benchmark.utils import get_machine_id
+
+    folder = at_a_shell.path / "results" / str(get_machine_id())
+    folder.mkdir(parents=True)
+    (folder / "0001_nightly.json").write_text("{}")
+    done = at_a_shell.runpytest_inprocess(BENCH, *options)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in done.errlines + done.outlines if line.strip()]
+    assert says.format(results=folder) in line
+
+
+def test_nothing_selected_is_not_called_saved(at_a_shell: pytest.Pytester) -> None:
+    done = at_a_shell.runpytest_inprocess(BENCH, "--impl", "sdpa", "--T", "16", "-k", "nothing", "--benchmark-save=x")
+    assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert "nothing was saved: no cell is selected" in done.outlines
+    assert not any(line.startswith("saved:") for line in done.outlines)
+
+
+def test_only_modes_that_are_measured_are_collected(at_a_shell: pytest.Pytester) -> None:
+    options = ("--impl", "sdpa,fused", "--T", "16", "--H", "2", "--dtype", "float32", "--collect-only")
+    assert "collected 2 items" in at_a_shell.runpytest_inprocess(BENCH, *options).outlines
+
+
+def test_obstacles_are_seen_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert saving.obstacle(tmp_path / "results" / "machine", "x") is None
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    assert saving.obstacle(tmp_path / "file" / "machine", "x") == f"{tmp_path / 'file'} is no folder"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert saving.obstacle(tmp_path, "x") == f"{tmp_path} can't be written to"
+
+
+def test_without_a_compiler_compiled_forms_are_skipped_with_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = [Cell(impls.get(f"{name}+compile"), CASE) for name in ("fused", "sdpa")]
+    monkeypatch.setenv("CXX", sys.executable)  # something that is there
+    assert [refusal(cell) for cell in compiled] == [None, None]
+    monkeypatch.setenv("CXX", "/nonexistent")
+    (why,) = {refusal(cell) for cell in compiled}
+    assert why == "compiled forms on the CPU need a C++ compiler, and /nonexistent isn't there"
+    assert refusal(Cell(impls.get("fused"), CASE)) is None
+    entries = [{"impl": it.impl.name, "id": "c", "reason": "unsupported", "detail": why} for it in compiled]
+    assert skips(entries) == [f"unsupported: fused+compile, sdpa+compile: {why} (2 cells; the first: c)"]
+
+
+def test_failures_are_told_once_a_reason_and_last() -> None:
+    def entry(reason: str, impl: str, case: str, detail: str) -> dict[str, str]:
+        return {"impl": impl, "id": case, "reason": reason, "detail": detail}
+
+    told = skips(
+        [
+            entry("timeout", "mine", "a", "took longer"),
+            entry("timeout", "mine", "b", "took longer"),
+            entry("unsupported", "loop", "a", "loop stops at T = 256"),
+            entry("unsupported", "linear", "b", "linear has 1 head, not 8"),
+        ]
+    )
+    assert told == [
+        "unsupported: loop, linear: declared (--dry-run says why) (2 cells; the first: a)",
+        "timeout: mine: took longer (2 cells; the first: a)",
+    ]
+
+
+def test_what_is_left_counts_long_calls_that_come_late_and_processes_that_come_after() -> None:
+    planned = [1.0, 1.0, 1.0, 9.0]  # a call of 8 s is timed in the last visit
+    assert remaining(planned, passed=2.0, visits=1, later_batches=0) == pytest.approx(11 + 3 * 1.0)
+    assert remaining(planned, passed=1.0, visits=1, later_batches=2) == pytest.approx(11 + 2 * 12)
+    assert remaining(planned, passed=0.5, visits=1, later_batches=0) == pytest.approx(11)  # never less than planned
+
+
+@pytest.mark.parametrize(("seconds", "says"), [(10, "10 s"), (600, "10 min"), (3 * 3600, "3 h"), (1e9, "11,574 days")])
+def test_how_long_it_takes(seconds: float, says: str) -> None:
+    assert clock_text(seconds) == f"about {says}"
+
+
+def test_the_first_size_that_is_too_large() -> None:
+    assert AXES["threads"].read("1024") == 1024
+    with pytest.raises(ValueError, match="a whole number up to 1024"):
+        AXES["threads"].read("1025")
+
+
+def test_a_reader_that_leaves_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    stream = io.TextIOWrapper(io.FileIO(writing, "w"), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    terminal.prepare()
+    print("→" * 100_000, flush=True)  # neither the pipe nor the encoding is an error
+    print("and more", flush=True)
+    stream.close()
+
+
+def test_ctrl_c_and_a_full_disk_end_a_command_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ends(with_what: BaseException) -> tuple[int, str]:
+        def main() -> int:
+            raise with_what
+
+        monkeypatch.setattr(bench_main, "main", main)
+        monkeypatch.setattr(terminal, "close", lambda: None)
+        monkeypatch.setattr(os, "_exit", sys.exit)
+        try:
+            return bench_main.guarded(), capsys.readouterr().err
+        except SystemExit as ended:
+            return int(str(ended.code)), capsys.readouterr().err
+
+    assert ends(KeyboardInterrupt()) == (2, "bench: interrupted\n")
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert ends(full) == (2, "bench: error: standard output: No space left on device\n")
+
+
+def test_an_installed_suite_is_spoken_of_as_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    from reports.reading import command
+
+    text = "python -m bench ab, python -m reports advise, python -m reports, pytest bench/ --T 16"
+    for room in (terminal, command):
+        assert room.as_typed(text) == text  # in a checkout
+        monkeypatch.setattr(room, "INSTALLED", True)
+        assert room.as_typed(text) == (
+            "attention-bench ab, attention-bench advise, attention-bench report, attention-bench run --T 16"
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["a.py", "b.py"], "one FILE, not 2"),
+        (["json.py"], "choose another name"),
+        (["torch.py"], "choose another name"),
+        (["my-kernel.py"], "as in my_kernel.py"),
+        (["kernel"], "as in my_kernel.py"),
+        (["nowhere/kernel.py"], "can't be written: No such file or directory"),
+    ],
+)
+def test_new_kernel_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert console.main(["new-kernel", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_completion_knows_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert console.main(["completion"]) == 0
+    script = (
+        capsys.readouterr().out + "COMP_WORDS=(attention-bench b); COMP_CWORD=1; _attention_bench; echo ${COMPREPLY[@]}"
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert done.stdout.split() == ["bisect", "baseline"]
+
+
+def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
+    at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(saving.Path, "write_text", full)
+        done = at_a_shell.runpytest_inprocess(BENCH, "--impl", "loop", "--T", "512", "--benchmark-save=x")
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    (line,) = [line for line in done.outlines if line.startswith("not saved: ")]
+    assert "No space left on device; `--resume x` alone goes on when that is mended" in line
+    assert not [*at_a_shell.path.rglob("*.json")]
+    assert [*at_a_shell.path.rglob("x.*.journal")]
