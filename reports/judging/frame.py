@@ -131,11 +131,6 @@ def quotients(frame: pd.DataFrame, axis: str, one: Any, other: Any) -> list[tupl
     return [(ratio(rows[key], over[key]), rows[key]) for key in rows if key in over]
 
 
-def fastest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of one case that are the fastest or level with it, who leads first; none where nothing can be shown."""
-    return frame[frame["tied"]].sort_values(["leads", "median"], ascending=[False, True])
-
-
 def exported(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame without what only the judge reads."""
     return frame.drop(columns=["samples", "over"])

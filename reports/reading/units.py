@@ -50,8 +50,7 @@ def span(low: float, high: float) -> str:
     """The interval of a ratio, in as many digits as it warrants: '1.06 to 1.08×'."""
     if not high <= TOO_WIDE * low:
         return UNRESOLVED
-    wide = high - low
-    decimals = min(3, max(0, 1 - math.floor(math.log10(wide)))) if wide > 0 else 2
+    decimals = min(3, max(0, _decimals((high - low) / 2))) if high > low else 2
     while decimals < 3 and (low > 1) != (round(low, decimals) > 1):  # an interval that leaves 1 out is seen to
         decimals += 1
     a, b = f"{low:.{decimals}f}", f"{high:.{decimals}f}"
@@ -71,9 +70,7 @@ def bounded(value: float, low: float, high: float, unit: str = "") -> str:
         return f"{significant(value)}{unit}"
     if high > TOO_WIDE * low:
         return UNRESOLVED
-    half = (high - low) / 2
-    decimals = -math.floor(math.log10(half))
-    decimals += half * 10.0**decimals < 2  # a first digit of 1 is half as fine as it looks
+    decimals = _decimals((high - low) / 2)
     while round(low, decimals) <= 0:
         decimals += 1
     told = [f"{round(number, decimals):.{max(0, decimals)}f}" for number in (value, low, high)]
@@ -102,6 +99,12 @@ def significant(value: float, digits: int = 3) -> str:
     rounded = float(f"{value:.{digits - 1}e}")  # 0.9996 has as many decimals as 1.00
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
     return f"{value:.{decimals}f}"
+
+
+def _decimals(half: float) -> int:
+    """Digits behind the point that a number with half an interval like this has."""
+    decimals = -math.floor(math.log10(half))
+    return decimals + (half * 10.0**decimals < 2)  # a first digit of 1 is half as fine as it looks
 
 
 def _scaled(value: float, units: tuple[tuple[float, str], ...], digits: int) -> str:

@@ -78,7 +78,7 @@ def spec(source: Source) -> Spec | None:
         base.mark_rule(strokeWidth=2, aria=False).encode(x, y, alt.X2("worst:Q"), color=looks["color"]),
         base.mark_tick(thickness=2, size=11, aria=False).encode(alt.X("worst:Q", **on), y, color=looks["color"]),
         base.transform_filter("!datum.cut")
-        .mark_text(align="left", dx=6, color=MUTED[0], aria=False)
+        .mark_text(align="left", dx=10, color=MUTED[0], aria=False)
         .encode(alt.X("worst:Q", **on), y, text="told:N"),
         base.transform_filter("datum.cut")
         .mark_text(align="right", dx=-9, color=MUTED[0], aria=False)
@@ -93,7 +93,7 @@ def spec(source: Source) -> Spec | None:
 def finding(source: Source) -> str:
     ranks = answer.ranking(source.frame)
     few = sorted(rank.impl for rank in ranks if not rank.everywhere)
-    rest = f" {words.listing(few)} lack cases and stand last." if few else ""
+    rest = f" Last, since they lack cases: {words.listing(few)}." if few else ""
     medians = "" if source.frame["leads"].any() else " By medians: no difference is shown."
     return f"Point: geometric mean over the cases. Line: to the worst case. Left is better.{rest}{medians}"
 

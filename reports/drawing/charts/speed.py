@@ -20,8 +20,6 @@ from ..panels import finish_names_down, names_down, panels_of
 SLOWEST = 1 / 8
 """What is slower still is told in words, so that the others stay readable."""
 
-MOST_LENGTHS = 4
-
 #: An underscore keeps an artist out of legends.
 WHISKER = "_interval"
 
@@ -55,7 +53,7 @@ def spec(source: Source) -> Spec | None:
     rows = source.frame[source.frame["over"].map(bool).astype(bool)]
     if rows["impl"].nunique() < 2 or not rows["leads"].any():
         return None
-    start = interactive.start(rows, None)
+    at = {axis: value for axis, value in interactive.start(rows, None).items() if axis not in ("T", "T_kv")}
     lengths = interactive.lengths(rows)
     point = alt.Chart()
     ticks = [1 / 8, 1 / 4, 1 / 2, 2 / 3, 4 / 5, 1, 1.25, 1.5, 2, 3, 4, 8]
@@ -93,7 +91,7 @@ def spec(source: Source) -> Spec | None:
     panel = alt.layer(*layers).properties(height=21 * rows["impl"].nunique())
     facet = alt.Facet("length:N", title=None, sort=lengths, header=alt.Header(labelColor=INK[0], labelFontSize=12))
     chart = panel.facet(data=alt.NamedData(interactive.PAIRS), facet=facet, columns=max(1, len(lengths)))
-    for axis in (axis for axis in start if axis not in ("T", "T_kv")):
+    for axis in at:
         chart = chart.transform_filter(f"datum['{axis}'] == at_{axis}")
     chart = chart.transform_filter("datum.over == over && datum.impl != over").transform_calculate(
         length=interactive.LENGTH, at=_held("speed"), from_=_held("low"), to=_held("high"),
@@ -102,7 +100,7 @@ def spec(source: Source) -> Spec | None:
     )  # fmt: skip
     if lengths:
         chart = chart.transform_filter(f"indexof({lengths}, datum.length) >= 0")
-    params = [alt.param(name="over", value=interactive.baselines(source)[0]), *interactive.standing(start)]
+    params = [alt.param(name="over", value=interactive.baselines(source)[0]), *interactive.standing(at)]
     return interactive.finished(chart.add_params(*params, *interactive.picks()), None)
 
 
@@ -144,4 +142,4 @@ def finding(source: Source) -> str:
     return f"Bars: 95 % intervals, {name}. Filled: told apart; hollow: not. Right is faster."
 
 
-CHARTS = (Chart("speedup", "Speed-up over one of them", FIRST, draw, spec, finding, order=2),)
+CHARTS = (Chart("speedup", "Speed-up", FIRST, draw, spec, finding, order=2),)
