@@ -24,6 +24,25 @@ from .test_readme import block
 
 AXIS = """    window: int | None = axis("size", "keys before a query that it sees", label="window", default=None)
 """
+CHART = """from matplotlib.figure import Figure
+
+from ..chart import FIRST, Chart, Source
+
+
+def draw(source: Source, narrow: bool = False) -> Figure | None:
+    figure = Figure()
+    figure.subplots().barh(source.frame["impl"], source.frame["spread"])
+    return figure
+
+
+def spec(source: Source) -> dict:
+    values = source.frame[["impl", "spread"]].to_dict("records")
+    chart = {"mark": "bar", "data": {"values": values}, "encoding": {"x": {"field": "spread", "type": "quantitative"}}}
+    return chart
+
+
+CHARTS = (Chart("spread", "Spread of each cell", FIRST, draw, spec, lambda source: "Who was noisy."),)
+"""
 MODE = """    "twice": Mode("o = layer(x), under another name"),
 """
 
@@ -39,6 +58,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     insert(copy / "impls" / "__init__.py", "    sdpa,\n", "    additive,\n")
     insert(copy / "bench" / "cases" / "modes.py", "MODES = {\n", MODE)
     insert(copy / "bench" / "cases" / "case.py", r"    threads: int \| None = axis\(.*\)\n", AXIS)
+    (copy / "reports" / "drawing" / "charts" / "spread.py").write_text(CHART)
     run(copy, "-m", "pytest", "bench", "--benchmark-save=x", "--impl", "additive,fused", "--precision", "0.5",
         "--T", "32", "--H", "2", "--dtype", "float32", "--mode", "forward,twice", "--window", "4,8")  # fmt: skip
     return copy
@@ -82,12 +102,22 @@ def test_run_files_describe_what_reports_know_of_older_ones() -> None:
     assert list(AXES) == list(KNOWN_AXES)
 
 
-def test_reports_know_the_axis_from_the_run_file(checkout: Path) -> None:
-    page = Path(run(checkout, "-m", "reports").strip())
+@pytest.fixture(scope="module")
+def page(checkout: Path) -> Path:
+    return Path(run(checkout, "-m", "reports").strip())
+
+
+def test_a_chart_is_one_file_for_the_page_and_for_figures(page: Path) -> None:
     html = page.read_text()
-    assert (
-        "fp32 causal forward window=4" in html and "at window = 4 and 8" in html
-    )  # in tables, and as what a chart runs along
+    assert '<figure id="spread">' in html and "Who was noisy." in html and '"spread":{"mark":"bar"' in html
+    assert {file.suffix for file in page.parent.glob("spread.*")} == {".png", ".svg"}
+    assert 'href="spread.svg"' in html
+
+
+def test_reports_know_the_axis_from_the_run_file(checkout: Path, page: Path) -> None:
+    html = page.read_text()
+    assert "fp32 causal forward window=4" in html  # in tables
+    assert '<select name="at_window">' in html and '"window"' in html  # to be chosen, and as what a chart runs along
     assert "window=8" in run(checkout, "-m", "reports", "advise", "--window", "8", "--mode", "twice")
     assert "window" in (page.parent / "rows.csv").read_text().splitlines()[0].split(",")
 

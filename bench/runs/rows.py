@@ -102,7 +102,7 @@ def _ratio(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
     """Seconds over those of the baseline implementation, with the 95 % interval; None where there is none."""
     known = verdict.ratio(samples_of(found), samples_of(over)) if over else verdict.UNKNOWN
     if found is over:
-        known = verdict.Ratio(1.0, 1.0, 1.0, 1.0, known.processes, known.visits)
+        known = verdict.Ratio(1.0, 1.0, 1.0, known.processes, known.visits)
     columns = {"ratio": known.value, "ratio_low": known.low, "ratio_high": known.high}
     return {name: value if math.isfinite(value) else None for name, value in columns.items()}
 

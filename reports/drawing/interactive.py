@@ -7,22 +7,32 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
+from ..judging import answer, roofline
 from ..judging import frame as fr
-from ..judging import roofline
 from ..reading import units, words
 from ..reading.axes import KNOWN_AXES, axis_names, labelled, length_axes
 from ..reading.words import COMPILED
+from .chart import Source, Spec
 from .palette import GRID, INK, MUTED, WEAK, Palette
 
-ROWS = "rows"
-HEIGHT = 330
+ROWS, PAIRS = "rows", "pairs"
+"""What the page's charts read: its rows, and every two implementations of a case (`pairs`)."""
+
+HEIGHT = 300
+
+#: An expression for where a row lies along its sequence: the keys of a cache where one is decoded from.
+LENGTH = "(datum.T == 1 && datum.T_kv > 1 ? 'T_kv = ' + datum.T_kv : 'T = ' + datum.T)"
+
+MOST_LENGTHS = 4
+MOST_OVER = 8
+"""Implementations that others can be compared with."""
 
 #: Which run is shown beside others: its place among them, or all.
 ALL_RUNS = -1
@@ -39,7 +49,7 @@ _LEGEND = alt.Legend(
 
 #: Names that a reader singled out: in a legend, for all charts that have this parameter.
 PICKED = "picked"
-_SINGLED = f"length({PICKED}) == 0 || indexof({PICKED}, datum.shown) >= 0"
+SINGLED = f"length({PICKED}) == 0 || indexof({PICKED}, datum.shown) >= 0"
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BYTES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
@@ -77,8 +87,95 @@ class Measure:
 
 LATENCY = Measure("median", "latency", _SECONDS, 10, (1e-3, "ms"), ("q1", "q3"))
 MEMORY = Measure("peak_bytes", "peak memory", _BYTES, 2, (2.0**20, "MiB"))
+RATE = Measure(
+    "rate", "operations per second", ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s")), 10, (1e9, "GFLOP/s")
+)
+ROOF = Measure("roof", "share of the roof", ((0.01, "%"),), 10, (0.01, "%"))
 
-Spec = dict[str, Any]
+
+@dataclass(frozen=True)
+class Control:
+    """One thing that a reader of the page chooses: its name in the page's address, and (value, words) of each choice."""
+
+    name: str
+    label: str
+    options: list[tuple[Any, str]]
+    value: Any
+
+
+def turned(measure: Measure, runs: Sequence[str] = ()) -> Callable[[Source], Spec | None]:
+    """A chart of one measure that a reader can turn: lines along an axis where one varies, else a point each."""
+
+    def spec(source: Source) -> Spec | None:
+        frame = measured(source.frame)
+        if measure.column not in frame or not (frame[measure.column] > 0).any():
+            return None
+        draw = explorer if along(frame[frame["median"] > 0]) else dots
+        return draw(frame, source.palette, measure, runs)
+
+    return spec
+
+
+def measured(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with `rate`, operations per second, and `roof` as a number."""
+    roof = pd.to_numeric(frame["roof"], errors="coerce") if "roof" in frame else math.nan
+    return frame.assign(rate=frame["flops"] / frame["median"], roof=roof)
+
+
+def picker(source: Source, runs: Sequence[str] = ()) -> list[Control]:
+    """What can be chosen on a page: where a case stands on every axis that varies, what charts run along, and their scale."""
+    rows = source.frame[source.frame["median"] > 0]
+    if rows.empty:
+        return []
+    axes, over = along(rows), [] if runs else baselines(source)
+    at = start(rows, axes[0] if axes else None)
+    controls = [
+        *([Control("at_run", "run", [(ALL_RUNS, "all"), *enumerate(runs)], ALL_RUNS)] if runs else []),
+        *(Control(f"at_{axis}", axis, _options(rows, axis), plain(value)) for axis, value in at.items()),
+        Control("over", "relative to", [(name, name) for name in over], over[0] if over else ""),
+        Control("x_axis", "along", [(axis, labelled(axis)) for axis in axes], axes[0] if axes else ""),
+        Control("scale", "scale", [("log", "log"), ("linear", "linear")], "log"),
+    ]
+    return [control for control in controls if len(control.options) > 1]
+
+
+def baselines(source: Source) -> list[str]:
+    """Whom others can be compared with: the best over all cases, the baseline implementation, the next best."""
+    if not source.frame["leads"].any():
+        return []
+    ranked = [rank.impl for rank in answer.ranking(source.frame)]
+    there = set(source.frame["impl"])
+    chosen = dict.fromkeys([*ranked[:1], *filter(there.__contains__, [source.baseline_impl]), *ranked])
+    return [name for name in chosen if name][:MOST_OVER]
+
+
+def pairs(source: Source) -> dict[str, Any]:
+    """For the page: the ratios of every row to each of `baselines`, as [row, baseline, speed-up, low, high, words]."""
+    over = baselines(source)
+    found = []
+    for row, each in enumerate(source.frame["over"]):
+        for at, name in enumerate(over):
+            if (ratio := each.get(name)) and ratio.known:
+                speed = ratio.inverse
+                told = units.bounded_times(speed.value, speed.low, speed.high)
+                found.append(
+                    [row, at, *(float(f"{v:.5g}") for v in (speed.value, speed.low, min(speed.high, 1e9))), told]
+                )
+    return {"over": over, "rows": found}
+
+
+def lengths(frame: pd.DataFrame) -> list[str]:
+    """The lengths in the frame, as LENGTH tells them; of many, some."""
+    both = {("T_kv", T_kv) if T == 1 < T_kv else ("T", T) for T, T_kv in zip(frame["T"], frame["T_kv"], strict=True)}
+    told = [f"{axis} = {words.number(length)}" for axis, length in sorted(both)]
+    step = (len(told) - 1) / (MOST_LENGTHS - 1)
+    thin = told if len(told) <= MOST_LENGTHS else [told[round(i * step)] for i in range(MOST_LENGTHS)]
+    return thin if len(thin) > 1 else []
+
+
+def standing(at: Mapping[str, Any]) -> list[alt.Parameter]:
+    """Where every axis that varies stands."""
+    return [alt.param(name=f"at_{axis}", value=plain(value)) for axis, value in at.items()]
 
 
 def along(frame: pd.DataFrame) -> list[str]:
@@ -87,25 +184,17 @@ def along(frame: pd.DataFrame) -> list[str]:
     return [axis for axis in length_axes() if axis in varying]
 
 
-def explorer(
-    frame: pd.DataFrame, palette: Palette, measure: Measure, controls: bool = True, runs: Sequence[str] = ()
-) -> Spec | None:
+def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, runs: Sequence[str] = ()) -> Spec | None:
     """One measure against any axis that varies, a line for each implementation; None without two points to join.
 
-    Its parameters: `x_axis`, `scale`, and `at_AXIS` for every axis that varies. Without `controls` they are there
-    and nothing to turn them with: another chart's are. Of several `runs`, the values of a column `run`, every
-    implementation has a line each, dashed by run; a parameter `at_run` shows one alone.
+    Its parameters: `x_axis`, `scale`, and `at_AXIS` for every axis that varies. Of several `runs`, the values of a column
+    `run`, every implementation has a line each, dashed by run; a parameter `at_run` shows one alone.
     """
     rows = frame[frame[measure.column] > 0]
     if not (axes := along(rows)):
         return None
-    start = _start(rows, axes[0])
-    params = [
-        _choice("x_axis", "against", axes, axes[0], controls, labels=[labelled(axis) for axis in axes]),
-        _choice("scale", "scale", ["log", "linear"], "log", controls, radio=True),
-        *_run_choice(runs, controls),
-        *(_at(rows, axis, start[axis], controls) for axis in start),
-    ]
+    at = start(rows, axes[0])
+    params = [alt.param(name="x_axis", value=axes[0]), *_scale(runs), *standing(at)]
     near = alt.selection_point(name="near", nearest=True, on="pointerover", clear="pointerout", empty=False)
     x = alt.X(
         "x:Q", title=None, scale=alt.Scale(zero=False, nice=False, padding=14), axis=_x_axis(sorted(_known(rows, axes)))
@@ -118,67 +207,65 @@ def explorer(
     )
     # A chart's own transforms: x, y and the band in what the axes are drawn in; texts for the tooltip.
     drawn = alt.Chart(alt.NamedData(ROWS)).transform_filter(f"datum['{measure.column}'] > 0")
-    for condition in [*map(_filter, start), *_run_filter(runs)]:
+    for condition in [*map(_filter, at), *_run_filter(runs)]:
         drawn = drawn.transform_filter(condition)
     drawn = drawn.transform_calculate(
         x="scale == 'log' ? log(datum[x_axis]) / LN2 : datum[x_axis]", y=measure.scaled(measure.column), **_texts(),
         **_band(measure, runs),
     )  # fmt: skip
-    faded = alt.condition(_SINGLED, alt.value(1.0), alt.value(0.08))
+    faded = alt.condition(SINGLED, alt.value(1.0), alt.value(0.08))
     lines = drawn.mark_line().encode(
         x, y, opacity=faded, order="x:Q", color=_colours(rows, palette), strokeWidth=_widths(rows, palette),
         strokeDash=_run_dashes(runs) if runs else _dashes(rows, palette), **_run_detail(runs),
     )  # fmt: skip
     points = drawn.mark_point(filled=True, strokeWidth=1.6).encode(
-        x, y, opacity=faded, tooltip=_tooltip(rows), size=alt.condition(near, alt.value(150), alt.value(52)),
-        **_looks(rows, palette),
+        x, y, opacity=faded, tooltip=_tooltip(rows), description="label:N",
+        size=alt.condition(near, alt.value(150), alt.value(52)),
+        **looks(rows, palette),
     )  # fmt: skip
     room = drawn.transform_calculate(**_near(measure)).mark_rule(opacity=0).encode(
         alt.X("left:Q", title=None), alt.X2("right:Q"), alt.Y("below:Q", title=None), alt.Y2("above:Q")
     )  # fmt: skip
     layers = [room, lines, points.add_params(near)]
     if measure.band:
-        shade = alt.condition(_SINGLED, alt.value(0.16), alt.value(0.02))
+        shade = alt.condition(SINGLED, alt.value(0.16), alt.value(0.02))
         colour = _colours(rows, palette)
         low, high = alt.Y("low:Q", title=None), alt.Y2("high:Q")
         layers.insert(0, drawn.mark_area().encode(x, low, high, color=colour, opacity=shade, **_run_detail(runs)))
-    return _with_legend(_finished(alt.layer(*layers).add_params(*params, *_picks())), rows, palette)
+    return _with_legend(finished(alt.layer(*layers).add_params(*params, *picks())), rows, palette)
 
 
-def dots(
-    frame: pd.DataFrame, palette: Palette, measure: Measure, controls: bool = True, runs: Sequence[str] = ()
-) -> Spec | None:
+def dots(frame: pd.DataFrame, palette: Palette, measure: Measure, runs: Sequence[str] = ()) -> Spec | None:
     """One measure of every implementation where no axis varies that a line could run along; None without a number.
     Of several `runs`, all stand one below the other, or one alone."""
     rows = frame[frame[measure.column] > 0]
     if rows.empty:
         return None
-    start = _start(rows, None)
-    params = [_choice("scale", "scale", ["log", "linear"], "log", controls, radio=True),
-              *_run_choice(runs, controls), *(_at(rows, axis, start[axis], controls) for axis in start)]  # fmt: skip
+    at = start(rows, None)
+    params = [*_scale(runs), *standing(at)]
     drawn = alt.Chart(alt.NamedData(ROWS)).transform_filter(f"datum['{measure.column}'] > 0")
-    for condition in [*(f"datum['{axis}'] == at_{axis}" for axis in start), *_run_filter(runs)]:
+    for condition in [*(f"datum['{axis}'] == at_{axis}" for axis in at), *_run_filter(runs)]:
         drawn = drawn.transform_filter(condition)
     drawn = drawn.transform_calculate(y=measure.scaled(measure.column), **_texts())
     zero = alt.Scale(zero=alt.expr("scale == 'linear'"), nice=False, padding=20)
     x = alt.X("y:Q", title=None, scale=zero, axis=_y_axis(measure, "x", list(rows[measure.column])))
     apart = alt.Scale(paddingInner=0.4) if runs else alt.Undefined
-    names = alt.Y("shown:N", title=None, sort=_names(rows, palette), axis=alt.Axis(labelLimit=150), scale=apart)
+    down = alt.Y("shown:N", title=None, sort=names(rows, palette), axis=alt.Axis(labelLimit=150), scale=apart)
     beside = {"yOffset": alt.YOffset("run:N", sort=list(runs))} if runs else {}
     points = drawn.mark_point(filled=True, size=90, strokeWidth=1.6).encode(
         x,
-        names,
-        opacity=alt.condition(_SINGLED, alt.value(1.0), alt.value(0.08)),
+        down,
+        opacity=alt.condition(SINGLED, alt.value(1.0), alt.value(0.08)),
         **beside,
         tooltip=_tooltip(rows),
-        **_without_legend(_looks(rows, palette)),
+        **without_legend(looks(rows, palette)),
     )
     sides = {side: text for side, text in _near(measure).items() if side in ("below", "above")}
     room = drawn.transform_calculate(**sides).mark_rule(opacity=0).encode(
-        alt.X("below:Q", title=None), alt.X2("above:Q"), names
+        alt.X("below:Q", title=None), alt.X2("above:Q"), down
     )  # fmt: skip
     height = (26 + 9 * max(len(runs) - 1, 0)) * rows["impl"].nunique() + 12
-    return _finished(alt.layer(room, points).add_params(*params, *_picks()), height)
+    return finished(alt.layer(room, points).add_params(*params, *picks()), height)
 
 
 def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, Any]]) -> Spec | None:
@@ -187,7 +274,7 @@ def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, An
     if rows.empty:
         return None
     axes = [axis for axis in ("device", "dtype", "threads", "mode", "scope") if rows[axis].nunique() > 1]
-    params = [_at(rows, axis, fr.records(rows)[0][axis], True) for axis in axes]
+    params = standing({axis: fr.records(rows)[0][axis] for axis in axes})
     corners = roofline.lines(measured, list(rows["intensity"]))
     wide = [*rows["intensity"], *(corner["intensity"] for corner in corners)]
     high = [*rows["rate"], *(corner["rate"] for corner in corners)]
@@ -204,7 +291,7 @@ def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, An
     told = _tooltip(rows, ("speed", "achieved"), ("reached", "of its roof"))
     layers = [
         cells.mark_point(filled=True, size=70, strokeWidth=1.6).encode(
-            x, y, tooltip=told, opacity=alt.condition(_SINGLED, alt.value(0.9), alt.value(0.06)), **_looks(rows, palette)
+            x, y, tooltip=told, opacity=alt.condition(SINGLED, alt.value(0.9), alt.value(0.06)), **looks(rows, palette)
         )
     ]  # fmt: skip
     if corners:
@@ -212,7 +299,7 @@ def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, An
             *_roof_lines(corners, [axis for axis in axes if axis in ("device", "dtype", "threads")], x, y),
             *layers,
         ]
-    return _with_legend(_finished(alt.layer(*layers).add_params(*params, *_picks())), rows, palette)
+    return _with_legend(finished(alt.layer(*layers).add_params(*params, *picks())), rows, palette)
 
 
 def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
@@ -234,25 +321,26 @@ def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
         detail="control:N", tooltip=["control:N", alt.Tooltip("at:Q", format=".1f"), alt.Tooltip("share:Q", format=".2%")],
     )  # fmt: skip
     lines = base.mark_line(color=INK[0]).encode(alt.StrokeDash("control:N", title=None, legend=legend))
-    return _finished(alt.layer(lines, base.mark_point(color=INK[0], filled=True, opacity=1, size=36)), height=180)
+    return finished(alt.layer(lines, base.mark_point(color=INK[0], filled=True, opacity=1, size=36)), height=180)
 
 
 def rows(frame: pd.DataFrame) -> dict[str, Any]:
     """The frame for the page: its columns, and its rows as lists. `shown` is the name, marked if it was wrong."""
-    told = frame.drop(columns=["process_medians"], errors="ignore")
+    told = measured(frame).drop(columns=["process_medians"], errors="ignore")
     shown = [words.marked(row["impl"], [row["impl"]] if row["wrong"] else []) for row in fr.records(frame)]
     told = told.assign(shown=shown)
-    return {"columns": list(told.columns), "rows": [list(map(_json, line)) for line in told.itertuples(index=False)]}
+    return {"columns": list(told.columns), "rows": [list(map(plain, line)) for line in told.itertuples(index=False)]}
 
 
-def _json(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """As JSON knows it."""
     value = value.item() if hasattr(value, "item") else value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else None if value is pd.NA else str(value)
 
 
-def _start(frame: pd.DataFrame, x: str | None) -> dict[str, Any]:
+def start(frame: pd.DataFrame, x: str | None) -> dict[str, Any]:
     """Where every axis that varies stands at first: where most points lie along `x`, with most heads, at the largest x."""
     axes = fr.varying(frame)
     unsaid = fr.own_keys_unsaid(frame)
@@ -289,11 +377,8 @@ def _band(measure: Measure, runs: Sequence[str]) -> dict[str, str]:
     return {side: f"at_run == {ALL_RUNS} ? datum.y : {end}" for side, end in ends.items()} if runs else ends
 
 
-def _run_choice(runs: Sequence[str], controls: bool) -> list[alt.Parameter]:
-    """A control for which run is shown, all at first."""
-    options = [ALL_RUNS, *range(len(runs))]
-    labels = ["all", *runs]
-    return [_choice("at_run", "run", options, ALL_RUNS, controls, labels=labels)] if runs else []
+def _scale(runs: Sequence[str]) -> list[alt.Parameter]:
+    return [alt.param(name="scale", value="log"), *([alt.param(name="at_run", value=ALL_RUNS)] if runs else [])]
 
 
 def _run_filter(runs: Sequence[str]) -> list[str]:
@@ -318,29 +403,10 @@ def _product(axes: Sequence[str]) -> str:
     return " * ".join(f"datum['{axis}']" for axis in axes)
 
 
-def _choice(
-    name: str,
-    label: str,
-    options: list[Any],
-    value: Any,
-    controls: bool,
-    radio: bool = False,
-    labels: list[str] | None = None,
-) -> alt.Parameter:
-    if not controls or len(options) < 2:
-        return alt.param(name=name, value=value)
-    bound = alt.binding_radio if radio else alt.binding_select
-    return alt.param(
-        name=name, value=value, bind=bound(options=options, labels=labels or list(map(str, options)), name=f"{label} ")
-    )
-
-
-def _at(frame: pd.DataFrame, axis: str, value: Any, controls: bool) -> alt.Parameter:
-    options = sorted((_json(v) for v in frame[axis].dropna().unique()), key=lambda v: (isinstance(v, str), v))
-    if any(isinstance(v, str) for v in options):
-        options = [_json(v) for v in frame[axis].dropna().unique()]
-    labels = [words.value(axis, v) if isinstance(v, str | bool) else words.number(v) for v in options]
-    return _choice(f"at_{axis}", axis, options, _json(value), controls, labels=labels)
+def _options(frame: pd.DataFrame, axis: str) -> list[tuple[Any, str]]:
+    found = [plain(v) for v in frame[axis].dropna().unique()]
+    values = found if any(isinstance(v, str) for v in found) else sorted(found)
+    return [(v, words.value(axis, v) if isinstance(v, str | bool) else words.number(v)) for v in values]
 
 
 def _known(frame: pd.DataFrame, axes: list[str]) -> set[float]:
@@ -397,6 +463,7 @@ def _ladder(base: int, values: Sequence[float], span: str, drawn: Callable[[floa
 def _texts() -> dict[str, str]:
     """What the tooltips say, with four digits."""
     return {
+        "label": "datum.shown + ', ' + " + LATENCY.text("datum.median", ",.3r"),
         "time": LATENCY.text("datum.median", ",.4r"),
         "quartiles": f"{LATENCY.text('datum.q1', ',.4r')} + ' to ' + {LATENCY.text('datum.q3', ',.4r')}",
         "memory": _or_none("peak_bytes", MEMORY, ",.4r"),
@@ -413,44 +480,44 @@ def _tooltip(frame: pd.DataFrame, *more: tuple[str, str]) -> Any:
     axes = [(axis, axis) for axis in ["run"] * ("run" in frame) + fr.varying(frame)]
     told = [("time", "median"), ("quartiles", "q1 to q3"), ("memory", "peak memory"), ("kernel", "kernel"), *more]
     fields = {title: f"(datum.datum || datum)['{key}']" for key, title in [("shown", "implementation"), *axes, *told]}
-    lines = (f"'{title}': isValid({field}) ? '' + {field} : '–'" for title, field in fields.items())
-    return alt.value(alt.expr(f"{{{', '.join(lines)}}}"))
+    lines = [f"'{title}': isValid({field}) ? '' + {field} : '–'" for title, field in fields.items()]
+    return alt.value(alt.expr(f"{{{', '.join([*lines, 'x: (datum.datum || datum).x'])}}}"))
 
 
-def _names(frame: pd.DataFrame, palette: Palette) -> list[str]:
+def names(frame: pd.DataFrame, palette: Palette) -> list[str]:
     wrong = set(frame.loc[frame["wrong"].astype(bool), "impl"])
     return [words.marked(name, wrong) for name in palette.sorted(frame["impl"])]
 
 
-def _looks(frame: pd.DataFrame, palette: Palette) -> dict[str, Any]:
+def looks(frame: pd.DataFrame, palette: Palette) -> dict[str, Any]:
     """How points are told apart: colour and shape by implementation, in one legend; hollow where compiled."""
-    names, shapes = _names(frame, palette), [palette[name].path for name in palette.sorted(frame["impl"])]
+    shown, shapes = names(frame, palette), [palette[name].path for name in palette.sorted(frame["impl"])]
     return {
         "color": _colours(frame, palette),
         "stroke": _colours(frame, palette, alt.Stroke),
-        "shape": alt.Shape("shown:N", scale=alt.Scale(domain=names, range=shapes), legend=_LEGEND),
+        "shape": alt.Shape("shown:N", scale=alt.Scale(domain=shown, range=shapes), legend=_LEGEND),
         "fillOpacity": alt.condition(f"indexof(datum.impl, '{COMPILED}') > 0", alt.value(0), alt.value(1)),
     }
 
 
 def _colours(frame: pd.DataFrame, palette: Palette, channel: Any = alt.Color) -> Any:
     """One colour for an implementation, and for its compiled form. What is grey is as dark as ink where it is picked."""
-    names = _names(frame, palette)
+    shown = names(frame, palette)
     looks = [palette[name] for name in palette.sorted(frame["impl"])]
     colours = [
         alt.expr(f"indexof({PICKED}, {json.dumps(name)}) < 0 ? weak : ink") if look.weak else look.colour
-        for name, look in zip(names, looks, strict=True)
+        for name, look in zip(shown, looks, strict=True)
     ]
-    return channel("shown:N", scale=alt.Scale(domain=names, range=colours), legend=_LEGEND)
+    return channel("shown:N", scale=alt.Scale(domain=shown, range=colours), legend=_LEGEND)
 
 
 def _widths(frame: pd.DataFrame, palette: Palette) -> Any:
     """A line's width, by name: the reader's own is the strongest."""
     widths = [palette[name].width for name in palette.sorted(frame["impl"])]
-    return alt.value(alt.expr(f"{widths}[indexof({json.dumps(_names(frame, palette))}, datum.shown)]"))
+    return alt.value(alt.expr(f"{widths}[indexof({json.dumps(names(frame, palette))}, datum.shown)]"))
 
 
-def _picks() -> list[alt.Parameter]:
+def picks() -> list[alt.Parameter]:
     return [
         alt.param(name=PICKED, value=[]),
         alt.param(name="weak", value=WEAK[0]),
@@ -461,7 +528,7 @@ def _picks() -> list[alt.Parameter]:
 def _with_legend(spec: Spec, frame: pd.DataFrame, palette: Palette) -> Spec:
     """The specification with what the page's own legend shows: name, marker, place of its colour, whether compiled."""
     looks = [palette[name] for name in palette.sorted(frame["impl"])]
-    told = zip(_names(frame, palette), looks, strict=True)
+    told = zip(names(frame, palette), looks, strict=True)
     entries = [[name, look.path, look.slot, look.compiled] for name, look in told]
     return {**spec, "usermeta": {"legend": entries}}
 
@@ -469,10 +536,10 @@ def _with_legend(spec: Spec, frame: pd.DataFrame, palette: Palette) -> Spec:
 def _dashes(frame: pd.DataFrame, palette: Palette) -> alt.StrokeDash:
     """How lines are told apart beside their colour: dashed where compiled."""
     dashes = [[5, 4] if palette[name].compiled else [1, 0] for name in palette.sorted(frame["impl"])]
-    return alt.StrokeDash("shown:N", scale=alt.Scale(domain=_names(frame, palette), range=dashes), legend=_LEGEND)
+    return alt.StrokeDash("shown:N", scale=alt.Scale(domain=names(frame, palette), range=dashes), legend=_LEGEND)
 
 
-def _without_legend(look: dict[str, Any]) -> dict[str, Any]:
+def without_legend(look: dict[str, Any]) -> dict[str, Any]:
     return {channel: one.legend(None) if hasattr(one, "legend") else one for channel, one in look.items()}
 
 
@@ -497,9 +564,11 @@ def _roof_lines(corners: list[dict[str, Any]], axes: list[str], x: alt.X, y: alt
     return [line, named, copies]
 
 
-def _finished(chart: Any, height: int = HEIGHT) -> Spec:
-    """As wide as the page, in its colours; a dictionary without outside addresses."""
-    styled = chart.properties(width="container", height=height).configure(background="transparent", font=FONT)
+def finished(chart: Any, height: int | None = HEIGHT) -> Spec:
+    """As wide as the page, in its colours; a dictionary without outside addresses. Without a height: several panels, which
+    the page lays out."""
+    sized = chart.properties(width="container", height=height) if height else chart
+    styled = sized.configure(background="transparent", font=FONT)
     styled = styled.configure_view(stroke=None).configure_axis(
         labelColor=MUTED[0], titleColor=MUTED[0], gridColor=GRID[0], domainColor=GRID[0], tickColor=GRID[0],
         labelFontSize=12, titleFontSize=12, titleFontWeight="normal", titlePadding=10,

@@ -19,6 +19,7 @@ from ..reading import command, runs, units, words
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
 from . import frame as fr
+from . import verdict
 
 #: The leanest is looked for among those that take at most so many times the fastest's time.
 NEARLY = 1.10
@@ -103,37 +104,46 @@ def advise(frame: pd.DataFrame, asked: Mapping[str, Any] | None = None) -> dict[
 def choice(rows: pd.DataFrame) -> dict[str, Any]:
     """What to use in one case, from all its rows.
 
-    `fastest`, of those that nobody is shown to beat the one with the smallest median, and its `seconds`; `ties`, the
-    others of them; `shown`, whether anything is shown of who is faster (if not, `fastest` is the smallest median and
-    nothing ties); `leanest`, the one with the smallest peak among those that take at most 10 % more time than the
-    fastest, with `leanest_bytes` and `leanest_seconds`, None where no memory is known; `measured`, how many there were
-    to choose from.
+    `fastest`, who leads, its `seconds` and `bytes`, and its `standing` (see `verdict.standings`); `ties`, those that are
+    level with it; `not_resolved`, those that may be, or may take half as long again; `next_best` and how many times as long
+    that takes, `ahead`, with its interval `ahead_low`, `ahead_high`; `shown`, whether anything is shown of who is faster (if
+    not, `fastest` is the smallest median); `leanest`, the one with the smallest peak among those that take at most 10 % more
+    time than the fastest, with `leanest_bytes` and `leanest_seconds`, None where no memory is known; `peaks`, the bytes of
+    all; `measured`, how many there were to choose from.
     """
-    ranked = rows.assign(place=fr.places(rows)).sort_values(["place", "median"])
-    shown = bool(ranked["place"].notna().any())
-    best = fr.records(ranked)[0]
-    ties = [name for name in ranked.loc[ranked["place"] == 1, "impl"] if name != best["impl"]]
-    near = fr.leanest(ranked[[_times(row, best) <= NEARLY for row in fr.records(ranked)]])
+    ranked = fr.records(rows.sort_values(["leads", "median"], ascending=[False, True]))
+    best, *others = ranked
+    lead = {row["impl"]: fr.ratio(row, best) for row in others}
+    others.sort(key=lambda row: lead[row["impl"]].value)
+    next_best = min(lead, key=lambda name: lead[name].value, default=None) if best["leads"] else None
+    ahead = lead[next_best] if next_best else verdict.UNKNOWN
+    near = fr.leanest(pd.DataFrame([row for row in ranked if times(row, best) <= NEARLY]))
     lean = fr.records(near)[0] if len(near) else None
     return {
         "id": str(best["id"]),
         **{axis: _plain(best[axis]) for axis in axis_names()},
         "fastest": best["impl"],
         "seconds": float(best["median"]),
-        "ties": ties,
-        "shown": shown,
+        "bytes": _plain(best["peak_bytes"]),
+        "standing": best["standing"],
+        "ties": [row["impl"] for row in others if row["standing"] == verdict.LEVEL_WITH_IT],
+        "not_resolved": [row["impl"] for row in others if row["standing"] == verdict.NOT_RESOLVED],
+        "shown": bool(best["standing"]),
+        "next_best": next_best,
+        **{key: _plain(value) for key, value in (("ahead", ahead.value), ("ahead_low", ahead.low), ("ahead_high", ahead.high))},
         "leanest": lean and lean["impl"],
         "leanest_bytes": lean and float(lean["peak_bytes"]),
         "leanest_seconds": lean and float(lean["median"]),
+        "peaks": {row["impl"]: float(row["peak_bytes"]) for row in ranked if row["peak_bytes"] > 0},
         "measured": len(ranked),
-    }
+    }  # fmt: skip
 
 
 def crossovers(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Where, over T, one of two best implementations overtakes the other; all other axes being equal.
 
-    Each is between two neighbouring measured T; the point, `crosses_at`, is interpolated in log-log. `sure` says that
-    a difference is shown at both ends, `tied_at` where it isn't; where it is shown at neither, nothing is said.
+    Each is between two neighbouring measured T, at both of which a difference is shown; the point, `crosses_at`, is
+    interpolated in log-log.
     """
     frame = fr.own_keys_unsaid(frame)
     axes = [axis for axis in fr.varying(frame) if axis != "T"]
@@ -146,74 +156,58 @@ def crossovers(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
             yield from ({**_plainly(values), **crossing} for crossing in _crossings(part, one, other))
 
 
-def grids(table: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The cells as tables of a length and H: for every setting of the other axes its `title`, `along` (T, or T_kv where
-    a cache is decoded from), `lengths`, `H`, and `cells` by (length, H)."""
-    parts: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for cell in table["cells"]:
-        parts.setdefault(tuple(_elsewhere(cell, table["axes"]).items()), []).append(cell)
-    said = [axis for axis in ("device", "dtype", "mask", "mode") if axis not in table["axes"]]
-    made = []
-    for setting, cells in parts.items():
-        along = _along(cells[0])
-        values = {**dict(setting), **{axis: cells[0][axis] for axis in said}}
-        made.append(
-            {
-                "title": words.place(values, always=values),
-                "along": along,
-                "lengths": sorted({cell[along] for cell in cells}),
-                "H": sorted({cell["H"] for cell in cells}),
-                "cells": {(cell[along], cell["H"]): cell for cell in cells},
-            }
-        )
-    return made
-
-
 def sentence(crossing: Mapping[str, Any]) -> str:
-    """'sdpa overtakes packed near T = 312 (between 256 and 1024)', and how sure that is."""
+    """'sdpa overtakes packed near T = 312 (measured at 256 and 1024)'"""
     low, high = crossing["between"]
-    told = f"{crossing['to']} overtakes {crossing['from']} near T = {crossing['crosses_at']:.0f}"
-    if crossing["sure"]:
-        return f"{told} (measured at {low} and {high})"
-    return f"{told} (measured at {low} and {high}; not sure: no difference is shown at {crossing['tied_at'][0]})"
+    return f"{crossing['to']} overtakes {crossing['from']} near T = {crossing['crosses_at']:.0f} (measured at {low} and {high})"
 
 
-def _crossings(part: pd.DataFrame, one: str, other: str) -> Iterator[dict[str, Any]]:
-    a, b = (part[part["impl"] == name].drop_duplicates("T").set_index("T").sort_index() for name in (one, other))
-    common = a.index.intersection(b.index)
-    ratios = {T: fr.ratio(a.loc[T], b.loc[T]) for T in common}
-    lead = {T: math.log(found.value) for T, found in ratios.items() if found.known}  # below 0: `one` is ahead
-    tied = {T: not found.resolved for T, found in ratios.items()}
-    for low, high in itertools.pairwise(lead):
-        if lead[low] * lead[high] >= 0 or (tied[low] and tied[high]):
-            continue
-        share = lead[low] / (lead[low] - lead[high])
-        ahead, behind = (one, other) if lead[low] < 0 else (other, one)
-        yield {
-            "from": ahead,
-            "to": behind,
-            "crosses_at": float(low * (high / low) ** share),
-            "between": [_plain(low), _plain(high)],
-            "sure": not (tied[low] or tied[high]),
-            "tied_at": [_plain(T) for T in (low, high) if tied[T]],
-        }
+def told(cell: Mapping[str, Any]) -> str:
+    """The verdict on a case in words."""
+    said = []
+    if cell["measured"] < 2:
+        said.append("the only one")
+    elif not cell["shown"]:
+        said.append(NOT_SHOWN)
+    elif cell["standing"] == verdict.FASTEST:
+        said.append("faster")
+    if cell["ties"]:
+        said.append(f"level with {words.listing(cell['ties'], most=1)}")
+    if cell["not_resolved"]:
+        said.append(f"not resolved from {words.listing(cell['not_resolved'], most=1)}")
+    return "; ".join(said)
 
 
-def _times(row: Mapping[str, Any], best: Mapping[str, Any]) -> float:
+def claimed(cell: Mapping[str, Any]) -> bool:
+    """Whether the one to use was shown to be the fastest, or level with it."""
+    return cell["standing"] in (verdict.FASTEST, verdict.LEVEL_WITH_IT)
+
+
+def ahead(cell: Mapping[str, Any]) -> str:
+    """'1.06 to 1.08×': how many times as long the next best takes, by its interval."""
+    return units.span(cell["ahead_low"], cell["ahead_high"]) if cell["ahead_low"] else units.MISSING
+
+
+def times(row: Mapping[str, Any], best: Mapping[str, Any]) -> float:
     """How many times as long it takes as the fastest; by medians where they can't be paired."""
     paired = fr.ratio(row, best)
     return paired.value if paired.processes else float(row["median"] / best["median"])
 
 
-def _along(cell: Mapping[str, Any]) -> str:
-    """The axis that is its length: of the cache where one is decoded from."""
-    return "T_kv" if cell["T"] == 1 < cell["T_kv"] else "T"
-
-
-def _elsewhere(cell: Mapping[str, Any], axes: Sequence[str]) -> dict[str, Any]:
-    """Where a cell stands on the axes that vary, but for H, its length, and keys that are its own tokens."""
-    unsaid = {"H", _along(cell)} | ({"T_kv"} if cell["T_kv"] == cell["T"] else set())
-    return {axis: cell[axis] for axis in axes if axis not in unsaid}
+def _crossings(part: pd.DataFrame, one: str, other: str) -> Iterator[dict[str, Any]]:
+    a, b = (part[part["impl"] == name].drop_duplicates("T").set_index("T").sort_index() for name in (one, other))
+    ratios = {T: fr.ratio(a.loc[T], b.loc[T]) for T in a.index.intersection(b.index)}
+    for (low, before), (high, after) in itertools.pairwise(ratios.items()):
+        if not ((before.faster and after.slower) or (before.slower and after.faster)):
+            continue
+        lead, end = math.log(before.value), math.log(after.value)  # below 0: `one` is ahead
+        ahead, behind = (one, other) if lead < 0 else (other, one)
+        yield {
+            "from": ahead,
+            "to": behind,
+            "crosses_at": float(low * (high / low) ** (lead / (lead - end))),
+            "between": [_plain(low), _plain(high)],
+        }
 
 
 def _narrowed(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
@@ -257,27 +251,43 @@ def _plainly(values: Mapping[str, Any]) -> dict[str, Any]:
     return {axis: _plain(value) for axis, value in values.items()}
 
 
+COLUMNS = ("case", "use", "time", "next best", "ahead by", "memory", "verdict")
+ROOMY = 100
+"""Columns of a terminal from which on memory is told too: what is needed least goes first where there is less room."""
+
+
+def lines(table: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """What to use, a line a case, in the order of `COLUMNS`."""
+    for cell in table["cells"]:
+        yield (
+            words.place({axis: cell[axis] for axis in table["axes"]} or cell, always=[*table["axes"], "T", "H"]),
+            cell["fastest"], units.seconds(cell["seconds"], 2), cell["next_best"] or units.MISSING, ahead(cell),
+            units.memory(cell["bytes"], 2) if cell["bytes"] else units.MISSING, told(cell),
+        )  # fmt: skip
+
+
 def _print(table: Mapping[str, Any]) -> None:
     """For people: one line a case, then the crossovers."""
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
+    console = Console(width=None if sys.stdout.isatty() else 80, highlight=False, markup=False)
     for miss in table["not_measured"]:
         nearest = " and ".join(map(words.number, miss["nearest"]))
         console.print(f"{miss['axis']} = {words.number(miss['asked'])} was not measured; the nearest: {nearest}")
+    left_out = () if console.width >= ROOMY else ("memory",)
     grid = Table(box=None, pad_edge=False)
-    for heading in ("case", "fastest", "time", "ties with", "leanest within 10 %", "memory"):
-        grid.add_column(heading, justify="right" if heading in ("time", "memory") else "left", overflow="fold")
-    for cell in table["cells"]:
-        lean = cell["leanest"]
-        grid.add_row(
-            words.place(cell, always=[*table["axes"], "T", "H"]), cell["fastest"], units.seconds(cell["seconds"]),
-            ", ".join(cell["ties"]) if cell["shown"] else NOT_SHOWN,
-            lean or units.MISSING, units.memory(cell["leanest_bytes"]) if lean else "",
-        )  # fmt: skip
+    for heading in COLUMNS:
+        if heading not in left_out:
+            right = heading in ("time", "ahead by", "memory")
+            whole = right or heading == "case"
+            grid.add_column(heading, justify="right" if right else "left", no_wrap=whole, overflow="fold")
+    for line in lines(table):
+        grid.add_row(*(text for heading, text in zip(COLUMNS, line, strict=True) if heading not in left_out))
     console.print(grid)
     for crossing in table["crossovers"]:
         console.print(f"{words.place(crossing, always=table['axes'])}: {sentence(crossing)}")
     if table["left_out"]:
         console.print(f"left out, wrong somewhere in this run: {', '.join(table['left_out'])}")
+    if left_out:
+        console.print(f"left out for want of room: {', '.join(left_out)} (--json has all)")
 
 
 def _parser() -> command.Parser:

@@ -3,43 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from ..reading import units, words
-from ..reading.axes import axis_names, length_axes
+from ..reading.axes import axis_names
 from ..reading.words import COMPILED, base
 from . import frame as fr
-from . import processes, proofs, verdict
-
-#: Settings that have a sentence of their own; points of an axis that are listed one by one.
-_MOST_PLACES, _FEW_POINTS = 5, 4
-
-#: A spread that no quiet machine shows, and the share of cells with it from which the page warns.
-WIDE_SPREAD, TOO_MANY = 0.25, 0.10
-
+from . import proofs, verdict
 
 #: What a minor page fault usually takes, page cleared: 0.5 on bare metal to 3 µs in a virtual machine; the part of a call
 #: from which that is told; and the part from which the estimate says no more than that it is most.
 FAULT_SECONDS, LARGE_PART, MOST_PART = 1e-6, 0.10, 0.75
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """Neighbouring points of one axis with a winner in common.
-
-    `winners` share the first place at every point; `also` names those that do so at some, with these points.
-    """
-
-    points: tuple[Any, ...]
-    winners: tuple[str, ...]
-    also: tuple[tuple[str, tuple[Any, ...]], ...]
-
-
 def findings(frame: pd.DataFrame, baseline_impl: str | None, skipped: pd.DataFrame) -> list[str]:
-    """Three to about eight sentences, the most useful one first; at least one, also for a run without numbers."""
+    """What is worth a sentence beside the answer, the most useful one first."""
     wrongs = wrong(skipped)
     usable = fr.own_keys_unsaid(frame.dropna(subset=["median"]))
     if usable.empty:
@@ -47,77 +27,16 @@ def findings(frame: pd.DataFrame, baseline_impl: str | None, skipped: pd.DataFra
         reasons = ", ".join(f"{count} {str(reason).replace('_', ' ')}" for reason, count in counts.items())
         nothing = f"No cell of this run has a number: {reasons}." if reasons else "This run holds no cells."
         return [nothing, *wrongs]
-    headline, *others = places(usable) or [undecided(usable)]
     said = [
-        headline,
-        noisy(usable),
-        *others,
+        *wrongs,
         lean(usable),
         gain(usable, baseline_impl),
         compiled(usable),
         page_faults(usable),
         proofs.hidden_memory(usable),
         proofs.rounds(usable),
-        *wrongs,
     ]
     return [sentence for sentence in said if sentence]
-
-
-def places(frame: pd.DataFrame) -> list[str]:
-    """Who is fastest, for each setting; the headline's first: most points, then most heads, then the file's order.
-
-    Empty where nobody was shown to be faster than another, nor not to be.
-    """
-    along = along_axis(frame)
-    axes = [axis for axis in fr.varying(frame) if axis != along]
-    parts = [part for part in fr.groups(frame[frame["place"].notna()], axes) if part[1]["tied"].any()]
-    if not parts:
-        return []
-    parts.sort(key=lambda part: (-_points(part[1], along), -part[0].get("H", 0)))
-    said = [fastest_sentence(part, along, always=axes) for _, part in parts[:_MOST_PLACES]]
-    return [_first(said[0]), *(f"At {sentence}" for sentence in said[1:]), *_rest(len(parts))]
-
-
-def undecided(frame: pd.DataFrame) -> str:
-    """Whose medians are the smallest, of a run that tells nothing more."""
-    ranked = frame.sort_values("median").drop_duplicates("id")
-    counts = ranked["impl"].value_counts()
-    cases = words.plural(len(ranked), "case")
-    told = words.listing(f"{_shown(frame, str(name))} in {count} of {cases}" for name, count in counts.items())
-    return f"Nobody can be called the fastest, since {processes.NO_INTERVAL}. The smallest median is that of {told}."
-
-
-def fastest_sentence(part: pd.DataFrame, along: str | None, always: list[str]) -> str:
-    """'B=1 H=8 fp32 causal, x is fastest from T = 256 on; below it, y.' for rows that differ only along one axis."""
-    values = fr.settings(part)
-    where = words.place({axis: val for axis, val in values.items() if axis != along}, always=always)
-    steps = stretches(part, along)
-    wrong_names = set(part.loc[part["wrong"], "impl"])
-    if along is None or _points(part, along) == 1:
-        here = f"{where} {words.value(along, steps[0].points[0])}" if along else where
-        return f"{here}, {_winners(steps[0], wrong_names, along)}{_runner_up(part, steps[0])}."
-    told = [_stretch(step, index, steps, wrong_names, along) for index, step in enumerate(steps)]
-    return f"{where}, {'; '.join(told)}."
-
-
-def stretches(part: pd.DataFrame, along: str | None) -> list[Stretch]:
-    """The axis cut into stretches with a common winner, from its far end down, each as long as it can be."""
-    if along is None:
-        names = tuple(fr.fastest(part)["impl"])
-        return [Stretch((None,), names, ())]
-    tied: dict[Any, list[str]] = {point: list(fr.fastest(rows)["impl"]) for point, rows in part.groupby(along)}
-    points = sorted(tied, reverse=True)
-    cut: list[list[Any]] = []
-    common: list[str] = []
-    for point in points:
-        still = [name for name in common if name in tied[point]]
-        if cut and still:
-            cut[-1].append(point)
-            common = still
-        else:
-            cut.append([point])
-            common = tied[point]
-    return [_describe(tuple(sorted(stretch)), tied) for stretch in cut]
 
 
 def lean(frame: pd.DataFrame) -> str:
@@ -144,10 +63,12 @@ def lean(frame: pd.DataFrame) -> str:
 
 def gain(frame: pd.DataFrame, baseline_impl: str | None) -> str:
     """The largest speed-up over the baseline implementation that was shown, and where: whose interval begins highest."""
-    others = frame[(frame["impl"] != baseline_impl) & frame["ratio_p"].notna()]
+    judged = frame["over"].map(bool).astype(bool)
+    resolved = judged & (frame["ratio_high"] <= units.TOO_WIDE * frame["ratio_low"])
+    others = frame[(frame["impl"] != baseline_impl) & resolved & ~frame["wrong"].astype(bool)]
     if others.empty:
         return ""
-    shown = others[(others["ratio_p"] <= verdict.CLAIM) & (others["ratio"] < 1)]
+    shown = others[others["ratio_high"] < 1]
     best = fr.records((others if shown.empty else shown).sort_values("ratio_high"))[0]
     where = words.place({axis: best[axis] for axis in axis_names()}, always=fr.varying(frame))
     name = _shown(frame, best["impl"])
@@ -163,17 +84,6 @@ def speedup(row: Mapping[str, Any]) -> str:
     if not known or row["ratio_low"] == row["ratio_high"]:
         return units.times(row["speedup"])
     return units.bounded_times(1 / row["ratio"], 1 / row["ratio_high"], 1 / row["ratio_low"])
-
-
-def noisy(frame: pd.DataFrame) -> str:
-    """A warning when the machine was too busy for the ranking to mean much."""
-    wide = int((frame["spread"] > WIDE_SPREAD).sum())
-    if wide <= TOO_MANY * len(frame):
-        return ""
-    return (
-        f"Noisy machine: in {wide} of {words.plural(len(frame), 'cell')} the spread exceeds {WIDE_SPREAD:.0%} of "
-        "the median. Measure again with nothing else running for narrower intervals."
-    )
 
 
 def page_faults(frame: pd.DataFrame) -> str:
@@ -262,11 +172,11 @@ def unbeaten(frame: pd.DataFrame) -> str:
     known = frame[frame["peak_bytes"] > 0]
     case = known.sort_values("peak_bytes").iloc[-1]["id"]
     rows = known[known["id"] == case]
-    if rows["place"].isna().all():
+    if not rows["leads"].any():
         return ""
     names = [_shown(rows, name) for name in front(rows)]
     where = words.place(fr.settings(rows), always=fr.varying(frame))
-    best = rows[rows["tied"]]
+    best = rows[rows["standing"] == verdict.FASTEST]
     if len(names) == 1 and list(best["impl"]) == front(rows) and best.index.isin(fr.leanest(rows).index).all():
         return f"At {where}, {names[0]} is both the fastest and the leanest."
     return f"At {where}, nobody is shown to beat {words.listing(names)} in both time and memory."
@@ -288,12 +198,6 @@ def growth(frame: pd.DataFrame, axis: str) -> str:
     return f"{told}." if first == last else f"{told}, {last} {units.significant(typical.iloc[-1], 2)} times."
 
 
-def along_axis(frame: pd.DataFrame) -> str | None:
-    """The axis along which winners are told: T if it varies, else heads, else threads."""
-    axes = fr.varying(frame)
-    return next((axis for axis in length_axes() if axis in axes), None)
-
-
 def _shown(frame: pd.DataFrame, impl: str) -> str:
     """The name, marked if it was wrong anywhere."""
     return words.marked(impl, frame.loc[frame["wrong"], "impl"])
@@ -312,86 +216,6 @@ def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
             one["median"] < other["median"] and one["peak_bytes"] <= other["peak_bytes"]
         )
     return bool(fr.ratio(one, other).faster and one["peak_bytes"] <= other["peak_bytes"])
-
-
-def _points(part: pd.DataFrame, along: str | None) -> int:
-    return int(part[along].nunique()) if along else 1
-
-
-def _first(sentence: str) -> str:
-    return f"On this machine, at {sentence}"
-
-
-def _rest(count: int) -> list[str]:
-    left = count - _MOST_PLACES
-    return [f"{words.plural(left, 'more setting')} in the tables below."] if left > 0 else []
-
-
-def _describe(points: tuple[Any, ...], tied: dict[Any, list[str]]) -> Stretch:
-    # The order of names is that of the largest point, where differences matter most.
-    common = [name for name in tied[points[-1]] if all(name in tied[point] for point in points)]
-    others: dict[str, list[Any]] = {}
-    for point in points:
-        for name in tied[point]:
-            if name not in common:
-                others.setdefault(name, []).append(point)
-    return Stretch(points, tuple(common), tuple((name, tuple(where)) for name, where in others.items()))
-
-
-def _stretch(step: Stretch, index: int, steps: list[Stretch], wrong_names: set[str], along: str) -> str:
-    first, last = words.number(step.points[0]), words.number(step.points[-1])
-    if len(steps) == 1:
-        few = len(step.points) <= _FEW_POINTS
-        every = words.listing(map(words.number, step.points)) if few else f"every measured value from {first} to {last}"
-        return _winners(step, wrong_names, along, f"at {along} = {every}" if few else f"at {every} of {along}")
-    if index == 0:
-        where = f"from {along} = {first} on" if len(step.points) > 1 else f"at {along} = {first}"
-        return _winners(step, wrong_names, along, where)
-    if index == len(steps) - 1 and index > 0:
-        where = "below it"
-    else:
-        where = f"at {along} = {first}" if len(step.points) == 1 else f"from {along} = {first} to {last}"
-    tie = " tie" if len(step.winners) > 1 else ""
-    return f"{where}, {_names(step, wrong_names)}{tie}{_also(step, wrong_names, along)}"
-
-
-def _winners(step: Stretch, wrong_names: set[str], along: str | None, where: str = "") -> str:
-    names, where = _names(step, wrong_names), f" {where}" if where else ""
-    verb = "tie for fastest" if len(step.winners) > 1 else "is fastest or tied" if step.also else "is fastest"
-    return f"{names} {verb}{where}{_also(step, wrong_names, along)}"
-
-
-def _names(step: Stretch, wrong_names: set[str]) -> str:
-    return words.listing(words.marked(name, wrong_names) for name in step.winners)
-
-
-def _also(step: Stretch, wrong_names: set[str], along: str | None) -> str:
-    """Those that tie at some points only: '(tied with b at T = 64)'."""
-    if not step.also:
-        return ""
-    by_points: dict[tuple[Any, ...], list[str]] = {}
-    for name, points in step.also:
-        by_points.setdefault(points, []).append(words.marked(name, wrong_names))
-    told = [
-        f"{words.listing(names, most=2)} at {along} = {', '.join(map(words.number, points))}"
-        for points, names in by_points.items()
-    ]
-    return f" ({'with' if len(step.winners) == 1 else 'and'} {words.listing(told)})"
-
-
-def _runner_up(part: pd.DataFrame, step: Stretch) -> str:
-    """', 1.8 (1.7 to 1.9) times as fast as the next, b' where there is one winner and somebody shown to be slower."""
-    rows = part.sort_values("median")
-    behind = rows[~rows["impl"].isin(step.winners)]
-    if len(step.winners) != 1 or behind.empty:
-        return ""
-    next_ = fr.records(behind)[0]
-    lead = fr.ratio(next_, fr.records(rows[rows["impl"] == step.winners[0]])[0])
-    if not lead.slower:
-        return ""
-    return (
-        f", {units.bounded(lead.value, lead.low, lead.high)} times as fast as the next, {_shown(part, next_['impl'])}"
-    )
 
 
 def _span(low: float, high: float) -> str:

@@ -16,7 +16,7 @@ from .verdict import Ratio, Samples
 #: Seconds, from pytest-benchmark's stats.
 STATS = ("median", "q1", "q3", "min", "max", "mean", "stddev", "iqr", "rounds", "iterations")
 
-_RATIO = ("ratio", "ratio_low", "ratio_high", "ratio_p")
+_RATIO = ("ratio", "ratio_low", "ratio_high")
 _NUMBERS = (
     "error", "error_bound", "peak_bytes", "flops", "bytes", "processes", "page_faults", "switches_voluntary",
     "switches_involuntary", *_RATIO,
@@ -33,13 +33,15 @@ def tidy(run: Run) -> pd.DataFrame:
     """One row per benchmark: its extra_info, its stats in seconds, and
 
     `samples`  what was timed, to be paired with that of other rows (None where it can't be; see `processes.samples`),
-    `ratio`    time over that of the baseline implementation in the same case, and its 95 % interval `ratio_low`, `ratio_high`,
-    `ratio_p`  the chance of such a ratio if both took the same time,
+    `over`     how many times as long it takes as each other implementation of its case, by name (see `verdict.compared`),
+    `ratio`    the same for the baseline implementation, with its interval `ratio_low`, `ratio_high`,
     `speedup`  1 / `ratio`; of what can't be paired, the baseline implementation's median over this one (NaN without it),
     `spread`   interquartile range over median,
-    `wrong`    whether this implementation failed the gate in any cell of the run,
+    `wrong`    whether this implementation failed the gate in any cell of the run: it has no place and no standing,
     `place`    one more than how many of its case were shown to be faster (NaN where nothing can be shown),
-    `tied`     whether it shares the first place.
+    `standing` how it stands in its case (see `verdict.standings`), empty where nothing can be shown,
+    `leads`    whether it is ahead of most others, shown or not,
+    `tied`     whether it is the fastest of its case or level with it.
 
     Implementations keep the registry's order (those unknown to it follow), cases the file's. Never raises on an empty run.
     """
@@ -50,12 +52,12 @@ def tidy(run: Run) -> pd.DataFrame:
     frame["impl"] = frame["impl"].astype(str)
     frame["samples"] = pd.Series(list(map(processes.samples, run.rows)), dtype=object)
     frame["processes"] = frame["processes"].fillna(frame["samples"].map(_processes)).fillna(1)
+    frame["wrong"] = frame["impl"].isin(run.wrong)
+    frame = frame.assign(**_judged(frame))
     frame = frame.assign(**_ratios(frame, run.baseline_impl))
     frame["speedup"] = (1 / frame["ratio"]).fillna(_over_baseline(frame, run.baseline_impl))
     frame["spread"] = (frame["q3"] - frame["q1"]) / frame["median"]
-    frame["wrong"] = frame["impl"].isin(run.wrong)
-    frame["place"] = places(frame)
-    frame["tied"] = frame["place"] == 1
+    frame["tied"] = frame["standing"].isin((verdict.FASTEST, verdict.LEVEL_WITH_IT))
     return frame
 
 
@@ -113,18 +115,10 @@ def leanest(frame: pd.DataFrame) -> pd.DataFrame:
     return known.loc[known["peak_bytes"] <= float(known["peak_bytes"].min()) * LEAN_WITHIN]
 
 
-def places(frame: pd.DataFrame) -> pd.Series[float]:
-    """The place of every row among those of its case in this frame; NaN of a row that can't be compared with any."""
-    found: dict[int, int] = {}
-    for _, part in frame.groupby("id", sort=False):
-        samples = dict(zip(part.index.tolist(), part["samples"], strict=True))
-        judged = {at: one for at, one in samples.items() if one and _comparable(at, samples)}
-        found |= verdict.places(judged)
-    return pd.Series([found.get(at, math.nan) for at in frame.index.tolist()], frame.index, dtype=float)
-
-
 def ratio(of: Mapping[str, Any], over: Mapping[str, Any]) -> Ratio:
     """How many times as long one row takes as another of its run."""
+    if of["id"] == over["id"] and over["impl"] in of["over"]:
+        return of["over"][over["impl"]]  # type: ignore[no-any-return]
     return processes.ratio(of["samples"], over["samples"], one_case=of["id"] == over["id"])
 
 
@@ -137,14 +131,9 @@ def quotients(frame: pd.DataFrame, axis: str, one: Any, other: Any) -> list[tupl
     return [(ratio(rows[key], over[key]), rows[key]) for key in rows if key in over]
 
 
-def fastest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of one case that share the first place, by their medians; none where nothing can be shown."""
-    return frame[frame["tied"]].sort_values("median")
-
-
 def exported(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame without what only the judge reads."""
-    return frame.drop(columns="samples")
+    return frame.drop(columns=["samples", "over"])
 
 
 def within(values: Iterable[float]) -> list[float]:
@@ -165,16 +154,43 @@ def _facts(extra: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in extra.items() if not key.startswith("sample_")}
 
 
+def _judged(frame: pd.DataFrame) -> dict[str, pd.Series[Any]]:
+    """What the judge says of every row beside the others of its case."""
+    over: dict[int, dict[str, Ratio]] = {at: {} for at in frame.index}
+    found: dict[str, dict[int, Any]] = {"place": {}, "standing": {}, "leads": {}}
+    for _, part in frame.groupby("id", sort=False):
+        rows = {row["impl"]: (at, row) for at, row in zip(part.index.tolist(), records(part), strict=True)}
+        timed = {name: row["samples"] for name, (_, row) in rows.items() if row["samples"]}
+        trusted = [name for name in timed if not rows[name][1]["wrong"]]
+        pairs = verdict.compared(timed, max(1, len(trusted) - 1))
+        for (one, other), ratio in pairs.items():
+            over[rows[one][0]][other] = ratio
+        judged = [
+            one for one in trusted if len(trusted) == 1 or any(pairs[one, it].known for it in trusted if it != one)
+        ]
+        if judged:
+            places, standings = verdict.places_of(judged, pairs), verdict.standings(judged, pairs)
+            for name in judged:
+                at = rows[name][0]
+                found["place"][at], found["standing"][at] = places[name], standings[name]
+            found["leads"][rows[verdict.leader(judged, pairs)][0]] = True
+    return {
+        "over": pd.Series(over, frame.index, dtype=object),
+        "place": pd.Series(found["place"], frame.index, dtype=float),
+        "standing": pd.Series(found["standing"], frame.index, dtype=object).fillna(""),
+        "leads": pd.Series(frame.index.isin(list(found["leads"])), frame.index),
+    }
+
+
 def _ratios(frame: pd.DataFrame, baseline_impl: str | None) -> dict[str, list[float]]:
     """What the judge says of each row against the baseline implementation; of rows without samples, what the file says."""
-    over = frame[frame["impl"] == baseline_impl].drop_duplicates("id").set_index("id")["samples"].to_dict()
+    based = set(frame.loc[frame["impl"] == baseline_impl, "id"])
     found: dict[str, list[float]] = {key: [] for key in _RATIO}
     for row in records(frame):
-        one = processes.ratio(row["samples"], over.get(row["id"]))
-        told = (row["ratio"], row["ratio_low"], row["ratio_high"], math.nan)
-        judged = (one.value, one.low, one.high, one.p) if one.processes else told
-        if row["impl"] == baseline_impl and row["id"] in over:
-            judged = (1.0, 1.0, 1.0, 1.0)
+        one = row["over"].get(baseline_impl)
+        judged = (one.value, one.low, one.high) if one and one.processes else tuple(row[key] for key in _RATIO)
+        if row["impl"] == baseline_impl and row["id"] in based:
+            judged = (1.0, 1.0, 1.0)
         for key, value in zip(_RATIO, judged, strict=True):
             found[key].append(value)
     return found
@@ -187,11 +203,6 @@ def _comparing(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _processes(samples: Samples | None) -> float:
     return len(set(samples.processes)) if samples else math.nan
-
-
-def _comparable(at: int, samples: Mapping[int, Samples | None]) -> bool:
-    others = (other for name, other in samples.items() if name != at)
-    return len(samples) == 1 or any(processes.ratio(samples[at], other).known for other in others)
 
 
 def _columns(records: list[dict[str, Any]]) -> list[str]:

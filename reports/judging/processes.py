@@ -21,9 +21,6 @@ NO_INTERVAL = (
     "no ratio of this run has an interval: its implementations were timed one after the other, or took turns only once"
 )
 
-TOO_WIDE = 10.0
-"""An interval whose ends are this many times apart says no more than that it is wide."""
-
 
 def samples(row: Mapping[str, Any]) -> Samples | None:
     """The samples of a row, to be paired with those of other rows of its run; None where they can't be paired.
@@ -80,8 +77,8 @@ def said(process_medians: Any) -> str:
     low, high = found
     told = (
         f"{units.seconds(low, digits(found))} to {units.seconds(high, digits(found))}"
-        if high < TOO_WIDE * low
-        else f"over {TOO_WIDE:g}× wide"
+        if high < units.TOO_WIDE * low
+        else units.UNRESOLVED
     )
     return f"{told}, n = {count}"
 

@@ -231,8 +231,8 @@ class _Estimate:
     def testable(self) -> bool:
         return math.isfinite(self.mean) and math.isfinite(self.error)
 
-    def interval(self) -> tuple[float, float]:
-        half = self.error * _quantile(1 - LEVEL / 2, self.df) if self.error else 0.0
+    def interval(self, level: float = LEVEL) -> tuple[float, float]:
+        half = self.error * _quantile(1 - level / 2, self.df) if self.error else 0.0
         return self.mean - half, self.mean + half
 
 
@@ -507,8 +507,11 @@ MARGINS = (0.01, 0.02, 0.05)
 MOST = 0.8
 """Share of the cells that a margin should do for."""
 
-CLAIM = 0.01
-"""Level at which one implementation of a case is said to be faster than another."""
+RESOLUTION = 1.5
+"""An implementation that may take so many times as long as the leader, or the leader as it, is not called level with it."""
+
+FASTEST, LEVEL_WITH_IT, NOT_RESOLVED, SLOWER = "fastest", "level", "not resolved", "slower"
+"""How an implementation stands in its case."""
 
 ENOUGH_PROCESSES = 3
 """Processes from which on their own disagreement is the interval."""
@@ -534,17 +537,15 @@ class Ratio:
 
     value: float
     low: float
-    """Lower end of the 95 % interval."""
+    """Lower end of the 95 % interval; of one among several rivals, of the interval that holds all of theirs with 95 %."""
     high: float
-    p: float
-    """Of the hypothesis that the two take the same time."""
     processes: int
     visits: int
 
     @property
     def known(self) -> bool:
         """Whether it has an interval."""
-        return math.isfinite(self.p)
+        return math.isfinite(self.low) and math.isfinite(self.high)
 
     @property
     def resolved(self) -> bool:
@@ -553,15 +554,24 @@ class Ratio:
 
     @property
     def faster(self) -> bool:
-        """Whether the first may be called faster than the second."""
-        return self.p <= CLAIM and self.value < 1
+        """Whether the first may be called faster than the second: the interval lies below 1."""
+        return self.high < 1
 
     @property
     def slower(self) -> bool:
-        return self.p <= CLAIM and self.value > 1
+        return self.low > 1
+
+    @property
+    def level(self) -> bool:
+        """Whether no difference is shown, and none as large as `RESOLUTION` is left possible."""
+        return 1 / RESOLUTION < self.low <= 1 <= self.high < RESOLUTION
+
+    @property
+    def inverse(self) -> Ratio:
+        return replace(self, value=1 / self.value, low=1 / self.high, high=1 / self.low)
 
 
-UNKNOWN = Ratio(math.nan, math.nan, math.nan, math.nan, 0, 0)
+UNKNOWN = Ratio(math.nan, math.nan, math.nan, 0, 0)
 
 
 def log_ratios(of: Samples, over: Samples) -> dict[int, list[float]]:
@@ -577,20 +587,21 @@ def log_ratios(of: Samples, over: Samples) -> dict[int, list[float]]:
     return found
 
 
-def ratio(of: Samples, over: Samples) -> Ratio:
+def ratio(of: Samples, over: Samples, rivals: int = 1) -> Ratio:
     """How much longer one implementation takes than another, from what was timed by turns.
 
-    Two that share no round are paired by process: all of a case may not have fitted into memory at once.
+    Of several `rivals` that one is compared with, the intervals of all hold with 95 % (Bonferroni). Two that share no round
+    are paired by process: all of a case may not have fitted into memory at once.
     """
     logs = log_ratios(of, over)
-    return ratio_of_logs(logs) if logs else ratio_by_process(of, over)
+    return ratio_of_logs(logs, rivals) if logs else ratio_by_process(of, over, rivals)
 
 
-def ratio_by_process(of: Samples, over: Samples) -> Ratio:
+def ratio_by_process(of: Samples, over: Samples, rivals: int = 1) -> Ratio:
     """How much longer one row takes than one of another case, whose rounds are others, from the medians of each process."""
     sides = _process_medians(of), _process_medians(over)
     both = [process for process in sides[0] if process in sides[1]]
-    return ratio_of_logs({process: [math.log(sides[0][process] / sides[1][process])] for process in both})
+    return ratio_of_logs({process: [math.log(sides[0][process] / sides[1][process])] for process in both}, rivals)
 
 
 def _process_medians(samples: Samples) -> dict[int, float]:
@@ -600,7 +611,7 @@ def _process_medians(samples: Samples) -> dict[int, float]:
     return {process: float(np.median(times)) for process, times in sorted(found.items())}
 
 
-def ratio_of_logs(logs: Mapping[int, Sequence[float]]) -> Ratio:
+def ratio_of_logs(logs: Mapping[int, Sequence[float]], rivals: int = 1) -> Ratio:
     """From log ratios by process, one a visit.
 
     Student's interval over the processes' means where there are `ENOUGH_PROCESSES`; of fewer processes over their visits,
@@ -611,10 +622,14 @@ def ratio_of_logs(logs: Mapping[int, Sequence[float]]) -> Ratio:
     if not logs:
         return UNKNOWN
     if not found.testable:
-        return Ratio(math.exp(found.mean), math.nan, math.nan, math.nan, len(logs), visits)
-    low, high = found.interval()
-    p = min(1.0, 2 * _p_positive(abs(found.mean), found))
-    return Ratio(math.exp(found.mean), math.exp(low), math.exp(high), p, len(logs), visits)
+        return Ratio(math.exp(found.mean), math.nan, math.nan, len(logs), visits)
+    low, high = found.interval(LEVEL / rivals)
+    return Ratio(math.exp(found.mean), _exp(low), _exp(high), len(logs), visits)
+
+
+def _exp(log: float) -> float:
+    """Of an end of an interval; so wide that it is beyond all numbers is infinitely wide."""
+    return math.exp(log) if log < 700 else math.inf
 
 
 def _of_processes(logs: Mapping[int, Sequence[float]]) -> _Estimate:
@@ -640,17 +655,40 @@ def _widened(estimate: _Estimate, term: float) -> _Estimate:
     return replace(estimate, error=math.sqrt(squared), df=df)
 
 
-def places(rows: Mapping[Key, Samples]) -> dict[Key, int]:
-    """The place of each implementation of a case, from 1: one more than how many were shown to be faster.
+def compared(rows: Mapping[Key, Samples], rivals: int | None = None) -> dict[tuple[Key, Key], Ratio]:
+    """Time of each implementation of a case over that of each other."""
+    among = max(1, len(rows) - 1 if rivals is None else rivals)
+    pairs = {(one, other): ratio(rows[one], rows[other], among) for one, other in combinations(rows, 2)}
+    return pairs | {(other, one): found.inverse for (one, other), found in pairs.items()}
 
-    Those between which no difference is shown share a place, and all that share the first tie for fastest.
+
+def places(rows: Mapping[Key, Samples]) -> dict[Key, int]:
+    """The place of each implementation of a case, from 1: one more than how many were shown to be faster."""
+    return places_of(rows, compared(rows))
+
+
+def places_of(names: Iterable[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dict[Key, int]:
+    """`places`, of implementations that were compared before."""
+    names = list(names)
+    return {one: 1 + sum(pairs[one, other].slower for other in names if other != one) for one in names}
+
+
+def leader(names: Sequence[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> Key:
+    """Who is ahead of most others by what was measured, shown or not."""
+    return max(names, key=lambda one: sum(pairs[other, one].value > 1 for other in names if other != one))
+
+
+def standings(names: Sequence[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dict[Key, str]:
+    """How each implementation of a case stands: every claim about who is fastest is made from this, and from nothing else.
+
+    The leader is FASTEST where every rival was shown to be slower. A rival is level with it where no difference is shown, and
+    none as large as RESOLUTION is possible. Where a rival may be faster than the leader by RESOLUTION, nobody is level.
     """
-    found = dict.fromkeys(rows, 1)
-    for one, other in combinations(rows, 2):
-        between = ratio(rows[one], rows[other])
-        found[one] += between.slower
-        found[other] += between.faster
-    return found
+    first = leader(names, pairs)
+    over = {rival: pairs[rival, first] for rival in names if rival != first}
+    level = LEVEL_WITH_IT if all(it.low > 1 / RESOLUTION for it in over.values()) else NOT_RESOLVED
+    found = {rival: SLOWER if it.slower else level if it.level else NOT_RESOLVED for rival, it in over.items()}
+    return {first: FASTEST if all(it.slower for it in over.values()) else level, **found}
 
 
 Logs = Mapping[int, Sequence[float]]

@@ -6,8 +6,9 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..drawing import charts
 from ..drawing.canvas import style
+from ..drawing.chart import Chart
+from ..drawing.charts import CHARTS
 from ..reading import command
 from ..reading.runs import Run, RunError
 from . import page
@@ -31,7 +32,7 @@ def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
     Raises:
         RunError: there is no such figure or ending, the run has nothing to show in it, or `path` can't be written.
     """
-    known = {chart.name: chart for chart in charts.CHARTS}
+    known = {chart.name: chart for chart in _drawn()}
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -40,7 +41,7 @@ def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
         raise RunError(f"{path}: its ending should be one of {', '.join(KINDS)}")
     this = page.report(run)
     with style():
-        figure = known[name].draw(charts.Source(this.frame, this.palette, run.baseline_impl), narrow)
+        figure = known[name].draw(this.source, narrow)
         if figure is None:
             raise RunError(f"{run.name} has nothing to show in figure {name!r}")
         try:
@@ -50,8 +51,13 @@ def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
     return path
 
 
+def _drawn() -> list[Chart]:
+    """Charts that can be files."""
+    return [chart for chart in CHARTS if chart.draws]
+
+
 def _parser() -> command.Parser:
-    names = ", ".join(chart.name for chart in charts.CHARTS)
+    names = ", ".join(chart.name for chart in _drawn())
     parser = command.Parser(prog="python -m reports figure", description="One figure of a saved run, as PNG or SVG.")
     parser.add_argument("name", metavar="NAME", help=names)
     command.add_run(parser)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,38 +17,23 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from ..drawing import anatomy, charts, inside, interactive
+from ..drawing import anatomy, inside, interactive
 from ..drawing.canvas import style
+from ..drawing.chart import FIRST, NUMBERS, Chart, Source, Spec
+from ..drawing.charts import CHARTS
+from ..drawing.interactive import Control
 from ..drawing.palette import Palette, foremost, themed
-from ..judging import advice, findings, processes, proofs, roofline, scaling, verdict
+from ..judging import advice, answer, controls, findings, processes, proofs, roofline, scaling
 from ..judging import frame as fr
+from ..judging.answer import Trust
 from ..reading import units, words
 from ..reading.runs import Run, RunError
 from . import tables
 
 DPI = 144
-PIXELS_PER_INCH = 120  # in the page: a figure of nine inches fills it
-
-#: Figures that the page has as charts to turn; beside it they lie as files.
-TURNED = ("latency", "memory", "keys", "keys-memory", "heads", "threads")
-
-#: Figures that stand in the section on what a layer is made of.
-OF_PARTS = ("core", "passes", "compiling")
 
 #: Nothing about when or by what: the same run gives the same bytes, and the page names no outside address.
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A drawn chart in the page: SVG for wide and for narrow screens, and the finding it shows."""
-
-    name: str
-    title: str
-    finding: str
-    wide: Markup
-    narrow: Markup
-    width: int  # CSS pixels that the wide one may fill
 
 
 @dataclass(frozen=True)
@@ -56,16 +41,37 @@ class Report:
     """Everything that is known about a run, computed once and written in several forms."""
 
     run: Run
-    frame: pd.DataFrame
+    source: Source
     skipped: pd.DataFrame
-    palette: Palette
     findings: list[str]
+    advice: dict[str, Any] | None
+    """None where nothing can be advised."""
+    headline: str
+    detail: str
+    trust: Trust
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return self.source.frame
+
+    @property
+    def palette(self) -> Palette:
+        return self.source.palette
 
 
 def report(run: Run) -> Report:
     frame, skipped = fr.tidy(run), fr.skipped(run)
     palette = Palette(run.registry, [*frame["impl"], *skipped["impl"]], foremost(frame, run.baseline_impl))
-    return Report(run, frame, skipped, palette, findings.findings(frame, run.baseline_impl, skipped))
+    told = findings.findings(frame, run.baseline_impl, skipped)
+    table: dict[str, Any] | None = None
+    try:
+        table = advice.advise(frame)
+        headline, detail = answer.headline(table["cells"], table["axes"])
+    except RunError as error:
+        headline, detail = told[0] if frame["median"].isna().all() else f"No answer: {error}.", ""
+    trust = answer.trust(run, frame, table["cells"] if table else [])
+    source = Source(frame, palette, run.baseline_impl, run)
+    return Report(run, source, skipped, [it for it in told if it != headline], table, headline, detail, trust)
 
 
 def write(run: Run, folder: Path) -> Path:
@@ -78,30 +84,28 @@ def write(run: Run, folder: Path) -> Path:
     this = report(run)
     fr.exported(this.frame).to_csv(folder / "rows.csv", index=False)
     this.skipped.to_csv(folder / "skipped.csv", index=False)
-    summary = tables.summary(this.findings, this.frame, this.skipped, run.name, run.baseline_impl)
-    (folder / "summary.md").write_text(summary, encoding="utf-8")
+    (folder / "summary.md").write_text(_summary(this), encoding="utf-8")
     page = folder / "index.html"
-    page.write_text(html(this, list(_pictures(this, folder))), encoding="utf-8")
+    page.write_text(html(this, list(_figures(this, folder))), encoding="utf-8")
     return page
 
 
-def html(this: Report, pictures: list[Picture]) -> str:
-    """The page. Whatever came from the run is escaped; only our own SVG, CSS and JavaScript are not."""
-    drawn = _interactive(this)
+def html(this: Report, figures: Sequence[Chart] = ()) -> str:
+    """The page. Whatever came from the run is escaped; only our own SVG, CSS and JavaScript are not. `figures`: those that
+    lie beside it as files."""
+    charts = _charts(this.source)
     return template("page.html.j2", this.run.wrong).render(
         run=this.run,
-        findings=this.findings,
-        finding={name: _finding(name, this) for name in ("latency", "memory") if name in drawn},
-        advice=_advice(this),
-        charts=drawn,
-        specs=script(drawn),
-        rows=script(interactive.rows(fr.exported(this.frame))),
-        colour_pairs=script({light: dark for _, light, dark in themed().values()}),
-        vega=vega() if drawn else "",
-        pictures=[picture for picture in pictures if picture.name not in (*TURNED, *OF_PARTS)],
-        of_parts=[picture for picture in pictures if picture.name in OF_PARTS],
-        files=[(picture.name, picture.title) for picture in pictures],
-        cases=tables.case_tables(this.frame),
+        report=this,
+        charts={section: [one for one, _ in those] for section, those in charts.items()},
+        caption={one.name: one.caption(this.source) for those in charts.values() for one, _ in those},
+        **embedded(this.source, {one.name: spec for those in charts.values() for one, spec in those}),
+        controls=controls_of(this.source, [one for one, _ in charts[NUMBERS]]),
+        columns=advice.COLUMNS,
+        cases=_answers(this.advice) if this.advice else [],
+        crossings=_crossings(this.advice) if this.advice else [],
+        figures=[(chart.name, chart.title) for chart in figures],
+        tables=tables.case_tables(this.frame),
         headings=tables.headings(this.frame, this.run.baseline_impl),
         legend=tables.legend(this.frame, this.run.baseline_impl),
         scalings=_scalings(this),
@@ -111,12 +115,9 @@ def html(this: Report, pictures: list[Picture]) -> str:
         parts=_parts(this.frame),
         inside=_inside(this),
         calls_compared=proofs.calls(this.frame),
-        nearest_roof=findings.roof(this.frame),
-        claim=verdict.CLAIM,
         between=processes.several(this.frame),
         machine_line=_machine_line(this.run.machine),
-        looks=tables.looks(this.run.controls),
-        drift=this.run.controls.get("drift"),
+        looks=controls.looks(this.run.controls),
         skipped=tables.skipped_groups(this.skipped),
         palette=this.palette,
         colours=list(themed().values()),
@@ -125,8 +126,65 @@ def html(this: Report, pictures: list[Picture]) -> str:
         state=dict(flat({**this.run.state, "commit": this.run.commit} if this.run.commit else this.run.state)),
         roofs=roofline.table(this.run.roofs),
         wrong_mark=words.WRONG,
-        any_wrong=bool(this.run.wrong),
     )
+
+
+def embedded(
+    source: Source, specs: dict[str, Spec], runs: Sequence[str] = (), more: pd.DataFrame | None = None
+) -> dict[str, Any]:
+    """What the page's own script reads."""
+    rows = fr.exported(source.frame) if more is None else more
+    return {
+        "specs": script(specs),
+        "rows": script(interactive.rows(rows)),
+        "pair_rows": script(interactive.pairs(source) if not runs else {"over": [], "rows": []}),
+        "colour_pairs": script({light: dark for _, light, dark in themed().values()}),
+        "vega": vega() if specs else "",
+    }
+
+
+def controls_of(source: Source, numbers: Sequence[Chart], runs: Sequence[str] = ()) -> list[Control]:
+    """All that a reader chooses: what `interactive.picker` has, and which of the charts of numbers is shown."""
+    shown = [(chart.name, chart.title) for chart in numbers]
+    show = [Control("show", "show", shown, shown[0][0])] if len(shown) > 1 else []
+    return [*interactive.picker(source, runs), *show]
+
+
+def _charts(source: Source) -> dict[str, list[tuple[Chart, Spec]]]:
+    """By section, the charts that this run has something to show in."""
+    made = [(chart, chart.spec(source)) for chart in CHARTS]
+    return {
+        section: [(chart, spec) for chart, spec in made if spec is not None and chart.section == section]
+        for section in (FIRST, NUMBERS)
+    }
+
+
+def _answers(table: dict[str, Any]) -> list[tuple[dict[str, Any], bool, tuple[str, ...]]]:
+    """The lines of the table of cases, each with where it stands and whether it is a claim."""
+    at = [_at(cell, table["axes"]) for cell in table["cells"]]
+    return list(zip(at, map(advice.claimed, table["cells"]), advice.lines(table), strict=True))
+
+
+def _crossings(table: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    """Where one overtakes another, and where that holds."""
+    found = table["crossovers"]
+    return [
+        (_at(it, table["axes"]), ": ".join(filter(None, (words.place(it, always=table["axes"]), advice.sentence(it)))))
+        for it in found
+    ]
+
+
+def _at(values: Mapping[str, Any], axes: Sequence[str]) -> dict[str, Any]:
+    """Where something stands on the axes that vary, less its length: that is what the lines of a table differ in."""
+    return {axis: values[axis] for axis in axes if axis in values and axis not in ("T", "T_kv")}
+
+
+def _summary(this: Report) -> str:
+    trust = f"Confidence: {this.trust.word} ({'; '.join(this.trust.reasons)})."
+    settle = f"To settle it: {this.trust.command}" if this.trust.command else ""
+    said = [text for text in (this.headline, this.detail, trust, settle, *this.findings) if text]
+    cases = list(advice.lines(this.advice)) if this.advice else []
+    return tables.summary(said, cases, this.frame, this.skipped, this.run.name, this.run.baseline_impl)
 
 
 def template(name: str, wrong: Collection[str] = ()) -> Template:
@@ -135,8 +193,12 @@ def template(name: str, wrong: Collection[str] = ()) -> Template:
         loader=PackageLoader("reports", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"plural": words.plural, "seconds": units.seconds, "memory": units.memory}
-    environment.filters |= {"percent": units.percent, "marked": lambda name: words.marked(name, wrong)}
+    environment.filters |= {
+        "plural": words.plural, "seconds": units.seconds, "memory": units.memory, "percent": units.percent,
+        "marked": lambda name: words.marked(name, wrong), "json": lambda value: json.dumps(value, ensure_ascii=False),
+        "spoken": _spoken, "controls_json": lambda controls: script([vars(control) for control in controls]),
+    }  # fmt: skip
+    environment.tests["at"] = lambda name: name.startswith("at_")
     return environment.get_template(name)
 
 
@@ -182,59 +244,22 @@ def inlined(text: str, prefix: str) -> Markup:
     return Markup(re.sub(r"^<svg", '<svg aria-hidden="true" focusable="false"', body))
 
 
-def _pictures(this: Report, folder: Path) -> Iterator[Picture]:
-    source = charts.Source(this.frame, this.palette, this.run.baseline_impl)
+def _figures(this: Report, folder: Path) -> Iterator[Chart]:
+    """Draws every chart that has something to show into two files; yields it."""
     with style():
-        for chart in charts.CHARTS:
-            wide = chart.draw(source, False)
-            if wide is None:
-                continue
-            text = save(wide, folder / chart.name)
-            narrow = chart.draw(source, True)
-            assert narrow is not None, f"{chart.name} is drawn wide but not narrow"
-            yield Picture(
-                name=chart.name,
-                title=chart.title,
-                finding=_finding(chart.name, this),
-                wide=inlined(text, chart.name),
-                narrow=inlined(svg(narrow), f"{chart.name}-narrow"),
-                width=round(wide.get_figwidth() * PIXELS_PER_INCH),
-            )
-
-
-def _interactive(this: Report) -> dict[str, interactive.Spec]:
-    """The charts that this run has something to show in, by name."""
-    frame, palette = this.frame, this.palette
-    lines = bool(interactive.along(frame[frame["median"] > 0]))
-    draw = interactive.explorer if lines else interactive.dots
-    latency = draw(frame, palette, interactive.LATENCY)
-    made = {
-        "latency": latency,
-        "memory": draw(frame, palette, interactive.MEMORY, controls=latency is None),
-        "roofline": interactive.roofs(frame, palette, this.run.roofs),
-        "drift": interactive.drift(tables.seen(this.run.controls)),
-    }
-    return {name: spec for name, spec in made.items() if spec is not None}
-
-
-def _advice(this: Report) -> dict[str, Any] | None:
-    """What to use, as grids of T and H; None where nothing can be advised."""
-    try:
-        table = advice.advise(this.frame)
-    except RunError:
-        return None
-    return {**table, "grids": advice.grids(table), "crossings": [
-        (words.place(crossing, always=table["axes"]), advice.sentence(crossing)) for crossing in table["crossovers"]
-    ]}  # fmt: skip
+        for chart in CHARTS:
+            if (figure := chart.draw(this.source, False)) is not None:
+                save(figure, folder / chart.name)
+                yield chart
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table with a column for every T: `lines` are (implementation, where, cells)."""
+    """A table with a column for every T: `lines` are (implementation, where, the same as axes, cells)."""
 
     title: str
     T: list[int]
-    lines: list[tuple[str, str, list[str]]]
+    lines: list[tuple[str, str, dict[str, Any], list[str]]]
 
 
 #: A part of a layer, and what its table says of it: the number, and after ': ' what it is made of.
@@ -289,16 +314,20 @@ def _calls(one: anatomy.Compiling) -> str:
 def _grid(title: str, cells: Sequence[_Told]) -> Grid:
     T = sorted({one.T for one, _ in cells})
     texts = {(one.impl, one.place, one.T): text for one, text in cells}
-    lines = dict.fromkeys((impl, place) for impl, place, _ in texts)
-    return Grid(title, T, [(i, p, [texts.get((i, p, t), units.MISSING) for t in T]) for i, p in lines])
+    at = {(one.impl, one.place): {axis: interactive.plain(value) for axis, value in one.at.items()} for one, _ in cells}
+    return Grid(title, T, [(*key, at[key], [texts.get((*key, t), units.MISSING) for t in T]) for key in at])
 
 
-def _scalings(this: Report) -> list[tuple[str, list[scaling.Growth]]]:
-    """Exponents, by setting; none of where nothing can be said of any implementation."""
+def _scalings(this: Report) -> list[tuple[str, dict[str, Any], list[scaling.Growth]]]:
+    """Exponents, by setting in words and as axes; none of where nothing can be said of any implementation."""
     settings: dict[str, list[scaling.Growth]] = {}
     for growth in scaling.growths(this.frame, this.skipped, this.run.machine):
         settings.setdefault(words.place(growth.setting, always=growth.setting), []).append(growth)
-    return [(setting, growths) for setting, growths in settings.items() if any(it.tells for it in growths)]
+    return [
+        (setting, {axis: interactive.plain(value) for axis, value in growths[0].setting.items()}, growths)
+        for setting, growths in settings.items()
+        if any(it.tells for it in growths)
+    ]
 
 
 def _machine_line(machine: dict[str, Any]) -> str:
@@ -309,6 +338,11 @@ def _machine_line(machine: dict[str, Any]) -> str:
         if machine.get(key)
     )]  # fmt: skip
     return " · ".join(str(part) for part in told if part)
+
+
+def _spoken(value: Any) -> str:
+    """A value as JavaScript says it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def script(value: Any) -> Markup:
@@ -323,42 +357,6 @@ def script(value: Any) -> Markup:
 def vega() -> Markup:
     """Vega, Vega-Lite and vega-embed as one script that defines vegaEmbed: the page loads nothing."""
     return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
-
-
-def _finding(name: str, this: Report) -> str:
-    """What a chart shows, for its caption and for those who can't see it; its title where nothing of it is shown to be so."""
-    usable = fr.own_keys_unsaid(this.frame.dropna(subset=["median"]))
-    sentences: dict[str, Callable[[], str]] = {
-        "latency": lambda: findings.growth(usable, "T") or [*findings.places(usable), findings.undecided(usable)][0],
-        "memory": lambda: findings.lean(usable) or "Peak memory of each implementation.",
-        "speedup": lambda: findings.gain(usable, this.run.baseline_impl),
-        "latency-against-memory": lambda: findings.unbeaten(usable),
-        "dtype": lambda: findings.dtypes(usable),
-        "keys": lambda: findings.growth(usable, "T_kv"),
-        "keys-memory": lambda: findings.lean(usable),
-        "heads": lambda: findings.growth(usable, "H"),
-        "threads": lambda: findings.growth(usable, "threads"),
-        "core": lambda: _span(anatomy.cores(this.frame), "The core is", "of its layer"),
-        "passes": lambda: _span(anatomy.passes(this.frame), "Forward is", "of both together"),
-        "compiling": lambda: _paid(anatomy.compilings(this.frame)),
-    }
-    return sentences[name]() or f"{next(chart.title for chart in charts.CHARTS if chart.name == name)}, by medians."
-
-
-def _span(pairs: Sequence[anatomy.Pair], what: str, whole: str) -> str:
-    """'The core is 12.0 % to 80.1 % of its layer.', of those shown to be less or more."""
-    shares = [pair.share for pair in pairs if pair.shown]
-    return f"{what} {units.percent(min(shares))} to {units.percent(max(shares))} {whole}." if shares else ""
-
-
-def _paid(found: Sequence[anatomy.Compiling]) -> str:
-    """How often compiling pays, and how soon."""
-    paid = sorted(one.pays_after for one in found if one.pays_after and not one.tied)
-    if not paid:
-        return ""
-    first, last = f"{paid[0]:,}", f"{paid[-1]:,}"
-    calls = first if first == last else f"{first} to {last}"
-    return f"Compiling pays in {len(paid)} of {words.plural(len(found), 'compiled cell')}, after {calls} calls."
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -244,12 +244,14 @@ def _value(row: dict[str, Any], first: float, word: str, baseline_impl: str | No
 
 
 def _standing(row: dict[str, Any], baseline_impl: str | None) -> str:
-    """'place 2, 0.51 (0.49 to 0.53) of the time of fused'."""
+    """'place 2, 1.96× (1.90 to 2.03) as fast as fused'."""
     if not row["place"] > 0:
         return ""
+    if row["standing"] == verdict.NOT_RESOLVED:
+        return verdict.NOT_RESOLVED
     known = row["ratio_low"] > 0 and row["impl"] != baseline_impl
-    over = units.bounded(row["ratio"], row["ratio_low"], row["ratio_high"]) if known else ""
-    return f"place {row['place']:.0f}{f', {over} of the time of {baseline_impl}' if over else ''}"
+    over = units.bounded_times(row["speedup"], 1 / row["ratio_high"], 1 / row["ratio_low"]) if known else ""
+    return f"place {row['place']:.0f}{f', {over} as fast as {baseline_impl}' if over else ''}"
 
 
 def _text(value: Any) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from ..drawing import interactive
+from ..drawing.chart import Chart, Source
 from ..drawing.palette import themed
 from ..judging import frame as fr
 from ..reading import fingerprint, units, words
@@ -18,6 +19,11 @@ from ..reading.runs import Run
 from . import page
 from . import side_by_side as sides
 from .side_by_side import Cell, SideBySide, Value
+
+_MEASURES = {
+    Chart("latency", "Latency"): interactive.LATENCY,
+    Chart("memory", "Peak memory"): interactive.MEMORY,
+}
 
 MOST_NAMES = 3
 LONGEST_NAME = 120
@@ -59,7 +65,10 @@ def folder_name(runs: Sequence[Run]) -> str:
 
 def html(this: SideBySide) -> str:
     """Whatever came from the runs is escaped; only our own SVG, CSS and JavaScript are not."""
-    charts = _charts(this)
+    source = Source(this.frame, this.palette)
+    made = {chart: interactive.turned(measure, this.labels)(source) for chart, measure in _MEASURES.items()}
+    specs = {chart.name: spec for chart, spec in made.items() if spec is not None}
+    numbers = [chart for chart in made if chart.name in specs]
     return page.template("runs.html.j2", this.wrong).render(
         labels=this.labels,
         headline=_headline(this),
@@ -67,12 +76,10 @@ def html(this: SideBySide) -> str:
         other_machines=this.other_machines,
         about=sides.about(this),
         shared=sides.shared(this),
-        charts=charts,
+        charts=numbers,
         lines=_has_lines(this),
-        specs=page.script(charts),
-        rows=page.script(interactive.rows(_placed(this))),
-        colour_pairs=page.script({light: dark for _, light, dark in themed().values()}),
-        vega=page.vega() if charts else "",
+        **page.embedded(source, specs, this.labels, _placed(this)),
+        controls=page.controls_of(source, numbers, this.labels),
         cases=this.cases,
         missing=_missing(this),
         palette=this.palette,
@@ -83,14 +90,6 @@ def html(this: SideBySide) -> str:
         times=units.times,
         told=_told,
     )
-
-
-def _charts(this: SideBySide) -> dict[str, interactive.Spec]:
-    frame, palette, labels = this.frame, this.palette, this.labels
-    draw = interactive.explorer if _has_lines(this) else interactive.dots
-    latency = draw(frame, palette, interactive.LATENCY, runs=labels)
-    memory = draw(frame, palette, interactive.MEMORY, controls=latency is None, runs=labels)
-    return {name: spec for name, spec in {"latency": latency, "memory": memory}.items() if spec is not None}
 
 
 def _has_lines(this: SideBySide) -> bool:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import pandas as pd
 
+from ..drawing import interactive
+from ..judging import advice, processes, scaling, verdict
 from ..judging import frame as fr
-from ..judging import processes, scaling, verdict
 from ..reading import units, words
 
 REASONS = ("wrong", "error", "timeout", "out_of_memory", "unsupported")
 HEADINGS = (
-    "implementation", "place", "median", "{}", "time over {}", "peak memory", "kernel", "error", "of its bound",
+    "implementation", "place", "median", "{}", "speed-up over {}", "peak memory", "kernel", "error", "of its bound",
 )  # fmt: skip
 WITHIN, BETWEEN = "within process", "between processes"
 
@@ -39,9 +39,11 @@ class Line:
     error: str
     of_bound: str
     ratio: str
-    """Time over that of the baseline implementation, with its 95 % interval where there is one."""
+    """Speed-up over the baseline implementation, with its 95 % interval where there is one."""
     share: float
     best: bool
+    row: int
+    """Its place in the frame."""
 
     def cells(self) -> tuple[str, ...]:
         """In the order of `HEADINGS`."""
@@ -55,6 +57,8 @@ class CaseTable:
 
     id: str
     title: str
+    at: dict[str, Any]
+    """Where it stands on the axes that vary."""
     lines: list[Line]
 
 
@@ -75,7 +79,8 @@ def case_tables(frame: pd.DataFrame) -> list[CaseTable]:
     for _, rows in fr.groups(frame, said):
         for case, part in rows.groupby("id", sort=False):
             title = words.place(fr.settings(part), always=[*said, "B", "H", "D_h", "T"])
-            tables.append(CaseTable(str(case), title or str(case), _lines(part)))
+            at = {axis: interactive.plain(part[axis].iloc[0]) for axis in said}
+            tables.append(CaseTable(str(case), title or str(case), at, _lines(part)))
     return tables
 
 
@@ -83,7 +88,7 @@ def headings(frame: pd.DataFrame, baseline_impl: str | None) -> tuple[str, ...]:
     """Of the tables of a run: its spread is named after what it is, as in the terminal."""
     said = {
         "{}": BETWEEN if processes.several(frame) else WITHIN,
-        "time over {}": f"time over {baseline_impl or 'the baseline implementation'}",
+        "speed-up over {}": f"speed-up over {baseline_impl or 'the baseline implementation'}",
     }
     return tuple(said.get(heading, heading) for heading in HEADINGS)
 
@@ -93,9 +98,11 @@ def legend(frame: pd.DataFrame, baseline_impl: str | None) -> str:
     if frame["place"].isna().all():
         return f"Sorted by median. Nobody is given a place, since {processes.NO_INTERVAL}."
     name = processes.interval_name(frame["processes"].min())
-    over = f" Time over {baseline_impl}: with its 95 % interval, {name}." if baseline_impl else ""
-    places = f"Place: 1 + the number of those shown to be faster (p < {verdict.CLAIM:g}); = marks a shared one."
-    return f"Best first. {places}{over}"
+    over = (
+        f" Speed-up over {baseline_impl}: above 1 is faster; with its 95 % interval, {name}." if baseline_impl else ""
+    )
+    shown = "the 95 % interval of the ratio, corrected for the number of rivals, leaves out 1"
+    return f"Best first. Place: 1 + the number of those shown to be faster ({shown}); = marks a shared one.{over}"
 
 
 def skipped_groups(skipped: pd.DataFrame) -> list[Skipped]:
@@ -109,10 +116,13 @@ def skipped_groups(skipped: pd.DataFrame) -> list[Skipped]:
 
 
 def summary(
-    headline: Sequence[str], frame: pd.DataFrame, skipped: pd.DataFrame, title: str, baseline_impl: str | None = None
-) -> str:
-    """The findings, every case's table and the skipped cells, as Markdown that can be pasted into an issue."""
+    headline: Sequence[str], answers: Sequence[Sequence[str]], frame: pd.DataFrame, skipped: pd.DataFrame, title: str,
+    baseline_impl: str | None = None,
+) -> str:  # fmt: skip
+    """The findings, what to use in each case, every case's table and the skipped cells, as Markdown for an issue."""
     parts = [f"# {escape(title)}", "\n".join(f"- {escape(sentence)}" for sentence in headline)]
+    if answers:
+        parts.append(markdown(advice.COLUMNS, [[*map(escape, line)] for line in answers]))
     if len(frame):
         parts.append(escape(legend(frame, baseline_impl)))
     for table in case_tables(frame):
@@ -145,26 +155,6 @@ def length(T: float) -> str:
     return f"{float(f'{T:.1e}'):,.0f}"
 
 
-def seen(controls: dict[str, Any]) -> dict[str, list[dict[str, float]]]:
-    """The looks at every control that can be read: `at` and `seconds`."""
-    looks = controls.get("looks")
-    return {
-        str(name): [look for look in those if _is_look(look)]
-        for name, those in (looks if isinstance(looks, dict) else {}).items()
-        if isinstance(those, list)
-    }
-
-
-def looks(controls: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Name, how many looks, median, fastest and slowest of every control."""
-    told = []
-    for name, those in seen(controls).items():
-        spent = sorted(look["seconds"] for look in those)
-        if spent:
-            told.append((name, str(len(spent)), *map(units.seconds, (median(spent), spent[0], spent[-1]))))
-    return told
-
-
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A pipe table, first column to the left and the others to the right, padded so that it reads as plain text too."""
     widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
@@ -181,10 +171,11 @@ def _lines(part: pd.DataFrame) -> list[Line]:
     rows = part.sort_values(["place", "median"], na_position="last")
     slowest = fr.within(rows["median"].dropna())[-1:]
     shared = set(rows.loc[rows["place"].duplicated(), "place"].dropna())
-    return [_line(row, slowest[0] if slowest else 0.0, shared) for row in fr.records(rows)]
+    found = zip(rows.index.tolist(), fr.records(rows), strict=True)
+    return [_line(at, row, slowest[0] if slowest else 0.0, shared) for at, row in found]
 
 
-def _line(row: dict[str, Any], slowest: float, shared: Collection[float]) -> Line:
+def _line(at: int, row: dict[str, Any], slowest: float, shared: Collection[float]) -> Line:
     middle, error, bound = row["median"], row["error"], row["error_bound"]
     return Line(
         impl=row["impl"],
@@ -195,11 +186,18 @@ def _line(row: dict[str, Any], slowest: float, shared: Collection[float]) -> Lin
         kernel=row["kernel"] if isinstance(row["kernel"], str) else units.MISSING,
         error=f"{error:.1e}" if error == error else units.MISSING,
         of_bound=units.percent(error / bound) if bound > 0 else units.MISSING,
-        place=f"{row['place']:.0f}{'=' if row['place'] in shared else ''}" if row["place"] > 0 else units.MISSING,
-        ratio=units.bounded(1 / row["speedup"], row["ratio_low"], row["ratio_high"]),
+        place=_place(row, shared),
+        ratio=units.bounded_times(row["speedup"], 1 / row["ratio_high"], 1 / row["ratio_low"]),
         share=min(1.0, middle / slowest) if middle == middle and slowest > 0 else 0.0,
         best=bool(row["tied"]),
+        row=at,
     )
+
+
+def _place(row: dict[str, Any], shared: Collection[float]) -> str:
+    if row["standing"] == verdict.NOT_RESOLVED:
+        return verdict.NOT_RESOLVED
+    return f"{row['place']:.0f}{'=' if row['place'] in shared else ''}" if row["place"] > 0 else units.MISSING
 
 
 def _spread(row: dict[str, Any]) -> str:
@@ -207,10 +205,6 @@ def _spread(row: dict[str, Any]) -> str:
         return processes.said(row["process_medians"])
     half = units.percent(row["spread"] / 2)
     return half if half == units.MISSING else f"± {half}"
-
-
-def _is_look(look: Any) -> bool:
-    return isinstance(look, dict) and all(isinstance(look.get(key), int | float) for key in ("at", "seconds"))
 
 
 def escape(text: str) -> str:

@@ -52,6 +52,8 @@ class Run:
     state: dict[str, Any] = field(default_factory=dict)
     roofs: list[dict[str, Any]] = field(default_factory=list)
     controls: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What its parts took."""
     axes: list[dict[str, Any]] = field(default_factory=list)
     """What its axes are; empty in schema 1. Whoever has a run knows them from then on."""
 
@@ -172,6 +174,7 @@ def read(path: Path) -> Run:
         state=data.get("state") or {},
         roofs=_dictionaries(data.get("roofs")),
         controls=_controls(data.get("controls")),
+        seconds=_times(data.get("seconds")),
         axes=_dictionaries(data.get("axes")),
     )
 
@@ -220,6 +223,11 @@ def _controls(value: Any) -> dict[str, Any]:
     """What the control workload did; empty where it isn't told in the form that is known."""
     looks = value.get("looks") if isinstance(value, dict) else None
     return value if isinstance(looks, dict) and all(_are_looks(seen) for seen in looks.values()) else {}
+
+
+def _times(value: Any) -> dict[str, float]:
+    given = value.items() if isinstance(value, dict) else ()
+    return {str(key): float(spent) for key, spent in given if isinstance(spent, int | float) and spent >= 0}
 
 
 def _are_looks(seen: Any) -> bool:

@@ -6,6 +6,11 @@ import math
 import re
 
 MISSING = "–"
+
+UNRESOLVED = "not resolved"
+TOO_WIDE = 10.0
+"""An interval whose ends are this many times apart says no more than that it is wide."""
+
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 #: Steps of a logarithmic axis within a decade, or an octave, each finer than the one before.
@@ -41,10 +46,21 @@ def times(value: float) -> str:
     return f"{significant(value)}×" if math.isfinite(value) else MISSING
 
 
+def span(low: float, high: float) -> str:
+    """The interval of a ratio, in as many digits as it warrants: '1.06 to 1.08×'."""
+    if not high <= TOO_WIDE * low:
+        return UNRESOLVED
+    decimals = min(3, max(0, _decimals((high - low) / 2))) if high > low else 2
+    while decimals < 3 and (low > 1) != (round(low, decimals) > 1):  # an interval that leaves 1 out is seen to
+        decimals += 1
+    a, b = f"{low:.{decimals}f}", f"{high:.{decimals}f}"
+    return f"{a}×" if a == b else f"{a} to {b}×"
+
+
 def bounded(value: float, low: float, high: float, unit: str = "") -> str:
     """A positive number with its interval, in as many digits as that warrants: '0.51 (0.49 to 0.53)'.
 
-    Without an interval, two digits and no more.
+    Without an interval, two digits and no more; with one whose ends are TOO_WIDE apart, none.
     """
     if not math.isfinite(value):
         return MISSING
@@ -52,7 +68,9 @@ def bounded(value: float, low: float, high: float, unit: str = "") -> str:
         return f"{significant(value, 2)}{unit}"
     if high - low < 1e-3 * value:
         return f"{significant(value)}{unit}"
-    decimals = -math.floor(math.log10((high - low) / 2))
+    if high > TOO_WIDE * low:
+        return UNRESOLVED
+    decimals = _decimals((high - low) / 2)
     while round(low, decimals) <= 0:
         decimals += 1
     told = [f"{round(number, decimals):.{max(0, decimals)}f}" for number in (value, low, high)]
@@ -81,6 +99,12 @@ def significant(value: float, digits: int = 3) -> str:
     rounded = float(f"{value:.{digits - 1}e}")  # 0.9996 has as many decimals as 1.00
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
     return f"{value:.{decimals}f}"
+
+
+def _decimals(half: float) -> int:
+    """Digits behind the point that a number with half an interval like this has."""
+    decimals = -math.floor(math.log10(half))
+    return decimals + (half * 10.0**decimals < 2)  # a first digit of 1 is half as fine as it looks
 
 
 def _scaled(value: float, units: tuple[tuple[float, str], ...], digits: int) -> str:

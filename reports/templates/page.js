@@ -1,10 +1,26 @@
-// Draws the page's charts from its own rows, in the reader's colours, and keeps their controls, legends and captions in step.
+// Draws the page's charts from its own rows, in the reader's colours. One state turns charts, captions, tables and the address.
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
-const table = read("rows"), specs = read("specs"), dark = read("colours");
-const rows = () => table.rows.map((row) => Object.fromEntries(table.columns.map((column, i) => [column, row[i]])));
-const night = matchMedia("screen and (prefers-color-scheme: dark)");
-const part = (name, what) => document.getElementById(`${name}-${what}`);
+const table = read("rows"), specs = read("specs"), controls = read("controls"), pairs = read("pairs"), dark = read("colours");
+const records = table.rows.map((row) => Object.fromEntries(table.columns.map((column, i) => [column, row[i]])));
+const ratios = pairs.rows.map(([row, over, speed, low, high, text]) => ({ ...records[row], row, over: pairs.over[over], speed, low, high, text }));
+const night = matchMedia("screen and (prefers-color-scheme: dark)"), wide = matchMedia("(min-width: 700px)");
+const part = (name, what) => document.getElementById(`${name}-${what}`), all = (query) => [...document.querySelectorAll(query)];
 const button = (text, does, more) => Object.assign(document.createElement("button"), { type: "button", textContent: text, onclick: does, ...more });
+const escaped = (text) => String(text).replace(/[&<>"']/g, (letter) => `&#${letter.charCodeAt(0)};`);
+
+// What is chosen: a value for each control, and the names that are singled out. The address holds what differs from the start.
+const state = { ...Object.fromEntries(controls.map(({ name, value }) => [name, value])), picked: [] };
+const short = (name) => name.replace("at_", "");
+function fromAddress() {
+  const said = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
+  for (const { name, options, value } of controls) state[name] = (options.find(([one]) => String(one) === said.get(short(name))) ?? [value])[0];
+  state.picked = said.getAll("picked");
+}
+function toAddress() {
+  const said = controls.filter(({ name, value }) => state[name] !== value).map(({ name }) => [short(name), state[name]]);
+  const text = new URLSearchParams([...said, ...state.picked.map((name) => ["picked", name])]).toString();
+  if (location.protocol !== "about:") history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search); // in a notebook there is none
+}
 
 // A colour is swapped where a value is one; names that hold one stay as they are.
 const themed = (value) =>
@@ -13,81 +29,81 @@ const themed = (value) =>
     : value && typeof value === "object" ? Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, themed(inner)]))
     : value;
 
-// In the page buttons are a chart's legend of implementations; saved, it has its own.
-const embed = async (element, name, saved, options) => {
-  const spec = themed(specs[name]);
-  const buttons = ({ legends, ...vega }) => ({ ...vega, legends: legends?.filter(({ orient }) => orient === "top") });
-  const whole = { mode: "vega-lite", renderer: "svg", ast: false, actions: false, ...(spec.usermeta && !saved && { patch: buttons }), ...options };
-  return (await vegaEmbed(element, { ...spec, datasets: { ...spec.datasets, rows: rows() } }, whole)).view;
+// All that is drawn, as rows; and for a tip, all series at one point, the least first.
+const points = (item) => (item.role === "mark" && item.marktype === "symbol" ? item.items.map(({ datum }) => datum) : (item.items ?? []).flatMap(points));
+const least = { latency: ["median", "time"], memory: ["peak_bytes", "memory"] };
+const drawnIn = (name) => (least[name] && views[name] ? points(views[name].scenegraph().root) : []).sort((a, b) => a[least[name][0]] - b[least[name][0]]);
+const tip = (name) => ({ x, ...told }) => {
+  const beside = drawnIn(name).filter((row) => row.x === x && row.shown !== told.implementation).map((row) => [row.shown, row[least[name][1]]]);
+  const line = ([key, value]) => `<tr><td class="key">${escaped(key)}</td><td class="value">${escaped(value)}</td></tr>`;
+  return `<table>${[...Object.entries(told), ...(x === undefined ? [] : beside)].map(line).join("")}</table>`;
 };
 
-// What a reader sets with a control or a legend; a selection in the chart itself is no such thing.
-const chosen = (name) => (specs[name].params ?? []).filter((param) => !param.select && !["weak", "ink"].includes(param.name));
-const has = (name, param) => views[name] && chosen(name).some((one) => one.name === param);
-const state = (name) => Object.fromEntries(chosen(name).map((param) => [param.name, views[name].signal(param.name)]));
-const put = (view, values) => Object.entries(values).forEach(([param, value]) => view.signal(param, value));
-
-async function draw() {
-  const kept = Object.fromEntries(Object.keys(views).map((name) => [name, state(name)]));
-  for (const name of Object.keys(specs)) {
-    part(name, "controls").replaceChildren();
-    const view = await embed(part(name, "chart"), name, false, { tooltip: { theme: night.matches ? "dark" : "light" }, bind: part(name, "controls") });
-    views[name]?.finalize();
-    put(views[name] = view, kept[name] ?? {});
-    await view.runAsync();
-  }
-  for (const name of Object.keys(specs)) {
-    legend(name), saving(name);
-    for (const param of chosen(name)) views[name].addSignalListener(param.name, () => changed(name, param.name));
-    for (const param of chosen(name)) await changed(name, param.name);
-  }
-  document.documentElement.dataset.drawn = Object.keys(views).length;
+// In the page buttons are a chart's legend of implementations; saved, it has its own. Panels stand side by side where there is room.
+async function embed(element, name, saved) {
+  const spec = themed(specs[name]), width = element.clientWidth || 900;
+  if (spec.facet) (spec.columns = wide.matches ? spec.columns : 1), (spec.spec.width = Math.max(80, (width - 165) / spec.columns - 26));
+  const buttons = ({ legends, ...vega }) => ({ ...vega, legends: legends?.filter(({ orient }) => orient === "top") });
+  const tooltip = saved ? false : { theme: night.matches ? "dark" : "light", formatTooltip: tip(name) };
+  const options = { mode: "vega-lite", renderer: "svg", ast: false, actions: false, tooltip, ...(spec.usermeta && !saved && { patch: buttons }) };
+  const copies = (rows) => rows.map((row) => ({ ...row }));
+  const view = (await vegaEmbed(element, { ...spec, datasets: { ...spec.datasets, rows: copies(records), pairs: copies(ratios) } }, options)).view;
+  return put(view, name).runAsync();
 }
+const own = (name) => (specs[name].params ?? []).filter((param) => !param.select && param.name in state).map((param) => param.name);
+const put = (view, name) => own(name).reduce((one, param) => one.signal(param, state[param]), view);
 
-// What is set above the first chart holds in the second, what is picked in any legend in all. The axis that lines run along stands nowhere.
-async function changed(name, param) {
-  const value = views[name].signal(param), followers = param === "picked" ? Object.keys(views) : name === "latency" ? ["memory"] : [];
-  for (const other of followers) if (other !== name && has(other, param) && views[other].signal(param) !== value) await views[other].signal(param, value).runAsync();
-  if (param === "picked") for (const one of part(name, "legend").children) one.setAttribute("aria-pressed", value.includes(one.value));
-  if (param === "x_axis") for (const box of part(name, "controls").querySelectorAll("select")) box.disabled = box.name === `at_${value}`;
-  views[name].runAfter(() => caption(name));
+let views = {};
+const shown = () => Object.keys(specs).filter((name) => !document.getElementById(name).hidden);
+async function draw(again) {
+  for (const figure of all("figure[data-number]")) figure.hidden = state.show !== undefined && figure.id !== state.show;
+  for (const name of shown()) {
+    if (views[name] && !again) await put(views[name], name).runAsync();
+    else views[name]?.finalize(), (views[name] = await embed(part(name, "chart"), name)), legend(name), saving(name);
+    caption(name);
+  }
+  for (const one of all(".legend button")) one.setAttribute("aria-pressed", state.picked.includes(one.value));
+  for (const box of all("select[name]")) (box.value = String(state[box.name])), (box.disabled = box.name === `at_${state.x_axis}` && !all("[data-at]").length);
+  const holds = (at) => Object.entries(at).every(([axis, value]) => !(`at_${axis}` in state) || state[`at_${axis}`] === value);
+  for (const one of all("[data-at]")) one.hidden = !holds(JSON.parse(one.dataset.at));
+  for (const one of all(".none")) one.hidden = all(one.dataset.of).some((other) => !other.hidden);
+  for (const one of all("[data-over]")) one.textContent = state.over ?? one.dataset.over;
+  if (state.over) for (const one of all("[data-row]")) one.textContent = against.get(`${one.dataset.row} ${state.over}`) ?? (records[one.dataset.row].impl === state.over ? "1" : "–");
+  Object.assign(document.documentElement.dataset, { drawn: Object.keys(views).length, turn: (turn += 1) });
 }
+const against = new Map(ratios.map(({ row, over, text }) => [`${row} ${over}`, text]));
+
+// Changes follow each other: a chart is never turned while it is drawn.
+let drawn = Promise.resolve(), turn = 0;
+const change = (values, again) => (Object.assign(state, values), toAddress(), (drawn = drawn.then(() => draw(again))));
 
 function legend(name) {
-  const flipped = (picked, shown) => (picked.includes(shown) ? picked.filter((other) => other !== shown) : [...picked, shown]);
-  const toggle = (shown) => views[name].signal("picked", flipped(views[name].signal("picked"), shown)).runAsync();
-  part(name, "legend").replaceChildren(...(specs[name].usermeta?.legend ?? []).map(([shown, path, slot, compiled]) => {
-    const colour = `var(--c${slot})`, made = button(shown, () => toggle(shown), { value: shown });
+  const toggle = (one) => change({ picked: state.picked.includes(one) ? state.picked.filter((other) => other !== one) : [...state.picked, one] });
+  part(name, "legend").replaceChildren(...(specs[name].usermeta?.legend ?? []).map(([one, path, slot, compiled]) => {
+    const colour = `var(--c${slot})`, made = button(one, () => toggle(one), { value: one });
     made.insertAdjacentHTML("afterbegin", `<svg class="dot" viewBox="-1.7 -1.7 3.4 3.4" aria-hidden="true"><path d="${path}" stroke="${colour}" fill="${compiled ? "none" : colour}"/></svg>`);
     return made;
   }));
 }
 
-// What is drawn where lines end, from the least to the most.
-const points = (item) => (item.role === "mark" && item.marktype === "symbol" ? item.items.map(({ datum }) => datum) : (item.items ?? []).flatMap(points));
-function ends(name, axis) {
-  const [column, text] = { latency: ["median", "time"], memory: ["peak_bytes", "memory"] }[name] ?? [], drawn = column && axis ? points(views[name].scenegraph().root) : [];
-  const last = Math.max(...drawn.map((row) => row[axis])), [least, ...more] = drawn.filter((row) => row[axis] === last).sort((a, b) => a[column] - b[column]);
-  return more.length ? `at ${axis} = ${last}: ${[least, more.at(-1)].map((row) => `${row[text]} (${row.shown})`).join(" to ")}` : "";
-}
-
-// What is chosen, in words; the sentence that was written for another choice gives way.
+// What is chosen, in words, and what is drawn where lines end; the sentence that was written for another choice gives way.
 function caption(name) {
-  const bound = chosen(name === "memory" && views.latency ? "latency" : name).filter(({ bind }) => bind), now = state(name);
-  const said = bound.filter((param) => param.name.startsWith("at_") && param.name !== `at_${now.x_axis}` && param.name in now).map(({ name: param, bind }) => `${bind.name.trim()} = ${bind.labels[bind.options.indexOf(now[param])]}`);
-  const [finding, live] = part(name, "caption").children;
-  finding.hidden = chosen(name).some((param) => /^(at_|x_axis$)/.test(param.name) && now[param.name] !== param.value);
-  live.textContent = [said.length ? `Shown: ${said.join(", ")}` : "", ends(name, now.x_axis), now.picked?.length ? `picked: ${now.picked.join(", ")}` : ""].filter(Boolean).join(" · ");
+  const mine = own(name), [finding, live] = part(name, "caption").children;
+  const words = ({ options, name: param, label }) => `${label} = ${options.find(([value]) => value === state[param])?.[1]}`;
+  const said = controls.filter(({ name: param }) => mine.includes(param) && /^(at_|over)/.test(param) && param !== `at_${mine.includes("x_axis") ? state.x_axis : ""}`).map(words);
+  finding.hidden = controls.some(({ name: param, value }) => mine.includes(param) && /^(at_|x_axis|over)/.test(param) && state[param] !== value);
+  const axis = state.x_axis ?? specs[name].params?.find((param) => param.name === "x_axis")?.value, there = drawnIn(name), last = Math.max(...there.map((row) => row[axis])), ends = there.filter((row) => row[axis] === last);
+  const told = ends.length > 1 ? `at ${axis} = ${last}: ${[ends[0], ends.at(-1)].map((row) => `${row[least[name][1]]} (${row.shown})`).join(" to ")}` : "";
+  live.textContent = [said.length ? `Shown: ${said.join(", ")}` : "", told, state.picked.length ? `picked: ${state.picked.join(", ")}` : ""].filter(Boolean).join(" · ");
 }
 
 function saving(name) {
   const save = async (kind) => {
-    const view = await embed(document.createElement("div"), name, true, { tooltip: false });
-    put(view, state(name));
-    await view.width(900).background(getComputedStyle(document.documentElement).getPropertyValue("--surface").trim()).runAsync();
+    const view = await embed(document.createElement("div"), name, true), ground = getComputedStyle(document.documentElement).getPropertyValue("--surface").trim();
+    await (specs[name].facet ? view : view.width(900)).background(ground).runAsync();
     Object.assign(document.createElement("a"), { href: await view.toImageURL(kind, 2), download: `${name}.${kind}` }).click();
   };
-  part(name, "save").replaceChildren("save as ", ...["png", "svg"].map((kind) => button(kind.toUpperCase(), () => save(kind))));
+  part(name, "save").replaceChildren("save as ", ...["png", "svg"].map((kind) => button(kind.toUpperCase(), () => save(kind), { ariaLabel: `Save ${name} as ${kind.toUpperCase()}` })));
 }
 
 const cell = (value) => (value === null ? "" : /[",\n\r]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
@@ -95,5 +111,7 @@ document.getElementById("download").addEventListener("click", (event) => {
   const text = [table.columns, ...table.rows].map((row) => row.map(cell).join(",")).join("\r\n");
   event.currentTarget.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
 });
-
-let views = {}, drawn = draw(); night.addEventListener("change", () => { drawn = drawn.then(draw); });
+for (const box of all("select[name]")) box.addEventListener("change", () => change({ [box.name]: controls.find(({ name }) => name === box.name).options[box.selectedIndex][0] }));
+for (const [media, again] of [[night, true], [wide, true]]) media.addEventListener("change", () => change({}, again));
+addEventListener("hashchange", () => location.hash.includes("=") && (fromAddress(), change({})));
+fromAddress(), change({});

@@ -109,7 +109,8 @@ class Run:
         """
         if pair not in self.known:
             case, a, b = pair
-            self.known[pair] = _ratio(self.rows[case, a], self.rows[case, b])
+            rivals = sum(of == case for of, _ in self.rows) - 1
+            self.known[pair] = _ratio(self.rows[case, a], self.rows[case, b], rivals)
         return self.known[pair]
 
     def first(self, case: str) -> set[str]:
@@ -118,11 +119,12 @@ class Run:
         return {a for a in names if not any(self.ratio((case, b, a)).faster for b in names if b != a)}
 
 
-def _ratio(a: dict[str, Any], b: dict[str, Any]) -> verdict.Ratio:
+def _ratio(a: dict[str, Any], b: dict[str, Any], rivals: int = 1) -> verdict.Ratio:
     if "sample_rounds" in a:
-        return verdict.ratio(_samples(a), _samples(b))
+        return verdict.ratio(_samples(a), _samples(b), rivals)
     value, apart = a["median"] / b["median"], a["iqr"][0] > b["iqr"][1] or b["iqr"][0] > a["iqr"][1]
-    return verdict.Ratio(value, math.nan, math.nan, 0.0 if apart else 1.0, 1, 1)
+    end = value if apart else math.nan
+    return verdict.Ratio(value, end, end, 1, 1)
 
 
 def _samples(row: dict[str, Any]) -> verdict.Samples:
@@ -219,8 +221,9 @@ def _pooled(runs: Iterable[Run], pair: Pair) -> float:
 
 
 def _held(run: Run, runs: list[Run], pair: Pair) -> bool | None:
-    known = run.ratio(pair)
-    if not math.isfinite(known.low):
+    case, one, other = pair
+    known = _ratio(run.rows[case, one], run.rows[case, other])  # one comparison, not one of many
+    if known.visits < 2:
         return None
     return known.low <= _pooled((other for other in runs if other is not run), pair) <= known.high
 

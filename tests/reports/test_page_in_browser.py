@@ -104,11 +104,21 @@ def marks(browser: Any, chart: str, kind: str) -> int:
 
 
 def choose(browser: Any, name: str, label: str) -> None:
-    """Sets one of the controls over the latency chart, as a reader does."""
+    """Sets one of the page's controls, as a reader does, and waits until all follows."""
     from selenium.webdriver.support.ui import Select
 
-    box = browser.find_element("css selector", f"#latency-controls select[name='{name}']")
-    Select(box).select_by_visible_text(label)
+    before = browser.execute_script("return document.documentElement.dataset.turn")
+    Select(browser.find_element("css selector", f"select[name='{name}']")).select_by_visible_text(label)
+    wait_for(browser, f"document.documentElement.dataset.turn != '{before}'")
+
+
+NUMBERS = {"latency": "Latency", "memory": "Peak memory", "rate": "Operations per second", "roofline": "Roofline",
+           "drift": "Drift of the control workload"}  # fmt: skip
+
+
+def show(browser: Any, chart: str) -> None:
+    if not browser.execute_script(f"return document.getElementById('{chart}').checkVisibility()"):
+        choose(browser, "show", NUMBERS[chart])
 
 
 @pytest.mark.parametrize("night", [False, True])
@@ -117,9 +127,11 @@ def test_every_chart_is_drawn_and_nothing_is_complained_about(
     browser: Any, quick: Path, width: int, night: bool
 ) -> None:
     assert opened(browser, quick, width, night) == []
-    shown = {"latency": ("symbol", "line", "area"), "memory": ("symbol", "line"), "roofline": ("symbol", "line"),
+    shown = {"ranking": ("symbol",), "speedup": ("symbol",), "latency": ("symbol", "line", "area"),
+             "memory": ("symbol", "line"), "rate": ("symbol", "line"), "roofline": ("symbol", "line"),
              "drift": ("symbol", "line")}  # fmt: skip
     for chart, kinds in shown.items():
+        show(browser, chart)
         for kind in kinds:
             assert marks(browser, chart, kind) > 1, (chart, kind)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
@@ -141,10 +153,11 @@ def test_a_point_for_every_measured_cell(browser: Any, quick: Path) -> None:
 
 def test_a_filter_holds_in_both_charts(browser: Any, quick: Path) -> None:
     opened(browser, quick)
-    before = marks(browser, "latency", "symbol"), marks(browser, "memory", "symbol")
+    before = marks(browser, "latency", "symbol")
     choose(browser, "at_H", "1")  # where those with a single head were measured too
-    wait_for(browser, f"document.querySelectorAll('#memory-chart .mark-symbol.role-mark path').length != {before[1]}")
-    assert marks(browser, "latency", "symbol") == marks(browser, "memory", "symbol") == before[0] + 6
+    assert marks(browser, "latency", "symbol") == before + 6
+    show(browser, "memory")
+    assert marks(browser, "memory", "symbol") == before + 6
 
 
 def test_the_axis_and_its_scale_can_be_chosen(browser: Any, quick: Path) -> None:
@@ -155,25 +168,25 @@ def test_the_axis_and_its_scale_can_be_chosen(browser: Any, quick: Path) -> None
     wait_for(browser, f"{ticks}.includes('8') && !{ticks}.includes('64')")
     assert marks(browser, "latency", "symbol") == 2 * 8 + 2  # eight have both H at the largest T, two only H = 1
     choose(browser, "x_axis", "tokens T")
-    seen(browser, browser.find_element("css selector", "#latency-controls input[value='linear']")).click()
+    choose(browser, "scale", "linear")
     wait_for(browser, f"{ticks}.includes('0 ms')")
 
 
 def test_a_click_in_a_legend_singles_one_out_in_every_chart(browser: Any, quick: Path) -> None:
     opened(browser, quick)
-    charts = ("latency", "memory", "roofline")
-    assert [browser.execute_script(f"return {faint(chart)}") for chart in charts] == [0, 0, 0]
-    seen(browser, names(browser, "memory")["sdpa"]).click()
-    for chart in charts:
+    assert [browser.execute_script(f"return {faint(chart)}") for chart in ("latency", "speedup")] == [0, 0]
+    seen(browser, names(browser, "latency")["sdpa"]).click()
+    for chart in ("latency", "memory", "roofline"):
+        show(browser, chart)
         others = marks(browser, chart, "symbol") - (3 if chart != "roofline" else 6)  # three T, and in one also two H
         wait_for(browser, f"{faint(chart)} == {others}")
         pressed = [
             name for name, button in names(browser, chart).items() if button.get_attribute("aria-pressed") == "true"
         ]
         assert pressed == ["sdpa"]
-    assert "picked: sdpa" in browser.find_element("css selector", "#latency-caption").text
-    seen(browser, names(browser, "latency")["sdpa"]).click()
-    wait_for(browser, f"{faint('memory')} == 0 && {faint('roofline')} == 0")
+    assert "picked: sdpa" in browser.find_element("css selector", "#roofline-caption").text
+    seen(browser, names(browser, "roofline")["sdpa"]).click()
+    wait_for(browser, f"{faint('roofline')} == 0 && {faint('speedup')} == 0")
 
 
 def test_controls_and_legends_are_reached_and_used_with_the_keyboard(browser: Any, quick: Path) -> None:
@@ -187,9 +200,9 @@ def test_controls_and_legends_are_reached_and_used_with_the_keyboard(browser: An
         visited.add(here.get_attribute("name"))
         if here.tag_name == "button" and here.get_attribute("value") == "packed":
             break
-    assert {"x_axis", "scale", "at_H", "at_dtype"} <= visited
+    assert {"x_axis", "scale", "at_H", "at_dtype", "over", "show"} <= visited
     ActionChains(browser).send_keys(Keys.SPACE).perform()
-    wait_for(browser, f"{faint('latency')} > 0 && {faint('memory')} > 0")
+    wait_for(browser, f"{faint('latency')} > 0")
     assert browser.switch_to.active_element.get_attribute("aria-pressed") == "true"  # it keeps the focus
 
 
@@ -200,6 +213,7 @@ def test_captions_follow_what_is_chosen(browser: Any, quick: Path) -> None:
 
     def told(chart: str, shown: str, **at: Any) -> list[str]:
         """The caption's lines, once its last says this; it names the least and the most of the cells at these axes."""
+        show(browser, chart)
         text = f"document.getElementById('{chart}-caption').innerText"
         lines = str(wait_for(browser, f"{text}.includes({json.dumps(shown)}) && {text}")).split("\n\n")
         column = {"latency": "median", "memory": "peak_bytes"}[chart]
@@ -219,6 +233,71 @@ def test_captions_follow_what_is_chosen(browser: Any, quick: Path) -> None:
         assert len(told(chart, "Shown: T = 1024, dtype = bf16 · at H = 8", H=8, dtype="bfloat16", T=1024)) == 1
 
 
+def answers(browser: Any) -> list[list[str]]:
+    """The lines of the table of cases that are shown."""
+    script = """return [...document.querySelectorAll('.answers tbody tr:not([hidden])')]
+        .map((row) => [...row.children].map((cell) => cell.innerText))"""
+    return list(browser.execute_script(script))
+
+
+def speedups(browser: Any) -> dict[str, str]:
+    """The column of the table of implementations that is shown."""
+    script = """return [...document.querySelectorAll('.case:not([hidden]) tbody tr')]
+        .map((row) => [row.children[0].innerText, row.children[4].innerText])"""
+    return dict(browser.execute_script(script))
+
+
+def test_the_address_opens_what_was_looked_at(browser: Any, quick: Path) -> None:
+    opened(browser, quick)
+    rows = [
+        row["extra_info"] | row["stats"] for row in runs.read(next(quick.parents[1].glob("*/0001_quick.json"))).rows
+    ]
+    for name, label in (
+        ("at_dtype", "bf16"),
+        ("at_H", "1"),
+        ("at_T", "256"),
+        ("over", "fused"),
+        ("show", "Peak memory"),
+    ):
+        choose(browser, name, label)
+    seen(browser, names(browser, "memory")["packed"]).click()
+    wait_for(browser, f"{faint('memory')} > 0")
+    here = {row["impl"]: row["median"] for row in rows if (row["dtype"], row["H"], row["T"]) == ("bfloat16", 1, 256)}
+    address = browser.current_url
+    browser.switch_to.new_window("window")
+    browser.get(address)
+    wait_for(browser, f"document.documentElement.dataset.drawn && {faint('memory')} > 0")
+    assert (
+        browser.find_element("id", "memory").is_displayed() and not browser.find_element("id", "latency").is_displayed()
+    )
+    assert [line[0] for line in answers(browser)] == ["H=1 T=64 bf16", "H=1 T=256 bf16", "H=1 T=1024 bf16"]
+    told = speedups(browser)
+    assert told.pop("fused") == "1"
+    assert {name: float(text.split("×")[0]) for name, text in told.items()} == pytest.approx(
+        {name: here["fused"] / seconds for name, seconds in here.items() if name != "fused"}, rel=0.06
+    )
+    browser.close()
+    browser.switch_to.window(browser.window_handles[0])
+
+
+def test_speed_is_filled_where_it_is_told_apart(browser: Any, tmp_path: Path) -> None:
+    cells = [("fused", 2e-3, (1, 1, 1)), ("sdpa", 1e-3, (0.99, 1, 1.01)), ("packed", 2e-3, (0.9, 1, 1.1))]
+    rows = [synthetic.row(name, synthetic.case(T=T), [s] * 4, apart) for name, s, apart in cells for T in (64, 128)]
+    opened(
+        browser, page.write(runs.read(synthetic.save(synthetic.document(rows), tmp_path, "0001_x")), tmp_path / "out")
+    )
+    choose(browser, "over", "fused")
+    script = """return [...document.querySelectorAll('#speedup-chart .mark-symbol.role-mark path')].map((path) =>
+        [path.__data__.datum.impl, path.__data__.datum.speed, path.getAttribute('fill')])"""
+    points = browser.execute_script(script)
+    speed = {(impl, round(value, 2)) for impl, value, _ in points}
+    assert len(points) == 4 and speed == {("sdpa", 2.0), ("packed", 1.0)}
+    ground = "getComputedStyle(document.documentElement).getPropertyValue('--surface').trim()"
+    surface = browser.execute_script(f"return {ground}")
+    hollow = {impl: fill == surface for impl, _, fill in points}
+    assert hollow == {"sdpa": False, "packed": True}
+
+
 @pytest.mark.parametrize(
     ("chart", "version"), [("latency", "newest"), ("latency", "6.1"), ("memory", "5.21"), ("memory", "newest")]
 )
@@ -232,6 +311,7 @@ def test_hovering_tells_the_numbers_of_the_nearest_point(
         monkeypatch.setattr(page, "vega", lambda: Markup(script))
     run = runs.read(synthetic.save(synthetic.sweep(dtype=("float32",)), tmp_path, "0001_x"))
     opened(browser, page.write(run, tmp_path / "out"))
+    show(browser, chart)
     points = browser.find_elements("css selector", f"#{chart}-chart .mark-symbol.role-mark path")
     tip = "document.querySelector('#vg-tooltip-element.visible')"
     for index in (0, len(points) // 2, len(points) - 1):
@@ -251,6 +331,12 @@ def test_hovering_tells_the_numbers_of_the_nearest_point(
         assert in_seconds(lines["median"]) == pytest.approx(row["median"], rel=1e-3)
         low, high = map(in_seconds, lines["q1 to q3"].split(" to "))
         assert (low, high) == pytest.approx((row["q1"], row["q3"]), rel=1e-3)
+        same = [other for other in rows if (other["T"], other["H"]) == (row["T"], row["H"]) and other is not row]
+        text = {other["impl"]: lines[other["impl"]] for other in same}  # all series in one tip
+        if chart == "latency":
+            assert {name: in_seconds(told) for name, told in text.items()} == pytest.approx(
+                {other["impl"]: other["median"] for other in same}, rel=1e-3
+            )
         number, unit = lines["peak memory"].split()
         size = {"B": 1, "KiB": 2**10, "MiB": 2**20}[unit]
         assert float(number.replace(",", "")) * size == pytest.approx(row["peak_bytes"], rel=1e-3)
@@ -272,6 +358,7 @@ def test_logarithmic_axes_have_several_marks(browser: Any, tmp_path: Path, ratio
     run = runs.read(synthetic.save(synthetic.document(rows), tmp_path, "0001_x"))
     opened(browser, page.write(run, tmp_path / "out"))
     for chart in ("latency", "memory"):
+        show(browser, chart)
         texts = browser.execute_script(
             "return [...document.querySelectorAll(`#${arguments[0]}-chart .role-axis-label text`)]"
             ".filter((text) => +text.getAttribute('opacity') !== 0).map((text) => text.textContent)", chart
@@ -304,7 +391,7 @@ CUT = """const wide = arguments[0];
 def test_on_a_phone_no_number_is_cut(browser: Any, quick: Path) -> None:
     opened(browser, quick, width=390)
     assert browser.execute_script(CUT, 390) == []
-    row = "document.querySelector('#tables ~ details[open] tbody tr')"
+    row = "document.querySelector('.case:not([hidden]) tbody tr')"
     assert ", n = 3" in browser.execute_script(f"return {row}.innerText")  # its uncertainty
     before = f"[...{row}.querySelectorAll('td')].map((it) => getComputedStyle(it, '::before').content)"
     assert '"between processes"' in browser.execute_script(f"return {before}")
@@ -318,8 +405,8 @@ def test_on_paper_nothing_is_cut(browser: Any, quick: Path) -> None:
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
         assert browser.execute_script(CUT, paper) == []
-        headings = [it.text for it in browser.find_elements("css selector", "#tables ~ details[open] thead th")]
-        assert "between processes" in headings and "time over fused" in headings
+        headings = [it.text for it in browser.find_elements("css selector", ".case thead th")]
+        assert "between processes" in headings and any(text.startswith("speed-up over sdpa") for text in headings)
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "screen"})
 
@@ -375,24 +462,19 @@ def test_dark_is_drawn_dark(browser: Any, quick: Path) -> None:
 
 def test_what_a_reader_chose_stays_when_night_falls(browser: Any, quick: Path) -> None:
     opened(browser, quick)
-    before = marks(browser, "memory", "symbol")
     choose(browser, "at_H", "1")
-    wait_for(browser, f"document.querySelectorAll('#memory-chart .mark-symbol.role-mark path').length != {before}")
     points = marks(browser, "latency", "symbol")
-    boxes = "document.querySelectorAll('#latency-controls select').length"
-    controls = browser.execute_script(f"return {boxes}")
-    stroke = "document.querySelector('#drift-chart .mark-line.role-mark path').getAttribute('stroke')"  # drawn last
+    stroke = "document.querySelector('#latency-chart .mark-line.role-mark path').getAttribute('stroke')"  # drawn last
     by_day = browser.execute_script(f"return {stroke}")
     for mode, differs in (("dark", "!="), ("light", "==")):
         media = {"features": [{"name": "prefers-color-scheme", "value": mode}]}
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
         wait_for(
             browser,
-            f"document.querySelector('#drift-chart .mark-line.role-mark path') && {stroke} {differs} '{by_day}'",
+            f"document.querySelector('#latency-chart .mark-line.role-mark path') && {stroke} {differs} '{by_day}'",
         )
-        assert marks(browser, "latency", "symbol") == marks(browser, "memory", "symbol") == points
-        shown = browser.execute_script("return document.querySelector('#latency-controls select[name=at_H]').value")
-        assert (shown, browser.execute_script(f"return {boxes}")) == ("1", controls)
+        assert marks(browser, "latency", "symbol") == points
+        assert browser.execute_script("return document.querySelector('select[name=at_H]').value") == "1"
     assert browser.get_log("browser") == []
 
 
@@ -446,6 +528,5 @@ def test_two_runs_stand_in_one_chart_and_one_can_be_chosen(browser: Any, pair: P
     both = marks(browser, "latency", "line")
     choose(browser, "at_run", "0002_b")
     for chart in ("latency", "memory"):
-        wait_for(
-            browser, f"document.querySelectorAll('#{chart}-chart .mark-line.role-mark path').length == {both // 2}"
-        )
+        show(browser, chart)
+        assert marks(browser, chart, "line") == both // 2

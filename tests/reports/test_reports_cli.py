@@ -292,7 +292,7 @@ def test_from_the_shell_without_traceback_and_without_torch(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["latncy", "-o", "x.png"], "there are: latency, memory, speedup"),
+        (["latncy", "-o", "x.png"], "there are: latency, ranking, memory, speedup"),
         (["latency", "-o", "x.pdf"], "its ending should be one of .png, .svg"),
         (["threads", "-o", "x.png"], "nothing to show in figure 'threads'"),
         (["latency", "-o", "nowhere/x.png"], "can't write to nowhere/x.png"),

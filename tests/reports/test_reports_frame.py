@@ -51,15 +51,20 @@ def at_64(tidy: pd.DataFrame, column: str) -> dict[str, Any]:
 
 
 def test_places_are_the_judges_and_ties_share_one(turns_data: dict[str, Any], as_run: Any) -> None:
+    wrong, turns_data["skipped"] = turns_data["skipped"], []
     tidy = frame.tidy(as_run(turns_data))
     assert at_64(tidy, "place") == {"packed": 1, "sdpa": 2, "fused": 3}
+    assert at_64(tidy, "standing") == {"packed": "fastest", "sdpa": "slower", "fused": "slower"}
     for row in turns_data["benchmarks"]:
         if row["extra_info"]["impl"] == "sdpa" and row["extra_info"]["T"] == 64:
             row["stats"]["data"] = row["stats"]["data"][:5]
             synthetic.by_turns(row, (0.8, 1.0, 1.2))
     tidy = frame.tidy(as_run(turns_data))
     assert at_64(tidy, "place") == {"packed": 1, "sdpa": 1, "fused": 2}
-    assert at_64(tidy, "tied") == {"packed": True, "sdpa": True, "fused": False}
+    assert at_64(tidy, "standing") == {"packed": "not resolved", "sdpa": "not resolved", "fused": "slower"}
+    turns_data["skipped"] = wrong
+    tidy = frame.tidy(as_run(turns_data))
+    assert at_64(tidy, "standing")["packed"] == "" and not at_64(tidy, "leads")["packed"]
 
 
 def test_nobody_has_a_place_where_cells_were_timed_one_after_the_other(tidy_tiny: pd.DataFrame) -> None:
@@ -86,7 +91,7 @@ def test_without_samples_the_ratio_is_the_files_and_claims_nothing(as_run: Any) 
     ]
     sdpa = frame.tidy(as_run(synthetic.document(rows))).iloc[1]
     assert (sdpa["ratio"], sdpa["ratio_low"], sdpa["ratio_high"]) == (0.5, 0.4, 0.6)
-    assert math.isnan(sdpa["ratio_p"]) and math.isnan(sdpa["place"])
+    assert (sdpa["over"], sdpa["standing"]) == ({}, "") and math.isnan(sdpa["place"])
 
 
 def test_the_processes_of_an_older_merged_run_are_paired_by_their_number(as_run: Any) -> None:

@@ -20,8 +20,9 @@ import synthetic_runs as synthetic
 from matplotlib.text import Text
 
 import reports
-from reports.drawing import charts, palette
+from reports.drawing import palette
 from reports.drawing.canvas import log_ticks, spread, style
+from reports.drawing.charts import CHARTS, speed
 from reports.judging import frame
 from reports.pages import page, tables
 from reports.reading import runs, units
@@ -37,7 +38,7 @@ EVIL = [
     "naïve & co|pipe",
     "x" * 60,
 ]
-FIGURES = {"latency", "memory", "speedup", "latency-against-memory", "dtype", "heads"}
+FIGURES = {"latency", "memory", "speedup", "ranking", "latency-against-memory", "dtype", "heads"}
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +53,7 @@ def drawn(run: Run) -> dict[str, Any]:
     """Figures by chart name; those that would be empty are None."""
     this = page.report(run)
     with style():
-        source = charts.Source(this.frame, this.palette, run.baseline_impl)
-        return {chart.name: chart.draw(source, False) for chart in charts.CHARTS}
+        return {chart.name: chart.draw(this.source, False) for chart in CHARTS if chart.draws}
 
 
 def texts(svg: str) -> list[str]:
@@ -112,27 +112,24 @@ def test_ids_in_the_page_are_unique_and_every_reference_has_its_target(quick: Pa
 def test_the_page_opens_with_the_computed_sentence(turns: Run, tmp_path: Path) -> None:
     text = page.write(turns, tmp_path / "out").read_text()
     heading = re.search(r"<h1>(.*?)</h1>", text)
-    assert heading and html_module.unescape(heading[1]) == (
-        "On this machine, at B=1 H=8 D_h=64 fp32 causal, sdpa is fastest from T = 256 on; below it, packed ✗."
-    )
+    assert heading and html_module.unescape(heading[1]) == ("Use sdpa, the fastest in all 3 cases.")
 
 
 def test_the_page_tells_machine_command_skips_and_findings_of_charts(turns: Run, tmp_path: Path) -> None:
     text = page.write(turns, tmp_path / "out").read_text()
     outline = Outline(text)
     for expected in ("AMD EPYC 9B14", "2.13.0+cpu", "pytest bench/ --benchmark-save=x", "loop stops at T = 64",
-                     "error 0.3 exceeds its bound", "environment LANG"):  # fmt: skip
+                     "error 0.3 exceeds its bound", "environment LANG", "4.00×, by sdpa", "left out, wrong somewhere: packed",
+                     "Confidence: "):  # fmt: skip
         assert expected in outline.words
-    assert "sdpa needs least memory" in outline.words[outline.words.index("Latency and memory") :]
-    labels = [a["aria-label"] or "" for _, a in outline.tags if a.get("role") == "img"]
-    assert any("4.00×, by sdpa" in label for label in labels)
+    assert "sdpa needs least memory" in outline.words[outline.words.index("Peak memory") :]
 
 
 def test_colours_follow_the_readers_scheme(quick: Path) -> None:
     text = (quick / "index.html").read_text()
     assert "prefers-color-scheme: dark" in text
     svg = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
-    assert "var(--c0)" in svg and "var(--ink)" in svg
+    assert "var(--c0)" in svg
     assert not [light for light in palette.themed() if light in svg]
 
 
@@ -142,7 +139,7 @@ def test_the_page_of_a_quick_run_is_small(quick: Path) -> None:
 
 def test_our_own_javascript_is_short() -> None:
     script = Path(reports.__file__).parent / "templates" / "page.js"
-    assert len(script.read_text().splitlines()) < 100
+    assert len(script.read_text().splitlines()) < 120
 
 
 def test_the_pages_rows_are_the_runs_rows(tiny: Run, tmp_path: Path) -> None:
@@ -156,9 +153,10 @@ def test_the_pages_rows_are_the_runs_rows(tiny: Run, tmp_path: Path) -> None:
 
 def test_what_is_used_where_is_told_and_never_what_was_wrong(tiny: Run, tmp_path: Path) -> None:
     said = Outline(page.write(tiny, tmp_path).read_text()).words
-    use = said[said.index("The fastest implementation for each") : said.index("Hover or tap")]
-    assert "Left out, because wrong somewhere in this run: packed." in use
-    assert "sdpa" in use and "packed" not in use.replace("this run: packed.", "")
+    assert "left out, wrong somewhere: packed" in said
+    use = said[said.index("Use this here") : said.index("Numbers")]
+    use = use[: use.index("packed ✗ gave a wrong answer")]
+    assert "sdpa" in use and "packed" not in use
 
 
 def test_an_interval_between_processes_is_shown_where_there_are_several(as_run: Any, tmp_path: Path) -> None:
@@ -198,10 +196,10 @@ def test_roofs_parts_and_drift_are_shown_where_they_were_measured(as_run: Any, t
     looks = {"product": [{"at": 0.0, "seconds": 4e-3}, {"at": 20.0, "seconds": 5e-3}]}
     data = synthetic.document(rows, roofs=roofs, controls={"drift": 0.11, "looks": looks})
     outline = Outline(page.write(as_run(data), tmp_path).read_text())
-    for expected in ("a product in fp32", "200 GFLOP", "a copy of 1.00 MiB", "varied by up to 11.0 %", "3,000 calls",
+    for expected in ("a product in fp32", "200 GFLOP", "a copy of 1.00 MiB", "varied by 11.0 %", "3,000 calls",
                      "1.00 ms of 2.00 ms", "5.00 ms over 2.00 ms", "40.0 % of it"):  # fmt: skip
         assert expected in outline.words, expected
-    assert {"roofline", "drift"} <= set(json.loads(outline.scripts["specs"]))
+    assert {"roofline", "roof", "rate", "drift"} <= set(json.loads(outline.scripts["specs"]))
 
 
 @pytest.mark.parametrize(
@@ -235,19 +233,19 @@ def test_tables_are_best_first_with_readable_units(turns_data: dict[str, Any], a
     table = tables.case_tables(frame.tidy(as_run(turns_data)))[0]
     assert table.id == "B1-T64-H8-D_h64-float32-cpu"
     assert [line.cells() for line in table.lines] == [
+        ("sdpa", "1", "120 µs", "120 µs to 120 µs, n = 3", "1.25× (1.10 to 1.41)", "512 KiB", "–", "3.0e-07", "50.0 %"),
+        ("fused", "2", "150 µs", "132 µs to 170 µs, n = 3", "1.00×", "1.50 MiB", "–", "3.0e-07", "50.0 %"),
         (
             "packed ✗",
-            "1",
+            "–",
             "100 µs",
             "100 µs to 100 µs, n = 3",
-            "0.67 (0.59 to 0.76)",
+            "1.50× (1.32 to 1.70)",
             "1.00 MiB",
             "–",
             "3.0e-07",
             "50.0 %",
         ),
-        ("sdpa", "2=", "120 µs", "120 µs to 120 µs, n = 3", "0.80 (0.71 to 0.91)", "512 KiB", "–", "3.0e-07", "50.0 %"),
-        ("fused", "2=", "150 µs", "132 µs to 170 µs, n = 3", "1.00", "1.50 MiB", "–", "3.0e-07", "50.0 %"),
     ]
     assert [line.best for line in table.lines] == [True, False, False]
 
@@ -256,9 +254,9 @@ def test_tables_of_cells_timed_one_after_the_other_give_no_place(tiny: Run) -> N
     tidy = frame.tidy(tiny)
     lines = tables.case_tables(tidy)[0].lines
     assert [(line.name, line.place, line.spread, line.ratio) for line in lines] == [
-        ("packed ✗", "–", "± 5.0 %", "0.67"),
-        ("sdpa", "–", "± 4.2 %", "0.80"),
-        ("fused", "–", "± 6.7 %", "1.00"),
+        ("packed ✗", "–", "± 5.0 %", "1.5×"),
+        ("sdpa", "–", "± 4.2 %", "1.2×"),
+        ("fused", "–", "± 6.7 %", "1.00×"),
     ]
     assert not any(line.best for line in lines)
     assert "Nobody is given a place" in tables.legend(tidy, "fused")
@@ -275,10 +273,9 @@ def test_speedups_are_drawn_with_their_intervals(turns_data: dict[str, Any], as_
 
 def whiskers(run: Run) -> list[tuple[float, float]]:
     """Both ends of every interval drawn."""
-    this = page.report(run)
-    figure = charts.speedup(charts.Source(this.frame, this.palette, run.baseline_impl))
+    figure = speed.draw(page.report(run).source)
     assert figure is not None
-    lines = [line for ax in figure.axes for line in ax.lines if line.get_label() == charts.WHISKER]
+    lines = [line for ax in figure.axes for line in ax.lines if line.get_label() == speed.WHISKER]
     return [tuple(map(float, line.get_xdata())) for line in lines]  # type: ignore[misc]
 
 
@@ -292,7 +289,7 @@ def test_the_markdown_says_what_an_interval_of_a_ratio_is(
     ]
     page.write(as_run(synthetic.document(rows)), tmp_path)
     said = (tmp_path / "summary.md").read_text(encoding="utf-8")
-    assert f"Time over fused: with its 95 % interval, {name}." in said and "time over fused |" in said
+    assert f"above 1 is faster; with its 95 % interval, {name}." in said and "speed-up over fused |" in said
 
 
 def test_markdown_is_a_table_and_its_names_stay_in_their_cells(tiny: Run) -> None:
@@ -300,7 +297,7 @@ def test_markdown_is_a_table_and_its_names_stay_in_their_cells(tiny: Run) -> Non
     assert text == "| name  |  b |\n|-------|---:|\n| x     | 12 |\n| yyyyy |  3 |"
     rows = [synthetic.row(name, synthetic.case(), [1e-3]) for name in EVIL]
     tidy = frame.tidy(Run(Path("x.json"), rows))
-    summary = tables.summary(["a <b>"], tidy, frame.skipped(tiny), "0001_<x>")
+    summary = tables.summary(["a <b>"], [], tidy, frame.skipped(tiny), "0001_<x>")
     lines = [line for line in summary.splitlines() if line.startswith("|") and "ms" in line]
     assert len(lines) == len(EVIL)
     assert all(len(re.findall(r"(?<!\\)\|", line)) == len(tables.HEADINGS) + 1 for line in lines)
@@ -322,6 +319,8 @@ def test_hostile_names_are_escaped_in_the_page_and_survive_in_figures(as_run: An
     assert not {"img", "k", "v"} & set(tags)
     assert [a.get("id") for tag, a in Outline(text).tags if tag == "script"] == [
         "rows",
+        "pairs",
+        "controls",
         "specs",
         "colours",
         "vega",
@@ -340,7 +339,10 @@ def test_hostile_names_are_escaped_in_the_page_and_survive_in_figures(as_run: An
 def test_an_implementation_that_was_wrong_is_marked_in_every_figure(tiny: Run) -> None:
     with style():
         for name, figure in drawn(tiny).items():
-            if figure is not None and name != "latency-against-memory":  # it has no number at the largest T
+            if figure is not None and name not in (
+                "latency-against-memory",
+                "ranking",
+            ):  # no number at the largest T; no rank
                 assert any("packed ✗" in text for text in texts(page.svg(figure))), name
 
 
@@ -516,7 +518,7 @@ def test_the_latency_chart_holds_the_measured_points(tiny: Run) -> None:
         ("compiling", synthetic.document(
             [synthetic.row("sdpa", synthetic.case(), [2e-3]),
              synthetic.row("sdpa+compile", synthetic.case(), [1e-3], compile_s=2.0, compile_cache="cold")]),
-         {"latency", "memory", "latency-against-memory", "compiling"}),
+         {"latency", "memory", "latency-against-memory", "compiling", "ranking"}),
         ("no memory", synthetic.document([synthetic.row("a", synthetic.case(), [1e-3], peak_bytes=None)]), {"latency"}),
         ("no medians", synthetic.document([synthetic.row("fused", synthetic.case(), [float("nan")])]), {"memory"}),
         ("no yardstick", synthetic.document([synthetic.row("a", synthetic.case(T=T), [1e-3]) for T in (1, 2)],
@@ -550,7 +552,7 @@ def test_a_page_of_one_row_and_of_none(rows: int, as_run: Any, tmp_path: Path) -
     outline = Outline(page.write(as_run(data), tmp_path / "out").read_text())
     assert "needs 9 GiB" in outline.words
     assert len(list((tmp_path / "out").glob("*.png"))) == 3 * rows
-    assert set(json.loads(outline.scripts["specs"])) == ({"latency", "memory", "roofline"} if rows else set())
+    assert set(json.loads(outline.scripts["specs"])) == ({"latency", "memory", "rate", "roofline"} if rows else set())
 
 
 def test_nothing_is_left_of_our_drawing_style() -> None:
@@ -596,6 +598,7 @@ def test_captions_of_shares_tell_only_what_is_shown(as_run: Any) -> None:
         for scope, T, s, apart in cells
     ]
     document = synthetic.document(rows)
-    assert page._finding("core", page.report(as_run(document))) == "The core is 25.0 % to 25.0 % of its layer."
+    [core] = [chart for chart in CHARTS if chart.name == "core"]
+    assert core.caption(page.report(as_run(document)).source) == "The core is 25.0 % to 25.0 % of its layer."
     old = page.report(as_run(synthetic.as_old(document)))
-    assert page._finding("core", old) == "What a layer is made of, by medians."
+    assert core.caption(old.source) == "What a layer is made of, by medians."

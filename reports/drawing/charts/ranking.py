@@ -1,0 +1,119 @@
+"""Who is best over all cases: time over the best of each, its mean and its worst."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+from matplotlib.figure import Figure
+
+from ...judging import answer
+from ...judging.answer import Rank
+from ...judging.frame import OFF_THE_CHART, within
+from ...reading import units, words
+from .. import interactive
+from ..canvas import ALONE, NARROW, Panel, label_width, log_scale, sheet
+from ..chart import FIRST, Chart, Source, Spec
+from ..palette import INK, MUTED
+
+
+def draw(source: Source, narrow: bool = False) -> Figure | None:
+    """A point at the geometric mean over the cases, and a line to the worst of them."""
+    ranks = answer.ranking(source.frame)
+    if len(ranks) < 2:
+        return None
+    names = [source.name(rank.impl) for rank in ranks]
+    page = sheet(
+        [Panel("", ranks)], _title(ranks), _note(ranks), width=NARROW if narrow else ALONE, columns=1,
+        height=0.3 + 0.2 * len(ranks), left=label_width(names) + 0.12, right=0.5,
+    )  # fmt: skip
+    [ax] = page.axes
+    limit = _limit(ranks)
+    log_scale(ax.xaxis, [1, limit], units.times, 10, most=5)
+    ax.set_ylim(len(ranks) - 0.4, -0.6)
+    ax.set_yticks(range(len(ranks)), names, color=INK[0])
+    ax.grid(axis="x")
+    for y, rank in enumerate(ranks):
+        look = source.palette[rank.impl]
+        mean, worst = min(rank.mean, limit), min(rank.worst, limit)
+        ax.plot([mean, worst], [y, y], color=look.colour, lw=1.2)
+        ax.plot([worst], [y], "|", color=look.colour, ms=7)
+        ax.plot([mean], [y], look.marker, color=look.colour, mfc=look.fill, ms=5.5)
+        ax.annotate(
+            _told(rank),
+            (worst, y),
+            (5, 0),
+            textcoords="offset points",
+            va="center",
+            size=6.5,
+            color=MUTED[0],
+        )
+    return page.figure
+
+
+def spec(source: Source) -> Spec | None:
+    ranks = answer.ranking(source.frame)
+    if len(ranks) < 2:
+        return None
+    limit = _limit(ranks)
+    values = [
+        {"shown": source.name(rank.impl), "mean": min(rank.mean, limit), "worst": min(rank.worst, limit),
+         "told": _told(rank), "text": f"{rank.mean:.2f}×", "cases": f"{rank.cases} of {rank.of}",
+         "impl": rank.impl, "label": f"{rank.impl}, {rank.mean:.2f}×", "cut": rank.mean > limit, "least": f"{rank.worst:.3g}×"}
+        for rank in ranks
+    ]  # fmt: skip
+    rows = source.frame[source.frame["impl"].isin([rank.impl for rank in ranks])]
+    base = alt.Chart(alt.InlineData(values))
+    ticks = [1, 1.25, 1.5, 2, 3, 5, 8, 12, 20]
+    on: dict[str, Any] = {
+        "title": None, "scale": alt.Scale(type="log", nice=False, domain=[0.97, limit**1.3 * 1.1]),
+        "axis": alt.Axis(values=ticks, labelExpr="datum.value == 1 ? 'best' : datum.value + '×'", labelOverlap=True),
+    }  # fmt: skip
+    x = alt.X("mean:Q", **on)
+    y = alt.Y("shown:N", title=None, sort=None, axis=alt.Axis(labelLimit=140, grid=False))
+    looks = interactive.without_legend(interactive.looks(rows, source.palette))
+    fields = {"implementation": "shown", "geometric mean": "text", "worst case": "least", "cases": "cases"}
+    tip = ", ".join(f"'{title}': datum['{key}']" for title, key in fields.items())
+    layers = [
+        base.mark_rule(strokeWidth=2, aria=False).encode(x, y, alt.X2("worst:Q"), color=looks["color"]),
+        base.mark_tick(thickness=2, size=11, aria=False).encode(alt.X("worst:Q", **on), y, color=looks["color"]),
+        base.transform_filter("!datum.cut")
+        .mark_text(align="left", dx=10, color=MUTED[0], aria=False)
+        .encode(alt.X("worst:Q", **on), y, text="told:N"),
+        base.transform_filter("datum.cut")
+        .mark_text(align="right", dx=-9, color=MUTED[0], aria=False)
+        .encode(x, y, text="told:N"),
+        base.mark_point(filled=True, size=90, strokeWidth=1.6).encode(
+            x, y, tooltip=alt.value(alt.expr(f"{{{tip}}}")), description="label:N", **looks
+        ),
+    ]
+    return interactive.finished(alt.layer(*layers).add_params(*interactive.picks()), 24 * len(ranks) + 8)
+
+
+def finding(source: Source) -> str:
+    ranks = answer.ranking(source.frame)
+    few = sorted(rank.impl for rank in ranks if not rank.everywhere)
+    rest = f" Last, since they lack cases: {words.listing(few)}." if few else ""
+    medians = "" if source.frame["leads"].any() else " By medians: no difference is shown."
+    return f"Point: geometric mean over the cases. Line: to the worst case. Left is better.{rest}{medians}"
+
+
+def _title(ranks: list[Rank]) -> str:
+    return f"Time over the best, {words.plural(ranks[0].of, 'case')}"
+
+
+def _note(ranks: list[Rank]) -> str:
+    return "point: geometric mean · line: to the worst case · left is better"
+
+
+def _limit(ranks: list[Rank]) -> float:
+    """Where the axis ends: what would squeeze all others is told in words."""
+    return float(max(1.3, min(within([rank.worst for rank in ranks])[-1], OFF_THE_CHART * ranks[0].worst)))
+
+
+def _told(rank: Rank) -> str:
+    worst = f"{rank.worst:.2g}×" if rank.worst < 100 else f"{rank.worst:.0f}×"
+    return worst if rank.everywhere else f"{worst} ({rank.cases}/{rank.of})"
+
+
+CHARTS = (Chart("ranking", "Time over the best of each case", FIRST, draw, spec, finding, order=1),)

@@ -1,0 +1,141 @@
+"""What the first screen says, of runs in which it is known what is true: headline, trust, ranking."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import synthetic_runs as synthetic
+from synthetic_runs import COSTS, Noise
+
+from reports.judging import answer, frame, verdict
+from reports.pages import page
+from reports.reading.runs import Run
+
+SEEDS = range(20)
+IMPLS = ("fused", "linear", "packed", "sdpa")
+QUIET = Noise(run=0.0)
+
+
+def planted(
+    seed: int, times: dict[str, float], T: tuple[int, ...] = (64, 256), noise: Noise = QUIET, **top: Any
+) -> dict[str, Any]:
+    """A run in which each implementation takes so many times as long as `fused`; those that aren't named 1.3 times."""
+    slower = {name: times.get(name, 1.3) * COSTS["fused"][0] / COSTS[name][0] for name in IMPLS}
+    return synthetic.timed_by_turns(seed, slower, noise, T=T, impls=IMPLS, rounds=6, **top)
+
+
+def first_screen(data: dict[str, Any], as_run: Any) -> tuple[str, str]:
+    """The headline, and the strip below it in words."""
+    this = page.report(as_run(data))
+    return this.headline, f"{this.trust.word}: {'; '.join(this.trust.reasons)}"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_clear_winner_is_named(seed: int, as_run: Any) -> None:
+    headline, trust = first_screen(planted(seed, {"sdpa": 1.0}), as_run)
+    assert headline == "Use sdpa, the fastest in both cases." and trust.startswith(("HIGH", "MEDIUM"))
+
+
+def test_of_two_that_are_level_neither_is_called_the_fastest(as_run: Any) -> None:
+    said = [first_screen(planted(seed, {"sdpa": 1.0, "packed": 1.0}), as_run)[0] for seed in SEEDS]
+    assert not [it for it in said if ", the fastest in" in it]
+    both = {"Use sdpa or packed, level in both cases.", "Use packed or sdpa, level in both cases."}
+    assert sum(it in both for it in said) >= 18 and set(said) >= both
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_drifting_machine_is_never_trusted(seed: int, as_run: Any) -> None:
+    looks = {"product": [{"at": 0.0, "seconds": 1e-3}, {"at": 9.0, "seconds": 1.8e-3}]}
+    data = planted(seed, {"sdpa": 1.0}, noise=Noise(run=0.0, round=0.3))
+    headline, trust = first_screen({**data, "controls": {"drift": 0.8, "looks": looks}}, as_run)
+    assert trust.startswith("LOW: the control workload's time varied by 80.0 %")
+    assert not re.search("Use (fused|linear|packed)", headline)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_kernel_that_was_wrong_is_never_advised(seed: int, as_run: Any) -> None:
+    skipped = [{"impl": "linear", "id": "B1", "reason": "wrong", "detail": "error 0.3 exceeds its bound"}]
+    headline, trust = first_screen(planted(seed, {"linear": 0.5, "sdpa": 1.0}, skipped=skipped), as_run)
+    assert headline == "Use sdpa, the fastest in both cases." and "left out, wrong somewhere: linear" in trust
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_winner_that_changes_with_the_length_is_told_by_length(seed: int, as_run: Any) -> None:
+    data = planted(seed, {"packed": 1.0}, T=(64,))
+    data["benchmarks"] += planted(seed, {"sdpa": 1.0}, T=(256, 1024))["benchmarks"]
+    headline, _ = first_screen(data, as_run)
+    assert headline == "At T = 64, use packed, the fastest; from T = 256 to 1024, use sdpa, the fastest."
+
+
+def test_memory_decides_between_two_that_are_level(as_run: Any) -> None:
+    said = []
+    for seed in SEEDS:
+        data = planted(seed, {"sdpa": 1.0, "packed": 1.0})
+        for row in data["benchmarks"]:
+            row["extra_info"]["peak_bytes"] = 2**20 if row["extra_info"]["impl"] == "sdpa" else 2**25
+        said.append(first_screen(data, as_run)[0])
+    wanted = "Use sdpa, level with packed in time with less memory, in both cases."
+    assert said.count(wanted) >= 18 and not [it for it in said if it.startswith("Use packed, level")]
+
+
+def test_without_intervals_there_is_no_answer_yet(tiny: Run) -> None:
+    this = page.report(tiny)
+    assert this.headline.startswith("No answer yet: no ratio of this run has an interval")
+    assert this.trust.word == answer.LOW and "no ratio has an interval" in this.trust.reasons
+    assert this.trust.command == "pytest bench/ --benchmark-save=x --processes 5"
+
+
+def test_what_settles_it_takes_as_long_as_this_run_lets_expect(turns_data: dict[str, Any], as_run: Any) -> None:
+    turns_data["command"] = "pytest bench/ --processes 3 --benchmark-save=x"
+    turns_data["controls"] = {"drift": 0.1, "looks": {}}
+    seconds = {"timing": 180.0, "proof": 60.0, "compiling": 60.0}
+    trust = page.report(as_run({**turns_data, "seconds": seconds})).trust
+    assert (trust.word, trust.command, trust.minutes) == (
+        answer.MEDIUM, "pytest bench/ --benchmark-save=x --processes 5", 7
+    )  # fmt: skip
+
+
+def test_the_ranking_is_the_geometric_mean_over_the_best_of_each_case(as_run: Any) -> None:
+    cells = [("a", 64, 1.0), ("b", 64, 2.0), ("c", 64, 3.0), ("a", 256, 8.0), ("b", 256, 4.0)]
+    rows = [synthetic.row(name, synthetic.case(T=T), [seconds] * 3) for name, T, seconds in cells]
+    ranks = answer.ranking(frame.tidy(as_run(synthetic.document(rows))))
+    told = {rank.impl: (rank.mean, rank.worst, rank.cases, rank.everywhere) for rank in ranks}
+    assert told["a"] == (pytest.approx(2**0.5), pytest.approx(2), 2, True) == told["b"]
+    assert told["c"] == (pytest.approx(3), pytest.approx(3), 1, False) and ranks[-1].impl == "c"
+
+
+def ratio(low: float, high: float) -> verdict.Ratio:
+    return verdict.Ratio((low * high) ** 0.5, low, high, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("rivals", "expected"),
+    [
+        ([(1.01, 1.2)], ["fastest", "slower"]),
+        ([(0.99, 1.2)], ["level", "level"]),
+        ([(0.99, 1.6)], ["level", "not resolved"]),  # it may be half as slow again
+        (
+            [(0.6, 1.8), (0.99, 1.1)],
+            ["not resolved", "not resolved", "not resolved"],
+        ),  # the first may be far ahead of all
+        ([(1.01, 9.0), (0.99, 1.1)], ["level", "slower", "level"]),
+    ],
+)
+def test_standings_follow_the_interval_of_the_ratio_to_the_leader(
+    rivals: list[tuple[float, float]], expected: list[str]
+) -> None:
+    names = ["first", *map(str, range(len(rivals)))]
+    pairs = {(a, b): ratio(0.9, 1.1) for a in names for b in names if a != b}
+    for name, ends in zip(names[1:], rivals, strict=True):
+        pairs[name, "first"] = ratio(*ends)
+        pairs["first", name] = pairs[name, "first"].inverse
+    assert list(verdict.standings(names, pairs).values()) == expected
+
+
+def test_intervals_among_many_rivals_are_wider() -> None:
+    rows = {name: verdict.Samples([1.0, 1.1, 0.9], [0, 1, 2], [0, 1, 2], [0, 1, 2]) for name in "abcd"}
+    rows["a"] = verdict.Samples([1.0, 1.0, 1.0], [0, 1, 2], [0, 1, 2], [0, 1, 2])
+    two, four = (verdict.compared({name: rows[name] for name in names})["a", "b"] for names in ("ab", "abcd"))
+    assert four.low < two.low < two.value == four.value < two.high < four.high
