@@ -1,15 +1,17 @@
-"""FlexAttention: the mask as a function, looked up block by block in a table that is made beforehand."""
+"""FlexAttention: mask and scores as functions, the mask's looked up block by block in a table that is made beforehand."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from .layer import KernelCore, LayerShape
-from .registry import every_score, register
+from .registry import EVERY_RULE, every_score, register
+from .rules import bias_of, capped
 
 
 def _unfit(case: Any) -> str | None:
@@ -19,22 +21,26 @@ def _unfit(case: Any) -> str | None:
     return None
 
 
-@register("flex", common=False, compiled_by_default=True, dropout=False, unless=_unfit, scores=every_score)
+@register("flex", common=False, compiled_by_default=True, dropout=False, unless=_unfit, beyond=EVERY_RULE, scores=every_score)
 class Flex(KernelCore):
     """`flex_attention` with its block mask made before the clock; only its compiled form never stores the scores."""
 
     def __init__(self, shape: LayerShape):
         super().__init__(shape, flex_attention)
         self.block_mask: BlockMask | None = None
+        self.score_mod: Callable[..., Tensor] | None = None
 
     def prepare(self, T: int, T_kv: int, padding: Tensor | None, device: str) -> None:
         """Make the table of blocks for these lengths: what a training loop does once for all layers and steps, or per batch."""
 
+        span = self.shape.span(T, T_kv, device)
+
         def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            seen = i >= j if self.shape.causal else j >= 0
+            seen = span(i, j)
             return seen if padding is None else seen & padding[b, j]
 
-        if self.shape.causal or padding is not None:
+        self.score_mod = _score_mod(self.shape, T, T_kv, device)
+        if span or padding is not None:
             B = None if padding is None else len(padding)
             self.block_mask = create_block_mask(visible, B, None, T, T_kv, device=device)
 
@@ -46,12 +52,30 @@ class Flex(KernelCore):
             q,
             k,
             v,
+            score_mod=self.score_mod,
             block_mask=self.block_mask,
             scale=self.shape.scale,
             enable_gqa=self.shape.H_kv != self.shape.H,
+            return_aux=None if self.sinks is None else AuxRequest(lse=True),
         )
-        assert isinstance(o, Tensor)  # a tuple only when asked for the logarithms of the sums
-        return o
+        if self.sinks is None:
+            assert isinstance(o, Tensor)
+            return o
+        found, aux = o
+        share = torch.sigmoid(aux.lse - self.sinks[:, None])  # (..., H, T): of the sum that includes the sink
+        return (found * share[..., None]).to(q.dtype)
+
+
+def _score_mod(shape: LayerShape, T: int, T_kv: int, device: str) -> Callable[..., Tensor] | None:
+    bias, softcap = bias_of(shape, shape.H, T, T_kv, device), shape.softcap
+    if bias is None and softcap is None:
+        return None
+
+    def changed(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        score = score if softcap is None else capped(score, softcap)
+        return score if bias is None else score + bias(h, i, j)
+
+    return changed
 
 
 def _own(x: Tensor) -> Tensor:

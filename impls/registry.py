@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .layer import KernelCore, KernelLayer, LayerShape
+from .rules import beyond
 from .weights import parts
 
 Kernel = Callable[..., Tensor]
@@ -20,7 +21,7 @@ Kernel = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Limits:
-    """What an implementation can't do. Everything is possible unless it is declared here."""
+    """What an implementation can't do. Everything is possible unless it is declared here, but for what is `beyond`."""
 
     max_T: int | None = None
     """Longest sequence of queries, or of keys and values."""
@@ -40,6 +41,9 @@ class Limits:
     """Value heads of another width than query heads."""
     dropout: bool = True
     compiles: bool = True
+    beyond: tuple[str, ...] = ()
+    """The rules beyond plain attention that it follows, by their names in `Rules`; a kernel function without `masks` of its own
+    is given masks for some (`BY_MASK`), and follows those without saying so."""
     package: str | None = None
     """An optional package that it needs."""
     install: str | None = None
@@ -68,6 +72,8 @@ class Limits:
             return f"{name} has value heads as wide as query heads"
         if (case.dropout or case.out_dropout) and not self.dropout:
             return f"{name} has no dropout"
+        if unknown := [rule for rule in beyond(case) if rule not in self.beyond]:
+            return f"{name} has no {' and no '.join(unknown)}"
         why = self.unless(case) if self.unless else None
         return why and f"{name} {why}"
 
@@ -106,6 +112,12 @@ class Impl:
         if case.scope == "core" and self.core is None:
             return f"{self.name} is a layer of its own making: it has no core that could be called alone"
         return self.limits.refusal(self.name, case)
+
+
+BY_MASK = ("causal_br", "window", "window_right", "prefix", "documents")
+"""The rules that a boolean mask carries."""
+
+EVERY_RULE = (*BY_MASK, "bias", "softcap", "sinks")
 
 
 def every_score(case: Any) -> int:
@@ -164,6 +176,8 @@ def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None 
     owner = getattr(it, "__module__", "?")
     summary = next(iter((it.__doc__ or "").strip().splitlines()), "")
     limits = limits or Limits()
+    if not isinstance(it, type) and limits.masks is None:
+        limits = replace(limits, beyond=(*BY_MASK, *limits.beyond))
     if isinstance(it, type) and issubclass(it, nn.Module) and not issubclass(it, KernelCore):
         return Impl(name, owner, it, limits=limits, summary=summary)
     if (isinstance(it, type) and not issubclass(it, KernelCore)) or not callable(it):

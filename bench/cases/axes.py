@@ -35,8 +35,8 @@ class Axis:
     """The value that goes without saying; NOTHING where all are said."""
 
     def read(self, text: str) -> Any:
-        """A value from the command line; raises ValueError with what would be right."""
-        return _READ[self.kind](text, self.values)
+        """A value from the command line, `none` where None is the default; raises ValueError with what would be right."""
+        return None if self.default is None and text == "none" else _READ[self.kind](text, self.values)
 
     def implied(self, given: Mapping[str, Any]) -> Any:
         """Its value where it follows from others."""
