@@ -16,8 +16,8 @@ def explicit(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Give f(q, k, v, visible, scale, dropout_p) the signature of SDPA, and what else f takes: `softcap`, `sinks`.
 
     `visible` is (..., T, T_kv), True where a query may see a key, or None for everything; `is_causal` becomes such a mask,
-    `scale` defaults to 1 / sqrt(D_h), and with `enable_gqa` each key-value head is repeated for its group of query heads. A mask
-    of numbers, which are added to the scores, is given as `bias` instead.
+    `scale` defaults to 1 / sqrt(D_h), and with `enable_gqa` each key-value head is repeated for its group of query heads. A
+    mask of numbers, which are added to the scores, becomes `bias`.
     """
 
     @wraps(kernel)

@@ -21,7 +21,9 @@ def _unfit(case: Any) -> str | None:
     return None
 
 
-@register("flex", common=False, compiled_by_default=True, dropout=False, unless=_unfit, beyond=EVERY_RULE, scores=every_score)
+@register(
+    "flex", common=False, compiled_by_default=True, dropout=False, unless=_unfit, beyond=EVERY_RULE, scores=every_score
+)
 class Flex(KernelCore):
     """`flex_attention` with its block mask made before the clock; only its compiled form never stores the scores."""
 
@@ -48,6 +50,7 @@ class Flex(KernelCore):
         """(..., H, T, D_h), (..., H_kv, T_kv, D_h), (..., H_kv, T_kv, D_v) -> (..., H, T, D_v)"""
         if q.device.type == "cpu":  # whose compiled form can't read a projection's output through a view (torch 2.13)
             q, k, v = _own(q), _own(k), _own(v)
+        sinks: Tensor | None = self.sinks
         o = flex_attention(
             q,
             k,
@@ -56,13 +59,14 @@ class Flex(KernelCore):
             block_mask=self.block_mask,
             scale=self.shape.scale,
             enable_gqa=self.shape.H_kv != self.shape.H,
-            return_aux=None if self.sinks is None else AuxRequest(lse=True),
+            return_aux=None if sinks is None else AuxRequest(lse=True),
         )
-        if self.sinks is None:
+        if sinks is None:
             assert isinstance(o, Tensor)
             return o
         found, aux = o
-        share = torch.sigmoid(aux.lse - self.sinks[:, None])  # (..., H, T): of the sum that includes the sink
+        assert aux.lse is not None
+        share = torch.sigmoid(aux.lse - sinks[:, None])  # (..., H, T): of the sum that includes the sink
         return (found * share[..., None]).to(q.dtype)
 
 

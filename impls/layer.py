@@ -15,7 +15,7 @@ from .rules import Rules
 
 @dataclass(frozen=True)
 class LayerShape(Rules):
-    """Everything that a layer must know when it is built: its sizes, and the rules of its attention. Widths are numbers of features."""
+    """Everything that a layer must know when it is built, beside the rules of attention. Widths are numbers of features."""
 
     d_model: int
     H: int
@@ -80,7 +80,7 @@ class KernelCore(Masked):
     def __init__(self, shape: LayerShape, kernel: Callable[..., Tensor], *, takes_mask: bool = False):
         super().__init__(shape, owns_mask=takes_mask or shape.in_mask or shape.mask == "causal+padding")
         self.kernel = kernel
-        self.sinks = nn.Parameter(torch.zeros(shape.H)) if shape.sinks else None
+        self.sinks: nn.Parameter | None = nn.Parameter(torch.zeros(shape.H)) if shape.sinks else None
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
         """(..., H, T, D_h), (..., H_kv, T_kv, D_h), (..., H_kv, T_kv, D_v) -> (..., H, T, D_v)"""

@@ -137,7 +137,7 @@ def document_lengths(kind: str, T: int) -> list[int]:
 def alibi_slopes(H: int, device: Device = None) -> Tensor:
     """(H,): 2 to the power -8 h / H for h = 1 to H; Press et al., "Train Short, Test Long", 2022.
 
-    Where H is no power of two, those of the next smaller one, and then every other one of the next larger one, as in their code.
+    Where H is no power of two, those of the next smaller one, then every other one of the next larger one, as in their code.
     """
     power = 1 << int(math.log2(H))
     slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=torch.float64) / power)

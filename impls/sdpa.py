@@ -36,6 +36,6 @@ register("sdpa_flash", common=False, dispatches="flash", beyond=("bias",))(_pinn
 register("sdpa_efficient", common=False, dispatches="efficient", devices=("cuda",), beyond=("bias",))(
     _pinned(SDPBackend.EFFICIENT_ATTENTION)
 )
-register("sdpa_cudnn", common=False, dispatches="cudnn", devices=("cuda",), dtypes=("float16", "bfloat16"), beyond=("bias",))(
-    _pinned(SDPBackend.CUDNN_ATTENTION)
-)
+register(
+    "sdpa_cudnn", common=False, dispatches="cudnn", devices=("cuda",), dtypes=("float16", "bfloat16"), beyond=("bias",)
+)(_pinned(SDPBackend.CUDNN_ATTENTION))

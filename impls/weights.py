@@ -27,7 +27,7 @@ def sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
 
 
 def draw(shape: LayerShape, generator: torch.Generator, device: str = "cpu") -> dict[str, Tensor]:
-    """Canonical weights in float64, scaled by 1 / sqrt(inputs) so that queries, keys and values have variance 1; sinks have, too."""
+    """Canonical weights in float64, scaled by 1 / sqrt(inputs) so that queries, keys, values and sinks have variance 1."""
     return {
         name: torch.randn(size, generator=generator, dtype=torch.float64)
         .div_(1.0 if name == "sinks" else shape.d_model**0.5)

@@ -51,11 +51,18 @@ class Case:
         default="forward",
     )
     scope: str = axis("choice", "layer, or core: from q, k, v to o", values=SCOPES, default="layer")
-    window: int | None = axis("size", "keys before its own that a query sees, without a causal mask also behind it", default=None)
-    window_right: int | None = axis("size", "keys behind its own that a query sees (default: as many as before)", default=None)
+    window: int | None = axis(
+        "size", "keys before its own that a query sees, without a causal mask also behind it", default=None
+    )
+    window_right: int | None = axis(
+        "size", "keys behind its own that a query sees (default: as many as before)", default=None
+    )
     prefix: int | None = axis("size", "first keys that every query sees, whatever the causal mask says", default=None)
     documents: str | None = axis(
-        "choice", f"{', '.join(DOCUMENTS)}: packed sequences, each of which sees itself alone", values=DOCUMENTS, default=None
+        "choice",
+        f"{', '.join(DOCUMENTS)}: packed sequences, each of which sees itself alone",
+        values=DOCUMENTS,
+        default=None,
     )
     bias: str | None = axis("choice", f"{', '.join(BIASES)}: what is added to the scores", values=BIASES, default=None)
     softcap: int | None = axis("size", "bound of the scores, which are bent by tanh", default=None)

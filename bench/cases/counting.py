@@ -38,8 +38,8 @@ def flops(case: Case) -> int:
 def least_bytes(case: Case) -> int:
     """Fewest bytes that must move: what goes in and the weights read once, the output written once.
 
-    `decode` reads of the cache what some query sees, and writes the new tokens to it. `backward` reads the gradient of the output
-    too, and writes one for all that was read. A dense bias is read where a key is visible.
+    `decode` reads of the cache what some query sees, and writes the new tokens to it. `backward` reads the gradient of the
+    output too, and writes one for all that was read. A dense bias is read where a key is visible.
     """
     o = case.B * case.T * (case.H * case.D_v if case.scope == "core" else case.d_model)
     cached = case.B * case.H_kv * (case.D_h + case.D_v)  # one token's key and value
@@ -60,7 +60,11 @@ def least_memory(impl: Impl, case: Case) -> int:
 
 def held_bytes(case: Case) -> int:
     """About what a cell holds between its calls: inputs and weights twice, its mask, an answer or two."""
-    mask = case.T * case.T_kv * (case.H * ITEM_BYTES[case.dtype] if case.bias else 1) if case.mask != "none" or case.bias else 0
+    mask = (
+        case.T * case.T_kv * (case.H * ITEM_BYTES[case.dtype] if case.bias else 1)
+        if case.mask != "none" or case.bias
+        else 0
+    )
     return (
         2 * least_bytes(case)
         + mask

@@ -42,28 +42,26 @@ def _case(point: dict[str, Any]) -> Case:
         raise ValueError(f"T_kv = {case.T_kv} with T = {case.T} needs --source cross")
     if case.padded and case.B == 1:
         raise ValueError(f"a batch of one has nothing to pad: --mask {case.mask} needs --B 2 or more")
-    if (why := _senseless(case)) is not None:
+    if (why := misfit(case)) is not None:
         raise ValueError(why)
     if case.out_dropout and case.scope == "core":
         raise ValueError("a core has no output projection, and so no --out_dropout")
     return case
 
 
-def _senseless(case: Case) -> str | None:
+def misfit(case: Case) -> str | None:
     """Why a case's rules don't fit together or leave a query without a key; None where they do."""
     causal, apart = case.mask.startswith("causal"), case.window or case.documents
     if case.prefix and not causal:
-        return f"every key is visible without a causal mask, with or without a prefix: --prefix needs --mask causal, not {case.mask}"
+        return f"without a causal mask every key is visible: --prefix needs --mask causal, not {case.mask}"
     if case.window_right and (causal or not case.window):
         return "--window_right needs --window, and --mask none: a causal mask hides what is behind a query"
     if case.padded and apart:
         return "a padded query may see no token at all: --window and --documents have no padding"
     if case.does.cached and case.mask == "none" and (case.window or case.bias):
         return "in decode, a window or a bias needs to know a query's place: --mask causal_br"
-    if case.mask == "causal_br" and case.T > case.T_kv:
-        return f"--mask causal_br: T = {case.T} queries are the newest of T_kv = {case.T_kv} tokens, and can't be more"
-    if apart and case.T > case.T_kv:
-        return f"--window and --documents: T = {case.T} queries have a place each among T_kv = {case.T_kv} keys, and can't be more"
+    if case.T_kv < case.T and (apart or case.mask == "causal_br"):
+        return f"--mask causal_br, --window, --documents: every query is one of the keys, but T = {case.T}, T_kv = {case.T_kv}"
     return None
 
 
@@ -119,8 +117,8 @@ SWEEPS = {
               tuple({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (512,)} | rule for rule in (
                   {"bias": (None, *BIASES)}, {"softcap": (50,)}, {"sinks": (True,)})), whole_registry=True),
         Sweep("chunk", "a prompt's next 512 tokens, and 2 to 8 drafted ones, against a cache of those before",
-              tuple({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "mask": ("causal_br",), "mode": ("decode",)} | sizes
-                    for sizes in ({"T": (512,), "T_kv": (1024, 4096)}, {"T": (1, 2, 4, 8), "T_kv": (4096,)})),
+              tuple({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": T, "T_kv": T_kv, "mode": ("decode",),
+                     "mask": ("causal_br",)} for T, T_kv in (((512,), (1024, 4096)), ((1, 2, 4, 8), (4096,)))),
               whole_registry=True),
         Sweep("documents", "eight documents of equal and unequal lengths packed into one sequence, and a prefix that all see",
               ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (2048,), "mask": ("causal", "none"),

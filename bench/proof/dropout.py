@@ -175,9 +175,9 @@ def _probe(impl: Impl, case: Case) -> tuple[nn.Module, list[Tensor]]:
     """A module whose output is every head's probs, twice, and its inputs."""
     dtype = getattr(torch, case.dtype)
     H, D = impl.limits.heads or 2, 2 * T
-    small = replace(
-        case, B=B, T=T, T_kv=T, H=H, H_kv=H, D_h=D, D_v=D, d_model=H * D, mask="none", source="self", mode="forward",
-        qkv_bias=False, out_bias=False,
+    small = case.plain(
+        B=B, T=T, T_kv=T, H=H, H_kv=H, D_h=D, D_v=D, d_model=H * D, source="self", mode="forward", qkv_bias=False,
+        out_bias=False,
     )  # fmt: skip
     module = module_of(impl, small)
     generator = torch.Generator().manual_seed(0)
