@@ -28,7 +28,7 @@ class Flex(KernelCore):
     """`flex_attention` with its block mask made before the clock; only its compiled form never stores the scores."""
 
     def __init__(self, shape: LayerShape):
-        super().__init__(shape, flex_attention)
+        super().__init__(shape, flex_attention, owns_mask=False)
         self.block_mask: BlockMask | None = None
         self.score_mod: Callable[..., Tensor] | None = None
 

@@ -77,8 +77,12 @@ class Masked(nn.Module):
 class KernelCore(Masked):
     """Attention without projections: a kernel, and the mask that it is given."""
 
-    def __init__(self, shape: LayerShape, kernel: Callable[..., Tensor], *, takes_mask: bool = False):
-        super().__init__(shape, owns_mask=takes_mask or shape.in_mask or shape.mask == "causal+padding")
+    def __init__(
+        self, shape: LayerShape, kernel: Callable[..., Tensor], *, takes_mask: bool = False, owns_mask: bool = True
+    ):
+        """`takes_mask`: also where `is_causal` says it; `owns_mask`: at all."""
+        needed = takes_mask or shape.in_mask or shape.mask == "causal+padding"
+        super().__init__(shape, owns_mask=owns_mask and needed)
         self.kernel = kernel
         self.sinks: nn.Parameter | None = nn.Parameter(torch.zeros(shape.H)) if shape.sinks else None
 
