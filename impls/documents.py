@@ -52,7 +52,12 @@ class OneByOne(Route):
         return torch.cat([scaled_dot_product_attention(*each, **options) for each in documents], dim=-2)
 
 
-@register("padded", **ROUTE)
+def _padded_tokens(case: Any) -> int:
+    lengths = document_lengths(case.documents, case.T)
+    return int(case.B) * len(lengths) * max(lengths)
+
+
+@register("padded", tokens=_padded_tokens, **ROUTE)
 class Padded(Route):
     """Documents padded to the longest, SDPA with a mask over all of them at once, and the tokens picked out again."""
 
@@ -103,9 +108,9 @@ class Jagged(Route):
 
 
 def _unfit_for_nested(case: Any) -> str | None:
-    """Nor a causal mask on the CPU, whose only kernel for jagged tensors is the formula without one (torch 2.13)."""
-    if case.device == "cpu" and case.mask == "causal":
-        return "has no causal mask on the CPU"
+    """Nor a causal mask or groups on the CPU, whose only kernel for jagged tensors is the formula without them (torch 2.13)."""
+    if case.device == "cpu" and (case.mask == "causal" or case.H_kv != case.H):
+        return "has no causal mask and no grouped heads on the CPU"
     return _unfit(case)
 
 

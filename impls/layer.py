@@ -57,13 +57,13 @@ class Masked(nn.Module):
         super().__init__()
         self.shape = shape
         buffer = mask_of(shape, shape.H, shape.T or shape.max_T, shape.max_T) if owns_mask else None
-        self.register_buffer("visible", buffer, persistent=False)  # (T, max_T), with a bias (H, T, max_T)
+        self.register_buffer("visible", buffer, persistent=False)  # (T, max_T), with a bias (1, H, T, max_T)
 
     def attn_mask(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor | None:
         """What a query may see, True where it may: (T, T_kv), (B, 1, T_kv) or (B, T, T_kv); None when everything.
 
-        With a bias what is added: (H, T, T_kv), -inf where it may not. `padding`: (B, T_kv), or (B, 1, T_kv) to broadcast over
-        heads, True where a key is a token and not padding.
+        With a bias what is added: (1, H, T, T_kv), -inf where it may not. `padding`: (B, T_kv), or (B, 1, T_kv) to broadcast
+        over heads, True where a key is a token and not padding.
         """
         mask = None if self.visible is None else rows_of(self.visible, self.shape, T, T_kv)
         if padding is None:

@@ -20,13 +20,15 @@ def rows_of(mask: Tensor, rules: Rules, T: int, T_kv: int) -> Tensor:
 
 
 def mask_of(rules: Rules, H: int, T: int, T_kv: int) -> Tensor | None:
-    """All but the padding, as SDPA takes it: (T, T_kv), True where a query may see a key; with a bias (H, T, T_kv), which is
+    """All but the padding, as SDPA takes it: (T, T_kv), True where a query may see a key; with a bias (1, H, T, T_kv), which is
     added, -inf where it may not. None where every key is visible and nothing added.
+
+    SDPA's flash kernel on the CPU takes masks of two or four axes alone.
     """
     span, bias = rules.span(T, T_kv), bias_of(rules, H, T, T_kv)
     i, j = torch.arange(T)[:, None], torch.arange(T_kv)
     visible = span(i, j).expand(T, T_kv) if span else None
     if bias is None:
         return None if visible is None else visible.contiguous()
-    added = bias(torch.arange(H)[:, None, None], i, j)
+    added = bias(torch.arange(H)[:, None, None], i, j)[None]
     return added if visible is None else added.masked_fill(~visible, -torch.inf)

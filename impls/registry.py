@@ -102,6 +102,8 @@ class Impl:
     """The only kernel that may run under this name (`kernel` in the results); None when it may choose."""
     scores: Callable[[Any], int] | None = None
     """How many scores and probabilities it holds at once for a case, at least; None where it stores none, or may not."""
+    tokens: Callable[[Any], int] | None = None
+    """How many queries it computes for a case, with what it pads them by; None where it pads none."""
     compiled: bool = False
     summary: str = ""
 
@@ -143,6 +145,7 @@ def register(
     compiled_by_default: bool = False,
     dispatches: str | None = None,
     scores: Callable[[Any], int] | None = None,
+    tokens: Callable[[Any], int] | None = None,
     **limits: Any,
 ) -> Callable[[Any], Any]:
     """Register the decorated kernel (a function), core (a `KernelCore` class) or layer (any other `nn.Module` class).
@@ -164,6 +167,7 @@ def register(
                 compiled_by_default=compiled_by_default,
                 dispatches=dispatches,
                 scores=scores,
+                tokens=tokens,
             )
         )
         return it

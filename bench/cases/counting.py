@@ -58,6 +58,11 @@ def least_memory(impl: Impl, case: Case) -> int:
     return least_bytes(case) + (impl.scores(case) if impl.scores else 0) * ITEM_BYTES[case.dtype]
 
 
+def padding_share(impl: Impl, case: Case) -> float:
+    """Share of the queries that an implementation computes that are padding of its own."""
+    return 1 - case.B * case.T / impl.tokens(case) if impl.tokens else 0.0
+
+
 def held_bytes(case: Case) -> int:
     """About what a cell holds between its calls: inputs and weights twice, its mask, an answer or two."""
     mask = (

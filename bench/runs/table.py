@@ -29,6 +29,7 @@ def rankings(
     wrong = {entry["impl"] for entry in skipped if entry["reason"] == "wrong"}
     for case, group in _groups(rows):
         based = any(row["extra_info"]["impl"] == baseline for row in group)
+        packed = group[0]["extra_info"].get("documents") is not None
         places = verdict.places({row["extra_info"]["impl"]: _samples(row) for row in group})
         table = Table(
             title=Text(case),
@@ -44,7 +45,8 @@ def rankings(
             "median",
             *([f"over {baseline}"] if based else []),
             "peak memory",
-            "kernel",
+            *(["tokens/s", "padding"] if packed else []),
+            *(["kernel"] if width >= WIDE or not packed else []),
             *(["error"] if width >= WIDE else []),
         ):
             table.add_column(name, justify="right", no_wrap=True)
@@ -57,7 +59,8 @@ def rankings(
                 time_text(row["stats"]["median"]),
                 *([_speed_up(columns, baseline)] if based else []),
                 bytes_text(columns["peak_bytes"]),
-                Text(columns["kernel"]),
+                *([f"{columns['tokens_s']:,.0f}", f"{columns['padding_share']:.0%}"] if packed else []),
+                *([Text(columns["kernel"])] if width >= WIDE or not packed else []),
                 *([f"{columns['error']:.1e}"] if width >= WIDE else []),
             )
         yield table
