@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from .explicit import explicit
-from .registry import EVERY_RULE, every_score, register
-from .rules import capped, softmax
+from .registry import every_score, register
+from .rules import EVERY_RULE, capped, softmax
 
 
 @register("einsum", takes_mask=True, beyond=EVERY_RULE, scores=every_score)

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from .layer import KernelCore, LayerShape
-from .registry import EVERY_RULE, every_score, register
-from .rules import bias_of, capped
+from .registry import every_score, register
+from .rules import EVERY_RULE, bias_of, capped
 
 
 def _unfit(case: Any) -> str | None:

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from .formula import attention
 from .layer import KernelCore, KernelLayer, LayerShape, split
-from .registry import EVERY_RULE, every_score, register
+from .registry import every_score, register
+from .rules import EVERY_RULE
 from .weights import Parts, linear_parts, packed_parts, sinks_part
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .layer import KernelCore, KernelLayer, LayerShape
-from .rules import beyond
+from .rules import BY_MASK, beyond
 from .weights import parts
 
 Kernel = Callable[..., Tensor]
@@ -114,12 +114,6 @@ class Impl:
         if case.scope == "core" and self.core is None:
             return f"{self.name} is a layer of its own making: it has no core that could be called alone"
         return self.limits.refusal(self.name, case)
-
-
-BY_MASK = ("causal_br", "window", "window_right", "prefix", "documents")
-"""The rules that a boolean mask carries."""
-
-EVERY_RULE = (*BY_MASK, "bias", "softcap", "sinks")
 
 
 def every_score(case: Any) -> int:

@@ -35,7 +35,7 @@ class Rules:
     window: int | None = None
     """Keys before its own that a query sees: Longformer (Beltagy et al., 2020), Mistral 7B (Jiang et al., 2023)."""
     window_right: int | None = None
-    """Keys behind its own, where the mask isn't causal; as many as `window` when None."""
+    """Keys behind its own, where the mask isn't causal; as many as `window` when None, all of them where that is None too."""
     prefix: int | None = None
     """First keys that every query sees, whatever the causal mask says: prefix-LM (Raffel et al., 2020)."""
     documents: str | None = None
@@ -50,12 +50,12 @@ class Rules:
     @property
     def is_causal(self) -> bool:
         """Whether SDPA's `is_causal` says all of it, but for padding."""
-        return self.mask in ("causal", "causal+padding") and not any(getattr(self, name) for name in IN_MASKS)
+        return self.mask in ("causal", "causal+padding") and not self.in_mask
 
     @property
     def in_mask(self) -> bool:
         """Whether a mask must say something else than `is_causal` or which keys are padding."""
-        return self.mask == "causal_br" or any(getattr(self, name) for name in IN_MASKS)
+        return any(name in (*BY_MASK, "bias") for name in beyond(self))
 
     def offset(self, T: int, T_kv: int) -> int:
         """The place of the first query among the keys."""
@@ -73,10 +73,11 @@ class Rules:
         if causal:
             prefix = self.prefix
             last.append(place if prefix is None else lambda i: place(i).clamp(min=prefix - 1))
-        if (left := self.window) is not None:
-            right = left if self.window_right is None else self.window_right
+        left, right = self.window, self.window if self.window_right is None else self.window_right
+        if left is not None:
             first.append(lambda i: place(i) - left)
-            last.extend([] if causal else [lambda i: place(i) + right])
+        if right is not None and not causal:
+            last.append(lambda i: place(i) + right)
         if self.documents is not None:
             lengths = torch.tensor(document_lengths(self.documents, T_kv), device=device)
             ends = lengths.cumsum(0).repeat_interleave(lengths)  # (T_kv,)
@@ -86,8 +87,10 @@ class Rules:
         return Span(tuple(first), tuple(last))
 
 
-IN_MASKS = ("window", "prefix", "documents", "bias")
-"""The rules that a mask can carry: a boolean one, or with a bias one of numbers that are added, as SDPA takes both."""
+BY_MASK = ("causal_br", "window", "window_right", "prefix", "documents")
+"""The rules that a boolean mask carries. One of numbers, which are added, carries a bias too; SDPA takes both."""
+
+EVERY_RULE = (*BY_MASK, "bias", "softcap", "sinks")
 
 
 def beyond(case: Any) -> list[str]:

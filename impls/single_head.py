@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from .formula import attention
 from .layer import AttentionLayer, Cache, LayerShape, extend, kernel_options
-from .registry import BY_MASK, every_score, register
+from .registry import every_score, register
+from .rules import BY_MASK
 from .weights import Parts, linear_parts
 
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from .layer import LayerShape
 from .masks import mask_of, rows_of
-from .registry import BY_MASK, register
+from .registry import register
+from .rules import BY_MASK
 from .weights import Parts, linear_parts, packed_parts
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from .layer import AttentionLayer, Cache, LayerShape
-from .registry import BY_MASK, register, scores_of_a_head
+from .registry import register, scores_of_a_head
+from .rules import BY_MASK
 from .single_head import LinearHead
 from .weights import Parts, linear_parts, parts
 

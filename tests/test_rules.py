@@ -18,8 +18,7 @@ from bench.cases.sweep import SWEEPS
 from bench.proof.gate import Gate, check, probes
 from impls.layer import KernelCore
 from impls.masks import mask_of, rows_of
-from impls.registry import EVERY_RULE
-from impls.rules import Rules, alibi_slopes, beyond, document_lengths
+from impls.rules import EVERY_RULE, Rules, alibi_slopes, beyond, document_lengths
 
 from . import wrong_rules
 from .wrong_rules import core_of
@@ -28,6 +27,7 @@ CHUNK = wrong_rules.CHUNK
 RULES: list[dict[str, Any]] = [
     {"window": 5},
     {"mask": "none", "window": 5, "window_right": 2},
+    {"mask": "none", "window_right": 3},
     {"prefix": 9},
     {"window": 5, "prefix": 9},
     {"documents": "lognormal"},
@@ -93,7 +93,7 @@ def test_every_implementation_that_can_follows_the_rules(axes: dict[str, Any]) -
     assert {"fused", "einsum", "packed"} <= passed
 
 
-@pytest.mark.parametrize("axes", [RULES[6], CHUNK | {"window": 7}, RULES[-2]], ids=str)
+@pytest.mark.parametrize("axes", [RULES[7], CHUNK | {"window": 7}, RULES[-2]], ids=str)
 def test_flex_attention_follows_them(axes: dict[str, Any]) -> None:
     check(impls.get("flex"), Case.of(**({"T": 33, "H": 3, "D_h": 16} | axes)))
 
@@ -112,8 +112,10 @@ def spelled_out(rules: Rules, T: int, T_kv: int) -> torch.Tensor:
         for j in range(T_kv):
             seen = rules.mask == "none" or j <= place or (rules.prefix is not None and j < rules.prefix)
             if rules.window is not None:
-                right = rules.window if rules.window_right is None else rules.window_right
-                seen = seen and place - j <= rules.window and j - place <= (right if rules.mask == "none" else T_kv)
+                seen = seen and place - j <= rules.window
+            right = rules.window if rules.window_right is None else rules.window_right
+            if right is not None and rules.mask == "none":
+                seen = seen and j - place <= right
             if rules.documents:
                 own, other = (next(n for n, end in enumerate(ends) if token < end) for token in (place, j))
                 seen = seen and own == other
@@ -130,6 +132,7 @@ def spelled_out(rules: Rules, T: int, T_kv: int) -> torch.Tensor:
         (Rules(window=3), 12, 12),
         (Rules(mask="none", window=3), 12, 12),
         (Rules(mask="none", window=3, window_right=1), 12, 12),
+        (Rules(mask="none", window_right=2), 12, 12),
         (Rules(mask="causal_br", window=3), 4, 12),
         (Rules(prefix=4), 12, 12),
         (Rules(documents="lognormal"), 30, 30),
@@ -203,7 +206,7 @@ def test_neutral_rules_leave_no_trace() -> None:
     ("axes", "says"),
     [
         ({"mask": ("none",), "prefix": (4,)}, "--prefix needs --mask causal, not none"),
-        ({"window_right": (4,)}, "--window_right needs --window, and --mask none"),
+        ({"window_right": (4,)}, "--window_right needs --mask none, not causal"),
         ({"mask": ("causal+padding",), "B": (2,), "window": (4,)}, "--window and --documents have no padding"),
         (
             {"mask": ("causal_br",), "source": ("cross",), "T_kv": (8,)},

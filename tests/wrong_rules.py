@@ -71,9 +71,11 @@ def right(q, k, v, shape, sinks):
     visible = (
         (j <= i) | (j < (shape.prefix or 0)) if shape.mask != "none" else torch.ones(len(i), len(j), dtype=torch.bool)
     )
+    behind = shape.window if shape.window_right is None else shape.window_right
     if shape.window is not None:
-        behind = shape.window if shape.window_right is None else shape.window_right
-        visible = visible & (i - j <= shape.window) & ((j - i <= behind) | (shape.mask != "none"))
+        visible = visible & (i - j <= shape.window)
+    if behind is not None and shape.mask == "none":
+        visible = visible & (j - i <= behind)
     if shape.documents is not None:
         number = numbers(shape, len(j))
         visible = visible & (number[i] == number[j])

@@ -54,8 +54,8 @@ def misfit(case: Case) -> str | None:
     causal, apart = case.mask.startswith("causal"), case.window or case.documents
     if case.prefix and not causal:
         return f"without a causal mask every key is visible: --prefix needs --mask causal, not {case.mask}"
-    if case.window_right and (causal or not case.window):
-        return "--window_right needs --window, and --mask none: a causal mask hides what is behind a query"
+    if case.window_right and causal:
+        return f"a causal mask hides every key behind a query: --window_right needs --mask none, not {case.mask}"
     if case.padded and apart:
         return "a padded query may see no token at all: --window and --documents have no padding"
     if case.does.cached and case.mask == "none" and (case.window or case.bias):
