@@ -76,7 +76,7 @@ def row(cell: Cell, proved: Mapping[str, Any], found: Sequence[Sample], over: Se
         | dict(proved)
         | {"flops": flops(cell.case), "bytes": least_bytes(cell.case)}
         | {
-            "tokens_s": cell.case.B * cell.case.T / median(it.seconds for it in found),
+            "tokens_per_s": cell.case.B * cell.case.T / median(it.seconds for it in found),
             "padding_share": padding_share(cell.impl, cell.case),
         }
         | _timed(found)

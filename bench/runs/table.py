@@ -59,7 +59,7 @@ def rankings(
                 time_text(row["stats"]["median"]),
                 *([_speed_up(columns, baseline)] if based else []),
                 bytes_text(columns["peak_bytes"]),
-                *([f"{columns['tokens_s']:,.0f}", f"{columns['padding_share']:.0%}"] if packed else []),
+                *([f"{columns['tokens_per_s']:,.0f}", f"{columns['padding_share']:.0%}"] if packed else []),
                 *([Text(columns["kernel"])] if width >= WIDE or not packed else []),
                 *([f"{columns['error']:.1e}"] if width >= WIDE else []),
             )
