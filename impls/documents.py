@@ -14,7 +14,7 @@ from .rules import document_lengths
 
 
 def _unfit(case: Any) -> str | None:
-    """Nothing but packed documents."""
+    """No cases but packed documents."""
     return None if case.documents else "is a route for packed documents: --documents"
 
 
@@ -108,7 +108,7 @@ class Jagged(Route):
 
 
 def _unfit_for_nested(case: Any) -> str | None:
-    """Nor a causal mask or groups on the CPU, whose only kernel for jagged tensors is the formula without them (torch 2.13)."""
+    """No cases but packed documents; on the CPU no causal mask and no groups, which torch 2.13 has no kernel for."""
     if case.device == "cpu" and (case.mask == "causal" or case.H_kv != case.H):
         return "has no causal mask and no grouped heads on the CPU"
     return _unfit(case)

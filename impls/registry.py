@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .layer import KernelCore, KernelLayer, LayerShape
-from .rules import BY_MASK, beyond
+from .rules import BY_MASK, EVERY_RULE, beyond
 from .weights import parts
 
 Kernel = Callable[..., Tensor]
@@ -51,6 +51,11 @@ class Limits:
     unless: Callable[[Any], str | None] | None = None
     """Anything else: gives for a case the words that follow the name in a sentence, or None."""
 
+    @property
+    def without(self) -> list[str]:
+        """The rules beyond plain attention that it doesn't follow."""
+        return [rule for rule in EVERY_RULE if rule not in self.beyond]
+
     def refusal(self, name: str, case: Any) -> str | None:
         """One sentence that says why `case` (a `bench.cases.case.Case`) is impossible; None when it is possible."""
         if self.package and find_spec(self.package) is None:
@@ -72,7 +77,7 @@ class Limits:
             return f"{name} has value heads as wide as query heads"
         if (case.dropout or case.out_dropout) and not self.dropout:
             return f"{name} has no dropout"
-        if unknown := [rule for rule in beyond(case) if rule not in self.beyond]:
+        if unknown := [rule for rule in beyond(case) if rule in self.without]:
             return f"{name} has no {' and no '.join(unknown)}"
         why = self.unless(case) if self.unless else None
         return why and f"{name} {why}"
@@ -145,7 +150,7 @@ def register(
     """Register the decorated kernel (a function), core (a `KernelCore` class) or layer (any other `nn.Module` class).
 
     `limits` are the fields of `Limits`, the others those of `Impl`; a kernel that `takes_mask` is given the causal mask as
-    `attn_mask`, where others are told `is_causal`. Raises ValueError when the name is taken.
+    `attn_mask`, where others get `is_causal`. Raises ValueError when the name is taken.
 
         @register("mine", max_T=4096)
         def mine(q, k, v, *, is_causal=False, attn_mask=None, scale=None, enable_gqa=False, dropout_p=0.0): ...

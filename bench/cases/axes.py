@@ -44,9 +44,9 @@ class Axis:
 
     def described(self) -> dict[str, Any]:
         """For the run file: what a reader needs to know of it."""
-        told: dict[str, Any] = {name: getattr(self, name) for name in ("name", "kind", "label", "quiet")}
-        told["follows"] = list(self.follows)
-        return told if self.unsaid is NOTHING else told | {"unsaid": self.unsaid}
+        described: dict[str, Any] = {name: getattr(self, name) for name in ("name", "kind", "label", "quiet")}
+        described["follows"] = list(self.follows)
+        return described if self.unsaid is NOTHING else described | {"unsaid": self.unsaid}
 
 
 def axis(kind: str, about: str, *, default: Any = NOTHING, **others: Any) -> Any:

@@ -33,7 +33,7 @@ SIGMAS_OF_LAGS, FEWEST_PAIRS = 8.0, 1024
 """The same for what two places have in common, at one distance among a million; and how many pairs it needs."""
 
 NEARLY = 0.7
-"""Of the distances that show nearly as much as the most telling one, the shortest is told."""
+"""Of the distances that show nearly as much as the most telling one, the shortest is reported."""
 
 
 def check_dropout(impl: Impl, case: Case) -> None:
@@ -167,8 +167,8 @@ def _who(lag: int, shape: torch.Size) -> str:
         step = lag % size if 2 * (lag % size) <= size else lag % size - size
         lag = (lag - step) // size
         apart += [(abs(step), name)] if step else []
-    told = ", ".join(f"{step} {name}" for step, name in reversed(apart))
-    return f"other {apart[-1][1]}: {told} apart"
+    distance = ", ".join(f"{step} {name}" for step, name in reversed(apart))
+    return f"other {apart[-1][1]}: {distance} apart"
 
 
 def _probe(impl: Impl, case: Case) -> tuple[nn.Module, list[Tensor]]:

@@ -66,7 +66,7 @@ class Proof:
 
 
 class Gate:
-    """Checks implementations, and remembers what it has already proved."""
+    """Checks implementations, and skips what it has already proved."""
 
     def __init__(self) -> None:
         self._proved: set[tuple[str, str, Case]] = set()
@@ -210,10 +210,10 @@ def check_call(
     first answer must outlast one more call, too.
     """
     with keeping_settings():
-        return _held(call, module, numbers, case, [problem_of(case, draw) for draw in range(draws)], in_turn)
+        return _check_problems(call, module, numbers, case, [problem_of(case, draw) for draw in range(draws)], in_turn)
 
 
-def _held(
+def _check_problems(
     call: Call, module: nn.Module, numbers: Inputs, case: Case, problems: Sequence[Problem], in_turn: bool
 ) -> CheckResult:
     caching = case.does.cached and case.scope == "layer"  # then the cache is there to be written to
@@ -238,7 +238,7 @@ def _held(
 
     for problem in problems:
         problem.answers  # noqa: B018  worked out before a call can patch what that takes
-    held, answers = answer(problems[0])
+    result, answers = answer(problems[0])
     kept = copies(first())
     for draw, problem in enumerate(problems[1:], 1):
         numbers.refill(problem)
@@ -249,7 +249,7 @@ def _held(
         with without_gradients(module, case):
             _run(call)
         _unchanged(first(), kept, "the first answer changed when a later one was computed: they share a few buffers")
-    return held
+    return result
 
 
 def without_gradients(module: nn.Module, case: Case) -> Any:
@@ -324,7 +324,7 @@ def check_dispatch(impl: Impl, case: Case) -> None:
     with without_gradients(module, case):
         ran = kernel_of(call.run)
     if ran != impl.dispatches:
-        raise Wrong(f"claims to be {impl.dispatches}, but what ran is {ran}")
+        raise Wrong(f"registered as {impl.dispatches}, but {ran} was dispatched")
 
 
 def _run(call: Call) -> object:

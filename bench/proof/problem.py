@@ -211,7 +211,7 @@ class Inputs:
             buffer.data.mul_(1.02)
 
     def refill(self, problem: Problem) -> None:
-        """Put other numbers into the same buffers, through `.data`: what remembers by address and version must not notice."""
+        """Put other numbers into the same buffers, through `.data`: what caches by address and version must not notice."""
         for buffer, fresh in zip(self.tensors, problem.inputs, strict=True):
             buffer.data.copy_(fresh)
         if self.grad is not None and problem.grad is not None:

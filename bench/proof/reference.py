@@ -17,7 +17,7 @@ from impls.rules import Rules, bias_of
 Weights: TypeAlias = dict[str, Tensor]
 
 BLOCK = 1 << 22
-"""Scores that are held at a time."""
+"""Scores that are computed at a time."""
 
 
 def attention(
@@ -55,7 +55,7 @@ def attention(
             if sinks is not None:
                 scores = torch.cat([scores, sinks[h].expand(*scores.shape[:-1], 1)], dim=-1)
                 kept = None if kept is None else pad(kept, (0, 1))
-            blocks.append(_weigh(scores, v_h if sinks is None else pad(v_h, (0, 0, 0, 1)), kept))
+            blocks.append(_attend(scores, v_h if sinks is None else pad(v_h, (0, 0, 0, 1)), kept))
         heads.append(torch.cat(blocks, dim=1))  # (B, rows, D_v)
     return torch.stack(heads, dim=1)
 
@@ -92,16 +92,16 @@ class _SummedOverFeatures(Function):
         return of_scores, _without(ctx.dropped, probs).mT @ grad, None
 
 
-_weigh: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _softmax_times
+_attend: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _softmax_times
 
 
 @contextmanager
 def summed_over_features() -> Iterator[None]:
     """Meanwhile gradients go the other of two plain ways."""
-    global _weigh
-    _weigh = _SummedOverFeatures.apply
+    global _attend
+    _attend = _SummedOverFeatures.apply
     yield
-    _weigh = _softmax_times
+    _attend = _softmax_times
 
 
 def layer(
