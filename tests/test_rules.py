@@ -19,6 +19,8 @@ from bench.proof.gate import Gate, check, probes
 from impls.layer import KernelCore
 from impls.masks import mask_of, rows_of
 from impls.rules import EVERY_RULE, Rules, alibi_slopes, beyond, document_lengths
+from reports.reading import words
+from reports.reading.axes import learn
 
 from . import wrong_rules
 from .wrong_rules import core_of
@@ -218,6 +220,12 @@ def test_neutral_rules_leave_no_trace() -> None:
 def test_rules_that_do_not_fit_together(axes: dict[str, tuple[object, ...]], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         SWEEPS["quick"].cases("cpu", {"T": (64,)} | axes)
+
+
+def test_reports_say_which_rule_a_word_belongs_to() -> None:
+    learn(axis.described() for axis in AXES.values())
+    assert words.value("documents", "equal") == "documents=equal"
+    assert words.value("mode", "backward") == "backward"
 
 
 def test_what_an_implementation_can_not_do_is_a_sentence() -> None:
