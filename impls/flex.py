@@ -27,10 +27,13 @@ def _unfit(case: Any) -> str | None:
 class Flex(KernelCore):
     """`flex_attention` with its block mask made before the clock; only its compiled form never stores the scores."""
 
+    typed: Tensor
+
     def __init__(self, shape: LayerShape):
         super().__init__(shape, flex_attention, owns_mask=False)
         self.block_mask: BlockMask | None = None
         self.score_mod: Callable[..., Tensor] | None = None
+        self.register_buffer("typed", torch.empty(0), persistent=False)  # becomes of the dtype that the core has
 
     def prepare(self, T: int, T_kv: int, padding: Tensor | None, device: str) -> None:
         """Make the table of blocks for these lengths: what a training loop does once for all layers and steps, or per batch."""
@@ -41,7 +44,7 @@ class Flex(KernelCore):
             seen = span(i, j)
             return seen if padding is None else seen & padding[b, j]
 
-        self.score_mod = _score_mod(self.shape, T, T_kv, device)
+        self.score_mod = _score_mod(self.shape, T, T_kv, device, torch.promote_types(self.typed.dtype, torch.float32))
         if span or padding is not None:
             B = None if padding is None else len(padding)
             self.block_mask = create_block_mask(visible, B, None, T, T_kv, device=device)
@@ -70,8 +73,9 @@ class Flex(KernelCore):
         return (found * share[..., None]).to(q.dtype)
 
 
-def _score_mod(shape: LayerShape, T: int, T_kv: int, device: str) -> Callable[..., Tensor] | None:
-    bias, softcap = bias_of(shape, shape.H, T, T_kv, device), shape.softcap
+def _score_mod(shape: LayerShape, T: int, T_kv: int, device: str, dtype: torch.dtype) -> Callable[..., Tensor] | None:
+    """On the CPU the compiled form gives NaN where float64 tensors are added to float32 scores (torch 2.13)."""
+    bias, softcap = bias_of(shape, shape.H, T, T_kv, device, dtype), shape.softcap
     if bias is None and softcap is None:
         return None
 

@@ -149,7 +149,7 @@ def alibi_slopes(H: int, device: Device = None) -> Tensor:
 
 
 def bias_of(
-    rules: Rules, H: int, T: int, T_kv: int, device: Device = None
+    rules: Rules, H: int, T: int, T_kv: int, device: Device = None, dtype: torch.dtype = torch.float64
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
     """What is added to the score of head h, query i and key j, of scalars or of tensors that broadcast; None for nothing.
 
@@ -159,10 +159,10 @@ def bias_of(
     if rules.bias is None:
         return None
     if rules.bias == "alibi":
-        slopes, offset = -alibi_slopes(H, device), rules.offset(T, T_kv)
+        slopes, offset = -alibi_slopes(H, device).to(dtype), rules.offset(T, T_kv)
         return lambda h, i, j: slopes[h] * (i + offset - j).abs()
     drawn = torch.randint(-8, 9, (H, T, T_kv), generator=torch.Generator().manual_seed(0), dtype=torch.int8)
-    table = (drawn.double() / 4).to(device)
+    table = (drawn.to(dtype) / 4).to(device)
     return lambda h, i, j: table[h, i, j]
 
 
