@@ -21,8 +21,22 @@ def _unfit(case: Any) -> str | None:
     return None
 
 
+def _unfit_compiled(case: Any) -> str | None:
+    """No sinks on the CPU when compiled."""
+    if case.device == "cpu" and case.sinks:
+        return "has no sinks on the CPU: torch's compiler gives no sums of the softmax there"
+    return None
+
+
 @register(
-    "flex", common=False, compiled_by_default=True, dropout=False, unless=_unfit, beyond=EVERY_RULE, scores=every_score
+    "flex",
+    common=False,
+    compiled_by_default=True,
+    dropout=False,
+    unless=_unfit,
+    compiled_unless=_unfit_compiled,
+    beyond=EVERY_RULE,
+    scores=every_score,
 )
 class Flex(KernelCore):
     """`flex_attention` with its block mask made before the clock; only its compiled form never stores the scores."""

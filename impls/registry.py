@@ -50,6 +50,8 @@ class Limits:
     """How that package is installed."""
     unless: Callable[[Any], str | None] | None = None
     """Anything else: gives for a case the words that follow the name in a sentence, or None."""
+    compiled_unless: Callable[[Any], str | None] | None = None
+    """The same of its compiled form alone."""
 
     @property
     def without(self) -> list[str]:
@@ -116,6 +118,8 @@ class Impl:
         """Why `case` can't be run, in one sentence; None when it can."""
         if self.compiled and not self.limits.compiles:
             return f"{self.name.removesuffix(COMPILE)} has no compiled form"
+        if self.compiled and self.limits.compiled_unless and (why := self.limits.compiled_unless(case)):
+            return f"{self.name} {why}"
         if case.scope == "core" and self.core is None:
             return f"{self.name} is a layer of its own making: it has no core that could be called alone"
         return self.limits.refusal(self.name, case)

@@ -233,6 +233,7 @@ def test_what_an_implementation_can_not_do_is_a_sentence() -> None:
     assert impls.get("sdpa").refusal(capped) == "sdpa has no softcap and no sinks"
     mine = impls.make("mine", type("Mine", (torch.nn.Module,), {}))
     assert mine.refusal(Case.of(T=64, H=2, D_h=8, window=4)) == "mine has no window"
+    assert "has no sinks on the CPU" in (impls.get("flex+compile").refusal(replace(capped, softcap=None)) or "")
     assert "route for packed documents" in (impls.get("padded").refusal(Case.of(T=64, H=2, D_h=8)) or "")
 
 
