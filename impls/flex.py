@@ -1,15 +1,17 @@
-"""FlexAttention: the mask as a function, looked up block by block in a table that is made beforehand."""
+"""FlexAttention: mask and scores as functions, the mask's looked up block by block in a table that is made beforehand."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from .layer import KernelCore, LayerShape
 from .registry import every_score, register
+from .rules import EVERY_RULE, bias_of, capped
 
 
 def _unfit(case: Any) -> str | None:
@@ -19,22 +21,45 @@ def _unfit(case: Any) -> str | None:
     return None
 
 
-@register("flex", common=False, compiled_by_default=True, dropout=False, unless=_unfit, scores=every_score)
+def _unfit_compiled(case: Any) -> str | None:
+    """No sinks on the CPU when compiled."""
+    if case.device == "cpu" and case.sinks:
+        return "has no sinks on the CPU: torch's compiler gives no sums of the softmax there"
+    return None
+
+
+@register(
+    "flex",
+    common=False,
+    compiled_by_default=True,
+    dropout=False,
+    unless=_unfit,
+    compiled_unless=_unfit_compiled,
+    beyond=EVERY_RULE,
+    scores=every_score,
+)
 class Flex(KernelCore):
     """`flex_attention` with its block mask made before the clock; only its compiled form never stores the scores."""
 
+    typed: Tensor
+
     def __init__(self, shape: LayerShape):
-        super().__init__(shape, flex_attention)
+        super().__init__(shape, flex_attention, owns_mask=False)
         self.block_mask: BlockMask | None = None
+        self.score_mod: Callable[..., Tensor] | None = None
+        self.register_buffer("typed", torch.empty(0), persistent=False)  # becomes of the dtype that the core has
 
     def prepare(self, T: int, T_kv: int, padding: Tensor | None, device: str) -> None:
         """Make the table of blocks for these lengths: what a training loop does once for all layers and steps, or per batch."""
 
+        span = self.shape.span(T, T_kv, device)
+
         def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            seen = i >= j if self.shape.causal else j >= 0
+            seen = span(i, j)
             return seen if padding is None else seen & padding[b, j]
 
-        if self.shape.causal or padding is not None:
+        self.score_mod = _score_mod(self.shape, T, T_kv, device, torch.promote_types(self.typed.dtype, torch.float32))
+        if span or padding is not None:
             B = None if padding is None else len(padding)
             self.block_mask = create_block_mask(visible, B, None, T, T_kv, device=device)
 
@@ -42,16 +67,37 @@ class Flex(KernelCore):
         """(..., H, T, D_h), (..., H_kv, T_kv, D_h), (..., H_kv, T_kv, D_v) -> (..., H, T, D_v)"""
         if q.device.type == "cpu":  # whose compiled form can't read a projection's output through a view (torch 2.13)
             q, k, v = _own(q), _own(k), _own(v)
+        sinks: Tensor | None = self.sinks
         o = flex_attention(
             q,
             k,
             v,
+            score_mod=self.score_mod,
             block_mask=self.block_mask,
             scale=self.shape.scale,
             enable_gqa=self.shape.H_kv != self.shape.H,
+            return_aux=None if sinks is None else AuxRequest(lse=True),
         )
-        assert isinstance(o, Tensor)  # a tuple only when asked for the logarithms of the sums
-        return o
+        if sinks is None:
+            assert isinstance(o, Tensor)
+            return o
+        found, aux = o
+        assert aux.lse is not None
+        share = torch.sigmoid(aux.lse - sinks[:, None])  # (..., H, T): of the sum that includes the sink
+        return (found * share[..., None]).to(q.dtype)
+
+
+def _score_mod(shape: LayerShape, T: int, T_kv: int, device: str, dtype: torch.dtype) -> Callable[..., Tensor] | None:
+    """On the CPU the compiled form gives NaN where float64 tensors are added to float32 scores (torch 2.13)."""
+    bias, softcap = bias_of(shape, shape.H, T, T_kv, device, dtype), shape.softcap
+    if bias is None and softcap is None:
+        return None
+
+    def changed(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        score = score if softcap is None else capped(score, softcap)
+        return score if bias is None else score + bias(h, i, j)
+
+    return changed
 
 
 def _own(x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from .explicit import explicit
+from .rules import capped, softmax
 
 
 def attention_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
@@ -15,12 +16,19 @@ def attention_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
 
 
 @explicit
-def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, dropout_p: float) -> Tensor:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, dropout_p: float, *,
+    bias: Tensor | None = None, softcap: float | None = None, sinks: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """softmax(q kᵀ · scale) v; the scores are stored. (..., T, D_h), (..., T_kv, D_h), (..., T_kv, D_v) -> (..., T, D_v)"""
     scores = attention_scores(q, k, scale)
+    if softcap is not None:
+        scores = capped(scores, softcap)
+    if bias is not None:
+        scores = scores + bias
     if visible is not None:
         scores = torch.where(visible, scores, -torch.inf)
-    probs = torch.softmax(scores, dim=-1)
+    probs = softmax(scores, sinks)
     if dropout_p:
         probs = dropout(probs, dropout_p)
     return probs @ v

@@ -2,5 +2,8 @@
 
 from .formula import attention
 from .registry import every_score, register
+from .rules import EVERY_RULE
 
-fused = register("fused", takes_mask=True, baseline=True, compiled_by_default=True, scores=every_score)(attention)
+fused = register(
+    "fused", takes_mask=True, baseline=True, compiled_by_default=True, beyond=EVERY_RULE, scores=every_score
+)(attention)

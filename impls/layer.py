@@ -6,14 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from .masks import causal_visible
+from .masks import mask_of, rows_of
+from .rules import Rules
 
 
 @dataclass(frozen=True)
-class LayerShape:
-    """Everything that a layer must know when it is built. Widths are numbers of features."""
+class LayerShape(Rules):
+    """Everything that a layer must know when it is built, beside the rules of attention. Widths are numbers of features."""
 
     d_model: int
     H: int
@@ -22,8 +24,8 @@ class LayerShape:
     D_v: int
     max_T: int
     """Longest sequence; the mask buffer is made once for it and sliced to the actual one."""
-    mask: str = "causal"
-    """`none`, `causal`, `padding` or `causal+padding`."""
+    T: int | None = None
+    """Most queries; max_T when None."""
     source: str = "self"
     """`self`, or `cross`: queries from one sequence, keys and values from another."""
     d_out: int | None = None
@@ -35,10 +37,6 @@ class LayerShape:
     """Factor on the scores; 1 / sqrt(D_h) when None."""
     dropout: float = 0.0
     out_dropout: float = 0.0
-
-    @property
-    def causal(self) -> bool:
-        return self.mask.startswith("causal")
 
     @classmethod
     def heads(cls, H: int, D_h: int, **others: Any) -> LayerShape:
@@ -58,34 +56,41 @@ class Masked(nn.Module):
     def __init__(self, shape: LayerShape, *, owns_mask: bool = True):
         super().__init__()
         self.shape = shape
-        buffer = causal_visible(shape.max_T, shape.max_T) if shape.causal and owns_mask else None
-        self.register_buffer("visible", buffer, persistent=False)  # (max_T, max_T)
+        buffer = mask_of(shape, shape.H, shape.T or shape.max_T, shape.max_T) if owns_mask else None
+        self.register_buffer("visible", buffer, persistent=False)  # (T, max_T), with a bias (1, H, T, max_T)
 
     def attn_mask(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor | None:
         """What a query may see, True where it may: (T, T_kv), (B, 1, T_kv) or (B, T, T_kv); None when everything.
 
-        `padding`: (B, T_kv), True where a key is a token and not padding.
+        With a bias what is added: (1, H, T, T_kv), -inf where it may not. `padding`: (B, T_kv), or (B, 1, T_kv) to broadcast
+        over heads, True where a key is a token and not padding.
         """
-        causal = None if self.visible is None else self.visible[:T, :T_kv]
+        mask = None if self.visible is None else rows_of(self.visible, self.shape, T, T_kv)
         if padding is None:
-            return causal
+            return mask
         padding = padding.unsqueeze(-2)  # (B, 1, T_kv)
-        return padding if causal is None else causal & padding
+        if mask is None:
+            return padding
+        return torch.where(padding, mask, -torch.inf) if mask.is_floating_point() else mask & padding
 
 
 class KernelCore(Masked):
     """Attention without projections: a kernel, and the mask that it is given."""
 
-    def __init__(self, shape: LayerShape, kernel: Callable[..., Tensor], *, takes_mask: bool = False):
-        super().__init__(shape, owns_mask=takes_mask or shape.mask == "causal+padding")
+    def __init__(
+        self, shape: LayerShape, kernel: Callable[..., Tensor], *, takes_mask: bool = False, owns_mask: bool = True
+    ):
+        """`takes_mask`: also where `is_causal` says it; `owns_mask`: at all."""
+        needed = takes_mask or shape.in_mask or shape.mask == "causal+padding"
+        super().__init__(shape, owns_mask=owns_mask and needed)
         self.kernel = kernel
+        self.sinks: nn.Parameter | None = nn.Parameter(torch.zeros(shape.H)) if shape.sinks else None
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
         """(..., H, T, D_h), (..., H_kv, T_kv, D_h), (..., H_kv, T_kv, D_v) -> (..., H, T, D_v)"""
-        mask = self.attn_mask(q.shape[-2], k.shape[-2], padding)
-        if padding is not None and mask is not None:
-            mask = mask.unsqueeze(-3)  # (B, 1, T or 1, T_kv)
-        o: Tensor = self.kernel(q, k, v, **kernel_options(self.shape, mask, self.training))
+        by_head = None if padding is None else padding.unsqueeze(-2)
+        mask = self.attn_mask(q.shape[-2], k.shape[-2], by_head)  # with padding (B, 1, T or 1, T_kv)
+        o: Tensor = self.kernel(q, k, v, **kernel_options(self.shape, mask, self.training, self.sinks))
         return o
 
 
@@ -156,12 +161,14 @@ def split(x: Tensor, H: int) -> Tensor:
     return heads.transpose(-3, -2)
 
 
-def kernel_options(shape: LayerShape, mask: Tensor | None, training: bool = False) -> dict[str, Any]:
-    """The keywords of one kernel call: only those that differ from the defaults of SDPA's signature."""
+def kernel_options(
+    shape: LayerShape, mask: Tensor | None, training: bool = False, sinks: Tensor | None = None
+) -> dict[str, Any]:
+    """The keywords of one kernel call: only those that differ from the defaults of SDPA's signature, and what that has not."""
     options: dict[str, Any] = {}
     if mask is not None:
         options["attn_mask"] = mask
-    elif shape.causal:
+    elif shape.is_causal:
         options["is_causal"] = True
     if shape.scale is not None:
         options["scale"] = shape.scale
@@ -169,4 +176,8 @@ def kernel_options(shape: LayerShape, mask: Tensor | None, training: bool = Fals
         options["enable_gqa"] = True
     if shape.dropout and training:
         options["dropout_p"] = shape.dropout
+    if shape.softcap is not None:
+        options["softcap"] = shape.softcap
+    if sinks is not None:
+        options["sinks"] = sinks
     return options

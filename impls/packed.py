@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from .formula import attention
 from .layer import KernelCore, KernelLayer, LayerShape, split
 from .registry import every_score, register
-from .weights import Parts, linear_parts, packed_parts
+from .rules import EVERY_RULE
+from .weights import Parts, linear_parts, packed_parts, sinks_part
 
 
-@register("packed", scores=every_score)
+@register("packed", beyond=EVERY_RULE, scores=every_score)
 class Packed(KernelLayer):
     """The plain formula behind one packed projection W_qkv (W_kv when keys come from another sequence)."""
 
@@ -39,4 +40,5 @@ class Packed(KernelLayer):
         else:
             found = linear_parts("q", self.W_q, of)
             found |= packed_parts("kv", self.W_kv.weight, self.W_kv.bias, self.widths[1:], of)
+        found |= sinks_part(self.core, of)
         return found | (linear_parts("o", self.W_o, of) if self.shape.out_proj else {})

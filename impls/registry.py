@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .layer import KernelCore, KernelLayer, LayerShape
+from .rules import BY_MASK, EVERY_RULE, beyond
 from .weights import parts
 
 Kernel = Callable[..., Tensor]
@@ -20,7 +21,7 @@ Kernel = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Limits:
-    """What an implementation can't do. Everything is possible unless it is declared here."""
+    """What an implementation can't do. Everything is possible unless it is declared here, but for what is `beyond`."""
 
     max_T: int | None = None
     """Longest sequence of queries, or of keys and values."""
@@ -40,12 +41,22 @@ class Limits:
     """Value heads of another width than query heads."""
     dropout: bool = True
     compiles: bool = True
+    beyond: tuple[str, ...] = ()
+    """The rules beyond plain attention that it follows, by their names in `Rules`; a kernel function without `masks` of its own
+    is given masks for some (`BY_MASK`), and follows those without saying so."""
     package: str | None = None
     """An optional package that it needs."""
     install: str | None = None
     """How that package is installed."""
     unless: Callable[[Any], str | None] | None = None
     """Anything else: gives for a case the words that follow the name in a sentence, or None."""
+    compiled_unless: Callable[[Any], str | None] | None = None
+    """The same of its compiled form alone."""
+
+    @property
+    def without(self) -> list[str]:
+        """The rules beyond plain attention that it doesn't follow."""
+        return [rule for rule in EVERY_RULE if rule not in self.beyond]
 
     def refusal(self, name: str, case: Any) -> str | None:
         """One sentence that says why `case` (a `bench.cases.case.Case`) is impossible; None when it is possible."""
@@ -68,6 +79,8 @@ class Limits:
             return f"{name} has value heads as wide as query heads"
         if (case.dropout or case.out_dropout) and not self.dropout:
             return f"{name} has no dropout"
+        if unknown := [rule for rule in beyond(case) if rule in self.without]:
+            return f"{name} has no {' and no '.join(unknown)}"
         why = self.unless(case) if self.unless else None
         return why and f"{name} {why}"
 
@@ -96,6 +109,8 @@ class Impl:
     """The only kernel that may run under this name (`kernel` in the results); None when it may choose."""
     scores: Callable[[Any], int] | None = None
     """How many scores and probabilities it holds at once for a case, at least; None where it stores none, or may not."""
+    tokens: Callable[[Any], int] | None = None
+    """How many queries it computes for a case, with what it pads them by; None where it pads none."""
     compiled: bool = False
     summary: str = ""
 
@@ -103,6 +118,8 @@ class Impl:
         """Why `case` can't be run, in one sentence; None when it can."""
         if self.compiled and not self.limits.compiles:
             return f"{self.name.removesuffix(COMPILE)} has no compiled form"
+        if self.compiled and self.limits.compiled_unless and (why := self.limits.compiled_unless(case)):
+            return f"{self.name} {why}"
         if case.scope == "core" and self.core is None:
             return f"{self.name} is a layer of its own making: it has no core that could be called alone"
         return self.limits.refusal(self.name, case)
@@ -131,12 +148,13 @@ def register(
     compiled_by_default: bool = False,
     dispatches: str | None = None,
     scores: Callable[[Any], int] | None = None,
+    tokens: Callable[[Any], int] | None = None,
     **limits: Any,
 ) -> Callable[[Any], Any]:
     """Register the decorated kernel (a function), core (a `KernelCore` class) or layer (any other `nn.Module` class).
 
     `limits` are the fields of `Limits`, the others those of `Impl`; a kernel that `takes_mask` is given the causal mask as
-    `attn_mask`, where others are told `is_causal`. Raises ValueError when the name is taken.
+    `attn_mask`, where others get `is_causal`. Raises ValueError when the name is taken.
 
         @register("mine", max_T=4096)
         def mine(q, k, v, *, is_causal=False, attn_mask=None, scale=None, enable_gqa=False, dropout_p=0.0): ...
@@ -152,6 +170,7 @@ def register(
                 compiled_by_default=compiled_by_default,
                 dispatches=dispatches,
                 scores=scores,
+                tokens=tokens,
             )
         )
         return it
@@ -164,6 +183,8 @@ def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None 
     owner = getattr(it, "__module__", "?")
     summary = next(iter((it.__doc__ or "").strip().splitlines()), "")
     limits = limits or Limits()
+    if not isinstance(it, type) and limits.masks is None:
+        limits = replace(limits, beyond=(*BY_MASK, *limits.beyond))
     if isinstance(it, type) and issubclass(it, nn.Module) and not issubclass(it, KernelCore):
         return Impl(name, owner, it, limits=limits, summary=summary)
     if (isinstance(it, type) and not issubclass(it, KernelCore)) or not callable(it):

@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from .registry import every_score, register
 
 
-@register("sdpa", compiled_by_default=True)
+@register("sdpa", compiled_by_default=True, beyond=("bias",))
 def sdpa(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """`torch.nn.functional.scaled_dot_product_attention`, which picks a kernel by itself."""
     return scaled_dot_product_attention(q, k, v, **options)
@@ -29,11 +29,13 @@ def _pinned(backend: SDPBackend) -> Callable[..., Tensor]:
     return kernel
 
 
-register("sdpa_math", common=False, dispatches="math", compiles=False, scores=every_score)(_pinned(SDPBackend.MATH))
-register("sdpa_flash", common=False, dispatches="flash")(_pinned(SDPBackend.FLASH_ATTENTION))
-register("sdpa_efficient", common=False, dispatches="efficient", devices=("cuda",))(
+register("sdpa_math", common=False, dispatches="math", compiles=False, beyond=("bias",), scores=every_score)(
+    _pinned(SDPBackend.MATH)
+)
+register("sdpa_flash", common=False, dispatches="flash", beyond=("bias",))(_pinned(SDPBackend.FLASH_ATTENTION))
+register("sdpa_efficient", common=False, dispatches="efficient", devices=("cuda",), beyond=("bias",))(
     _pinned(SDPBackend.EFFICIENT_ATTENTION)
 )
-register("sdpa_cudnn", common=False, dispatches="cudnn", devices=("cuda",), dtypes=("float16", "bfloat16"))(
-    _pinned(SDPBackend.CUDNN_ATTENTION)
-)
+register(
+    "sdpa_cudnn", common=False, dispatches="cudnn", devices=("cuda",), dtypes=("float16", "bfloat16"), beyond=("bias",)
+)(_pinned(SDPBackend.CUDNN_ATTENTION))

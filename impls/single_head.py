@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .formula import attention
 from .layer import AttentionLayer, Cache, LayerShape, extend, kernel_options
 from .registry import every_score, register
+from .rules import BY_MASK
 from .weights import Parts, linear_parts
 
 
@@ -37,7 +38,7 @@ class SingleHead(AttentionLayer):
         return self.finish(attention(q, k, v, **kernel_options(self.shape, mask, self.training)))
 
 
-@register("parameter", heads=1, scores=every_score)
+@register("parameter", heads=1, beyond=BY_MASK, scores=every_score)
 class ParameterHead(SingleHead):
     """One head; projections are bare `nn.Parameter` matrices (d_model, D_h), applied as x W."""
 
@@ -61,7 +62,7 @@ class ParameterHead(SingleHead):
         return found | (linear_parts("o", self.W_o, of) if self.shape.out_proj else {})
 
 
-@register("linear", heads=1, scores=every_score)
+@register("linear", heads=1, beyond=BY_MASK, scores=every_score)
 class LinearHead(SingleHead):
     """One head; projections are `nn.Linear`."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from .layer import LayerShape
+from .masks import mask_of, rows_of
 from .registry import register
+from .rules import BY_MASK
 from .weights import Parts, linear_parts, packed_parts
 
 
@@ -28,6 +29,7 @@ LIMITS: dict[str, Any] = {
     "wide_values": False,
     "unless": _unfit,
     "common": False,
+    "beyond": BY_MASK,
 }
 
 
@@ -43,8 +45,11 @@ class TorchMHA(nn.Module):
         self.mha = nn.MultiheadAttention(
             shape.d_model, shape.H, dropout=shape.dropout, bias=shape.qkv_bias, batch_first=True
         )
-        future = torch.ones(shape.max_T, shape.max_T, dtype=torch.bool).triu(1) if shape.causal else None
-        self.register_buffer("hidden", future, persistent=False)  # (max_T, max_T), True means hide
+        visible = mask_of(shape, shape.H, shape.T or shape.max_T, shape.max_T)
+        self.register_buffer(
+            "hidden", None if visible is None else ~visible, persistent=False
+        )  # (T, max_T), True means hide
+        self.shape = shape
         self.drop = nn.Dropout(shape.out_dropout)
 
     def forward(
@@ -53,7 +58,7 @@ class TorchMHA(nn.Module):
         """(..., T, d_model) -> (..., T, d_model)"""
         x_k = x if x_k is None else x_k
         x_v = x_k if x_v is None else x_v
-        hidden = None if self.hidden is None else self.hidden[: x.shape[-2], : x_k.shape[-2]]
+        hidden = None if self.hidden is None else rows_of(self.hidden, self.shape, x.shape[-2], x_k.shape[-2])
         o, _ = self.mha(
             x,
             x_k,
@@ -61,7 +66,7 @@ class TorchMHA(nn.Module):
             attn_mask=hidden,
             key_padding_mask=None if padding is None else ~padding,
             need_weights=self.need_weights,
-            is_causal=hidden is not None and padding is None and not self.need_weights,
+            is_causal=self.shape.is_causal and padding is None and not self.need_weights,
         )
         projected: Tensor = self.drop(o)
         return projected

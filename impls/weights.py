@@ -13,7 +13,7 @@ Parts = dict[str, list[Tensor]]
 
 
 def sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
-    """The canonical weights and their shapes, (out, in) as in `nn.Linear`: W_q, W_k, W_v, W_o, and biases b_*."""
+    """The canonical weights and their shapes, (out, in) as in `nn.Linear`: W_q, W_k, W_v, W_o, biases b_*, and sinks."""
     widths = {"q": shape.H * shape.D_h, "k": shape.H_kv * shape.D_h, "v": shape.H_kv * shape.D_v}
     found: dict[str, tuple[int, ...]] = {f"W_{n}": (width, shape.d_model) for n, width in widths.items()}
     if shape.qkv_bias:
@@ -23,13 +23,15 @@ def sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
         found["W_o"] = (d_out, shape.H * shape.D_v)
         if shape.out_bias:
             found["b_o"] = (d_out,)
-    return found
+    return found | ({"sinks": (shape.H,)} if shape.sinks else {})
 
 
 def draw(shape: LayerShape, generator: torch.Generator, device: str = "cpu") -> dict[str, Tensor]:
-    """Canonical weights in float64, scaled by 1 / sqrt(inputs) so that queries, keys and values have variance 1."""
+    """Canonical weights in float64, scaled by 1 / sqrt(inputs) so that queries, keys, values and sinks have variance 1."""
     return {
-        name: torch.randn(size, generator=generator, dtype=torch.float64).div_(shape.d_model**0.5).to(device)
+        name: torch.randn(size, generator=generator, dtype=torch.float64)
+        .div_(1.0 if name == "sinks" else shape.d_model**0.5)
+        .to(device)
         for name, size in sizes(shape).items()
     }
 
@@ -48,7 +50,13 @@ def parts(layer: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
         linear = getattr(layer, f"W_{n}", None)
         if isinstance(linear, nn.Linear):
             found |= linear_parts(n, linear, of)
-    return found
+    return found | sinks_part(getattr(layer, "core", layer), of)
+
+
+def sinks_part(core: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
+    """The sinks of a core that has some."""
+    sinks = getattr(core, "sinks", None)
+    return {"sinks": [of(sinks)]} if isinstance(sinks, nn.Parameter) else {}
 
 
 def linear_parts(n: str, linear: nn.Linear, of: Callable[[Tensor], Tensor]) -> Parts:

@@ -38,7 +38,7 @@ def test_all_implementations_agree(B, T, T_kv, H, groups, D_h, D_v, extra, mask,
         x.append(torch.randn(B, T_kv, case.d_model, dtype=torch.float64))
     padding = problem_of(case).padding
     options = {} if padding is None else {"padding": padding}
-    truth = reference.layer(x[0], x[-1], drawn, H=H, H_kv=H_kv, causal=case.causal, padding=padding)
+    truth = reference.layer(x[0], x[-1], drawn, case.layer_shape, padding=padding)
     for impl in impls.registered():
         if impl.refusal(case) is None and impl.dispatches != "flash":  # which is not for every shape
             layer = impl.layer(shape).double().eval()

@@ -235,7 +235,7 @@ def test_a_pinned_name_must_be_what_ran() -> None:
     """SDPA that is free to choose, under a name that promises math."""
     case = Case.of(T=64, H=2, D_h=16)
     liar = replace(impls.get("sdpa"), name="liar", dispatches="math")
-    with pytest.raises(Wrong, match="claims to be math, but what ran is flash"):
+    with pytest.raises(Wrong, match="registered as math, but flash was dispatched"):
         Gate().prove(liar, case)
 
 

@@ -9,6 +9,7 @@ from bench.cases import counting
 from bench.cases.case import Case
 from bench.cases.sweep import SWEEPS
 from bench.proof import reference
+from impls.rules import Rules
 
 
 def test_ids_are_a_public_format() -> None:
@@ -76,7 +77,7 @@ def test_operations_against_torchs_own_counter(axes: dict[str, object]) -> None:
     w = {n: torch.randn(size) for n, size in _sizes(case).items()}
     x, x_kv = torch.randn(2, case.T, case.d_model), torch.randn(2, case.T_kv, case.d_model)
     with FlopCounterMode(display=False) as counter:
-        reference.layer(x, x_kv, w, H=case.H, H_kv=case.H_kv, causal=False)
+        reference.layer(x, x_kv, w, case.layer_shape)
     assert counting.flops(case) == counter.get_total_flops()
 
 
@@ -116,17 +117,15 @@ def test_reference_is_the_formula() -> None:
     k = torch.tensor([[[[0.0, 1.0], [3.0, 1.0]]]], dtype=torch.float64).log().nan_to_num(neginf=0.0)
     v = torch.tensor([[[[4.0], [8.0]]]], dtype=torch.float64)
     torch.testing.assert_close(
-        reference.attention(q, k, v, causal=False), torch.tensor([[[[7.0]]]], dtype=torch.float64)
+        reference.attention(q, k, v, Rules(mask="none")), torch.tensor([[[[7.0]]]], dtype=torch.float64)
     )
-    torch.testing.assert_close(
-        reference.attention(q, k, v, causal=True), torch.tensor([[[[4.0]]]], dtype=torch.float64)
-    )
+    torch.testing.assert_close(reference.attention(q, k, v, Rules()), torch.tensor([[[[4.0]]]], dtype=torch.float64))
 
 
 def test_reference_by_blocks_is_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = (torch.randn(2, 3, 11, 4, dtype=torch.float64) for _ in range(3))
-    whole = reference.attention(q, k, v, causal=True)
+    whole = reference.attention(q, k, v, Rules())
     monkeypatch.setattr(reference, "BLOCK", 50)
-    torch.testing.assert_close(reference.attention(q, k, v, causal=True), whole)
+    torch.testing.assert_close(reference.attention(q, k, v, Rules()), whole)
     rows = torch.tensor([0, 4, 10])
-    torch.testing.assert_close(reference.attention(q, k, v, causal=True, rows=rows), whole[:, :, rows])
+    torch.testing.assert_close(reference.attention(q, k, v, Rules(), rows=rows), whole[:, :, rows])

@@ -37,7 +37,9 @@ class Axis:
     """The value that goes without saying; NOTHING where all are said."""
 
     def read(self, text: str) -> Any:
-        """A value from the command line; raises ValueError with what would be right."""
+        """A value from the command line, `none` where None is the default; raises ValueError with what would be right."""
+        if self.default is None and text == "none":
+            return None
         value = _READ[self.kind](text, self.values)
         if self.kind == "size" and value > self.most:
             raise ValueError(f"a whole number up to {self.most}")
@@ -49,9 +51,9 @@ class Axis:
 
     def described(self) -> dict[str, Any]:
         """For the run file: what a reader needs to know of it."""
-        told: dict[str, Any] = {name: getattr(self, name) for name in ("name", "kind", "label", "quiet")}
-        told["follows"] = list(self.follows)
-        return told if self.unsaid is NOTHING else told | {"unsaid": self.unsaid}
+        described: dict[str, Any] = {name: getattr(self, name) for name in ("name", "kind", "label", "quiet")}
+        described["follows"] = list(self.follows)
+        return described if self.unsaid is NOTHING else described | {"unsaid": self.unsaid}
 
 
 def axis(kind: str, about: str, *, default: Any = NOTHING, **others: Any) -> Any:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from impls import LayerShape
+from impls.rules import Rules
 
 from .axes import NOTHING, axes_of, axis
 from .modes import MODES, Mode
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 DEVICES = ("cpu", "cuda")
-MASKS = ("none", "causal", "padding", "causal+padding")
+MASKS = ("none", "causal", "padding", "causal+padding", "causal_br")
+DOCUMENTS = ("equal", "one_long", "lognormal")
+BIASES = ("alibi", "dense")
 SOURCES = ("self", "cross")
 SCOPES = ("layer", "core")
 
@@ -31,7 +34,10 @@ class Case:
     T_kv: int = axis("size", "tokens in keys and values (with --source cross)", label="keys", follows=("T",))
     dtype: str = axis("choice", ", ".join(DTYPES), values=DTYPES)
     device: str = axis("choice", "cpu, cuda (default: what the machine has)", values=DEVICES, unsaid="cpu")
-    mask: str = axis("choice", ", ".join(MASKS), values=MASKS, default="causal", unsaid=NOTHING)
+    mask: str = axis(
+        "choice", f"{', '.join(MASKS)} (bottom right: queries are the newest tokens)", values=MASKS, default="causal",
+        unsaid=NOTHING,
+    )  # fmt: skip
     source: str = axis("choice", ", ".join(SOURCES), values=SOURCES, default="self")
     dropout: float = axis("share", "probability of dropping one of the probs", default=0.0)
     out_dropout: float = axis("share", "probability of dropout after the output projection", default=0.0)
@@ -42,11 +48,27 @@ class Case:
     )
     mode: str = axis(
         "choice",
-        f"{', '.join(MODES)} (the newest of T tokens against a cache of the others)",
+        f"{', '.join(MODES)} (the newest of T tokens, or with --mask causal_br the newest T of T_kv, against a cache)",
         values=tuple(MODES),
         default="forward",
     )
     scope: str = axis("choice", "layer, or core: from q, k, v to o", values=SCOPES, default="layer")
+    window: int | None = axis(
+        "size", "keys before its own that a query sees, without a causal mask also behind it", default=None
+    )
+    window_right: int | None = axis(
+        "size", "keys behind its own that a query sees (default: as many as before)", default=None
+    )
+    prefix: int | None = axis("size", "first keys that every query sees, whatever the causal mask says", default=None)
+    documents: str | None = axis(
+        "choice",
+        f"{', '.join(DOCUMENTS)}: packed sequences, each of which sees itself alone",
+        values=DOCUMENTS,
+        default=None,
+    )
+    bias: str | None = axis("choice", f"{', '.join(BIASES)}: what is added to the scores", values=BIASES, default=None)
+    softcap: int | None = axis("size", "bound of the scores, which are bent by tanh", default=None)
+    sinks: bool = axis("switch", "a learned score a head that takes part in the softmax alone: on, off", default=False)
 
     @classmethod
     def of(
@@ -65,9 +87,9 @@ class Case:
         others = [name for name in _IN_IDS if getattr(self, name) != getattr(plain, name)]
         return "-".join([sizes, *(f"{name}={getattr(self, name)}" for name in others)])
 
-    @property
-    def causal(self) -> bool:
-        return self.mask.startswith("causal")
+    def plain(self, **others: Any) -> Case:
+        """The same without any rule on what a query sees or what becomes of a score."""
+        return replace(self, **{it.name: AXES[it.name].default for it in fields(Rules)} | {"mask": "none"} | others)
 
     @property
     def padded(self) -> bool:

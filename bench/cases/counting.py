@@ -10,18 +10,20 @@ ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def visible_pairs(case: Case) -> int:
-    """Pairs of a query and a key that a causal mask leaves visible, per head and batch entry; padding is counted in full.
+    """Pairs of a query and a key that the mask leaves visible, per head and batch entry; padding is counted in full."""
+    first, last = case.layer_shape.span(case.T, case.T_kv).ends(case.T, case.T_kv)
+    return int((last - first + 1).sum())
 
-    Aligned top left: query i sees min(i + 1, T_kv) keys.
-    """
-    if not case.causal:
-        return case.T * case.T_kv
-    short = min(case.T, case.T_kv)
-    return short * (short + 1) // 2 + max(0, case.T - case.T_kv) * case.T_kv
+
+def seen_keys(case: Case) -> int:
+    """Keys that some query sees: what a window leaves out need not be read from a cache."""
+    first, last = case.layer_shape.span(case.T, case.T_kv).ends(case.T, case.T_kv)
+    return int(last.max() - first.min() + 1)
 
 
 def flops(case: Case) -> int:
-    """Floating-point operations of the formula, a multiplication and an addition counted as two (softmax not counted).
+    """Floating-point operations of the formula, a multiplication and an addition counted as two (softmax, and what changes
+    a score before it, not counted).
 
     Core: 2 · B · H · pairs · (D_h + D_v). Projections: 2 · tokens · width in · width out each; in `decode` those of the new
     token alone. `backward` counts three times the forward: each product has two gradients, each a product of the same size.
@@ -36,17 +38,18 @@ def flops(case: Case) -> int:
 def least_bytes(case: Case) -> int:
     """Fewest bytes that must move: what goes in and the weights read once, the output written once.
 
-    `decode` reads the cache and writes one token to it. `backward` reads the gradient of the output too, and writes one
-    for all that was read.
+    `decode` reads of the cache what some query sees, and writes the new tokens to it. `backward` reads the gradient of the
+    output too, and writes one for all that was read. A dense bias is read where a key is visible.
     """
     o = case.B * case.T * (case.H * case.D_v if case.scope == "core" else case.d_model)
     cached = case.B * case.H_kv * (case.D_h + case.D_v)  # one token's key and value
     if case.scope == "core":
-        read = case.B * case.T * case.H * case.D_h + case.T_kv * cached
+        read = case.B * case.T * case.H * case.D_h + seen_keys(case) * cached + case.sinks * case.H
     else:
         tokens = case.T if case.source == "self" else case.T + case.T_kv
         read = case.B * tokens * case.d_model + _weights(case)
-        read += case.T_kv * cached if case.does.cached else 0  # the others read, the new one written
+        read += seen_keys(case) * cached if case.does.cached else 0  # the others read, the new ones written
+    read += case.H * visible_pairs(case) if case.bias == "dense" else 0
     return (2 * (read + o) if case.does.gradients else read + o) * ITEM_BYTES[case.dtype]
 
 
@@ -55,9 +58,18 @@ def least_memory(impl: Impl, case: Case) -> int:
     return least_bytes(case) + (impl.scores(case) if impl.scores else 0) * ITEM_BYTES[case.dtype]
 
 
+def padding_share(impl: Impl, case: Case) -> float:
+    """Share of the queries that an implementation computes that are padding of its own."""
+    return 1 - case.B * case.T / impl.tokens(case) if impl.tokens else 0.0
+
+
 def held_bytes(case: Case) -> int:
     """About what a cell holds between its calls: inputs and weights twice, its mask, an answer or two."""
-    mask = case.keys**2 if case.causal or case.padded else 0
+    mask = (
+        case.T * case.T_kv * (case.H * ITEM_BYTES[case.dtype] if case.bias else 1)
+        if case.mask != "none" or case.bias
+        else 0
+    )
     return (
         2 * least_bytes(case)
         + mask
@@ -74,4 +86,4 @@ def _weights(case: Case) -> int:
     """Numbers that the projections hold."""
     matrices = case.d_model * (case.H + case.H_kv) * (case.D_h + case.D_v)
     biases = case.qkv_bias * (case.H * case.D_h + case.H_kv * (case.D_h + case.D_v)) + case.out_bias * case.d_model
-    return matrices + biases
+    return matrices + biases + case.sinks * case.H

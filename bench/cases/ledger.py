@@ -1,4 +1,4 @@
-"""What a run spends its time on: proving, compiling, timing, weighing."""
+"""What a run spends its time on: proving, compiling, timing, profiling."""
 
 from __future__ import annotations
 

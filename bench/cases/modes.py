@@ -23,12 +23,22 @@ class Mode:
     """What its name implies for the other axes; raises ValueError where they can't be had."""
 
 
-def _newest_token(point: Point) -> Point:
-    """T is the number of all tokens, where T_kv doesn't say it."""
+def _newest_tokens(point: Point) -> Point:
+    """T is the number of all tokens, where T_kv doesn't say it; with a mask that is aligned bottom right that of the new ones.
+
+    A rule that counts from a query's own place needs such a mask: without one the only query has the first place.
+    """
+    if point.get("mask") == "causal_br" or ("mask" not in point and (point.get("window") or point.get("bias"))):
+        if "T_kv" not in point:
+            return point | {"T": 1, "T_kv": point["T"], "mask": "causal_br"}
+        return point | {"mask": "causal_br"}
     if point.get("mask", "none") != "none" or point.get("source", "self") != "self":
-        raise ValueError("decode sees every key in its cache: leave out --mask and --source")
+        raise ValueError("decode sees every key in its cache: leave out --mask and --source, or --mask causal_br")
     if "T_kv" in point and point["T"] != 1:
-        raise ValueError(f"decode has one new token: --T 1 beside --T_kv {point['T_kv']}, or --T alone for all tokens")
+        raise ValueError(
+            f"decode has one new token: --T 1 beside --T_kv {point['T_kv']}, or --T alone for all tokens, "
+            f"or --mask causal_br for {point['T']} new ones"
+        )
     return point | {"T": 1, "T_kv": point.get("T_kv", point["T"]), "mask": "none"}
 
 
@@ -36,8 +46,8 @@ MODES = {
     "forward": Mode("o = layer(x)"),
     "backward": Mode("o = layer(x), and from a gradient of o the gradients of x and of every weight", gradients=True),
     "decode": Mode(
-        "o = layer(x, cache) for one new token, whose key and value are written to the cache",
+        "o = layer(x, cache) for one new token or some, whose keys and values are written to the cache",
         cached=True,
-        settled=_newest_token,
+        settled=_newest_tokens,
     ),
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from .case import MASKS, SCOPES, Case
+from .case import BIASES, DOCUMENTS, SCOPES, Case
 from .modes import MODES
 
 Axes = Mapping[str, tuple[Any, ...]]
@@ -42,12 +42,31 @@ def _case(point: dict[str, Any]) -> Case:
         raise ValueError(f"T_kv = {case.T_kv} with T = {case.T} needs --source cross")
     if case.padded and case.B == 1:
         raise ValueError(f"a batch of one has nothing to pad: --mask {case.mask} needs --B 2 or more")
+    if (why := misfit(case)) is not None:
+        raise ValueError(why)
     if case.out_dropout and case.scope == "core":
         raise ValueError("a core has no output projection, and so no --out_dropout")
     return case
 
 
+def misfit(case: Case) -> str | None:
+    """Why a case's rules don't fit together or leave a query without a key; None where they do."""
+    causal, apart = case.mask.startswith("causal"), case.window or case.documents
+    if case.prefix and not causal:
+        return f"without a causal mask every key is visible: --prefix needs --mask causal, not {case.mask}"
+    if case.window_right and causal:
+        return f"a causal mask hides every key behind a query: --window_right needs --mask none, not {case.mask}"
+    if case.padded and apart:
+        return "a padded query may see no token at all: --window and --documents have no padding"
+    if case.does.cached and case.mask == "none" and (case.window or case.bias):
+        return "in decode, a window or a bias needs to know a query's place: --mask causal_br"
+    if case.T_kv < case.T and (apart or case.mask == "causal_br"):
+        return f"--mask causal_br, --window, --documents: every query is one of the keys, but T = {case.T}, T_kv = {case.T_kv}"
+    return None
+
+
 BOTH = ("float32", "bfloat16")
+BASIC_MASKS = ("none", "causal", "padding", "causal+padding")
 
 SWEEPS = {
     sweep.name: sweep
@@ -73,10 +92,10 @@ SWEEPS = {
                {"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (256, 1024)}),
               whole_registry=True),
         Sweep("masks", "no mask, causal, padding, and both",
-              ({"B": (4,), "D_h": (64,), "H": (8,), "dtype": BOTH, "T": (256,), "mask": MASKS},), whole_registry=True),
+              ({"B": (4,), "D_h": (64,), "H": (8,), "dtype": BOTH, "T": (256,), "mask": BASIC_MASKS},), whole_registry=True),
         Sweep("cross", "queries from one sequence, keys and values from another, under every mask",
               ({"B": (4,), "D_h": (64,), "H": (8,), "dtype": ("float32",), "T": (128,), "T_kv": (96, 512),
-                "source": ("cross",), "mask": MASKS},), whole_registry=True),
+                "source": ("cross",), "mask": BASIC_MASKS},), whole_registry=True),
         Sweep("gqa", "32 query heads that share 32, 8 or 1 key-value heads",
               ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (32,), "H_kv": (32, 8, 1), "T": (256,),
                 "mode": ("forward", "backward")},), whole_registry=True),
@@ -89,6 +108,22 @@ SWEEPS = {
                 "mode": ("forward", "backward")},), whole_registry=True),
         Sweep("core", "how much of a layer is projections: from q, k, v to o, beside the whole",
               ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (256, 1024), "scope": SCOPES},),
+              whole_registry=True),
+        Sweep("window", "a sliding window beside all of a causal mask, and on both sides",
+              ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (1024, 4096), "window": (None, 128, 512)},
+               {"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (1024,), "mask": ("none",),
+                "window": (64,), "window_right": (None, 16)}), whole_registry=True),
+        Sweep("scores", "what is done to the scores: ALiBi, a dense bias, a soft cap, sinks",
+              tuple({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (512,)} | rule for rule in (
+                  {"bias": (None, *BIASES)}, {"softcap": (50,)}, {"sinks": (True,)})), whole_registry=True),
+        Sweep("chunk", "a prompt's next 512 tokens, and 2 to 8 drafted ones, against a cache of those before",
+              tuple({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": T, "T_kv": T_kv, "mode": ("decode",),
+                     "mask": ("causal_br",)} for T, T_kv in (((512,), (1024, 4096)), ((1, 2, 4, 8), (4096,)))),
+              whole_registry=True),
+        Sweep("documents", "eight documents of equal and unequal lengths packed into one sequence, and a prefix that all see",
+              ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (2048,), "mask": ("causal", "none"),
+                "documents": DOCUMENTS},
+               {"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (1024,), "prefix": (None, 256)}),
               whole_registry=True),
         Sweep("llm", "one attention layer of GPT-2 small, Qwen2.5 0.5B and Llama 3 8B",
               # Radford et al., "Language Models are Unsupervised Multitask Learners", 2019

@@ -1,4 +1,4 @@
-"""What one call is: forward, forward and backward, or the next token. The same call is proved, timed and weighed."""
+"""What one call is: forward, forward and backward, or the next token. The same call is proved, timed and profiled."""
 
 from __future__ import annotations
 
@@ -64,11 +64,12 @@ def _backward(module: nn.Module, inputs: Inputs) -> Call:
 
 
 def _decode(module: nn.Module, inputs: Inputs) -> Call:
-    """One new token against a cache: its key and value are written to the last place, all of it is attended to."""
+    """New tokens against a cache: their keys and values are written to its last places."""
     x, *cache = inputs.tensors
+    new = x.shape[-2]
 
     def read(o: Tensor) -> dict[str, Tensor]:
-        key, value = (known[..., -1:, :] for known in cache)
+        key, value = (known[..., -new:, :] for known in cache)
         return {"output": o, "key written to the cache": key, "value written to the cache": value}
 
     return Call(lambda: module(x, cache=tuple(cache)), read)

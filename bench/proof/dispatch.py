@@ -31,7 +31,7 @@ An attention operator inside a compiled region stands before the region: `fused+
 
 
 def kernel_in(trace: bytes) -> str:
-    """The kernel that a Chrome trace of one call tells of; `other` when none is known."""
+    """The kernel that a Chrome trace of one call shows; `other` when none is known."""
     return next((kernel for name, kernel in OPERATORS if name in trace), "other")
 
 
@@ -68,7 +68,7 @@ _TRACE_ALONE = _trace_alone()
 
 
 def operators_in(trace: bytes) -> int:
-    """How many operators a Chrome trace tells of, those within others included."""
+    """How many operators a Chrome trace holds, those within others included."""
     return trace.count(b'"cat": "cpu_op"')
 
 

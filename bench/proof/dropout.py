@@ -33,7 +33,7 @@ SIGMAS_OF_LAGS, FEWEST_PAIRS = 8.0, 1024
 """The same for what two places have in common, at one distance among a million; and how many pairs it needs."""
 
 NEARLY = 0.7
-"""Of the distances that show nearly as much as the most telling one, the shortest is told."""
+"""Of the distances that show nearly as much as the most telling one, the shortest is reported."""
 
 
 def check_dropout(impl: Impl, case: Case) -> None:
@@ -167,17 +167,17 @@ def _who(lag: int, shape: torch.Size) -> str:
         step = lag % size if 2 * (lag % size) <= size else lag % size - size
         lag = (lag - step) // size
         apart += [(abs(step), name)] if step else []
-    told = ", ".join(f"{step} {name}" for step, name in reversed(apart))
-    return f"other {apart[-1][1]}: {told} apart"
+    distance = ", ".join(f"{step} {name}" for step, name in reversed(apart))
+    return f"other {apart[-1][1]}: {distance} apart"
 
 
 def _probe(impl: Impl, case: Case) -> tuple[nn.Module, list[Tensor]]:
     """A module whose output is every head's probs, twice, and its inputs."""
     dtype = getattr(torch, case.dtype)
     H, D = impl.limits.heads or 2, 2 * T
-    small = replace(
-        case, B=B, T=T, T_kv=T, H=H, H_kv=H, D_h=D, D_v=D, d_model=H * D, mask="none", source="self", mode="forward",
-        qkv_bias=False, out_bias=False,
+    small = case.plain(
+        B=B, T=T, T_kv=T, H=H, H_kv=H, D_h=D, D_v=D, d_model=H * D, source="self", mode="forward", qkv_bias=False,
+        out_bias=False,
     )  # fmt: skip
     module = module_of(impl, small)
     generator = torch.Generator().manual_seed(0)

@@ -16,6 +16,7 @@ from impls.registry import Compiled
 
 from ..cases.case import Case
 from ..cases.outcome import Wrong, classify
+from ..cases.sweep import misfit
 from .building import keeping_settings, module_of, prepare
 from .calls import Call, call_of, recording
 from .dispatch import kernel_of
@@ -65,7 +66,7 @@ class Proof:
 
 
 class Gate:
-    """Checks implementations, and remembers what it has already proved."""
+    """Checks implementations, and skips what it has already proved."""
 
     def __init__(self) -> None:
         self._proved: set[tuple[str, str, Case]] = set()
@@ -157,12 +158,19 @@ def _probes_at(case: Case, T: int) -> Iterator[Case]:
     B = len(REGIMES) if case.does.cached else 1 if long and H > 1 and not case.padded else 2
     shapes = (B, H, H_kv), (B, case.H, case.H_kv), (case.B, case.H, case.H_kv)
     others = (T + 9, T + 64, T + 128, T) if long else (T - 9, T - 64, T + 64, T - 128, T + 128, T)
-    tokens = 1 if case.does.cached else T
+    tokens = min(case.T, T // 2) if case.does.cached else T
     for b, h, h_kv in dict.fromkeys(shapes):
         d_model = h * case.D_h if case.d_model == case.H * case.D_h else case.d_model
         for T_kv in (T,) if case.source == "self" else others:
-            if T_kv > 0:
-                yield replace(case, B=b, T=tokens, T_kv=T_kv, H=h, H_kv=h_kv, d_model=d_model)
+            probe = replace(case, B=b, T=tokens, T_kv=T_kv, H=h, H_kv=h_kv, d_model=d_model, **_within(case, T_kv))
+            if T_kv > 0 and misfit(probe) is None:
+                yield probe
+
+
+def _within(case: Case, T_kv: int) -> dict[str, Any]:
+    """The rules that count keys, short enough that some are hidden in a probe."""
+    counts = ((name, getattr(case, name)) for name in ("window", "window_right", "prefix"))
+    return {name: max(1, min(size, T_kv // 4)) for name, size in counts if size is not None}
 
 
 def check(impl: Impl, case: Case) -> CheckResult:
@@ -202,10 +210,10 @@ def check_call(
     first answer must outlast one more call, too.
     """
     with keeping_settings():
-        return _held(call, module, numbers, case, [problem_of(case, draw) for draw in range(draws)], in_turn)
+        return _check_problems(call, module, numbers, case, [problem_of(case, draw) for draw in range(draws)], in_turn)
 
 
-def _held(
+def _check_problems(
     call: Call, module: nn.Module, numbers: Inputs, case: Case, problems: Sequence[Problem], in_turn: bool
 ) -> CheckResult:
     caching = case.does.cached and case.scope == "layer"  # then the cache is there to be written to
@@ -216,7 +224,7 @@ def _held(
         with without_gradients(module, case):
             o = _run(call)
         answers = call.read(_formed(o, problem))
-        _unchanged(numbers.tensors, problem.inputs, "writes to its inputs", free=caching)
+        _unchanged(numbers.tensors, problem.inputs, "writes to its inputs", free=case.T if caching else 0)
         _unchanged(owned, before, "writes to its weights or its mask")
         if numbers.grad is not None and problem.grad is not None:
             _unchanged([numbers.grad], [problem.grad], "writes to the gradient of its output, which others may read")
@@ -230,7 +238,7 @@ def _held(
 
     for problem in problems:
         problem.answers  # noqa: B018  worked out before a call can patch what that takes
-    held, answers = answer(problems[0])
+    result, answers = answer(problems[0])
     kept = copies(first())
     for draw, problem in enumerate(problems[1:], 1):
         numbers.refill(problem)
@@ -241,7 +249,7 @@ def _held(
         with without_gradients(module, case):
             _run(call)
         _unchanged(first(), kept, "the first answer changed when a later one was computed: they share a few buffers")
-    return held
+    return result
 
 
 def without_gradients(module: nn.Module, case: Case) -> Any:
@@ -316,7 +324,7 @@ def check_dispatch(impl: Impl, case: Case) -> None:
     with without_gradients(module, case):
         ran = kernel_of(call.run)
     if ran != impl.dispatches:
-        raise Wrong(f"claims to be {impl.dispatches}, but what ran is {ran}")
+        raise Wrong(f"registered as {impl.dispatches}, but {ran} was dispatched")
 
 
 def _run(call: Call) -> object:
@@ -425,11 +433,11 @@ def _place(flat: int, answer: Expected) -> dict[str, int]:
     return dict(zip((letters[axis] for axis in answer.axes), index, strict=True))
 
 
-def _unchanged(now: Sequence[Tensor], before: Sequence[Tensor], fault: str, free: bool = False) -> None:
-    """`free`: the last place of a cache is there to be written to."""
+def _unchanged(now: Sequence[Tensor], before: Sequence[Tensor], fault: str, free: int = 0) -> None:
+    """`free`: so many last places of a cache are there to be written to."""
     for a, b in zip(now, before, strict=True):
         if free and a.dim() == 4:
-            a, b = a[..., :-1, :], b[..., :-1, :]
+            a, b = a[..., :-free, :], b[..., :-free, :]
         if not torch.equal(a, b):
             raise Wrong(fault)
 

@@ -211,7 +211,7 @@ class Inputs:
             buffer.data.mul_(1.02)
 
     def refill(self, problem: Problem) -> None:
-        """Put other numbers into the same buffers, through `.data`: what remembers by address and version must not notice."""
+        """Put other numbers into the same buffers, through `.data`: what caches by address and version must not notice."""
         for buffer, fresh in zip(self.tensors, problem.inputs, strict=True):
             buffer.data.copy_(fresh)
         if self.grad is not None and problem.grad is not None:
@@ -281,7 +281,8 @@ def _kernel_question(
     case: Case, exact: list[Tensor], generator: torch.Generator, draw: int, regime: Tensor | None = None,
     dropped: Tensor | None = None,
 ) -> Problem:  # fmt: skip
-    """About a core with these q, k and v; `regime` (B, H, T), or None for ordinary ones."""
+    """About a core with these q, k and v; `regime` (B, H, T), or None for ordinary ones. Sinks are the same in every draw."""
+    weights = {} if not case.sinks else _in_dtype({"sinks": _randn((case.H,), _generator(case, -3))}, case)
     inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
     padding, rows = _padding(case, draw), _rows(case, draw)
     compared = _compared(case, padding, rows)
@@ -291,11 +292,14 @@ def _kernel_question(
 
     def formula(dtype: torch.dtype) -> dict[str, Tensor]:
         q, k, v = leaves = _leaves(inputs, dtype, case)
-        o = reference.attention(q, k, v, causal=case.causal, padding=padding, rows=rows, dropped=dropped)
-        return {"output": o.detach()} | _gradients(o, dict(zip("qkv", leaves, strict=True)), grad, rows)
+        learned = dict(zip(weights, _leaves(weights.values(), dtype, case), strict=True))
+        o = reference.attention(
+            q, k, v, case.layer_shape, sinks=learned.get("sinks"), padding=padding, rows=rows, dropped=dropped
+        )
+        return {"output": o.detach()} | _gradients(o, dict(zip("qkv", leaves, strict=True)) | learned, grad, rows)
 
     solve = _solved(formula, case, rows, compared, regime)
-    return Problem(case, ("q", "k", "v"), inputs, padding, grad, {}, solve)
+    return Problem(case, ("q", "k", "v"), inputs, padding, grad, weights, solve)
 
 
 @lru_cache(maxsize=8)
@@ -394,13 +398,18 @@ def _regime(case: Case, heads: bool) -> Tensor:
     Of a lone query, as in decode, it is that of a late key: an ordinary one has the first draw.
     """
     b, h, t = torch.arange(case.B)[:, None, None], torch.arange(case.H)[:, None], torch.arange(case.T)
-    first = LATE if case.T == 1 else ORDINARY
-    drawn = (b + h + t + first) % len(REGIMES) if heads else (b + t + first)[:, 0] % len(REGIMES)
-    if case.causal:
-        drawn[..., 0] = torch.where(drawn[..., 0] == APART, ORDINARY, drawn[..., 0])  # which sees the first key alone
-        late = _late(case)[:, None] if heads else _late(case)
-        drawn = torch.where((drawn == LATE) & (torch.arange(case.T) < late[..., None]), ORDINARY, drawn)
-        drawn = torch.where(torch.arange(case.T) == late[..., None], LATE, drawn)
+    shift = LATE if case.T == 1 else ORDINARY
+    drawn = (b + h + t + shift) % len(REGIMES) if heads else (b + t + shift)[:, 0] % len(REGIMES)
+    if case.layer_shape.span(case.T, case.T_kv):
+        first, last = _ends(case)
+        drawn = torch.where((drawn == APART) & (last == 0), ORDINARY, drawn)  # a query that sees the first key alone
+        drawn = torch.where(((drawn == APART) | (drawn == DOMINATED)) & (first > 0), ORDINARY, drawn)
+        late = _late(case)[:, None]
+        seen = (first <= late) & (late <= last)  # (B, T)
+        earliest = seen & (seen.cumsum(-1) == 1)
+        seen, earliest = (it[:, None] if heads else it for it in (seen, earliest))
+        drawn = torch.where((drawn == LATE) & ~seen, ORDINARY, drawn)
+        drawn = torch.where(earliest, LATE, drawn)
     return torch.where(drawn == DEEPEST, ORDINARY, drawn) if _Sizes.of(case).deep == 0 else drawn
 
 
@@ -429,14 +438,20 @@ def _answering(case: Case, generator: torch.Generator) -> Tensor:
 def _late(case: Case) -> Tensor:
     """(B,): the last key that can be seen.
 
-    A causal mask hides that one from most queries: there the first entry has one in the middle.
+    A mask hides that one from most queries: there the first entry has the last one of a query in the middle.
     """
     padding = _padding(case, 1)
     last = torch.full((case.B,), case.T_kv - 1) if padding is None else padding.sum(-1).cpu() - 1
-    if case.causal:
-        last = last.clamp(max=case.T - 1)
-        last[0] = last[0].clamp(max=min(case.T, case.T_kv) // 2)
+    if case.layer_shape.span(case.T, case.T_kv):
+        _, seen = _ends(case)
+        last = last.clamp(max=int(seen.max()))
+        last[0] = last[0].clamp(max=int(seen[min(case.T, case.T_kv) // 2 if case.T > 1 else 0]))
     return last
+
+
+def _ends(case: Case) -> tuple[Tensor, Tensor]:
+    """The first and the last key that each query sees, padding aside: (T,) each."""
+    return case.layer_shape.span(case.T, case.T_kv).ends(case.T, case.T_kv)
 
 
 def _quiet(x: Tensor, regime: Tensor) -> Tensor:
@@ -482,7 +497,7 @@ def _layer_regimes(case: Case) -> tuple[Problem, Problem, Problem]:
     shown[0][..., :ASKED] = _asking(regime)
     needles = _needles(case, generator)
     if case.does.cached:
-        shown[0][..., ASKED:FEATURES] = key_features[:, -1:]
+        shown[0][..., ASKED:FEATURES] = key_features[:, -case.T :]
         shown[1][..., :ASKED] = key_features[:, None] * SPREAD
         shown[2] = shown[2] * needles.abs().clamp(min=1.0)
     else:
@@ -529,7 +544,7 @@ def _layer_question(
     if case.does.cached:
         names = "x", "keys", "values"
         for cache in exact[1:]:
-            cache[..., -1, :] = torch.nan  # a layer that doesn't write there first has NaN to attend to
+            cache[..., -case.T :, :] = torch.nan  # a layer that doesn't write there first has NaN to attend to
     inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
     padding, rows = _padding(case, draw), _rows(case, draw)
     compared = _compared(case, padding, rows)
@@ -547,11 +562,11 @@ def _layer_formula(
     in_dtype = dict(zip(weights, _leaves(weights.values(), dtype, case), strict=True))
     if case.does.cached:
         x, keys, values = leaves
-        o, key, value = reference.decode(x, keys, values, in_dtype, H=case.H, H_kv=case.H_kv)
+        o, key, value = reference.decode(x, keys, values, in_dtype, case.layer_shape, rows)
         return {"output": o, "key written to the cache": key, "value written to the cache": value}
     o = reference.layer(
-        leaves[0], leaves[-1], in_dtype, H=case.H, H_kv=case.H_kv, causal=case.causal, padding=padding, rows=rows,
-        dropped=dropped[0], out_dropped=dropped[1],
+        leaves[0], leaves[-1], in_dtype, case.layer_shape, padding=padding, rows=rows, dropped=dropped[0],
+        out_dropped=dropped[1],
     )  # fmt: skip
     return {"output": o.detach()} | _gradients(o, dict(zip(names, leaves, strict=True)) | in_dtype, grad, rows)
 

@@ -9,28 +9,32 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
+
+from impls import LayerShape
+from impls.rules import Rules, bias_of
 
 Weights: TypeAlias = dict[str, Tensor]
 
 BLOCK = 1 << 22
-"""Scores that are held at a time."""
+"""Scores that are computed at a time."""
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, padding: Tensor | None = None, rows: Tensor | None = None,
-    dropped: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, rules: Rules, *, sinks: Tensor | None = None, padding: Tensor | None = None,
+    rows: Tensor | None = None, dropped: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """softmax(q kᵀ / sqrt(D_h)) v, in the dtype of its inputs: the reference in float64, the measure of error in any.
+    """softmax(q kᵀ / sqrt(D_h)) v by `rules`, in its inputs' dtype: the reference in float64, the measure of error in any.
 
     q (B, H, T, D_h), k (B, H_kv, T_kv, D_h), v (B, H_kv, T_kv, D_v); `padding` (B, T_kv), True where a key is a token.
-    Query i sees key j <= i under a causal mask. `rows` picks the queries that are wanted: (B, H, len(rows), D_v). `dropped`
-    (B, H, T, T_kv): what each prob is multiplied by, 0 or 1 / (1 - p).
+    `sinks` (H,): scores of a further key, whose value is zero. `rows` picks the queries that are wanted:
+    (B, H, len(rows), D_v). `dropped` (B, H, T, T_kv): what each prob is multiplied by, 0 or 1 / (1 - p).
     """
     B, H, T, D_h = q.shape
     group = H // k.shape[1]
     rows = torch.arange(T, device=q.device) if rows is None else rows
     keys = torch.arange(k.shape[2], device=q.device)
+    span, bias = rules.span(T, len(keys), q.device), bias_of(rules, H, T, len(keys), q.device)
     heads = []
     size = max(1, BLOCK // (B * len(keys)))
     for h in range(H):
@@ -39,11 +43,19 @@ def attention(
         for start in range(0, len(rows), size):
             block = rows[start : start + size]
             scores = q[:, h, block] @ k_h.mT / D_h**0.5  # (B, block, T_kv)
-            if causal:
-                scores = scores.masked_fill(keys > block[:, None], -torch.inf)
+            if rules.softcap is not None:
+                scores = rules.softcap * torch.tanh(scores / rules.softcap)
+            if bias is not None:
+                scores = scores + bias(torch.tensor(h), block[:, None], keys).to(scores.dtype)
+            if span:
+                scores = scores.masked_fill(~span(block[:, None], keys), -torch.inf)
             if padding is not None:
                 scores = scores.masked_fill(~padding[:, None, :], -torch.inf)
-            blocks.append(_weigh(scores, v_h, None if dropped is None else dropped[:, h, block]))
+            kept = None if dropped is None else dropped[:, h, block]
+            if sinks is not None:
+                scores = torch.cat([scores, sinks[h].expand(*scores.shape[:-1], 1)], dim=-1)
+                kept = None if kept is None else pad(kept, (0, 1))
+            blocks.append(_attend(scores, v_h if sinks is None else pad(v_h, (0, 0, 0, 1)), kept))
         heads.append(torch.cat(blocks, dim=1))  # (B, rows, D_v)
     return torch.stack(heads, dim=1)
 
@@ -80,40 +92,44 @@ class _SummedOverFeatures(Function):
         return of_scores, _without(ctx.dropped, probs).mT @ grad, None
 
 
-_weigh: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _softmax_times
+_attend: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _softmax_times
 
 
 @contextmanager
 def summed_over_features() -> Iterator[None]:
     """Meanwhile gradients go the other of two plain ways."""
-    global _weigh
-    _weigh = _SummedOverFeatures.apply
+    global _attend
+    _attend = _SummedOverFeatures.apply
     yield
-    _weigh = _softmax_times
+    _attend = _softmax_times
 
 
 def layer(
-    x: Tensor, x_kv: Tensor, weights: Weights, *, H: int, H_kv: int, causal: bool, padding: Tensor | None = None,
-    rows: Tensor | None = None, dropped: Tensor | None = None, out_dropped: Tensor | None = None,
+    x: Tensor, x_kv: Tensor, weights: Weights, shape: LayerShape, *, padding: Tensor | None = None, rows: Tensor | None = None,
+    dropped: Tensor | None = None, out_dropped: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """A whole layer: projections, attention, output projection. x (B, T, d_model) -> (B, T or len(rows), d_model)."""
-    q, k, v = _project(x, weights, "q", H), _project(x_kv, weights, "k", H_kv), _project(x_kv, weights, "v", H_kv)
-    o = _finish(attention(q, k, v, causal=causal, padding=padding, rows=rows, dropped=dropped), weights)
-    return _without(out_dropped, o)
+    q, k, v = (_project(of, weights, n, shape) for of, n in ((x, "q"), (x_kv, "k"), (x_kv, "v")))
+    o = attention(q, k, v, shape, sinks=weights.get("sinks"), padding=padding, rows=rows, dropped=dropped)
+    return _without(out_dropped, _finish(o, weights))
 
 
-def decode(x: Tensor, k: Tensor, v: Tensor, weights: Weights, *, H: int, H_kv: int) -> list[Tensor]:
-    """A layer for one new token x (B, 1, d_model), whose key and value go to the last place of the cache; all is visible.
+def decode(
+    x: Tensor, k: Tensor, v: Tensor, weights: Weights, shape: LayerShape, rows: Tensor | None = None
+) -> list[Tensor]:
+    """A layer for new tokens x (B, T, d_model), whose keys and values go to the last places of the cache.
 
-    Gives o (B, 1, d_model), and what is written to the cache: (B, H_kv, 1, D_h), (B, H_kv, 1, D_v).
+    Gives o (B, T or len(rows), d_model), and what is written to the cache: (B, H_kv, T, D_h), (B, H_kv, T, D_v).
     """
-    q, new_k, new_v = _project(x, weights, "q", H), _project(x, weights, "k", H_kv), _project(x, weights, "v", H_kv)
-    k, v = torch.cat([k[..., :-1, :], new_k], dim=-2), torch.cat([v[..., :-1, :], new_v], dim=-2)
-    return [_finish(attention(q, k, v, causal=False), weights), new_k, new_v]
+    q, new_k, new_v = (_project(x, weights, n, shape) for n in "qkv")
+    k, v = (torch.cat([known[..., : -x.shape[1], :], new], dim=-2) for known, new in ((k, new_k), (v, new_v)))
+    o = attention(q, k, v, shape, sinks=weights.get("sinks"), rows=rows)
+    return [_finish(o, weights), new_k, new_v]
 
 
-def _project(x: Tensor, weights: Weights, n: str, H: int) -> Tensor:
+def _project(x: Tensor, weights: Weights, n: str, shape: LayerShape) -> Tensor:
     """(B, T, d_model) -> (B, H, T, D)"""
+    H = shape.H if n == "q" else shape.H_kv
     heads: Tensor = linear(x, weights[f"W_{n}"], weights.get(f"b_{n}")).unflatten(-1, (H, -1))
     return heads.transpose(1, 2)
 

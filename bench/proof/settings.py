@@ -29,8 +29,8 @@ class Setting:
     put: Callable[[Any], Any]
     cheap: bool = True
     """Whether it is read in a few microseconds, and so may be at every turn."""
-    told: str = "refused"
-    """`refused`; `reported`, where a change is no fault and stays; `restored` where it is put back without a word."""
+    on_change: str = "refused"
+    """`refused`; `reported`, where a change is no fault and stays; `restored` where it is put back silently."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _autocast(device: str) -> dict[str, Setting]:
 
 
 def _precision() -> str | None:
-    """None where it was set by the newer means, which the older one doesn't tell of."""
+    """None where it was set by the newer means, which the older one does not show."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -219,12 +219,14 @@ _KNOWN: dict[str, Setting | None] = {
     "names of time": _names(time),
     "methods of torch.Tensor": Setting(_methods, _put_methods, cheap=False),
     "NumPy's handling of errors": Setting(np.geterr, lambda how: np.seterr(**how)),
-    "filters of warnings": Setting(lambda: tuple(warnings.filters), _put_filters, cheap=False, told="restored"),
-    "state of Python's random numbers": Setting(random.getstate, random.setstate, cheap=False, told="restored"),
-    "state of NumPy's random numbers": Setting(np.random.get_state, np.random.set_state, cheap=False, told="restored"),
-    "working folder": Setting(os.getcwd, os.chdir, told="reported"),
-    "sys.path": Setting(lambda: tuple(sys.path), lambda path: None, told="reported"),
-    "environment variables": Setting(lambda: Names(os.environ), lambda names: None, cheap=False, told="reported"),
+    "filters of warnings": Setting(lambda: tuple(warnings.filters), _put_filters, cheap=False, on_change="restored"),
+    "state of Python's random numbers": Setting(random.getstate, random.setstate, cheap=False, on_change="restored"),
+    "state of NumPy's random numbers": Setting(
+        np.random.get_state, np.random.set_state, cheap=False, on_change="restored"
+    ),
+    "working folder": Setting(os.getcwd, os.chdir, on_change="reported"),
+    "sys.path": Setting(lambda: tuple(sys.path), lambda path: None, on_change="reported"),
+    "environment variables": Setting(lambda: Names(os.environ), lambda names: None, cheap=False, on_change="reported"),
 }
 
 SETTINGS = {name: setting for name, setting in _KNOWN.items() if setting is not None}
@@ -239,37 +241,37 @@ def read(cheap: bool = False) -> dict[str, Any]:
 
 
 def put_back(before: dict[str, Any]) -> list[str]:
-    """Set everything as it was, and tell what had changed: `default dtype: torch.float32 → torch.float64`.
+    """Set everything as it was, and return what had changed: `default dtype: torch.float32 → torch.float64`.
 
-    What may be changed is neither told nor put back (`noted` tells it), but for the working folder.
+    What may be changed is neither refused nor put back (`noted` reports it), but for the working folder.
     """
     now = {name: SETTINGS[name].get() for name in before}
     changed = {name: value for name, value in before.items() if _differ(name, value, now[name])}
     for name, value in changed.items():
         SETTINGS[name].put(value)
     return [
-        _told(name, value, now[name])
+        _described(name, value, now[name])
         for name, value in changed.items()
-        if SETTINGS[name].told == "refused" and FULL.get(str(value), value) != FULL.get(str(now[name]), now[name])
+        if SETTINGS[name].on_change == "refused" and FULL.get(str(value), value) != FULL.get(str(now[name]), now[name])
     ]
 
 
 def noted(before: dict[str, Any]) -> list[str]:
     """What has changed by now of that which may be changed, for whoever wants to know."""
-    reported = {name: value for name, value in before.items() if SETTINGS[name].told == "reported"}
+    reported = {name: value for name, value in before.items() if SETTINGS[name].on_change == "reported"}
     now = {name: SETTINGS[name].get() for name in reported}
-    return [_told(name, value, now[name]) for name, value in reported.items() if _differ(name, value, now[name])]
+    return [_described(name, value, now[name]) for name, value in reported.items() if _differ(name, value, now[name])]
 
 
 def _differ(name: str, before: Any, now: Any) -> bool:
-    if SETTINGS[name].told == "restored":
-        return True  # drawing is honest: nothing is told, and the next one finds the same state
+    if SETTINGS[name].on_change == "restored":
+        return True  # drawing is no fault: nothing is reported, and the next one finds the same state
     if isinstance(before, Names):
-        return bool(before.changed_to(now) or (SETTINGS[name].told == "reported" and before.keys() != now.keys()))
+        return bool(before.changed_to(now) or (SETTINGS[name].on_change == "reported" and before.keys() != now.keys()))
     return bool(before != now)
 
 
-def _told(name: str, before: Any, now: Any) -> str:
+def _described(name: str, before: Any, now: Any) -> str:
     if isinstance(before, Names):
         return f"{name}: {', '.join(sorted({*before.changed_to(now)} | (now.keys() - before.keys())))}"
     if isinstance(before, tuple) and name == "sys.path":

@@ -60,7 +60,8 @@ _CANNOT = {
 def _declared(limits: Limits) -> list[str]:
     """The limits that differ from their defaults, as words: `T above 256`, `dropout`."""
     named = ((limit.name, getattr(limits, limit.name), limit.default) for limit in fields(limits))
-    return [_words(name, value) for name, value, default in named if value != default and name != "install"]
+    differing = (it for it in named if it[1] != it[2] and it[0] not in ("install", "beyond"))
+    return [*(_words(name, value) for name, value, _ in differing), *limits.without]
 
 
 def _words(name: str, value: Any) -> str:

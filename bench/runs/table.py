@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from rich import box
@@ -22,6 +22,8 @@ Row = dict[str, Any]
 LEGEND = {
     "over": "how many times as fast as {}, with the 95 % interval",
     "peak memory": "the most that one call holds at once, in bytes that it allocated",
+    "tokens/s": "tokens of the documents, without what pads them",
+    "padding": "share of the tokens computed that only pad",
     "kernel": "what ran: gemm, plain matrix products; inductor, a compiled graph",
     "error": "the largest difference to a float64 reference",
 }
@@ -49,21 +51,17 @@ def rankings(
     for (case, _), table in zip(_groups(rows), tables, strict=True):
         yield Text(case, style="bold", overflow="fold")
         yield table
-    yield _legend(rows, baseline, left_out)
+    yield _legend({str(column.header) for table in tables for column in table.columns}, baseline)
     if left_out:
         yield Text(f"left out, since the terminal has {width} columns: {', '.join(left_out)}")
 
 
-def _legend(rows: list[Row], baseline: str | None, left_out: Sequence[str]) -> Text:
+def _legend(shown: Collection[str], baseline: str | None) -> Text:
     """A line for each column that needs one."""
-    based = any(row["extra_info"]["impl"] == baseline for row in rows)
-    needed = {name: about for name, about in LEGEND.items() if name not in left_out and (name != "over" or based)}
+    named = {f"over {baseline}" if name == "over" else name: about.format(baseline) for name, about in LEGEND.items()}
     lines = [f"{'#':<12} place; those whose times can't be told apart share one"]
-    lines += [
-        f"{f'over {baseline}' if name == 'over' else name:<12} {about.format(baseline)}"
-        for name, about in needed.items()
-    ]
-    if not based:
+    lines += [f"{name:<12} {about}" for name, about in named.items() if name in shown]
+    if f"over {baseline}" not in shown:
         lines.append(f"no speed-ups: they are over {baseline}, which was not measured (--impl ...,{baseline})")
     return Text("\n".join(lines), style="dim")
 
@@ -78,6 +76,11 @@ def _table(group: list[Row], skipped: list[dict[str, str]], baseline: str | None
         columns[f"over {baseline}"] = [_speed_up(it, baseline) for it in of_rows]
     columns |= {
         "peak memory": [bytes_text(it["peak_bytes"]) for it in of_rows],
+    }
+    if any(it.get("documents") for it in of_rows):
+        columns["tokens/s"] = [f"{it['tokens_per_s']:,.0f}" for it in of_rows]
+        columns["padding"] = [f"{it['padding_share']:.0%}" for it in of_rows]
+    columns |= {
         "kernel": [str(it["kernel"]) for it in of_rows],
         "error": [f"{it['error']:.1e}" for it in of_rows],
     }

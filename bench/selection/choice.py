@@ -143,7 +143,7 @@ def uncallable(cell: Cell) -> str | None:
 
 def _mask_of(case: Case) -> Any:
     """Something where a kernel would be given a mask."""
-    return case.mask if case.padded else None
+    return case.mask if case.padded or case.layer_shape.in_mask else None
 
 
 def _misfit(function: Callable[..., Any], positional: list[str], keywords: dict[str, Any], case: Case) -> str | None:

@@ -17,13 +17,14 @@ WRONG = "✗"
 
 
 def value(axis: str, val: Any, *, equals: str = "=") -> str:
-    """One axis at one value: 'H=8', 'bf16', 'causal', 'no mask', 'qkv_bias'."""
+    """One axis at one value: 'H=8', 'bf16', 'causal', 'no mask', 'qkv_bias', 'bias=alibi'."""
     if axis == "dtype":
         return SHORT_DTYPE.get(str(val), str(val))
     if axis == "mask":
         return "no mask" if val == "none" else str(val)
     kind = KNOWN_AXES[axis].kind if axis in KNOWN_AXES else "choice"
-    if kind == "choice" and isinstance(val, str):
+    usually_off = axis in KNOWN_AXES and KNOWN_AXES[axis].unsaid == (None,)
+    if kind == "choice" and isinstance(val, str) and not usually_off:
         return val
     if kind == "switch":
         return axis if val else f"no {axis}"

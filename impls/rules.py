@@ -1,0 +1,179 @@
+"""The rules of attention beside its formula: which keys a query sees, and what happens to a score. Said once, for
+implementations, reference and counts alike.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Device = torch.device | str | None
+Bound = Callable[[Tensor], Tensor]
+"""A query -> the first, or the last, key that it sees."""
+
+DOCUMENTS = 8
+"""How many documents are packed into a sequence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What decides which keys a query sees, and what becomes of a score; at its defaults plain causal attention.
+
+    softmax(mask(cap(q kᵀ · scale) + bias)) v, the sum in the softmax taken over the keys and a sink.
+    """
+
+    mask: str = "causal"
+    """`none`, `causal`, `padding`, `causal+padding`, all aligned top left; or `causal_br`, bottom right: queries are the newest
+    of the tokens, and the last one sees every key."""
+    window: int | None = None
+    """Keys before its own that a query sees: Longformer (Beltagy et al., 2020), Mistral 7B (Jiang et al., 2023)."""
+    window_right: int | None = None
+    """Keys behind its own, where the mask isn't causal; as many as `window` when None, all of them where that is None too."""
+    prefix: int | None = None
+    """First keys that every query sees, whatever the causal mask says: prefix-LM (Raffel et al., 2020)."""
+    documents: str | None = None
+    """Sequences packed into one, whose queries see their own document alone: how long they are (`document_lengths`)."""
+    bias: str | None = None
+    """`alibi`, or `dense`: what is added to the scores (`bias_of`)."""
+    softcap: int | None = None
+    """Scores stay within it: softcap · tanh(score / softcap), before bias and mask, as in Gemma 2 (2024)."""
+    sinks: bool = False
+    """A learned score a head that takes part in the softmax's sum and has no value: as in gpt-oss (2025)."""
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether SDPA's `is_causal` says all of it, but for padding."""
+        return self.mask in ("causal", "causal+padding") and not self.in_mask
+
+    @property
+    def in_mask(self) -> bool:
+        """Whether a mask must say something else than `is_causal` or which keys are padding."""
+        return any(name in (*BY_MASK, "bias") for name in beyond(self))
+
+    def offset(self, T: int, T_kv: int) -> int:
+        """The place of the first query among the keys."""
+        return T_kv - T if self.mask == "causal_br" else 0
+
+    def span(self, T: int, T_kv: int, device: Device = None) -> Span:
+        """Which of T_kv keys each of T queries sees; padding is no part of it."""
+        offset, causal = self.offset(T, T_kv), self.mask.startswith("causal")
+        first: list[Bound] = []
+        last: list[Bound] = []
+
+        def place(i: Tensor) -> Tensor:
+            return i + offset if offset else i
+
+        if causal:
+            prefix = self.prefix
+            last.append(place if prefix is None else lambda i: place(i).clamp(min=prefix - 1))
+        left, right = self.window, self.window if self.window_right is None else self.window_right
+        if left is not None:
+            first.append(lambda i: place(i) - left)
+        if right is not None and not causal:
+            last.append(lambda i: place(i) + right)
+        if self.documents is not None:
+            lengths = torch.tensor(document_lengths(self.documents, T_kv), device=device)
+            ends = lengths.cumsum(0).repeat_interleave(lengths)  # (T_kv,)
+            starts = ends - lengths.repeat_interleave(lengths)
+            first.append(lambda i: starts[place(i)])
+            last.append(lambda i: ends[place(i)] - 1)
+        return Span(tuple(first), tuple(last))
+
+
+BY_MASK = ("causal_br", "window", "window_right", "prefix", "documents")
+"""The rules that a boolean mask carries. One of numbers, which are added, carries a bias too; SDPA takes both."""
+
+EVERY_RULE = (*BY_MASK, "bias", "softcap", "sinks")
+
+
+def beyond(case: Any) -> list[str]:
+    """The names of all rules of a case that plain attention, causal or with padding, has not."""
+    own = ["causal_br"] if case.mask == "causal_br" else []
+    return own + [it.name for it in fields(Rules) if it.name != "mask" and getattr(case, it.name)]
+
+
+@dataclass(frozen=True)
+class Span:
+    """The keys that query i sees: from the largest of `first` to the smallest of `last`; every key where there is none."""
+
+    first: tuple[Bound, ...] = ()
+    last: tuple[Bound, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.first or self.last)
+
+    def __call__(self, i: Tensor, j: Tensor) -> Tensor:
+        """True where query i sees key j: of two scalars, as FlexAttention asks, or of tensors that broadcast."""
+        bounds = [*(j >= bound(i) for bound in self.first), *(j <= bound(i) for bound in self.last)]
+        return reduce(operator.and_, bounds) if bounds else j >= 0
+
+    def ends(self, T: int, T_kv: int) -> tuple[Tensor, Tensor]:
+        """The first and the last key of each query, (T,) each; a query that sees none has its last before its first."""
+        i = torch.arange(T)
+        first = reduce(torch.maximum, (bound(i) for bound in self.first), torch.zeros_like(i))
+        last = reduce(torch.minimum, (bound(i) for bound in self.last), torch.full_like(i, T_kv - 1))
+        return first, last
+
+
+def document_lengths(kind: str, T: int) -> list[int]:
+    """`equal`; `one_long`, one with half of the tokens and the rest short; or `lognormal`, with sigma 1. Their sum is T."""
+    count = min(DOCUMENTS, T)
+    shares = {
+        "equal": torch.ones(count),
+        "one_long": torch.tensor([float(max(1, count - 1)), *[1.0] * (count - 1)]),
+        "lognormal": torch.randn(count, generator=torch.Generator().manual_seed(0)).exp(),
+    }[kind]
+    ends = 1 + shares.cumsum(0) / shares.sum() * (T - count)  # one token each, and a share of the others
+    ends = (ends + torch.arange(count)).round().long()
+    ends[-1] = T
+    found: list[int] = ends.diff(prepend=ends.new_zeros(1)).tolist()
+    return found
+
+
+def alibi_slopes(H: int, device: Device = None) -> Tensor:
+    """(H,): 2 to the power -8 h / H for h = 1 to H; Press et al., "Train Short, Test Long", 2022.
+
+    Where H is no power of two, those of the next smaller one, then every other one of the next larger one, as in their code.
+    """
+    power = 1 << int(math.log2(H))
+    slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=torch.float64) / power)
+    between = 2.0 ** (-4 * (2 * torch.arange(H - power, dtype=torch.float64) + 1) / power)
+    return torch.cat([slopes, between]).to(device)
+
+
+def bias_of(
+    rules: Rules, H: int, T: int, T_kv: int, device: Device = None, dtype: torch.dtype = torch.float64
+) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+    """What is added to the score of head h, query i and key j, of scalars or of tensors that broadcast; None for nothing.
+
+    `alibi`: the distance from the query's own place, times the head's negative slope. `dense`: a table (H, T, T_kv), drawn from
+    quarters between -2 and 2, which are exact in every dtype.
+    """
+    if rules.bias is None:
+        return None
+    if rules.bias == "alibi":
+        slopes, offset = -alibi_slopes(H, device).to(dtype), rules.offset(T, T_kv)
+        return lambda h, i, j: slopes[h] * (i + offset - j).abs()
+    drawn = torch.randint(-8, 9, (H, T, T_kv), generator=torch.Generator().manual_seed(0), dtype=torch.int8)
+    table = (drawn.to(dtype) / 4).to(device)
+    return lambda h, i, j: table[h, i, j]
+
+
+def capped(scores: Tensor, softcap: float) -> Tensor:
+    """softcap · tanh(scores / softcap)"""
+    return torch.tanh(scores / softcap) * softcap
+
+
+def softmax(scores: Tensor, sinks: Tensor | None = None) -> Tensor:
+    """Over the keys, (..., H, T, T_kv); with `sinks` (H,) their probs add up to less than one."""
+    if sinks is None:
+        return torch.softmax(scores, dim=-1)
+    column = sinks[:, None, None].expand(*scores.shape[:-1], 1)
+    return torch.softmax(torch.cat([scores, column], dim=-1), dim=-1)[..., :-1]

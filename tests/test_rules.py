@@ -1,0 +1,248 @@
+"""The rules beyond plain attention: windows, prefixes, documents, chunks, biases, soft caps, sinks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+
+import impls
+from bench.cases import counting
+from bench.cases.case import AXES, Case
+from bench.cases.meaning import case_hash
+from bench.cases.outcome import Wrong
+from bench.cases.sweep import SWEEPS
+from bench.proof.gate import Gate, check, probes
+from impls.layer import KernelCore
+from impls.masks import mask_of, rows_of
+from impls.rules import EVERY_RULE, Rules, alibi_slopes, beyond, document_lengths
+from reports.reading import words
+from reports.reading.axes import learn
+
+from . import wrong_rules
+from .wrong_rules import core_of
+
+CHUNK = wrong_rules.CHUNK
+RULES: list[dict[str, Any]] = [
+    {"window": 5},
+    {"mask": "none", "window": 5, "window_right": 2},
+    {"mask": "none", "window_right": 3},
+    {"prefix": 9},
+    {"window": 5, "prefix": 9},
+    {"documents": "lognormal"},
+    {"documents": "one_long", "mask": "none"},
+    {"documents": "equal", "window": 3},
+    {"mask": "causal_br", "source": "cross", "T_kv": 50},
+    CHUNK,
+    CHUNK | {"window": 7, "T": 1},
+    {"bias": "alibi", "mask": "padding", "B": 3},
+    {"bias": "dense"},
+    {"softcap": 20, "sinks": True, "bias": "alibi", "window": 9},
+    {"sinks": True, "mask": "causal+padding", "B": 2},
+]
+
+
+def gated(core: type[KernelCore], axes: dict[str, Any]) -> None:
+    impl = impls.make("mine", core, limits=impls.Limits(beyond=EVERY_RULE))
+    case = Case.of(**({"T": 48, "H": 2, "D_h": 16} | axes))
+    Gate().prove(impl, case)
+    check(impl, case)
+
+
+@pytest.fixture
+def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.proof.gate.PROBES", (37,))
+
+
+@pytest.mark.parametrize("name", wrong_rules.CORES)
+def test_a_core_that_breaks_a_rule_is_refused(
+    short_probes: None, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = wrong_rules.CORES[name]
+    with pytest.raises(Wrong) as refusal:
+        gated(core_of(wrong.attend), wrong.case)
+    assert "error" in str(refusal.value) or "no gradient" in str(refusal.value)
+    with capsys.disabled():
+        print(f"\n{wrong.family:<20} {name:<40} refused  {refusal.value}", end="")
+
+
+@pytest.mark.parametrize("axes", RULES, ids=str)
+def test_a_core_that_keeps_them_passes(short_probes: None, axes: dict[str, Any]) -> None:
+    """Written out again, without what implementations and reference share."""
+    if "padding" not in axes.get("mask", ""):
+        gated(core_of(wrong_rules.right), axes)
+
+
+def test_at_least_three_break_each_rule() -> None:
+    families = Counter(wrong.family for wrong in wrong_rules.CORES.values())
+    assert min(families.values()) >= 3
+    assert families.keys() == {"window", "causal_br", "prefix", "documents", "bias", "softcap", "sinks"}
+
+
+@pytest.mark.parametrize("axes", RULES, ids=str)
+def test_every_implementation_that_can_follows_the_rules(axes: dict[str, Any]) -> None:
+    passed = set()
+    for impl in impls.registered():
+        case = Case.of(**({"T": 33, "H": impl.limits.heads or 3, "D_h": 16} | axes))
+        if (
+            impl.refusal(case) is None and impl.name != "flex"
+        ):  # each of whose calls is traced anew, which takes seconds
+            check(impl, case)
+            passed.add(impl.name)
+    assert {"fused", "einsum", "packed"} <= passed
+
+
+@pytest.mark.parametrize("axes", [RULES[7], CHUNK | {"window": 7}, RULES[-2]], ids=str)
+def test_flex_attention_follows_them(axes: dict[str, Any]) -> None:
+    check(impls.get("flex"), Case.of(**({"T": 33, "H": 3, "D_h": 16} | axes)))
+
+
+@pytest.mark.parametrize("axes", [{"window": 5, "bias": "alibi"}, {"softcap": 20, "sinks": True}], ids=str)
+def test_gradients_follow_them(axes: dict[str, Any]) -> None:
+    check(impls.get("fused"), Case.of(T=33, H=3, D_h=16, mode="backward", **axes))
+
+
+def spelled_out(rules: Rules, T: int, T_kv: int) -> torch.Tensor:
+    """(T, T_kv), pair by pair."""
+    ends = torch.tensor(document_lengths(rules.documents or "equal", T_kv)).cumsum(0).tolist()
+    found = torch.zeros(T, T_kv, dtype=torch.bool)
+    for i in range(T):
+        place = T_kv - T + i if rules.mask == "causal_br" else i
+        for j in range(T_kv):
+            seen = rules.mask == "none" or j <= place or (rules.prefix is not None and j < rules.prefix)
+            if rules.window is not None:
+                seen = seen and place - j <= rules.window
+            right = rules.window if rules.window_right is None else rules.window_right
+            if right is not None and rules.mask == "none":
+                seen = seen and j - place <= right
+            if rules.documents:
+                own, other = (next(n for n, end in enumerate(ends) if token < end) for token in (place, j))
+                seen = seen and own == other
+            found[i, j] = seen
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rules", "T", "T_kv"),
+    [
+        (Rules(), 5, 8),
+        (Rules(), 8, 5),
+        (Rules(mask="causal_br"), 5, 8),
+        (Rules(window=3), 12, 12),
+        (Rules(mask="none", window=3), 12, 12),
+        (Rules(mask="none", window=3, window_right=1), 12, 12),
+        (Rules(mask="none", window_right=2), 12, 12),
+        (Rules(mask="causal_br", window=3), 4, 12),
+        (Rules(prefix=4), 12, 12),
+        (Rules(documents="lognormal"), 30, 30),
+        (Rules(mask="none", documents="one_long"), 30, 30),
+        (Rules(mask="causal_br", documents="one_long", window=2), 9, 30),
+    ],
+)
+def test_masks_and_counts_are_what_the_rules_say(rules: Rules, T: int, T_kv: int) -> None:
+    visible = spelled_out(rules, T, T_kv)
+    mask = mask_of(rules, 1, T, T_kv)
+    assert mask is not None
+    assert torch.equal(mask, visible)
+    own = {it.name: getattr(rules, it.name) for it in fields(Rules)}
+    case = Case.of(T=T, T_kv=T_kv, H=1, D_h=4, source="cross", scope="core", **own)
+    assert counting.visible_pairs(case) == int(visible.sum())
+    assert counting.seen_keys(case) == int(visible.any(0).sum())
+
+
+def test_a_mask_for_fewer_tokens_is_part_of_a_larger_one() -> None:
+    for rules in (Rules(), Rules(mask="causal_br", window=3), Rules(mask="causal_br", bias="alibi")):
+        large, small = mask_of(rules, 2, 12, 12), mask_of(rules, 2, 4, 9)
+        assert large is not None
+        assert small is not None
+        assert torch.equal(rows_of(large, rules, 4, 9), small)
+
+
+def test_documents_fill_the_sequence() -> None:
+    for kind in ("equal", "one_long", "lognormal"):
+        for T in (1, 3, 37, 1000):
+            lengths = document_lengths(kind, T)
+            assert sum(lengths) == T
+            assert min(lengths) >= 1
+    assert document_lengths("equal", 1024) == [128] * 8
+    assert document_lengths("one_long", 1024)[0] > 500
+    assert max(document_lengths("lognormal", 1024)) > 10 * min(document_lengths("lognormal", 1024))
+
+
+def test_slopes_are_those_of_the_paper() -> None:
+    assert alibi_slopes(8).tolist() == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
+    assert alibi_slopes(3).tolist() == [1 / 16, 1 / 256, 1 / 4]  # those of two heads, and the first one of four
+
+
+def test_what_is_counted_of_a_chunk_in_a_window() -> None:
+    case = Case.of(T=4, T_kv=100, H=2, D_h=8, mode="decode", mask="causal_br", window=9, scope="core")
+    assert counting.visible_pairs(case) == 4 * 10
+    assert counting.flops(case) == 2 * 2 * 40 * 16
+    assert counting.least_bytes(case) == 4 * (2 * 4 * 8 + 13 * 2 * 16 + 2 * 4 * 8)  # 13 of 100 keys and values
+    assert counting.least_bytes(replace(case, sinks=True)) == counting.least_bytes(case) + 4 * 2
+    assert counting.least_bytes(replace(case, bias="dense")) == counting.least_bytes(case) + 4 * 2 * 40
+
+
+def test_probes_are_longer_than_their_windows() -> None:
+    for probe in probes(impls.get("sdpa"), Case.of(T=4096, H=2, D_h=8, window=1024)):
+        assert probe.window is not None
+        assert 2 * probe.window < probe.T
+
+
+def test_neutral_rules_leave_no_trace() -> None:
+    """Ids and hashes of older runs stay, and a window that is said is part of both."""
+    plain = Case.of(T=64, H=1, D_h=64)
+    assert beyond(plain) == []
+    assert plain == Case.of(T=64, H=1, D_h=64, window=None, bias=None, sinks=False)
+    window = replace(plain, window=8)
+    assert window.id == plain.id + "-window=8"
+    assert case_hash(window) != case_hash(plain)
+    assert all(AXES[it.name].read("none" if it.name != "sinks" else "off") in (None, False)
+               for it in fields(Rules) if it.name != "mask")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("axes", "says"),
+    [
+        ({"mask": ("none",), "prefix": (4,)}, "--prefix needs --mask causal, not none"),
+        ({"window_right": (4,)}, "--window_right needs --mask none, not causal"),
+        ({"mask": ("causal+padding",), "B": (2,), "window": (4,)}, "--window and --documents have no padding"),
+        (
+            {"mask": ("causal_br",), "source": ("cross",), "T_kv": (8,)},
+            "every query is one of the keys, but T = 64, T_kv = 8",
+        ),
+        ({"mode": ("decode",), "mask": ("none",), "window": (4,)}, "a window or a bias needs to know a query's place"),
+    ],
+)
+def test_rules_that_do_not_fit_together(axes: dict[str, tuple[object, ...]], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        SWEEPS["quick"].cases("cpu", {"T": (64,)} | axes)
+
+
+def test_reports_say_which_rule_a_word_belongs_to() -> None:
+    learn(axis.described() for axis in AXES.values())
+    assert words.value("documents", "equal") == "documents=equal"
+    assert words.value("mode", "backward") == "backward"
+
+
+def test_what_an_implementation_can_not_do_is_a_sentence() -> None:
+    capped = Case.of(T=64, H=2, D_h=8, softcap=50, sinks=True)
+    assert impls.get("sdpa").refusal(capped) == "sdpa has no softcap and no sinks"
+    mine = impls.make("mine", type("Mine", (torch.nn.Module,), {}))
+    assert mine.refusal(Case.of(T=64, H=2, D_h=8, window=4)) == "mine has no window"
+    assert "has no sinks on the CPU" in (impls.get("flex+compile").refusal(replace(capped, softcap=None)) or "")
+    assert "route for packed documents" in (impls.get("padded").refusal(Case.of(T=64, H=2, D_h=8)) or "")
+
+
+def test_the_routes_for_packed_documents_give_one_answer() -> None:
+    case = Case.of(T=64, H=4, D_h=16, B=2, documents="lognormal", mask="none", scope="core")
+    for name in ("sdpa", "flex", "one_by_one", "padded", "nested"):
+        assert impls.get(name).refusal(case) is None
+        assert check(impls.get(name), case).error < 1e-6
+    grouped = replace(case, mask="causal", H_kv=2, mode="backward")
+    for name in ("one_by_one", "padded"):
+        assert check(impls.get(name), grouped).error < 1e-5
+    assert impls.get("nested").refusal(grouped) == "nested has no causal mask and no grouped heads on the CPU"

@@ -1,0 +1,374 @@
+"""Cores that break one rule beyond plain attention each, as an honest author might, and that must be refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from impls.layer import KernelCore, LayerShape
+from impls.rules import alibi_slopes, bias_of, document_lengths
+
+Attend = Callable[..., Tensor]
+"""f(q, k, v, shape, sinks) -> o; i and j are the places of queries and keys among the keys: (T, 1), (T_kv,)."""
+
+CHUNK: dict[str, Any] = {"mode": "decode", "mask": "causal_br", "T": 24, "T_kv": 60}
+
+
+@dataclass(frozen=True)
+class Wrong:
+    family: str
+    attend: Attend
+    case: dict[str, Any]
+
+
+def core_of(attend: Attend) -> type[KernelCore]:
+    """A core that attends so."""
+
+    class Core(KernelCore):
+        def __init__(self, shape: LayerShape):
+            super().__init__(shape, attend, owns_mask=False)
+
+        def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+            return attend(q, k, v, self.shape, self.sinks)
+
+    return Core
+
+
+CORES: dict[str, Wrong] = {}
+
+
+def wrong(family: str, **case: Any) -> Callable[[Attend], Attend]:
+    def keep(attend: Attend) -> Attend:
+        CORES[attend.__name__] = Wrong(family, attend, case)
+        return attend
+
+    return keep
+
+
+def places(q: Tensor, k: Tensor, shape: LayerShape) -> tuple[Tensor, Tensor]:
+    """(T, 1), (T_kv,)"""
+    T, T_kv = q.shape[-2], k.shape[-2]
+    return torch.arange(T)[:, None] + (T_kv - T if shape.mask == "causal_br" else 0), torch.arange(T_kv)
+
+
+def plain(q, k, v, visible=None, bias=0.0, sinks=None, bent=lambda scores: scores):
+    scores = bent(q @ k.mT * q.shape[-1] ** -0.5) + bias
+    scores = scores.to(q.dtype)
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:-1], 1)], -1)
+    return (torch.softmax(scores, -1)[..., : k.shape[-2]] @ v).to(q.dtype)
+
+
+def right(q, k, v, shape, sinks):
+    """Every rule as it is meant."""
+    i, j = places(q, k, shape)
+    visible = (
+        (j <= i) | (j < (shape.prefix or 0)) if shape.mask != "none" else torch.ones(len(i), len(j), dtype=torch.bool)
+    )
+    behind = shape.window if shape.window_right is None else shape.window_right
+    if shape.window is not None:
+        visible = visible & (i - j <= shape.window)
+    if behind is not None and shape.mask == "none":
+        visible = visible & (j - i <= behind)
+    if shape.documents is not None:
+        number = numbers(shape, len(j))
+        visible = visible & (number[i] == number[j])
+    bias = {None: lambda: 0.0, "dense": lambda: dense(q, k, shape),
+            "alibi": lambda: alibi(q, k, shape, alibi_slopes(shape.H))}[shape.bias]()  # fmt: skip
+    cap = shape.softcap
+    return plain(
+        q, k, v, visible, bias, sinks, lambda scores: scores if cap is None else cap * torch.tanh(scores / cap)
+    )
+
+
+# window
+
+
+@wrong("window", window=8)
+def one_key_too_many(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, (j <= i) & (i - j <= shape.window + 1))
+
+
+@wrong("window", window=8)
+def counts_the_querys_own_key(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, (j <= i) & (i - j < shape.window))
+
+
+@wrong("window", window=8)
+def no_window(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i)
+
+
+@wrong("window", window=8)
+def blocks_instead_of_a_window(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, (j <= i) & (i // shape.window == j // shape.window))
+
+
+@wrong("window", window=8, mask="none")
+def window_on_one_side(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, i - j <= shape.window)
+
+
+@wrong("window", window=8, window_right=2, mask="none")
+def the_same_window_on_both_sides(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, (i - j).abs() <= shape.window)
+
+
+@wrong("window", window=8, **CHUNK)
+def window_from_the_chunks_first_token(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, (j <= i) & (i - i[0] - j <= shape.window))
+
+
+# causal, bottom right
+
+
+@wrong("causal_br", **CHUNK)
+def aligned_top_left(q, k, v, shape, sinks):
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@wrong("causal_br", **CHUNK)
+def the_whole_cache_is_visible(q, k, v, shape, sinks):
+    return plain(q, k, v)
+
+
+@wrong("causal_br", **CHUNK)
+def a_query_does_not_see_itself(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j < i)
+
+
+@wrong("causal_br", mask="causal_br", source="cross", T=40, T_kv=64)
+def sees_one_key_ahead(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i + 1)
+
+
+# prefix
+
+
+@wrong("prefix", prefix=8)
+def no_prefix(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i)
+
+
+@wrong("prefix", prefix=8)
+def prefix_one_too_long(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, (j <= i) | (j <= shape.prefix))
+
+
+@wrong("prefix", prefix=8)
+def what_is_in_the_prefix_sees_all(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, (j <= i) | (i < shape.prefix))
+
+
+@wrong("prefix", prefix=8)
+def nothing_behind_the_prefix(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, (j < shape.prefix) | (i == j))
+
+
+# documents
+
+
+def numbers(shape: LayerShape, T: int, kind: str | None = None) -> Tensor:
+    """(T,): the number of each token's document."""
+    lengths = torch.tensor(document_lengths(kind or shape.documents, T))  # type: ignore[arg-type]
+    return torch.arange(len(lengths)).repeat_interleave(lengths)
+
+
+@wrong("documents", documents="lognormal")
+def one_long_document(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i)
+
+
+@wrong("documents", documents="lognormal")
+def leaks_over_a_border(q, k, v, shape, sinks):
+    (i, j), number = places(q, k, shape), numbers(shape, len(k[0, 0]))
+    before = torch.cat([number[:1], number[:-1]])  # the first token of a document belongs to the one before
+    return plain(q, k, v, (j <= i) & (before[i] == before[j]))
+
+
+@wrong("documents", documents="lognormal")
+def not_causal_within_a_document(q, k, v, shape, sinks):
+    number = numbers(shape, len(k[0, 0]))
+    return plain(q, k, v, number[:, None] == number)
+
+
+@wrong("documents", documents="lognormal")
+def documents_of_equal_length(q, k, v, shape, sinks):
+    (i, j), number = places(q, k, shape), numbers(shape, len(k[0, 0]), "equal")
+    return plain(q, k, v, (j <= i) & (number[i] == number[j]))
+
+
+@wrong("documents", documents="one_long", mask="none")
+def padding_is_not_masked(q, k, v, shape, sinks):
+    lengths = document_lengths(shape.documents, k.shape[-2])
+    found = []
+    for each in zip(*(x.split(lengths, -2) for x in (q, k, v)), strict=True):
+        missing = max(lengths) - each[0].shape[-2]
+        padded = [torch.nn.functional.pad(x, (0, 0, 0, missing)) for x in each]
+        found.append(plain(*padded)[..., : each[0].shape[-2], :])
+    return torch.cat(found, -2)
+
+
+# bias
+
+
+def alibi(q: Tensor, k: Tensor, shape: LayerShape, slopes: Tensor) -> Tensor:
+    i, j = places(q, k, shape)
+    return -slopes[:, None, None] * (i - j).abs()
+
+
+@wrong("bias", bias="alibi")
+def slopes_in_reverse(q, k, v, shape, sinks):
+    (i, j), bias = places(q, k, shape), alibi(q, k, shape, alibi_slopes(shape.H).flip(0))
+    return plain(q, k, v, j <= i, bias)
+
+
+@wrong("bias", bias="alibi")
+def slopes_begin_at_one(q, k, v, shape, sinks):
+    (i, j), bias = places(q, k, shape), alibi(q, k, shape, 2.0 ** (-8 * torch.arange(shape.H) / shape.H))
+    return plain(q, k, v, j <= i, bias)
+
+
+@wrong("bias", bias="alibi", H=3)
+def slopes_as_for_a_power_of_two(q, k, v, shape, sinks):
+    (i, j), bias = places(q, k, shape), alibi(q, k, shape, 2.0 ** (-8 * torch.arange(1, shape.H + 1) / shape.H))
+    return plain(q, k, v, j <= i, bias)
+
+
+@wrong("bias", bias="alibi")
+def far_keys_are_favoured(q, k, v, shape, sinks):
+    (i, j), bias = places(q, k, shape), alibi(q, k, shape, -alibi_slopes(shape.H))
+    return plain(q, k, v, j <= i, bias)
+
+
+@wrong("bias", bias="alibi")
+def bias_before_the_scale(q, k, v, shape, sinks):
+    (i, j), bias = places(q, k, shape), alibi(q, k, shape, alibi_slopes(shape.H))
+    return plain(q, k, v, j <= i, bias * q.shape[-1] ** -0.5)
+
+
+@wrong("bias", bias="alibi", **CHUNK)
+def distances_from_the_chunks_first_token(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    bias = -alibi_slopes(shape.H)[:, None, None] * (i - i[0] - j).abs()
+    return plain(q, k, v, j <= i, bias)
+
+
+def dense(q: Tensor, k: Tensor, shape: LayerShape) -> Tensor:
+    bias = bias_of(shape, shape.H, q.shape[-2], k.shape[-2])
+    assert bias is not None
+    return bias(torch.arange(shape.H)[:, None, None], torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2]))
+
+
+@wrong("bias", bias="dense")
+def bias_transposed(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i, dense(q, k, shape).mT)
+
+
+@wrong("bias", bias="dense")
+def the_first_heads_bias_for_all(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i, dense(q, k, shape)[:1])
+
+
+@wrong("bias", bias="dense")
+def no_bias(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i)
+
+
+# softcap
+
+
+@wrong("softcap", softcap=10)
+def cap_after_the_mask(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(j > i, -torch.inf)
+    return torch.softmax(shape.softcap * torch.tanh(scores / shape.softcap), -1) @ v  # -softcap is not -inf
+
+
+@wrong("softcap", softcap=10)
+def cap_before_the_scale(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    scores = shape.softcap * torch.tanh(q @ k.mT / shape.softcap) * q.shape[-1] ** -0.5
+    return torch.softmax(scores.masked_fill(j > i, -torch.inf), -1) @ v
+
+
+@wrong("softcap", softcap=10)
+def clamped_instead_of_bent(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i, bent=lambda scores: scores.clamp(-shape.softcap, shape.softcap))
+
+
+@wrong("softcap", softcap=10)
+def tanh_without_its_factor(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i, bent=lambda scores: torch.tanh(scores / shape.softcap))
+
+
+@wrong("softcap", softcap=10, bias="alibi")
+def cap_over_the_bias_too(q, k, v, shape, sinks):
+    (i, j), bias = places(q, k, shape), alibi(q, k, shape, alibi_slopes(shape.H))
+    return plain(q, k, v, j <= i, bent=lambda scores: shape.softcap * torch.tanh((scores + bias) / shape.softcap))
+
+
+# sinks
+
+
+@wrong("sinks", sinks=True)
+def no_sinks(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i)
+
+
+@wrong("sinks", sinks=True)
+def the_sink_has_a_value(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(j > i, -torch.inf)
+    scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:-1], 1)], -1)
+    return torch.softmax(scores, -1) @ torch.cat([v, v[..., :1, :]], -2)
+
+
+@wrong("sinks", sinks=True)
+def sinks_of_other_heads(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i, sinks=sinks.flip(0))
+
+
+@wrong("sinks", sinks=True)
+def the_sink_is_scaled(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i, sinks=sinks * q.shape[-1] ** -0.5)
+
+
+@wrong("sinks", sinks=True)
+def the_sink_is_no_logarithm(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i, sinks=sinks.exp())
+
+
+@wrong("sinks", sinks=True, mode="backward", scope="core")
+def sinks_do_not_learn(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i, sinks=sinks.detach())
