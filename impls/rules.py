@@ -48,6 +48,10 @@ class Rules:
     """A learned score a head that takes part in the softmax's sum and has no value: as in gpt-oss (2025)."""
 
     @property
+    def causal(self) -> bool:
+        return self.mask.startswith("causal")
+
+    @property
     def is_causal(self) -> bool:
         """Whether SDPA's `is_causal` says all of it, but for padding."""
         return self.mask in ("causal", "causal+padding") and not self.in_mask
@@ -63,7 +67,7 @@ class Rules:
 
     def span(self, T: int, T_kv: int, device: Device = None) -> Span:
         """Which of T_kv keys each of T queries sees; padding is no part of it."""
-        offset, causal = self.offset(T, T_kv), self.mask.startswith("causal")
+        offset, causal = self.offset(T, T_kv), self.causal
         first: list[Bound] = []
         last: list[Bound] = []
 

@@ -92,6 +92,10 @@ class Case:
         return replace(self, **{it.name: AXES[it.name].default for it in fields(Rules)} | {"mask": "none"} | others)
 
     @property
+    def causal(self) -> bool:
+        return self.mask.startswith("causal")
+
+    @property
     def padded(self) -> bool:
         return self.mask.endswith("padding")
 
