@@ -57,7 +57,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (copy / "impls" / "additive.py").write_text(block("stays"))
     insert(copy / "impls" / "__init__.py", "    sdpa,\n", "    additive,\n")
     insert(copy / "bench" / "cases" / "modes.py", "MODES = {\n", MODE)
-    insert(copy / "bench" / "cases" / "case.py", r"    threads: int \| None = axis\(.*\)\n", AXIS)
+    insert(copy / "bench" / "cases" / "case.py", r"    out_bias: bool = axis\(.*\)\n", AXIS)
     (copy / "reports" / "drawing" / "charts" / "spread.py").write_text(CHART)
     run(copy, "-m", "pytest", "bench", "--benchmark-save=x", "--impl", "additive,fused", "--precision", "0.5",
         "--T", "32", "--H", "2", "--dtype", "float32", "--mode", "forward,twice", "--stride", "4,8")  # fmt: skip
