@@ -111,7 +111,7 @@ def test_failures_are_told_once_a_reason_and_last() -> None:
         ]
     )
     assert told == [
-        "unsupported: loop, linear: declared (--dry-run says why) (2 cells; the first: a)",
+        "unsupported: loop, linear: can't do these cases (--dry-run says why) (2 cells; the first: a)",
         "timeout: mine: took longer (2 cells; the first: a)",
     ]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ class Journal:
     def start(cls, folder: Path, name: str, header: Line) -> Journal:
         """A new journal; raises OSError when the folder can't be written to."""
         folder.mkdir(parents=True, exist_ok=True)
-        stamp = time.strftime("%Y%m%dT%H%M%S")
+        stamp = datetime.now().strftime("%Y%m%dT%H%M%S%f")
         journal = cls(folder / f"{name}.{stamp}-{os.getpid()}.journal", header)
         try:
             journal.add({"header": header | process()})

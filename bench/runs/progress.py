@@ -82,19 +82,19 @@ class Progress:
 
 
 def skips(skipped: Sequence[Mapping[str, str]]) -> list[str]:
-    """A line for each reason why cells have no row, however many have it; what implementations declare is only counted."""
+    """A line for each reason why cells have no row, however many have it; what implementations declare is counted together."""
     found: dict[tuple[str, str], list[Mapping[str, str]]] = {}
     for entry in skipped:
         declared = entry["reason"] == "unsupported" and entry["detail"].startswith(entry["impl"])
-        found.setdefault(
-            (entry["reason"], "declared (--dry-run says why)" if declared else entry["detail"]), []
-        ).append(entry)
-    return [_skip(*key, found[key]) for key in sorted(found, key=lambda key: key[0] in FAILURES)]
+        found.setdefault((entry["reason"], "" if declared else entry["detail"]), []).append(entry)
+    return [_skip(key[0], found[key]) for key in sorted(found, key=lambda key: key[0] in FAILURES)]
 
 
-def _skip(reason: str, detail: str, entries: Sequence[Mapping[str, str]]) -> str:
+def _skip(reason: str, entries: Sequence[Mapping[str, str]]) -> str:
     """`error: mine: ValueError: no 32 (2 cells; the first: B1-T32-H2)`"""
     impls = ", ".join(dict.fromkeys(entry["impl"] for entry in entries))
+    details = {entry["detail"].removeprefix(f"{entry['impl']} ") for entry in entries}
+    detail = details.pop() if len(details) == 1 else "can't do these cases (--dry-run says why)"
     of = entries[0]["id"] if len(entries) == 1 else f"{len(entries)} cells; the first: {entries[0]['id']}"
     return f"{reason}: {impls}: {detail} ({of})"
 

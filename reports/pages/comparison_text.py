@@ -101,9 +101,12 @@ def summary(this: Comparison) -> str:
 
 
 def _bound(this: Comparison) -> str:
-    """How much slower any of the open ones may be."""
-    ends = [cell.verdict.high for cell in this.cells if cell.verdict.word == verdict.INCONCLUSIVE]
-    return f" (at most {_share(max(ends) - 1)} slower)" if ends and all(end > 1 for end in ends) else ""
+    """How much slower any of the open ones may be; else why they are open, where that is one reason."""
+    open_ = [cell.verdict for cell in this.cells if cell.verdict.word == verdict.INCONCLUSIVE]
+    if open_ and all(it.high > 1 for it in open_):
+        return f" (at most {_share(max(it.high for it in open_) - 1)} slower)"
+    reasons = {it.reason for it in open_}
+    return f" ({reasons.pop()})" if len(reasons) == 1 else ""
 
 
 def as_markdown(this: Comparison) -> str:

@@ -98,9 +98,7 @@ def legend(frame: pd.DataFrame, baseline_impl: str | None) -> str:
     if frame["place"].isna().all():
         return f"Sorted by median. Nobody is given a place, since {processes.NO_INTERVAL}."
     name = processes.interval_name(frame["processes"].min())
-    over = (
-        f" Speed-up over {baseline_impl}: above 1 is faster; with its 95 % interval, {name}." if baseline_impl else ""
-    )
+    over = f" Speed-ups: above 1 is faster; with the 95 % interval, {name}." if baseline_impl else ""
     shown = "the 95 % interval of the ratio, corrected for the number of rivals, leaves out 1"
     return f"Best first. Place: 1 + the number of those shown to be faster ({shown}); = marks a shared one.{over}"
 
