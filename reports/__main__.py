@@ -43,7 +43,7 @@ Other commands (each has its own --help):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 written; 3 a mistake of the user's, told in one line on stderr."""
+    """Exit code: 0 written; 3 a mistake of the user's, reported in one line on stderr."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in COMMANDS:
         code: int = import_module(f".{COMMANDS[given[0]]}", __package__).main(given[1:])

@@ -163,8 +163,8 @@ class Known:
         return Step(found["share"], math.inf if found["error"] is None else found["error"]) if found else None
 
     def add(self, point: str, step: Step) -> None:
-        told = asdict(step)
-        self._data["steps"][point] = told | {"error": told["error"] if math.isfinite(step.error) else None}
+        record = asdict(step)
+        self._data["steps"][point] = record | {"error": record["error"] if math.isfinite(step.error) else None}
         self._write()
 
     def _write(self) -> None:

@@ -223,8 +223,8 @@ class _Provers:
         free = OF_INTERPRETERS if self._plan.sides[0].python != self._plan.sides[1].python else ()
         differ = [name for name in base if base[name] != head[name] and name not in free]
         if differ:
-            told = "; ".join(f"{name}: {base[name]} and {head[name]}" for name in differ)
-            raise Unjudgeable(f"the two sides run under different conditions: {told}")
+            differences = "; ".join(f"{name}: {base[name]} and {head[name]}" for name in differ)
+            raise Unjudgeable(f"the two sides run under different conditions: {differences}")
         return (base, head), tuple(key for key in CONTROLS if first["controls"][key[1]] == second["controls"][key[1]])
 
     def _first(self, i: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""No row without a proof: every implementation is held to a float64 reference before the clock starts."""
+"""No row without a proof: every implementation is checked against a float64 reference before the clock starts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FEW = 1 << 15
 PROBES = (37, 577, 128)
 """Lengths of the probes: a ragged one that falls short of a tile of 64, one that runs a little over many, and a round one, for
 which some kernels have a path of its own. A compiled form has the first alone, since each is compiled anew: its eager form has
-all, and it is held to every regime in the case itself.
+all, and it is checked in every regime in the case itself.
 
 An implementation that declares that it can't do one is probed at the nearest length that it can, on the same side of `LONG`.
 """

@@ -87,7 +87,7 @@ FLOOR_OF_REGIMES_GRADIENTS = 16.0
 
 FLOOR_OF_WIDE_GRADIENTS = 64.0
 """The same for other gradients, times as far as scores lie from zero: honest ways differ by 25 of them. What goes wrong
-altogether shows in spite of it, and the ordinary draw is held to tight bounds.
+altogether shows in spite of it, and the ordinary draw has tight bounds.
 """
 
 VANISHING = 1e-3
@@ -253,7 +253,7 @@ def problem_of(case: Case, draw: int = 0) -> Problem:
     `scope="core"`: q (B, H, T, D_h), k (B, H_kv, T_kv, D_h), v (B, H_kv, T_kv, D_v). `scope="layer"`: x (B, T, d_model) with
     the weights of the case, the same in every draw; in `decode` also the cache, k and v as above, its last place free.
 
-    Draw 0 is an ordinary one, and is timed. In draw 1 each query belongs to one regime of the softmax, held to a bound of that
+    Draw 0 is an ordinary one, and is timed. In draw 1 each query belongs to one regime of the softmax, with a bound of that
     regime's own, and a few values are large (`NEEDLE`); sizes that leave no room for the features that make a regime get an
     ordinary one. Draw 2 is as draw 0, on other numbers and with another padding.
     """
@@ -580,7 +580,7 @@ def _answers_by_regime(
 ) -> tuple[Expected, ...]:
     """As `_answers`; what has a row for every query is an answer a regime: no bound excuses the fault of another regime.
 
-    A gradient's row that vanishes by nature is held to the usual size of that gradient's rows.
+    A gradient's row that vanishes by nature is compared with the usual size of that gradient's rows.
     """
     exact, plain = _ways(formula, case)
     biases = max((tensor.norm().item() for tensor in exact.values() if tensor.dim() == 1), default=0.0)

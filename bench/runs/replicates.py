@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="All other options are those of `pytest bench/`: --sweep, --impl, --T, --cell-time, ...",
     )
     parser.add_argument("--processes", type=count, metavar="K", help=f"how many (default: {PROCESSES})")
-    parser.add_argument("--save", metavar="NAME", help="what the run is called")
+    parser.add_argument("--save", "--benchmark-save", metavar="NAME", help="what the run is called")
     parser.add_argument("--resume", metavar="NAME", help="finish a run that was interrupted")
     parser.add_argument(
         "--quiet-machine",

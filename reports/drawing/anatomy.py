@@ -106,8 +106,8 @@ def _compilings(frame: pd.DataFrame) -> Iterator[Compiling]:
 
 
 def _at(row: dict[str, Any], said: list[str]) -> dict[str, Any]:
-    told = {"T", "T_kv"} if row["T_kv"] == row["T"] else {"T"}
-    return {axis: row[axis] for axis in said if axis not in told}
+    titled = {"T", "T_kv"} if row["T_kv"] == row["T"] else {"T"}
+    return {axis: row[axis] for axis in said if axis not in titled}
 
 
 def _place(row: dict[str, Any], said: list[str]) -> str:

@@ -52,11 +52,11 @@ class Scale:
         return BOTTOM - (seconds - self.low) / (self.high - self.low) * (BOTTOM - TOP)
 
 
-def draw(series: Series, runs: Sequence[Run], look: Look, baselines: Iterable[int], told: Mapping[int, str]) -> Markup:
-    """`baselines` are positions of runs; `told` has what a point says of itself, by its position in the series."""
+def draw(series: Series, runs: Sequence[Run], look: Look, baselines: Iterable[int], texts: Mapping[int, str]) -> Markup:
+    """`baselines` are positions of runs; `texts` has what a point says of itself, by its position in the series."""
     scale = _scale(series, len(runs))
     parts = (*_frame(scale, runs), *_torches(scale, runs), *_levels(scale, series), *_lines(scale, series))
-    marks = (*_points(scale, series, told), *_baselines(scale, baselines))
+    marks = (*_points(scale, series, texts), *_baselines(scale, baselines))
     return _svg("".join((*parts, *marks)), WIDTH, HEIGHT, look, "plot")
 
 
@@ -146,12 +146,12 @@ def _lines(scale: Scale, series: Series) -> Iterator[str]:
         yield _line("grid", scale.x(old - 0.5), TOP, scale.x(old - 0.5), BOTTOM)
 
 
-def _points(scale: Scale, series: Series, told: Mapping[int, str]) -> Iterator[str]:
+def _points(scale: Scale, series: Series, texts: Mapping[int, str]) -> Iterator[str]:
     for position in range(max(len(series.points) - NEWEST, 0), len(series.points)):
         point = series.points[position]
         x, y = scale.x(point.run), scale.y(point.median)
         yield _line("spread", x, scale.y(point.low), x, scale.y(point.high))
-        yield f'<circle cx="{x:.1f}" cy="{y:.1f}"><title>{html.escape(told.get(position, ""))}</title></circle>'
+        yield f'<circle cx="{x:.1f}" cy="{y:.1f}"><title>{html.escape(texts.get(position, ""))}</title></circle>'
 
 
 def _baselines(scale: Scale, baselines: Iterable[int]) -> Iterator[str]:

@@ -73,7 +73,7 @@ class Inside:
         return int(held.max()) if len(held) else 0
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Its memory curve in a sentence."""
         curve = self.trace.memory
         at = float(curve["at"].iloc[int(curve["bytes"].argmax())])
@@ -103,7 +103,7 @@ def drawn(found: list[Inside]) -> set[tuple[str, str]]:
 def curve(one: Inside, palette: Palette) -> Figure:
     """Bytes held during the call, in its implementation's colour."""
     memory, colour = one.trace.memory, palette[one.impl].colour
-    paper = sheet([Panel("", memory)], "Memory during the call", one.told, width=WIDTH, columns=1, height=0.9,
+    paper = sheet([Panel("", memory)], "Memory during the call", one.description, width=WIDTH, columns=1, height=0.9,
                   left=0.62, right=0.16)  # fmt: skip
     (ax,) = paper.axes
     ax.fill_between(memory["at"], memory["bytes"], step="post", color=colour, alpha=0.18, linewidth=0)

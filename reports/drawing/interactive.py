@@ -69,10 +69,12 @@ class Measure:
     def text(self, value: str, digits: str) -> str:
         """An expression for Vega that writes an expression's value with its unit."""
         *larger, (size, unit) = self.units
-        told = f"format({value} / {size!r}, '{digits}') + ' {unit}'"
+        expression = f"format({value} / {size!r}, '{digits}') + ' {unit}'"
         for size, unit in reversed(larger):
-            told = f"abs({value}) >= {size * 0.9995!r} ? format({value} / {size!r}, '{digits}') + ' {unit}' : {told}"
-        return f"({told})"
+            expression = (
+                f"abs({value}) >= {size * 0.9995!r} ? format({value} / {size!r}, '{digits}') + ' {unit}' : {expression}"
+            )
+        return f"({expression})"
 
     def scaled(self, column: str) -> str:
         """An expression for where a column's value stands on the axis."""
@@ -157,9 +159,9 @@ def pairs(source: Source) -> dict[str, Any]:
         for at, name in enumerate(over):
             if (ratio := each.get(name)) and ratio.known:
                 speed = ratio.inverse
-                told = units.bounded_times(speed.value, speed.low, speed.high)
+                ratio_text = units.bounded_times(speed.value, speed.low, speed.high)
                 found.append(
-                    [row, at, *(float(f"{v:.5g}") for v in (speed.value, speed.low, min(speed.high, 1e9))), told]
+                    [row, at, *(float(f"{v:.5g}") for v in (speed.value, speed.low, min(speed.high, 1e9))), ratio_text]
                 )
     return {"over": over, "rows": found}
 
@@ -167,9 +169,13 @@ def pairs(source: Source) -> dict[str, Any]:
 def lengths(frame: pd.DataFrame) -> list[str]:
     """The lengths in the frame, as LENGTH tells them; of many, some."""
     both = {("T_kv", T_kv) if T == 1 < T_kv else ("T", T) for T, T_kv in zip(frame["T"], frame["T_kv"], strict=True)}
-    told = [f"{axis} = {words.number(length)}" for axis, length in sorted(both)]
-    step = (len(told) - 1) / (MOST_LENGTHS - 1)
-    thin = told if len(told) <= MOST_LENGTHS else [told[round(i * step)] for i in range(MOST_LENGTHS)]
+    length_labels = [f"{axis} = {words.number(length)}" for axis, length in sorted(both)]
+    step = (len(length_labels) - 1) / (MOST_LENGTHS - 1)
+    thin = (
+        length_labels
+        if len(length_labels) <= MOST_LENGTHS
+        else [length_labels[round(i * step)] for i in range(MOST_LENGTHS)]
+    )
     return thin if len(thin) > 1 else []
 
 
@@ -288,10 +294,10 @@ def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, An
         reached="isValid(datum.roof) ? format(datum.roof, '.1%') : '–'", speed="format(datum.rate, '.4s') + 'FLOP/s'",
         **_texts(),
     )  # fmt: skip
-    told = _tooltip(rows, ("speed", "achieved"), ("reached", "of its roof"))
+    tooltip = _tooltip(rows, ("speed", "achieved"), ("reached", "of its roof"))
     layers = [
         cells.mark_point(filled=True, size=70, strokeWidth=1.6).encode(
-            x, y, tooltip=told, opacity=alt.condition(SINGLED, alt.value(0.9), alt.value(0.06)), **looks(rows, palette)
+            x, y, tooltip=tooltip, opacity=alt.condition(SINGLED, alt.value(0.9), alt.value(0.06)), **looks(rows, palette)
         )
     ]  # fmt: skip
     if corners:
@@ -326,10 +332,13 @@ def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
 
 def rows(frame: pd.DataFrame) -> dict[str, Any]:
     """The frame for the page: its columns, and its rows as lists. `shown` is the name, marked if it was wrong."""
-    told = measured(frame).drop(columns=["process_medians"], errors="ignore")
+    table = measured(frame).drop(columns=["process_medians"], errors="ignore")
     shown = [words.marked(row["impl"], [row["impl"]] if row["wrong"] else []) for row in fr.records(frame)]
-    told = told.assign(shown=shown)
-    return {"columns": list(told.columns), "rows": [list(map(plain, line)) for line in told.itertuples(index=False)]}
+    table = table.assign(shown=shown)
+    return {
+        "columns": list(table.columns),
+        "rows": [list(map(plain, line)) for line in table.itertuples(index=False)],
+    }
 
 
 def plain(value: Any) -> Any:
@@ -454,10 +463,10 @@ def _ladder(base: int, values: Sequence[float], span: str, drawn: Callable[[floa
     rungs = units.DECIMAL_STEPS if base == 10 else units.BINARY_STEPS
     marks = [[step * float(base) ** e for e in exponents for step in steps] for steps in rungs]
     ladder = [json.dumps([float(f"{drawn(m):.7g}") for m in rung if low <= m <= high]) for rung in marks]
-    told = ladder[-1]
+    expression = ladder[-1]
     for enough, wider in zip(_WIDE_ENOUGH[base][::-1], ladder[-2::-1], strict=True):
-        told = f"{span} > {enough} ? {wider} : {told}"
-    return f"({told})"
+        expression = f"{span} > {enough} ? {wider} : {expression}"
+    return f"({expression})"
 
 
 def _texts() -> dict[str, str]:
@@ -475,11 +484,11 @@ def _or_none(column: str, measure: Measure, digits: str) -> str:
 
 
 def _tooltip(frame: pd.DataFrame, *more: tuple[str, str]) -> Any:
-    """All that is told of a point, as one expression. A nearest mark stands for the point's own, and has it as its `datum`;
+    """All that is said of a point, as one expression. A nearest mark stands for the point's own, and has it as its `datum`;
     whether Vega-Lite reaches through to it depends on its version."""
     axes = [(axis, axis) for axis in ["run"] * ("run" in frame) + fr.varying(frame)]
-    told = [("time", "median"), ("quartiles", "q1 to q3"), ("memory", "peak memory"), ("kernel", "kernel"), *more]
-    fields = {title: f"(datum.datum || datum)['{key}']" for key, title in [("shown", "implementation"), *axes, *told]}
+    facts = [("time", "median"), ("quartiles", "q1 to q3"), ("memory", "peak memory"), ("kernel", "kernel"), *more]
+    fields = {title: f"(datum.datum || datum)['{key}']" for key, title in [("shown", "implementation"), *axes, *facts]}
     lines = [f"'{title}': isValid({field}) ? '' + {field} : '–'" for title, field in fields.items()]
     return alt.value(alt.expr(f"{{{', '.join([*lines, 'x: (datum.datum || datum).x'])}}}"))
 
@@ -490,7 +499,7 @@ def names(frame: pd.DataFrame, palette: Palette) -> list[str]:
 
 
 def looks(frame: pd.DataFrame, palette: Palette) -> dict[str, Any]:
-    """How points are told apart: colour and shape by implementation, in one legend; hollow where compiled."""
+    """How points are distinguished: colour and shape by implementation, in one legend; hollow where compiled."""
     shown, shapes = names(frame, palette), [palette[name].path for name in palette.sorted(frame["impl"])]
     return {
         "color": _colours(frame, palette),
@@ -528,13 +537,13 @@ def picks() -> list[alt.Parameter]:
 def _with_legend(spec: Spec, frame: pd.DataFrame, palette: Palette) -> Spec:
     """The specification with what the page's own legend shows: name, marker, place of its colour, whether compiled."""
     looks = [palette[name] for name in palette.sorted(frame["impl"])]
-    told = zip(names(frame, palette), looks, strict=True)
-    entries = [[name, look.path, look.slot, look.compiled] for name, look in told]
+    named = zip(names(frame, palette), looks, strict=True)
+    entries = [[name, look.path, look.slot, look.compiled] for name, look in named]
     return {**spec, "usermeta": {"legend": entries}}
 
 
 def _dashes(frame: pd.DataFrame, palette: Palette) -> alt.StrokeDash:
-    """How lines are told apart beside their colour: dashed where compiled."""
+    """How lines are distinguished beside their colour: dashed where compiled."""
     dashes = [[5, 4] if palette[name].compiled else [1, 0] for name in palette.sorted(frame["impl"])]
     return alt.StrokeDash("shown:N", scale=alt.Scale(domain=names(frame, palette), range=dashes), legend=_LEGEND)
 

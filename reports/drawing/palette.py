@@ -89,7 +89,7 @@ class Look:
 
 
 class Palette:
-    """Looks by name. What is present is told apart: eight at most have a colour and a marker of their own, the rest are
+    """Looks by name. What is present is distinguished: eight at most have a colour and a marker of their own, the rest are
     grey. An implementation keeps its place in the registry's colours where nothing else that is present has it."""
 
     def __init__(self, registry: Iterable[str], present: Iterable[str] = (), first: Iterable[str] = ()) -> None:

@@ -32,7 +32,7 @@ NOT_SHOWN = "smallest median; no difference is shown"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`python -m reports advise`: exit code 0; 3 for a mistake of the user's, told in one line on stderr."""
+    """`python -m reports advise`: exit code 0; 3 for a mistake of the user's, reported in one line on stderr."""
     options, unknown = _parser().parse_known_args(arguments)
     try:
         run = command.chosen(options)
@@ -45,8 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     except RunError as error:
         return command.complain(str(error))
     if options.json:
-        told = {"run": run.name, "date": run.date, "commit": run.commit_id}
-        print(json.dumps({**told, **table}, indent=2, ensure_ascii=False, allow_nan=False))
+        origin = {"run": run.name, "date": run.date, "commit": run.commit_id}
+        print(json.dumps({**origin, **table}, indent=2, ensure_ascii=False, allow_nan=False))
     else:
         print(f"from run {run.name}" + (f" of {run.date[:10]}" if run.date else ""))
         _print(table)
@@ -162,7 +162,7 @@ def sentence(crossing: Mapping[str, Any]) -> str:
     return f"{crossing['to']} overtakes {crossing['from']} near T = {crossing['crosses_at']:.0f} (measured at {low} and {high})"
 
 
-def told(cell: Mapping[str, Any]) -> str:
+def verdict_text(cell: Mapping[str, Any]) -> str:
     """The verdict on a case in words."""
     said = []
     if cell["measured"] < 2:
@@ -253,7 +253,7 @@ def _plainly(values: Mapping[str, Any]) -> dict[str, Any]:
 
 COLUMNS = ("case", "use", "time", "next best", "ahead by", "memory", "verdict")
 ROOMY = 100
-"""Columns of a terminal from which on memory is told too: what is needed least goes first where there is less room."""
+"""Columns of a terminal from which on memory is shown too: what is needed least goes first where there is less room."""
 
 
 def lines(table: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -262,7 +262,7 @@ def lines(table: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         yield (
             words.place({axis: cell[axis] for axis in table["axes"]} or cell, always=[*table["axes"], "T", "H"]),
             cell["fastest"], units.seconds(cell["seconds"], 2), cell["next_best"] or units.MISSING, ahead(cell),
-            units.memory(cell["bytes"], 2) if cell["bytes"] else units.MISSING, told(cell),
+            units.memory(cell["bytes"], 2) if cell["bytes"] else units.MISSING, verdict_text(cell),
         )  # fmt: skip
 
 

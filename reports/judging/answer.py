@@ -1,4 +1,4 @@
-"""The first thing that a reader is told: which implementation to use, or that there is no answer yet; and how sure that is.
+"""The first thing that a reader sees: which implementation to use, or that there is no answer yet; and how sure that is.
 
 Every claim is made from the standings that the judge gives (`verdict.standings`), and from what was right everywhere.
 """
@@ -26,7 +26,7 @@ DRIFT = (0.05, 0.20)
 HALF_WIDTH = (0.03, 0.10)
 ENOUGH_PROCESSES, MOST_PROCESSES = 5, 20
 
-#: Memory that is told of two that are level in time: so many times less.
+#: Memory that is worth a word of two that are level in time: so many times less.
 LEANER = 1.25
 
 Cell = Mapping[str, Any]
@@ -68,13 +68,13 @@ def headline(cells: Sequence[Cell], axes: Sequence[str]) -> tuple[str, str]:
     if not any(cell["shown"] for cell in rivals):
         return f"No answer yet: {processes.NO_INTERVAL}.", ""
     cases = words.plural(len(rivals), "case")
-    if told := _one_for_all(rivals):
-        return f"Use {told} in {_all(len(rivals))}.", _memory(rivals)
+    if text := _one_for_all(rivals):
+        return f"Use {text} in {_all(len(rivals))}.", _memory(rivals)
     if parts := _by_axis(rivals, axes):
         answered, open_ = parts
-        told = "; ".join(f"{where}, use {what}" for where, what in answered)
+        text = "; ".join(f"{where}, use {what}" for where, what in answered)
         rest = f"No one answer {words.listing(open_)}: see the table." if open_ else _memory(rivals)
-        return f"{told[0].upper()}{told[1:]}.", rest
+        return f"{text[0].upper()}{text[1:]}.", rest
     unresolved = [cell for cell in rivals if cell["standing"] == verdict.NOT_RESOLVED]
     if 2 * len(unresolved) >= len(rivals):
         return f"No answer yet: {len(unresolved)} of {cases} are not resolved.", _leads(rivals)
@@ -201,9 +201,9 @@ def _along(cells: Sequence[Cell], axis: str) -> tuple[list[tuple[str, str]], lis
         first, last = words.value(axis, stretch[0], equals=" = "), words.number(stretch[-1])
         where = f"at {first}" if len(stretch) == 1 else f"from {first} to {last}"
         where = where.replace("at ", "with ") if axis not in length_axes() else where
-        told = _one_for_all(_where(cells, axis, stretch))
-        if told:
-            answered.append((where, told))
+        text = _one_for_all(_where(cells, axis, stretch))
+        if text:
+            answered.append((where, text))
         else:
             open_.append(where)
     return answered, open_
@@ -220,10 +220,10 @@ def _leads(cells: Sequence[Cell]) -> str:
     ordered = sorted(counts.items(), key=lambda it: -it[1])[:3]
     if not ordered:
         return ""
-    told = [
+    text = [
         f"{name} {'is the fastest or level with it ' if not i else ''}in {n}" for i, (name, n) in enumerate(ordered)
     ]
-    return f"{words.listing(told)} of {words.plural(len(cells), 'case')}."
+    return f"{words.listing(text)} of {words.plural(len(cells), 'case')}."
 
 
 def _memory(cells: Sequence[Cell]) -> str:

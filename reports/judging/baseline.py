@@ -43,8 +43,8 @@ def _set(options: argparse.Namespace) -> int:
         return command.FINE
     objections = list(_objections(run, before))
     if objections and not options.accept:
-        told = f"{run.name} can't become the baseline: {words.listing(objections)}"
-        return command.complain(f'{told}; if that is right, say why: --accept "reason"', REFUSED)
+        refusal = f"{run.name} can't become the baseline: {words.listing(objections)}"
+        return command.complain(f'{refusal}; if that is right, say why: --accept "reason"', REFUSED)
     entry = Entry(run.path.name, datetime.now(UTC).isoformat(timespec="seconds"), tuple(objections), options.accept)
     written = baseline_file.write(Baseline(folder, (*(before.history if before else ()), entry)))
     print(f"{run.name} is the baseline now ({written})")
@@ -63,10 +63,10 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
         yield f"the current one, {before.current.run}, can't be read, so nothing can be compared"
         return
     if other := fingerprint.differing(current, run):
-        yield f"{current.name} is of another machine: {fingerprint.told(other)}"
+        yield f"{current.name} is of another machine: {fingerprint.described(other)}"
         return
     this = compare(current, run)
-    yield from (_told(cell) for cell in this.regressed)
+    yield from (_refusal(cell) for cell in this.regressed)
     _say_if_unjudged(this)
 
 
@@ -75,7 +75,7 @@ def _say_if_unjudged(this: Comparison) -> None:
         command.warn(f"nothing could be judged against {this.base}, so a slow-down may hide in {this.head}")
 
 
-def _told(cell: Cell) -> str:
+def _refusal(cell: Cell) -> str:
     if cell.broken:
         return f"{cell.impl} is broken at {cell.id}"
     if any(change.worse for change in cell.changes):

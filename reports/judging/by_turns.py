@@ -153,10 +153,10 @@ def _with_reach(said: Verdict, spent: float) -> Verdict:
     """
     if said.word != verdict.INCONCLUSIVE or not math.isfinite(said.detectable):
         return said
-    told = f"{said.reason}; minimum detectable change {_percent(said.detectable)}"
+    reason = f"{said.reason}; minimum detectable change {_percent(said.detectable)}"
     aim = max((aim for aim in AIMS if aim < said.detectable / 2), default=0.0)
     minutes = spent * (said.detectable / aim) ** 2 / 60 if aim else 0.0
-    return replace(said, reason=f"{told}; {_percent(aim)} would take {minutes:,.0f} min" if minutes >= 1 else told)
+    return replace(said, reason=f"{reason}; {_percent(aim)} would take {minutes:,.0f} min" if minutes >= 1 else reason)
 
 
 def _groups(

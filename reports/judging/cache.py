@@ -65,7 +65,7 @@ class _Entry:
 
 
 def read(files: Iterable[Path], left_out: Callable[[RunError], None]) -> list[Kept]:
-    """All runs that can be read; the others are told."""
+    """All runs that can be read; the others are metadata."""
     folders: dict[Path, list[Path]] = {}
     for file in files:
         folders.setdefault(file.parent, []).append(file)
@@ -127,8 +127,8 @@ def _save(path: Path, entries: Mapping[str, _Entry]) -> None:
     about = [_about(name, entry) for name, entry in entries.items()]
     table = pa.concat_tables([SCHEMA.empty_table(), *(entry.kept.cells for entry in entries.values())])
     sink = pa.BufferOutputStream()
-    told = {"runs": json.dumps({"form": _FORM, "runs": about})}
-    parquet.write_table(table.replace_schema_metadata(told), sink)
+    metadata = {"runs": json.dumps({"form": _FORM, "runs": about})}
+    parquet.write_table(table.replace_schema_metadata(metadata), sink)
     body = sink.getvalue().to_pybytes()
     unfinished = path.with_name(f"{NAME}.{os.getpid()}")
     with contextlib.suppress(OSError):

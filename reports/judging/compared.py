@@ -13,7 +13,7 @@ from . import verdict
 from .verdict import Verdict
 
 EXACT = ("peak_bytes", "kernel", "error")
-"""What every call of a cell repeats to the last digit, so that any difference is told."""
+"""What every call of a cell repeats to the last digit, so that any difference is reported."""
 
 Key = tuple[str, str]
 """An implementation, and the id of a case."""

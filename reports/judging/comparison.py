@@ -1,4 +1,4 @@
-"""Two saved runs side by side: cells matched by implementation and case, time judged, memory, error and kernel held equal.
+"""Two saved runs side by side: cells matched by implementation and case, time judged; memory, error and kernel compared exactly.
 
 Where implementations took turns, their ratios are judged: what the machine did that day cancels. What changed in all of them
 at once can't cancel, so the absolute time is judged beside it. Of runs without rounds the absolute time is all there is;
@@ -62,7 +62,7 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
             *(f"{run.command}  # {run.name}, at {run.commit_id or 'an unknown commit'}" for run in (base, head)),
             f"python -m reports compare {base.name} {head.name}{again}",
         ],
-        unjudged=f"another machine: {fingerprint.told(other)}"
+        unjudged=f"another machine: {fingerprint.described(other)}"
         if other
         else ""
         if judged.absolute
@@ -122,7 +122,7 @@ def _absolute(base: Run, head: Run, margin: float) -> dict[Key, Verdict]:
     both = [key for key in rows[0] if key in rows[1]]
     sides = {key: (processes.logs(rows[0][key]), processes.logs(rows[1][key])) for key in both}
     if different := fingerprint.differing(base, head):
-        return _unjudged(sides, f"another machine: {fingerprint.told(different)}")
+        return _unjudged(sides, f"another machine: {fingerprint.described(different)}")
     renewed = [key for key in both if _meaning(rows[0][key]) != _meaning(rows[1][key])]
     verdicts = _unjudged({key: sides.pop(key) for key in renewed}, "the benchmark itself was changed")
     controls = _shared_controls(base, head)
@@ -189,8 +189,8 @@ def _typical(logs: Sequence[float]) -> float:
 
 def _wrong(key: Key, skipped: tuple[dict[Key, Row], dict[Key, Row]]) -> str:
     sides = {"base": skipped[0].get(key), "head": skipped[1].get(key)}
-    told = [f"{name}: {cell['detail']}" for name, cell in sides.items() if cell and cell["reason"] == "wrong"]
-    return f"wrong answer in {'; '.join(told)}"
+    reasons = [f"{name}: {cell['detail']}" for name, cell in sides.items() if cell and cell["reason"] == "wrong"]
+    return f"wrong answer in {'; '.join(reasons)}"
 
 
 def _why_absent(cell: Row | None, side: str) -> str:
@@ -226,11 +226,11 @@ def _notes(base: Run, head: Run) -> Iterator[str]:
     if base.path.resolve() == head.path.resolve():
         yield "base and head are the same run"
     if different := fingerprint.differing(base, head):
-        yield f"measured on different machines, so there is no verdict: {fingerprint.told(different)}"
+        yield f"measured on different machines, so there is no verdict: {fingerprint.described(different)}"
     if different := fingerprint.software(base, head):
-        yield f"compared across versions: {fingerprint.told(different)}"
+        yield f"compared across versions: {fingerprint.described(different)}"
     if different := fingerprint.environment(base, head):
-        yield f"the environment differs: {fingerprint.told(different)}"
+        yield f"the environment differs: {fingerprint.described(different)}"
     for run in (base, head):
         yield from _notes_on(run)
 

@@ -20,12 +20,12 @@ def seen(controls: dict[str, Any]) -> dict[str, list[dict[str, float]]]:
 
 def looks(controls: dict[str, Any]) -> list[tuple[str, ...]]:
     """Name, how many looks, median, fastest and slowest of every control."""
-    told = []
+    rows = []
     for name, those in seen(controls).items():
         spent = sorted(look["seconds"] for look in those)
         if spent:
-            told.append((name, str(len(spent)), *map(units.seconds, (median(spent), spent[0], spent[-1]))))
-    return told
+            rows.append((name, str(len(spent)), *map(units.seconds, (median(spent), spent[0], spent[-1]))))
+    return rows
 
 
 def _is_look(look: Any) -> bool:

@@ -14,7 +14,7 @@ from . import frame as fr
 from . import proofs, verdict
 
 #: What a minor page fault usually takes, page cleared: 0.5 on bare metal to 3 µs in a virtual machine; the part of a call
-#: from which that is told; and the part from which the estimate says no more than that it is most.
+#: from which that is said; and the part from which the estimate says no more than that it is most.
 FAULT_SECONDS, LARGE_PART, MOST_PART = 1e-6, 0.10, 0.75
 
 
@@ -117,7 +117,7 @@ def roof(frame: pd.DataFrame) -> str:
 
 def compiled(frame: pd.DataFrame) -> str:
     """What compiling brings: the range of compiled over eager time, over the cases where a difference was shown."""
-    told = []
+    parts = []
     for name in dict.fromkeys(frame["impl"]):
         if not name.endswith(COMPILED):
             continue
@@ -129,12 +129,12 @@ def compiled(frame: pd.DataFrame) -> str:
                 f"{_shown(frame, name)} takes {_span(min(shown), max(shown))} the time of {_shown(frame, base(name))}"
             )
             few = len(shown) < len(both)
-            told.append(
+            parts.append(
                 f"{times} in {len(shown)} of {words.plural(len(both), 'case')}, no difference shown in the rest"
                 if few
                 else times
             )
-    return f"Compiled: {'; '.join(told)}." if told else ""
+    return f"Compiled: {'; '.join(parts)}." if parts else ""
 
 
 def wrong(skipped: pd.DataFrame) -> list[str]:
@@ -150,15 +150,15 @@ def wrong(skipped: pd.DataFrame) -> list[str]:
 def dtypes(frame: pd.DataFrame) -> str:
     """How often one dtype was shown to beat another, in cases that differ in nothing else."""
     kinds = list(dict.fromkeys(frame["dtype"].dropna()))
-    told = []
+    parts = []
     for other in kinds[1:]:
         both = [one for one, _ in fr.quotients(frame, "dtype", other, kinds[0]) if one.known]
         if both:
             a, b = words.value("dtype", other), words.value("dtype", kinds[0])
             won, lost = sum(one.faster for one in both), sum(one.slower for one in both)
             pairs = words.plural(len(both), "pair")
-            told.append(f"{a} is faster than {b} in {won} of {pairs} of cells, slower in {lost}")
-    return f"{words.listing(told)}." if told else ""
+            parts.append(f"{a} is faster than {b} in {won} of {pairs} of cells, slower in {lost}")
+    return f"{words.listing(parts)}." if parts else ""
 
 
 def front(rows: pd.DataFrame) -> list[str]:
@@ -194,8 +194,8 @@ def growth(frame: pd.DataFrame, axis: str) -> str:
     typical = pd.DataFrame(shown, columns=["impl", "times"]).groupby("impl")["times"].median().sort_values()
     a, b = words.value(axis, low, equals=" = "), words.value(axis, high, equals=" = ")
     first, last = (_shown(frame, str(typical.index[end])) for end in (0, -1))
-    told = f"From {a} to {b}, {first} takes {units.significant(typical.iloc[0], 2)} times as long"
-    return f"{told}." if first == last else f"{told}, {last} {units.significant(typical.iloc[-1], 2)} times."
+    parts = f"From {a} to {b}, {first} takes {units.significant(typical.iloc[0], 2)} times as long"
+    return f"{parts}." if first == last else f"{parts}, {last} {units.significant(typical.iloc[-1], 2)} times."
 
 
 def _shown(frame: pd.DataFrame, impl: str) -> str:

@@ -70,8 +70,8 @@ def varying(frame: pd.DataFrame) -> list[str]:
     """Axes with more than one value in the frame, without those that merely follow from others."""
     found = [axis for axis in axis_names() if axis in frame and frame[axis].nunique(dropna=False) > 1]
     for axis, sources in _may_follow():
-        told = [source for source in sources if source in found]
-        if axis in found and told and _follows(frame, axis, told):
+        known = [source for source in sources if source in found]
+        if axis in found and known and _follows(frame, axis, known):
             found.remove(axis)
     return found
 

@@ -75,12 +75,12 @@ def said(process_medians: Any) -> str:
     if found is None:
         return "one process" if count < 2 else f"{count} processes"
     low, high = found
-    told = (
+    text = (
         f"{units.seconds(low, digits(found))} to {units.seconds(high, digits(found))}"
         if high < units.TOO_WIDE * low
         else units.UNRESOLVED
     )
-    return f"{told}, n = {count}"
+    return f"{text}, n = {count}"
 
 
 def digits(found: tuple[float, float] | None) -> int:

@@ -38,16 +38,16 @@ def lines(roofs: Sequence[dict[str, Any]], intensities: Sequence[float]) -> list
 
 def table(roofs: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     """For people: device, what was done, threads, how much per second."""
-    told: list[tuple[str, ...]] = []
+    lines: list[tuple[str, ...]] = []
     for roof in roofs:
         device, threads = str(roof.get("device")), str(roof.get("threads"))
         if _positive(roof.get("flops_per_s")):
             what = f"a product in {words.value('dtype', roof.get('dtype'))}"
-            told.append((device, what, threads, f"{_si(roof['flops_per_s'])}FLOP/s"))
+            lines.append((device, what, threads, f"{_si(roof['flops_per_s'])}FLOP/s"))
         elif _positive(roof.get("bytes_per_s")):
             what = f"a copy of {units.memory(roof.get('footprint') or math.nan)}"
-            told.append((device, what, threads, f"{_si(roof['bytes_per_s'])}B/s"))
-    return told
+            lines.append((device, what, threads, f"{_si(roof['bytes_per_s'])}B/s"))
+    return lines
 
 
 def _roofs(roofs: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str, float, float]]:

@@ -43,8 +43,8 @@ MARGIN = 0.01
 """A change that is shown to be smaller than this share is none."""
 
 ALARM = 0.5
-"""A change is told where it is shown to be larger than this share of the margin, by sides that took turns: so one of 1 % can be
-seen, and what the place of a side's code in memory or in the file system does to its time can't."""
+"""A change is reported where it is shown to be larger than this share of the margin, by sides that took turns: one of 1 % can
+be seen, and what the place of a side's code in memory or in the file system does to its time can't."""
 
 TRIM = 10
 """Of so many pairs the lowest and the highest don't count: a neighbour that came and went is in few."""
@@ -53,7 +53,7 @@ LEVEL = 0.05
 """Risk of a false `UNCHANGED`; what an interval leaves out."""
 
 FALSE_ALARMS = 0.01
-"""Share of false ones among the changes that are told. With one in twenty, a true change of eight cells takes a ninth along in
+"""Share of false ones among the reported changes. With one in twenty, a true change of eight cells takes a ninth along in
 every third comparison."""
 
 POWER = 0.8

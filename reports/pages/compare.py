@@ -59,8 +59,8 @@ def _comparison(options: argparse.Namespace) -> Comparison | int:
     base, head = _sides(options)
     different = fingerprint.differing(base, head)
     if different and not options.force:
-        told = f"{base.name} and {head.name} are of different machines: {fingerprint.told(different)}"
-        return command.complain(f"{told}; --force shows the numbers without verdicts", NOT_JUDGED)
+        refusal = f"{base.name} and {head.name} are of different machines: {fingerprint.described(different)}"
+        return command.complain(f"{refusal}; --force shows the numbers without verdicts", NOT_JUDGED)
     return compare(base, head, options.margin)
 
 

@@ -45,7 +45,7 @@ def terminal(this: Comparison, whole: bool = False) -> RenderableType:
 
     Texts of implementations stand in it, so nothing in them is markup.
     """
-    shown = [cell for cell in this.cells if whole or this.unjudged or _worth_telling(cell)]
+    shown = [cell for cell in this.cells if whole or this.unjudged or _is_news(cell)]
     return Group(
         *(Text(_plain(sentence), "bold") for sentence in sentences(this)),
         *(part for cell in shown for part in _lines(cell)),
@@ -77,7 +77,7 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     found = this.implementations.get(name)
     if found is None:
         return f"{head} is {' and '.join(others)}" if others and not this.unjudged else ""
-    others = [told for told in others if not told.startswith(WAYS.get(found.word, "-"))]
+    others = [part for part in others if not part.startswith(WAYS.get(found.word, "-"))]
     if found.word in CHANGED:
         where = f"in {words[found.word]} of {len(cells)} cells" if words[found.word] else f"over its {len(cells)} cells"
         said = f"{_change(found, than)} {where}"
@@ -94,7 +94,7 @@ def summary(this: Comparison) -> str:
     """'Nothing regressed: 23 UNCHANGED within 1 %, 1 INCONCLUSIVE; 1 cell with another kernel (0001_a → 0002_b)'."""
     within = {UNCHANGED: f" within {_share(this.margin)}", verdict.INCONCLUSIVE: _bound(this)}
     counts = ", ".join(f"{count} {word}{within.get(word, '')}" for word, count in this.counts.items()) or "no cell"
-    more = [f"{plural(count, 'cell')} {told}" for told, count in _exact(this).items() if count]
+    more = [f"{plural(count, 'cell')} {part}" for part, count in _exact(this).items() if count]
     answer = ANSWERS.get(this.code, "Something regressed")
     why = [this.unjudged] if this.unjudged else []
     return f"{answer}: {'; '.join([*why, counts, *more])} ({this.base} → {this.head})"
@@ -111,12 +111,12 @@ def _bound(this: Comparison) -> str:
 
 def as_markdown(this: Comparison) -> str:
     """Sentences, counts, a short table of what changed, what did not folded away, the machine, and how to do it again."""
-    told = [cell for cell in this.cells if _worth_telling(cell)]
-    still = [cell for cell in this.cells if cell not in told]
+    changed = [cell for cell in this.cells if _is_news(cell)]
+    still = [cell for cell in this.cells if cell not in changed]
     parts = [f"### attention-bench: {_escaped(summary(this))}"]
     if said := [f"**{_escaped(sentence)}**" for sentence in sentences(this)]:
         parts.append("  \n".join(said))
-    parts += [_table(told)] if told else []
+    parts += [_table(changed)] if changed else []
     parts += [_folded(still)] if still else []
     if this.notes:
         parts.append("\n".join(f"- {_escaped(note)}" for note in this.notes))
@@ -198,8 +198,8 @@ def _lines(cell: Cell) -> Iterator[RenderableType]:
     yield Text(f"{word:<13}", STYLES.get(word, "")).append(f"{impl} {case}", "default")
     times = f"{base} → {head}" if units.MISSING not in (base, head) else units.MISSING
     absolute = f"seconds {seconds}" if seconds != units.MISSING else units.MISSING
-    told = [part for part in (ratio, times, absolute, why) if part != units.MISSING]
-    yield Padding(Text("; ".join(told)), (0, 0, 0, 13), expand=False)
+    known = [part for part in (ratio, times, absolute, why) if part != units.MISSING]
+    yield Padding(Text("; ".join(known)), (0, 0, 0, 13), expand=False)
 
 
 def _moved(said: Verdict | None) -> str:
@@ -243,7 +243,7 @@ def _exact(this: Comparison) -> dict[str, int]:
     }
 
 
-def _worth_telling(cell: Cell) -> bool:
+def _is_news(cell: Cell) -> bool:
     return cell.regressed or bool(cell.changes) or cell.verdict.word not in (UNCHANGED, verdict.INCONCLUSIVE)
 
 

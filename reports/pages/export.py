@@ -28,7 +28,7 @@ METRICS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code: 0 written; 3 a mistake of the user's, told in one line on stderr."""
+    """Exit code: 0 written; 3 a mistake of the user's, reported in one line on stderr."""
     return command.answered(_answer, _parser().parse_args(arguments))
 
 

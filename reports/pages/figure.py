@@ -17,7 +17,7 @@ KINDS = (".png", ".svg")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code: 0 written; 3 a mistake of the user's, told in one line on stderr."""
+    """Exit code: 0 written; 3 a mistake of the user's, reported in one line on stderr."""
     options = _parser().parse_args(arguments)
     try:
         print(draw(options.name, command.chosen(options), options.output, options.narrow))

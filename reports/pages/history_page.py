@@ -147,7 +147,7 @@ def headline(this: History) -> str:
     if first is None or not first.steps:
         return "No change detected."
     if first.standing is None:
-        return f"{first.impl} at {title(first)} {_told(first.steps[-1], first, this.runs)}."
+        return f"{first.impl} at {title(first)} {_what_happened(first.steps[-1], first, this.runs)}."
     run = _run(first, first.standing)
     cells = [one for one in this.series if one.impl == first.impl]
     ratios = [one.standing.ratio for one in cells if one.standing and _run(one, one.standing) == run]
@@ -186,8 +186,8 @@ def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
     for series in this.series:
         if series.steps or series.breaks:
             lines = dict(_lines(series, this))
-            told = {at: _tooltip(line) for at, line in lines.items()}
-            drawing = history_chart.draw(series, this.runs, palette[series.impl], this.baselines, told)
+            titles = {at: _tooltip(line) for at, line in lines.items()}
+            drawing = history_chart.draw(series, this.runs, palette[series.impl], this.baselines, titles)
             status = _status(series, this.runs) + _by_turns(series, this) + _broken(series, this.runs)
             standing = series.standing is not None
             newest = len(series.points) - IN_TABLE
@@ -213,7 +213,7 @@ def _lines(series: Series, this: History) -> Iterator[tuple[int, Line]]:
     newest = len(series.points) - history_chart.NEWEST
     for at, point in enumerate(series.points):
         run = this.runs[point.run]
-        notes = [_told(moved[at], series, this.runs)] if at in moved else []
+        notes = [_what_happened(moved[at], series, this.runs)] if at in moved else []
         notes += ["back to where it was"] if at in back else []
         notes += ["the benchmark itself was changed"] if at in series.breaks else []
         notes += [_baseline(entry) for entry in this.baselines.get(point.run, ())]
@@ -238,12 +238,14 @@ def _lines(series: Series, this: History) -> Iterator[tuple[int, Line]]:
 def _status(series: Series, runs: Sequence[Run]) -> str:
     """What became of it: every step in a sentence, the last first; or how long it stood still.
 
-    A step back is told with the one that it took back.
+    A step back is said with the one that it took back.
     """
     if series.steps:
         back = {step.recovered for step in series.steps}
-        told = "; ".join(_told(step, series, runs) for step in reversed(series.steps) if step.at not in back)
-        return f"{told[0].upper()}{told[1:]}."
+        sentence = "; ".join(
+            _what_happened(step, series, runs) for step in reversed(series.steps) if step.at not in back
+        )
+        return f"{sentence[0].upper()}{sentence[1:]}."
     if len(series.points) < 2 * MIN_RUNS:
         return f"{words.plural(len(series.points), 'run')}: too few to see a step."
     return f"No step in {words.plural(len(series.points), 'run')}."
@@ -268,13 +270,13 @@ def _broken(series: Series, runs: Sequence[Run]) -> str:
     return f" The benchmark itself was changed in {runs[series.points[series.breaks[-1]].run].name}."
 
 
-def _told(step: Step, series: Series, runs: Sequence[Run]) -> str:
+def _what_happened(step: Step, series: Series, runs: Sequence[Run]) -> str:
     """'became slower by 5.1 % in 0007_x, and recovered in 0011_x'."""
     how = f"slower by {_percent(step.ratio - 1)}" if step.slower else f"faster by {_percent(1 - step.ratio)}"
-    told = f"became {how} in {runs[_run(series, step)].name}"
+    sentence = f"became {how} in {runs[_run(series, step)].name}"
     if step.recovered is None:
-        return told
-    return f"{told}, and recovered in {runs[series.points[step.recovered].run].name}"
+        return sentence
+    return f"{sentence}, and recovered in {runs[series.points[step.recovered].run].name}"
 
 
 def _run(series: Series, step: Step) -> int:
@@ -294,8 +296,8 @@ def _change(series: Series, at: int) -> str:
 
 
 def _tooltip(line: Line) -> str:
-    told = f"{line.run}: {line.median}, {line.when}, commit {line.commit}, torch {line.torch}"
-    return "; ".join([told, *line.notes])
+    sentence = f"{line.run}: {line.median}, {line.when}, commit {line.commit}, torch {line.torch}"
+    return "; ".join([sentence, *line.notes])
 
 
 def _baseline(entry: Entry) -> str:

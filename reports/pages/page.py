@@ -62,16 +62,16 @@ class Report:
 def report(run: Run) -> Report:
     frame, skipped = fr.tidy(run), fr.skipped(run)
     palette = Palette(run.registry, [*frame["impl"], *skipped["impl"]], foremost(frame, run.baseline_impl))
-    told = findings.findings(frame, run.baseline_impl, skipped)
+    found = findings.findings(frame, run.baseline_impl, skipped)
     table: dict[str, Any] | None = None
     try:
         table = advice.advise(frame)
         headline, detail = answer.headline(table["cells"], table["axes"])
     except RunError as error:
-        headline, detail = told[0] if frame["median"].isna().all() else f"No answer: {error}.", ""
+        headline, detail = found[0] if frame["median"].isna().all() else f"No answer: {error}.", ""
     trust = answer.trust(run, frame, table["cells"] if table else [])
     source = Source(frame, palette, run.baseline_impl, run)
-    return Report(run, source, skipped, [it for it in told if it != headline], table, headline, detail, trust)
+    return Report(run, source, skipped, [it for it in found if it != headline], table, headline, detail, trust)
 
 
 def write(run: Run, folder: Path) -> Path:
@@ -263,31 +263,31 @@ class Grid:
 
 
 #: A part of a layer, and what its table says of it: the number, and after ': ' what it is made of.
-_Told = tuple[anatomy.Pair | anatomy.Compiling, str]
+_Found = tuple[anatomy.Pair | anatomy.Compiling, str]
 
 
 def _parts(frame: pd.DataFrame) -> list[Grid]:
     """What a layer is made of, in the tables that this run has numbers for."""
     s = units.seconds
-    cores: list[_Told] = [
+    cores: list[_Found] = [
         (pair, f"{units.percent(pair.share)}: {s(pair.one)} of {s(pair.other)}") for pair in anatomy.cores(frame)
     ]
-    passes: list[_Told] = [
+    passes: list[_Found] = [
         (pair, f"{units.times(1 / pair.share)}: {s(pair.other)} over {s(pair.one)}") for pair in anatomy.passes(frame)
     ]
-    compilings: list[_Told] = [
+    compilings: list[_Found] = [
         (
             one,
             f"{_calls(one)}: {f'{s(one.compile_s)} {one.cache}'.strip()}, then {s(one.compiled)} for {s(one.eager)}",
         )
         for one in anatomy.compilings(frame)
     ]
-    told = {
+    found = {
         "The core as a share of its layer; the rest are the projections": cores,
         "Forward and backward together, over forward": passes,
         "Calls after which compiling has paid, against the eager form": compilings,
     }
-    return [_grid(title, cells) for title, cells in told.items() if cells]
+    return [_grid(title, cells) for title, cells in found.items() if cells]
 
 
 def _inside(this: Report) -> dict[str, Any]:
@@ -311,7 +311,7 @@ def _calls(one: anatomy.Compiling) -> str:
     return f"{one.pays_after:,} calls" if one.pays_after else "never"
 
 
-def _grid(title: str, cells: Sequence[_Told]) -> Grid:
+def _grid(title: str, cells: Sequence[_Found]) -> Grid:
     T = sorted({one.T for one, _ in cells})
     texts = {(one.impl, one.place, one.T): text for one, text in cells}
     at = {(one.impl, one.place): {axis: interactive.plain(value) for axis, value in one.at.items()} for one, _ in cells}
@@ -332,12 +332,12 @@ def _scalings(this: Report) -> list[tuple[str, dict[str, Any], list[scaling.Grow
 
 def _machine_line(machine: dict[str, Any]) -> str:
     """'AMD EPYC · 2 cores · 24 GiB · torch 2.13.0': what is known of it."""
-    told = [machine.get("gpu"), machine.get("cpu"), *(
+    found = [machine.get("gpu"), machine.get("cpu"), *(
         text.format(machine[key])
         for key, text in (("cores", "{} cores"), ("memory_gib", "{} GiB"), ("torch", "torch {}"))
         if machine.get(key)
     )]  # fmt: skip
-    return " · ".join(str(part) for part in told if part)
+    return " · ".join(str(part) for part in found if part)
 
 
 def _spoken(value: Any) -> str:

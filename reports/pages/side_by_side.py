@@ -146,8 +146,8 @@ def typical(this: SideBySide) -> Iterator[tuple[str, float, float, float, int]]:
 
 
 def about(this: SideBySide) -> list[tuple[str, list[str]]]:
-    """What is told of every run, a line each: when, by what, and those parts of machine and software that differ."""
-    told = {
+    """What is said of every run, a line each: when, by what, and those parts of machine and software that differ."""
+    facts = {
         "made": [run.date[:16].replace("T", " ") for run in this.runs],
         "commit": [run.commit_id for run in this.runs],
         "sweep": [run.sweep for run in this.runs],
@@ -157,7 +157,7 @@ def about(this: SideBySide) -> list[tuple[str, list[str]]]:
     keys = dict.fromkeys(key for run in this.runs for key in run.machine)
     machine = {key: [_text(run.machine.get(key)) for run in this.runs] for key in keys}
     differing = {key: texts for key, texts in machine.items() if len(set(texts)) > 1}
-    return [(key, [text or units.MISSING for text in texts]) for key, texts in {**told, **differing}.items()]
+    return [(key, [text or units.MISSING for text in texts]) for key, texts in {**facts, **differing}.items()]
 
 
 def shared(this: SideBySide) -> dict[str, str]:

@@ -88,7 +88,7 @@ def html(this: SideBySide) -> str:
         any_wrong=bool(this.wrong),
         wrong_mark=words.WRONG,
         times=units.times,
-        told=_told,
+        described=_described,
     )
 
 
@@ -124,15 +124,13 @@ def _verdicts(this: SideBySide, label: str) -> str:
     at = list(this.labels).index(label)
     values = [cell.values[at] for cell in this.cells]
     counts = Counter(value.word for value in values if value and value.word)
-    told = ", ".join(f"{count} {word}" for word, count in counts.items())
+    counted = ", ".join(f"{count} {word}" for word, count in counts.items())
     if label in this.other_machines:
-        return (
-            f"; another machine ({fingerprint.told(fingerprint.differing(this.runs[0], this.runs[at]))}), so no verdict"
-        )
-    return f"; {told}" if told else ""
+        return f"; another machine ({fingerprint.described(fingerprint.differing(this.runs[0], this.runs[at]))}), so no verdict"
+    return f"; {counted}" if counted else ""
 
 
-def _told(value: Value | None) -> dict[str, str]:
+def _described(value: Value | None) -> dict[str, str]:
     """What stands in a cell's column: time, ratio to the first, memory, verdict."""
     if value is None:
         return {"time": units.MISSING, "memory": "", "ratio": "", "word": "", "standing": ""}
@@ -147,7 +145,7 @@ def _told(value: Value | None) -> dict[str, str]:
 
 
 def _missing(this: SideBySide) -> list[Missing]:
-    """Cells that not every run has, those with the same implementation, runs and reasons told once."""
+    """Cells that not every run has, those with the same implementation, runs and reasons once."""
     grouped: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for cell in this.not_everywhere:
         grouped.setdefault((cell.impl, *_where(cell, this.labels)), []).append(cell.case)

@@ -104,7 +104,7 @@ def legend(frame: pd.DataFrame, baseline_impl: str | None) -> str:
 
 
 def skipped_groups(skipped: pd.DataFrame) -> list[Skipped]:
-    """Skipped cells with the same implementation, reason and detail told once; the worst reasons first."""
+    """Skipped cells with the same implementation, reason and detail once; the worst reasons first."""
     parts = skipped.fillna({"detail": ""}).groupby(["reason", "impl", "detail"], sort=False)
     grouped = [
         Skipped(str(impl), str(reason), str(detail), [str(case) for case in part["id"]])
@@ -128,8 +128,8 @@ def summary(
                  for line in table.lines]  # fmt: skip
         parts.append(f"## {escape(table.title)}\n\n{markdown(headings(frame, baseline_impl), cells)}")
     if len(skipped):
-        told = [[escape(g.impl), g.reason, str(len(g.cases)), escape(g.detail)] for g in skipped_groups(skipped)]
-        parts.append(f"## Skipped\n\n{markdown(('implementation', 'reason', 'cells', 'detail'), told)}")
+        lines = [[escape(g.impl), g.reason, str(len(g.cases)), escape(g.detail)] for g in skipped_groups(skipped)]
+        parts.append(f"## Skipped\n\n{markdown(('implementation', 'reason', 'cells', 'detail'), lines)}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -116,7 +116,7 @@ def newest(folder: Path) -> Run:
 
 
 def answered(answer: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """The command's exit code; a run that can't be found or read, or a file that can't be written, is told in a line."""
+    """The command's exit code; a run that can't be found or read, or a file that can't be written, is reported in a line."""
     try:
         return answer(options)
     except RunError as error:

@@ -1,4 +1,4 @@
-"""Which runs may be compared: those of one machine. Another torch or Python is what one wants to compare, and is told."""
+"""Which runs may be compared: those of one machine. Another torch or Python is what one wants to compare, and is said."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def environment(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def told(differences: dict[str, tuple[Any, Any]]) -> str:
+def described(differences: dict[str, tuple[Any, Any]]) -> str:
     """'threads (2, then 4) and gpu (none, then NVIDIA H200)'."""
     return " and ".join(f"{key} ({_text(base)}, then {_text(head)})" for key, (base, head) in differences.items())
 

@@ -50,7 +50,7 @@ def _parsed(path: Path) -> Any:
         from torch_tb_profiler.profiler.data import RunProfileData
     except ImportError:
         raise TraceError(f"can't be read without {PARSER} (pip install {PARSER})") from None
-    logging.getLogger("pytorch_profiler").setLevel(logging.CRITICAL)  # what it would print of a trace is told in a line
+    logging.getLogger("pytorch_profiler").setLevel(logging.CRITICAL)  # what it would print of a trace is said in a line
     try:
         if not path.is_file():  # nor a pipe that nobody writes to
             raise TraceError("is not there")

@@ -73,8 +73,8 @@ def bounded(value: float, low: float, high: float, unit: str = "") -> str:
     decimals = _decimals((high - low) / 2)
     while round(low, decimals) <= 0:
         decimals += 1
-    told = [f"{round(number, decimals):.{max(0, decimals)}f}" for number in (value, low, high)]
-    return f"{told[0]}{unit} ({told[1]} to {told[2]})"
+    texts = [f"{round(number, decimals):.{max(0, decimals)}f}" for number in (value, low, high)]
+    return f"{texts[0]}{unit} ({texts[1]} to {texts[2]})"
 
 
 def bounded_times(value: float, low: float, high: float) -> str:

@@ -33,10 +33,10 @@ const themed = (value) =>
 const points = (item) => (item.role === "mark" && item.marktype === "symbol" ? item.items.map(({ datum }) => datum) : (item.items ?? []).flatMap(points));
 const least = { latency: ["median", "time"], memory: ["peak_bytes", "memory"] };
 const drawnIn = (name) => (least[name] && views[name] ? points(views[name].scenegraph().root) : []).sort((a, b) => a[least[name][0]] - b[least[name][0]]);
-const tip = (name) => ({ x, ...told }) => {
-  const beside = drawnIn(name).filter((row) => row.x === x && row.shown !== told.implementation).map((row) => [row.shown, row[least[name][1]]]);
+const tip = (name) => ({ x, ...facts }) => {
+  const beside = drawnIn(name).filter((row) => row.x === x && row.shown !== facts.implementation).map((row) => [row.shown, row[least[name][1]]]);
   const line = ([key, value]) => `<tr><td class="key">${escaped(key)}</td><td class="value">${escaped(value)}</td></tr>`;
-  return `<table>${[...Object.entries(told), ...(x === undefined ? [] : beside)].map(line).join("")}</table>`;
+  return `<table>${[...Object.entries(facts), ...(x === undefined ? [] : beside)].map(line).join("")}</table>`;
 };
 
 // In the page buttons are a chart's legend of implementations; saved, it has its own. Panels stand side by side where there is room.
@@ -93,8 +93,8 @@ function caption(name) {
   const said = controls.filter(({ name: param }) => mine.includes(param) && /^(at_|over)/.test(param) && param !== `at_${mine.includes("x_axis") ? state.x_axis : ""}`).map(words);
   finding.hidden = controls.some(({ name: param, value }) => mine.includes(param) && /^(at_|x_axis|over)/.test(param) && state[param] !== value);
   const axis = state.x_axis ?? specs[name].params?.find((param) => param.name === "x_axis")?.value, there = drawnIn(name), last = Math.max(...there.map((row) => row[axis])), ends = there.filter((row) => row[axis] === last);
-  const told = ends.length > 1 ? `at ${axis} = ${last}: ${[ends[0], ends.at(-1)].map((row) => `${row[least[name][1]]} (${row.shown})`).join(" to ")}` : "";
-  live.textContent = [said.length ? `Shown: ${said.join(", ")}` : "", told, state.picked.length ? `picked: ${state.picked.join(", ")}` : ""].filter(Boolean).join(" · ");
+  const range = ends.length > 1 ? `at ${axis} = ${last}: ${[ends[0], ends.at(-1)].map((row) => `${row[least[name][1]]} (${row.shown})`).join(" to ")}` : "";
+  live.textContent = [said.length ? `Shown: ${said.join(", ")}` : "", range, state.picked.length ? `picked: ${state.picked.join(", ")}` : ""].filter(Boolean).join(" · ");
 }
 
 function saving(name) {

@@ -100,7 +100,7 @@ def test_those_not_shown_to_be_slower_tie_unless_they_may_be_far_slower(
     data["benchmarks"].append(synthetic.row("d", synthetic.case(T=64), [9e-3, 9e-3, 9e-3]))
     [cell] = advice.advise(frame.tidy(as_run(data)))["cells"]
     assert (cell["fastest"], cell["ties"], cell["not_resolved"]) == ("c", ties, not_resolved)
-    assert advice.told(cell) == f"{'level with' if ties else 'not resolved from'} b"
+    assert advice.verdict_text(cell) == f"{'level with' if ties else 'not resolved from'} b"
 
 
 def test_who_was_wrong_takes_nobodys_place(as_run: Any) -> None:

@@ -63,7 +63,7 @@ class CudaMeter:
         """Seconds of a single call behind a write of twice the L2, which also hides most of the launch (Triton's way)."""
         size = 2 * self._cuda.get_device_properties().L2_cache_size
         if not size:
-            return None  # not told: nothing would be flushed
+            return None  # unknown: nothing would be flushed
         buffer = self._empty(size, dtype=torch.uint8, device="cuda")
         return median(self._between(call, 1, behind=buffer.zero_)[0] for _ in range(COLD_CALLS))
 

@@ -40,7 +40,7 @@ def draw(source: Source, narrow: bool = False) -> Figure | None:
         ax.plot([worst], [y], "|", color=look.colour, ms=7)
         ax.plot([mean], [y], look.marker, color=look.colour, mfc=look.fill, ms=5.5)
         ax.annotate(
-            _told(rank),
+            _span(rank),
             (worst, y),
             (5, 0),
             textcoords="offset points",
@@ -58,7 +58,7 @@ def spec(source: Source) -> Spec | None:
     limit = _limit(ranks)
     values = [
         {"shown": source.name(rank.impl), "mean": min(rank.mean, limit), "worst": min(rank.worst, limit),
-         "told": _told(rank), "text": f"{rank.mean:.2f}×", "cases": f"{rank.cases} of {rank.of}",
+         "span": _span(rank), "text": f"{rank.mean:.2f}×", "cases": f"{rank.cases} of {rank.of}",
          "impl": rank.impl, "label": f"{rank.impl}, {rank.mean:.2f}×", "cut": rank.mean > limit, "least": f"{rank.worst:.3g}×"}
         for rank in ranks
     ]  # fmt: skip
@@ -79,10 +79,10 @@ def spec(source: Source) -> Spec | None:
         base.mark_tick(thickness=2, size=11, aria=False).encode(alt.X("worst:Q", **on), y, color=looks["color"]),
         base.transform_filter("!datum.cut")
         .mark_text(align="left", dx=10, color=MUTED[0], aria=False)
-        .encode(alt.X("worst:Q", **on), y, text="told:N"),
+        .encode(alt.X("worst:Q", **on), y, text="span:N"),
         base.transform_filter("datum.cut")
         .mark_text(align="right", dx=-9, color=MUTED[0], aria=False)
-        .encode(x, y, text="told:N"),
+        .encode(x, y, text="span:N"),
         base.mark_point(filled=True, size=90, strokeWidth=1.6).encode(
             x, y, tooltip=alt.value(alt.expr(f"{{{tip}}}")), description="label:N", **looks
         ),
@@ -107,11 +107,11 @@ def _note(ranks: list[Rank]) -> str:
 
 
 def _limit(ranks: list[Rank]) -> float:
-    """Where the axis ends: what would squeeze all others is told in words."""
+    """Where the axis ends: what would squeeze all others is written out."""
     return float(max(1.3, min(within([rank.worst for rank in ranks])[-1], OFF_THE_CHART * ranks[0].worst)))
 
 
-def _told(rank: Rank) -> str:
+def _span(rank: Rank) -> str:
     worst = f"{rank.worst:.2g}×" if rank.worst < 100 else f"{rank.worst:.0f}×"
     return worst if rank.everywhere else f"{worst} ({rank.cases}/{rank.of})"
 

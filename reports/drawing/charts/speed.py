@@ -18,7 +18,7 @@ from ..palette import INK, MUTED, SURFACE, Look
 from ..panels import finish_names_down, names_down, panels_of
 
 SLOWEST = 1 / 8
-"""What is slower still is told in words, so that the others stay readable."""
+"""What is slower still is written out, so that the others stay readable."""
 
 #: An underscore keeps an artist out of legends.
 WHISKER = "_interval"
@@ -33,7 +33,7 @@ def draw(source: Source, narrow: bool = False) -> Figure | None:
         return None
     known = rows[rows["ratio_low"] > 0]
     name = processes.interval_name(known["processes"].min())
-    what = f"95 % intervals, {name} · hollow: not told apart" if len(known) else "no interval is known"
+    what = f"95 % intervals, {name} · hollow: not distinguished" if len(known) else "no interval is known"
     title = f"Speed-up over {label(str(source.baseline_impl))}"
     page, names = names_down(source, panels, rows, title, f"right of the line: faster · {what}{dropped}", narrow)
     for index, (ax, panel) in enumerate(zip(page.axes, panels, strict=True)):
@@ -69,7 +69,7 @@ def spec(source: Source) -> Spec | None:
     )
     looks = interactive.without_legend(interactive.looks(rows, source.palette))
     opacity = alt.condition(interactive.SINGLED, alt.value(1.0), alt.value(0.15))
-    fill = alt.condition("datum.told", looks["color"], alt.value(SURFACE[0]))
+    fill = alt.condition("datum.apart", looks["color"], alt.value(SURFACE[0]))
     tip = "{'implementation': datum.shown, 'at': datum.length, 'speed-up': datum.text + ' over ' + datum.over}"
     layers = [
         point.mark_rule(color=MUTED[0], aria=False).encode(alt.X(datum=1)),
@@ -96,7 +96,7 @@ def spec(source: Source) -> Spec | None:
     chart = chart.transform_filter("datum.over == over && datum.impl != over").transform_calculate(
         length=interactive.LENGTH, at=_held("speed"), from_=_held("low"), to=_held("high"),
         slow=f"datum.speed < {SLOWEST} ? format(datum.speed, '.1~r') + '×' : ''",
-        label="datum.shown + ', ' + datum.length + ', ' + datum.text", told="datum.low > 1 || datum.high < 1 ? 1 : 0",
+        label="datum.shown + ', ' + datum.length + ', ' + datum.text", apart="datum.low > 1 || datum.high < 1 ? 1 : 0",
     )  # fmt: skip
     if lengths:
         chart = chart.transform_filter(f"indexof({lengths}, datum.length) >= 0")
@@ -124,9 +124,9 @@ def _point(ax: Axes, y: int, row: dict[str, Any], look: Look) -> None:
             solid_capstyle="butt",
             label=WHISKER,
         )
-    told = known and (low > 1 or high < 1)
+    apart = known and (low > 1 or high < 1)
     at = min(max(value, SLOWEST), end)
-    ax.plot([at], [y], look.marker, color=look.colour, mfc=look.colour if told else SURFACE[0], ms=5, mew=1.2)
+    ax.plot([at], [y], look.marker, color=look.colour, mfc=look.colour if apart else SURFACE[0], ms=5, mew=1.2)
     text, beyond = units.significant(value, 2), min(high, end) if known and not cut else at
     style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "size": 6.5, "color": INK[0]}
     ax.annotate(f"◂ {text}" if cut else text, (max(at, beyond), y), (6, 0), **style)
@@ -139,7 +139,7 @@ def _ratio(value: float) -> str:
 
 def finding(source: Source) -> str:
     name = processes.interval_name(source.frame["processes"].min())
-    return f"Bars: 95 % intervals, {name}. Filled: told apart; hollow: not. Right is faster."
+    return f"Bars: 95 % intervals, {name}. Filled: a difference is shown; hollow: not. Right is faster."
 
 
 CHARTS = (Chart("speedup", "Speed-up", FIRST, draw, spec, finding, order=2),)
