@@ -20,7 +20,7 @@ from .reading.runs import Run, RunError
 
 COMMANDS: dict[str, str] = {
     "compare": "pages.compare", "baseline": "judging.baseline", "history": "pages.history",
-    "advise": "judging.advice", "figure": "pages.figure", "export": "pages.export",
+    "advise": "judging.advice", "figure": "pages.figure", "export": "pages.export", "publish": "pages.publish",
 }  # fmt: skip
 """What else there is than writing pages: commands, each with the module whose `main(arguments)` answers to it."""
 

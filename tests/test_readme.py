@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
 from pathlib import Path
+
+from rich.console import Console
+
+from bench.runs.table import rankings
 
 from .conftest import CHECKOUT, Suite, run_files
 from .test_run import cells
@@ -16,6 +22,17 @@ def block(name: str) -> str:
     found = re.search(rf"<!-- test: {name} -->\n```python\n(.*?)```", README, re.DOTALL)
     assert found, name
     return found[1]
+
+
+def test_the_table_is_that_of_the_newest_published_run() -> None:
+    (*_, newest) = sorted((CHECKOUT / "results" / "published").glob("*_quick.json"))
+    data = json.loads(newest.read_text(encoding="utf-8"))
+    case = "B1-T1024-H8-D_h64-float32-cpu"
+    console = Console(width=80, file=io.StringIO())
+    for part in rankings([row for row in data["benchmarks"] if row["group"] == case], [], data["baseline_impl"], 80):
+        console.print(part)
+    shown = [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()]  # type: ignore[attr-defined]
+    assert "\n".join(shown) in re.sub(r"\n\n", "\n", README), "\n".join(shown)
 
 
 def test_a_kernel_of_ones_own(suite: Suite, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,15 @@ def test_a_device_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DEVICES, "npu", npu)
     assert fingerprint().items() >= known.items()
     assert (free_bytes("npu"), default_device()) == (7 << 30, "npu")
+
+
+def test_the_picture_of_the_rooms_is_the_import_contract() -> None:
+    text = (CHECKOUT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    contracts = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    layers = {it["containers"][0]: it["layers"] for it in contracts if it["type"] == "layers"}
+    assert layers.keys() == {"bench", "reports"}
+    for room, names in layers.items():
+        assert f"{room + ':':<9} {' -> '.join(names)}\n" in text
+        assert {path.parent.name for path in (CHECKOUT / room).glob("*/__init__.py")} == set(names)

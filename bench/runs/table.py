@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 LEGEND = {
-    "over": "how many times as fast as {}, with the 95 % interval",
+    "over": "how many times as fast as {}; 95 % for all of a case at once",
     "peak memory": "the most that one call holds at once, in bytes that it allocated",
     "tokens/s": "tokens of the documents, without what pads them",
     "padding": "share of the tokens computed that only pad",
@@ -68,12 +68,14 @@ def _legend(shown: Collection[str], baseline: str | None) -> Text:
 
 def _table(group: list[Row], skipped: list[dict[str, str]], baseline: str | None, left_out: Sequence[str]) -> Table:
     wrong = {entry["impl"] for entry in skipped if entry["reason"] == "wrong"}
-    places = verdict.places({row["extra_info"]["impl"]: _samples(row) for row in group})
+    samples = {row["extra_info"]["impl"]: _samples(row) for row in group}
+    pairs = verdict.compared(samples)
+    places = verdict.places_of(samples, pairs)
     order = sorted(group, key=lambda row: (places[row["extra_info"]["impl"]], row["stats"]["median"]))
     of_rows = [row["extra_info"] for row in order]
     columns = {"median": [time_text(row["stats"]["median"]) for row in order]}
     if any(it["impl"] == baseline for it in of_rows):
-        columns[f"over {baseline}"] = [_speed_up(it, baseline) for it in of_rows]
+        columns[f"over {baseline}"] = [_speed_up(pairs.get((str(baseline), it["impl"]))) for it in of_rows]
     columns |= {
         "peak memory": [bytes_text(it["peak_bytes"]) for it in of_rows],
     }
@@ -96,17 +98,14 @@ def _table(group: list[Row], skipped: list[dict[str, str]], baseline: str | None
     return table
 
 
-def _speed_up(columns: dict[str, Any], baseline: str | None) -> str:
-    """`4.41 (4.32–4.50)`: how many times as fast as the baseline implementation, with the 95 % interval."""
-    ratio, low, high = (columns.get(name) for name in ("ratio", "ratio_low", "ratio_high"))
-    if ratio is None:
-        return ""
-    if columns["impl"] == baseline:
+def _speed_up(over: verdict.Ratio | None) -> str:
+    """`4.41 (4.32–4.50)`: how many times as fast as the baseline implementation, and the interval; 1 for itself."""
+    if over is None:
         return "1"
-    if low is None or high is None:
-        return f"{1 / ratio:.2g}"
-    digits = _digits((1 / low - 1 / high) / 2)
-    return f"{1 / ratio:.{digits}f} ({1 / high:.{digits}f}–{1 / low:.{digits}f})"
+    if not math.isfinite(over.low + over.high):
+        return f"{over.value:.2g}" if math.isfinite(over.value) else ""
+    digits = _digits((over.high - over.low) / 2)
+    return f"{over.value:.{digits}f} ({over.low:.{digits}f}–{over.high:.{digits}f})"
 
 
 def _digits(half_width: float) -> int:

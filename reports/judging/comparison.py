@@ -1,4 +1,4 @@
-"""Two saved runs side by side: cells matched by implementation and case, time judged; memory, error and kernel compared exactly.
+"""Two saved runs side by side: cells matched by implementation and case, time judged, all else compared exactly.
 
 Where implementations took turns, their ratios are judged: what the machine did that day cancels. What changed in all of them
 at once can't cancel, so the absolute time is judged beside it. Of runs without rounds the absolute time is all there is;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 
 from ..drawing.canvas import style
@@ -45,7 +46,7 @@ def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
         if figure is None:
             raise RunError(f"{run.name} has nothing to show in figure {name!r}")
         try:
-            page.save_as(figure, path)
+            page.save_as(figure, path, source=f"{run.name} {sha256(run.path.read_bytes()).hexdigest()}")
         except OSError as error:
             raise RunError(f"can't write to {path}: {error.strerror or error}") from None
     return path

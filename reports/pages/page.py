@@ -116,7 +116,7 @@ def html(this: Report, figures: Sequence[Chart] = ()) -> str:
         inside=_inside(this),
         calls_compared=proofs.calls(this.frame),
         between=processes.several(this.frame),
-        machine_line=_machine_line(this.run.machine),
+        machine_line=machine_line(this.run.machine),
         looks=controls.looks(this.run.controls),
         skipped=tables.skipped_groups(this.skipped),
         palette=this.palette,
@@ -209,8 +209,8 @@ def save(figure: Figure, path: Path) -> str:
     return path.with_suffix(".svg").read_text(encoding="utf-8")
 
 
-def save_as(figure: Figure, path: Path) -> None:
-    """Writes one file, SVG or PNG by its ending.
+def save_as(figure: Figure, path: Path, source: str | None = None) -> None:
+    """Writes one file, SVG or PNG by its ending; a PNG says from which data it was drawn.
 
     Raises:
         OSError: it can't be written.
@@ -218,7 +218,7 @@ def save_as(figure: Figure, path: Path) -> None:
     if path.suffix.lower() == ".svg":
         path.write_text(svg(figure), encoding="utf-8")
     else:
-        figure.savefig(path, dpi=DPI)
+        figure.savefig(path, dpi=DPI, metadata={"Source": source} if source else None)
 
 
 def svg(figure: Figure) -> str:
@@ -330,7 +330,7 @@ def _scalings(this: Report) -> list[tuple[str, dict[str, Any], list[scaling.Grow
     ]
 
 
-def _machine_line(machine: dict[str, Any]) -> str:
+def machine_line(machine: dict[str, Any]) -> str:
     """'AMD EPYC · 2 cores · 24 GiB · torch 2.13.0': what is known of it."""
     found = [machine.get("gpu"), machine.get("cpu"), *(
         text.format(machine[key])

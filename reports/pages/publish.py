@@ -1,0 +1,84 @@
+"""`python -m reports publish [RUN...]`: keeps runs under results/published/, and writes docs/results.md from all of them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from .. import CHECKOUT
+from ..judging import advice, answer
+from ..reading import command, runs, units
+from ..reading.runs import Run
+from . import page
+from .tables import escape, markdown
+
+PUBLISHED = CHECKOUT / "results" / runs.PUBLISHED
+PAGE = CHECKOUT / "docs" / "results.md"
+
+INTRODUCTION = """\
+# Results
+
+Written by `python -m reports publish` from the runs under `results/published/`; a test fails where it says anything else.
+They rank implementations on one machine: yours will rank them differently.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code: 0 written; 3 a mistake of the user's, reported in one line on stderr."""
+    parser = command.Parser(prog="python -m reports publish", description="docs/results.md, from results/published/.")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="which runs to keep there first (default: none)")
+    command.add_results(parser)
+    return command.answered(_answer, parser.parse_args(arguments))
+
+
+def _answer(options: argparse.Namespace) -> int:
+    for name in options.runs:
+        print(_keep(runs.one(name, command.results(options))))
+    PAGE.write_text(text(PUBLISHED), encoding="utf-8")
+    print(PAGE)
+    return command.FINE
+
+
+def _keep(run: Run) -> Path:
+    """A copy under the next number, with six digits of every number, which is more than is known of any."""
+    numbers = [int(path.name[:4]) for path in PUBLISHED.glob("[0-9][0-9][0-9][0-9]_*.json")]
+    path = PUBLISHED / f"{max(numbers, default=0) + 1:04}_{run.name.partition('_')[2]}.json"
+    data = _shortened(orjson.loads(run.path.read_bytes()))
+    data["command"] = re.sub(r"\S+/bench(?=\s|$)", "bench/", data["command"])  # wherever the checkout lies
+    path.write_bytes(orjson.dumps(data) + b"\n")
+    return path
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, list):
+        return [_shortened(it) for it in value]
+    return {key: _shortened(it) for key, it in value.items()} if isinstance(value, dict) else value
+
+
+def text(published: Path) -> str:
+    """The page as Markdown: of every run of the present schema the answer, its confidence, and the tables."""
+    found = [runs.read(path) for path in sorted(published.glob("*.json"))]
+    return "\n".join([INTRODUCTION, *(part for run in found if run.axes for part in _section(run))])
+
+
+def _section(run: Run) -> Iterator[str]:
+    this = page.report(run)
+    yield f"## {escape(run.sweep or run.name)}\n"
+    yield f"**{escape(this.headline)}** {escape(this.detail)}\n"
+    yield f"Confidence: {this.trust.word} ({escape('; '.join(this.trust.reasons))}).\n"
+    commit = f"commit {run.commit_id or 'unknown'}"
+    yield f"{escape(page.machine_line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`\n"
+    ranks = [
+        [escape(it.impl), units.significant(it.mean, 3), units.significant(it.worst, 3), f"{it.cases} of {it.of}"]
+        for it in answer.ranking(this.frame)
+    ]
+    yield markdown(("implementation", "time over the best, geometric mean", "worst case", "cases"), ranks) + "\n"
+    if this.advice:
+        yield markdown(advice.COLUMNS, [[*map(escape, line)] for line in advice.lines(this.advice)]) + "\n"

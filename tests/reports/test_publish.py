@@ -1,0 +1,54 @@
+"""What is published is what the files say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from reports import CHECKOUT
+from reports.__main__ import main
+from reports.pages import publish
+
+
+def test_the_page_of_results_is_what_the_published_runs_say() -> None:
+    assert publish.text(publish.PUBLISHED) == publish.PAGE.read_text(encoding="utf-8"), "python -m reports publish"
+
+
+def test_a_changed_number_changes_the_page(tmp_path: Path) -> None:
+    (path,) = publish.PUBLISHED.glob("0002_*.json")
+    data = json.loads(path.read_text(encoding="utf-8"))
+    for row in data["benchmarks"]:
+        if row["extra_info"]["impl"] == "sdpa":
+            row["stats"] |= {key: 2 * row["stats"][key] for key in ("median", "min", "q1", "q3", "max", "mean")}
+            row["stats"]["data"] = [2 * seconds for seconds in row["stats"]["data"]]
+    (tmp_path / path.name).write_text(json.dumps(data), encoding="utf-8")
+    assert publish.text(tmp_path) not in publish.PAGE.read_text(encoding="utf-8")
+
+
+def test_a_run_is_kept_with_the_digits_that_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(publish, "PUBLISHED", tmp_path)
+    monkeypatch.setattr(publish, "PAGE", tmp_path / "results.md")
+    tiny = shutil.copy(Path(__file__).parent / "data" / "tiny.json", tmp_path / "0007_tiny.json.source")
+    saved = Path(tiny).rename(tmp_path.parent / "0007_tiny.json")
+    assert main(["publish", str(saved)]) == 0
+    assert capsys.readouterr().out.splitlines() == [str(tmp_path / "0001_tiny.json"), str(tmp_path / "results.md")]
+    before, after = (json.loads(path.read_text(encoding="utf-8")) for path in (saved, tmp_path / "0001_tiny.json"))
+    for a, b in zip(before["benchmarks"], after["benchmarks"], strict=True):
+        assert b["stats"]["median"] == pytest.approx(a["stats"]["median"], rel=1e-5)
+
+
+def test_the_readme_links_to_it() -> None:
+    assert "docs/results.md" in (CHECKOUT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_readmes_figure_is_drawn_from_the_newest_published_run() -> None:
+    (*_, newest) = sorted(publish.PUBLISHED.glob("*_quick.json"))
+    with Image.open(CHECKOUT / "docs" / "latency.png") as figure:
+        assert figure.info["Source"] == f"{newest.stem} {sha256(newest.read_bytes()).hexdigest()}"
