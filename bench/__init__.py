@@ -1,7 +1,11 @@
 """How it is measured: cases, the gate, the meters, the clock. The only room that knows pytest, devices and clocks."""
 
 import os
+import sys
 from pathlib import Path
+
+if sys.platform == "win32":
+    sys.exit("attention-bench measures on Linux (Windows Subsystem for Linux included) and macOS")
 
 # Silences the profiler's own lines on stderr; it is read when torch is imported, so it must be set before.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")

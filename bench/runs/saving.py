@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import json
 import os
@@ -12,11 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from .. import CHECKOUT
-
-try:
-    import fcntl
-except ImportError:  # Windows: two runs that end in the same instant may take one number
-    fcntl = None  # type: ignore[assignment]
 
 ROOM_IN_A_NAME = 40
 """Characters that the names of run files and journals have beside the run's own."""
@@ -36,7 +32,7 @@ def results_root(start: Path, storage: str | None) -> Path:
 @contextmanager
 def numbering(folder: Path) -> Iterator[None]:
     """Nobody else takes a number in `folder` meanwhile."""
-    if fcntl is None or not folder.is_dir():
+    if not folder.is_dir():
         yield
         return
     with (folder / ".lock").open("w") as lock:
