@@ -125,7 +125,7 @@ def test_what_is_being_measured_is_left_alone(tmp_path: Path) -> None:
         ((), "--save NAME is missing"),
         (("--save", "x", "--processes", "0"), "'0' is not a positive whole number"),
         (("--save", "a/b"), "--save 'a/b': must not contain"),
-        (("--save", "x", "--benchmark-save=y"), "the run is named by --save"),
+        (("--save", "x", "--benchmark-autosave"), "the run is named by --save"),
         (("--save", "x", "--sweep", "quik"), "did you mean quick?"),
         (("--resume", "x"), "no run x was begun"),
     ],

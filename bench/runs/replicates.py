@@ -66,7 +66,7 @@ def _begun(options: argparse.Namespace, others: list[str]) -> tuple[list[str], b
     if not options.save:
         raise Mistake("--save NAME is missing: what is the run called? (--resume NAME finishes one)")
     for option in others:
-        if option.startswith(("--benchmark-save", "--benchmark-autosave", "--resume")):
+        if option.startswith(("--benchmark-autosave", "--resume")):
             raise Mistake(f"{option}: the run is named by --save, and finished by --resume")
     name = named(options.save, "--save")
     if newest(_folder(options), name):
