@@ -66,7 +66,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """What a resumed run goes on behind."""
     run = config.stash[RUN]
-    finished = [f"run {config.getoption('resume')} is finished: nothing is left to measure"] if run.ended else []
+    finished = (
+        [f"run {config.getoption('resume')} is finished: nothing is left to measure (--redo: anew)"]
+        if run.ended
+        else []
+    )
     return [*finished, *(f"given up: {cell}" for cell in run.given_up)]
 
 

@@ -22,14 +22,14 @@ class LayerShape(Rules):
     D_h: int
     H_kv: int
     D_v: int
+    d_out: int
+    """Width that the output projection gives."""
     max_T: int
     """Longest sequence; the mask buffer is made once for it and sliced to the actual one."""
     T: int | None = None
     """Most queries; max_T when None."""
     source: str = "self"
     """`self`, or `cross`: queries from one sequence, keys and values from another."""
-    d_out: int | None = None
-    """Width that the output projection gives; d_model when None."""
     qkv_bias: bool = False
     out_bias: bool = False
     out_proj: bool = True
@@ -40,8 +40,9 @@ class LayerShape(Rules):
 
     @classmethod
     def heads(cls, H: int, D_h: int, **others: Any) -> LayerShape:
-        """H heads of width D_h with as many key-value heads of the same width; d_model = H * D_h unless given."""
-        return cls(**({"d_model": H * D_h, "H": H, "D_h": D_h, "H_kv": H, "D_v": D_h, "max_T": 1024} | others))
+        """H heads of width D_h, as many key-value heads of that width; d_model = H * D_h and d_out = d_model unless given."""
+        widths = {"d_model": H * D_h, "H": H, "D_h": D_h, "H_kv": H, "D_v": D_h, "max_T": 1024} | others
+        return cls(**({"d_out": widths["d_model"]} | widths))
 
 
 Cache = tuple[Tensor, Tensor]
@@ -100,7 +101,7 @@ class AttentionLayer(Masked):
     def __init__(self, shape: LayerShape, *, owns_mask: bool = True):
         super().__init__(shape, owns_mask=owns_mask)
         if shape.out_proj:
-            self.W_o = nn.Linear(shape.H * shape.D_v, shape.d_out or shape.d_model, bias=shape.out_bias)
+            self.W_o = nn.Linear(shape.H * shape.D_v, shape.d_out, bias=shape.out_bias)
         self.drop = nn.Dropout(shape.out_dropout)
 
     def finish(self, o: Tensor) -> Tensor:

@@ -19,10 +19,9 @@ def sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
     if shape.qkv_bias:
         found |= {f"b_{n}": (width,) for n, width in widths.items()}
     if shape.out_proj:
-        d_out = shape.d_out or shape.d_model
-        found["W_o"] = (d_out, shape.H * shape.D_v)
+        found["W_o"] = (shape.d_out, shape.H * shape.D_v)
         if shape.out_bias:
-            found["b_o"] = (d_out,)
+            found["b_o"] = (shape.d_out,)
     return found | ({"sinks": (shape.H,)} if shape.sinks else {})
 
 

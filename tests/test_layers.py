@@ -129,3 +129,8 @@ def test_a_taken_name_is_refused() -> None:
 def test_a_layer_with_other_weights_is_refused() -> None:
     with pytest.raises(ValueError, match=r"keeps the weights none; the case has W_k, W_o"):
         weights.load(nn.Linear(2, 2), weights.draw(LayerShape.heads(1, 2), torch.Generator()))
+
+
+def test_every_width_of_a_layer_is_a_number() -> None:
+    shapes = Case.of(T=4, H=2, D_h=3, d_model=7, dtype="float64").layer_shape, LayerShape.heads(2, 3, d_model=7)
+    assert [(it.d_model, it.d_out) for it in shapes] == [(7, 7)] * 2

@@ -404,7 +404,7 @@ def test_resume_of_a_run_that_was_not_begun(suite: Suite, tmp_path: Path) -> Non
     assert file.name == "0001_x.json"
     again = suite("--resume", "x", "--benchmark-save=x")
     assert again.returncode == 0
-    assert "run x is finished: nothing is left to measure" in again.stdout
+    assert "run x is finished: nothing is left to measure (--redo: anew)" in again.stdout
     assert run_files(tmp_path) == [file]
     assert "begun with other options" in one_line(suite("--resume", "x", "--T", "8"))
 

@@ -46,3 +46,17 @@ def test_without_the_baseline_there_is_no_column_for_it() -> None:
             console.print(table)
     assert "  over fused" not in text.get()
     assert "no speed-ups: they are over fused, which was not measured (--impl ...,fused)" in text.get()
+
+
+def test_of_those_that_share_a_place_the_one_that_leads_stands_first() -> None:
+    """`advise` and the page name whoever is ahead round by round, though another has a smaller median."""
+    behind, ahead = row("fused", 1.0), row("sdpa", 1.0)
+    seconds = [1.0 + 0.3 * (-1) ** (i // 5) for i in range(40)]  # the visits differ more than the two do
+    behind["stats"] = {"median": 1.0, "data": [it * 1.01 if i % 5 else it * 0.99 for i, it in enumerate(seconds)]}
+    ahead["stats"] = {"median": 1.001, "data": seconds}
+    console = Console(width=100)
+    with console.capture() as text:
+        for table in rankings([behind, ahead], [], "fused", 100):
+            console.print(table)
+    places = [line.split()[:2] for line in text.get().splitlines() if "MiB" in line]
+    assert places == [["1", "sdpa"], ["1", "fused"]]

@@ -115,7 +115,7 @@ def compare(plan: Plan, tell: Tell) -> Comparison:
             present = provers.present()
         except HeadBroken as why:
             return _all_broken(plan, str(why), monotonic() - began)
-        tell(f"proving {len(present.cells)} cells on both sides")
+        tell(f"proving {len(present.cells)} cell{'s' * (len(present.cells) != 1)} on both sides")
         proofs = provers.prove(present)
     ready = [key for key in present.cells if all(isinstance(proof.get(key), dict) for proof in proofs)]
     pairing = Pairing(partial(_fresh, plan, present), random.Random(plan.seed + len(plan.before)), controls)

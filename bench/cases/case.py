@@ -117,7 +117,7 @@ class Case:
     def layer_shape(self) -> LayerShape:
         """What a layer must know to be built for this case."""
         shared = {it.name: getattr(self, it.name) for it in fields(LayerShape) if it.name in AXES}
-        return LayerShape(max_T=self.keys, **shared)
+        return LayerShape(d_out=self.d_model, max_T=self.keys, **shared)
 
     def columns(self) -> dict[str, Any]:
         return asdict(self)

@@ -11,6 +11,7 @@ import psutil
 import torch
 
 from ..selection.command import Parser
+from ..terminal import as_typed
 from ..timing.devices.nvml import IDLE, Reading, readings
 from ..timing.machine import fingerprint
 from .lacking import cpp_compiler
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for remark in remarks:
         print(f"{'disturbs' if remark.advice else 'fine':<9} {remark.about:<14} {remark.found}")
         if remark.advice:
-            print(f"{'':<25}{remark.advice}")
+            print(f"{'':<25}{as_typed(remark.advice)}")
     disturbing = sum(remark.advice is not None for remark in remarks)
     print(
         f"{disturbing} of {len(remarks)} will disturb a measurement"

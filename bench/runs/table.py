@@ -71,7 +71,13 @@ def _table(group: list[Row], skipped: list[dict[str, str]], baseline: str | None
     samples = {row["extra_info"]["impl"]: _samples(row) for row in group}
     pairs = verdict.compared(samples)
     places = verdict.places_of(samples, pairs)
-    order = sorted(group, key=lambda row: (places[row["extra_info"]["impl"]], row["stats"]["median"]))
+    first = verdict.leader(list(samples), pairs)  # whom the page and `advise` name, too
+
+    def rank(row: Row) -> tuple[int, bool, float]:
+        name = row["extra_info"]["impl"]
+        return places[name], name != first, row["stats"]["median"]
+
+    order = sorted(group, key=rank)
     of_rows = [row["extra_info"] for row in order]
     columns = {"median": [time_text(row["stats"]["median"]) for row in order]}
     if any(it["impl"] == baseline for it in of_rows):

@@ -92,7 +92,7 @@ def _show(options: argparse.Namespace) -> int:
     for folder in folders:
         _print(folder)
     if not folders:
-        print(f"no baseline in {results} yet; {baseline_file.HOW_TO_SET_ONE}")
+        print(command.as_typed(f"no baseline in {results} yet; {baseline_file.HOW_TO_SET_ONE}"))
     return command.FINE
 
 

@@ -151,7 +151,7 @@ def _with_reach(said: Verdict, spent: float) -> Verdict:
 
     What can be seen shrinks with the square root of the pairs.
     """
-    if said.word != verdict.INCONCLUSIVE or not math.isfinite(said.detectable):
+    if said.word != verdict.INCONCLUSIVE or not said.detectable < 1:  # two or three pairs tell nothing of more of them
         return said
     reason = f"{said.reason}; minimum detectable change {_percent(said.detectable)}"
     aim = max((aim for aim in AIMS if aim < said.detectable / 2), default=0.0)
@@ -205,4 +205,4 @@ def _percent(share: float) -> str:
 
 
 def _signed(share: float) -> str:
-    return f"{share * 100:+.1f} %"
+    return f"{round(share * 100, 1) + 0.0:+.1f} %".replace("-", "−")

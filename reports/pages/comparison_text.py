@@ -15,7 +15,7 @@ from ..judging import verdict
 from ..judging.compared import Cell, Change, Comparison
 from ..judging.verdict import CHANGED, IMPROVED, REGRESSED, UNCHANGED, Verdict
 from ..reading import units
-from ..reading.command import FINE, NOT_JUDGED
+from ..reading.command import FINE, NOT_JUDGED, as_typed
 from ..reading.words import plural
 from .tables import escape, markdown
 
@@ -49,7 +49,7 @@ def terminal(this: Comparison, whole: bool = False) -> RenderableType:
     return Group(
         *(Text(_plain(sentence), "bold") for sentence in sentences(this)),
         *(part for cell in shown for part in _lines(cell)),
-        *(Text(f"note: {_plain(note)}") for note in this.notes),
+        *(Text(f"note: {as_typed(_plain(note))}") for note in this.notes),
         *([Text(f"{plural(len(this.cells) - len(shown), 'cell')} more, none of which changed: --all lists them")]
           if len(shown) < len(this.cells) else []),
         Text(_plain(summary(this)), "bold"),
@@ -221,7 +221,8 @@ def _change(said: Verdict, than: str = "") -> str:
 
 
 def _why(said: Verdict) -> str:
-    return f"{said.reason}; about {said.more_pairs} more processes a side" if said.more_pairs else said.reason
+    more = f"about {said.more_pairs} more process{'es' * (said.more_pairs != 1)} a side" if said.more_pairs else ""
+    return "; ".join(filter(None, (said.reason, more)))
 
 
 def _changed(change: Change) -> str:

@@ -160,7 +160,7 @@ def tally(this: History) -> str:
     """How many cells moved, and how many are slower still."""
     moved = [one for one in this.series if one.steps]
     counted = (
-        f"{len(moved)} of {words.plural(len(this.series), 'cell')} moved over {words.plural(len(this.runs), 'run')}"
+        f"{len(moved)} of {words.plural(len(this.series), 'cell')} changed over {words.plural(len(this.runs), 'run')}"
     )
     standing = sum(one.standing is not None for one in moved)
     return f"{counted}; {standing} slower than before and not recovered." if standing else f"{counted}."

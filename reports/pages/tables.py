@@ -166,7 +166,7 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _lines(part: pd.DataFrame) -> list[Line]:
-    rows = part.sort_values(["place", "median"], na_position="last")
+    rows = part.sort_values(["place", "leads", "median"], ascending=[True, False, True], na_position="last")
     slowest = fr.within(rows["median"].dropna())[-1:]
     shared = set(rows.loc[rows["place"].duplicated(), "place"].dropna())
     found = zip(rows.index.tolist(), fr.records(rows), strict=True)

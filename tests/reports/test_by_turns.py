@@ -125,6 +125,10 @@ def test_what_is_out_of_reach_says_how_long_it_would_take(saved: Any) -> None:
     assert int(minutes) == pytest.approx(8 * 4 / 60 * (float(seen) / float(aim)) ** 2, rel=0.2)
 
 
+def test_two_pairs_do_not_tell_how_long_it_would_take(saved: Any) -> None:
+    assert "would take" not in of(saved, {("sdpa", "T16"): [0.0, 0.1]}).cells[0].verdict.reason
+
+
 def test_machine_drift_is_no_verdict_about_the_code(saved: Any) -> None:
     found = of(saved, SLOW, moved="machine drift: the time of the control workload 'python' changed by +10.0 %")
     assert not [*sentences(found)] and found.unjudged.startswith("machine drift")

@@ -351,7 +351,7 @@ def test_one_run_is_a_short_history(nights: Any, written: Any) -> None:
     page = written()
     assert (
         "No change detected." in page
-        and "0 of 12 cells moved over 1 run." in page
+        and "0 of 12 cells changed over 1 run." in page
         and "1 run: too few to see a step." in page
     )
 
