@@ -411,10 +411,10 @@ class NoCapInTraining(KernelCore):
         super().__init__(shape, plain, owns_mask=False)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
-        (i, j), cap = places(q, k, self.shape), self.shape.softcap
         if not self.training:
-            return plain(q, k, v, j <= i, bent=lambda scores: cap * torch.tanh(scores / cap) if cap else scores)
-        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(j > i, -torch.inf)
+            return right(q, k, v, self.shape, None)
+        i, j = places(q, k, self.shape)
+        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill((j > i) & self.shape.causal, -torch.inf)
         return nn.functional.dropout(torch.softmax(scores, -1), self.shape.dropout) @ v
 
 
