@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -26,13 +27,20 @@ def sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
 
 
 def draw(shape: LayerShape, generator: torch.Generator, device: str = "cpu") -> dict[str, Tensor]:
-    """Canonical weights in float64, scaled by 1 / sqrt(inputs) so that queries, keys, values and sinks have variance 1."""
-    return {
-        name: torch.randn(size, generator=generator, dtype=torch.float64)
-        .div_(1.0 if name == "sinks" else shape.d_model**0.5)
-        .to(device)
+    """Canonical weights in float64, scaled by 1 / sqrt(inputs) so that queries, keys and values have variance 1."""
+    drawn = {
+        name: torch.randn(size, generator=generator, dtype=torch.float64).div_(shape.d_model**0.5)
         for name, size in sizes(shape).items()
+        if name != "sinks"
     }
+    if shape.sinks:
+        drawn["sinks"] = draw_sinks(shape.H, shape.max_T, generator)
+    return {name: weight.to(device) for name, weight in drawn.items()}
+
+
+def draw_sinks(H: int, T_kv: int, generator: torch.Generator) -> Tensor:
+    """(H,) in float64, each about as large as sqrt(T_kv) keys together: it shows beside one key and beside thousands."""
+    return torch.randn(H, generator=generator, dtype=torch.float64) + math.log(T_kv) / 2
 
 
 def parts(layer: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:

@@ -16,7 +16,6 @@ from bench.cases.meaning import case_hash
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
 from bench.proof.gate import Gate, check, probes
-from impls.layer import KernelCore
 from impls.masks import mask_of, rows_of
 from impls.rules import EVERY_RULE, Rules, alibi_slopes, beyond, document_lengths
 from reports.reading import words
@@ -45,7 +44,7 @@ RULES: list[dict[str, Any]] = [
 ]
 
 
-def gated(core: type[KernelCore], axes: dict[str, Any]) -> None:
+def gated(core: type[torch.nn.Module], axes: dict[str, Any]) -> None:
     impl = impls.make("mine", core, limits=impls.Limits(beyond=EVERY_RULE))
     case = Case.of(**({"T": 48, "H": 2, "D_h": 16} | axes))
     Gate().prove(impl, case)
@@ -55,6 +54,7 @@ def gated(core: type[KernelCore], axes: dict[str, Any]) -> None:
 @pytest.fixture
 def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.proof.gate.PROBES", (37,))
+    monkeypatch.setattr("bench.proof.dropout.LENGTH", {"core": 80, "layer": 80})
 
 
 @pytest.mark.parametrize("name", wrong_rules.CORES)
@@ -63,7 +63,7 @@ def test_a_core_that_breaks_a_rule_is_refused(
 ) -> None:
     wrong = wrong_rules.CORES[name]
     with pytest.raises(Wrong) as refusal:
-        gated(core_of(wrong.attend), wrong.case)
+        gated(wrong.module, wrong.case)
     assert "error" in str(refusal.value) or "no gradient" in str(refusal.value)
     with capsys.disabled():
         print(f"\n{wrong.family:<20} {name:<40} refused  {refusal.value}", end="")
@@ -74,6 +74,17 @@ def test_a_core_that_keeps_them_passes(short_probes: None, axes: dict[str, Any])
     """Written out again, without what implementations and reference share."""
     if "padding" not in axes.get("mask", ""):
         gated(core_of(wrong_rules.right), axes)
+
+
+@pytest.mark.parametrize(
+    ("attend", "axes"),
+    [(wrong_rules.from_exponentials, {"softcap": 20}), (wrong_rules.from_the_first_key, {"bias": "alibi", "T": 256})],
+)
+@pytest.mark.parametrize("mode", ["forward", "backward"])
+def test_other_ways_to_a_rule_pass(
+    short_probes: None, attend: wrong_rules.Attend, axes: dict[str, Any], mode: str
+) -> None:
+    gated(core_of(attend), axes | {"mode": mode})
 
 
 def test_at_least_three_break_each_rule() -> None:
@@ -214,12 +225,19 @@ def test_neutral_rules_leave_no_trace() -> None:
             {"mask": ("causal_br",), "source": ("cross",), "T_kv": (8,)},
             "every query is one of the keys, but T = 64, T_kv = 8",
         ),
-        ({"mode": ("decode",), "mask": ("none",), "window": (4,)}, "a window or a bias needs to know a query's place"),
+        ({"mode": ("decode",), "mask": ("none",), "window": (4,)}, "biases need to know a query's place"),
+        ({"mode": ("decode",), "mask": ("none",), "documents": ("equal",)}, "biases need to know a query's place"),
     ],
 )
 def test_rules_that_do_not_fit_together(axes: dict[str, tuple[object, ...]], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         SWEEPS["quick"].cases("cpu", {"T": (64,)} | axes)
+
+
+def test_a_new_token_belongs_to_the_last_document() -> None:
+    case, *_ = SWEEPS["quick"].cases("cpu", {"T": (64,), "mode": ("decode",), "documents": ("equal",)})
+    first, last = case.layer_shape.span(case.T, case.T_kv).ends(case.T, case.T_kv)
+    assert (first.item(), last.item()) == (56, 63)
 
 
 def test_reports_say_which_rule_a_word_belongs_to() -> None:

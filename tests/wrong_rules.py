@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from impls.layer import KernelCore, LayerShape
+from impls.layer import KernelCore, KernelLayer, LayerShape
 from impls.rules import alibi_slopes, bias_of, document_lengths
 
 Attend = Callable[..., Tensor]
@@ -21,7 +21,7 @@ CHUNK: dict[str, Any] = {"mode": "decode", "mask": "causal_br", "T": 24, "T_kv":
 @dataclass(frozen=True)
 class Wrong:
     family: str
-    attend: Attend
+    module: type[nn.Module]
     case: dict[str, Any]
 
 
@@ -41,10 +41,12 @@ def core_of(attend: Attend) -> type[KernelCore]:
 CORES: dict[str, Wrong] = {}
 
 
-def wrong(family: str, **case: Any) -> Callable[[Attend], Attend]:
-    def keep(attend: Attend) -> Attend:
-        CORES[attend.__name__] = Wrong(family, attend, case)
-        return attend
+def wrong(family: str, **case: Any) -> Callable[[Any], Any]:
+    """Keeps a core or a layer, or what a core attends by."""
+
+    def keep(it: Any) -> Any:
+        CORES[it.__name__] = Wrong(family, it if isinstance(it, type) else core_of(it), case)
+        return it
 
     return keep
 
@@ -184,6 +186,26 @@ def nothing_behind_the_prefix(q, k, v, shape, sinks):
     return plain(q, k, v, (j < shape.prefix) | (i == j))
 
 
+@wrong("prefix", prefix=8, mask="causal+padding", B=2, T=256, dtype="bfloat16")
+class PaddingInThePrefixIsSeen(KernelCore):
+    """Rarely there to be seen: a prefix is shorter than most sequences."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, plain, owns_mask=False)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+        i, j = places(q, k, self.shape)
+        causal = j <= i if padding is None else (j <= i) & padding[:, None, None]
+        return plain(q, k, v, causal | (j < self.shape.prefix))
+
+
+@wrong("prefix", prefix=8, documents="equal")
+def a_prefix_of_each_document(q, k, v, shape, sinks):
+    (i, j), number = places(q, k, shape), numbers(shape, len(k[0, 0]))
+    within = j - torch.searchsorted(number, number)  # the place within its document
+    return plain(q, k, v, ((j <= i) | (within < shape.prefix)) & (number[i] == number[j]))
+
+
 # documents
 
 
@@ -229,6 +251,12 @@ def padding_is_not_masked(q, k, v, shape, sinks):
     return torch.cat(found, -2)
 
 
+@wrong("documents", documents="equal", T=509)
+def as_many_tokens_each_rounded_up(q, k, v, shape, sinks):
+    (i, j), length = places(q, k, shape), -(-k.shape[-2] // 8)
+    return plain(q, k, v, (j <= i) & (i // length == j // length))
+
+
 # bias
 
 
@@ -272,6 +300,20 @@ def distances_from_the_chunks_first_token(q, k, v, shape, sinks):
     i, j = places(q, k, shape)
     bias = -alibi_slopes(shape.H)[:, None, None] * (i - i[0] - j).abs()
     return plain(q, k, v, j <= i, bias)
+
+
+@wrong("bias", bias="alibi", H=4, H_kv=2)
+def slopes_of_key_value_heads(q, k, v, shape, sinks):
+    group = shape.H // shape.H_kv
+    k, v = (x.repeat_interleave(group, 1) for x in (k, v))
+    (i, j), bias = places(q, k, shape), alibi(q, k, shape, alibi_slopes(shape.H_kv).repeat_interleave(group))
+    return plain(q, k, v, j <= i, bias)
+
+
+@wrong("bias", bias="alibi", T=512, H=1, dtype="bfloat16")
+def places_in_the_cases_dtype(q, k, v, shape, sinks):
+    i, j = (place.to(q.dtype) for place in places(q, k, shape))
+    return plain(q, k, v, j <= i, -alibi_slopes(shape.H).to(q.dtype)[:, None, None] * (i - j).abs())
 
 
 def dense(q: Tensor, k: Tensor, shape: LayerShape) -> Tensor:
@@ -333,6 +375,49 @@ def cap_over_the_bias_too(q, k, v, shape, sinks):
     return plain(q, k, v, j <= i, bent=lambda scores: shape.softcap * torch.tanh((scores + bias) / shape.softcap))
 
 
+@wrong("softcap", softcap=20)
+def cap_after_the_maximum_is_taken_off(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(j > i, -torch.inf)
+    bent = shape.softcap * torch.tanh((scores - scores.amax(-1, keepdim=True)) / shape.softcap)
+    return torch.softmax(bent.masked_fill(j > i, -torch.inf), -1) @ v
+
+
+@wrong("softcap", softcap=1000, dtype="bfloat16")
+def no_cap(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i)
+
+
+class Passed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, softcap: float) -> Tensor:
+        return softcap * torch.tanh(scores / softcap)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
+
+
+@wrong("softcap", softcap=50, mode="backward", dtype="bfloat16")
+def the_caps_derivative_is_forgotten(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i, bent=lambda scores: Passed.apply(scores, shape.softcap))
+
+
+@wrong("softcap", softcap=50, dropout=0.2, dtype="bfloat16")
+class NoCapInTraining(KernelCore):
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, plain, owns_mask=False)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+        if not self.training:
+            return right(q, k, v, self.shape, None)
+        i, j = places(q, k, self.shape)
+        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill((j > i) & self.shape.causal, -torch.inf)
+        return nn.functional.dropout(torch.softmax(scores, -1), self.shape.dropout) @ v
+
+
 # sinks
 
 
@@ -372,3 +457,29 @@ def the_sink_is_no_logarithm(q, k, v, shape, sinks):
 def sinks_do_not_learn(q, k, v, shape, sinks):
     i, j = places(q, k, shape)
     return plain(q, k, v, j <= i, sinks=sinks.detach())
+
+
+@wrong("sinks", sinks=True, mode="decode", mask="none", T=1024, H=4, dtype="bfloat16")
+def a_sink_for_every_part_of_the_cache(q, k, v, shape, sinks):
+    parts = max(1, k.shape[-2] // 256)  # whose sums are added up
+    return plain(q, k, v, sinks=sinks + torch.tensor(float(parts)).log().to(q.dtype))
+
+
+@wrong("sinks", sinks=True, mode="backward", qkv_bias=True, out_bias=True, dtype="bfloat16", B=4)
+class LayerWhoseSinksDoNotLearn(KernelLayer):
+    """The gradient of `b_o` is larger by far."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, core_of(sinks_do_not_learn)(shape))
+
+
+def from_exponentials(q, k, v, shape, sinks):
+    """A tanh as where hardware has none: it loses bits near zero."""
+    (i, j), cap = places(q, k, shape), shape.softcap
+    return plain(q, k, v, j <= i, bent=lambda scores: cap * (1 - 2 / (torch.exp(2 * scores / cap) + 1)))
+
+
+def from_the_first_key(q, k, v, shape, sinks):
+    """ALiBi as in BLOOM, by the place of the key alone: a softmax does not see what all scores of a query have more."""
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i, (alibi_slopes(shape.H)[:, None, None] * j).to(q.dtype))

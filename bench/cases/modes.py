@@ -28,7 +28,8 @@ def _newest_tokens(point: Point) -> Point:
 
     A rule that counts from a query's own place needs such a mask: without one the only query has the first place.
     """
-    if point.get("mask") == "causal_br" or ("mask" not in point and (point.get("window") or point.get("bias"))):
+    placed = any(point.get(name) for name in ("window", "bias", "documents"))
+    if point.get("mask") == "causal_br" or ("mask" not in point and placed):
         if "T_kv" not in point:
             return point | {"T": 1, "T_kv": point["T"], "mask": "causal_br"}
         return point | {"mask": "causal_br"}

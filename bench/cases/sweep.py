@@ -58,8 +58,8 @@ def misfit(case: Case) -> str | None:
         return f"a causal mask hides every key behind a query: --window_right needs --mask none, not {case.mask}"
     if case.padded and apart:
         return "a padded query may see no token at all: --window and --documents have no padding"
-    if case.does.cached and case.mask == "none" and (case.window or case.bias):
-        return "in decode, a window or a bias needs to know a query's place: --mask causal_br"
+    if case.does.cached and case.mask == "none" and (apart or case.window_right or case.bias):
+        return "in decode, windows, documents and biases need to know a query's place: --mask causal_br"
     if case.T_kv < case.T and (apart or case.mask == "causal_br"):
         return f"--mask causal_br, --window, --documents: every query is one of the keys, but T = {case.T}, T_kv = {case.T_kv}"
     return None

@@ -23,6 +23,9 @@ B, T = 32, 16
 LENGTH = {"core": 288, "layer": 160}
 """Of the probes that have a case's own mask, groups and gradients: more than one tile of 64, of 128 or, of a core, of 256."""
 
+REACHED = 4
+"""A cap that ordinary scores reach: one of the case's own may leave them as they are."""
+
 SIGMAS = 6.0
 """Standard deviations that the share of what is dropped may be off."""
 
@@ -89,10 +92,12 @@ def _sizes(impl: Impl, case: Case) -> list[Case]:
     H_kv = H if not grouped else 2 if case.H_kv > 1 else 1
     mode = "forward" if case.does.cached else case.mode
     plain = replace(case, B=2, H=H, H_kv=H_kv, mode=mode, threads=None)
+    caps = dict.fromkeys((case.softcap and min(case.softcap, REACHED), case.softcap))
     wanted = LENGTH[case.scope]
     lengths = sorted(range(2, 2 * wanted), key=lambda length: abs(length - wanted))
     apart = (0,) if case.source == "self" else (33, 0)
-    return [replace(plain, T=L - fewer, T_kv=L) for fewer in apart for L in lengths if fewer < L]
+    sizes = [(cap, L - fewer, L) for cap in caps for fewer in apart for L in lengths if fewer < L]
+    return [replace(plain, softcap=cap, T=T, T_kv=T_kv) for cap, T, T_kv in sizes]
 
 
 def kept_probs(o: Tensor, shown: Tensor, probe: Case) -> tuple[Tensor, Tensor]:

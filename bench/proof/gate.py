@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import torch
@@ -48,6 +49,9 @@ all, and it is checked in every regime in the case itself.
 
 An implementation that declares that it can't do one is probed at the nearest length that it can, on the same side of `LONG`.
 """
+
+REACHED = 50
+"""A cap that scores reach in the regimes where they are large."""
 
 ROUND = 16
 """A length that this divides is round: no tile, however small, is cut off at its end."""
@@ -150,7 +154,8 @@ def _probes_at(case: Case, T: int) -> Iterator[Case]:
     """As many heads as tell a head, or a group of them, from its neighbour; a long probe of a single-headed case has one.
 
     Where keys come from another sequence, it is shorter in the short probe and longer in the long one. After the probe that
-    is wanted come those that ask for less: rounder lengths of the other sequence, and heads and batch as they are in the case.
+    is wanted come those that ask for less: rounder lengths of the other sequence; windows, prefix and cap as they are in the
+    case; then heads and batch.
     """
     grouped, long = case.H_kv != case.H, T > LONG
     H = 4 if grouped else min(case.H, 2) if long else 3
@@ -159,18 +164,20 @@ def _probes_at(case: Case, T: int) -> Iterator[Case]:
     shapes = (B, H, H_kv), (B, case.H, case.H_kv), (case.B, case.H, case.H_kv)
     others = (T + 9, T + 64, T + 128, T) if long else (T - 9, T - 64, T + 64, T - 128, T + 128, T)
     tokens = min(case.T, T // 2) if case.does.cached else T
-    for b, h, h_kv in dict.fromkeys(shapes):
+    for (b, h, h_kv), shrunk in product(dict.fromkeys(shapes), (True, False)):
         d_model = h * case.D_h if case.d_model == case.H * case.D_h else case.d_model
         for T_kv in (T,) if case.source == "self" else others:
-            probe = replace(case, B=b, T=tokens, T_kv=T_kv, H=h, H_kv=h_kv, d_model=d_model, **_within(case, T_kv))
+            rules = _within(case, T_kv) if shrunk else {}
+            probe = replace(case, B=b, T=tokens, T_kv=T_kv, H=h, H_kv=h_kv, d_model=d_model, **rules)
             if T_kv > 0 and misfit(probe) is None:
                 yield probe
 
 
 def _within(case: Case, T_kv: int) -> dict[str, Any]:
-    """The rules that count keys, short enough that some are hidden in a probe."""
-    counts = ((name, getattr(case, name)) for name in ("window", "window_right", "prefix"))
-    return {name: max(1, min(size, T_kv // 4)) for name, size in counts if size is not None}
+    """The rules that count keys, short enough that some are hidden in a probe, and a cap that its scores reach."""
+    most = {"window": T_kv // 4, "window_right": T_kv // 4, "prefix": T_kv // 4, "softcap": REACHED}
+    sizes = ((name, getattr(case, name)) for name in most)
+    return {name: max(1, min(size, most[name])) for name, size in sizes if size is not None}
 
 
 def check(impl: Impl, case: Case) -> CheckResult:

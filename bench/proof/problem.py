@@ -282,7 +282,8 @@ def _kernel_question(
     dropped: Tensor | None = None,
 ) -> Problem:  # fmt: skip
     """About a core with these q, k and v; `regime` (B, H, T), or None for ordinary ones. Sinks are the same in every draw."""
-    weights = {} if not case.sinks else _in_dtype({"sinks": _randn((case.H,), _generator(case, -3))}, case)
+    sinks = {"sinks": canonical.draw_sinks(case.H, case.keys, _generator(case, -3))} if case.sinks else {}
+    weights = _in_dtype(sinks, case)
     inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
     padding, rows = _padding(case, draw), _rows(case, draw)
     compared = _compared(case, padding, rows)
@@ -583,12 +584,12 @@ def _answers_by_regime(
     A gradient's row that vanishes by nature is compared with the usual size of that gradient's rows.
     """
     exact, plain = _ways(formula, case)
-    biases = max((tensor.norm().item() for tensor in exact.values() if tensor.dim() == 1), default=0.0)
+    biases = max((tensor.norm().item() for name, tensor in exact.items() if _is_bias(name)), default=0.0)
     sane = SANE_OF_REGIMES * _large(case)
     found = []
     for name, tensor in exact.items():
         of_queries = name == "output"
-        usual = biases if tensor.dim() == 1 else tensor.norm(dim=-1).square().mean().sqrt().item()
+        usual = biases if _is_bias(name) else tensor.norm(dim=-1).square().mean().sqrt().item()
         answer = Expected(name, tensor, norm_floor=Expected.norm_floor if of_queries else max(usual, VANISHING))
         if not (of_queries or name == "gradient of q"):
             found.append(_bounded(answer, plain, case, sane, _floor(answer, case)))
@@ -603,6 +604,10 @@ def _answers_by_regime(
                 bounded = _bounded(part, plain, case, sane, _floor(part, case))
                 found.append(replace(bounded, rows=rows if of_queries else None))
     return tuple(found)
+
+
+def _is_bias(name: str) -> bool:
+    return name.startswith("gradient of b_")
 
 
 def _floor(part: Expected, case: Case) -> float:
@@ -663,11 +668,11 @@ def _answers(
     usual size of that gradient's rows where the row is smaller; the biases, of which b_k's vanishes, share the largest.
     """
     exact, plain = _ways(formula, case)
-    biases = max((tensor.norm().item() for tensor in exact.values() if tensor.dim() == 1), default=0.0)
+    biases = max((tensor.norm().item() for name, tensor in exact.items() if _is_bias(name)), default=0.0)
     found = []
     for name, tensor in exact.items():
         of_queries = name == "output"
-        usual = biases if tensor.dim() == 1 else tensor.norm(dim=-1).square().mean().sqrt().item()
+        usual = biases if _is_bias(name) else tensor.norm(dim=-1).square().mean().sqrt().item()
         least = Expected.norm_floor if of_queries else max(usual, VANISHING)
         answer = Expected(name, tensor, None, compared if of_queries else None, least)
         bounded = _bounded(answer, plain, case, SANE if of_queries else SANE_OF_GRADIENTS)
@@ -699,9 +704,20 @@ def _bounded(answer: Expected, plain: list[dict[str, Tensor]], case: Case, sane:
     factor, least_error = (FACTOR, SMALL_FLOOR) if of_queries else (FACTOR_OF_GRADIENTS, FLOOR_OF_GRADIENTS)
     if of_queries and case.B * case.H * case.T < MANY_ROWS:
         floor = max(floor, FLOOR_OF_FEW_ROWS)
-    floor = max(floor, FLOOR.get(case.dtype, least_error))
+    floor = max(floor, FLOOR.get(case.dtype, least_error), _floor_of_rules(case))
     row_floor = floor if of_queries or case.dtype != "float32" else max(floor, FLOOR_OF_GRADIENTS * case.keys**0.5)
     return replace(answer, tolerance=Errors(factor * own.overall + floor * eps, factor * own.row + row_floor * eps))
+
+
+def _floor_of_rules(case: Case) -> float:
+    """In epsilons: a score is rounded by as many as what it passes through lies from zero.
+
+    A cap's tanh may be a difference of exponentials, and ALiBi may count from the first key instead of from the query, as in
+    BLOOM. Narrow dtypes have none: there kernels do both in float32.
+    """
+    if case.dtype not in ("float32", "float64"):
+        return 0.0
+    return max(4 * (case.softcap or 0), case.keys / 2 if case.bias == "alibi" else 0.0)
 
 
 def _compared(case: Case, padding: Tensor | None, rows: Tensor | None) -> Tensor | None:
@@ -742,7 +758,7 @@ def _rows(case: Case, draw: int) -> Tensor | None:
 def _padding(case: Case, draw: int) -> Tensor | None:
     """(B, T_kv), True where a key is a token: the first sequence is full, the last at most half full, others anywhere.
 
-    In draw 2 they lie in the opposite order.
+    In draw 2 they lie in the opposite order, and the shortest ends within the prefix where there is one.
     """
     if not case.padded:
         return None
@@ -750,5 +766,7 @@ def _padding(case: Case, draw: int) -> Tensor | None:
     lengths = torch.randint(1, case.T_kv + 1, (case.B,), generator=generator)
     lengths[0] = case.T_kv
     lengths[-1] = min(int(lengths[-1]), max(1, case.T_kv // 2))
-    lengths = lengths.flip(0) if draw == 2 else lengths
+    if draw == 2:
+        lengths = lengths.flip(0)
+        lengths[0] = min(int(lengths[0]), max(1, (case.prefix or case.T_kv) // 2))
     return (torch.arange(case.T_kv) < lengths[:, None]).to(case.device)
