@@ -187,7 +187,7 @@ def standing(at: Mapping[str, Any]) -> list[alt.Parameter]:
 def along(frame: pd.DataFrame) -> list[str]:
     """The axes that lines can run along in this frame."""
     varying = fr.varying(frame)
-    return [axis for axis in length_axes() if axis in varying]
+    return [axis for axis in length_axes() if axis in varying and frame[axis].nunique() > 1]
 
 
 def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, runs: Sequence[str] = ()) -> Spec | None:
@@ -415,7 +415,8 @@ def _product(axes: Sequence[str]) -> str:
 def _options(frame: pd.DataFrame, axis: str) -> list[tuple[Any, str]]:
     found = [plain(v) for v in frame[axis].dropna().unique()]
     values = found if any(isinstance(v, str) for v in found) else sorted(found)
-    return [(v, words.value(axis, v) if isinstance(v, str | bool) else words.number(v)) for v in values]
+    known = [(v, words.value(axis, v) if isinstance(v, str | bool) else words.number(v)) for v in values]
+    return [*([(None, "none")] if frame[axis].isna().any() else []), *known]
 
 
 def _known(frame: pd.DataFrame, axes: list[str]) -> set[float]:
@@ -470,12 +471,12 @@ def _ladder(base: int, values: Sequence[float], span: str, drawn: Callable[[floa
 
 
 def _texts() -> dict[str, str]:
-    """What the tooltips say, with four digits."""
+    """What the tooltips say, with three digits."""
     return {
         "label": "datum.shown + ', ' + " + LATENCY.text("datum.median", ",.3r"),
-        "time": LATENCY.text("datum.median", ",.4r"),
-        "quartiles": f"{LATENCY.text('datum.q1', ',.4r')} + ' to ' + {LATENCY.text('datum.q3', ',.4r')}",
-        "memory": _or_none("peak_bytes", MEMORY, ",.4r"),
+        "time": LATENCY.text("datum.median", ",.3r"),
+        "quartiles": f"{LATENCY.text('datum.q1', ',.3r')} + ' to ' + {LATENCY.text('datum.q3', ',.3r')}",
+        "memory": _or_none("peak_bytes", MEMORY, ",.3r"),
     }
 
 

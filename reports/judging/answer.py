@@ -112,7 +112,9 @@ def trust(run: Run, frame: pd.DataFrame, cells: Sequence[Cell]) -> Trust:
     half = _half_width(cells)
     if half is not None:
         grades.append(_grade(half, HALF_WIDTH))
-        reasons.append(f"leads are known to ± {units.percent(half)}")
+        reasons.append(
+            f"leads are known to {f'± {units.percent(half)}' if half < 1 else f'a factor of {1 + half:.2g}'}"
+        )
     else:
         grades.append(LOW)
         reasons.append("no ratio has an interval")
@@ -188,11 +190,12 @@ def _by_axis(cells: Sequence[Cell], axes: Sequence[str]) -> tuple[list[tuple[str
 
 def _along(cells: Sequence[Cell], axis: str) -> tuple[list[tuple[str, str]], list[str]]:
     values = list(dict.fromkeys(cell[axis] for cell in cells))
-    values = sorted(values) if axis in length_axes() else values
+    on_a_line = axis in length_axes() and not any(map(pd.isna, values))
+    values = sorted(values) if on_a_line else values
     stretches: list[list[Any]] = []
     for value in values:
         joined = [*(stretches[-1] if stretches else []), value]
-        if axis in length_axes() and stretches and _one_for_all(_where(cells, axis, joined)):
+        if on_a_line and stretches and _one_for_all(_where(cells, axis, joined)):
             stretches[-1] = joined
         else:
             stretches.append([value])
@@ -200,7 +203,7 @@ def _along(cells: Sequence[Cell], axis: str) -> tuple[list[tuple[str, str]], lis
     for stretch in stretches:
         first, last = words.value(axis, stretch[0], equals=" = "), words.number(stretch[-1])
         where = f"at {first}" if len(stretch) == 1 else f"from {first} to {last}"
-        where = where.replace("at ", "with ") if axis not in length_axes() else where
+        where = where if on_a_line else where.replace("at ", "with ", 1)
         text = _one_for_all(_where(cells, axis, stretch))
         if text:
             answered.append((where, text))

@@ -142,7 +142,7 @@ def wrong(skipped: pd.DataFrame) -> list[str]:
     cells = skipped[skipped["reason"] == "wrong"].groupby("impl", sort=False).size()
     return [
         f"{name} {words.WRONG} gave a wrong answer in {words.plural(count, 'cell')}: "
-        "no numbers there, and doubt about all its others."
+        "there are no numbers there, and its others are in doubt."
         for name, count in cells.items()
     ]
 

@@ -150,8 +150,9 @@ def within(values: Iterable[float]) -> list[float]:
 
 
 def _facts(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row says of itself, less lists with an entry a sample."""
-    return {key: value for key, value in extra.items() if not key.startswith("sample_")}
+    """What a row says of itself, less lists with an entry a sample; of axes newer than it, what goes without saying."""
+    unsaid = {name: axis.unsaid[0] for name, axis in KNOWN_AXES.items() if axis.unsaid and axis.unsaid != (None,)}
+    return {**unsaid, **{key: value for key, value in extra.items() if not key.startswith("sample_")}}
 
 
 def _judged(frame: pd.DataFrame) -> dict[str, pd.Series[Any]]:

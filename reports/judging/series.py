@@ -73,8 +73,15 @@ class Series:
 
 
 def oldest_first(kept: Iterable[Kept]) -> list[Kept]:
-    """By when they were made, as the files say; a file that doesn't say counts as made when it was written."""
-    return sorted(kept, key=lambda one: (_when(one.run), one.run.name))
+    """By when they were made, as the files say; a file that doesn't say counts as made when it was written.
+
+    A file with the contents of another, such as one of a folder that was copied, is the same run and counts once.
+    """
+    found: list[Kept] = []
+    for one in sorted(kept, key=lambda one: (_when(one.run), one.run.name)):
+        if not any(_same(one, other) for other in found if other.run.date == one.run.date):
+            found.append(one)
+    return found
 
 
 def of_one_machine(ordered: Sequence[Kept]) -> list[Kept]:
@@ -106,6 +113,10 @@ def all_series(ordered: Sequence[Kept]) -> list[Series]:
 
 def _last_size(series: Series) -> float:
     return max(series.steps[-1].ratio, 1 / series.steps[-1].ratio) if series.steps else 0.0
+
+
+def _same(one: Kept, other: Kept) -> bool:
+    return replace(one.run, path=other.run.path) == other.run and one.cells.equals(other.cells)
 
 
 def _when(run: Run) -> datetime:

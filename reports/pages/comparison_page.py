@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..drawing.palette import Palette, themed
 from ..judging.compared import Cell, Comparison
+from ..reading import units
 from . import page
 from .comparison_text import HEADINGS, columns, machine, sentences, summary
 
@@ -29,19 +31,30 @@ class Drawing:
 
 def html(this: Comparison) -> str:
     """The page; all that came from files is escaped."""
+    lines = [columns(cell) for cell in this.cells]
+    told = [i for i in range(len(HEADINGS)) if any(line[i] not in ("", units.MISSING) for line in lines)]
     widest = min(MOST, max([LEAST, *(1.2 * _reach(cell) for cell in this.cells)]))
     return page.template("compare.html.j2").render(
         this=this,
         answer=summary(this),
         sentences=list(sentences(this)),
-        headings=HEADINGS,
-        cells=[(columns(cell), _drawing(cell, this.margin, widest)) for cell in this.cells],
+        headings=[HEADINGS[i] for i in told],
+        cells=[
+            ([line[i] for i in told], _drawing(cell, this.margin, widest), _interval(line))
+            for line, cell in zip(lines, this.cells, strict=True)
+        ],
         widest=widest,
         colours=list(themed().values()),
         palette=Palette({}, [cell.impl for cell in this.cells]),
         machine=machine(this.machine),
         bad={cell.verdict.word for cell in this.cells if cell.regressed},
     )
+
+
+def _interval(line: Sequence[str]) -> str:
+    """The change with its interval: of the ratio, or where runs share none, of the seconds."""
+    said = dict(zip(HEADINGS, line, strict=True))
+    return next((said[name] for name in ("ratio", "seconds") if said[name] != units.MISSING), "")
 
 
 def _reach(cell: Cell) -> float:

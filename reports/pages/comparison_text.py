@@ -249,7 +249,12 @@ def _is_news(cell: Cell) -> bool:
 
 
 def machine(machine: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in machine.items() if value not in (None, "", {}))
+    return ", ".join(f"{key} {_setting(value)}" for key, value in machine.items() if value not in (None, "", {}))
+
+
+def _setting(value: Any) -> str:
+    """'MALLOC_TOP_PAD_=1 MALLOC_MMAP_MAX_=0' of several settings."""
+    return " ".join(f"{name}={it}" for name, it in value.items()) if isinstance(value, Mapping) else str(value)
 
 
 def _share(share: float) -> str:

@@ -342,7 +342,7 @@ def machine_line(machine: dict[str, Any]) -> str:
 
 def _spoken(value: Any) -> str:
     """A value as JavaScript says it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def script(value: Any) -> Markup:

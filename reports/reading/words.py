@@ -17,7 +17,9 @@ WRONG = "✗"
 
 
 def value(axis: str, val: Any, *, equals: str = "=") -> str:
-    """One axis at one value: 'H=8', 'bf16', 'causal', 'no mask', 'qkv_bias', 'bias=alibi'."""
+    """One axis at one value: 'H=8', 'bf16', 'causal', 'no mask', 'qkv_bias', 'bias=alibi', 'no window'."""
+    if pd.isna(val):
+        return f"no {axis}"
     if axis == "dtype":
         return SHORT_DTYPE.get(str(val), str(val))
     if axis == "mask":

@@ -32,6 +32,21 @@ def first_screen(data: dict[str, Any], as_run: Any) -> tuple[str, str]:
     return this.headline, f"{this.trust.word}: {'; '.join(this.trust.reasons)}"
 
 
+def test_a_size_that_some_cases_have_not_splits_the_answer(as_run: Any) -> None:
+    data = synthetic.document([], axes=[{"name": "H_kv", "kind": "size"}])
+    for heads, seconds in ((4, (1.0, 2.0)), (None, (2.0, 1.0))):
+        case = synthetic.case(H_kv=heads)
+        rows = [
+            synthetic.row(name, case, [s, s, s], process_medians=[s, s, s]) | {"fullname": f"{name}{heads}"}
+            for name, s in zip(("fused", "sdpa"), seconds, strict=True)
+        ]
+        for row in rows:
+            row["extra_info"]["id"] += f"-H_kv={heads}"
+        data["benchmarks"] += rows
+    headline = page.report(as_run(data)).headline
+    assert "H_kv" in headline and "None" not in headline and "nan" not in headline, headline
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_clear_winner_is_named(seed: int, as_run: Any) -> None:
     headline, trust = first_screen(planted(seed, {"sdpa": 1.0}), as_run)

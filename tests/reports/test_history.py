@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import subprocess
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
@@ -373,3 +374,13 @@ def test_mistakes_are_one_line_and_exit_code_3(
         code = int(stopped.code or 0)
     captured = capsys.readouterr()
     assert code == 3 and captured.err.count("\n") == 1
+
+
+def test_a_run_that_lies_in_two_folders_counts_once(
+    results: Path, nights: Callable[..., None], cells: Callable[[], list[series.Series]]
+) -> None:
+    nights(count=3)
+    before = [len(one.points) for one in cells()]
+    [machine] = results.iterdir()
+    shutil.copytree(machine, results / "another-name")
+    assert [len(one.points) for one in cells()] == before == [3] * len(before)

@@ -289,7 +289,7 @@ def test_the_markdown_says_what_an_interval_of_a_ratio_is(
     ]
     page.write(as_run(synthetic.document(rows)), tmp_path)
     said = (tmp_path / "summary.md").read_text(encoding="utf-8")
-    assert f"above 1 is faster; with its 95 % interval, {name}." in said and "speed-up over fused |" in said
+    assert f"above 1 is faster; with the 95 % interval, {name}." in said and "speed-up over fused |" in said
 
 
 def test_markdown_is_a_table_and_its_names_stay_in_their_cells(tiny: Run) -> None:

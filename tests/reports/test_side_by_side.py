@@ -149,3 +149,12 @@ def test_each_run_shows_its_own_places_and_ratios_with_intervals(tmp_path: Path)
     text = side_by_side_page.html(side_by_side.side_by_side(saved(tmp_path, a=a, b=b, c=old)))
     standing = re.findall(r'<div class="lean">(place [^<]*|not resolved)</div>', text)
     assert standing == ["place 2", "not resolved", "place 1, 2.0× (1.8 to 2.3) as fast as fused", "not resolved"]
+
+
+def test_an_axis_that_came_after_a_run_is_what_goes_without_saying_there(tmp_path: Path) -> None:
+    older = synthetic.sweep(impls=("fused", "sdpa"), T=(64, 1024), H=(8,), dtype=("float32",))
+    newer = copy.deepcopy(older) | {"axes": [{"name": "qkv_bias", "kind": "switch", "unsaid": False}]}
+    for row in older["benchmarks"]:
+        del row["extra_info"]["qkv_bias"]
+    this = side_by_side.side_by_side(saved(tmp_path, older=older, newer=newer))
+    assert set(this.frame["qkv_bias"]) == {False}  # else a chart shows the one run or the other

@@ -112,7 +112,7 @@ def _limit(ranks: list[Rank]) -> float:
 
 
 def _span(rank: Rank) -> str:
-    worst = f"{rank.worst:.2g}×" if rank.worst < 100 else f"{rank.worst:.0f}×"
+    worst = f"{units.significant(rank.worst, 2)}×"
     return worst if rank.everywhere else f"{worst} ({rank.cases}/{rank.of})"
 
 
