@@ -37,6 +37,7 @@ Other commands (each has its own --help):
   python -m reports figure NAME -o FILE   one figure for a paper or a README
   python -m reports export -o FILE        rows for other tools: Parquet, CSV, OpenMetrics, PyTorch's HUD, a badge
   python -m reports compare [BASE] HEAD   did it get slower?
+  python -m reports publish [RUN...]      docs/results.md, from the runs under results/published/
   python -m reports baseline set RUN      what later runs are compared with
   python -m reports history               when did it get slower?
 """

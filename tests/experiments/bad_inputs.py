@@ -111,7 +111,7 @@ INPUTS = [
     mistake("bench --mode foward --dry-run", 4, "did you mean forward"),
     mistake("bench --mask casual --dry-run", 4, "did you mean causal"),
     mistake("bench --device gpu --dry-run", 4, "--device gpu"),
-    mistake("bench --device cuda --dry-run", 4, "no CUDA device"),
+    mistake("bench --device cuda --dry-run", 4, "finds none here"),
     mistake("bench --sweep quik --dry-run", 4, "did you mean quick"),
     mistake("bench --H 3 --H_kv 2 --dry-run", 4, "H"),
     mistake("bench --processes x", 4, "--processes x: 'x' is not a positive whole number"),
