@@ -52,8 +52,14 @@ def close() -> None:
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind an error: a module that it finds being imported makes another one of it."""
-    return error is not None and (isinstance(error, KeyboardInterrupt) or interrupted(error.__context__))
+    """Whether Ctrl-C is behind an error: a module that it finds being imported makes another one of it, or a ring of them."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        seen.append(error)
+        error = error.__context__
+    return False
 
 
 def as_typed(text: str) -> str:

@@ -688,7 +688,7 @@ def test_a_pairing(inside: Inside, repository: Path) -> None:
     (cell,) = data["cells"]
     assert cell["impl"] == "sdpa against fused"
     assert "kernel gemm → flash" in text
-    assert "left] proving 1 cells" in errors
+    assert "left] proving 1 cell " in errors
     assert data["exit_code"] == code
     (saved,) = repository.glob("results/*/ab/0001_*.json")
     blocks = json.loads(saved.read_text())["pairs"][0]["blocks"]

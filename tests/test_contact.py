@@ -22,6 +22,7 @@ from bench.runs.lacking import refusal
 from bench.runs.progress import skips
 from bench.runs.remaining import remaining
 from bench.selection.options import clock_text
+from bench.terminal import interrupted
 
 from .conftest import CHECKOUT
 
@@ -221,3 +222,11 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
     assert "No space left on device; `--resume x` alone goes on when that is mended" in line
     assert not [*at_a_shell.path.rglob("*.json")]
     assert [*at_a_shell.path.rglob("x.*.journal")]
+
+
+def test_ctrl_c_is_found_behind_other_errors_and_a_ring_of_them_ends() -> None:
+    one, other, stopped = ImportError("half"), RuntimeError("other"), KeyboardInterrupt()
+    one.__context__ = stopped
+    assert interrupted(one) and interrupted(stopped)
+    one.__context__, other.__context__ = other, one
+    assert not interrupted(one) and not interrupted(None)

@@ -328,18 +328,18 @@ def test_hovering_tells_the_numbers_of_the_nearest_point(
         table = f"[...{tip}.querySelectorAll('tr')].map({cells})"  # if need be of where the pointer was before
         lines = dict(wait_for(browser, f"{tip} && {table}.some((line) => {names}.includes(line[1])) && {table}"))
         [row] = [row for row in here if (row["impl"], str(row["H"])) == (lines["implementation"], lines["H"])]
-        assert in_seconds(lines["median"]) == pytest.approx(row["median"], rel=1e-3)
+        assert in_seconds(lines["median"]) == pytest.approx(row["median"], rel=5e-3)
         low, high = map(in_seconds, lines["q1 to q3"].split(" to "))
-        assert (low, high) == pytest.approx((row["q1"], row["q3"]), rel=1e-3)
+        assert (low, high) == pytest.approx((row["q1"], row["q3"]), rel=5e-3)
         same = [other for other in rows if (other["T"], other["H"]) == (row["T"], row["H"]) and other is not row]
         text = {other["impl"]: lines[other["impl"]] for other in same}  # all series in one tip
         if chart == "latency":
             assert {name: in_seconds(told) for name, told in text.items()} == pytest.approx(
-                {other["impl"]: other["median"] for other in same}, rel=1e-3
+                {other["impl"]: other["median"] for other in same}, rel=5e-3
             )
         number, unit = lines["peak memory"].split()
         size = {"B": 1, "KiB": 2**10, "MiB": 2**20}[unit]
-        assert float(number.replace(",", "")) * size == pytest.approx(row["peak_bytes"], rel=1e-3)
+        assert float(number.replace(",", "")) * size == pytest.approx(row["peak_bytes"], rel=5e-3)
         ActionChains(browser).move_to_element(browser.find_element("css selector", f"#{chart} h3")).perform()
         wait_for(browser, f"!{tip}")
 
