@@ -1,4 +1,4 @@
-"""What the proof of a run's rows could see, and what it could not: lengths, calls, and memory that torch doesn't know of."""
+"""What the proof of a run's rows can detect, and what it can't: lengths, calls, and memory that torch doesn't know of."""
 
 from __future__ import annotations
 

@@ -396,7 +396,7 @@ def _p_same(cell: _Estimate, limit: float) -> float:
 
 
 def _p_positive(distance: float, cell: _Estimate) -> float:
-    """Of the hypothesis that a distance measured with the cell's error is not positive in truth."""
+    """Of the hypothesis that a distance measured with the cell's error is not really positive."""
     if cell.error == 0:  # identical numbers: nothing is left to chance
         return 0.0 if distance > 0 else 1.0
     return float(stdtr(cell.df, -distance / cell.error))
@@ -504,7 +504,7 @@ BETWEEN_RUNS_SECONDS = 0.12
 MARGINS = (0.01, 0.02, 0.05)
 """Of two saved runs, where none is asked for."""
 
-MOST = 0.8
+COVERED = 0.8
 """Share of the cells that a margin should do for."""
 
 RESOLUTION = 1.5
@@ -699,7 +699,7 @@ def margin_between_runs(cells: Iterable[tuple[Logs, Logs]]) -> float:
     """The smallest of MARGINS within which most cells would be shown UNCHANGED where they are; blind to what changed."""
     known = [it for it in (_between_runs(*sides, BETWEEN_RUNS) for sides in cells) if it.testable]
     needs = sorted(it.error * (_quantile(1 - LEVEL, it.df) + _quantile((1 + POWER) / 2, it.df)) for it in known)
-    needed = needs[int(MOST * (len(needs) - 1))] if needs else 0.0
+    needed = needs[int(COVERED * (len(needs) - 1))] if needs else 0.0
     return next((margin for margin in MARGINS if needed < math.log1p(margin)), MARGINS[-1])
 
 

@@ -15,8 +15,11 @@ from .comparison_text import HEADINGS, columns, machine, sentences, summary
 WIDTH = 200.0
 """Of a line's picture."""
 
-LEAST, MOST = 0.02, 1.0
-"""Changes at which the pictures end, at the nearest and at the farthest."""
+NARROWEST = 0.02
+"""The smallest change at which the pictures end."""
+
+WIDEST = 1.0
+"""The largest."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +35,15 @@ class Drawing:
 def html(this: Comparison) -> str:
     """The page; all that came from files is escaped."""
     lines = [columns(cell) for cell in this.cells]
-    told = [i for i in range(len(HEADINGS)) if any(line[i] not in ("", units.MISSING) for line in lines)]
-    widest = min(MOST, max([LEAST, *(1.2 * _reach(cell) for cell in this.cells)]))
+    used = [i for i in range(len(HEADINGS)) if any(line[i] not in ("", units.MISSING) for line in lines)]
+    widest = min(WIDEST, max([NARROWEST, *(1.2 * _reach(cell) for cell in this.cells)]))
     return page.template("compare.html.j2").render(
         this=this,
         answer=summary(this),
         sentences=list(sentences(this)),
-        headings=[HEADINGS[i] for i in told],
+        headings=[HEADINGS[i] for i in used],
         cells=[
-            ([line[i] for i in told], _drawing(cell, this.margin, widest), _interval(line))
+            ([line[i] for i in used], _drawing(cell, this.margin, widest), _interval(line))
             for line, cell in zip(lines, this.cells, strict=True)
         ],
         widest=widest,
