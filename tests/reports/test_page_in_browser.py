@@ -317,7 +317,7 @@ def test_hovering_tells_the_numbers_of_the_nearest_point(
     for index in (0, len(points) // 2, len(points) - 1):
         point = seen(browser, points[index])
         at = browser.execute_script("return arguments[0].__data__.datum", point)
-        ActionChains(browser).move_to_element(point).perform()
+        ActionChains(browser).move_to_element_with_offset(point, 1, 1).move_to_element(point).perform()
         column = {"latency": "median", "memory": "peak_bytes"}[chart]
         rows = [row["extra_info"] | row["stats"] for row in run.rows]
         here = [
