@@ -24,6 +24,9 @@ from . import verdict
 #: The leanest is looked for among those that take at most so many times the fastest's time.
 NEARLY = 1.10
 
+#: Memory that is worth a word of two that are level in time: so many times less.
+LEANER = 1.25
+
 #: Runs that are looked through for one that holds what is asked for.
 MOST_RUNS = 200
 
@@ -172,10 +175,21 @@ def verdict_text(cell: Mapping[str, Any]) -> str:
     elif cell["standing"] == verdict.FASTEST:
         said.append("faster")
     if cell["ties"]:
-        said.append(f"level with {words.listing(cell['ties'], most=1)}")
+        lean = _leaner(cell)
+        said.append(
+            f"level with {lean}, which needs less memory"
+            if lean
+            else f"level with {words.listing(cell['ties'], most=1)}"
+        )
     if cell["not_resolved"]:
         said.append(f"not resolved from {words.listing(cell['not_resolved'], most=1)}")
     return "; ".join(said)
+
+
+def _leaner(cell: Mapping[str, Any]) -> str:
+    """Who is level with the fastest and needs much less memory, or ''."""
+    there = cell["leanest"] in cell["ties"] and cell["bytes"]
+    return cell["leanest"] if there and cell["bytes"] > LEANER * cell["leanest_bytes"] else ""
 
 
 def claimed(cell: Mapping[str, Any]) -> bool:

@@ -26,9 +26,6 @@ DRIFT = (0.05, 0.20)
 HALF_WIDTH = (0.03, 0.10)
 ENOUGH_PROCESSES, MOST_PROCESSES = 5, 20
 
-#: Memory that is worth a word of two that are level in time: so many times less.
-LEANER = 1.25
-
 Cell = Mapping[str, Any]
 
 
@@ -171,7 +168,7 @@ def _one_for_all(cells: Sequence[Cell]) -> str:
     lean = {name: sum(cell["peaks"].get(name) or math.inf for cell in cells) for name in common}
     best = min(common, key=lambda name: -leads[name])
     leanest = min(common, key=lean.__getitem__)
-    if len(common) > 1 and sorted(lean.values())[1] > LEANER * lean[leanest]:
+    if len(common) > 1 and sorted(lean.values())[1] > advice.LEANER * lean[leanest]:
         others = words.listing([name for name in common if name != leanest], most=3)
         return f"{leanest}, level with {others} in time with less memory,"
     if all(cell["fastest"] == best and cell["standing"] == verdict.FASTEST for cell in cells):
@@ -237,7 +234,7 @@ def _memory(cells: Sequence[Cell]) -> str:
     cell = max(known, key=lambda cell: max(cell["peaks"].values()))
     name, most = max(cell["peaks"].items(), key=lambda it: float(it[1]))
     times = most / cell["bytes"]
-    if name == cell["fastest"] or times < LEANER:
+    if name == cell["fastest"] or times < advice.LEANER:
         return ""
     where = words.place(cell, always=("T", "H", "dtype"))
     return (

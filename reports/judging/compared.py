@@ -12,7 +12,7 @@ from ..reading.command import FINE, NOT_JUDGED, REGRESSED
 from . import verdict
 from .verdict import Verdict
 
-EXACT = ("peak_bytes", "kernel", "error")
+EXACT = ("peak_bytes", "kernel", "operators", "error")
 """What every call of a cell repeats to the last digit, so that any difference is reported."""
 
 Key = tuple[str, str]

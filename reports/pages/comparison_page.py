@@ -37,7 +37,8 @@ def html(this: Comparison) -> str:
     lines = [columns(cell) for cell in this.cells]
     used = [i for i in range(len(HEADINGS)) if any(line[i] not in ("", units.MISSING) for line in lines)]
     widest = min(WIDEST, max([NARROWEST, *(1.2 * _reach(cell) for cell in this.cells)]))
-    return page.template("compare.html.j2").render(
+    return page.rendered(
+        "compare.html.j2",
         this=this,
         answer=summary(this),
         sentences=list(sentences(this)),

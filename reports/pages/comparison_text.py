@@ -40,6 +40,10 @@ ANSWERS = {FINE: "Nothing regressed", NOT_JUDGED: "It could not be judged"}
 WAYS = {REGRESSED: "slower", IMPROVED: "faster"}
 
 
+TWICE = 2.0
+"""Beyond this ratio "at most so much slower" says nothing."""
+
+
 def terminal(this: Comparison, whole: bool = False) -> RenderableType:
     """First a sentence an implementation, then the cells that changed (or all), in the end the answer.
 
@@ -84,7 +88,8 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     elif found.word == UNCHANGED:
         said = f"as fast as {base or 'before'}, within {_share(this.margin)}"
     elif math.isfinite(found.low):
-        said = f"{verdict.bound(found.low, found.high)}{than}"
+        perhaps = "" if found.low < 1 < found.high else "perhaps "
+        said = f"{perhaps}{verdict.bound(found.low, found.high)}{than}"
     else:
         said = "measured too rarely to tell"
     return f"{head} is {said}" + (f", but {' and '.join(others)}" if others else "")
@@ -103,8 +108,9 @@ def summary(this: Comparison) -> str:
 def _bound(this: Comparison) -> str:
     """How much slower any of the open ones may be; else why they are open, where that is one reason."""
     open_ = [cell.verdict for cell in this.cells if cell.verdict.word == verdict.INCONCLUSIVE]
-    if open_ and all(it.high > 1 for it in open_):
-        return f" (at most {_share(max(it.high for it in open_) - 1)} slower)"
+    widest = max((it.high for it in open_), default=math.nan)
+    if all(it.high > 1 for it in open_) and widest <= TWICE:
+        return f" (at most {_share(widest - 1)} slower)"
     reasons = {it.reason for it in open_}
     return f" ({reasons.pop()})" if len(reasons) == 1 else ""
 
@@ -122,7 +128,7 @@ def as_markdown(this: Comparison) -> str:
         parts.append("\n".join(f"- {_escaped(note)}" for note in this.notes))
     commands = "\n".join(f"    {_plain(command)}" for command in this.commands)
     parts += [f"Machine: {_escaped(machine(this.machine))}", f"How to reproduce:\n\n{commands}"]
-    return "\n\n".join(parts) + "\n"
+    return as_typed("\n\n".join(parts) + "\n")
 
 
 def _table(cells: list[Cell]) -> str:

@@ -124,7 +124,8 @@ def html(this: History) -> str:
     registry = [name for run in reversed(this.runs) for name in run.registry]
     palette = Palette(dict.fromkeys(registry), [one.impl for one in this.series])
     newest = this.runs[-1]
-    return page.template("history.html.j2").render(
+    return page.rendered(
+        "history.html.j2",
         runs=this.runs,
         headline=headline(this),
         tally=tally(this),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 import vl_convert
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -27,6 +27,7 @@ from ..judging import advice, answer, controls, findings, processes, proofs, roo
 from ..judging import frame as fr
 from ..judging.answer import Trust
 from ..reading import units, words
+from ..reading.command import as_typed
 from ..reading.runs import Run, RunError
 from . import tables
 
@@ -94,7 +95,9 @@ def html(this: Report, figures: Sequence[Chart] = ()) -> str:
     """The page. Whatever came from the run is escaped; only our own SVG, CSS and JavaScript are not. `figures`: those that
     lie beside it as files."""
     charts = _charts(this.source)
-    return template("page.html.j2", this.run.wrong).render(
+    return rendered(
+        "page.html.j2",
+        this.run.wrong,
         run=this.run,
         report=this,
         charts={section: [one for one, _ in those] for section, those in charts.items()},
@@ -187,8 +190,9 @@ def _summary(this: Report) -> str:
     return tables.summary(said, cases, this.frame, this.skipped, this.run.name, this.run.baseline_impl)
 
 
-def template(name: str, wrong: Collection[str] = ()) -> Template:
-    """One of our templates; whatever is put into it is escaped, and names of `wrong` implementations can be marked."""
+def rendered(template: str, wrong: Collection[str] = (), **values: Any) -> str:
+    """A page from one of our templates, with commands as they are typed here; what is put into it is escaped, and names of
+    `wrong` implementations can be marked."""
     environment = Environment(
         loader=PackageLoader("reports", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
@@ -199,7 +203,7 @@ def template(name: str, wrong: Collection[str] = ()) -> Template:
         "spoken": _spoken, "controls_json": lambda controls: script([vars(control) for control in controls]),
     }  # fmt: skip
     environment.tests["at"] = lambda name: name.startswith("at_")
-    return environment.get_template(name)
+    return as_typed(environment.get_template(template).render(**values))
 
 
 def save(figure: Figure, path: Path) -> str:
@@ -276,10 +280,7 @@ def _parts(frame: pd.DataFrame) -> list[Grid]:
         (pair, f"{units.times(1 / pair.share)}: {s(pair.other)} over {s(pair.one)}") for pair in anatomy.passes(frame)
     ]
     compilings: list[_Found] = [
-        (
-            one,
-            f"{_calls(one)}: {f'{s(one.compile_s)} {one.cache}'.strip()}, then {s(one.compiled)} for {s(one.eager)}",
-        )
+        (one, f"{_calls(one)}: {_compiled(one)}, then {s(one.compiled)} a call instead of {s(one.eager)}")
         for one in anatomy.compilings(frame)
     ]
     found = {
@@ -303,6 +304,11 @@ def _inside(this: Report) -> dict[str, Any]:
     calls = [(case.title, [one for one in found if one.case == case.id]) for case in tables.case_tables(this.frame)]
     cases = [(title, ones) for title, ones in calls if ones]
     return {"cases": cases, "unread": unread, "curves": curves, "undrawn": len(found) > len(curves)}
+
+
+def _compiled(one: anatomy.Compiling) -> str:
+    """'compiled in 146 ms, warm cache'"""
+    return f"compiled in {units.seconds(one.compile_s)}" + (f", {one.cache} cache" if one.cache else "")
 
 
 def _calls(one: anatomy.Compiling) -> str:

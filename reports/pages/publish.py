@@ -20,6 +20,9 @@ from .tables import escape, markdown
 PUBLISHED = CHECKOUT / "results" / runs.PUBLISHED
 PAGE = CHECKOUT / "docs" / "results.md"
 
+UNREAD = ("sample_times", "sample_fastest")
+"""What no page is made from, half of a file."""
+
 INTRODUCTION = """\
 # Results
 
@@ -45,7 +48,7 @@ def _answer(options: argparse.Namespace) -> int:
 
 
 def _keep(run: Run) -> Path:
-    """A copy under the next number, with six digits of every number, which is more than is known of any."""
+    """A copy under the next number, less `UNREAD`, with six digits of every number, which is more than is known of any."""
     numbers = [int(path.name[:4]) for path in PUBLISHED.glob("[0-9][0-9][0-9][0-9]_*.json")]
     path = PUBLISHED / f"{max(numbers, default=0) + 1:04}_{run.name.partition('_')[2]}.json"
     data = _shortened(orjson.loads(run.path.read_bytes()))
@@ -59,7 +62,9 @@ def _shortened(value: Any) -> Any:
         return float(f"{value:.6g}")
     if isinstance(value, list):
         return [_shortened(it) for it in value]
-    return {key: _shortened(it) for key, it in value.items()} if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return {key: _shortened(it) for key, it in value.items() if key not in UNREAD}
+    return value
 
 
 def text(published: Path) -> str:

@@ -69,7 +69,9 @@ def html(this: SideBySide) -> str:
     made = {chart: interactive.turned(measure, this.labels)(source) for chart, measure in _MEASURES.items()}
     specs = {chart.name: spec for chart, spec in made.items() if spec is not None}
     numbers = [chart for chart in made if chart.name in specs]
-    return page.template("runs.html.j2", this.wrong).render(
+    return page.rendered(
+        "runs.html.j2",
+        this.wrong,
         labels=this.labels,
         headline=_headline(this),
         sentences=list(_sentences(this)),
@@ -113,8 +115,8 @@ def _headline(this: SideBySide) -> str:
 def _sentences(this: SideBySide) -> Iterator[str]:
     first = this.labels[0]
     for label, middle, low, high, count in sides.typical(this):
-        spanned = f"{units.times(low)} to {units.times(high)} over the {words.plural(count, 'cell')} of both"
-        typical = f"By medians, {label} takes {units.times(middle)} the time of {first} in the median cell"
+        spanned = f"{units.times(low, 2)} to {units.times(high, 2)} over the {words.plural(count, 'cell')} of both"
+        typical = f"By medians, {label} takes {units.times(middle, 2)} the time of {first} in the median cell"
         yield f"{typical} ({spanned}){_verdicts(this, label)}."
     if not any(True for _ in sides.typical(this)):
         yield f"No run has a cell in common with {first}."
@@ -134,7 +136,7 @@ def _described(value: Value | None) -> dict[str, str]:
     """What stands in a cell's column: time, ratio to the first, memory, verdict."""
     if value is None:
         return {"time": units.MISSING, "memory": "", "ratio": "", "word": "", "standing": ""}
-    ratio = units.times(value.ratio) if value.ratio == value.ratio else ""
+    ratio = units.times(value.ratio, 2) if value.ratio == value.ratio else ""
     return {
         "time": units.seconds(value.seconds),
         "memory": units.memory(value.bytes),

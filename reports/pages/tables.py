@@ -69,6 +69,7 @@ class Skipped:
     impl: str
     reason: str
     detail: str
+    """Of the first cell, where they differ in numbers alone."""
     cases: list[str]
 
 
@@ -104,11 +105,12 @@ def legend(frame: pd.DataFrame, baseline_impl: str | None) -> str:
 
 
 def skipped_groups(skipped: pd.DataFrame) -> list[Skipped]:
-    """Skipped cells with the same implementation, reason and detail once; the worst reasons first."""
-    parts = skipped.fillna({"detail": ""}).groupby(["reason", "impl", "detail"], sort=False)
+    """Skipped cells with the same implementation, reason and detail but for its numbers once; the worst reasons first."""
+    known = skipped.fillna({"detail": ""})
+    parts = known.groupby(["reason", "impl", known["detail"].map(_without_numbers)], sort=False)
     grouped = [
-        Skipped(str(impl), str(reason), str(detail), [str(case) for case in part["id"]])
-        for (reason, impl, detail), part in parts
+        Skipped(str(impl), str(reason), str(part["detail"].iloc[0]), [str(case) for case in part["id"]])
+        for (reason, impl, _), part in parts
     ]
     return sorted(grouped, key=lambda one: REASONS.index(one.reason) if one.reason in REASONS else len(REASONS))
 
@@ -165,6 +167,10 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(headings), rule, *map(line, rows)])
 
 
+def _without_numbers(text: str) -> str:
+    return re.sub(r"\d[\d.,]*(e[+-]?\d+)?", "0", text)
+
+
 def _lines(part: pd.DataFrame) -> list[Line]:
     rows = part.sort_values(["place", "leads", "median"], ascending=[True, False, True], na_position="last")
     slowest = fr.within(rows["median"].dropna())[-1:]
@@ -178,7 +184,7 @@ def _line(at: int, row: dict[str, Any], slowest: float, shared: Collection[float
     return Line(
         impl=row["impl"],
         name=words.marked(row["impl"], [row["impl"]] if row["wrong"] else []),
-        median=units.seconds(middle, processes.digits(processes.interval(row.get("process_medians")))),
+        median=units.seconds(middle, _digits(row)),
         spread=_spread(row),
         peak=units.memory(row["peak_bytes"]),
         kernel=row["kernel"] if isinstance(row["kernel"], str) else units.MISSING,
@@ -196,6 +202,12 @@ def _place(row: dict[str, Any], shared: Collection[float]) -> str:
     if row["standing"] == verdict.NOT_RESOLVED:
         return verdict.NOT_RESOLVED
     return f"{row['place']:.0f}{'=' if row['place'] in shared else ''}" if row["place"] > 0 else units.MISSING
+
+
+def _digits(row: dict[str, Any]) -> int:
+    """Of a median: as many as its interval or, of one process, its spread warrants."""
+    between = processes.interval(row.get("process_medians"))
+    return processes.digits(between or (1, 1 + row["spread"]))
 
 
 def _spread(row: dict[str, Any]) -> str:

@@ -113,7 +113,7 @@ def choose(browser: Any, name: str, label: str) -> None:
 
 
 NUMBERS = {"latency": "Latency", "memory": "Peak memory", "rate": "Operations per second", "roofline": "Roofline",
-           "drift": "Drift of the control workload"}  # fmt: skip
+           "drift": "Drift of the control workload", "blocks": "Every block"}  # fmt: skip
 
 
 def show(browser: Any, chart: str) -> None:
@@ -129,7 +129,7 @@ def test_every_chart_is_drawn_and_nothing_is_complained_about(
     assert opened(browser, quick, width, night) == []
     shown = {"ranking": ("symbol",), "speedup": ("symbol",), "latency": ("symbol", "line", "area"),
              "memory": ("symbol", "line"), "rate": ("symbol", "line"), "roofline": ("symbol", "line"),
-             "drift": ("symbol", "line")}  # fmt: skip
+             "drift": ("symbol", "line"), "blocks": ("symbol", "rect")}  # fmt: skip
     for chart, kinds in shown.items():
         show(browser, chart)
         for kind in kinds:
@@ -296,6 +296,35 @@ def test_speed_is_filled_where_it_is_told_apart(browser: Any, tmp_path: Path) ->
     surface = browser.execute_script(f"return {ground}")
     hollow = {impl: fill == surface for impl, _, fill in points}
     assert hollow == {"sdpa": False, "packed": True}
+
+
+def test_every_block_stands_beside_its_median(browser: Any, tmp_path: Path) -> None:
+    from selenium.webdriver import ActionChains
+
+    seconds = {"sdpa": [1e-3, 1.1e-3, 0.9e-3, 5e-3], "fused": [2e-3, 2e-3, 2.2e-3, 1.8e-3]}
+    rows = [
+        synthetic.row(name, synthetic.case(T=T), [one * (1 + T / 1000 * i) for i, one in enumerate(data)], (0.9, 1, 1.1))
+        for name, data in seconds.items() for T in (64, 128)
+    ]  # fmt: skip
+    rows[0]["extra_info"] |= {"page_faults": 12.34, "switches_involuntary": 0.5}
+    saved = [row["stats"]["data"] for row in rows]
+    opened(
+        browser, page.write(runs.read(synthetic.save(synthetic.document(rows), tmp_path, "0001_x")), tmp_path / "out")
+    )
+    show(browser, "blocks")
+    ticks = "[...document.querySelectorAll('#blocks-chart .mark-rect.role-mark path')]"
+    drawn = browser.execute_script(f"return {ticks}.map((path) => path.__data__.datum)")
+    for row, data in zip(rows, saved, strict=True):
+        median, name, T = row["stats"]["median"], row["extra_info"]["impl"], row["extra_info"]["T"]
+        beside = sorted(datum["beside"] for datum in drawn if (datum["impl"], datum["T"]) == (name, T))
+        assert beside == pytest.approx(sorted(min(s / median - 1, 1.0) for s in data), abs=1e-3)
+    point = seen(browser, browser.find_elements("css selector", "#blocks-chart .mark-symbol.role-mark path")[0])
+    assert browser.execute_script("return arguments[0].__data__.datum.impl", point) == "sdpa"
+    ActionChains(browser).move_to_element_with_offset(point, 1, 1).move_to_element(point).perform()
+    tip = "document.querySelector('#vg-tooltip-element.visible')"
+    said = wait_for(browser, f"{tip} && {tip}.innerText.includes('page faults') && {tip}.innerText")
+    assert "sdpa" in said and "12 a call" in said and "0.50 a call" in said and "undefined" not in said
+    assert "T = 64" in point.get_attribute("aria-label")
 
 
 @pytest.mark.parametrize(

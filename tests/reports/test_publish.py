@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from hashlib import sha256
 from pathlib import Path
 
@@ -35,12 +34,15 @@ def test_a_run_is_kept_with_the_digits_that_are_known(
 ) -> None:
     monkeypatch.setattr(publish, "PUBLISHED", tmp_path)
     monkeypatch.setattr(publish, "PAGE", tmp_path / "results.md")
-    tiny = shutil.copy(Path(__file__).parent / "data" / "tiny.json", tmp_path / "0007_tiny.json.source")
-    saved = Path(tiny).rename(tmp_path.parent / "0007_tiny.json")
+    data = json.loads((Path(__file__).parent / "data" / "tiny.json").read_text(encoding="utf-8"))
+    data["benchmarks"][0]["extra_info"] |= {key: [1.0] for key in publish.UNREAD}
+    saved = tmp_path.parent / "0007_tiny.json"
+    saved.write_text(json.dumps(data), encoding="utf-8")
     assert main(["publish", str(saved)]) == 0
     assert capsys.readouterr().out.splitlines() == [str(tmp_path / "0001_tiny.json"), str(tmp_path / "results.md")]
     before, after = (json.loads(path.read_text(encoding="utf-8")) for path in (saved, tmp_path / "0001_tiny.json"))
     for a, b in zip(before["benchmarks"], after["benchmarks"], strict=True):
+        assert not {*publish.UNREAD} & b["extra_info"].keys()
         assert b["stats"]["median"] == pytest.approx(a["stats"]["median"], rel=1e-5)
 
 

@@ -103,6 +103,15 @@ def test_those_not_shown_to_be_slower_tie_unless_they_may_be_far_slower(
     assert advice.verdict_text(cell) == f"{'level with' if ties else 'not resolved from'} b"
 
 
+def test_one_that_is_level_and_needs_less_memory_is_named_so(as_run: Any) -> None:
+    data = two({64: (1e-3, 1e-3)}, apart=(0.96, 1.0, 1.04))
+    data["benchmarks"].append(synthetic.row("c", synthetic.case(T=64), [0.97e-3, 0.98e-3, 0.99e-3]))
+    for row in data["benchmarks"]:
+        row["extra_info"]["peak_bytes"] = 2**20 if row["extra_info"]["impl"] == "b" else 2**21
+    [cell] = advice.advise(frame.tidy(as_run(data)))["cells"]
+    assert advice.verdict_text(cell) == "level with b, which needs less memory"
+
+
 def test_who_was_wrong_takes_nobodys_place(as_run: Any) -> None:
     data = two({64: (1e-3, 2e-3)})
     data["skipped"] = [{"impl": "a", "id": "x", "reason": "wrong", "detail": ""}]

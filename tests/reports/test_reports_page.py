@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
 import synthetic_runs as synthetic
 from matplotlib.text import Text
@@ -552,7 +553,9 @@ def test_a_page_of_one_row_and_of_none(rows: int, as_run: Any, tmp_path: Path) -
     outline = Outline(page.write(as_run(data), tmp_path / "out").read_text())
     assert "needs 9 GiB" in outline.words
     assert len(list((tmp_path / "out").glob("*.png"))) == 3 * rows
-    assert set(json.loads(outline.scripts["specs"])) == ({"latency", "memory", "rate", "roofline"} if rows else set())
+    assert set(json.loads(outline.scripts["specs"])) == (
+        {"latency", "memory", "rate", "roofline", "blocks"} if rows else set()
+    )
 
 
 def test_nothing_is_left_of_our_drawing_style() -> None:
@@ -588,6 +591,20 @@ def test_labels_keep_their_distance_and_their_order() -> None:
 )  # fmt: skip
 def test_units(shown: str, expected: str) -> None:
     assert shown == expected
+
+
+def test_wrong_cells_that_differ_in_numbers_alone_are_one_line() -> None:
+    details = ["error 0.12, over 3e-07, at T = 64", "error 1.5, over 2.1e-07, at T = 1024", "raises ValueError"]
+    found = [{"impl": "mine", "id": f"c{i}", "reason": "wrong", "detail": detail} for i, detail in enumerate(details)]
+    one, other = tables.skipped_groups(pd.DataFrame(found))
+    assert (one.detail, one.cases, other.cases) == (details[0], ["c0", "c1"], ["c2"])
+
+
+def test_a_median_has_as_many_digits_as_its_spread_warrants(as_run: Any) -> None:
+    times = {"a": [1.234e-3] * 4, "b": [1e-3, 1.234e-3, 2e-3]}
+    rows = [synthetic.row(name, synthetic.case(), data, ()) for name, data in times.items()]
+    (table,) = tables.case_tables(frame.tidy(as_run(synthetic.document(rows))))
+    assert {line.impl: line.median for line in table.lines} == {"a": "1.23 ms", "b": "1.2 ms"}
 
 
 def test_captions_of_shares_tell_only_what_is_shown(as_run: Any) -> None:
