@@ -65,13 +65,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """What a resumed run goes on behind."""
-    run = config.stash[RUN]
-    finished = (
-        [f"run {config.getoption('resume')} is finished: nothing is left to measure (--redo: anew)"]
-        if run.ended
-        else []
-    )
-    return [*finished, *(f"given up: {cell}" for cell in run.given_up)]
+    run, name = config.stash[RUN], config.getoption("resume")
+    finished = f"run {name} is finished: nothing is left to measure (--benchmark-save={name}: once more)"
+    return [*([finished] if run.ended else []), *(f"given up: {cell}" for cell in run.given_up)]
 
 
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str) -> list[pytest.Item] | None:

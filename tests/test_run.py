@@ -404,7 +404,7 @@ def test_resume_of_a_run_that_was_not_begun(suite: Suite, tmp_path: Path) -> Non
     assert file.name == "0001_x.json"
     again = suite("--resume", "x", "--benchmark-save=x")
     assert again.returncode == 0
-    assert "run x is finished: nothing is left to measure (--redo: anew)" in again.stdout
+    assert "run x is finished: nothing is left to measure (--benchmark-save=x: once more)" in again.stdout
     assert run_files(tmp_path) == [file]
     assert "begun with other options" in one_line(suite("--resume", "x", "--T", "8"))
 
@@ -435,6 +435,9 @@ def test_what_was_begun_by_other_code_is_begun_anew_or_not_at_all(shell: Suite, 
     assert [row["extra_info"]["impl"] for row in data["benchmarks"]] == ["mine", "sdpa"]
     assert not list(tmp_path.glob("results/*/*.journal"))
     assert "run x is finished" in one_line(shell("--resume", "x", "--redo"))
+    assert data["sources"] and shell("--resume", "x").returncode == 0  # nothing is left to do
+    own.write_text(own.read_text() + "# a third\n")
+    assert "run x is finished, and the code is another now; --benchmark-save=x" in one_line(shell("--resume", "x"))
 
 
 @pytest.mark.slow

@@ -299,6 +299,7 @@ class Run:
             "timing": self.timing,
             "complete": self.complete,
             "journal": self.journal.path.name if self.journal else None,
+            "sources": self.journal.header["sources"] if self.journal else None,
             "registry": [impl.name for impl in impls.registered()],
             "baseline_impl": self.baseline_impl,
             "axes": [axis.described() for axis in AXES.values()],
@@ -447,6 +448,10 @@ def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:
         raise pytest.UsageError(f"run {name} is finished; --benchmark-save={name} measures it once more")
     options = _same(config, name, finished[-1]["asked"])
     run = Run(options, select(config, options), folder)
+    if finished[-1].get("sources") not in (None, run.selection.sources):
+        raise pytest.UsageError(
+            f"run {name} is finished, and the code is another now; --benchmark-save={name} measures it once more"
+        )
     run.finished = {(it["extra_info"]["impl"], it["extra_info"]["id"]): it for it in finished[-1]["benchmarks"]}
     run.skipped = {(it["impl"], it["id"]): it for it in finished[-1]["skipped"]}
     run.planned, run.ended = run.known, True
