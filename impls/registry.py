@@ -160,7 +160,7 @@ def register(
         def mine(q, k, v, *, is_causal=False, attn_mask=None, scale=None, enable_gqa=False, dropout_p=0.0): ...
     """
 
-    def shelve(it: Any) -> Any:
+    def added(it: Any) -> Any:
         impl = make(name, it, takes_mask=takes_mask, limits=Limits(**limits))
         add(
             replace(
@@ -175,7 +175,7 @@ def register(
         )
         return it
 
-    return shelve
+    return added
 
 
 def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None = None) -> Impl:

@@ -90,15 +90,16 @@ def measure(count: int, folder: Path, others: Sequence[str]) -> int:
 
 
 def read(path: Path) -> Comparison:
-    """A saved comparison, less the cells that were lost on the way."""
+    """A saved comparison, less the cells that were lost on the way; of each as many rounds as its shortest pair has."""
     pairs = json.loads(path.read_text(encoding="utf-8"))["pairs"]
     cells = [(impl, case) for impl, case, _ in pairs[0]["logs"] if impl != CONTROL]
     found = [[_rounds(pair, cell) for pair in pairs] for cell in cells]
-    whole = [i for i, of in enumerate(found) if len({len(rounds) for rounds, _ in of}) == 1 and of[0][0]]
+    counts = [min(len(rounds) for rounds, _ in of) for of in found]
+    whole = [i for i, count in enumerate(counts) if count]
     return Comparison(
         tuple(cells[i][0] for i in whole),
         np.array([np.median([seconds for _, seconds in found[i]]) for i in whole]),
-        tuple(np.array([rounds for rounds, _ in found[i]]) for i in whole),
+        tuple(np.array([rounds[: counts[i]] for rounds, _ in found[i]]) for i in whole),
     )
 
 
@@ -264,11 +265,12 @@ RULES: dict[str, Rule] = {
     "beyond 0.5 %, gate": By(0.005, gate=True),
     "beyond 0.5 %, gate, moderated": By(0.005, gate=True, moderated=True),
     "beyond 0.5 %, gate, trimmed": By(0.005, gate=True, trim=10),
-    "the same, by the judge": the_judge,
-    "beyond 0.5 %, gate, trimmed, moderated": By(0.005, gate=True, trim=10, moderated=True),
     "beyond 0.2 %, gate, trimmed": By(0.002, gate=True, trim=10),
-    "beyond 0.5 %, gate, trimmed, half of the rounds": By(0.005, gate=True, trim=10, half=True),
-    "the same seconds, Neyman's": By(0.005, gate=True, trim=10, neyman=True),
+    "the same, by the judge": the_judge,
+    "beyond 0.2 %, gate, trimmed, moderated": By(0.002, gate=True, trim=10, moderated=True),
+    "beyond 0.2 %, gate, trimmed, half of the rounds": By(0.002, gate=True, trim=10, half=True),
+    "the same seconds, Neyman's": By(0.002, gate=True, trim=10, neyman=True),
+    "beyond 0, gate, trimmed": By(0.0, gate=True, trim=10),
 }
 
 HEADINGS = (
