@@ -35,7 +35,7 @@ from bench.timing.engine import Block
 from bench.workers.client import Lost, Refused, Setting, Side, WorkerClient
 from reports.judging import by_turns
 from reports.judging.compared import Comparison as Shown
-from reports.judging.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict
+from reports.judging.verdict import ALARM, IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict
 from reports.pages.comparison_text import as_markdown
 
 from .conftest import CHECKOUT, environment
@@ -505,7 +505,7 @@ def test_more_minutes_for_a_saved_comparison(
     command({"sdpa T16": 1.007}, "--save", "x", "--allow-gone", "a")
     (file,) = repository.glob("results/*/ab/0001_x.json")
     *_, saved = command({}, "--margin", "0.02")
-    assert (saved["margin"], saved["alarm"]) == (0.02, 0.01)
+    assert (saved["margin"], saved["alarm"]) == (0.02, ALARM * 0.02)
     monkeypatch.setattr(comparison, "until_settled", lambda *given: Judged([*given[5], Pair({})], {
         key: Verdict(UNCHANGED, 1.0, 1.0, 1.0, 0.01, 1.0, "x", 0) for key in given[1]}, ""))  # fmt: skip
     assert main(("ab", "--continue", str(file), "--budget", "0.01")) == 0
