@@ -45,7 +45,7 @@ def ratio(of: Samples | None, over: Samples | None, one_case: bool = True) -> Ra
     """How many times as long the first takes; `verdict.UNKNOWN` where either can't be paired."""
     if of is None or over is None:
         return verdict.UNKNOWN
-    return verdict.ratio(of, over) if one_case else verdict.ratio_by_process(of, over)
+    return verdict.ratio(of, over) if one_case else verdict.ratio_by_visit(of, over)
 
 
 def medians(row: Mapping[str, Any]) -> list[float]:

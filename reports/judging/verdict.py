@@ -591,24 +591,38 @@ def ratio(of: Samples, over: Samples, rivals: int = 1) -> Ratio:
     """How much longer one implementation takes than another, from what was timed by turns.
 
     Of several `rivals` that one is compared with, the intervals of all hold with 95 % (Bonferroni). Two that share no round
-    are paired by process: all of a case may not have fitted into memory at once.
+    are paired by visit: all of a case may not have fitted into memory at once.
     """
     logs = log_ratios(of, over)
-    return ratio_of_logs(logs, rivals) if logs else ratio_by_process(of, over, rivals)
+    return ratio_of_logs(logs, rivals) if logs else ratio_by_visit(of, over, rivals)
 
 
-def ratio_by_process(of: Samples, over: Samples, rivals: int = 1) -> Ratio:
-    """How much longer one row takes than one of another case, whose rounds are others, from the medians of each process."""
-    sides = _process_medians(of), _process_medians(over)
-    both = [process for process in sides[0] if process in sides[1]]
-    return ratio_of_logs({process: [math.log(sides[0][process] / sides[1][process])] for process in both}, rivals)
+def ratio_by_visit(of: Samples, over: Samples, rivals: int = 1) -> Ratio:
+    """How much longer one row takes than one of another case, whose rounds are others.
+
+    A process visits all of its cases in one pass, in an order drawn anew, before it comes to the first again. So each visit
+    of the row that has fewer is divided by the nearest of the other in its process; of two that were each timed in a process
+    of their own, which take turns, by the nearest of all.
+    """
+    visits, others = _visit_medians(of), _visit_medians(over)
+    if len(visits) > len(others):
+        return ratio_by_visit(over, of, rivals).inverse
+    in_turns = all(len({process for process, _ in side}) == 1 for side in (visits, others))
+    logs: dict[int, list[float]] = {}
+    for (process, visit), seconds in visits.items():
+        near = [it for it in others if it[0] == process or in_turns]
+        if near:
+            nearest = min(near, key=lambda it: abs(it[1] - visit))
+            logs.setdefault(process, []).append(math.log(seconds / others[nearest]))
+    return ratio_of_logs(logs, rivals)
 
 
-def _process_medians(samples: Samples) -> dict[int, float]:
-    found: dict[int, list[float]] = {}
-    for seconds, process in zip(samples.seconds, samples.processes, strict=True):
-        found.setdefault(process, []).append(seconds)
-    return {process: float(np.median(times)) for process, times in sorted(found.items())}
+def _visit_medians(samples: Samples) -> dict[tuple[int, int], float]:
+    """Seconds by process and visit."""
+    found: dict[tuple[int, int], list[float]] = {}
+    for seconds, process, visit in zip(samples.seconds, samples.processes, samples.visits, strict=True):
+        found.setdefault((process, visit), []).append(seconds)
+    return {where: float(np.median(times)) for where, times in sorted(found.items())}
 
 
 def ratio_of_logs(logs: Mapping[int, Sequence[float]], rivals: int = 1) -> Ratio:

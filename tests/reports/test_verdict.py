@@ -367,6 +367,30 @@ def test_two_that_share_no_round_are_paired_by_process() -> None:
     assert not verdict.ratio(apart, timed(moods)).known
 
 
+def visited(times: dict[int, float], process: int = 0) -> verdict.Samples:
+    """Two blocks a visit, in rounds that nothing else has."""
+    rounds = range(len(times) * 2)
+    visits = [visit for visit in times for _ in range(2)]
+    return verdict.Samples([times[visit] for visit in visits], rounds, visits, [process] * len(visits))
+
+
+def test_two_cases_are_paired_by_the_visits_that_lie_nearest() -> None:
+    """The machine is half as fast from the third pass on: it divides out, and where a visit was left out, too."""
+    mood = {0: 1.0, 10: 1.0, 20: 2.0, 30: 2.0}
+    of = visited({visit + 3: 3 * mood[visit] for visit in mood})
+    over = visited({visit + 5: mood[visit] for visit in (10, 20, 30)})
+    found, inverse = verdict.ratio_by_visit(of, over), verdict.ratio_by_visit(over, of)
+    assert (found.value, found.visits, found.processes) == (pytest.approx(3), 3, 1)
+    half = verdict.BETWEEN_PROCESSES * stats.norm.ppf(0.975)
+    assert math.log(found.high / found.low) / 2 == pytest.approx(half, rel=1e-3)
+    assert inverse.value == pytest.approx(1 / 3) and inverse.low == pytest.approx(1 / found.high)
+
+
+def test_two_cases_of_two_processes_are_paired_by_visits_where_they_share_none() -> None:
+    found = verdict.ratio_by_visit(visited({0: 1.0, 10: 2.0}), visited({4: 2.0, 14: 4.0}, process=1))
+    assert found.value == pytest.approx(0.5) and found.known
+
+
 def test_rounds_that_only_one_took_part_in_say_nothing_of_a_ratio() -> None:
     of = timed([[0.1, 9.0], [0.1, 9.0], [0.1, 9.0]])
     over = verdict.Samples([1.0, 1.0, 1.0], [0, 2, 4], [0, 1, 2], [0, 1, 2])
