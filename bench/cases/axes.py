@@ -35,6 +35,8 @@ class Axis:
     """Whether it is said only where it varies."""
     unsaid: Any = NOTHING
     """The value that goes without saying; NOTHING where all are said."""
+    hides: bool = False
+    """Whether it decides which keys a query sees; at `none` or None it hides none."""
 
     def read(self, text: str) -> Any:
         """A value from the command line, `none` where None is the default; raises ValueError with what would be right."""
@@ -51,7 +53,7 @@ class Axis:
 
     def described(self) -> dict[str, Any]:
         """For the run file: what a reader needs to know of it."""
-        described: dict[str, Any] = {name: getattr(self, name) for name in ("name", "kind", "label", "quiet")}
+        described: dict[str, Any] = {name: getattr(self, name) for name in ("name", "kind", "label", "quiet", "hides")}
         described["follows"] = list(self.follows)
         return described if self.unsaid is NOTHING else described | {"unsaid": self.unsaid}
 

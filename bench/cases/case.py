@@ -36,7 +36,7 @@ class Case:
     device: str = axis("choice", "cpu, cuda (default: what the machine has)", values=DEVICES, unsaid="cpu")
     mask: str = axis(
         "choice", f"{', '.join(MASKS)} (bottom right: queries are the newest tokens)", values=MASKS, default="causal",
-        unsaid=NOTHING,
+        unsaid=NOTHING, hides=True,
     )  # fmt: skip
     source: str = axis("choice", ", ".join(SOURCES), values=SOURCES, default="self")
     dropout: float = axis("share", "probability of dropping one of the probs", default=0.0)
@@ -54,17 +54,20 @@ class Case:
     )
     scope: str = axis("choice", "layer, or core: from q, k, v to o", values=SCOPES, default="layer")
     window: int | None = axis(
-        "size", "keys before its own that a query sees, without a causal mask also behind it", default=None
+        "size", "keys before its own that a query sees, without a causal mask also behind it", default=None, hides=True
     )
     window_right: int | None = axis(
-        "size", "keys behind its own that a query sees (default: as many as before)", default=None
+        "size", "keys behind its own that a query sees (default: as many as before)", default=None, hides=True
     )
-    prefix: int | None = axis("size", "first keys that every query sees, whatever the causal mask says", default=None)
+    prefix: int | None = axis(
+        "size", "first keys that every query sees, whatever the causal mask says", default=None, hides=True
+    )
     documents: str | None = axis(
         "choice",
         f"{', '.join(DOCUMENTS)}: packed sequences, each of which sees itself alone",
         values=DOCUMENTS,
         default=None,
+        hides=True,
     )
     bias: str | None = axis("choice", f"{', '.join(BIASES)}: what is added to the scores", values=BIASES, default=None)
     softcap: int | None = axis("size", "bound of the scores, which are bent by tanh", default=None)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run
-from . import processes, verdict
+from . import masking, processes, verdict
 from .verdict import Ratio, Samples
 
 #: Seconds, from pytest-benchmark's stats.
@@ -37,6 +37,7 @@ def tidy(run: Run) -> pd.DataFrame:
     `ratio`    the same for the baseline implementation, with its interval `ratio_low`, `ratio_high`,
     `speedup`  1 / `ratio`; of what can't be paired, the baseline implementation's median over this one (NaN without it),
     `spread`   interquartile range over median,
+    `mask_efficiency`  how much of what its mask hides is skipped, with its interval and `work_share` (see `masking.columns`),
     `wrong`    whether this implementation failed the gate in any cell of the run: it has no place and no standing,
     `place`    one more than how many of its case were shown to be faster (NaN where nothing can be shown),
     `standing` how it stands in its case (see `verdict.standings`), empty where nothing can be shown,
@@ -45,15 +46,15 @@ def tidy(run: Run) -> pd.DataFrame:
 
     Implementations keep the registry's order (those unknown to it follow), cases the file's. Never raises on an empty run.
     """
-    records = [{**_facts(row["extra_info"]), **{key: row["stats"].get(key) for key in STATS}} for row in run.rows]
-    frame = pd.DataFrame.from_records(records, columns=_columns(records))
+    facts = [{**_facts(row["extra_info"]), **{key: row["stats"].get(key) for key in STATS}} for row in run.rows]
+    frame = pd.DataFrame.from_records(facts, columns=_columns(facts))
     for key in (*STATS, *_NUMBERS):
         frame[key] = pd.to_numeric(frame[key], errors="coerce").astype(float)
     frame["impl"] = frame["impl"].astype(str)
     frame["samples"] = pd.Series(list(map(processes.samples, run.rows)), dtype=object)
     frame["processes"] = frame["processes"].fillna(frame["samples"].map(_processes)).fillna(1)
     frame["wrong"] = frame["impl"].isin(run.wrong)
-    frame = frame.assign(**_judged(frame))
+    frame = frame.assign(**_judged(frame), **masking.columns(records(frame)))
     frame = frame.assign(**_ratios(frame, run.baseline_impl))
     frame["speedup"] = (1 / frame["ratio"]).fillna(_over_baseline(frame, run.baseline_impl))
     frame["spread"] = (frame["q3"] - frame["q1"]) / frame["median"]

@@ -24,6 +24,8 @@ class Axis:
     """The value that goes without saying; empty where all are said."""
     quiet: bool = False
     """Whether it is said only where it varies."""
+    hides: bool = False
+    """Whether it decides which keys a query sees; at `none` or None it hides none."""
 
     @property
     def is_number(self) -> bool:
@@ -73,7 +75,7 @@ KNOWN_AXES: dict[str, Axis] = {
         Axis("T_kv", "size", "keys", ("T",)),
         Axis("dtype", "choice"),
         Axis("device", "choice", unsaid=("cpu",)),
-        Axis("mask", "choice"),
+        Axis("mask", "choice", hides=True),
         Axis("source", "choice", unsaid=("self",)),
         Axis("dropout", "share", unsaid=(0,)),
         Axis("out_dropout", "share", unsaid=(0,)),
@@ -95,7 +97,8 @@ def learn(described: Iterable[Mapping[str, Any]]) -> None:
         follows = it.get("follows") or []
         if name.isidentifier() and kind in _READ and isinstance(follows, list):
             unsaid = (it["unsaid"],) if "unsaid" in it else ()
-            KNOWN_AXES[name] = Axis(name, kind, label, tuple(map(str, follows)), unsaid, bool(it.get("quiet")))
+            hides = bool(it.get("hides", name in KNOWN_AXES and KNOWN_AXES[name].hides))
+            KNOWN_AXES[name] = Axis(name, kind, label, tuple(map(str, follows)), unsaid, bool(it.get("quiet")), hides)
 
 
 def axis_names() -> list[str]:

@@ -1,0 +1,134 @@
+"""Mask efficiency: how much of the work that a mask hides is skipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ...judging import frame as fr
+from ...judging import masking
+from ...reading import units, words
+from .. import interactive
+from ..chart import NUMBERS, Chart, Source, Spec
+from ..palette import INK, MUTED, SURFACE, Look
+from ..panels import finish_names_down, names_down, off_the_chart, panels_of
+
+END = 1.3
+"""Of the axis: what is beyond is written out."""
+
+MOST_PANELS = 3
+"""Of the page, side by side."""
+
+
+def draw(source: Source, narrow: bool = False) -> Figure | None:
+    """A point for each implementation between two lines: all hidden work is skipped, and none; a panel a case."""
+    rows = _known(source)
+    panels, dropped = panels_of(rows, narrow, last="T")
+    if not panels:
+        return None
+    note = f"solid line: all hidden work is skipped · dotted: none · filled: some is shown to be skipped{dropped}"
+    page, names = names_down(source, panels, rows, "Mask efficiency", note, narrow)
+    for index, (ax, panel) in enumerate(zip(page.axes, panels, strict=True)):
+        ax.set_xlim(0, END)
+        ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
+        ax.axvline(1, color=MUTED[0], lw=0.9)
+        ax.axvline(panel.rows["work_share"].iloc[0], color=MUTED[0], lw=1.2, ls=":")
+        for row in fr.records(panel.rows):
+            _point(ax, names.index(row["impl"]), row, source.palette[row["impl"]])
+        finish_names_down(page, index, "mask efficiency")
+    return page.figure
+
+
+def spec(source: Source) -> Spec | None:
+    """A panel for each mask, at what is chosen of the other axes."""
+    rows = _known(source)
+    if rows.empty:
+        return None
+    hiding = masking.hiding_axes()
+    at = {axis: value for axis, value in interactive.start(rows, None).items() if axis not in hiding}
+    values = [
+        {**{axis: interactive.plain(row[axis]) for axis in at}, "impl": row["impl"], "shown": source.name(row["impl"]),
+         "mask": words.place({axis: row[axis] for axis in hiding}), "share": row["work_share"],
+         "at": min(row["mask_efficiency"], END), "low": min(_low(row), END), "high": min(_high(row), END),
+         "skips": masking.skips(row), "text": _text(row), "none": f"{row['work_share']:.2f}"}
+        for row in fr.records(rows)
+    ]  # fmt: skip
+    masks = list(dict.fromkeys(value["mask"] for value in values))
+    point = alt.Chart()
+    on: dict[str, Any] = {"title": None, "scale": alt.Scale(domain=[0, END], nice=False), "axis": alt.Axis(tickCount=5)}
+    x = alt.X("at:Q", **on)
+    y = alt.Y(
+        "shown:N", title=None, sort=interactive.names(rows, source.palette), axis=alt.Axis(labelLimit=140, grid=False)
+    )
+    looks = interactive.without_legend(interactive.looks(rows, source.palette))
+    fields = {"implementation": "shown", "mask": "mask", "mask efficiency": "text", "where none is skipped": "none"}
+    tip = ", ".join(f"'{title}': datum['{key}']" for title, key in fields.items())
+    layers = [
+        point.mark_rule(color=MUTED[0], aria=False).encode(alt.X(datum=1)),
+        point.mark_rule(color=MUTED[0], strokeDash=[2, 3], aria=False).encode(alt.X("mean(share):Q", **on)),
+        point.mark_rule(strokeWidth=6, opacity=0.35, aria=False).encode(
+            alt.X("low:Q", **on), y, alt.X2("high:Q"), color=looks["color"]
+        ),
+        point.mark_point(size=80, strokeWidth=1.8, fillOpacity=1, filled=True).encode(
+            x, y, shape=looks["shape"], stroke=looks["stroke"], description="text:N",
+            fill=alt.condition("datum.skips", looks["color"], alt.value(SURFACE[0])),
+            opacity=alt.condition(interactive.SINGLED, alt.value(1.0), alt.value(0.15)),
+            tooltip=alt.value(alt.expr(f"{{{tip}}}")),
+        ),
+    ]  # fmt: skip
+    panel = alt.layer(*layers).properties(height=21 * rows["impl"].nunique())
+    facet = alt.Facet("mask:N", title=None, sort=masks, header=alt.Header(labelColor=INK[0], labelFontSize=12))
+    chart = panel.facet(data=alt.InlineData(values), facet=facet, columns=min(MOST_PANELS, len(masks)))
+    for axis in at:
+        chart = chart.transform_filter(f"datum['{axis}'] == at_{axis}")
+    return interactive.finished(chart.add_params(*interactive.standing(at), *interactive.picks()), None)
+
+
+def finding(source: Source) -> str:
+    """'sdpa is shown to skip hidden work in every masked case; fused is shown to skip hidden work in no masked case.'"""
+    shown, known = masking.skippers(fr.records(_known(source)))
+    always = [name for name in known if shown[name] == known[name]]
+    never = [name for name in known if not shown[name]]
+    parts = [
+        f"{words.listing(names)} {'is' if len(names) == 1 else 'are'} shown to skip hidden work in {where}"
+        for names, where in ((always, "every masked case"), (never, "no masked case"))
+        if names
+    ]
+    return f"{'; '.join(parts)}. 1: all of it is skipped; dotted line: none." if parts else ""
+
+
+def _known(source: Source) -> pd.DataFrame:
+    return source.frame[source.frame["mask_efficiency"] > 0]
+
+
+def _point(ax: Axes, y: int, row: dict[str, Any], look: Look) -> None:
+    """The number and its interval, filled where hidden work is shown to be skipped."""
+    at, low, high = row["mask_efficiency"], _low(row), min(_high(row), END)
+    if at > END:
+        off_the_chart(ax, y, units.significant(at, 2))
+        return
+    ax.plot([low, high], [y, y], color=look.colour, lw=3.4, alpha=0.4, solid_capstyle="butt")
+    fill = look.colour if masking.skips(row) else SURFACE[0]
+    ax.plot([at], [y], look.marker, color=look.colour, mfc=fill, ms=5, mew=1.2)
+    style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "size": 6.5, "color": INK[0]}
+    ax.annotate(units.significant(at, 2), (max(at, high), y), (6, 0), **style)
+
+
+def _text(row: dict[str, Any]) -> str:
+    return units.bounded(row["mask_efficiency"], row["mask_efficiency_low"], row["mask_efficiency_high"])
+
+
+def _low(row: dict[str, Any]) -> float:
+    """Of the interval; the number itself where there is none."""
+    return float(row["mask_efficiency_low"] if row["mask_efficiency_low"] > 0 else row["mask_efficiency"])
+
+
+def _high(row: dict[str, Any]) -> float:
+    return float(row["mask_efficiency_high"] if row["mask_efficiency_high"] > 0 else row["mask_efficiency"])
+
+
+CHARTS = (Chart("masks", "Mask efficiency", NUMBERS, draw, spec, finding, order=7),)

@@ -1,0 +1,79 @@
+"""Mask efficiency: how much of the work that a mask hides an implementation skips.
+
+A case is compared with the same one without its mask. Their rounds are others, so that the ratio is taken visit by visit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from ..reading.axes import KNOWN_AXES, axis_names
+from . import processes
+
+COLUMNS = ("work_share", "mask_efficiency", "mask_efficiency_low", "mask_efficiency_high")
+
+Row = Mapping[str, Any]
+
+
+def columns(rows: Sequence[Row]) -> dict[str, list[float]]:
+    """`COLUMNS` for each of a run's rows; NaN where the run doesn't hold the case without its mask.
+
+    `work_share`        operations of the visible work over those of all of it: of a core the visible share,
+    `mask_efficiency`   that, times the time without the mask over the time with it: 1 where all hidden work was skipped,
+                        `work_share` where none was; with its 95 % interval, `mask_efficiency_low`, `mask_efficiency_high`.
+    """
+    unmasked = {_without_mask(row): row for row in rows if not _masked(row)}
+    found = [_efficiency(row, unmasked.get(_without_mask(row))) for row in rows]
+    return {name: [one[i] for one in found] for i, name in enumerate(COLUMNS)}
+
+
+def hiding_axes() -> list[str]:
+    """The axes that decide which keys a query sees."""
+    return [axis for axis in axis_names() if KNOWN_AXES[axis].hides]
+
+
+def skippers(rows: Iterable[Row]) -> tuple[dict[str, int], dict[str, int]]:
+    """By implementation: in how many masked cases it is shown to skip hidden work, and in how many that could be shown.
+
+    Work was skipped where the call is faster with the mask than without.
+    """
+    shown, known = dict[str, int](), dict[str, int]()
+    for row in rows:
+        if math.isfinite(row["mask_efficiency_low"]) and not row["wrong"]:
+            name = row["impl"]
+            known[name] = known.get(name, 0) + 1
+            shown[name] = shown.get(name, 0) + skips(row)
+    return shown, known
+
+
+def skips(row: Row) -> bool:
+    """Whether it is shown that hidden work was skipped."""
+    return bool(row["mask_efficiency_low"] > row["work_share"])
+
+
+def _efficiency(row: Row, unmasked: Row | None) -> tuple[float, ...]:
+    if unmasked is None or not 0 < row["flops"] < unmasked["flops"] or _padded(row):
+        return (math.nan,) * len(COLUMNS)
+    share = row["flops"] / unmasked["flops"]
+    known = processes.ratio(unmasked["samples"], row["samples"], one_case=False)
+    value = known.value if known.processes else unmasked["median"] / row["median"]
+    return share, *(share * it for it in (value, known.low, known.high))
+
+
+def _masked(row: Row) -> bool:
+    return not all(row[axis] == "none" or pd.isna(row[axis]) for axis in hiding_axes())
+
+
+def _padded(row: Row) -> bool:
+    """Operations count padding in full, so that what it hides isn't known."""
+    return str(row["mask"]).endswith("padding")
+
+
+def _without_mask(row: Row) -> tuple[Any, ...]:
+    """The implementation and the case, less its mask; None for what is missing, since NaN equals nothing."""
+    axes = [axis for axis in axis_names() if not KNOWN_AXES[axis].hides]
+    return row["impl"], *(None if pd.isna(row[axis]) else row[axis] for axis in axes)

@@ -1,0 +1,123 @@
+"""Mask efficiency, on made-up kernels that skip all hidden work and none of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+import synthetic_runs as synthetic
+
+from reports.drawing.canvas import style
+from reports.drawing.charts import masks
+from reports.judging import frame, masking
+from reports.pages import page
+from reports.reading.runs import Run
+
+SHARE = 0.505  # of a causal mask over 100 tokens
+
+WINDOW = {"name": "window", "kind": "size", "unsaid": None, "hides": True}
+
+
+def timed(impl: str, share: float, seconds: float, apart: tuple[float, ...] = (1, 1, 1), **axes: Any) -> dict[str, Any]:
+    """A row of a core that has this share of 10⁹ operations left."""
+    at = synthetic.case(T=100, scope="core", **axes)
+    row = synthetic.row(impl, at, [seconds], apart, flops=round(share * 1e9))
+    row["extra_info"]["id"] += "".join(f"-{name}={axes[name]}" for name in ("window", "softcap") if axes.get(name))
+    return row
+
+
+@pytest.fixture
+def masked(as_run: Any) -> Run:
+    rows = [
+        timed("skips_all", 1, 1e-3, mask="none"),
+        timed("skips_all", SHARE, SHARE * 1e-3),
+        timed("skips_none", 1, 2e-3, mask="none"),
+        timed("skips_none", SHARE, 2e-3),
+    ]
+    run: Run = as_run(synthetic.document(rows, registry=["skips_all", "skips_none"]))
+    return run
+
+
+def efficiency(run: Run, impl: str) -> tuple[float, float, float]:
+    tidy = frame.tidy(run)
+    row = tidy[(tidy["impl"] == impl) & (tidy["mask"] != "none")].iloc[0]
+    return row["mask_efficiency"], row["mask_efficiency_low"], row["mask_efficiency_high"]
+
+
+def test_one_is_all_of_it_and_the_visible_share_none(masked: Run) -> None:
+    assert efficiency(masked, "skips_all") == (pytest.approx(1), pytest.approx(1), pytest.approx(1))
+    assert efficiency(masked, "skips_none") == (pytest.approx(SHARE), pytest.approx(SHARE), pytest.approx(SHARE))
+    tidy = frame.tidy(masked)
+    assert list(tidy["work_share"].dropna()) == [SHARE, SHARE]
+    assert tidy.loc[tidy["mask"] == "none", "mask_efficiency"].isna().all()
+
+
+def test_its_interval_is_that_of_the_ratio(as_run: Any) -> None:
+    rows = [timed("a", 1, 1e-3, (0.9, 1, 1 / 0.9), mask="none"), timed("a", SHARE, 1e-3)]
+    half = 4.30265 * -math.log(0.9) / 3**0.5  # Student's, 2 degrees of freedom
+    low, high = SHARE * math.exp(-half), SHARE * math.exp(half)
+    found = efficiency(as_run(synthetic.document(rows)), "a")
+    assert found == (pytest.approx(SHARE), pytest.approx(low, rel=1e-5), pytest.approx(high, rel=1e-5))
+
+
+def test_without_samples_it_is_of_medians_and_claims_nothing(masked: Run, as_run: Any) -> None:
+    old = as_run(synthetic.as_old(json.loads(masked.path.read_text())))
+    value, low, high = efficiency(old, "skips_all")
+    assert value == pytest.approx(1) and math.isnan(low) and math.isnan(high)
+    assert masks.finding(page.report(old).source) == ""
+
+
+def test_padding_hides_more_than_is_counted(as_run: Any) -> None:
+    shares = {"none": 1, "padding": 1, "causal+padding": SHARE}
+    rows = [timed("a", share, 1e-3, mask=mask) for mask, share in shares.items()]
+    assert frame.tidy(as_run(synthetic.document(rows)))["mask_efficiency"].isna().all()
+
+
+def test_any_axis_that_hides_keys_is_a_mask_and_no_other(as_run: Any) -> None:
+    softcap = {"name": "softcap", "kind": "size", "unsaid": None}
+    rows = [
+        timed("a", 1, 1e-3, mask="none"),
+        timed("a", 0.2, 0.4e-3, mask="causal", window=10),
+        timed("b", 1, 1e-3, mask="none", softcap=50),
+        timed("b", SHARE, 1e-3, mask="causal"),  # its case without a mask was not measured
+    ]
+    tidy = frame.tidy(as_run(synthetic.document(rows, schema=2, axes=[WINDOW, softcap])))
+    assert list(tidy["mask_efficiency"].notna()) == [False, True, False, False]
+    assert tidy["mask_efficiency"].iloc[1] == pytest.approx(0.5)
+
+
+def test_who_skips_is_told(masked: Run) -> None:
+    shown, known = masking.skippers(frame.records(frame.tidy(masked)))
+    assert (shown, known) == ({"skips_all": 1, "skips_none": 0}, {"skips_all": 1, "skips_none": 1})
+    assert masks.finding(page.report(masked).source).startswith(
+        "skips_all is shown to skip hidden work in every masked case; "
+        "skips_none is shown to skip hidden work in no masked case."
+    )
+
+
+def test_the_figure_has_both_lines(masked: Run) -> None:
+    with style():
+        figure = masks.draw(page.report(masked).source)
+    assert figure is not None
+    [ax] = figure.axes
+    upright = {
+        line.get_xdata()[0] for line in ax.lines if len(set(line.get_xdata())) == 1 and len(line.get_xdata()) == 2
+    }
+    assert {1, SHARE} <= upright
+    assert {text.get_text() for text in ax.texts} >= {"1.0", "0.51"}
+
+
+def test_the_pages_chart_says_the_same(masked: Run) -> None:
+    spec = masks.spec(page.report(masked).source)
+    assert spec is not None
+    [values] = spec["datasets"].values()
+    told = {value["impl"]: (value["at"], value["share"], value["skips"]) for value in values}
+    assert told["skips_all"] == (pytest.approx(1), SHARE, True)
+    assert told["skips_none"] == (pytest.approx(SHARE), SHARE, False)
+
+
+def test_without_masked_cases_there_is_no_chart(turns: Run) -> None:
+    source = page.report(turns).source
+    assert masks.draw(source) is None and masks.spec(source) is None
