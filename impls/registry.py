@@ -107,6 +107,8 @@ class Impl:
     """Its compiled form is measured when the user names no implementation."""
     dispatches: str | None = None
     """The only kernel that may run under this name (`kernel` in the results); None when it may choose."""
+    pins: str | None = None
+    """The implementation that chooses among kernels, this one among them."""
     scores: Callable[[Any], int] | None = None
     """How many scores and probabilities it holds at once for a case, at least; None where it stores none, or may not."""
     tokens: Callable[[Any], int] | None = None
@@ -147,6 +149,7 @@ def register(
     baseline: bool = False,
     compiled_by_default: bool = False,
     dispatches: str | None = None,
+    pins: str | None = None,
     scores: Callable[[Any], int] | None = None,
     tokens: Callable[[Any], int] | None = None,
     **limits: Any,
@@ -169,6 +172,7 @@ def register(
                 baseline=baseline,
                 compiled_by_default=compiled_by_default,
                 dispatches=dispatches,
+                pins=pins,
                 scores=scores,
                 tokens=tokens,
             )
@@ -229,6 +233,7 @@ def compiled(impl: Impl) -> Impl:
         layer=lambda shape: Compiled(impl.layer(shape)),
         core=core and (lambda shape: Compiled(core(shape))),
         baseline=False,
+        pins=None,
         scores=None,
         compiled=True,
     )

@@ -29,13 +29,11 @@ def _pinned(backend: SDPBackend) -> Callable[..., Tensor]:
     return kernel
 
 
-register("sdpa_math", common=False, dispatches="math", compiles=False, beyond=("bias",), scores=every_score)(
-    _pinned(SDPBackend.MATH)
+PINNED: dict[str, Any] = {"common": False, "pins": "sdpa", "beyond": ("bias",)}
+
+register("sdpa_math", dispatches="math", compiles=False, scores=every_score, **PINNED)(_pinned(SDPBackend.MATH))
+register("sdpa_flash", dispatches="flash", **PINNED)(_pinned(SDPBackend.FLASH_ATTENTION))
+register("sdpa_efficient", dispatches="efficient", devices=("cuda",), **PINNED)(_pinned(SDPBackend.EFFICIENT_ATTENTION))
+register("sdpa_cudnn", dispatches="cudnn", devices=("cuda",), dtypes=("float16", "bfloat16"), **PINNED)(
+    _pinned(SDPBackend.CUDNN_ATTENTION)
 )
-register("sdpa_flash", common=False, dispatches="flash", beyond=("bias",))(_pinned(SDPBackend.FLASH_ATTENTION))
-register("sdpa_efficient", common=False, dispatches="efficient", devices=("cuda",), beyond=("bias",))(
-    _pinned(SDPBackend.EFFICIENT_ATTENTION)
-)
-register(
-    "sdpa_cudnn", common=False, dispatches="cudnn", devices=("cuda",), dtypes=("float16", "bfloat16"), beyond=("bias",)
-)(_pinned(SDPBackend.CUDNN_ATTENTION))

@@ -71,7 +71,7 @@ def row(cell: Cell, proved: Mapping[str, Any], found: Sequence[Sample], over: Se
         "fullname": f"bench/test_attention.py::{test}[{impl}-{case}]",
         "params": {"impl": impl, "case": case},
         "param": f"{impl}-{case}",
-        "extra_info": {"impl": impl, "id": case, "case_hash": case_hash(cell.case)}
+        "extra_info": {"impl": impl, "id": case, "case_hash": case_hash(cell.case), "pins": cell.impl.pins}
         | cell.case.columns()
         | dict(proved)
         | {"flops": flops(cell.case), "bytes": least_bytes(cell.case)}

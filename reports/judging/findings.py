@@ -11,7 +11,7 @@ from ..reading import units, words
 from ..reading.axes import axis_names
 from ..reading.words import COMPILED, base
 from . import frame as fr
-from . import proofs, verdict
+from . import proofs, regret, verdict
 
 #: What a minor page fault usually takes, page cleared: 0.5 on bare metal to 3 µs in a virtual machine; the part of a call
 #: from which that is said; and the part from which the estimate says no more than that it is most.
@@ -32,6 +32,7 @@ def findings(frame: pd.DataFrame, baseline_impl: str | None, skipped: pd.DataFra
         lean(usable),
         gain(usable, baseline_impl),
         compiled(usable),
+        regret.finding(usable),
         page_faults(usable),
         proofs.hidden_memory(usable),
         proofs.rounds(usable),

@@ -23,7 +23,7 @@ from ..drawing.chart import FIRST, NUMBERS, Chart, Source, Spec
 from ..drawing.charts import CHARTS
 from ..drawing.interactive import Control
 from ..drawing.palette import Palette, foremost, themed
-from ..judging import advice, answer, controls, findings, processes, proofs, roofline, scaling
+from ..judging import advice, answer, controls, findings, processes, proofs, regret, roofline, scaling
 from ..judging import frame as fr
 from ..judging.answer import Trust
 from ..reading import units, words
@@ -267,7 +267,7 @@ class Grid:
 
 
 #: A part of a layer, and what its table says of it: the number, and after ': ' what it is made of.
-_Found = tuple[anatomy.Pair | anatomy.Compiling, str]
+_Found = tuple[anatomy.Pair | anatomy.Compiling | anatomy.Choice, str]
 
 
 def _parts(frame: pd.DataFrame) -> list[Grid]:
@@ -283,10 +283,12 @@ def _parts(frame: pd.DataFrame) -> list[Grid]:
         (one, f"{_calls(one)}: {_compiled(one)}, then {s(one.compiled)} a call instead of {s(one.eager)}")
         for one in anatomy.compilings(frame)
     ]
+    choices: list[_Found] = [(one, f"{regret.said(one.regret)}: {one.regret.pinned}") for one in anatomy.choices(frame)]
     found = {
         "The core as a share of its layer; the rest are the projections": cores,
         "Forward and backward together, over forward": passes,
         "Calls after which compiling has paid, against the eager form": compilings,
+        "Regret: the time of the kernel that was chosen over that of the fastest one": choices,
     }
     return [_grid(title, cells) for title, cells in found.items() if cells]
 
