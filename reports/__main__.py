@@ -33,7 +33,7 @@ summary.md and the figures as PNG and SVG. Several get one page, OUT/<run>+<run>
 compared with the first.
 
 Other commands (each has its own --help):
-  python -m reports advise --T 2048 ...   which implementation to use
+  python -m reports advise --T 2048 ...   which implementation to use; --emit FILE.py: as a function
   python -m reports figure NAME -o FILE   one figure for a paper or a README
   python -m reports export -o FILE        rows for other tools: Parquet, CSV, OpenMetrics, PyTorch's HUD, a badge
   python -m reports compare [BASE] HEAD   did it get slower?

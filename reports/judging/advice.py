@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import itertools
 import json
@@ -18,8 +19,8 @@ from rich.table import Table
 from ..reading import command, runs, units, words
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
+from . import dispatcher, verdict
 from . import frame as fr
-from . import verdict
 
 #: The leanest is looked for among those that take at most so many times the fastest's time.
 NEARLY = 1.10
@@ -38,12 +39,17 @@ def main(arguments: Sequence[str]) -> int:
     """`python -m reports advise`: exit code 0; 3 for a mistake of the user's, reported in one line on stderr."""
     options, unknown = _parser().parse_known_args(arguments)
     try:
-        run = command.chosen(options)
+        chosen = _chosen(options)
         if unknown:  # unless it is an axis of this run's
             options = _parser().parse_args(arguments)
         asked = {axis: value for axis in axis_names() if (value := getattr(options, axis, None)) is not None}
         if options.run is None:
-            run = _answering(run, asked)
+            chosen = [_answering(chosen[0], asked)]
+        if options.emit:
+            rows = [(run, _narrowed(_trusted(fr.tidy(run)), asked)[0]) for run in chosen]
+            print(dispatcher.emit(options.emit, rows))
+            return 0
+        [run] = chosen
         table = advise(fr.tidy(run), asked)
     except RunError as error:
         return command.complain(str(error))
@@ -54,6 +60,13 @@ def main(arguments: Sequence[str]) -> int:
         print(f"from run {run.name}" + (f" of {run.date[:10]}" if run.date else ""))
         _print(table)
     return 0
+
+
+def _chosen(options: argparse.Namespace) -> list[Run]:
+    """The run to read; for a module several, oldest first."""
+    if options.emit and options.run is not None:
+        return list(command.several([options.run], command.results(options)))
+    return [command.chosen(options)]
 
 
 def _answering(newest: Run, asked: Mapping[str, Any]) -> Run:
@@ -84,18 +97,13 @@ def advise(frame: pd.DataFrame, asked: Mapping[str, Any] | None = None) -> dict[
     Raises:
         RunError: nothing was measured that answers the question; the message lists what was.
     """
-    usable = frame.dropna(subset=["median"])
-    trusted = usable[~usable["wrong"].astype(bool)]
-    if trusted.empty:
-        raise RunError(
-            "no implementation of this run has a number and was right everywhere: there is nothing to advise"
-        )
+    trusted = _trusted(frame)
     rows, not_measured = _narrowed(trusted, asked or {})
     axes = fr.varying(trusted)
     return {
         "asked": dict(asked or {}),
         "not_measured": not_measured,
-        "left_out": sorted(set(usable.loc[usable["wrong"].astype(bool), "impl"])),
+        "left_out": sorted(set(frame.loc[frame["wrong"].astype(bool) & frame["median"].notna(), "impl"])),
         "axes": axes,
         "cells": [
             choice(part) for _, group in fr.groups(rows, axes) for _, part in group.groupby("id", sort=False)
@@ -224,6 +232,16 @@ def _crossings(part: pd.DataFrame, one: str, other: str) -> Iterator[dict[str, A
         }
 
 
+def _trusted(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows with a number, of what was right everywhere; raises RunError where there are none."""
+    trusted = frame[frame["median"].notna() & ~frame["wrong"].astype(bool)]
+    if trusted.empty:
+        raise RunError(
+            "no implementation of this run has a number and was right everywhere: there is nothing to advise"
+        )
+    return trusted
+
+
 def _narrowed(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """The rows that answer, and where they stand for something that was not measured. Words first: they have no
     neighbours."""
@@ -311,5 +329,10 @@ def _parser() -> command.Parser:
     command.add_run(parser)
     for axis in axis_names():
         parser.add_argument(f"--{axis}", type=KNOWN_AXES[axis].parse, metavar=axis, help=f"only cases with this {axis}")
-    parser.add_argument("--json", action="store_true", help="a table that a program can read")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="a table that a program can read")
+    form.add_argument(
+        "--emit", type=Path, metavar="FILE.py",
+        help="write a module with a function like SDPA that picks by the table; --run may be a glob, of runs of one machine",
+    )  # fmt: skip
     return parser

@@ -1,0 +1,109 @@
+"""A function that attends by the kernel that was measured to be fastest: from saved runs to a module of plain torch.
+
+What can be chosen is a file in `templates/kernels/`, called as the implementation that it equals: a few lines of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from keyword import iskeyword
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from ..reading import units
+from ..reading.command import as_typed
+from ..reading.runs import Run, RunError
+from .stretches import SDPA, Setting, Stretch, measured, stretches
+
+_KERNELS = Path(__file__).parent.parent / "templates" / "kernels"
+_SUFFIX = ".py.j2"
+
+
+def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
+    """Write the module, from those rows of the runs, oldest first; what it holds, in a sentence.
+
+    Raises:
+        RunError: it can't be written there, or the runs don't go together or hold nothing to choose from.
+    """
+    if path.suffix != ".py" or not path.stem.isidentifier() or iskeyword(path.stem):
+        raise RunError(f"--emit {path}: a module, as in attention_here.py")
+    known = measured(runs, kernels())
+    if not known:
+        others = ", ".join(kernels())
+        raise RunError(
+            f"nothing to choose from: no case without a mask, or a causal one, has {SDPA} and one of {others}"
+        )
+    table = {setting: found for setting, by_length in known.items() if (found := list(stretches(by_length)))}
+    _write(path, module(path.stem, [run for run, _ in runs], table))
+    names = sorted({one.kernel for found in table.values() for one in found})
+    chosen = (
+        f"{', '.join(names)} in {len(table)} of {len(known)} settings, else" if names else "nothing was faster than"
+    )
+    return f"{path} is written: {chosen} SDPA"
+
+
+def kernels() -> dict[str, str]:
+    """The source of each implementation that can be chosen, by its name."""
+    files = sorted(_KERNELS.glob(f"*{_SUFFIX}"))
+    return {file.name.removesuffix(_SUFFIX): file.read_text(encoding="utf-8").strip() for file in files}
+
+
+def module(name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[Stretch]]) -> str:
+    """The text of the module."""
+    chosen = {one.kernel for found in table.values() for one in found}
+    environment = Environment(
+        loader=PackageLoader("reports", "templates"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )  # fmt: skip
+    return environment.get_template("dispatcher.py.j2").render(
+        command=as_typed(f"python -m reports advise --emit {name}.py"),
+        provenance=list(_provenance(runs)),
+        torch=repr(str(runs[-1].machine.get("torch"))),
+        code="\n\n\n".join(code for kernel, code in kernels().items() if kernel in chosen),
+        table=[
+            (_key(setting), [(one, _evidence(one)) for one in found])
+            for setting, found in sorted(table.items(), key=str)
+        ],
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    """Over an older one of its kind, and over nothing else."""
+    try:
+        if path.exists() and not path.read_bytes().startswith(text[: text.index("\n")].encode()):
+            raise RunError(f"--emit {path}: there is another file of that name; choose another one")
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"--emit {path}: {error.strerror or error}") from None
+
+
+def _key(setting: Setting) -> str:
+    """As the module has it: a dtype is one of torch's."""
+    return ", ".join(f"torch.{it}" if name == "dtype" else repr(it) for name, it in setting._asdict().items())
+
+
+def _evidence(stretch: Stretch) -> str:
+    """'0.71 (0.66 to 0.76) of SDPA's time at 64'"""
+    ratios = [f"{units.bounded(it.value, it.low, it.high)} at {T}" for T, it in stretch.measured.items()]
+    return f"of SDPA's time: {', '.join(ratios)}" if ratios else "interpolated"
+
+
+def _provenance(runs: Sequence[Run]) -> Iterator[str]:
+    machine: Mapping[str, Any] = runs[-1].machine
+    parts = [machine.get("cpu"), machine.get("gpu"), f"{machine.get('cores')} cores", f"torch {machine.get('torch')}"]
+    yield _plain(f"Machine: {', '.join(str(part) for part in parts if part)}")
+    for run in runs:
+        commit = f", commit {run.commit_id}" if run.commit_id else ""
+        yield _plain(f"Run: {run.name} of {run.date[:10]}{commit}")
+
+
+def _plain(text: str) -> str:
+    """As it can stand in a docstring: it neither ends it nor escapes anything."""
+    return (
+        "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
+        .replace("\\", "/")
+        .replace('"', "'")
+    )

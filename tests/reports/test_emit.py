@@ -1,0 +1,179 @@
+"""The table of a dispatcher, and the module that holds it, as text: tests/test_dispatcher.py calls it."""
+
+from __future__ import annotations
+
+import ast
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic_runs as synthetic
+
+from reports.__main__ import main
+from reports.judging import dispatcher
+from reports.judging.stretches import stretches
+from reports.judging.verdict import UNKNOWN, Ratio
+
+
+def ratio(value: float, width: float = 1.01) -> Ratio:
+    return Ratio(value, value / width, value * width, 3, 8)
+
+
+def chosen(by_length: Any) -> list[tuple[int, int, str]]:
+    return [(it.first, it.last, it.kernel) for it in stretches(by_length)]
+
+
+def test_a_kernel_is_chosen_where_it_is_shown_to_be_faster_and_between() -> None:
+    assert chosen({64: {"a": ratio(0.5)}, 256: {"a": ratio(0.8)}}) == [(64, 256, "a")]
+    assert chosen({64: {"a": ratio(0.5)}}) == [(64, 64, "a")]
+    assert chosen({64: {"a": ratio(1.2)}, 256: {"a": ratio(1.1)}}) == []
+
+
+def test_it_ends_where_the_interval_as_interpolated_reaches_one() -> None:
+    end = 64 * 4 ** (math.log(0.5) / math.log(0.5 / 2.2))  # a straight line in log-log
+    for at_256 in (ratio(2.2, 1.0), ratio(1.0, 2.2)):
+        assert chosen({64: {"a": ratio(0.5, 1.0)}, 256: {"a": at_256}}) == [(64, int(end), "a")]
+
+
+def test_of_several_the_fastest_is_chosen() -> None:
+    by_length = {64: {"a": ratio(0.5), "b": ratio(0.8)}, 256: {"a": ratio(0.8), "b": ratio(0.4)}}
+    assert chosen(by_length) == [(64, 112, "a"), (113, 256, "b")]
+
+
+def test_what_is_not_known_at_a_length_is_not_faster_around_it() -> None:
+    for unknown in ({"a": UNKNOWN}, {}):
+        known = {64: {"a": ratio(0.5)}, 256: unknown, 1024: {"a": ratio(0.5)}}
+        assert chosen(known) == [(64, 65, "a"), (1006, 1024, "a")]
+
+
+def run_of(faster: dict[str, float], T: tuple[int, ...] = (64, 256), **axes: Any) -> dict[str, Any]:
+    """SDPA takes 1 ms; others as told."""
+    top = axes.pop("top", {})
+    times = {"sdpa": 1.0, **faster}
+    rows = [
+        synthetic.row(name, synthetic.case(T=length, **axes), [1e-3 * time])
+        for length in T
+        for name, time in times.items()
+    ]
+    return synthetic.document(rows, **top)
+
+
+def emitted(as_run: Any, data: dict[str, Any], path: Path, *arguments: str) -> str:
+    assert main(["advise", "--run", str(as_run(data).path), "--emit", str(path), *arguments]) == 0
+    text = path.read_text(encoding="utf-8")
+    compile(text, path.name, "exec")
+    return text
+
+
+def test_the_module_says_where_it_comes_from(as_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = emitted(as_run, run_of({"fused": 0.5, "sdpa_math": 0.7, "einsum": 2.0}), tmp_path / "here.py")
+    about = ast.get_docstring(ast.parse(text)) or ""
+    for expected in (
+        "AMD EPYC 9B14",
+        "torch 2.13.0+cpu",
+        "Run: 0001_x of 2026-11-20, commit 0123abc",
+        "--emit here.py",
+    ):
+        assert expected in about
+    assert "('cpu', 2, torch.float32, False, True, 1, 8, 8, 64, 64, None)" in text
+    assert "(64, 256, fused),  # of SDPA's time: 0.500 at 64, 0.500 at 256" in text
+    assert "def fused" in text and "def einsum" not in text and "sdpa_kernel" not in text
+    assert capsys.readouterr().out == f"{tmp_path / 'here.py'} is written: fused in 1 of 1 settings, else SDPA\n"
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"mask": "padding"},
+        {"dropout": 0.1},
+        {"mode": "prefill"},
+        {"softcap": 50},
+        {"threads": None},
+        {"device": "cuda"},
+    ],
+)
+def test_a_case_that_no_plain_call_is_like_is_not_in_the_table(axes: Any, as_run: Any, tmp_path: Path) -> None:
+    described = [{"name": "softcap", "kind": "size", "unsaid": None}]
+    data = run_of({"fused": 0.5}, **axes, top={"schema": 2, "axes": described})
+    assert main(["advise", "--run", str(as_run(data).path), "--emit", str(tmp_path / "here.py")]) == 3
+    assert not (tmp_path / "here.py").exists()
+
+
+def test_nothing_shown_to_be_faster_is_sdpa_everywhere(
+    as_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = emitted(as_run, synthetic.as_old(run_of({"fused": 0.5})), tmp_path / "here.py")
+    assert "fused" not in text and "nothing was faster than SDPA" in capsys.readouterr().out
+
+
+def test_what_was_wrong_anywhere_is_not_chosen(as_run: Any, tmp_path: Path) -> None:
+    skipped = [{"impl": "fused", "id": "x", "reason": "wrong", "detail": "off"}]
+    text = emitted(as_run, run_of({"fused": 0.5, "einsum": 0.8}, top={"skipped": skipped}), tmp_path / "here.py")
+    assert "fused" not in text and "einsum" in text
+
+
+def test_a_core_counts_for_more_than_the_layer_around_it(as_run: Any, tmp_path: Path) -> None:
+    core, layer = run_of({"fused": 0.5}, scope="core"), run_of({"fused": 0.9})
+    for row in core["benchmarks"]:
+        row["extra_info"]["id"] += "-scope=core"
+    layer["benchmarks"] = core["benchmarks"] + layer["benchmarks"]
+    assert "0.500 at 64" in emitted(as_run, layer, tmp_path / "here.py")
+
+
+def test_runs_of_one_machine_make_one_table(results: Path, tmp_path: Path) -> None:
+    synthetic.save(run_of({"fused": 0.5}), results, "0001_a")
+    synthetic.save(run_of({"fused": 0.5}, dtype="bfloat16"), results, "0002_a")
+    synthetic.save(run_of({"fused": 0.5}, top={"machine_info": {**synthetic.MACHINE, "cores": 64}}), results, "0003_b")
+    asked = ["advise", "--results", str(results), "--emit", str(tmp_path / "here.py"), "--run"]
+    assert main([*asked, "*_a"]) == 0
+    text = (tmp_path / "here.py").read_text()
+    assert "torch.float32" in text and "torch.bfloat16" in text and "0001_a" in text and "0002_a" in text
+    assert main([*asked, "*"]) == 3
+
+
+def test_only_what_is_asked_for(as_run: Any, tmp_path: Path) -> None:
+    data = run_of({"fused": 0.5})
+    data["benchmarks"] += run_of({"fused": 0.5}, dtype="bfloat16")["benchmarks"]
+    text = emitted(as_run, data, tmp_path / "here.py", "--dtype", "bfloat16")
+    assert "torch.bfloat16" in text and "torch.float32" not in text
+
+
+def test_a_run_file_writes_no_code(as_run: Any, tmp_path: Path) -> None:
+    """Whoever made the run file chose these words; what they can reach is a docstring, a string and a number."""
+    evil = '"""\nraise SystemExit(1)\n"""\\'
+    machine = {**synthetic.MACHINE, "cpu": evil, "gpu": evil, "torch": "'+str(1/0)+'"}
+    data = run_of({"fused": 0.5}, device="cuda", top={"machine_info": machine, "commit_info": {"id": evil}})
+    data["benchmarks"] += run_of({"fused": 0.5}, dtype="float32;x")["benchmarks"]
+    tree = ast.parse(emitted(as_run, data, tmp_path / "here.py"))
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]
+    assert {type(node).__name__ for node in tree.body} == {"Expr", "ImportFrom", "Import", "Assign", "FunctionDef"}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("here.txt", "a module, as in attention_here.py"), ("my-kernel.py", "a module, as in"), ("class.py", "a module, as in"),
+     ("none/here.py", "No such file"), ("taken.py", "another file of that name")],
+)  # fmt: skip
+def test_a_mistake_is_one_line(
+    name: str, expected: str, as_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken.py").write_text("mine = 1\n")
+    run = as_run(run_of({"fused": 0.5}))
+    assert main(["advise", "--run", str(run.path), "--emit", str(tmp_path / name)]) == 3
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and expected in said.err
+    assert (tmp_path / "taken.py").read_text() == "mine = 1\n"
+
+
+def test_it_is_written_anew_over_its_own(as_run: Any, tmp_path: Path) -> None:
+    emitted(as_run, run_of({"fused": 0.5}), tmp_path / "here.py")
+    assert "einsum" in emitted(as_run, run_of({"einsum": 0.5}), tmp_path / "here.py")
+
+
+def test_every_kernel_that_can_be_chosen_is_a_function_of_its_name() -> None:
+    known = dispatcher.kernels()
+    assert known
+    for name, code in known.items():
+        [function] = ast.parse(code).body
+        assert isinstance(function, ast.FunctionDef) and function.name == name

@@ -1,0 +1,176 @@
+"""What `advise --emit` writes, called: its kernels are the registered ones, and what was not measured is torch's own choice."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+import impls
+from reports.judging import dispatcher
+from reports.judging.stretches import Setting, Stretch
+from reports.reading.runs import Run
+
+from .conftest import Suite, run_files
+
+THREADS = torch.get_num_threads()
+HERE = Setting("cpu", THREADS, "float32", False, True, 1, 2, 2, 8, 8, None)
+"""Where the module of these tests has the plain formula, from 16 to 32 tokens."""
+
+
+def text(kernel: str = "fused", first: int = 16, last: int = 32, *settings: Setting) -> str:
+    run = Run(Path("0001_x.json"), [], machine={"torch": str(torch.__version__)})
+    return dispatcher.module("here", [run], {key: [Stretch(first, last, kernel, {})] for key in settings or [HERE]})
+
+
+def module(folder: Path, source: str) -> ModuleType:
+    path = folder / "attention_here.py"
+    path.write_text(source, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    return module(tmp_path_factory.mktemp("here"), text())
+
+
+def tensors(T: int = 16, B: int = 1, H: int = 2, D_h: int = 8, **options: Any) -> list[Tensor]:
+    return [torch.randn(B, H, T, D_h, **options) for _ in range(3)]
+
+
+def test_kernels_are_registered_functions() -> None:
+    assert all(impls.get(name).kernel for name in dispatcher.kernels())
+
+
+@pytest.mark.parametrize("name", dispatcher.kernels())
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_kernel_is_the_registered_one_to_the_bit(name: str, is_causal: bool, tmp_path: Path) -> None:
+    impl = impls.get(name)
+    if "cpu" not in (impl.limits.devices or ("cpu",)):
+        pytest.skip("needs a GPU")
+    written, registered = getattr(module(tmp_path, text(name)), name), impl.kernel
+    assert registered
+    for options in ({"scale": None, "enable_gqa": False}, {"scale": 0.3, "enable_gqa": True}):
+        q, k, v = (it.requires_grad_() for it in tensors(T=37, H=4))
+        if options["enable_gqa"]:
+            k, v = (it[:, :2].detach().requires_grad_() for it in (k, v))
+        answers = [call(q, k, v, is_causal=is_causal, **options) for call in (written, registered)]
+        assert torch.equal(*answers)
+        found, known = (torch.autograd.grad(o.square().sum(), (q, k, v)) for o in answers)
+        assert all(map(torch.equal, found, known))
+
+
+def chosen(here: ModuleType, *qkv: Tensor, **options: Any) -> list[str]:
+    """The names of the kernels that a call was given to, by the table; none where it wasn't asked."""
+    asked: list[str] = []
+    look_up = here.choice
+
+    def choice(*key: Any) -> Callable[..., Tensor]:
+        kernel: Callable[..., Tensor] = look_up(*key)
+        asked.append("sdpa" if kernel is here.sdpa else kernel.__name__)
+        return kernel
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(here, "choice", choice)
+        torch.testing.assert_close(here.attention(*qkv, **options), sdpa(*qkv, **options))
+    return asked
+
+
+def test_the_table_is_followed(here: ModuleType) -> None:
+    assert chosen(here, *tensors(16), is_causal=True) == ["fused"]
+    assert chosen(here, *tensors(32), is_causal=True, scale=0.2) == ["fused"]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{"T": 15}, {"T": 33}, {"B": 2}, {"H": 4}, {"D_h": 16}, {"dtype": torch.bfloat16}, {"requires_grad": True}],
+    ids=str,
+)
+def test_at_other_sizes_it_is_sdpa(here: ModuleType, sizes: dict[str, Any]) -> None:
+    assert chosen(here, *tensors(**sizes), is_causal=True) == ["sdpa"]
+
+
+def test_without_the_mask_with_more_keys_or_other_threads_it_is_sdpa(here: ModuleType) -> None:
+    (q, k, v), (_, longer, values) = tensors(16), tensors(24)
+    assert chosen(here, q, k, v) == ["sdpa"]
+    assert chosen(here, q, longer, values, is_causal=True) == ["sdpa"]
+    torch.set_num_threads(THREADS + 1)
+    try:
+        assert chosen(here, q, k, v, is_causal=True) == ["sdpa"]
+    finally:
+        torch.set_num_threads(THREADS)
+
+
+def test_calls_of_another_kind_are_torchs_own(here: ModuleType) -> None:
+    q, k, v = tensors(16)
+    assert chosen(here, q, k, v, attn_mask=torch.ones(16, 16, dtype=torch.bool)) == []
+    assert chosen(here, *(it[0] for it in (q, k, v)), is_causal=True) == []
+    assert chosen(here, q.mT.contiguous().mT, k, v, is_causal=True) == []
+    assert chosen(here, nn.Parameter(q), k, v, is_causal=True) == []
+    with torch.autocast("cpu", torch.bfloat16):
+        assert chosen(here, q, k, v, is_causal=True) == []
+    assert here.attention(q, k, v, None, 0.5, True).shape == q.shape
+
+
+def outcome(call: Callable[..., Tensor], *qkv: Tensor) -> str:
+    try:
+        return str(call(*qkv, is_causal=True).shape)
+    except RuntimeError:
+        return "refused"
+
+
+def test_what_sdpa_refuses_is_refused_and_what_it_takes_is_taken(here: ModuleType) -> None:
+    q, k, v = tensors(16)
+    odd = ((q, k[:, :1], v[:, :1]), (q, k, v.bfloat16()), (q, k[..., :4], v), (q, k, v[..., :4]), (q, k[:, :, :9], v))
+    assert [outcome(here.attention, *it) for it in odd] == [outcome(sdpa, *it) for it in odd]
+
+
+def test_a_kept_mask_serves_gradients_and_transforms_after_inference(tmp_path: Path) -> None:
+    of_gradients = HERE._replace(gradients=True)
+    fresh = module(tmp_path, text("fused", 16, 32, HERE, of_gradients))
+    q, k, v = tensors(16)
+
+    def loss(q: Tensor) -> Tensor:
+        return fresh.attention(q, k, v, is_causal=True).square().sum()
+
+    torch.func.grad(loss)(q)
+    torch.vmap(loss)(torch.stack([q, q]))
+    with torch.inference_mode():
+        fresh.attention(q, k, v, is_causal=True)
+    [grad] = torch.autograd.grad(loss(q.requires_grad_()), q)
+    assert math.isfinite(grad.sum())
+
+
+def test_under_another_torch_it_is_sdpa(here: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    here.choice.cache_clear()
+    monkeypatch.setattr(here, "TORCH", "0.1")
+    assert chosen(here, *tensors(16), is_causal=True) == ["sdpa"]
+    here.choice.cache_clear()
+
+
+def test_it_passes_the_gate_where_it_chooses_and_where_it_does_not(suite: Suite, tmp_path: Path) -> None:
+    settings = [HERE._replace(threads=n, gradients=back) for n in range(1, 9) for back in (False, True)]
+    (tmp_path / "attention_here.py").write_text(text("fused", 16, 16, *settings))
+    done = suite(
+        "--impl", "here=attention_here:attention", "--T", "16,24", "--H", "2", "--D_h", "8", "--dtype", "float32",
+        "--mode", "forward,backward", "--benchmark-save=x",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    [file] = run_files(tmp_path)
+    rows = [row["extra_info"] for row in json.loads(file.read_text())["benchmarks"]]
+    assert {(row["T"], row["mode"], row["kernel"]) for row in rows} == {
+        (T, mode, kernel) for T, kernel in ((16, "gemm"), (24, "flash")) for mode in ("forward", "backward")
+    }
