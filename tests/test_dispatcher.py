@@ -138,6 +138,13 @@ def test_what_sdpa_refuses_is_refused_and_what_it_takes_is_taken(here: ModuleTyp
     assert [outcome(here.attention, *it) for it in odd] == [outcome(sdpa, *it) for it in odd]
 
 
+def test_shared_heads_have_to_be_asked_for(tmp_path: Path) -> None:
+    fresh = module(tmp_path, text("sdpa_flash", 16, 32, HERE._replace(H_kv=1)))
+    q, (_, k, v) = tensors(16)[0], tensors(16, H=1)
+    assert outcome(fresh.attention, q, k, v) == outcome(sdpa, q, k, v)
+    assert chosen(fresh, q, k, v, is_causal=True, enable_gqa=True) == ["sdpa_flash"]
+
+
 def test_a_kept_mask_serves_gradients_and_transforms_after_inference(tmp_path: Path) -> None:
     of_gradients = HERE._replace(gradients=True)
     fresh = module(tmp_path, text("fused", 16, 32, HERE, of_gradients))
