@@ -13,6 +13,7 @@ from . import (  # noqa: F401
     online,
     flex,
     documents,
+    absorbed,
     packages,
 )
 from .layer import LayerShape

@@ -37,6 +37,10 @@ class LayerShape(Rules):
     """Factor on the scores; 1 / sqrt(D_h) when None."""
     dropout: float = 0.0
     out_dropout: float = 0.0
+    latent: int | None = None
+    """Width of the latent that keys and values are rebuilt from (`impls/latent.py`); None where they are projected."""
+    rope: int | None = None
+    """Features of a head that turn with its token's place, beside a latent; their key is shared by all heads."""
 
     @classmethod
     def heads(cls, H: int, D_h: int, **others: Any) -> LayerShape:
@@ -45,8 +49,8 @@ class LayerShape(Rules):
         return cls(**({"d_out": widths["d_model"]} | widths))
 
 
-Cache = tuple[Tensor, Tensor]
-"""Keys and values of earlier tokens, (B, H_kv, T_kv, D_h) and (B, H_kv, T_kv, D_v), with the last places free."""
+Cache = tuple[Tensor, ...]
+"""Keys and values of earlier tokens, (B, H_kv, T_kv, D_h) and (B, H_kv, T_kv, D_v), or latents; the last places are free."""
 
 
 class Masked(nn.Module):
@@ -104,6 +108,11 @@ class AttentionLayer(Masked):
             self.W_o = nn.Linear(shape.H * shape.D_v, shape.d_out, bias=shape.out_bias)
         self.drop = nn.Dropout(shape.out_dropout)
 
+    @property
+    def prepare(self) -> Callable[..., None] | None:
+        """What its core makes once, before the first call; None where it makes nothing."""
+        return getattr(getattr(self, "core", None), "prepare", None)
+
     def finish(self, o: Tensor) -> Tensor:
         """(..., T, H * D_v) -> (..., T, d_out)"""
         if not self.shape.out_proj:
@@ -126,11 +135,6 @@ class KernelLayer(AttentionLayer):
         s = self.shape
         return split(self.W_q(x), s.H), split(self.W_k(x_k), s.H_kv), split(self.W_v(x_v), s.H_kv)
 
-    @property
-    def prepare(self) -> Callable[..., None] | None:
-        """What the core makes once, before the first call; None where it makes nothing."""
-        return getattr(self.core, "prepare", None)
-
     def forward(
         self,
         x: Tensor,
@@ -144,14 +148,14 @@ class KernelLayer(AttentionLayer):
         x_k = x if x_k is None else x_k
         q, k, v = self.project(x, x_k, x_k if x_v is None else x_v)  # (..., H, T, D_h) each
         if cache is not None:
-            k, v = extend(cache, k, v)
+            k, v = extend(cache, (k, v))
         o: Tensor = self.core(q, k, v, padding=padding)  # (..., H, T, D_v)
         return self.finish(o.transpose(-3, -2).flatten(-2))
 
 
-def extend(cache: Cache, k: Tensor, v: Tensor) -> Cache:
-    """Write the newest keys and values into the last places of a preallocated cache; all of them are attended to."""
-    for known, new in zip(cache, (k, v), strict=True):
+def extend(cache: Cache, newest: Cache) -> Cache:
+    """Write what belongs to the newest tokens into the last places of a preallocated cache; all of it is attended to."""
+    for known, new in zip(cache, newest, strict=True):
         known[..., -new.shape[-2] :, :] = new
     return cache
 

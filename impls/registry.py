@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .layer import KernelCore, KernelLayer, LayerShape
+from .latent import LatentLayer
+from .layer import AttentionLayer, KernelCore, KernelLayer, LayerShape
 from .rules import BY_MASK, EVERY_RULE, beyond
 from .weights import parts
 
@@ -43,7 +44,8 @@ class Limits:
     compiles: bool = True
     beyond: tuple[str, ...] = ()
     """The rules beyond plain attention that it follows, by their names in `Rules`; a kernel function without `masks` of its own
-    is given masks for some (`BY_MASK`), and follows those without saying so."""
+    is given masks for some (`BY_MASK`), and follows those without saying so. Of a layer also `latent`; kernels and cores are
+    given what was rebuilt from one."""
     package: str | None = None
     """An optional package that it needs."""
     install: str | None = None
@@ -55,8 +57,8 @@ class Limits:
 
     @property
     def without(self) -> list[str]:
-        """The rules beyond plain attention that it doesn't follow."""
-        return [rule for rule in EVERY_RULE if rule not in self.beyond]
+        """What is beyond plain attention, and beyond it too."""
+        return [rule for rule in (*EVERY_RULE, "latent") if rule not in self.beyond]
 
     def refusal(self, name: str, case: Any) -> str | None:
         """One sentence that says why `case` (a `bench.cases.case.Case`) is impossible; None when it is possible."""
@@ -79,7 +81,8 @@ class Limits:
             return f"{name} has value heads as wide as query heads"
         if (case.dropout or case.out_dropout) and not self.dropout:
             return f"{name} has no dropout"
-        if unknown := [rule for rule in beyond(case) if rule in self.without]:
+        asked = [*beyond(case), *(["latent"] if case.latent else [])]
+        if unknown := [rule for rule in asked if rule in self.without]:
             return f"{name} has no {' and no '.join(unknown)}"
         why = self.unless(case) if self.unless else None
         return why and f"{name} {why}"
@@ -195,9 +198,13 @@ def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None 
         raise TypeError(f"{name!r} is neither a function nor an nn.Module class")
     kernel = None if isinstance(it, type) else it
     core = partial(KernelCore, kernel=kernel, takes_mask=takes_mask) if kernel else it
-    return Impl(
-        name, owner, lambda shape: KernelLayer(shape, core(shape)), core, kernel, limits=limits, summary=summary
-    )
+    limits = replace(limits, beyond=(*limits.beyond, "latent"))
+    return Impl(name, owner, lambda shape: _around(core(shape), shape), core, kernel, limits=limits, summary=summary)
+
+
+def _around(core: nn.Module, shape: LayerShape) -> AttentionLayer:
+    """The shared layer that a core is placed in."""
+    return KernelLayer(shape, core) if shape.latent is None else LatentLayer(shape, core)
 
 
 def add(impl: Impl) -> None:

@@ -33,7 +33,7 @@ class SingleHead(AttentionLayer):
         x_k = x if x_k is None else x_k
         q, k, v = self.project(x, x_k, x_k if x_v is None else x_v)  # (..., T, D_h) each
         if cache is not None:
-            k, v = extend((cache[0].squeeze(-3), cache[1].squeeze(-3)), k, v)  # (..., T_kv, D_h), (..., T_kv, D_v)
+            k, v = extend((cache[0].squeeze(-3), cache[1].squeeze(-3)), (k, v))  # (..., T_kv, D_h), (..., T_kv, D_v)
         mask = self.attn_mask(q.shape[-2], k.shape[-2], padding)
         return self.finish(attention(q, k, v, **kernel_options(self.shape, mask, self.training)))
 

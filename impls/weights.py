@@ -14,9 +14,15 @@ Parts = dict[str, list[Tensor]]
 
 
 def sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
-    """The canonical weights and their shapes, (out, in) as in `nn.Linear`: W_q, W_k, W_v, W_o, biases b_*, and sinks."""
+    """The canonical weights and their shapes, (out, in) as in `nn.Linear`: W_q, W_k, W_v, W_o, biases b_*, and sinks.
+
+    W_k and W_v are of d_model, or of the latent that W_c gives, together with the rotary key that all heads share.
+    """
     widths = {"q": shape.H * shape.D_h, "k": shape.H_kv * shape.D_h, "v": shape.H_kv * shape.D_v}
-    found: dict[str, tuple[int, ...]] = {f"W_{n}": (width, shape.d_model) for n, width in widths.items()}
+    if shape.latent is not None:
+        rope = shape.rope or 0
+        widths |= {"c": shape.latent + rope, "k": shape.H * (shape.D_h - rope)}
+    found: dict[str, tuple[int, ...]] = {f"W_{n}": (width, _inputs(shape, n)) for n, width in widths.items()}
     if shape.qkv_bias:
         found |= {f"b_{n}": (width,) for n, width in widths.items()}
     if shape.out_proj:
@@ -26,10 +32,15 @@ def sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
     return found | ({"sinks": (shape.H,)} if shape.sinks else {})
 
 
+def _inputs(shape: LayerShape, n: str) -> int:
+    """Features that a projection of the inputs takes."""
+    return shape.latent if shape.latent is not None and n in "kv" else shape.d_model
+
+
 def draw(shape: LayerShape, generator: torch.Generator, device: str = "cpu") -> dict[str, Tensor]:
     """Canonical weights in float64, scaled by 1 / sqrt(inputs) so that queries, keys and values have variance 1."""
     drawn = {
-        name: torch.randn(size, generator=generator, dtype=torch.float64).div_(shape.d_model**0.5)
+        name: torch.randn(size, generator=generator, dtype=torch.float64).div_(_inputs(shape, name[-1]) ** 0.5)
         for name, size in sizes(shape).items()
         if name != "sinks"
     }
@@ -53,7 +64,7 @@ def parts(layer: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
     if own is not None:
         return own(of)
     found: Parts = {}
-    for n in "qkvo":
+    for n in "qckvo":
         linear = getattr(layer, f"W_{n}", None)
         if isinstance(linear, nn.Linear):
             found |= linear_parts(n, linear, of)

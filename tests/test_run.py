@@ -30,7 +30,7 @@ ROW = {
     "error_output", "error_grad", "proved_ragged", "peak_rss_bytes", "kept_bytes",
     "processes", "process_medians", "page_faults", "switches_voluntary", "switches_involuntary",
     "ratio", "ratio_low", "ratio_high", "sample_rounds", "sample_visits", "sample_processes", "sample_times",
-    "calls_compared", "sample_fastest", "tokens_per_s", "padding_share",
+    "calls_compared", "sample_fastest", "tokens_per_s", "padding_share", "cache_bytes_per_token",
 }  # fmt: skip
 
 

@@ -72,6 +72,16 @@ class Case:
     bias: str | None = axis("choice", f"{', '.join(BIASES)}: what is added to the scores", values=BIASES, default=None)
     softcap: int | None = axis("size", "bound of the scores, which are bent by tanh", default=None)
     sinks: bool = axis("switch", "a learned score a head that takes part in the softmax alone: on, off", default=False)
+    latent: int | None = axis(
+        "size",
+        "width of the latent that keys and values are rebuilt from, and a cache holds: multi-head latent attention",
+        default=None,
+    )
+    rope: int | None = axis(
+        "size",
+        "features of a head that turn with its token's place, whose key all heads share (with --latent)",
+        default=None,
+    )
 
     @classmethod
     def of(
@@ -93,6 +103,11 @@ class Case:
     def plain(self, **others: Any) -> Case:
         """The same without any rule on what a query sees or what becomes of a score."""
         return replace(self, **{it.name: AXES[it.name].default for it in fields(Rules)} | {"mask": "none"} | others)
+
+    @property
+    def bare(self) -> Case:
+        """What is asked of its core, without the projections around it."""
+        return replace(self, scope="core", qkv_bias=False, out_bias=False, latent=None, rope=None)
 
     @property
     def causal(self) -> bool:

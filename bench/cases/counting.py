@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from impls import Impl
+from impls.weights import sizes
 
 from .case import Case
 
@@ -27,12 +30,34 @@ def flops(case: Case) -> int:
 
     Core: 2 · B · H · pairs · (D_h + D_v). Projections: 2 · tokens · width in · width out each; in `decode` those of the new
     token alone. `backward` counts three times the forward: each product has two gradients, each a product of the same size.
+    With a latent keys and values are rebuilt from those that some query sees, or absorbed, whichever is less.
     """
-    forward = 2 * case.B * case.H * visible_pairs(case) * (case.D_h + case.D_v)
-    if case.scope == "layer":
-        forward += 2 * case.B * case.T * case.d_model * case.H * (case.D_h + case.D_v)  # W_q and W_o
-        forward += 2 * case.B * _projected_keys(case) * case.d_model * case.H_kv * (case.D_h + case.D_v)  # W_k and W_v
-    return 3 * forward if case.does.gradients else forward
+    attention = case.H * visible_pairs(case) * (case.D_h + case.D_v)
+    if case.latent:
+        attention = _latent_products(case)
+    forward = attention + (_projections(case) if case.scope == "layer" else 0)
+    return 2 * case.B * forward * (3 if case.does.gradients else 1)
+
+
+def _projections(case: Case) -> int:
+    """Products of W_q and W_o, and of W_k and W_v or of that which gives their latent; for one batch entry."""
+    queries = case.T * case.d_model * case.H * (case.D_h + case.D_v)
+    return queries + (case.T if case.does.cached else case.T_kv) * case.d_model * _projected(case)
+
+
+def _projected(case: Case) -> int:
+    """Numbers that a layer keeps of a token: of its key and value, or of their latent."""
+    return case.latent + (case.rope or 0) if case.latent else case.H_kv * (case.D_h + case.D_v)
+
+
+def _latent_products(case: Case) -> int:
+    """Products from projected queries to heads' outputs, for one batch entry: keys and values each in their cheaper form."""
+    assert case.latent is not None
+    rope, latent, pairs, seen = case.rope or 0, case.latent, visible_pairs(case), seen_keys(case)
+    cheaper = (
+        min((seen * latent + pairs) * width, (case.T * width + pairs) * latent) for width in (case.D_h - rope, case.D_v)
+    )
+    return case.H * (sum(cheaper) + pairs * rope)
 
 
 def least_bytes(case: Case) -> int:
@@ -42,15 +67,20 @@ def least_bytes(case: Case) -> int:
     output too, and writes one for all that was read. A dense bias is read where a key is visible.
     """
     o = case.B * case.T * (case.H * case.D_v if case.scope == "core" else case.d_model)
-    cached = case.B * case.H_kv * (case.D_h + case.D_v)  # one token's key and value
+    cached = case.B * _projected(case)  # what is kept of one token
     if case.scope == "core":
         read = case.B * case.T * case.H * case.D_h + seen_keys(case) * cached + case.sinks * case.H
     else:
         tokens = case.T if case.source == "self" else case.T + case.T_kv
-        read = case.B * tokens * case.d_model + _weights(case)
+        read = case.B * tokens * case.d_model + sum(map(prod, sizes(case.layer_shape).values()))
         read += seen_keys(case) * cached if case.does.cached else 0  # the others read, the new ones written
     read += case.H * visible_pairs(case) if case.bias == "dense" else 0
     return (2 * (read + o) if case.does.gradients else read + o) * ITEM_BYTES[case.dtype]
+
+
+def cache_bytes(case: Case) -> int | None:
+    """Bytes that a cache holds of one token, in one batch entry; None where there is no cache."""
+    return _projected(case) * ITEM_BYTES[case.dtype] if case.does.cached else None
 
 
 def least_memory(impl: Impl, case: Case) -> int:
@@ -75,15 +105,3 @@ def held_bytes(case: Case) -> int:
         + mask
         + 4 * case.B * case.T * max(case.d_model, case.H * case.D_v) * ITEM_BYTES[case.dtype]
     )
-
-
-def _projected_keys(case: Case) -> int:
-    """Tokens that go through W_k and W_v."""
-    return case.T if case.does.cached else case.T_kv
-
-
-def _weights(case: Case) -> int:
-    """Numbers that the projections hold."""
-    matrices = case.d_model * (case.H + case.H_kv) * (case.D_h + case.D_v)
-    biases = case.qkv_bias * (case.H * case.D_h + case.H_kv * (case.D_h + case.D_v)) + case.out_bias * case.d_model
-    return matrices + biases + case.sinks * case.H

@@ -60,8 +60,27 @@ def misfit(case: Case) -> str | None:
         return "a padded query may see no token at all: --window and --documents have no padding"
     if case.does.cached and case.mask == "none" and (apart or case.window_right or case.bias):
         return "in decode, windows, documents and biases need to know a query's place: --mask causal_br"
+    if case.latent and (why := _beside_a_latent(case)) is not None:
+        return f"--latent {why}"
+    if case.rope and not case.latent:
+        return "the rotary key lies beside a latent: --rope needs --latent"
+    if case.rope and (case.rope % 2 or case.rope >= case.D_h):
+        return f"rotary features are pairs, and some of a head's D_h = {case.D_h}: --rope {case.rope}"
     if case.T_kv < case.T and (apart or case.mask == "causal_br"):
         return f"--mask causal_br, --window, --documents: every query is one of the keys, but T = {case.T}, T_kv = {case.T_kv}"
+    return None
+
+
+def _beside_a_latent(case: Case) -> str | None:
+    """What a case asks for that multi-head latent attention has not, as the rest of a sentence."""
+    if case.scope == "core":
+        return "is part of a layer: leave out --scope core"
+    if case.source == "cross":
+        return "is of the sequence that asks: leave out --source cross"
+    if case.H_kv != case.H:
+        return f"gives every head keys and values of its own: leave out --H_kv {case.H_kv}"
+    if case.qkv_bias or case.drops:
+        return "has neither biases before it nor dropout: leave out --qkv_bias, --dropout and --out_dropout"
     return None
 
 
@@ -128,6 +147,12 @@ SWEEPS = {
                {"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (1024,), "prefix": (None, 256)},
                {"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (1024, 2048), "mask": ("none",)}),
               whole_registry=True),
+        Sweep("latent", "multi-head latent attention against its cache, and keys and values against theirs; then a prompt",
+              # as in DeepSeek-V2 (DeepSeek-AI, 2024), the latent is as wide as four heads, and the rotary key as half of one
+              tuple({"B": (1,), "d_model": (512,), "H": (16,), "D_v": (32,), "dtype": ("float32",)} | axes for axes in (
+                  {"D_h": (48,), "latent": (128,), "rope": (16,), "T": (256, 1024, 4096), "mode": ("decode",)},
+                  {"D_h": (32,), "T": (256, 1024, 4096), "mode": ("decode",)},
+                  {"D_h": (48,), "latent": (128,), "rope": (16,), "T": (256,)})), whole_registry=True),
         Sweep("llm", "one attention layer of GPT-2 small, Qwen2.5 0.5B and Llama 3 8B",
               # Radford et al., "Language Models are Unsupervised Multitask Learners", 2019
               ({"T": (512,), "d_model": (768,), "H": (12,), "qkv_bias": (True,), "out_bias": (True,), "dtype": BOTH},

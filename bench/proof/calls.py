@@ -13,7 +13,7 @@ from impls import weights as canonical
 
 from ..cases.case import Case
 from ..cases.outcome import Wrong
-from .problem import Inputs
+from .problem import Inputs, written_to
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ def _backward(module: nn.Module, inputs: Inputs) -> Call:
 
 
 def _decode(module: nn.Module, inputs: Inputs) -> Call:
-    """New tokens against a cache: their keys and values are written to its last places."""
+    """New tokens against a cache: what is kept of them is written to its last places."""
     x, *cache = inputs.tensors
     new = x.shape[-2]
 
     def read(o: Tensor) -> dict[str, Tensor]:
-        key, value = (known[..., -new:, :] for known in cache)
-        return {"output": o, "key written to the cache": key, "value written to the cache": value}
+        written = (known[..., -new:, :] for known in cache)
+        return {"output": o} | dict(zip(map(written_to, inputs.names[1:]), written, strict=True))
 
     return Call(lambda: module(x, cache=tuple(cache)), read)

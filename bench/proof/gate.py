@@ -84,12 +84,11 @@ class Gate:
         """
         eager = eager_form(impl)
         if eager.core is not None and case.scope == "layer" and case.H * case.T * case.T_kv <= FEW:
-            self._once("bare kernel", eager, replace(case, scope="core"), check)
+            self._once("bare kernel", eager, case.bare, check)
         probed = probes(impl, replace(case, threads=None))
         for probe in probed:
             if eager.core is not None:
-                bare = replace(probe, scope="core", qkv_bias=False, out_bias=False)
-                self._once("bare kernel (probe)", eager, bare, check_probe)
+                self._once("bare kernel (probe)", eager, probe.bare, check_probe)
             if eager.core is None or impl.compiled:
                 self._once("layer (probe)" if probe.scope == "layer" else "kernel (probe)", impl, probe, check_probe)
         if case.drops:

@@ -177,7 +177,7 @@ class Problem:
     case: Case
     names: tuple[str, ...]
     inputs: tuple[Tensor, ...]
-    """q, k, v for a core; x, or x and the other sequence, or x and the cache's keys and values, for a layer."""
+    """q, k, v for a core; x, or x and the other sequence, or x and the cache's keys and values, or latents, for a layer."""
     padding: Tensor | None
     """(B, T_kv), True where a key is a token."""
     grad: Tensor | None
@@ -251,7 +251,8 @@ def problem_of(case: Case, draw: int = 0) -> Problem:
     """The question that belongs to a case, the same for every implementation.
 
     `scope="core"`: q (B, H, T, D_h), k (B, H_kv, T_kv, D_h), v (B, H_kv, T_kv, D_v). `scope="layer"`: x (B, T, d_model) with
-    the weights of the case, the same in every draw; in `decode` also the cache, k and v as above, its last place free.
+    the weights of the case, the same in every draw; in `decode` also the cache, k and v as above or latents
+    (B, 1, T_kv, latent + rope), its last place free.
 
     Draw 0 is an ordinary one, and is timed. In draw 1 each query belongs to one regime of the softmax, with a bound of that
     regime's own, and a few values are large (`NEEDLE`); sizes that leave no room for the features that make a regime get an
@@ -266,7 +267,8 @@ def problem_of(case: Case, draw: int = 0) -> Problem:
 
 def _room(case: Case) -> bool:
     """Whether there are features to make regimes of, and one for anything else."""
-    return case.D_h > ASKED and (case.scope == "core" or case.d_model > FEATURES + 1)
+    of_latent = case.latent is None or case.latent > ASKED + 1
+    return case.D_h - (case.rope or 0) > ASKED and of_latent and (case.scope == "core" or case.d_model > FEATURES + 1)
 
 
 @lru_cache(maxsize=8)
@@ -479,15 +481,14 @@ def _layer_regimes(case: Case) -> tuple[Problem, Problem, Problem]:
     """Weights that take a token's first features to the first of every head's queries and keys, and three draws of x."""
     generator, sizes = _generator(case, 2), _Sizes.of(case)
     drawn = canonical.draw(case.layer_shape, generator)
-    for name, H, first, scales in (
-        ("W_q", case.H, 0, sizes.of_queries),
-        ("W_k", case.H_kv, ASKED, (SPREAD,) * ASKED),
-    ):
-        by_head = drawn[name].unflatten(0, (H, -1))  # (H, D_h, d_model)
-        by_head[:, :ASKED] = by_head[..., : FEATURES + 1] = 0.0
-        for feature, scale in enumerate(scales):
-            by_head[:, feature, first + feature] = scale
-    drawn["W_v"][:, FEATURES] *= case.d_model**0.5
+    _take(drawn["W_q"], case.H, 0, sizes.of_queries, FEATURES + 1)
+    if case.latent is None:
+        _take(drawn["W_k"], case.H_kv, ASKED, (SPREAD,) * ASKED, FEATURES + 1)
+        drawn["W_v"][:, FEATURES] *= case.d_model**0.5
+    else:  # whose first features are those of its token's key, and then the one that shows in its value
+        _take(drawn["W_c"], 1, ASKED, (1.0,) * (ASKED + 1), FEATURES + 1)
+        _take(drawn["W_k"], case.H, 0, (SPREAD,) * ASKED, ASKED + 1)
+        drawn["W_v"][:, ASKED] *= case.latent**0.5
     weights = _in_dtype(drawn, case)
     regime, key_features = _regime(case, heads=False), _answering(case, generator)
     ordinary, shown, other = ([_randn(size, generator) for size in _sizes_of_inputs(case)] for _ in range(3))
@@ -499,8 +500,11 @@ def _layer_regimes(case: Case) -> tuple[Problem, Problem, Problem]:
     needles = _needles(case, generator)
     if case.does.cached:
         shown[0][..., ASKED:FEATURES] = key_features[:, -case.T :]
-        shown[1][..., :ASKED] = key_features[:, None] * SPREAD
-        shown[2] = shown[2] * needles.abs().clamp(min=1.0)
+        if case.latent is None:
+            shown[1][..., :ASKED] = key_features[:, None] * SPREAD
+            shown[2] = shown[2] * needles.abs().clamp(min=1.0)
+        else:
+            shown[1][..., :ASKED], shown[1][..., ASKED] = key_features[:, None], needles[:, 0]
     else:
         ordinary[-1][..., : FEATURES + 1] = other[-1][..., : FEATURES + 1] = 0.0
         shown[-1][..., ASKED:FEATURES] = key_features
@@ -510,6 +514,16 @@ def _layer_regimes(case: Case) -> tuple[Problem, Problem, Problem]:
         _layer_question(case, shown, weights, generator, 1, regime.to(case.device)),
         _layer_question(case, other, weights, generator, 2),
     )
+
+
+def _take(weight: Tensor, H: int, first: int, scales: tuple[float, ...], apart: int) -> None:
+    """Let every head's first features be those of the input from `first` on, times `scales`; of the others none is made of an
+    input's features that are kept `apart`, the first so many.
+    """
+    by_head = weight.unflatten(0, (H, -1))  # (H, width of a head, inputs)
+    by_head[:, : len(scales)] = by_head[..., :apart] = 0.0
+    for feature, scale in enumerate(scales):
+        by_head[:, feature, first + feature] = scale
 
 
 def _needles(case: Case, generator: torch.Generator) -> Tensor:
@@ -543,7 +557,7 @@ def _layer_question(
     """About a layer with these weights and inputs; `regime` (B, T), or None for ordinary ones."""
     names = {"cross": ("x", "x_kv"), "self": ("x",)}[case.source]
     if case.does.cached:
-        names = "x", "keys", "values"
+        names = ("x", "keys", "values") if case.latent is None else ("x", "latents")
         for cache in exact[1:]:
             cache[..., -case.T :, :] = torch.nan  # a layer that doesn't write there first has NaN to attend to
     inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
@@ -562,14 +576,19 @@ def _layer_formula(
     leaves = _leaves(inputs, dtype, case)
     in_dtype = dict(zip(weights, _leaves(weights.values(), dtype, case), strict=True))
     if case.does.cached:
-        x, keys, values = leaves
-        o, key, value = reference.decode(x, keys, values, in_dtype, case.layer_shape, rows)
-        return {"output": o, "key written to the cache": key, "value written to the cache": value}
+        x, *cache = leaves
+        o, *written = reference.decode(x, cache, in_dtype, case.layer_shape, rows)
+        return {"output": o} | dict(zip(map(written_to, names[1:]), written, strict=True))
     o = reference.layer(
         leaves[0], leaves[-1], in_dtype, case.layer_shape, padding=padding, rows=rows, dropped=dropped[0],
         out_dropped=dropped[1],
     )  # fmt: skip
     return {"output": o.detach()} | _gradients(o, dict(zip(names, leaves, strict=True)) | in_dtype, grad, rows)
+
+
+def written_to(cache: str) -> str:
+    """What an answer is called: `key written to the cache`, of `keys`."""
+    return f"{cache.removesuffix('s')} written to the cache"
 
 
 def _answers_by_regime(
@@ -630,8 +649,10 @@ def _floor(part: Expected, case: Case) -> float:
     return FLOOR_OF_DOMINATED if part.regime in (DOMINATED, LATE) else FLOOR_OF_REGIMES
 
 
-def _cache_sizes(case: Case) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """Keys and values of one batch entry."""
+def _cache_sizes(case: Case) -> tuple[tuple[int, int, int], ...]:
+    """Keys and values of one batch entry, or its latents."""
+    if case.latent is not None:
+        return ((1, case.T_kv, case.latent + (case.rope or 0)),)
     return (case.H_kv, case.T_kv, case.D_h), (case.H_kv, case.T_kv, case.D_v)
 
 

@@ -109,27 +109,63 @@ def layer(
     dropped: Tensor | None = None, out_dropped: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """A whole layer: projections, attention, output projection. x (B, T, d_model) -> (B, T or len(rows), d_model)."""
-    q, k, v = (_project(of, weights, n, shape) for of, n in ((x, "q"), (x_kv, "k"), (x_kv, "v")))
+    q, (k, v) = _queries(x, weights, shape), _keys_and_values(_kept(x_kv, weights, shape), weights, shape)
     o = attention(q, k, v, shape, sinks=weights.get("sinks"), padding=padding, rows=rows, dropped=dropped)
     return _without(out_dropped, _finish(o, weights))
 
 
 def decode(
-    x: Tensor, k: Tensor, v: Tensor, weights: Weights, shape: LayerShape, rows: Tensor | None = None
+    x: Tensor, cache: list[Tensor], weights: Weights, shape: LayerShape, rows: Tensor | None = None
 ) -> list[Tensor]:
-    """A layer for new tokens x (B, T, d_model), whose keys and values go to the last places of the cache.
+    """A layer for new tokens x (B, T, d_model), of which the last places of the cache keep something.
 
-    Gives o (B, T or len(rows), d_model), and what is written to the cache: (B, H_kv, T, D_h), (B, H_kv, T, D_v).
+    Gives o (B, T or len(rows), d_model), and what is written to the cache: (B, H_kv, T, D_h), (B, H_kv, T, D_v), or latents.
     """
-    q, new_k, new_v = (_project(x, weights, n, shape) for n in "qkv")
-    k, v = (torch.cat([known[..., : -x.shape[1], :], new], dim=-2) for known, new in ((k, new_k), (v, new_v)))
+    first = cache[0].shape[-2] - x.shape[1]
+    written = _kept(x, weights, shape, first)
+    cache = [torch.cat([known[..., :first, :], new], dim=-2) for known, new in zip(cache, written, strict=True)]
+    q, (k, v) = _queries(x, weights, shape, first), _keys_and_values(cache, weights, shape)
     o = attention(q, k, v, shape, sinks=weights.get("sinks"), rows=rows)
-    return [_finish(o, weights), new_k, new_v]
+    return [_finish(o, weights), *written]
 
 
-def _project(x: Tensor, weights: Weights, n: str, shape: LayerShape) -> Tensor:
-    """(B, T, d_model) -> (B, H, T, D)"""
-    H = shape.H if n == "q" else shape.H_kv
+def _queries(x: Tensor, weights: Weights, shape: LayerShape, first: int = 0) -> Tensor:
+    """(B, H, T, D_h), of tokens of which the first has this place."""
+    return _turned(_project(x, weights, "q", shape.H), shape, first)
+
+
+def _kept(x: Tensor, weights: Weights, shape: LayerShape, first: int = 0) -> list[Tensor]:
+    """What a cache keeps of tokens: (B, H_kv, T, D_h), (B, H_kv, T, D_v), or (B, 1, T, latent + rope)."""
+    if shape.latent is None:
+        return [_project(x, weights, n, shape.H_kv) for n in "kv"]
+    return [_turned(_project(x, weights, "c", 1), shape, first)]
+
+
+def _keys_and_values(kept: list[Tensor], weights: Weights, shape: LayerShape) -> list[Tensor]:
+    """(B, H_kv, T_kv, D_h), (B, H_kv, T_kv, D_v)"""
+    if shape.latent is None:
+        return kept
+    latents = kept[0][:, 0]  # (B, T_kv, latent + rope)
+    k, v = (_project(latents[..., : shape.latent], weights, n, shape.H) for n in "kv")
+    rotary = latents[:, None, :, shape.latent :].expand(-1, shape.H, -1, -1)
+    return [torch.cat([k, rotary], dim=-1), v]
+
+
+def _turned(x: Tensor, shape: LayerShape, first: int) -> Tensor:
+    """The last features, pairs as points in a plane, turned by place · 10000^(-2 pair / rope): Su et al., "RoFormer", 2021."""
+    if not shape.rope:
+        return x
+    places = torch.arange(first, first + x.shape[-2], dtype=torch.float64, device=x.device)
+    pair = torch.arange(shape.rope // 2, dtype=torch.float64, device=x.device)
+    angle = places[:, None, None] / 10000 ** (2 * pair[:, None] / shape.rope)  # (T, rope / 2, 1)
+    points = x[..., -shape.rope :].unflatten(-1, (-1, 2))
+    quarter = torch.stack([-points[..., 1], points[..., 0]], dim=-1)  # each a quarter of a turn further
+    turned = points * angle.cos().to(x.dtype) + quarter * angle.sin().to(x.dtype)
+    return torch.cat([x[..., : -shape.rope], turned.flatten(-2)], dim=-1)
+
+
+def _project(x: Tensor, weights: Weights, n: str, H: int) -> Tensor:
+    """(B, T, width) -> (B, H, T, D)"""
     heads: Tensor = linear(x, weights[f"W_{n}"], weights.get(f"b_{n}")).unflatten(-1, (H, -1))
     return heads.transpose(1, 2)
 

@@ -13,7 +13,7 @@ from pytest_benchmark.stats import Stats
 from reports.judging import verdict
 
 from ..cases.cells import Cell
-from ..cases.counting import flops, least_bytes, padding_share
+from ..cases.counting import cache_bytes, flops, least_bytes, padding_share
 from ..cases.meaning import case_hash
 
 Row = dict[str, Any]
@@ -78,6 +78,7 @@ def row(cell: Cell, proved: Mapping[str, Any], found: Sequence[Sample], over: Se
         | {
             "tokens_per_s": cell.case.B * cell.case.T / median(it.seconds for it in found),
             "padding_share": padding_share(cell.impl, cell.case),
+            "cache_bytes_per_token": cache_bytes(cell.case),
         }
         | _timed(found)
         | _ratio(found, over)

@@ -1,0 +1,77 @@
+"""Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024): a cache holds a latent of each token, not its key and value.
+
+The key of a head has two parts: one rebuilt from the latent, and a rotary one, cached beside it, that all heads share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from .layer import AttentionLayer, Cache, LayerShape, extend, split
+from .weights import Parts, linear_parts, sinks_part
+
+BASE = 10000.0
+"""Of the wavelengths, as in the paper of rotary embeddings."""
+
+
+class LatentLayer(AttentionLayer):
+    """The naive form: keys and values of every head are rebuilt from the latents of all tokens, then attended to by a core."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, shape: LayerShape, core: nn.Module):
+        super().__init__(shape, owns_mask=False)
+        assert shape.latent is not None
+        self.latent, self.rope = shape.latent, shape.rope or 0
+        self.W_q = nn.Linear(shape.d_model, shape.H * shape.D_h, bias=False)
+        self.W_c = nn.Linear(shape.d_model, self.latent + self.rope, bias=False)
+        self.W_k = nn.Linear(self.latent, shape.H * (shape.D_h - self.rope), bias=False)
+        self.W_v = nn.Linear(self.latent, shape.H * shape.D_v, bias=False)
+        self.core = core
+        angles = rotary_angles(self.rope, shape.max_T)  # (max_T, rope / 2)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def forward(self, x: Tensor, *, padding: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+        """(B, T, d_model) -> (B, T, d_out); `cache` holds (B, 1, T_kv, latent + rope), with the last places free."""
+        q, latents = split(self.W_q(x), self.shape.H), split(self.W_c(x), 1)  # (B, H, T, D_h), (B, 1, T, latent + rope)
+        first = 0 if cache is None else cache[0].shape[-2] - x.shape[-2]
+        q, latents = self.rotated(q, first), self.rotated(latents, first)
+        if cache is not None:
+            (latents,) = extend(cache, (latents,))
+        o = self.attend(q, latents, padding)  # (B, H, T, D_v)
+        return self.finish(o.transpose(-3, -2).flatten(-2))
+
+    def attend(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
+        """(B, H, T, D_h), (B, 1, T_kv, latent + rope) -> (B, H, T, D_v)"""
+        c, shared = latents.split([self.latent, self.rope], dim=-1)
+        k, v = (split(W(c.squeeze(-3)), self.shape.H) for W in (self.W_k, self.W_v))
+        k = torch.cat([k, shared.expand(*k.shape[:-1], -1)], dim=-1)  # (B, H, T_kv, D_h)
+        o: Tensor = self.core(q, k, v, padding=padding)
+        return o
+
+    def rotated(self, x: Tensor, first: int) -> Tensor:
+        """(..., T, width): the last `rope` features turned by the places of tokens, of which the first has this one."""
+        if not self.rope:
+            return x
+        cos, sin = (it[first : first + x.shape[-2]].to(x.dtype) for it in (self.cos, self.sin))  # (T, rope / 2)
+        plain, turning = x.split([x.shape[-1] - self.rope, self.rope], dim=-1)
+        even, odd = turning[..., 0::2], turning[..., 1::2]
+        turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
+        return torch.cat([plain, turned], dim=-1)
+
+    def parts(self, of: Callable[[Tensor], Tensor]) -> Parts:
+        found: Parts = {}
+        for n in "qckv" + "o" * self.shape.out_proj:
+            found |= linear_parts(n, getattr(self, f"W_{n}"), of)
+        return found | sinks_part(self.core, of)
+
+
+def rotary_angles(rope: int, T: int) -> Tensor:
+    """(T, rope / 2): by how much each pair of features turns at each place; Su et al., "RoFormer", 2021."""
+    frequencies = BASE ** (-torch.arange(0, rope, 2, dtype=torch.float64) / max(1, rope))
+    return torch.arange(T)[:, None] * frequencies

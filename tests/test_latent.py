@@ -1,0 +1,138 @@
+"""Multi-head latent attention: rebuilt and absorbed, the same answer, with a cache of latents."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import impls
+from bench.cases import counting
+from bench.cases.case import Case
+from bench.cases.outcome import Wrong
+from bench.cases.sweep import SWEEPS
+from bench.proof import reference
+from bench.proof.gate import Gate, check
+from bench.proof.problem import inputs_of, problem_of
+from bench.timing.devices.cpu import CpuMeter
+from impls.rules import EVERY_RULE
+
+from .wrong_latent import LATENT, LAYERS, TOKEN, Naive
+
+SMALL: dict[str, Any] = {"T": 48, "H": 2, "D_h": 16, "D_v": 12} | LATENT
+CASES: list[dict[str, Any]] = [
+    {},
+    {"rope": None},
+    {"mode": "backward"},
+    {"dtype": "bfloat16"},
+    {"dtype": "float64", "mode": "backward", "out_bias": True},
+    {"mask": "padding", "B": 3},
+    {"window": 5, "softcap": 20, "sinks": True, "bias": "alibi"},
+    TOKEN,
+    TOKEN | {"dtype": "bfloat16", "B": 2},
+    TOKEN | {"T": 6, "mask": "causal_br", "window": 9},
+]
+
+
+def gated(impl: impls.Impl, case: Case) -> None:
+    Gate().prove(impl, case)
+    check(impl, case)
+
+
+@pytest.fixture
+def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.proof.gate.PROBES", (37,))
+
+
+@pytest.mark.parametrize("axes", CASES, ids=str)
+def test_rebuilt_and_absorbed_give_one_answer(short_probes: None, axes: dict[str, Any]) -> None:
+    case = Case.of(**(SMALL | axes))
+    passed = []
+    for name in ("fused", "sdpa", "flex", "absorbed", "absorbed_sdpa"):
+        impl = impls.get(name)
+        if impl.refusal(case) is None and (
+            name != "flex" or case.does.cached
+        ):  # tracing each of its calls takes seconds
+            gated(impl, case)
+            passed.append(name)
+    assert {"fused", "absorbed"} <= {*passed}
+    assert "absorbed_sdpa" in passed or case.sinks
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_wrong_form_is_refused(short_probes: None, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    layer, axes = LAYERS[name]
+    with pytest.raises(Wrong) as refusal:
+        gated(impls.make("mine", layer, limits=impls.Limits(beyond=(*EVERY_RULE, "latent"))), Case.of(**(SMALL | axes)))
+    with capsys.disabled():
+        print(f"\n{'latent':<20} {name:<40} refused  {refusal.value}", end="")
+
+
+def test_the_form_that_wrong_ones_are_made_from_passes() -> None:
+    check(impls.make("mine", Naive, limits=impls.Limits(beyond=("latent",))), Case.of(**SMALL))
+
+
+def test_places_turn_features_as_complex_numbers() -> None:
+    """By hand: the first pair turns by its place, the second by a hundredth of it."""
+    shape = Case.of(**SMALL | {"rope": 4}).layer_shape
+    x = torch.zeros(1, 1, 3, 6, dtype=torch.float64)
+    x[..., -4:] = torch.tensor([1.0, 0.0, 1.0, 0.0])
+    angles = torch.tensor([5.0, 6.0, 7.0], dtype=torch.float64)
+    turned = torch.stack([angles.cos(), angles.sin(), (angles / 100).cos(), (angles / 100).sin()], -1)
+    found = Naive(shape).double().rotated(x, 5), reference._turned(x, shape, 5)
+    for each in found:
+        torch.testing.assert_close(each[0, 0, :, -4:], turned)
+        assert not each[..., :-4].any()
+
+
+def test_a_cache_holds_what_is_counted_of_a_token() -> None:
+    """DeepSeek-V2's: 512 + 64 numbers a token, where 128 heads of 128 have 32,768; what the meter sees of both is that."""
+    deep = Case.of(B=2, T=1, T_kv=10, H=4, D_h=192, D_v=128, d_model=16, latent=512, rope=64, mode="decode",
+                   mask="none", dtype="bfloat16")  # fmt: skip
+    plain = replace(deep, latent=None, rope=None, H=128, H_kv=128, D_h=128)
+    assert (counting.cache_bytes(deep), counting.cache_bytes(plain)) == (2 * 576, 2 * 32768)
+    assert counting.cache_bytes(replace(deep, mode="forward", T=10)) is None
+    for case in (deep, plain):
+        problem = problem_of(case)
+        allocated = CpuMeter().profile_call(lambda of=problem: inputs_of(of)).peak_bytes
+        assert allocated == 2 * 10 * counting.cache_bytes(case) + 2 * 2 * 16
+
+
+def test_what_is_counted_is_the_cheaper_form() -> None:
+    """A token against a cache absorbs, a prompt rebuilds; without a rotary part a latent's attention is that of wide heads."""
+    case = Case.of(T=1, T_kv=100, H=2, D_h=8, D_v=4, d_model=16, latent=10, rope=2, mode="decode", mask="none")
+    projected = 16 * 2 * 8 + 2 * 4 * 16 + 16 * 12  # W_q, W_o, W_c
+    absorbed = 2 * (6 * 10 + 4 * 10 + 100 * (12 + 10))
+    assert counting.flops(case) == 2 * (projected + absorbed)
+    prompt = replace(case, T=100, mode="forward")
+    rebuilt = 2 * (100 * 10 * (6 + 4) + 100 * 100 * (8 + 4))
+    assert counting.flops(prompt) == 2 * (100 * projected + rebuilt)
+    weights = 16 * 16 + 16 * 12 + 12 * 10 + 8 * 10 + 16 * 8
+    assert counting.least_bytes(case) == 4 * (16 + weights + 100 * 12 + 16)
+
+
+@pytest.mark.parametrize(
+    ("axes", "says"),
+    [
+        ({"latent": (8,), "scope": ("core",)}, "--latent is part of a layer: leave out --scope core"),
+        ({"latent": (8,), "source": ("cross",)}, "leave out --source cross"),
+        ({"latent": (8,), "H_kv": (1,)}, "leave out --H_kv 1"),
+        ({"latent": (8,), "dropout": (0.1,)}, "leave out --qkv_bias, --dropout and --out_dropout"),
+        ({"rope": (8,)}, "--rope needs --latent"),
+        ({"latent": (8,), "rope": (7,)}, "rotary features are pairs, and some of a head's D_h = 64: --rope 7"),
+        ({"latent": (8,), "rope": (64,)}, "--rope 64"),
+    ],
+)
+def test_what_has_no_latent(axes: dict[str, tuple[object, ...]], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        SWEEPS["quick"].cases("cpu", {"T": (16,), "H": (8,)} | axes)
+
+
+def test_what_a_layer_of_its_own_making_can_not_do_is_a_sentence() -> None:
+    case = Case.of(**SMALL)
+    assert impls.get("packed").refusal(case) == "packed has no latent"
+    assert impls.get("sdpa").refusal(case) is None
+    plain = replace(case, latent=None, rope=None)
+    assert impls.get("absorbed").refusal(plain) == "absorbed is a form of multi-head latent attention: --latent"

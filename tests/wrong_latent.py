@@ -1,0 +1,134 @@
+"""Layers with multi-head latent attention that are wrong, as an honest author might be, and that must be refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from impls.absorbed import Absorbed
+from impls.formula import attention
+from impls.latent import LatentLayer
+from impls.layer import KernelCore, LayerShape
+
+LATENT: dict[str, Any] = {"latent": 24, "rope": 8, "d_model": 40}
+TOKEN: dict[str, Any] = {"mode": "decode", "mask": "none", "T": 1, "T_kv": 48}
+
+LAYERS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {}
+
+
+def wrong(**case: Any) -> Any:
+    def keep(layer: type[nn.Module]) -> type[nn.Module]:
+        LAYERS[layer.__name__] = layer, LATENT | case
+        return layer
+
+    return keep
+
+
+class Naive(LatentLayer):
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, KernelCore(shape, attention, takes_mask=True))
+
+
+@wrong()
+class KeysAreNotTurned(Naive):
+    def rotated(self, x: Tensor, first: int) -> Tensor:
+        return x if x.shape[-3] == 1 else super().rotated(x, first)
+
+
+@wrong(**TOKEN)
+class PlacesBeginWithTheNewToken(Naive):
+    def rotated(self, x: Tensor, first: int) -> Tensor:
+        return super().rotated(x, 0)
+
+
+@wrong(mode="decode", mask="causal_br", T=24, T_kv=60)
+class ChunkHasOnePlace(Naive):
+    def rotated(self, x: Tensor, first: int) -> Tensor:
+        return torch.cat([super(ChunkHasOnePlace, self).rotated(row, first) for row in x.split(1, -2)], -2)
+
+
+@wrong()
+class HalvesInsteadOfPairs(Naive):
+    """As in GPT-NeoX: the same scores for other weights."""
+
+    def rotated(self, x: Tensor, first: int) -> Tensor:
+        cos, sin = (it[first : first + x.shape[-2]] for it in (self.cos, self.sin))
+        a, b = x[..., -self.rope :].chunk(2, -1)
+        return torch.cat([x[..., : -self.rope], a * cos - b * sin, a * sin + b * cos], -1)
+
+
+@wrong(dtype="bfloat16", T=512, H=1)
+class PlacesInTheCasesDtype(Naive):
+    def rotated(self, x: Tensor, first: int) -> Tensor:
+        places = torch.arange(first, first + x.shape[-2]).to(x.dtype)[:, None]
+        angles = places * (10000 ** (-torch.arange(0, self.rope, 2) / self.rope)).to(x.dtype)
+        a, b = x[..., -self.rope :].unflatten(-1, (-1, 2)).unbind(-1)
+        turned = [a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()]
+        return torch.cat([x[..., : -self.rope], torch.stack(turned, -1).flatten(-2)], -1)
+
+
+@wrong(**TOKEN)
+class TurnsTheCacheAgain(Naive):
+    def attend(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
+        return super().attend(q, self.rotated(latents, 0), padding)
+
+
+@wrong()
+class RotaryKeyOfTheFirstHead(Naive):
+    def attend(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
+        q = q.clone()
+        q[:, 1:, :, -self.rope :] = 0
+        return super().attend(q, latents, padding)
+
+
+class Scaled(Absorbed):
+    width = 0
+
+    def core_of(self, inside: LayerShape) -> KernelCore:
+        return super().core_of(replace(inside, scale=self.width**-0.5))
+
+
+@wrong(**TOKEN)
+class ScaledByTheWidthOfALatent(Scaled):
+    width = 32
+
+
+@wrong()
+class ScaledWithoutTheRotaryPart(Scaled):
+    width = 8
+
+
+@wrong(**TOKEN)
+class AbsorbsTheWeightsOfOtherHeads(Absorbed):
+    def attend(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
+        own, shared = q.split([self.shape.D_h - self.rope, self.rope], -1)
+        W_k, W_v = (W.weight.unflatten(0, (self.shape.H, -1)) for W in (self.W_k, self.W_v))
+        return self.over(torch.cat([own @ W_k.flip(0), shared], -1), latents, padding) @ W_v.mT
+
+
+@wrong()
+class ValuesOfOneHeadForAll(Absorbed):
+    def attend(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
+        own, shared = q.split([self.shape.D_h - self.rope, self.rope], -1)
+        W_k, W_v = (W.weight.unflatten(0, (self.shape.H, -1)) for W in (self.W_k, self.W_v))
+        return self.over(torch.cat([own @ W_k, shared], -1), latents, padding) @ W_v[:1].mT
+
+
+@wrong(**TOKEN)
+class WritesNoRotaryKey(Naive):
+    """The new token sees its own; those after it will not."""
+
+    def forward(self, x: Tensor, **others: Any) -> Tensor:
+        o = super().forward(x, **others)
+        others["cache"][0][..., -1:, -self.rope :] = 0
+        return o
+
+
+@wrong(mode="backward")
+class LatentThatDoesNotLearn(Naive):
+    def attend(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
+        c, shared = latents.split([self.latent, self.rope], -1)
+        return super().attend(q, torch.cat([c.detach(), shared], -1), padding)
