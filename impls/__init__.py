@@ -14,6 +14,7 @@ from . import (  # noqa: F401
     flex,
     documents,
     absorbed,
+    paged,
     packages,
 )
 from .layer import LayerShape

@@ -49,8 +49,11 @@ class Flex(KernelCore):
         self.score_mod: Callable[..., Tensor] | None = None
         self.register_buffer("typed", torch.empty(0), persistent=False)  # becomes of the dtype that the core has
 
-    def prepare(self, T: int, T_kv: int, padding: Tensor | None, device: str) -> None:
-        """Make the table of blocks for these lengths: what a training loop does once for all layers and steps, or per batch."""
+    def prepare(self, T: int, T_kv: int, padding: Tensor | None, device: str, **paged: Any) -> None:
+        """Make the table of blocks for these lengths: what a training loop does once for all layers and steps, or per batch.
+
+        Where the cache is `paged`, pages are copied into one piece by then.
+        """
 
         span = self.shape.span(T, T_kv, device)
 
@@ -66,7 +69,7 @@ class Flex(KernelCore):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
         """(..., H, T, D_h), (..., H_kv, T_kv, D_h), (..., H_kv, T_kv, D_v) -> (..., H, T, D_v)"""
         if q.device.type == "cpu":  # whose compiled form can't read a projection's output through a view (torch 2.13)
-            q, k, v = _own(q), _own(k), _own(v)
+            q, k, v = own(q), own(k), own(v)
         sinks: Tensor | None = self.sinks
         o = flex_attention(
             q,
@@ -100,6 +103,6 @@ def _score_mod(shape: LayerShape, T: int, T_kv: int, device: str, dtype: torch.d
     return changed
 
 
-def _own(x: Tensor) -> Tensor:
+def own(x: Tensor) -> Tensor:
     """Four axes in memory of their own; one token alone, or one head, looks as if it had that already."""
     return x.clone(memory_format=torch.contiguous_format) if 1 in x.shape[-3:-1] else x.contiguous()

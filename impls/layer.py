@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .masks import mask_of, rows_of
+from .paging import in_order, places, write
 from .rules import Rules
 
 
@@ -41,6 +42,8 @@ class LayerShape(Rules):
     """Width of the latent that keys and values are rebuilt from (`impls/latent.py`); None where they are projected."""
     rope: int | None = None
     """Features of a head that turn with its token's place, beside a latent; their key is shared by all heads."""
+    page: int | None = None
+    """Tokens a page of the cache (`impls/paging.py`); None where each request has its own in one piece."""
 
     @classmethod
     def heads(cls, H: int, D_h: int, **others: Any) -> LayerShape:
@@ -143,14 +146,37 @@ class KernelLayer(AttentionLayer):
         *,
         padding: Tensor | None = None,
         cache: Cache | None = None,
+        pages: Tensor | None = None,
     ) -> Tensor:
-        """(..., T, d_model) -> (..., T, d_out); keys from x_k, values from x_v, or after those in the cache, where given."""
+        """(..., T, d_model) -> (..., T, d_out); keys from x_k, values from x_v, or after those in the cache, where given.
+
+        With `pages` the cache is a pool, in which they lie.
+        """
         x_k = x if x_k is None else x_k
         q, k, v = self.project(x, x_k, x_k if x_v is None else x_v)  # (..., H, T, D_h) each
         if cache is not None:
-            k, v = extend(cache, (k, v))
-        o: Tensor = self.core(q, k, v, padding=padding)  # (..., H, T, D_v)
+            k, v = extend(cache, (k, v)) if pages is None else self.extend_pages(cache, (k, v), pages)
+        if pages is None:
+            o: Tensor = self.core(q, k, v, padding=padding)  # (..., H, T, D_v)
+        else:
+            o = self.over_pages(q, k, v, pages)
         return self.finish(o.transpose(-3, -2).flatten(-2))
+
+    def extend_pages(self, pools: Cache, newest: Cache, pages: Tensor) -> Cache:
+        """Write what belongs to the newest tokens into the pages of their requests."""
+        assert self.shape.page is not None
+        last = self.shape.max_T
+        where = places(pages, self.shape.page, last - newest[0].shape[-2], last)
+        for pool, new in zip(pools, newest, strict=True):
+            write(pool, new, where)
+        return pools
+
+    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+        """(B, H, T, D_h), pools (1, H_kv, tokens, D) -> (B, H, T, D_v); by the core, which gets each request in one piece."""
+        assert self.shape.page is not None
+        k, v = (in_order(pool, pages, self.shape.page, self.shape.max_T) for pool in (k, v))
+        o: Tensor = self.core(q, k, v)
+        return o
 
 
 def extend(cache: Cache, newest: Cache) -> Cache:

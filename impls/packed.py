@@ -13,7 +13,7 @@ from .rules import EVERY_RULE
 from .weights import Parts, linear_parts, packed_parts, sinks_part
 
 
-@register("packed", beyond=EVERY_RULE, scores=every_score)
+@register("packed", beyond=(*EVERY_RULE, "page"), scores=every_score)
 class Packed(KernelLayer):
     """The plain formula behind one packed projection W_qkv (W_kv when keys come from another sequence)."""
 

@@ -19,6 +19,9 @@ from .weights import parts
 
 Kernel = Callable[..., Tensor]
 
+AROUND = ("latent", "page")
+"""What is between a layer and its cache: a kernel or core is given keys and values, as if there were nothing."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -44,8 +47,8 @@ class Limits:
     compiles: bool = True
     beyond: tuple[str, ...] = ()
     """The rules beyond plain attention that it follows, by their names in `Rules`; a kernel function without `masks` of its own
-    is given masks for some (`BY_MASK`), and follows those without saying so. Of a layer also `latent`; kernels and cores are
-    given what was rebuilt from one."""
+    is given masks for some (`BY_MASK`), and follows those without saying so. Of a layer also `latent` and `page`, which is the
+    business of the shared layer around a kernel or core (`AROUND`)."""
     package: str | None = None
     """An optional package that it needs."""
     install: str | None = None
@@ -58,7 +61,7 @@ class Limits:
     @property
     def without(self) -> list[str]:
         """What is beyond plain attention, and beyond it too."""
-        return [rule for rule in (*EVERY_RULE, "latent") if rule not in self.beyond]
+        return [rule for rule in (*EVERY_RULE, *AROUND) if rule not in self.beyond]
 
     def refusal(self, name: str, case: Any) -> str | None:
         """One sentence that says why `case` (a `bench.cases.case.Case`) is impossible; None when it is possible."""
@@ -81,7 +84,7 @@ class Limits:
             return f"{name} has value heads as wide as query heads"
         if (case.dropout or case.out_dropout) and not self.dropout:
             return f"{name} has no dropout"
-        asked = [*beyond(case), *(["latent"] if case.latent else [])]
+        asked = [*beyond(case), *(name for name in AROUND if getattr(case, name))]
         if unknown := [rule for rule in asked if rule in self.without]:
             return f"{name} has no {' and no '.join(unknown)}"
         why = self.unless(case) if self.unless else None
@@ -198,7 +201,7 @@ def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None 
         raise TypeError(f"{name!r} is neither a function nor an nn.Module class")
     kernel = None if isinstance(it, type) else it
     core = partial(KernelCore, kernel=kernel, takes_mask=takes_mask) if kernel else it
-    limits = replace(limits, beyond=(*limits.beyond, "latent"))
+    limits = replace(limits, beyond=(*limits.beyond, *AROUND))
     return Impl(name, owner, lambda shape: _around(core(shape), shape), core, kernel, limits=limits, summary=summary)
 
 

@@ -56,10 +56,11 @@ def test_at_one_head_all_of_them_meet() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_come_back_as_they_were_loaded(name: str) -> None:
-    H = impls.get(name).limits.heads or 2
-    shape = LayerShape.heads(H, 3, qkv_bias=True, out_bias=True, max_T=4)
+    impl = impls.get(name)
+    own = {"latent": 5, "rope": 2} if impl.core is None and "latent" in impl.limits.beyond else {"qkv_bias": True}
+    shape = LayerShape.heads(impl.limits.heads or 2, 3, out_bias=True, max_T=4, **own)
     drawn = {key: w.float() for key, w in weights.draw(shape, torch.Generator().manual_seed(1)).items()}
-    layer = impls.get(name).layer(shape)
+    layer = impl.layer(shape)
     weights.load(layer, drawn)
     kept = {key: torch.cat(pieces) for key, pieces in weights.parts(layer, lambda p: p.data).items()}
     assert kept.keys() == drawn.keys()

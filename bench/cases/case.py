@@ -82,6 +82,9 @@ class Case:
         "features of a head that turn with its token's place, whose key all heads share (with --latent)",
         default=None,
     )
+    page: int | None = axis(
+        "size", "tokens a page of the cache, where pages lie anywhere in a pool (with --mode decode)", default=None
+    )
 
     @classmethod
     def of(
@@ -107,7 +110,7 @@ class Case:
     @property
     def bare(self) -> Case:
         """What is asked of its core, without the projections around it."""
-        return replace(self, scope="core", qkv_bias=False, out_bias=False, latent=None, rope=None)
+        return replace(self, scope="core", qkv_bias=False, out_bias=False, latent=None, rope=None, page=None)
 
     @property
     def causal(self) -> bool:

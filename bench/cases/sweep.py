@@ -60,6 +60,8 @@ def misfit(case: Case) -> str | None:
         return "a padded query may see no token at all: --window and --documents have no padding"
     if case.does.cached and case.mask == "none" and (apart or case.window_right or case.bias):
         return "in decode, windows, documents and biases need to know a query's place: --mask causal_br"
+    if case.page and (not case.does.cached or case.scope == "core" or case.latent):
+        return "pages are of a layer's keys and values: --page needs --mode decode, without --scope core and --latent"
     if case.latent and (why := _beside_a_latent(case)) is not None:
         return f"--latent {why}"
     if case.rope and not case.latent:
@@ -153,6 +155,9 @@ SWEEPS = {
                   {"D_h": (48,), "latent": (128,), "rope": (16,), "T": (256, 1024, 4096), "mode": ("decode",)},
                   {"D_h": (32,), "T": (256, 1024, 4096), "mode": ("decode",)},
                   {"D_h": (48,), "latent": (128,), "rope": (16,), "T": (256,)})), whole_registry=True),
+        Sweep("paged", "a cache in pages, copied into one piece for a kernel or attended to as they lie, beside one without",
+              ({"B": (4,), "D_h": (64,), "H": (8,), "dtype": ("float32",), "T": (1024, 4096), "mode": ("decode",),
+                "page": (None, 16, 128)},), whole_registry=True),
         Sweep("llm", "one attention layer of GPT-2 small, Qwen2.5 0.5B and Llama 3 8B",
               # Radford et al., "Language Models are Unsupervised Multitask Learners", 2019
               ({"T": (512,), "d_model": (768,), "H": (12,), "qkv_bias": (True,), "out_bias": (True,), "dtype": BOTH},

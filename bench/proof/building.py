@@ -41,7 +41,9 @@ def prepare(module: nn.Module, case: Case, draw: int = 0) -> float | None:
     if make is None:
         return None
     start = perf_counter()
-    make(case.T, case.T_kv, problem_of(case, draw).padding, case.device)
+    problem = problem_of(case, draw)
+    paged = {} if problem.pages is None else {"pages": problem.pages, "pool": problem.inputs[1].shape[-2]}
+    make(case.T, case.T_kv, problem.padding, case.device, **paged)
     return perf_counter() - start
 
 

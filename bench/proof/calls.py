@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from impls import weights as canonical
+from impls.paging import in_order
 
 from ..cases.case import Case
 from ..cases.outcome import Wrong
@@ -30,7 +31,7 @@ def call_of(module: nn.Module, case: Case, inputs: Inputs) -> Call:
     if case.does.gradients:
         return _backward(module, inputs)
     if case.does.cached and case.scope == "layer":
-        return _decode(module, inputs)
+        return _decode(module, case, inputs)
     return Call(lambda: module(*inputs.tensors, **inputs.options), lambda o: {"output": o})
 
 
@@ -63,13 +64,14 @@ def _backward(module: nn.Module, inputs: Inputs) -> Call:
     return Call(run, read)
 
 
-def _decode(module: nn.Module, inputs: Inputs) -> Call:
+def _decode(module: nn.Module, case: Case, inputs: Inputs) -> Call:
     """New tokens against a cache: what is kept of them is written to its last places."""
     x, *cache = inputs.tensors
-    new = x.shape[-2]
 
     def read(o: Tensor) -> dict[str, Tensor]:
-        written = (known[..., -new:, :] for known in cache)
+        pages = inputs.options.get("pages")
+        whole = cache if pages is None else [in_order(pool, pages, case.page or 1, case.T_kv) for pool in cache]
+        written = (known[..., -case.T :, :] for known in whole)
         return {"output": o} | dict(zip(map(written_to, inputs.names[1:]), written, strict=True))
 
-    return Call(lambda: module(x, cache=tuple(cache)), read)
+    return Call(lambda: module(x, cache=tuple(cache), **inputs.options), read)

@@ -173,8 +173,8 @@ def _probes_at(case: Case, T: int) -> Iterator[Case]:
 
 
 def _within(case: Case, T_kv: int) -> dict[str, Any]:
-    """The rules that count keys, short enough that some are hidden in a probe, and a cap that its scores reach."""
-    most = {"window": T_kv // 4, "window_right": T_kv // 4, "prefix": T_kv // 4, "softcap": REACHED}
+    """The rules that count keys, short enough that some are hidden in a probe, pages, and a cap that its scores reach."""
+    most = dict.fromkeys(("window", "window_right", "prefix", "page"), T_kv // 4) | {"softcap": REACHED}
     sizes = ((name, getattr(case, name)) for name in most)
     return {name: max(1, min(size, most[name])) for name, size in sizes if size is not None}
 
@@ -194,7 +194,9 @@ def check_probe(impl: Impl, case: Case) -> None:
     numbers, *others = (inputs_of(problem_of(case, draw)) for draw in range(2 if case.padded else 3))
     if case.scope == "core":
         numbers, *others = map(strided, (numbers, *others))
-    check_call(call_of(module, case, numbers), module, numbers, case, draws=3 if case.padded else 2, in_turn=True)
+    check_call(
+        call_of(module, case, numbers), module, numbers, case, draws=3 if case.padded or case.page else 2, in_turn=True
+    )
     if case.does.gradients:
         with keeping_settings():
             numbers.refill(problem_of(case))
@@ -230,7 +232,7 @@ def _check_problems(
         with without_gradients(module, case):
             o = _run(call)
         answers = call.read(_formed(o, problem))
-        _unchanged(numbers.tensors, problem.inputs, "writes to its inputs", free=case.T if caching else 0)
+        _unchanged(numbers.tensors, problem.inputs, "writes to its inputs", problem.free if caching else None)
         _unchanged(owned, before, "writes to its weights or its mask")
         if numbers.grad is not None and problem.grad is not None:
             _unchanged([numbers.grad], [problem.grad], "writes to the gradient of its output, which others may read")
@@ -249,7 +251,7 @@ def _check_problems(
     for draw, problem in enumerate(problems[1:], 1):
         numbers.refill(problem)
         prepare(module, case, draw)
-        answer(problem, NEW_NUMBERS if draw == 1 else NEW_PADDING)
+        answer(problem, NEW_NUMBERS if draw == 1 else NEW_PADDING if case.padded else NEW_PAGES)
         _unchanged(first(), kept, "the first answer changed when the second was computed: both share one buffer")
     if in_turn:
         with without_gradients(module, case):
@@ -344,6 +346,7 @@ def _run(call: Call) -> object:
 
 NEW_NUMBERS = "on new numbers in the same buffers: "
 NEW_PADDING = "where other keys are padding than before: "
+NEW_PAGES = "where requests have other pages than before: "
 TRAINING = "in training, of the probs that it kept: "
 TRAINING_OUTPUT = "in training, of the output that it kept: "
 TWO_FORWARDS = "where another forward comes between a forward and its backward: "
@@ -439,11 +442,11 @@ def _place(flat: int, answer: Expected) -> dict[str, int]:
     return dict(zip((letters[axis] for axis in answer.axes), index, strict=True))
 
 
-def _unchanged(now: Sequence[Tensor], before: Sequence[Tensor], fault: str, free: int = 0) -> None:
-    """`free`: so many last places of a cache are there to be written to."""
+def _unchanged(now: Sequence[Tensor], before: Sequence[Tensor], fault: str, free: Tensor | None = None) -> None:
+    """`free`: places of a cache that are there to be written to."""
     for a, b in zip(now, before, strict=True):
-        if free and a.dim() == 4:
-            a, b = a[..., :-free, :], b[..., :-free, :]
+        if free is not None and a.dim() == 4:
+            a, b = (x.index_fill(-2, free, 0) for x in (a, b))
         if not torch.equal(a, b):
             raise Wrong(fault)
 

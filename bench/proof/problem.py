@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from impls import weights as canonical
+from impls.paging import places, write
 
 from ..cases.case import Case
 from ..cases.ledger import spending
@@ -185,6 +186,8 @@ class Problem:
     weights: dict[str, Tensor]
     solve: Callable[[], tuple[Expected, ...]]
     """Works the answers out: for the first who asks."""
+    pages: Tensor | None = None
+    """(B, pages of a request), where the cache is a pool of pages."""
 
     @cached_property
     def answers(self) -> tuple[Expected, ...]:
@@ -194,6 +197,20 @@ class Problem:
     @property
     def output(self) -> Expected:
         return self.answers[0]
+
+    @property
+    def options(self) -> dict[str, Tensor]:
+        """What a call is given by name."""
+        named = {"padding": self.padding, "pages": self.pages}
+        return {name: it for name, it in named.items() if it is not None}
+
+    @property
+    def free(self) -> Tensor:
+        """Places of a cache that are there to be written to: those of the newest tokens."""
+        first, last = self.case.T_kv - self.case.T, self.case.T_kv
+        if self.pages is None:
+            return torch.arange(first, last, device=self.case.device)
+        return places(self.pages, self.case.page or 1, first, last).flatten()
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,9 +233,10 @@ class Inputs:
             buffer.data.copy_(fresh)
         if self.grad is not None and problem.grad is not None:
             self.grad.data.copy_(problem.grad)
-        if problem.padding is not None and not torch.equal(problem.padding, self.options["padding"]):
-            # A tensor of its own: what keeps a mask for the tensor that it was given keeps the right one.
-            self.options["padding"] = problem.padding.clone()
+        for name, fresh in problem.options.items():
+            if not torch.equal(fresh, self.options[name]):
+                # A tensor of its own: what keeps a mask for the tensor that it was given keeps the right one.
+                self.options[name] = fresh.clone()
 
 
 @torch.inference_mode(False)
@@ -227,7 +245,7 @@ def inputs_of(problem: Problem) -> Inputs:
     inputs = copies(problem.inputs)
     if problem.grad is not None:
         inputs = tuple(x.requires_grad_() for x in inputs)
-    options = {} if problem.padding is None else {"padding": problem.padding.clone()}
+    options = {name: it.clone() for name, it in problem.options.items()}
     return Inputs(problem.names, inputs, options, None if problem.grad is None else problem.grad.clone())
 
 
@@ -252,7 +270,7 @@ def problem_of(case: Case, draw: int = 0) -> Problem:
 
     `scope="core"`: q (B, H, T, D_h), k (B, H_kv, T_kv, D_h), v (B, H_kv, T_kv, D_v). `scope="layer"`: x (B, T, d_model) with
     the weights of the case, the same in every draw; in `decode` also the cache, k and v as above or latents
-    (B, 1, T_kv, latent + rope), its last place free.
+    (B, 1, T_kv, latent + rope), its last place free, or pools of pages (`impls/paging.py`).
 
     Draw 0 is an ordinary one, and is timed. In draw 1 each query belongs to one regime of the softmax, with a bound of that
     regime's own, and a few values are large (`NEEDLE`); sizes that leave no room for the features that make a regime get an
@@ -565,7 +583,10 @@ def _layer_question(
     compared = _compared(case, padding, rows)
     grad = _grad(case, (case.B, case.T, case.d_model), rows, compared, generator)
     formula = partial(_layer_formula, case, names, inputs, weights, grad, padding, rows, (dropped, out_dropped))
-    return Problem(case, names, inputs, padding, grad, weights, _solved(formula, case, rows, compared, regime))
+    pages, given = _pages(case, draw), inputs
+    if pages is not None:
+        given = (inputs[0], *(_in_pool(x, pages, case) for x in inputs[1:]))
+    return Problem(case, names, given, padding, grad, weights, _solved(formula, case, rows, compared, regime), pages)
 
 
 def _layer_formula(
@@ -654,6 +675,32 @@ def _cache_sizes(case: Case) -> tuple[tuple[int, int, int], ...]:
     if case.latent is not None:
         return ((1, case.T_kv, case.latent + (case.rope or 0)),)
     return (case.H_kv, case.T_kv, case.D_h), (case.H_kv, case.T_kv, case.D_v)
+
+
+def _pages(case: Case, draw: int) -> Tensor | None:
+    """(B, pages of a request), drawn without replacement from the pool; others in draw 2."""
+    if not case.page:
+        return None
+    drawn = torch.randperm(_pages_of_pool(case), generator=_generator(case, -5 if draw == 2 else -4))
+    return drawn[: case.B * _pages_of_request(case)].view(case.B, -1).to(case.device)
+
+
+def _pages_of_request(case: Case) -> int:
+    return -(-case.T_kv // (case.page or 1))
+
+
+def _pages_of_pool(case: Case) -> int:
+    """A quarter more than requests have, at least one."""
+    return case.B * _pages_of_request(case) * 5 // 4 + 1
+
+
+def _in_pool(x: Tensor, pages: Tensor, case: Case) -> Tensor:
+    """(B, H_kv, T_kv, D) -> (1, H_kv, tokens of the pool, D); what is nobody's in it holds large values."""
+    assert case.page is not None
+    size = (1, x.shape[1], _pages_of_pool(case) * case.page, x.shape[-1])
+    pool = (_randn(size, _generator(case, -6)) * NEEDLE).to(x)
+    write(pool, x, places(pages, case.page, 0, case.T_kv))
+    return pool
 
 
 def _leaves(tensors: Iterable[Tensor], dtype: torch.dtype, case: Case) -> list[Tensor]:

@@ -131,7 +131,7 @@ def uncallable(cell: Cell) -> str | None:
         return _misfit(impl.kernel, ["q", "k", "v"], needed, case)
     if isinstance(impl.layer, type):
         inputs = ["x", "x_k"] if case.source == "cross" else ["x"]
-        named = {"padding": case.padded, "cache": case.does.cached}
+        named = {"padding": case.padded, "cache": case.does.cached, "pages": case.page}
         return _misfit(impl.layer, ["shape"], {}, case) or _misfit(
             impl.layer.forward,  # type: ignore[attr-defined]
             ["self", *inputs],

@@ -1,0 +1,90 @@
+"""A cache in pages (`--page`) by other routes than a copy in one piece, which any kernel can be asked with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from .flex import own
+from .formula import attention
+from .layer import KernelCore, KernelLayer, LayerShape
+from .paging import by_page
+from .registry import register
+from .rules import BY_MASK
+
+
+def _unfit(case: Any) -> str | None:
+    """No caches in one piece."""
+    return None if case.page else "is a route for a cache in pages: --page"
+
+
+ROUTE: dict[str, Any] = {"common": False, "unless": _unfit, "dropout": False, "beyond": (*BY_MASK, "page")}
+
+
+class PagedLayer(KernelLayer):
+    """The shared layer, whose core owns the mask alone: pages are attended to where they lie."""
+
+    core: KernelCore
+
+    def __init__(self, shape: LayerShape):
+        self.page = shape.page or shape.max_T
+        super().__init__(shape, KernelCore(shape, attention))
+
+
+@register("page_by_page", **ROUTE)
+class PageByPage(PagedLayer):
+    """One page of every request after the other, with a running maximum and sum of the softmax."""
+
+    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+        """(B, H, T, D_h), pools (1, H_kv, tokens, D) -> (B, H, T, D_v)"""
+        (_, H, T, D_h), H_kv, wide = q.shape, k.shape[1], torch.promote_types(q.dtype, torch.float32)
+        mask = self.core.attn_mask(T, self.shape.max_T, None)
+        q = q.unflatten(1, (H_kv, -1)).flatten(2, 3)  # (B, H_kv, H / H_kv * T, D_h)
+        top = q.new_full((*q.shape[:-1], 1), -torch.inf, dtype=wide)  # largest score so far
+        total = torch.zeros_like(top)
+        o = q.new_zeros((*q.shape[:-1], v.shape[-1]), dtype=wide)
+        for n, first in enumerate(range(0, self.shape.max_T, self.page)):
+            tokens = slice(first, min(first + self.page, self.shape.max_T))
+            k_n, v_n = (by_page(x, self.page)[:, pages[:, n], : tokens.stop - first].transpose(0, 1) for x in (k, v))
+            scores = (q @ k_n.mT).to(wide) * D_h**-0.5  # (B, H_kv, H / H_kv * T, tokens)
+            if mask is not None:
+                scores = scores.masked_fill(~mask[:, tokens].repeat(H // H_kv, 1), -torch.inf)
+            highest = torch.maximum(top, scores.amax(-1, keepdim=True))
+            seen = highest.masked_fill(highest == -torch.inf, 0)  # a row that has seen no key yet
+            rescale, exps = torch.exp(top - seen), torch.exp(scores - seen)
+            total = total * rescale + exps.sum(-1, keepdim=True)
+            o = o * rescale + (exps.to(v.dtype) @ v_n).to(wide)
+            top = highest
+        return (o / total).to(v.dtype).unflatten(2, (-1, T)).flatten(1, 2)
+
+
+@register("flex_paged", **ROUTE)
+class FlexPaged(PagedLayer):
+    """FlexAttention over the whole pool, with a block mask that knows whose each page is."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape)
+        self.block_mask: BlockMask | None = None
+
+    def prepare(  # type: ignore[override]
+        self, T: int, T_kv: int, padding: Tensor | None, device: str, *, pages: Tensor, pool: int
+    ) -> None:
+        """Make the table of blocks for a page table: what a server does once for all layers of a step."""
+        span = self.shape.span(T, T_kv, device)
+        first = torch.full((len(pages), pool // self.page), T_kv, device=device)  # the token that begins a page
+        first.scatter_(1, pages, torch.arange(0, T_kv, self.page, device=device).expand_as(pages))
+
+        def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            token = first[b, j // self.page] + j % self.page
+            return (token < T_kv) & span(i, token.clamp(max=T_kv - 1))
+
+        self.block_mask = create_block_mask(visible, len(pages), None, T, pool, device=device)
+
+    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+        """(B, H, T, D_h), pools (1, H_kv, tokens, D) -> (B, H, T, D_v)"""
+        o = flex_attention(own(q), k, v, block_mask=self.block_mask, enable_gqa=self.shape.H_kv != self.shape.H)
+        assert isinstance(o, Tensor)
+        return o

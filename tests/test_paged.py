@@ -1,0 +1,175 @@
+"""A cache in pages: every route gives the answer of a cache in one piece, and wrong ones are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import impls
+from bench.cases.case import Case
+from bench.cases.outcome import Wrong
+from bench.cases.sweep import SWEEPS
+from bench.proof.gate import Gate, check
+from bench.proof.problem import problem_of
+from impls.layer import Cache, LayerShape
+from impls.paged import PageByPage, PagedLayer
+from impls.paging import in_order, places, write
+
+SMALL: dict[str, Any] = {"T": 1, "T_kv": 50, "B": 3, "H": 4, "D_h": 16, "mode": "decode", "mask": "none", "page": 8}
+CHUNK: dict[str, Any] = {"T": 6, "mask": "causal_br"}
+
+
+@pytest.fixture
+def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.proof.gate.PROBES", (37,))
+
+
+def gated(impl: impls.Impl, case: Case) -> None:
+    Gate().prove(impl, case)
+    check(impl, case)
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [{}, {"H_kv": 2, "dtype": "bfloat16"}, {"page": 1}, {"page": 64}, {"T_kv": 48, "D_v": 8}, CHUNK | {"window": 9}, CHUNK],
+    ids=str,
+)  # fmt: skip
+def test_every_route_gives_one_answer(short_probes: None, axes: dict[str, Any]) -> None:
+    case = Case.of(**(SMALL | axes))
+    for name in ("fused", "sdpa", "packed", "page_by_page"):
+        assert impls.get(name).refusal(case) is None
+        gated(impls.get(name), case)
+
+
+@pytest.mark.parametrize("axes", [{}, CHUNK | {"window": 9, "H_kv": 2}], ids=str)
+def test_so_does_flex_attention(axes: dict[str, Any]) -> None:
+    """Each of its calls is traced anew, which takes seconds: once, in the case itself."""
+    check(impls.get("flex_paged"), Case.of(**(SMALL | axes)))
+
+
+def test_pages_are_drawn_without_replacement_and_hold_what_one_piece_holds() -> None:
+    case = Case.of(**SMALL)
+    problem, other = problem_of(case), problem_of(case, draw=2)
+    assert problem.pages is not None
+    assert other.pages is not None
+    _, keys, values = problem.inputs
+    assert problem.pages.shape == (3, 7)  # 50 tokens, 8 a page
+    assert len(problem.pages.unique()) == 21
+    assert not torch.equal(problem.pages, other.pages)
+    assert keys.shape == values.shape == (1, 4, 27 * 8, 16)  # a quarter more pages than are used
+    where = places(problem.pages, 8, 0, 50)
+    assert torch.equal(in_order(keys, problem.pages, 8, 50)[1, 2, 17], keys[0, 2, where[1, 17]])
+    assert in_order(keys, problem.pages, 8, 50)[..., -1:, :].isnan().all()  # there to be written to
+    assert not in_order(keys, problem.pages, 8, 49).isnan().any()
+
+
+class InPlace(PagedLayer):
+    """What wrong layers are made of: the pages of all requests in one piece, and the plain formula."""
+
+    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+        o: Tensor = self.core(q, *(in_order(pool, pages, self.page, self.shape.max_T) for pool in (k, v)))
+        return o
+
+
+class TableIsIgnored(InPlace):
+    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+        return super().over_pages(q, k, v, torch.arange(pages.numel()).view_as(pages))
+
+
+class PagesOfTheFirstRequest(InPlace):
+    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+        return super().over_pages(q, k, v, pages[:1].expand_as(pages))
+
+
+class AllOfTheLastPage(InPlace):
+    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+        o: Tensor = self.core(q, *(in_order(pool, pages, self.page, pages.shape[1] * self.page) for pool in (k, v)))
+        return o
+
+
+class LastPageIsLeftOut(InPlace):
+    """Where it isn't full: as if tokens were counted in whole pages."""
+
+    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+        full = self.shape.max_T // self.page * self.page
+        o: Tensor = self.core(q, *(in_order(pool, pages, self.page, full) for pool in (k, v)))
+        return o
+
+
+class KeepsTheFirstTable(InPlace):
+    """A table that is looked up once stays that of the first step."""
+
+    table: Tensor | None = None
+
+    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+        self.table = pages if self.table is None else self.table
+        return super().over_pages(q, k, v, self.table)
+
+
+class ValuesByTheTableOfTheNext(InPlace):
+    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+        k, v = (in_order(x, table, self.page, self.shape.max_T) for x, table in ((k, pages), (v, pages.roll(1, 0))))
+        o: Tensor = self.core(q, k, v)
+        return o
+
+
+class ClearsThePage(InPlace):
+    """Writes the new token with the rest of its page, which may not be this request's forever."""
+
+    def extend_pages(self, pools: Cache, newest: Cache, pages: Tensor) -> Cache:
+        last = places(pages, self.page, self.shape.max_T, pages.shape[1] * self.page)
+        for pool in pools:
+            pool[:, :, last.flatten()] = 0
+        return super().extend_pages(pools, newest, pages)
+
+
+class WritesToTheEndOfThePool(InPlace):
+    def extend_pages(self, pools: Cache, newest: Cache, pages: Tensor) -> Cache:
+        T = newest[0].shape[-2]
+        for pool, new in zip(pools, newest, strict=True):
+            write(pool, new, pool.shape[-2] - T * torch.arange(1, len(pages) + 1)[:, None] + torch.arange(T))
+        return pools
+
+
+class NoMaximumOverPages(PageByPage):
+    """Every page's softmax by itself, and their mean."""
+
+    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+        each = [self.core(q, *(in_order(x, page, self.page, self.page) for x in (k, v))) for page in pages.split(1, 1)]
+        return torch.stack(each).mean(0)
+
+
+WRONG = (*InPlace.__subclasses__(), NoMaximumOverPages)
+
+
+@pytest.mark.parametrize("layer", WRONG, ids=lambda it: it.__name__)
+def test_a_wrong_layer_is_refused(
+    short_probes: None, layer: type[nn.Module], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Wrong) as refusal:
+        gated(impls.make("mine", layer, limits=impls.Limits(beyond=("page",))), Case.of(**SMALL))
+    with capsys.disabled():
+        print(f"\n{'page':<20} {layer.__name__:<40} refused  {refusal.value}", end="")
+
+
+def test_what_wrong_ones_are_made_of_passes(short_probes: None) -> None:
+    gated(impls.make("mine", InPlace, limits=impls.Limits(beyond=("page",))), Case.of(**SMALL))
+
+
+def test_pages_need_a_cache() -> None:
+    for axes in ({}, {"mode": ("decode",), "scope": ("core",)}, {"mode": ("decode",), "latent": (8,)}):
+        with pytest.raises(ValueError, match="--page needs --mode decode"):
+            SWEEPS["quick"].cases("cpu", {"T": (16,), "H": (8,), "page": (4,)} | axes)
+
+
+def test_a_layer_that_takes_no_pages_is_skipped_with_a_sentence() -> None:
+    case = Case.of(**SMALL | {"H": 1, "B": 1})
+    assert impls.get("linear").refusal(case) == "linear has no page"
+    assert impls.get("page_by_page").refusal(replace(case, page=None)) == (
+        "page_by_page is a route for a cache in pages: --page"
+    )
+    assert LayerShape.heads(2, 3).page is None
