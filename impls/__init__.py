@@ -13,6 +13,7 @@ from . import (  # noqa: F401
     online,
     flex,
     documents,
+    requests,
     absorbed,
     paged,
     packages,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import reduce
@@ -40,6 +41,9 @@ class Rules:
     """First keys that every query sees, whatever the causal mask says: prefix-LM (Raffel et al., 2020)."""
     documents: str | None = None
     """Sequences packed into one, whose queries see their own document alone: how long they are (`document_lengths`)."""
+    requests: str | None = None
+    """Requests of a server in one batch, `2x512:512+8x1:4096` (`kinds_of`): queries are the newest tokens of each, one request
+    after the other, and see the tokens of their own request until themselves; keys are all tokens of all."""
     bias: str | None = None
     """`alibi`, or `dense`: what is added to the scores (`bias_of`)."""
     softcap: int | None = None
@@ -72,8 +76,13 @@ class Rules:
         last: list[Bound] = []
 
         def place(i: Tensor) -> Tensor:
+            if self.requests is not None:
+                return places[i]
             return i + offset if offset else i
 
+        if self.requests is not None:
+            own, places = _request_tables(self.requests, device)
+            first.append(lambda i: own[i])
         if causal:
             prefix = self.prefix
             last.append(place if prefix is None else lambda i: place(i).clamp(min=prefix - 1))
@@ -91,7 +100,7 @@ class Rules:
         return Span(tuple(first), tuple(last))
 
 
-BY_MASK = ("causal_br", "window", "window_right", "prefix", "documents")
+BY_MASK = ("causal_br", "window", "window_right", "prefix", "documents", "requests")
 """The rules that a boolean mask carries. One of numbers, which are added, carries a bias too; SDPA takes both."""
 
 EVERY_RULE = (*BY_MASK, "bias", "softcap", "sinks")
@@ -139,6 +148,31 @@ def document_lengths(kind: str, T: int) -> list[int]:
     ends[-1] = T
     found: list[int] = ends.diff(prepend=ends.new_zeros(1)).tolist()
     return found
+
+
+def kinds_of(requests: str) -> list[tuple[int, int, int]]:
+    """How many, of how many new tokens, against how many in all: `2x512:512+8x1:4096` are two prompts of 512 tokens, and eight
+    requests for whose newest token 4095 others are in the cache. Raises ValueError with what would be right.
+    """
+    found = [re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,6}):([1-9]\d{0,6})", kind) for kind in requests.split("+")]
+    kinds = [(int(it[1]), int(it[2]), int(it[3])) for it in found if it]
+    if len(kinds) < len(found) or any(new > tokens for _, new, tokens in kinds):
+        raise ValueError("requests as in 2x512:512+8x1:4096: how many, new tokens, and all tokens with the new ones")
+    return kinds
+
+
+def requests_of(requests: str) -> list[tuple[int, int]]:
+    """New tokens and all tokens, of each."""
+    return [(new, tokens) for count, new, tokens in kinds_of(requests) for _ in range(count)]
+
+
+def _request_tables(requests: str, device: Device) -> tuple[Tensor, Tensor]:
+    """The first key of each query's request, and the place of the query's own among all keys: (T,) each."""
+    new, tokens = torch.tensor(requests_of(requests), device=device).unbind(1)
+    ends = tokens.cumsum(0)
+    counted = torch.arange(int(new.sum()), device=device)  # queries
+    places = counted + (ends - new.cumsum(0)).repeat_interleave(new)
+    return (ends - tokens).repeat_interleave(new), places
 
 
 def alibi_slopes(H: int, device: Device = None) -> Tensor:

@@ -90,7 +90,7 @@ def test_other_ways_to_a_rule_pass(
 def test_at_least_three_break_each_rule() -> None:
     families = Counter(wrong.family for wrong in wrong_rules.CORES.values())
     assert min(families.values()) >= 3
-    assert families.keys() == {"window", "causal_br", "prefix", "documents", "bias", "softcap", "sinks"}
+    assert families.keys() == {"window", "causal_br", "prefix", "documents", "bias", "softcap", "sinks", "requests"}
 
 
 @pytest.mark.parametrize("axes", RULES, ids=str)

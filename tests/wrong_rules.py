@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from impls.layer import KernelCore, KernelLayer, LayerShape
-from impls.rules import alibi_slopes, bias_of, document_lengths
+from impls.rules import alibi_slopes, bias_of, document_lengths, requests_of
 
 Attend = Callable[..., Tensor]
 """f(q, k, v, shape, sinks) -> o; i and j are the places of queries and keys among the keys: (T, 1), (T_kv,)."""
@@ -255,6 +255,58 @@ def padding_is_not_masked(q, k, v, shape, sinks):
 def as_many_tokens_each_rounded_up(q, k, v, shape, sinks):
     (i, j), length = places(q, k, shape), -(-k.shape[-2] // 8)
     return plain(q, k, v, (j <= i) & (i // length == j // length))
+
+
+# requests
+
+REQUESTS: dict[str, Any] = {"requests": "1x8:8+1x6:20+2x1:14", "T": 16, "T_kv": 56, "mask": "causal_br"}
+REQUESTS |= {"source": "cross", "scope": "core"}
+
+
+def request_places(shape: LayerShape) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of each query its request and its place within that, (T, 1); of each key the same, (T_kv,)."""
+    requests = requests_of(shape.requests)  # type: ignore[arg-type]
+    number = [torch.arange(len(requests)).repeat_interleave(torch.tensor(of)) for of in zip(*requests, strict=True)]
+    place = torch.cat([torch.arange(tokens - new, tokens) for new, tokens in requests])
+    return number[0][:, None], place[:, None], number[1], torch.cat([torch.arange(tokens) for _, tokens in requests])
+
+
+def by_requests(q, k, v, shape, sinks):
+    own, i, other, j = request_places(shape)
+    return plain(q, k, v, (own == other) & (j <= i))
+
+
+@wrong("requests", **REQUESTS)
+def one_sequence_of_all_requests(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i)
+
+
+@wrong("requests", **REQUESTS)
+def each_request_top_left(q, k, v, shape, sinks):
+    own, _, other, j = request_places(shape)
+    first = torch.cat([torch.arange(new) for new, _ in requests_of(shape.requests)])[:, None]
+    return plain(q, k, v, (own == other) & (j <= first))
+
+
+@wrong("requests", **REQUESTS)
+def all_of_ones_own_request(q, k, v, shape, sinks):
+    own, _, other, _ = request_places(shape)
+    return plain(q, k, v, own == other)
+
+
+@wrong("requests", **REQUESTS)
+def sees_the_last_token_of_the_request_before(q, k, v, shape, sinks):
+    own, i, other, j = request_places(shape)
+    before = torch.cat([other[1:], other[-1:]])
+    return plain(q, k, v, ((own == other) & (j <= i)) | ((own == before) & (own > other)))
+
+
+@wrong("requests", **REQUESTS)
+def keys_of_the_next_request_of_its_kind(q, k, v, shape, sinks):
+    own, i, other, j = request_places(shape)
+    lengths = [tokens for _, tokens in requests_of(shape.requests)]
+    return plain(q, k, v, ((own == other) | ((own == len(lengths) - 1) & (other == own - 1))) & (j <= i))
 
 
 # bias

@@ -33,6 +33,8 @@ class Axis:
     """The largest `size`."""
     quiet: bool = False
     """Whether it is said only where it varies."""
+    check: Callable[[str], Any] | None = None
+    """Of a `choice` without `values`: raises ValueError with what would be right."""
     unsaid: Any = NOTHING
     """The value that goes without saying; NOTHING where all are said."""
     hides: bool = False
@@ -42,6 +44,9 @@ class Axis:
         """A value from the command line, `none` where None is the default; raises ValueError with what would be right."""
         if self.default is None and text == "none":
             return None
+        if self.check is not None:
+            self.check(text)
+            return text
         value = _READ[self.kind](text, self.values)
         if self.kind == "size" and value > self.most:
             raise ValueError(f"a whole number up to {self.most}")

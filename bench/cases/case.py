@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from impls import LayerShape
-from impls.rules import Rules
+from impls.rules import Rules, kinds_of, requests_of
 
 from .axes import NOTHING, axes_of, axis
 from .modes import MODES, Mode
@@ -82,6 +82,12 @@ class Case:
         "features of a head that turn with its token's place, whose key all heads share (with --latent)",
         default=None,
     )
+    requests: str | None = axis(
+        "choice",
+        "requests in one batch, as 2x512:512+8x1:4096: two prompts of 512, and eight tokens that are the newest of 4096 each",
+        default=None,
+        check=kinds_of,
+    )
     page: int | None = axis(
         "size", "tokens a page of the cache, where pages lie anywhere in a pool (with --mode decode)", default=None
     )
@@ -142,6 +148,12 @@ class Case:
 
     def columns(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def tokens_of(requests: str) -> dict[str, Any]:
+    """The axes T and T_kv: new tokens of all requests, and all of theirs."""
+    new, tokens = map(sum, zip(*requests_of(requests), strict=True))
+    return {"requests": requests, "T": new, "T_kv": tokens}
 
 
 AXES = axes_of(Case)

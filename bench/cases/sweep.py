@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from .case import BIASES, DOCUMENTS, SCOPES, Case
+from .case import BIASES, DOCUMENTS, SCOPES, Case, tokens_of
 from .modes import MODES
 
 Axes = Mapping[str, tuple[Any, ...]]
@@ -35,6 +35,8 @@ def _case(point: dict[str, Any]) -> Case:
         if point["d_model"] % point["H"]:
             raise ValueError(f"d_model = {point['d_model']} is not divisible by H = {point['H']}")
         point["D_h"] = point["d_model"] // point["H"]
+    if point.get("requests"):
+        point = _of_requests(point)
     case = Case.of(**MODES[point.get("mode", "forward")].settled(point))
     if case.H % case.H_kv:
         raise ValueError(f"H = {case.H} is not divisible by H_kv = {case.H_kv}")
@@ -49,6 +51,17 @@ def _case(point: dict[str, Any]) -> Case:
     return case
 
 
+def _of_requests(point: dict[str, Any]) -> dict[str, Any]:
+    """What requests imply for the other axes; raises ValueError where they can't be had."""
+    implied = {"B": 1, "mode": "forward", "mask": "causal_br", "source": "cross", "scope": "core"}
+    for name, value in implied.items():
+        if point.get(name, value) != value:
+            raise ValueError(
+                f"requests are one batch for a core, causal, bottom right: --requests needs --{name} {value}"
+            )
+    return point | implied | tokens_of(point["requests"])
+
+
 def misfit(case: Case) -> str | None:
     """Why a case's rules don't fit together or leave a query without a key; None where they do."""
     causal, apart = case.mask.startswith("causal"), case.window or case.documents
@@ -56,6 +69,8 @@ def misfit(case: Case) -> str | None:
         return f"without a causal mask every key is visible: --prefix needs --mask causal, not {case.mask}"
     if case.window_right and causal:
         return f"a causal mask hides every key behind a query: --window_right needs --mask none, not {case.mask}"
+    if case.requests and (case.bias or case.documents or case.prefix):
+        return "requests have places of their own: leave out --bias, --documents and --prefix beside --requests"
     if case.padded and apart:
         return "a padded query may see no token at all: --window and --documents have no padding"
     if case.does.cached and case.mask == "none" and (apart or case.window_right or case.bias):
@@ -158,6 +173,9 @@ SWEEPS = {
         Sweep("paged", "a cache in pages, copied into one piece for a kernel or attended to as they lie, beside one without",
               ({"B": (4,), "D_h": (64,), "H": (8,), "dtype": ("float32",), "T": (1024, 4096), "mode": ("decode",),
                 "page": (None, 16, 128)},), whole_registry=True),
+        Sweep("mixed", "a server's step: prompts, parts of prompts and new tokens in one batch, by every route",
+              ({"B": (1,), "D_h": (64,), "H": (8,), "dtype": ("float32",), "T": (1,),
+                "requests": ("8x1:1024", "2x128:128+6x1:1024", "1x128:512+7x1:1024")},), whole_registry=True),
         Sweep("llm", "one attention layer of GPT-2 small, Qwen2.5 0.5B and Llama 3 8B",
               # Radford et al., "Language Models are Unsupervised Multitask Learners", 2019
               ({"T": (512,), "d_model": (768,), "H": (12,), "qkv_bias": (True,), "out_bias": (True,), "dtype": BOTH},

@@ -15,7 +15,7 @@ from impls import COMPILE, Impl, get
 from impls import weights as canonical
 from impls.registry import Compiled
 
-from ..cases.case import Case
+from ..cases.case import Case, tokens_of
 from ..cases.outcome import Wrong, classify
 from ..cases.sweep import misfit
 from .building import keeping_settings, module_of, prepare
@@ -159,17 +159,27 @@ def _probes_at(case: Case, T: int) -> Iterator[Case]:
     grouped, long = case.H_kv != case.H, T > LONG
     H = 4 if grouped else min(case.H, 2) if long else 3
     H_kv = H if not grouped else 2 if case.H_kv > 1 else 1
-    B = len(REGIMES) if case.does.cached else 1 if long and H > 1 and not case.padded else 2
+    B = len(REGIMES) if case.does.cached else 1 if case.requests or (long and H > 1 and not case.padded) else 2
     shapes = (B, H, H_kv), (B, case.H, case.H_kv), (case.B, case.H, case.H_kv)
-    others = (T + 9, T + 64, T + 128, T) if long else (T - 9, T - 64, T + 64, T - 128, T + 128, T)
-    tokens = min(case.T, T // 2) if case.does.cached else T
     for (b, h, h_kv), shrunk in product(dict.fromkeys(shapes), (True, False)):
         d_model = h * case.D_h if case.d_model == case.H * case.D_h else case.d_model
-        for T_kv in (T,) if case.source == "self" else others:
-            rules = _within(case, T_kv) if shrunk else {}
-            probe = replace(case, B=b, T=tokens, T_kv=T_kv, H=h, H_kv=h_kv, d_model=d_model, **rules)
-            if T_kv > 0 and misfit(probe) is None:
+        for lengths in _lengths(case, T):
+            rules = _within(case, lengths["T_kv"]) if shrunk else {}
+            probe = replace(case, B=b, H=h, H_kv=h_kv, d_model=d_model, **lengths, **rules)
+            if probe.T_kv > 0 and misfit(probe) is None:
                 yield probe
+
+
+def _lengths(case: Case, T: int) -> Iterator[dict[str, Any]]:
+    """Axes T and T_kv of a probe, and its requests where there are some: of a prompt, of a part of one, and of three tokens."""
+    if case.requests:
+        part, most = max(1, T // 3), max(2, T // 2)
+        yield tokens_of(f"1x{part}:{part}+1x{part}:{T}+3x1:{most}")
+        return
+    others = (T + 9, T + 64, T + 128, T) if T > LONG else (T - 9, T - 64, T + 64, T - 128, T + 128, T)
+    tokens = min(case.T, T // 2) if case.does.cached else T
+    for T_kv in (T,) if case.source == "self" else others:
+        yield {"T": tokens, "T_kv": T_kv}
 
 
 def _within(case: Case, T_kv: int) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def _table(group: list[Row], skipped: list[dict[str, str]], baseline: str | None
     columns |= {
         "peak memory": [bytes_text(it["peak_bytes"]) for it in of_rows],
     }
-    if any(it.get("documents") for it in of_rows):
+    if any(it.get("documents") or it.get("requests") for it in of_rows):
         columns["tokens/s"] = [f"{it['tokens_per_s']:,.0f}" for it in of_rows]
         columns["padding"] = [f"{it['padding_share']:.0%}" for it in of_rows]
     columns |= {

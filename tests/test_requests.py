@@ -1,0 +1,111 @@
+"""Requests of a server in one batch: what their grammar says, and one answer by every route."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import impls
+from bench.cases import counting
+from bench.cases.axes import Axis
+from bench.cases.case import AXES, Case, tokens_of
+from bench.cases.sweep import SWEEPS
+from bench.proof.gate import Gate, check
+from impls.masks import mask_of
+from impls.rules import EVERY_RULE, Rules, kinds_of, requests_of
+
+from .wrong_rules import REQUESTS, by_requests, core_of
+
+TEXT = "2x3:3+1x2:4+2x1:3"
+
+
+def of(text: str, **axes: Any) -> Case:
+    (case,) = SWEEPS["quick"].cases(
+        "cpu",
+        {"requests": (text,), "D_h": (16,), "H": (2,), "dtype": ("float32",)} | {n: (it,) for n, it in axes.items()},
+    )
+    return case
+
+
+def test_the_grammar() -> None:
+    assert kinds_of(TEXT) == [(2, 3, 3), (1, 2, 4), (2, 1, 3)]
+    assert requests_of(TEXT) == [(3, 3), (3, 3), (2, 4), (1, 3), (1, 3)]
+    axis: Axis = AXES["requests"]
+    assert axis.read(TEXT) == TEXT
+    assert axis.read("none") is None
+    for text in ("", "2", "2x3", "x3:3", "2x4:3", "0x3:3", "2x3:3+", "2x3:3 1x1:1", "99999x1:1"):
+        with pytest.raises(ValueError, match="requests as in 2x512:512"):
+            axis.read(text)
+
+
+def test_what_they_imply() -> None:
+    case = of(TEXT)
+    assert (case.T, case.T_kv, case.B, case.mask, case.scope) == (10, 16, 1, "causal_br", "core")
+    assert case.id == (
+        "B1-T10-H2-D_h16-float32-cpu-T_kv=16-mask=causal_br-source=cross-scope=core-requests=2x3:3+1x2:4+2x1:3"
+    )
+    for axes in ({"mask": "none"}, {"mode": "decode"}, {"scope": "layer"}, {"B": 2}):
+        with pytest.raises(ValueError, match="--requests needs --"):
+            of(TEXT, **axes)
+    with pytest.raises(ValueError, match="leave out --bias"):
+        of(TEXT, bias="alibi")
+
+
+def test_who_sees_whom() -> None:
+    """Pair by pair, as it is said."""
+    found = torch.zeros(10, 16, dtype=torch.bool)
+    query = key = 0
+    for new, tokens in requests_of(TEXT):
+        for n in range(new):
+            found[query + n, key : key + tokens - new + n + 1] = True
+        query, key = query + new, key + tokens
+    mask = mask_of(Rules(mask="causal_br", requests=TEXT), 1, 10, 16)
+    assert mask is not None
+    assert torch.equal(mask, found)
+    assert counting.visible_pairs(of(TEXT)) == int(found.sum()) == 6 + 6 + 7 + 3 + 3
+    assert counting.flops(of(TEXT)) == 2 * 2 * 25 * 32
+    assert counting.least_bytes(of(TEXT)) == 4 * 2 * 16 * (10 + 16 + 16 + 10)
+    window = mask_of(Rules(mask="causal_br", requests=TEXT, window=1), 1, 10, 16)
+    assert window is not None
+    assert int(window.sum()) == 5 + 5 + 4 + 2 + 2
+
+
+@pytest.mark.parametrize(
+    "axes", [{}, {"window": 3}, {"H": 4, "H_kv": 2, "dtype": "bfloat16"}, {"softcap": 20}], ids=str
+)
+def test_every_route_gives_one_answer(axes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.proof.gate.PROBES", (37,))
+    case, passed = of("2x24:24+1x10:40+3x1:33", **axes), set()
+    for name in ("fused", "sdpa", "by_kind", "by_request", "padded_requests"):
+        if impls.get(name).refusal(case) is None:
+            Gate().prove(impls.get(name), case)
+            assert check(impls.get(name), case).error < (1e-2 if case.dtype == "bfloat16" else 1e-6)
+            passed.add(name)
+    assert passed == {"fused"} | ({"sdpa"} if not case.softcap else set()) | (
+        {"by_kind", "by_request", "padded_requests"} if "H" in axes or not axes else set()
+    )
+
+
+def test_so_does_flex_attention() -> None:
+    check(impls.get("flex"), of("2x24:24+1x10:40+3x1:33"))
+
+
+def test_what_the_wrong_ones_leave_out_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.proof.gate.PROBES", (37,))
+    impl = impls.make("mine", core_of(by_requests), limits=impls.Limits(beyond=EVERY_RULE))
+    case = Case.of(H=2, D_h=16, **REQUESTS)
+    Gate().prove(impl, case)
+    check(impl, case)
+
+
+def test_what_padding_costs() -> None:
+    case = of("1x100:100+9x1:100")
+    assert counting.padding_share(impls.get("padded_requests"), case) == 1 - 109 / 1000
+    assert counting.padding_share(impls.get("by_kind"), case) == 0
+    assert impls.get("by_kind").refusal(replace(case, requests=None)) == (
+        "by_kind is a route for requests in one batch: --requests"
+    )
+    assert tokens_of("1x100:100+9x1:100")["T"] == 109
