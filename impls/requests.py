@@ -33,6 +33,7 @@ class Route(KernelCore):
     def __init__(self, shape: LayerShape):
         super().__init__(shape, scaled_dot_product_attention, owns_mask=False)
         self.options = {name: it for name, it in kernel_options(shape, None).items() if name != "is_causal"}
+        self.requests = shape.requests or f"1x{shape.T or shape.max_T}:{shape.max_T}"
 
 
 @register("by_kind", **ROUTE)
@@ -41,7 +42,7 @@ class ByKind(Route):
 
     def __init__(self, shape: LayerShape):
         super().__init__(shape)
-        self.kinds = self.kinds_of(shape.requests or f"1x{shape.T}:{shape.max_T}")
+        self.kinds = self.kinds_of(self.requests)
         for n, (_, new, tokens) in enumerate(self.kinds):
             visible = torch.ones(new, tokens, dtype=torch.bool).tril(tokens - new)  # bottom right
             self.register_buffer(f"visible_{n}", visible if 1 < new < tokens else None, persistent=False)
@@ -86,7 +87,7 @@ class Padded(Route):
 
     def __init__(self, shape: LayerShape):
         super().__init__(shape)
-        requests = requests_of(shape.requests or f"1x{shape.T}:{shape.max_T}")
+        requests = requests_of(self.requests)
         new, all_ = (torch.tensor(lengths) for lengths in zip(*requests, strict=True))  # (requests,) each
         is_query, is_key = (torch.arange(int(it.max())) < it[:, None] for it in (new, all_))
         for name, length, there in (("queries", new, is_query), ("keys", all_, is_key)):
