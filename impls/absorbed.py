@@ -44,7 +44,8 @@ class Absorbed(LatentLayer):
         W_k, W_v = (W.weight.unflatten(0, (self.shape.H, -1)) for W in (self.W_k, self.W_v))  # (H, D, latent)
         own, shared = q.split([self.shape.D_h - self.rope, self.rope], dim=-1)
         q = torch.cat([own @ W_k, shared], dim=-1)  # (B, H, T, latent + rope)
-        return self.over(q, latents, padding) @ W_v.mT
+        o: Tensor = self.over(q, latents, padding) @ W_v.mT
+        return o
 
     def over(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
         """(B, H, T, latent + rope), (B, 1, T_kv, latent + rope) -> (B, H, T, latent)"""

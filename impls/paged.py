@@ -58,7 +58,8 @@ class PageByPage(PagedLayer):
             total = total * rescale + exps.sum(-1, keepdim=True)
             o = o * rescale + (exps.to(v.dtype) @ v_n).to(wide)
             top = highest
-        return (o / total).to(v.dtype).unflatten(2, (-1, T)).flatten(1, 2)
+        by_head: Tensor = (o / total).to(v.dtype).unflatten(2, (-1, T))
+        return by_head.flatten(1, 2)
 
 
 @register("flex_paged", **ROUTE)
@@ -69,9 +70,7 @@ class FlexPaged(PagedLayer):
         super().__init__(shape)
         self.block_mask: BlockMask | None = None
 
-    def prepare(  # type: ignore[override]
-        self, T: int, T_kv: int, padding: Tensor | None, device: str, *, pages: Tensor, pool: int
-    ) -> None:
+    def prepare(self, T: int, T_kv: int, padding: Tensor | None, device: str, *, pages: Tensor, pool: int) -> None:
         """Make the table of blocks for a page table: what a server does once for all layers of a step."""
         span = self.shape.span(T, T_kv, device)
         first = torch.full((len(pages), pool // self.page), T_kv, device=device)  # the token that begins a page

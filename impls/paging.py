@@ -23,10 +23,12 @@ def write(pool: Tensor, newest: Tensor, where: Tensor) -> None:
 
 def by_page(pool: Tensor, size: int) -> Tensor:
     """(1, H_kv, tokens, D) -> (H_kv, pages, size, D), without a copy."""
-    return pool.squeeze(0).unflatten(1, (-1, size))
+    pages: Tensor = pool.squeeze(0).unflatten(1, (-1, size))
+    return pages
 
 
 def in_order(pool: Tensor, pages: Tensor, size: int, tokens: int) -> Tensor:
     """A request's tokens in one piece, copied out of a pool: (B, H_kv, tokens, D)."""
     found = by_page(pool, size).index_select(1, pages.flatten())  # (H_kv, B * pages, size, D)
-    return found.flatten(1, 2).unflatten(1, (len(pages), -1)).transpose(0, 1)[..., :tokens, :]
+    requests: Tensor = found.flatten(1, 2).unflatten(1, (len(pages), -1))  # (H_kv, B, tokens and the rest of a page, D)
+    return requests.transpose(0, 1)[..., :tokens, :]

@@ -58,7 +58,7 @@ class ByKind(Route):
         for n, (count, new, tokens) in enumerate(self.kinds):
             batch = [_batch(x[n], count) for x in (queries, keys, values)]  # (count, H, new or tokens, D)
             options = self.options | {"attn_mask": getattr(self, f"visible_{n}"), "is_causal": 1 < new == tokens}
-            o = scaled_dot_product_attention(*batch, **options)
+            o: Tensor = self.kernel(*batch, **options)
             found.append(o.transpose(0, 1).flatten(1, 2))  # (H, count * new, D_v)
         return torch.cat(found, dim=1)[None]
 
@@ -110,4 +110,5 @@ class Padded(Route):
 
 def _batch(x: Tensor, count: int) -> Tensor:
     """(1, H, count * L, D) -> (count, H, L, D), without a copy."""
-    return x[0].unflatten(1, (count, -1)).transpose(0, 1)
+    requests: Tensor = x[0].unflatten(1, (count, -1))
+    return requests.transpose(0, 1)

@@ -87,6 +87,16 @@ def test_places_turn_features_as_complex_numbers() -> None:
         assert not each[..., :-4].any()
 
 
+def test_both_plain_ways_of_the_reference_are_one_formula() -> None:
+    case = Case.of(**SMALL | {"dtype": "float64"})
+    problem = problem_of(case)
+    rebuilt = reference.layer(problem.inputs[0], problem.inputs[0], problem.weights, case.layer_shape)
+    with reference.absorbed():
+        absorbed = reference.layer(problem.inputs[0], problem.inputs[0], problem.weights, case.layer_shape)
+    assert not torch.equal(rebuilt, absorbed)
+    torch.testing.assert_close(rebuilt, absorbed)
+
+
 def test_a_cache_holds_what_is_counted_of_a_token() -> None:
     """DeepSeek-V2's: 512 + 64 numbers a token, where 128 heads of 128 have 32,768; what the meter sees of both is that."""
     deep = Case.of(B=2, T=1, T_kv=10, H=4, D_h=192, D_v=128, d_model=16, latent=512, rope=64, mode="decode",

@@ -751,11 +751,16 @@ def _answers(
 def _ways(
     formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case
 ) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
-    """The reference, and what the plain formula gives in the case's own dtype: two plain ways where there are gradients."""
+    """The reference, and what the plain formula gives in the case's own dtype: two plain ways where there are gradients,
+    and where there is a latent.
+    """
     dtype = getattr(torch, case.dtype)
     exact, plain = formula(torch.float64), [formula(dtype)]
     if case.does.gradients:
         with reference.summed_over_features():
+            plain.append(formula(dtype))
+    if case.latent:
+        with reference.absorbed():
             plain.append(formula(dtype))
     return exact, plain
 

@@ -109,8 +109,8 @@ def layer(
     dropped: Tensor | None = None, out_dropped: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """A whole layer: projections, attention, output projection. x (B, T, d_model) -> (B, T or len(rows), d_model)."""
-    q, (k, v) = _queries(x, weights, shape), _keys_and_values(_kept(x_kv, weights, shape), weights, shape)
-    o = attention(q, k, v, shape, sinks=weights.get("sinks"), padding=padding, rows=rows, dropped=dropped)
+    q, kept = _queries(x, weights, shape), _kept(x_kv, weights, shape)
+    o = _attention_to(kept, q, weights, shape, padding=padding, rows=rows, dropped=dropped)
     return _without(out_dropped, _finish(o, weights))
 
 
@@ -124,8 +124,7 @@ def decode(
     first = cache[0].shape[-2] - x.shape[1]
     written = _kept(x, weights, shape, first)
     cache = [torch.cat([known[..., :first, :], new], dim=-2) for known, new in zip(cache, written, strict=True)]
-    q, (k, v) = _queries(x, weights, shape, first), _keys_and_values(cache, weights, shape)
-    o = attention(q, k, v, shape, sinks=weights.get("sinks"), rows=rows)
+    o = _attention_to(cache, _queries(x, weights, shape, first), weights, shape, rows=rows)
     return [_finish(o, weights), *written]
 
 
@@ -141,14 +140,36 @@ def _kept(x: Tensor, weights: Weights, shape: LayerShape, first: int = 0) -> lis
     return [_turned(_project(x, weights, "c", 1), shape, first)]
 
 
-def _keys_and_values(kept: list[Tensor], weights: Weights, shape: LayerShape) -> list[Tensor]:
-    """(B, H_kv, T_kv, D_h), (B, H_kv, T_kv, D_v)"""
+_absorbing = False
+
+
+@contextmanager
+def absorbed() -> Iterator[None]:
+    """Meanwhile latents are attended to themselves, the other of two plain ways."""
+    global _absorbing
+    _absorbing = True
+    yield
+    _absorbing = False
+
+
+def _attention_to(
+    kept: list[Tensor], q: Tensor, weights: Weights, shape: LayerShape, **options: Tensor | None
+) -> Tensor:
+    """Of q (B, H, T, D_h) to what a cache keeps: (B, H, T or len(rows), D_v)."""
+    options["sinks"] = weights.get("sinks")
     if shape.latent is None:
-        return kept
-    latents = kept[0][:, 0]  # (B, T_kv, latent + rope)
-    k, v = (_project(latents[..., : shape.latent], weights, n, shape.H) for n in "kv")
-    rotary = latents[:, None, :, shape.latent :].expand(-1, shape.H, -1, -1)
-    return [torch.cat([k, rotary], dim=-1), v]
+        k, v = kept
+        return attention(q, k, v, shape, **options)
+    (latents,), rope = kept, shape.rope or 0
+    c, rotary = latents.split([shape.latent, rope], dim=-1)  # (B, 1, T_kv, latent), (B, 1, T_kv, rope)
+    if not _absorbing:
+        k, v = (_project(c[:, 0], weights, n, shape.H) for n in "kv")
+        return attention(q, torch.cat([k, rotary.expand(*k.shape[:-1], -1)], dim=-1), v, shape, **options)
+    W_k, W_v = (weights[f"W_{n}"].unflatten(0, (shape.H, -1)) for n in "kv")  # (H, D, latent)
+    own, turned = q.split([shape.D_h - rope, rope], dim=-1)
+    q = torch.cat([own @ W_k, turned], dim=-1) * (latents.shape[-1] / shape.D_h) ** 0.5  # which `attention` takes away
+    o: Tensor = attention(q, latents, c, shape, **options) @ W_v.mT
+    return o
 
 
 def _turned(x: Tensor, shape: LayerShape, first: int) -> Tensor:
