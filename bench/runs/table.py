@@ -22,7 +22,7 @@ Row = dict[str, Any]
 LEGEND = {
     "over": "how many times as fast as {}; 95 % for all of a case at once",
     "peak memory": "the most that one call holds at once, in bytes that it allocated",
-    "tokens/s": "tokens of the documents, without what pads them",
+    "tokens/s": "new tokens, without what pads them",
     "padding": "share of the tokens computed that only pad",
     "kernel": "what ran: gemm, plain matrix products; inductor, a compiled graph",
     "error": "the largest difference to a float64 reference",

@@ -344,6 +344,8 @@ def rows(frame: pd.DataFrame) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     """As JSON knows it."""
     value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # sizes are floats where some are missing, and a browser spells 128.0 as 128: no such option
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else None if value is pd.NA else str(value)

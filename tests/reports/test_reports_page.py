@@ -21,7 +21,7 @@ import synthetic_runs as synthetic
 from matplotlib.text import Text
 
 import reports
-from reports.drawing import palette
+from reports.drawing import interactive, palette
 from reports.drawing.canvas import log_ticks, spread, style
 from reports.drawing.charts import CHARTS, speed
 from reports.judging import frame
@@ -99,6 +99,14 @@ def test_the_page_loads_nothing(quick: Path) -> None:
     ours = text.replace(Outline(text).scripts["vega"], "")
     assert "http:" not in ours and "https:" not in ours and "@import" not in ours
     assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", ours))
+
+
+def test_a_size_is_spelled_as_a_browser_spells_it() -> None:
+    """Where others are missing, a column of sizes holds floats: an option `128.0` would never be found chosen."""
+    found = interactive._options(pd.DataFrame({"page": [None, 128, 16]}), "page")
+    assert json.dumps(found) == '[[null, "none"], [16, "16"], [128, "128"]]'
+    assert interactive.plain(0.5) == 0.5
+    assert interactive.plain(float("nan")) is None
 
 
 def test_ids_in_the_page_are_unique_and_every_reference_has_its_target(quick: Path) -> None:
