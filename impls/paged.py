@@ -62,7 +62,7 @@ class PageByPage(PagedLayer):
         return by_head.flatten(1, 2)
 
 
-@register("flex_paged", **ROUTE)
+@register("flex_paged", compiled_by_default=True, **ROUTE)
 class FlexPaged(PagedLayer):
     """FlexAttention over the whole pool, with a block mask that knows whose each page is."""
 
