@@ -185,9 +185,10 @@ def standing(at: Mapping[str, Any]) -> list[alt.Parameter]:
 
 
 def along(frame: pd.DataFrame) -> list[str]:
-    """The axes that lines can run along in this frame."""
+    """The axes that lines can run along in this frame, the one with the most values first."""
     varying = fr.varying(frame)
-    return [axis for axis in length_axes() if axis in varying and frame[axis].nunique() > 1]
+    found = [axis for axis in length_axes() if axis in varying and frame[axis].nunique() > 1]
+    return sorted(found, key=lambda axis: -int(frame[axis].nunique()))
 
 
 def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, runs: Sequence[str] = ()) -> Spec | None:
