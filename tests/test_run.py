@@ -271,6 +271,8 @@ def test_list_and_dry_run_measure_nothing(suite: Suite, tmp_path: Path) -> None:
     planned = suite("--dry-run", *SMALL)
     assert planned.returncode == 0
     assert "4 cells to measure, 2 unsupported, about" in planned.stdout
+    one_case = suite("--dry-run", *SMALL, "--case", "B1-T32-H2-D_h64-float32-cpu")
+    assert "2 cells to measure, 1 unsupported, about" in one_case.stdout and "T16" not in one_case.stdout
     assert not (tmp_path / "results").exists()
 
 
@@ -290,6 +292,7 @@ def test_list_and_dry_run_measure_nothing(suite: Suite, tmp_path: Path) -> None:
         (["--H", "-1"], "'-1' is not a positive whole number"),
         (["--B", "1.5"], "'1.5' is not a positive whole number"),
         (["--sweep", "heads", "--H", "3"], "d_model = 1024 is not divisible by H = 3"),
+        (["--T", "64", "--case", "B1-T64-H9-D_h64-float32-cpu"], "; did you mean B1-T64-H8-D_h64-float32-cpu?"),
         (["--impl", "mine=nowhere:f"], "can't import nowhere"),
         (["--impl", "mine=math:nothing"], "module math has no attribute 'nothing'"),
         (["--impl", "mine=math:pi"], "neither a function nor an nn.Module class"),

@@ -64,6 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                          "NAME=package.module:attr for a kernel or layer of your own")  # fmt: skip
     for name, axis in AXES.items():
         group.addoption(f"--{name}", metavar="A,B,...", help=axis.about)
+    group.addoption("--case", metavar="IDS", help="of these cases only those with these ids, a comma list")
     for name, (default, metavar, about) in TIMING.items():
         group.addoption(_spelt(name), metavar=metavar, help=f"{about} (default: {default})")
     group.addoption("--list", action="store_true", dest="attention_list",
@@ -87,7 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-ASKED = ("sweep", "impl", *AXES)
+ASKED = ("sweep", "impl", *AXES, "case")
 """The options that decide which cells a run has."""
 
 
@@ -137,7 +138,8 @@ def _select(options: dict[str, Any], folder: str) -> Selection:
     if "threads" in overrides:
         overrides["threads"] = tuple(None if n == torch.get_num_threads() else n for n in overrides["threads"])
     chosen = impls_named(options.get("impl", []), sweep.whole_registry, folder)
-    cells = tuple(Cell(impl, case) for case in cases_of(sweep, device, overrides) for impl in chosen)
+    cases = _picked(cases_of(sweep, device, overrides), options.get("case"))
+    cells = tuple(Cell(impl, case) for case in cases for impl in chosen)
     for cell in cells:
         if why := uncallable(cell):
             raise Mistake(f"--impl {cell.impl.name}: {why}")
@@ -166,6 +168,20 @@ def cases_of(sweep: Sweep, device: str, overrides: dict[str, tuple[Any, ...]]) -
         return list(dict.fromkeys(sweep.cases(device, overrides)))
     except ValueError as error:
         raise Mistake(f"sweep {sweep.name}: {error}") from None
+
+
+def _picked(cases: list[Case], ids: str | None) -> list[Case]:
+    """The cases that `--case` names, in their own order; raises `Mistake` where one isn't there."""
+    if ids is None:
+        return cases
+    there = {case.id: case for case in cases}
+    wanted = [name.strip() for name in ids.split(",")]
+    for name in wanted:
+        if name not in there:
+            raise Mistake(
+                f"--case {name}: no case of this sweep has this id{nearest(name, there)} (--dry-run shows all)"
+            )
+    return [case for case in cases if case.id in wanted]
 
 
 def _values(axis: str, text: str) -> tuple[Any, ...]:
