@@ -333,7 +333,7 @@ def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
 
 def rows(frame: pd.DataFrame) -> dict[str, Any]:
     """The frame for the page: its columns, and its rows as lists. `shown` is the name, marked if it was wrong."""
-    table = measured(frame).drop(columns=["process_medians"], errors="ignore")
+    table = measured(frame).drop(columns=["process_medians", "process_nodes"], errors="ignore")
     shown = [words.marked(row["impl"], [row["impl"]] if row["wrong"] else []) for row in fr.records(frame)]
     table = table.assign(shown=shown)
     return {

@@ -15,7 +15,7 @@ from .verdict import Ratio, Samples
 SAMPLE_KEYS = ("sample_rounds", "sample_visits", "sample_processes")
 """What a row says of each of its samples, beside the samples themselves."""
 
-BETWEEN, WITHIN = "between processes", "within the run's processes"
+BETWEEN, BETWEEN_NODES, WITHIN = "between processes", "between nodes", "within the run's processes"
 
 NO_INTERVAL = (
     "no ratio of this run has an interval: its implementations were timed one after the other, or took turns only once"
@@ -89,9 +89,16 @@ def digits(found: tuple[float, float] | None) -> int:
     return 3 if wide < 0.1 else 2
 
 
-def interval_name(processes: float) -> str:
-    """What an interval of a ratio is taken over."""
-    return BETWEEN if processes >= verdict.ENOUGH_PROCESSES else WITHIN
+def interval_name(frame: pd.DataFrame) -> str:
+    """What the intervals of ratios are taken over."""
+    return between(frame) if frame["processes"].min() >= verdict.ENOUGH_PROCESSES else WITHIN
+
+
+def between(frame: pd.DataFrame) -> str:
+    """What lies between the processes of a cell: nodes, where each of them was on one of its own."""
+    nodes = frame["process_nodes"] if "process_nodes" in frame else pd.Series([None])
+    apart = nodes.map(lambda names: isinstance(names, list) and len(set(names)) == len(names))
+    return BETWEEN_NODES if apart.all() else BETWEEN
 
 
 def _merged(process_medians: Any) -> Samples | None:

@@ -154,6 +154,8 @@ def about(this: SideBySide) -> list[tuple[str, list[str]]]:
         "rows": [str(len(run.rows)) for run in this.runs],
         "command": [run.command for run in this.runs],
     }
+    if any(run.notes for run in this.runs):
+        facts["notes"] = ["; ".join(run.notes) for run in this.runs]
     keys = dict.fromkeys(key for run in this.runs for key in run.machine)
     machine = {key: [_text(run.machine.get(key)) for run in this.runs] for key in keys}
     differing = {key: texts for key, texts in machine.items() if len(set(texts)) > 1}

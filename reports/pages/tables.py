@@ -18,7 +18,7 @@ REASONS = ("wrong", "error", "timeout", "out_of_memory", "unsupported")
 HEADINGS = (
     "implementation", "place", "median", "{}", "speed-up over {}", "peak memory", "kernel", "error", "of its bound",
 )  # fmt: skip
-WITHIN, BETWEEN = "within process", "between processes"
+WITHIN = "within process"
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def case_tables(frame: pd.DataFrame) -> list[CaseTable]:
 def headings(frame: pd.DataFrame, baseline_impl: str | None) -> tuple[str, ...]:
     """Of the tables of a run: its spread is named after what it is, as in the terminal."""
     said = {
-        "{}": BETWEEN if processes.several(frame) else WITHIN,
+        "{}": processes.between(frame) if processes.several(frame) else WITHIN,
         "speed-up over {}": f"speed-up over {baseline_impl or 'the baseline implementation'}",
     }
     return tuple(said.get(heading, heading) for heading in HEADINGS)
@@ -98,7 +98,7 @@ def legend(frame: pd.DataFrame, baseline_impl: str | None) -> str:
     """How places are given and what an interval of a ratio is."""
     if frame["place"].isna().all():
         return f"Sorted by median. Nobody is given a place, since {processes.NO_INTERVAL}."
-    name = processes.interval_name(frame["processes"].min())
+    name = processes.interval_name(frame)
     over = f" Speed-ups: above 1 is faster; with the 95 % interval, {name}." if baseline_impl else ""
     shown = "the 95 % interval of the ratio, corrected for the number of rivals, leaves out 1"
     return f"Best first. Place: 1 + the number of those shown to be faster ({shown}); = marks a shared one.{over}"

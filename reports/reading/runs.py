@@ -21,7 +21,7 @@ HOW_TO_MAKE_ONE = "make one with: pytest bench/ --benchmark-save=NAME"
 
 _NUMBERED = re.compile(r"(\d{4,})_(.+)", re.DOTALL)
 _KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "skipped": list,
-          "registry": list, "baseline_impl": str, "axes": list}  # fmt: skip
+          "registry": list, "baseline_impl": str, "notes": list, "axes": list}  # fmt: skip
 _OLDER = {"shelf": "registry", "yardstick": "baseline_impl"}
 """Keys of schema 1 that have another name now."""
 _KIND_NAMES = {dict: "dictionary", list: "list", str: "text"}
@@ -54,6 +54,8 @@ class Run:
     controls: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     """What its parts took."""
+    notes: tuple[str, ...] = ()
+    """What a reader of its numbers must know."""
     axes: list[dict[str, Any]] = field(default_factory=list)
     """What its axes are; empty in schema 1. Whoever has a run knows them from then on."""
 
@@ -175,6 +177,7 @@ def read(path: Path) -> Run:
         roofs=_dictionaries(data.get("roofs")),
         controls=_controls(data.get("controls")),
         seconds=_times(data.get("seconds")),
+        notes=tuple(map(str, data.get("notes") or ())),
         axes=_dictionaries(data.get("axes")),
     )
 

@@ -288,6 +288,17 @@ def whiskers(run: Run) -> list[tuple[float, float]]:
     return [tuple(map(float, line.get_xdata())) for line in lines]  # type: ignore[misc]
 
 
+def test_processes_on_nodes_of_their_own_tell_an_interval_between_nodes(as_run: Any, tmp_path: Path) -> None:
+    def text(*nodes: str) -> str:
+        row = synthetic.row("a", synthetic.case(), [1e-3], process_nodes=nodes)
+        return page.write(as_run(synthetic.document([row], notes=["nodes <differ>"])), tmp_path / nodes[0]).read_text()
+
+    apart = text("x", "y", "z")
+    assert '<th scope="col">between nodes</th>' in apart and "“Between nodes” is Student's" in apart
+    assert '<p class="notice">nodes &lt;differ&gt;.</p>' in apart
+    assert '<th scope="col">between processes</th>' in text("w", "y", "w")
+
+
 @pytest.mark.parametrize(("processes", "name"), [(3, "between processes"), (2, "within the run's processes")])
 def test_the_markdown_says_what_an_interval_of_a_ratio_is(
     processes: int, name: str, as_run: Any, tmp_path: Path

@@ -32,7 +32,7 @@ def draw(source: Source, narrow: bool = False) -> Figure | None:
     if not panels:
         return None
     known = rows[rows["ratio_low"] > 0]
-    name = processes.interval_name(known["processes"].min())
+    name = processes.interval_name(known)
     what = f"95 % intervals, {name} · hollow: not distinguished" if len(known) else "no interval is known"
     title = f"Speed-up over {label(str(source.baseline_impl))}"
     page, names = names_down(source, panels, rows, title, f"right of the line: faster · {what}{dropped}", narrow)
@@ -138,7 +138,7 @@ def _ratio(value: float) -> str:
 
 
 def finding(source: Source) -> str:
-    name = processes.interval_name(source.frame["processes"].min())
+    name = processes.interval_name(source.frame)
     return f"Bars: 95 % intervals, {name}. Filled: a difference is shown; hollow: not. Right is faster."
 
 
