@@ -16,7 +16,7 @@ from .cases.axes import nearest
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("runs.doctor", "what on this machine will disturb a measurement"),
-    "sweep": ("runs.replicates", "measure in several fresh processes, as one run"),
+    "sweep": ("cluster.command", "measure in several fresh processes, or on many machines"),
     "ab": ("ab.ab", "two revisions, implementations or interpreters, interleaved: did it get slower?"),
     "bisect": ("ab.bisect", "which commit, or which torch, made it slower?"),
 }

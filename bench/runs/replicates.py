@@ -28,7 +28,7 @@ PROCESSES = 5
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Become pytest: 0 measured; 1 a cell is wrong, failed or timed out; 2 interrupted. Gives 4, a mistake of the user's."""
-    options, others = _parser().parse_known_args(arguments)
+    options, others = parser().parse_known_args(arguments)
     try:
         command, quiet = _resumed(options, others) if options.resume else _begun(options, others)
     except Mistake as mistake:
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.execv(sys.executable, [sys.executable, "-P", "-m", "pytest", str(CHECKOUT / "bench"), *command])
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "sweep",
         USAGE_ERROR,

@@ -61,9 +61,6 @@ def row(cell: Cell, proved: Mapping[str, Any], found: Sequence[Sample], over: Se
     any; `more`: further columns.
     """
     impl, case = cell.key
-    stats = Stats()
-    for it in found:
-        stats.update(it.seconds)
     test = f"test_{cell.case.mode}"
     return {
         "group": case,
@@ -80,15 +77,24 @@ def row(cell: Cell, proved: Mapping[str, Any], found: Sequence[Sample], over: Se
             "padding_share": padding_share(cell.impl, cell.case),
             "cache_bytes_per_token": cache_bytes(cell.case),
         }
-        | _timed(found)
-        | _ratio(found, over)
+        | timed(found, over)
         | more,
         "options": {},
-        "stats": stats.as_dict() | {"data": [it.seconds for it in found], "iterations": found[0].calls},
+        "stats": stats_of(found),
     }
 
 
-def _timed(found: Sequence[Sample]) -> Row:
+def stats_of(found: Sequence[Sample]) -> Row:
+    """As pytest-benchmark writes them, with the samples."""
+    stats = Stats()
+    for it in found:
+        stats.update(it.seconds)
+    columns: Row = stats.as_dict()
+    return columns | {"data": [it.seconds for it in found], "iterations": found[0].calls}
+
+
+def timed(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
+    """Columns that follow from the samples alone, and from those of the baseline implementation."""
     columns = {
         "calls": found[0].calls,
         "processes": len({it.process for it in found}),
@@ -100,7 +106,16 @@ def _timed(found: Sequence[Sample]) -> Row:
     for name in ("round", "visit", "process"):
         columns[f"sample_{name}s" if name != "process" else "sample_processes"] = [getattr(it, name) for it in found]
     columns |= {"sample_times": [round(it.at, 4) for it in found]}
-    return columns | {"sample_fastest": [it.fastest for it in found]}
+    return columns | {"sample_fastest": [it.fastest for it in found]} | _ratio(found, over)
+
+
+def samples_in(row: Row) -> list[Sample]:
+    """The samples of a row; of what disturbed them it has the average alone, which each is given."""
+    columns = row["extra_info"]
+    disturbed = [columns[name] for name in ("page_faults", "switches_voluntary", "switches_involuntary")]
+    each = ("sample_fastest", "sample_rounds", "sample_visits", "sample_processes", "sample_times")
+    places = zip(row["stats"]["data"], *(columns[name] for name in each), strict=True)
+    return read([[*place, columns["calls"], *disturbed] for place in places])
 
 
 def _ratio(found: Sequence[Sample], over: Sequence[Sample]) -> Row:

@@ -1,0 +1,85 @@
+"""Ray: the nodes of a running cluster, or of one that is started here. A type is a resource `type:NAME`, else the processor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ..selection.mistake import Mistake
+from . import node as on_node
+from .engine import Lost, Result, Task
+
+TYPE = "type:"
+"""How a node's resource begins that names its type: `ray start --resources '{"type:a": 1}'`."""
+
+ASKING = 60.0
+"""Seconds, at most, in which a node says what its processor is."""
+
+
+class OnRay:
+    """One task at a time on each node, with all of its cores and GPUs."""
+
+    def __init__(self, address: str | None, archive: bytes):
+        ray.cloudpickle.register_pickle_by_value(on_node)
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="error")
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise Mistake(f"Ray can't be reached at {address}: {str(error).splitlines()[0]}") from None
+        self._archive = ray.put(archive)
+        self._there: dict[str, dict[str, Any]] = {}
+        """What Ray says of each node."""
+        self._kinds: dict[str, str] = {}
+        self._tasks: dict[Any, str] = {}
+
+    def nodes(self) -> Mapping[str, str]:
+        measuring = [it for it in ray.nodes() if it["Alive"] and it["Resources"].get("CPU")]
+        self._there = {f"{it['NodeManagerHostname']}-{it['NodeID'][:8]}": it for it in measuring}
+        for name, it in self._there.items():
+            if name not in self._kinds and (kind := self._kind(it)):
+                self._kinds[name] = kind
+        return {name: self._kinds[name] for name in self._there if name in self._kinds}
+
+    def start(self, node: str, task: Task) -> None:
+        has = self._there[node]["Resources"]
+        whole = {"num_cpus": has["CPU"], "num_gpus": has.get("GPU", 0)}
+        self._tasks[self._on(self._there[node], on_node.do, **whole).remote(self._archive, task)] = node
+
+    def ended(self, seconds: float) -> list[tuple[str, Result | Lost]]:
+        if not self._tasks:
+            time.sleep(seconds)
+            return []
+        ray.wait([*self._tasks], timeout=seconds)
+        ended, _ = ray.wait([*self._tasks], num_returns=len(self._tasks), timeout=0)
+        return [(node := self._tasks.pop(it), self._result(it, node)) for it in ended]
+
+    def close(self) -> None:
+        ray.shutdown()
+
+    def _result(self, reference: Any, node: str) -> Result | Lost:
+        try:
+            result: Result = ray.get(reference)
+        except RayTaskError as error:
+            return Lost(str(error).strip().splitlines()[-1])
+        except RayError as error:
+            return Lost(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+        return result | {"node": node}
+
+    def _kind(self, it: Mapping[str, Any]) -> str:
+        """A node's type; empty where it can't be asked."""
+        for resource in it["Resources"]:
+            if resource.startswith(TYPE):
+                return str(resource.removeprefix(TYPE))
+        try:
+            model = str(ray.get(self._on(it, on_node.model, num_cpus=0).remote(), timeout=ASKING))
+        except RayError:
+            return ""
+        return " ".join([model, *(name for name in it["Resources"] if name.startswith("accelerator_type:"))])
+
+    def _on(self, it: Mapping[str, Any], function: Any, **options: Any) -> Any:
+        here = NodeAffinitySchedulingStrategy(it["NodeID"], soft=False)
+        return ray.remote(function).options(scheduling_strategy=here, max_retries=0, **options)

@@ -1,0 +1,1 @@
+"""Sweeps on clusters that are started on this machine: `tox -e cluster`."""

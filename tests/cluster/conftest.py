@@ -1,0 +1,103 @@
+"""A small sweep, as a user starts it, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..conftest import CHECKOUT, environment, started
+
+os.environ |= {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+
+SWEEP = ("--T", "16,24,32", "--H", "2", "--dtype", "float32", "--impl", "fused,sdpa,linear", "--cell-time", "0.05")
+PROCESSES = 2
+
+Cells = dict[tuple[str, str], dict[str, Any]]
+
+
+class Sweeping:
+    """`python -m bench sweep --cluster ...` in a folder, its options after that."""
+
+    def __init__(self, folder: Path, *options: str):
+        command = [sys.executable, str(CHECKOUT / "bench"), "sweep", "--cluster", *options]
+        env = environment() | {"XDG_CACHE_HOME": str(folder.parent / "cache")}
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        self.process = subprocess.Popen(command, cwd=folder, env=env, **pipes)
+        self.said: list[str] = []
+
+    def until(self, words: str, times: int = 1) -> None:
+        """Wait for so many lines that hold these words."""
+        for line in self._lines():
+            self.said.append(line)
+            times -= words in line
+            if not times:
+                return
+        pytest.fail(f"{words!r} was never said:\n{''.join(self.said)}")
+
+    def end(self) -> str:
+        """All that it said."""
+        self.said += [*self._lines()]
+        assert self.process.wait(60) == 0, "".join(self.said)
+        return "".join(self.said)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def _lines(self) -> Iterator[str]:
+        assert self.process.stdout
+        return iter(self.process.stdout.readline, "")
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The run of the same sweep on this machine alone."""
+    folder = tmp_path_factory.mktemp("alone")
+    done = started(folder, *SWEEP, "--processes", str(PROCESSES), "--benchmark-save=x")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (file,) = folder.glob("results/*/*.json")
+    data: dict[str, Any] = json.loads(file.read_text())
+    return data
+
+
+def runs_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """The run files, by type of node."""
+    return {file.parent.name: json.loads(file.read_text()) for file in sorted(folder.glob("results/*/*_x.json"))}
+
+
+def answered(folder: Path) -> list[tuple[str, str, int]]:
+    """The jobs whose answers are in the journal."""
+    (journal,) = folder.glob("results/cluster/x.*.journal")
+    lines = [json.loads(line) for line in journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return [tuple(line["answer"]["job"]) for line in lines if "answer" in line]
+
+
+def check_same_cells(data: dict[str, Any], alone: dict[str, Any]) -> None:
+    """As on one machine: every cell once, from as many processes, with the same proof and the same reasons."""
+    keys, known = ([(row["extra_info"]["impl"], row["group"]) for row in run["benchmarks"]] for run in (data, alone))
+    assert keys == known and len({*keys}) == len(keys)
+    assert data["skipped"] == alone["skipped"] and data["complete"]
+    for row, other in zip(data["benchmarks"], alone["benchmarks"], strict=True):
+        now, was = row["extra_info"], other["extra_info"]
+        assert now["processes"] == len(now["process_nodes"]) == PROCESSES
+        assert len({*now["sample_processes"]}) == PROCESSES
+        for name in ("case_hash", "impl_hash", "peak_bytes", "flops", "bytes", "error_bound", "kernel"):
+            assert now[name] == was[name], name
+        assert now["ratio_low"] <= now["ratio"] <= now["ratio_high"]
+
+
+def side_by_side(folder: Path) -> str:
+    """The page of all of a sweep's runs."""
+    files = [str(file) for file in sorted(folder.glob("results/*/*_x.json"))]
+    command = [sys.executable, str(CHECKOUT / "reports"), *files, "--out", str(folder / "out")]
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (page,) = folder.glob("out/**/index.html")
+    return page.read_text(encoding="utf-8")

@@ -1,0 +1,49 @@
+"""A Ray cluster on loopback: three nodes of two types, one of which is killed, and a driver that is killed, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import PROCESSES, SWEEP, Sweeping, answered, check_same_cells, runs_of, side_by_side
+
+pytest.importorskip("ray")
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A head that measures nothing, two nodes of type `a`, one of type `b`, with a core each."""
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    nodes = [made.add_node(num_cpus=1, num_gpus=0, resources={f"type:{kind}": 1}) for kind in "aab"]
+    made.wait_for_nodes()
+    yield made, nodes
+    made.shutdown()
+
+
+def test_a_node_is_killed_and_the_driver_too(cluster: Any, alone: dict[str, Any], tmp_path: Path) -> None:
+    ray_cluster, (doomed, *_) = cluster
+    folder = tmp_path / "user"
+    folder.mkdir()
+    where = ("ray", "--address", ray_cluster.address)
+    first = Sweeping(folder, *where, "--save", "x", "--processes", str(PROCESSES), *SWEEP)
+    first.until(" of 2: ")  # an answer
+    ray_cluster.remove_node(doomed, allow_graceful=False)
+    first.until(" is lost: ")
+    first.until(" of 2: ", 2)
+    first.kill()
+    known = answered(folder)
+    again = Sweeping(folder, *where, "--resume", "x")
+    said = again.end()
+    assert len({*known}) == len(known) >= 3
+    assert said.count(" of 2: ") == 2 * 3 * PROCESSES - len(known)  # nothing twice
+    runs = runs_of(folder)
+    assert {*runs} == {"a", "b"}
+    for data in runs.values():
+        check_same_cells(data, alone)
+    page = side_by_side(folder)
+    assert "0001_x (a)" in page and "0001_x (b)" in page
