@@ -33,13 +33,17 @@ def job(case: str, process: int) -> dict[str, Any]:
     """What a run of one case in one process would have saved, had it been that process of the published one."""
     data = published()
     rows = [_of_process(row, process) for row in data["benchmarks"] if row["group"] == case]
+    for name in ("sample_rounds", "sample_visits"):
+        first = min(min(row["extra_info"][name]) for row in rows)
+        for row in rows:
+            row["extra_info"][name] = [number - first for number in row["extra_info"][name]]
     skipped = [entry for entry in data["skipped"] if entry["id"] == case]
     timing = data["timing"] | {"processes": 1}
     return data | {"benchmarks": rows, "skipped": skipped, "timing": timing, "asked": {"case": case}}
 
 
 def _of_process(row: dict[str, Any], process: int) -> dict[str, Any]:
-    """The row with the samples of one process, whose numbers count from 0 on."""
+    """The row with the samples of one process, which is the only one."""
     columns, seconds = dict(row["extra_info"]), row["stats"]["data"]
     mine = [i for i, of in enumerate(columns["sample_processes"]) if of == process]
     columns |= {name: [columns[name][i] for i in mine] for name in EACH}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -17,8 +18,18 @@ from .engine import Lost, Result, Task
 TYPE = "type:"
 """How a node's resource begins that names its type: `ray start --resources '{"type:a": 1}'`."""
 
+REACHING = 10.0
+"""Seconds, at most, in which the head answers."""
+
 ASKING = 60.0
 """Seconds, at most, in which a node says what its processor is."""
+
+
+def _answers(address: str | None) -> None:
+    """Raises OSError where nobody listens at HOST:PORT: Ray itself would try for minutes."""
+    host, colon, port = (address or "").partition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host, int(port)), REACHING).close()
 
 
 class OnRay:
@@ -27,8 +38,9 @@ class OnRay:
     def __init__(self, address: str | None, archive: bytes):
         ray.cloudpickle.register_pickle_by_value(on_node)
         try:
+            _answers(address)
             ray.init(address=address, log_to_driver=False, logging_level="error")
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             raise Mistake(f"Ray can't be reached at {address}: {str(error).splitlines()[0]}") from None
         self._archive = ray.put(archive)
         self._there: dict[str, dict[str, Any]] = {}
