@@ -120,7 +120,7 @@ class Sweep:
         folder.mkdir(parents=True, exist_ok=True)
         with numbering(folder):
             there = [path for path in run_files(folder, self.name) if load(path).get("journal") == data["journal"]]
-            return there[0] if there else save(folder, self.name, data)
+            return there[0] if there else save(folder, self.name, data, indent=None)
 
 
 def engine_of(name: str, address: str | None, options: Mapping[str, str], sweep: Sweep) -> Engine:

@@ -1,0 +1,104 @@
+"""`python -m tests.experiments.cluster`: sweeps on 1,000 nodes that are made up, through the driver as it is, at growing sizes.
+
+A job's rows are those of a real run, parsed anew for every answer, as they are when they come over a network. Every size runs
+in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.cluster.driver import Driver
+from bench.cluster.engine import Lost, Result, Task
+from bench.cluster.merging import merged
+from bench.cluster.state import State
+from bench.runs.journal import Journal
+from bench.runs.saving import save
+
+from ..conftest import CHECKOUT
+from ..made_up_cluster import job, published
+
+PATTERN = "B1-T64-H8-D_h64-float32-cpu"
+PROCESSES = 5
+
+
+class Crowd:
+    """Nodes of one type that answer at once, one answer at a time."""
+
+    def __init__(self, nodes: int, cases: int):
+        self._nodes = {f"n{i}": "a" for i in range(nodes)}
+        self._tasks: dict[str, Task] = {}
+        self._cases = [PATTERN.replace("B1", f"B{i + 1}") for i in range(cases)]
+        self._job = json.dumps(job(PATTERN, 0))
+
+    def nodes(self) -> Mapping[str, str]:
+        return self._nodes
+
+    def start(self, node: str, task: Task) -> None:
+        self._tasks[node] = task
+
+    def ended(self, seconds: float) -> list[tuple[str, Result | Lost]]:
+        node = next(iter(self._tasks))
+        case = self._tasks.pop(node)["case"]
+        if case is None:
+            names = [row["extra_info"]["impl"] for row in json.loads(self._job)["benchmarks"]]
+            cells = [(name, case) for case in self._cases for name in names]
+            return [(node, {"node": node, "plan": {"cells": cells, "machine": published()["machine_info"]}})]
+        run = json.loads(self._job.replace(PATTERN, case))
+        return [(node, {"node": node, "began": time.time(), "run": run})]
+
+    def close(self) -> None:
+        self._tasks.clear()
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--nodes", type=int, default=1000)
+    options.add_argument("--cases", default="20,200,1000", help="how many, size by size")
+    options.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.one:
+        return _measure(given.nodes, given.one)
+    print(
+        f"{'rows':>8}{'jobs':>8}{'an answer':>11}{'memory':>10}{'merging':>9}{'memory':>10}{'journal':>10}{'run file':>10}",
+        flush=True,
+    )
+    for cases in given.cases.split(","):
+        command = [sys.executable, "-m", "tests.experiments.cluster", "--nodes", str(given.nodes), "--one", cases]
+        subprocess.run(command, cwd=CHECKOUT, check=True)
+
+
+def _measure(nodes: int, cases: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder, cluster, state = Path(name), Crowd(nodes, cases), State(PROCESSES)
+        journal = Journal.start(folder, "x", {})
+        began = time.perf_counter()
+        Driver(cluster, journal, state, {}, {"a": None}, lambda line: None).run()
+        driven, answers = time.perf_counter(), _memory()
+        data = merged(state, "a")
+        file = save(folder, "x", data, indent=None)
+        ended = time.perf_counter()
+        rows, jobs = len(data["benchmarks"]), len(state.answers)
+        assert rows == len(state.plans["a"].cells) and data["complete"]
+        sizes = [path.stat().st_size / 2**20 for path in (journal.path, file)]
+        print(
+            f"{rows:>8,}{jobs:>8,}{1e3 * (driven - began) / jobs:>8.2f} ms{answers:>6.0f} MiB{ended - driven:>7.1f} s"
+            f"{_memory():>6.0f} MiB{sizes[0]:>6.0f} MiB{sizes[1]:>6.0f} MiB"
+        )
+
+
+def _memory() -> float:
+    """The most that this process has held, in MiB; importing torch takes 270 of them."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+if __name__ == "__main__":
+    main()
