@@ -187,8 +187,8 @@ def standing(at: Mapping[str, Any]) -> list[alt.Parameter]:
 def along(frame: pd.DataFrame) -> list[str]:
     """The axes that lines can run along in this frame, the one with the most values first."""
     varying = fr.varying(frame)
-    found = [axis for axis in length_axes() if axis in varying and frame[axis].nunique() > 1]
-    return sorted(found, key=lambda axis: -int(frame[axis].nunique()))
+    values = {axis: int(frame[axis].nunique()) for axis in length_axes() if axis in varying}
+    return sorted((axis for axis, count in values.items() if count > 1), key=values.__getitem__, reverse=True)
 
 
 def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, runs: Sequence[str] = ()) -> Spec | None:
