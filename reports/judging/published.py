@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +10,7 @@ import pandas as pd
 from ..reading import units, words
 from . import frame as fr
 
-COLUMNS = (
-    "case", "published", "machine", "time", "TFLOP/s", "nearest here", "time", "TFLOP/s", "ahead here", "time",
-    "what else differs", "source",
-)  # fmt: skip
+COLUMNS = ("case", "published", "theirs", "nearest here", "ours", "ahead here", "its", "what else differs")
 
 
 def table(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
@@ -27,25 +23,23 @@ def table(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[tupl
 def _line(case: pd.DataFrame, figure: dict[str, Any]) -> tuple[str, ...]:
     """`case`: the rows of the figure's case."""
     title = words.place(fr.settings(case), always=("B", "H", "D_h", "T"))
-    flops, seconds = float(case["flops"].iloc[0]), float(figure["seconds"])
-    nearest = case[case["impl"] == figure.get("impl")]
-    here = float(nearest["median"].iloc[0]) if len(nearest) else math.nan
+    flops, nearest = float(case["flops"].iloc[0]), case[case["impl"] == figure.get("impl")]
     ahead = case.sort_values(["leads", "median"], ascending=[False, True]).iloc[0]
+    kernel, machine, impl, differs, source = (
+        str(figure.get(name) or units.MISSING) for name in ("kernel", "machine", "impl", "differs", "source")
+    )
     return (
         title,
-        str(figure.get("kernel", units.MISSING)),
-        str(figure.get("machine", units.MISSING)),
-        units.seconds(seconds),
-        _rate(flops / seconds),
-        str(figure.get("impl", units.MISSING)),
-        units.seconds(here),
-        _rate(flops / here),
+        f"{kernel}; machine: {machine}; {source}",
+        _time(float(figure["seconds"]), flops),
+        impl,
+        _time(float(nearest["median"].iloc[0]), flops) if len(nearest) else units.MISSING,
         str(ahead["impl"]),
-        units.seconds(float(ahead["median"])),
-        str(figure.get("differs", units.MISSING)),
-        str(figure.get("source", units.MISSING)),
+        _time(float(ahead["median"]), flops),
+        differs,
     )
 
 
-def _rate(flops_per_s: float) -> str:
-    return units.significant(flops_per_s / 1e12) if math.isfinite(flops_per_s) else units.MISSING
+def _time(seconds: float, flops: float) -> str:
+    """'8.28 ms, 0.519 TFLOP/s'"""
+    return f"{units.seconds(seconds)}, {units.significant(flops / seconds / 1e12)} TFLOP/s"
