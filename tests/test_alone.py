@@ -70,14 +70,14 @@ class Client:
         self._asked = asked
 
     def send(self, do: str, *_: Any, **details: Any) -> None:
-        self._asked.append((self, do))
+        self._asked.append((self, do if "warm" not in details else f"{do} after {details['warm']} calls"))
 
     def ask(self, do: str, **details: Any) -> dict[str, Any]:
-        self.send(do)
+        self.send(do, **details)
         return {}
 
 
-def test_who_was_timed_last_comes_to_rest_before_another_process_is_timed(tmp_path: Path) -> None:
+def test_another_process_is_timed_when_the_last_has_come_to_rest_and_behind_a_whole_block(tmp_path: Path) -> None:
     cells = tuple(Cell(impls.get(name), Case.of(T=16, H=2, D_h=8)) for name in ("fused", "packed", "sdpa"))
     run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple(cell.impl for cell in cells), cells), tmp_path)
     asked: list[tuple[Client, str]] = []
@@ -85,10 +85,10 @@ def test_who_was_timed_last_comes_to_rest_before_another_process_is_timed(tmp_pa
     shared, own = (client for client, _ in asked)
     asked.clear()
     for i in (0, 1, 2, 2, 0):
-        worker.ask("time", cells[i])
+        worker.ask("time", cells[i], calls=5, stretches=8, warm=5)
+    usual, other = "time after 5 calls", "time after 40 calls"
     assert asked == [
-        (shared, "time"), (shared, "time"), (shared, "settle"), (own, "time"), (own, "time"), (own, "settle"),
-        (shared, "time"),
+        (shared, usual), (shared, usual), (shared, "settle"), (own, other), (own, usual), (own, "settle"), (shared, other),
     ]  # fmt: skip
 
 

@@ -58,6 +58,8 @@ class Worker:
         if self._last is not None and self._last is not client:
             with suppress(Lost):  # found out by whoever asks it next
                 self._last.ask("settle")
+            if do == "time":  # its core slept, the caches are another's: a whole block goes before it, untimed
+                details["warm"] = details["calls"] * details["stretches"]
         self._last = client
         return client.ask(do, what=" ".join(cell.key), **details)
 
