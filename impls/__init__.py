@@ -17,6 +17,7 @@ from . import (  # noqa: F401
     absorbed,
     paged,
     packages,
+    rivals,
 )
 from .layer import LayerShape
 from .registry import COMPILE, Impl, Limits, add, get, make, register, registered

@@ -50,9 +50,11 @@ class Limits:
     is given masks for some (`BY_MASK`), and follows those without saying so. Of a layer also `latent` and `page`, which is the
     business of the shared layer around a kernel or core (`AROUND`)."""
     package: str | None = None
-    """An optional package that it needs."""
+    """An optional package that it needs; several apart by spaces."""
     install: str | None = None
-    """How that package is installed."""
+    """How they are installed."""
+    alone: bool = False
+    """It shares no process with other implementations: its threads, its allocator and what it sets would change their times."""
     unless: Callable[[Any], str | None] | None = None
     """Anything else: gives for a case the words that follow the name in a sentence, or None."""
     compiled_unless: Callable[[Any], str | None] | None = None
@@ -65,8 +67,8 @@ class Limits:
 
     def refusal(self, name: str, case: Any) -> str | None:
         """One sentence that says why `case` (a `bench.cases.case.Case`) is impossible; None when it is possible."""
-        if self.package and find_spec(self.package) is None:
-            return f"{name} needs the package {self.package}: {self.install or f'pip install {self.package}'}"
+        if missing := [package for package in (self.package or "").split() if find_spec(package) is None]:
+            return f"{name} needs the package {missing[0]}: {self.install or f'pip install {missing[0]}'}"
         if self.heads is not None and self.heads != case.H:
             return f"{name} has {_count(self.heads, 'head')}, not {case.H}"
         if self.max_T is not None and max(case.T, case.T_kv) > self.max_T:

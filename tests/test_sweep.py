@@ -7,6 +7,7 @@ import torch
 
 from bench.cases import counting
 from bench.cases.case import Case
+from bench.cases.published import PUBLISHED, published_of
 from bench.cases.sweep import SWEEPS
 from bench.proof import reference
 from impls.rules import Rules
@@ -34,6 +35,14 @@ def test_the_sweeps_hold_what_they_promise() -> None:
     (tutorial, _) = SWEEPS["tutorial"].cases("cuda")
     assert (tutorial.B, tutorial.T, tutorial.d_model, tutorial.H, tutorial.device) == (8, 1024, 768, 12, "cuda")
     assert all(len({c.id for c in s.cases("cpu")}) == len(s.cases("cpu")) for s in SWEEPS.values())
+
+
+def test_what_others_have_published_is_measured_on_the_device_that_it_is_of() -> None:
+    cases = {device: SWEEPS["published"].cases(device) for device in ("cpu", "cuda")}
+    assert {it.case for it in PUBLISHED} == {*cases["cpu"], *cases["cuda"]}
+    assert all(case.device == device and case.scope == "core" for device, found in cases.items() for case in found)
+    (longest,) = published_of({"B1-T32768-H64-D_h128-bfloat16-cuda-H_kv=8-scope=core"})
+    assert (longest["seconds"], longest["impl"]) == (0.025566, "sdpa_cudnn")
 
 
 def test_in_decode_t_counts_all_tokens() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from . import published
 from .case import BIASES, DOCUMENTS, SCOPES, Case, tokens_of
 from .modes import MODES
 
@@ -15,7 +16,7 @@ Axes = Mapping[str, tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Sweep:
-    """Named grids. An axis that is left out follows from the others, or stands at its default."""
+    """Named grids. An axis that is left out follows from the others, or stands at its default; a grid may be of one device."""
 
     name: str
     about: str
@@ -25,7 +26,8 @@ class Sweep:
 
     def cases(self, device: str, overrides: Axes = {}) -> list[Case]:  # noqa: B006  (never written to)
         """Every point of the grids, the axes in `overrides` replaced. Raises ValueError for sizes that don't fit together."""
-        grids = ({"device": (device,)} | dict(grid) | dict(overrides) for grid in self.grids)
+        here = (grid for grid in self.grids if device in grid.get("device", (device,)))
+        grids = ({"device": (device,)} | dict(grid) | dict(overrides) for grid in here)
         cases = (_case(dict(zip(axes, point, strict=True))) for axes in grids for point in product(*axes.values()))
         return list(dict.fromkeys(cases))
 
@@ -176,6 +178,7 @@ SWEEPS = {
         Sweep("mixed", "a server's step: prompts, parts of prompts and new tokens in one batch, by every route",
               ({"B": (1,), "D_h": (64,), "H": (8,), "dtype": ("float32",), "T": (1,),
                 "requests": ("8x1:1024", "2x128:128+6x1:1024", "1x128:512+7x1:1024")},), whole_registry=True),
+        Sweep("published", "cases of which others have published times", published.grids(), whole_registry=True),
         Sweep("llm", "one attention layer of GPT-2 small, Qwen2.5 0.5B and Llama 3 8B",
               # Radford et al., "Language Models are Unsupervised Multitask Learners", 2019
               ({"T": (512,), "d_model": (768,), "H": (12,), "qkv_bias": (True,), "out_bias": (True,), "dtype": BOTH},

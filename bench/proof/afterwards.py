@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import process_time, sleep
+from time import perf_counter, process_time, sleep
 
 from ..cases.outcome import StillWorking
 
@@ -19,6 +19,12 @@ BUSY = 0.5
 LOOKS = 3
 """Times that it must be seen, one after the other: a collection of garbage or a page written back happens once."""
 
+LOOK = 1e-3
+"""Seconds between two looks whether the process has come to rest."""
+
+LONGEST = 50e-3
+"""Seconds that a process is waited for before another one is timed: what works for longer the check has refused."""
+
 
 def check_idle_afterwards(rest: Callable[[float], None] = sleep, clock: Callable[[], float] = process_time) -> None:
     """Call it right after a call: raises `StillWorking` where the process is busy though that has returned."""
@@ -30,3 +36,19 @@ def check_idle_afterwards(rest: Callable[[float], None] = sleep, clock: Callable
         if share <= BUSY:
             return
     raise StillWorking(f"leaves threads that work when its call has returned: {share:.1f} cores stay busy")
+
+
+def settle(
+    rest: Callable[[float], None] = sleep,
+    clock: Callable[[], float] = process_time,
+    wall: Callable[[], float] = perf_counter,
+) -> None:
+    """Return when this process's threads sleep: OpenMP's, and those of some BLAS, look for more work for some milliseconds, on
+    cores that another process needs next.
+    """
+    until = wall() + LONGEST
+    while (began := wall()) < until:
+        before = clock()
+        rest(LOOK)
+        if clock() - before <= BUSY * (wall() - began):
+            return

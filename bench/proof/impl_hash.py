@@ -1,4 +1,6 @@
-"""What an implementation is made of, as a short hash: its own sources, torch's version, the kernel that ran."""
+"""What an implementation is made of, as a short hash: its own sources, the versions of torch and of what else it needs, the
+kernel that ran.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import hashlib
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 
@@ -18,8 +21,13 @@ from .. import CHECKOUT
 
 def impl_hash(impl: Impl, kernel: str) -> str:
     """The same as long as nothing changes that a call of `impl` runs: the files of its module and of those that it uses."""
-    text = "\n".join([impl.name, torch.__version__, kernel, *sources(impl.owner)])
+    text = "\n".join([impl.name, torch.__version__, kernel, *_versions(impl), *sources(impl.owner)])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def packages(impl: Impl) -> str | None:
+    """The optional packages that it needs, with their versions: `onnxruntime 1.23.2, onnx 1.19.1`; None for none."""
+    return ", ".join(_versions(impl)) or None
 
 
 def sources_hash(impls: Iterable[Impl]) -> str:
@@ -35,6 +43,17 @@ def sources(module: str) -> tuple[str, ...]:
     """Digests of the module's file and of those of its own folder that it imports, directly or not."""
     found = sorted({path for each in _reached(module) if (path := _file(each))})
     return tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in found)
+
+
+def _versions(impl: Impl) -> list[str]:
+    return [_versioned(package) for package in (impl.limits.package or "").split()]
+
+
+def _versioned(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:  # it lies there without having been installed
+        return package
 
 
 def _reached(name: str) -> set[ModuleType]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,37 +15,53 @@ from .run import Run
 
 Tell = Callable[[str], None]
 
+SHARED = ""
+"""Stands for the implementations that share a process."""
+
 
 @dataclass
 class Worker:
-    """A process that proves and times cells of a run."""
+    """What proves and times cells of a run: a process that implementations share, and one for each that runs alone."""
 
     run: Run
     slot: int
     """Which of the run's processes it is to be."""
     start: Callable[[], WorkerClient]
     tell: Tell
-    client: WorkerClient = field(init=False)
+    alone: Collection[str] = ()
+    """The implementations that share no process."""
     number: int = field(init=False)
-    """As `sample_processes` has it: no two processes of a run share one."""
-    seconds: dict[Key, float] = field(init=False)
+    """As `sample_processes` has it: no two shared processes of a run have one. What runs alone has that of the shared process
+    that it takes turns with."""
+    seconds: dict[Key, float] = field(default_factory=dict)
     """Of one call of each cell that is ready to be timed."""
+    _clients: dict[str, WorkerClient] = field(default_factory=dict)
+    _last: WorkerClient | None = None
+    """Which was asked last."""
 
     def __post_init__(self) -> None:
-        self._begin()
+        for name in (SHARED, *self.alone):
+            self._begin(name)
 
     def hello(self) -> None:
-        """Wait until it has imported the implementations; raises `Mistake` where it can't."""
-        try:
-            unknown = self.client.receive()["unknown"]
-        except NoRow as error:
-            raise Mistake(f"a worker process can't begin: {error}") from None
-        if unknown:
-            raise Mistake(next(iter(unknown.values())))
+        """Wait until all have imported the implementations; raises `Mistake` where one can't."""
+        for client in self._clients.values():
+            _greet(client)
+
+    def client(self, cell: Cell) -> WorkerClient:
+        """The process that a cell runs in."""
+        return self._clients[self._home(cell.impl.name)]
 
     def ask(self, do: str, cell: Cell, **details: Any) -> Answer:
         """Raises `NoRow` where it fails."""
-        return self.client.ask(do, what=" ".join(cell.key), **details)
+        client = self.client(cell)
+        if self._last is not None and self._last is not client:
+            with suppress(Lost):  # found out by whoever asks it next
+                self._last.ask("settle")
+            if do == "time":  # its core slept, the caches are another's: a whole block goes before it, untimed
+                details["warm"] = details["calls"] * details["stretches"]
+        self._last = client
+        return client.ask(do, what=" ".join(cell.key), **details)
 
     def prepare(self, cells: Sequence[Cell]) -> None:
         """Make cells ready to be timed; those that fail are skipped."""
@@ -57,7 +74,7 @@ class Worker:
                 continue
             details = {"what": " ".join(cell.key), "impl": cell.impl.name, "case": cell.case.columns()}
             try:
-                answer = yield self.client, "prepare", details
+                answer = yield self.client(cell), "prepare", details
             except NoRow as outcome:
                 self.skip(cell, outcome)
             else:
@@ -70,9 +87,8 @@ class Worker:
         why = "" if (cell.impl.name, str(outcome)) in known else f": {outcome}"
         self.tell(f"{self.run.progress} {cell.case.id}  {cell.impl.name:<20} {outcome.reason}{why}")
         if isinstance(outcome, Lost):
-            self.close()
-            self._begin()
-            self.hello()
+            self.client(cell).close()
+            _greet(self._begin(self._home(cell.impl.name)))
 
     def drop(self, cells: Sequence[Cell]) -> None:
         """Let go of what cells hold."""
@@ -81,15 +97,34 @@ class Worker:
                 self.ask("drop", cell)
 
     def close(self) -> None:
-        self.client.close()
+        for client in self._clients.values():
+            client.close()
 
-    def _begin(self) -> None:
+    def _home(self, impl: str) -> str:
+        return impl if impl in self.alone else SHARED
+
+    def _begin(self, home: str) -> WorkerClient:
+        """Start a process, and have it import what it is to run."""
+        client = self._clients[home] = self.start()
+        self._last = None
+        self.seconds = {key: seconds for key, seconds in self.seconds.items() if self._home(key[0]) != home}
+        if home == SHARED:
+            self.number = self.run.new_process()
         asked = self.run.asked.get("impl", [])
         names = [name.strip() for text in asked for name in text.split(",") if name.strip()]
-        self.client, self.number, self.seconds = self.start(), self.run.new_process(), {}
-        self.client.send(
-            "cells", STARTING, names=names, whole_registry=self.run.selection.sweep.whole_registry, cases=[]
-        )
+        names = [name for name in names if self._home(name.partition("=")[0]) == home]
+        client.send("cells", STARTING, names=names, whole_registry=self.run.selection.sweep.whole_registry, cases=[])
+        return client
+
+
+def _greet(client: WorkerClient) -> None:
+    """Wait until a process has imported the implementations; raises `Mistake` where it can't."""
+    try:
+        unknown = client.receive()["unknown"]
+    except NoRow as error:
+        raise Mistake(f"a worker process can't begin: {error}") from None
+    if unknown:
+        raise Mistake(next(iter(unknown.values())))
 
 
 class Crew:

@@ -53,6 +53,7 @@ _CANNOT = {
     "wide_values": "values of another width",
     "dropout": "dropout",
     "compiles": "torch.compile",
+    "alone": "a process with others in it",
 }
 """What a limit means, as something that can't be done."""
 
@@ -69,7 +70,7 @@ def _words(name: str, value: Any) -> str:
         return str(value.__doc__).splitlines()[0].rstrip(".").removeprefix("No ")
     if isinstance(value, tuple):
         return f"any {name.removesuffix('s')} but {', '.join(value)}"
-    return f"without the package {value}" if name == "package" else _CANNOT[name].format(value)
+    return f"without the package {' and '.join(value.split())}" if name == "package" else _CANNOT[name].format(value)
 
 
 def show_plan(run: Run) -> None:

@@ -96,7 +96,9 @@ class Measuring:
         return [slots[first : first + SIDE_BY_SIDE] for first in slots[::SIDE_BY_SIDE]]
 
     def _crew(self, slots: Sequence[int]) -> Crew:
-        return Crew([Worker(self._run, slot, self._start, self._tell) for slot in slots])
+        cells = [cell for group in self._cases.values() for cell in group if cell.key not in self._run.skipped]
+        alone = dict.fromkeys(cell.impl.name for cell in cells if cell.impl.limits.alone)
+        return Crew([Worker(self._run, slot, self._start, self._tell, tuple(alone)) for slot in slots])
 
     def _unproved(self) -> list[Cell]:
         return [cell for group in self._cases.values() for cell in group if not self._run.settled(cell.key)]
@@ -118,7 +120,7 @@ class Measuring:
                 what = " ".join(cell.key) if self._holds else None
                 details = {"impl": cell.impl.name, "case": cell.case.columns(), "what": what}
                 try:
-                    answer = yield worker.client, "prove", details
+                    answer = yield worker.client(cell), "prove", details
                 except NoRow as outcome:
                     worker.skip(cell, outcome)
                     if self._fail_fast and self._run.failed:

@@ -25,6 +25,7 @@ from ..cases.case import AXES
 from ..cases.cells import Cell, Key
 from ..cases.ledger import add_spent, spent
 from ..cases.outcome import FAILURES, NoRow
+from ..cases.published import published_of
 from ..selection.options import Selection, asked, seed_of, select, settle_timing
 from ..timing.controls import Controls
 from ..timing.devices import meter_for
@@ -303,6 +304,7 @@ class Run:
             "registry": [impl.name for impl in impls.registered()],
             "baseline_impl": self.baseline_impl,
             "axes": [axis.described() for axis in AXES.values()],
+            "published": published_of({cell.case.id for cell in self.selection.cells}),
             "skipped": self.skips,
             **self.seen(),
             "state": state(),

@@ -15,8 +15,9 @@ from impls import get
 from ..cases import ledger
 from ..cases.case import Case
 from ..cases.cells import Cell
+from ..proof.afterwards import settle
 from ..proof.gate import Gate
-from ..proof.impl_hash import impl_hash
+from ..proof.impl_hash import impl_hash, packages
 from ..proof.problem import problem_of
 from ..selection.choice import impls_named, uncallable
 from ..selection.mistake import Mistake
@@ -111,6 +112,7 @@ class Tasks:
             "compile_s": built.compile_s,
             "compile_cache": built.compile_cache,
             "impl_hash": impl_hash(cell.impl, proved.profile.kernel),
+            "packages": packages(cell.impl),
         }
         seconds = self._kept(what, built)["seconds"] if what else proved.first_s
         spent = {purpose: s - before.get(purpose, 0.0) for purpose, s in ledger.spent().items()}
@@ -187,6 +189,11 @@ class Tasks:
         except OSError as error:
             return {"unwritten": error.strerror or str(error)}
         return {"unwritten": None}
+
+    def settle(self) -> dict[str, Any]:
+        """Answer when the threads of this process sleep: another process is timed next."""
+        settle()
+        return {}
 
     def drop(self, what: str) -> dict[str, Any]:
         """Let go of a prepared cell."""

@@ -23,7 +23,7 @@ from ..drawing.chart import FIRST, NUMBERS, Chart, Source, Spec
 from ..drawing.charts import CHARTS
 from ..drawing.interactive import Control
 from ..drawing.palette import Palette, foremost, themed
-from ..judging import advice, answer, controls, findings, processes, proofs, regret, roofline, scaling
+from ..judging import advice, answer, controls, findings, processes, proofs, published, regret, roofline, scaling
 from ..judging import frame as fr
 from ..judging.answer import Trust
 from ..reading import units, words
@@ -128,6 +128,8 @@ def html(this: Report, figures: Sequence[Chart] = ()) -> str:
         machine=dict(flat(this.run.machine)),
         state=dict(flat({**this.run.state, "commit": this.run.commit} if this.run.commit else this.run.state)),
         roofs=roofline.table(this.run.roofs),
+        published=published.table(this.frame, this.run.published),
+        published_columns=published.COLUMNS,
         wrong_mark=words.WRONG,
     )
 
@@ -187,7 +189,8 @@ def _summary(this: Report) -> str:
     settle = f"To settle it: {this.trust.command}" if this.trust.command else ""
     said = [text for text in (this.headline, this.detail, trust, settle, *this.findings) if text]
     cases = list(advice.lines(this.advice)) if this.advice else []
-    return tables.summary(said, cases, this.frame, this.skipped, this.run.name, this.run.baseline_impl)
+    beside = published.table(this.frame, this.run.published)
+    return tables.summary(said, cases, this.frame, this.skipped, this.run.name, this.run.baseline_impl, beside)
 
 
 def rendered(template: str, wrong: Collection[str] = (), **values: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from ..drawing import interactive
-from ..judging import advice, processes, scaling, verdict
+from ..judging import advice, processes, published, scaling, verdict
 from ..judging import frame as fr
 from ..reading import units, words
 
@@ -117,9 +117,10 @@ def skipped_groups(skipped: pd.DataFrame) -> list[Skipped]:
 
 def summary(
     headline: Sequence[str], answers: Sequence[Sequence[str]], frame: pd.DataFrame, skipped: pd.DataFrame, title: str,
-    baseline_impl: str | None = None,
+    baseline_impl: str | None = None, beside: Sequence[Sequence[str]] = (),
 ) -> str:  # fmt: skip
-    """The findings, what to use in each case, every case's table and the skipped cells, as Markdown for an issue."""
+    """The findings, what to use in each case, every case's table, published times beside ours (`beside`) and the skipped
+    cells, as Markdown for an issue."""
     parts = [f"# {escape(title)}", "\n".join(f"- {escape(sentence)}" for sentence in headline)]
     if answers:
         parts.append(markdown(advice.COLUMNS, [[*map(escape, line)] for line in answers]))
@@ -129,6 +130,9 @@ def summary(
         cells = [[f"**{c}**" if line.best and i == 0 else c for i, c in enumerate(map(escape, line.cells()))]
                  for line in table.lines]  # fmt: skip
         parts.append(f"## {escape(table.title)}\n\n{markdown(headings(frame, baseline_impl), cells)}")
+    if beside:
+        lines = [list(map(escape, line)) for line in beside]
+        parts.append(f"## Published times beside ours\n\n{markdown(published.COLUMNS, lines)}")
     if len(skipped):
         lines = [[escape(g.impl), g.reason, str(len(g.cases)), escape(g.detail)] for g in skipped_groups(skipped)]
         parts.append(f"## Skipped\n\n{markdown(('implementation', 'reason', 'cells', 'detail'), lines)}")

@@ -58,6 +58,8 @@ class Run:
     """What a reader of its numbers must know."""
     axes: list[dict[str, Any]] = field(default_factory=list)
     """What its axes are; empty in schema 1. Whoever has a run knows them from then on."""
+    published: list[dict[str, Any]] = field(default_factory=list)
+    """Times that others have published of its cases: `id`, `seconds`, and words."""
 
     def __post_init__(self) -> None:
         learn(self.axes)
@@ -179,6 +181,7 @@ def read(path: Path) -> Run:
         seconds=_times(data.get("seconds")),
         notes=tuple(map(str, data.get("notes") or ())),
         axes=_dictionaries(data.get("axes")),
+        published=[it for it in _dictionaries(data.get("published")) if _is_time(it.get("seconds"))],
     )
 
 
@@ -234,9 +237,11 @@ def _times(value: Any) -> dict[str, float]:
 
 
 def _are_looks(seen: Any) -> bool:
-    return isinstance(seen, list) and all(
-        isinstance(look, dict) and isinstance(look.get("seconds"), int | float) and look["seconds"] > 0 for look in seen
-    )
+    return isinstance(seen, list) and all(isinstance(look, dict) and _is_time(look.get("seconds")) for look in seen)
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and value > 0
 
 
 def _dictionaries(value: Any) -> list[dict[str, Any]]:

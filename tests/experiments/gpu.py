@@ -26,6 +26,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from torch.profiler import ProfilerActivity, profile
 
+from bench.cases import published
 from bench.timing.devices.cuda import CudaMeter
 from bench.timing.devices.nvml import opened
 from bench.timing.machine import fingerprint, state
@@ -42,10 +43,8 @@ TAIL = 15
 SHEET = {"NVIDIA H200": {"bfloat16": 989e12, "float16": 989e12, "float32": 67e12, "copy": 4.8e12}}
 """Dense products without sparsity, and memory, a second: the vendor's data sheets."""
 
-PUBLISHED = {  # T: TFLOP/s, forward, bf16, B 1, 64 query and 8 key-value heads, D_h 128, cuDNN on an H200
-    "causal": {2048: 484, 4096: 591, 8192: 644, 16384: 673, 32768: 688},
-    "none": {2048: 633, 4096: 671, 8192: 691, 16384: 702, 32768: 693},
-}
+PUBLISHED = {it.case.id: it.seconds for it in published.PUBLISHED}
+"""Seconds of a call by case."""
 
 
 @dataclass
@@ -238,7 +237,8 @@ def kernels(lab: Lab) -> None:
 def _beside_published(row: dict[str, Any]) -> dict[str, Any]:
     facts = row["extra_info"]
     reached = facts["flops"] / row["stats"]["median"] / 1e12
-    known = PUBLISHED.get(facts["mask"], {}).get(facts["T"]) if facts["D_h"] == 128 else None
+    seconds = PUBLISHED.get(facts["id"])
+    known = seconds and facts["flops"] / seconds / 1e12
     return {
         "impl": facts["impl"], "mask": facts["mask"], "D_h": facts["D_h"], "T": facts["T"], "TFLOP/s": reached,
         "published": known, "of_published": reached / known if known else None, "kernel": facts["kernel"],

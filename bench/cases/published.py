@@ -1,0 +1,95 @@
+"""Times that others have published, each with the case that it is of: the sweep `published` measures the same cases here.
+
+Copied from where `source` says. What differs from a measurement here, beside the machine, is said with each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .case import Case
+
+
+@dataclass(frozen=True)
+class Published:
+    """One figure."""
+
+    axes: Mapping[str, Any]
+    seconds: float
+    kernel: str
+    """What was timed, as its authors call it."""
+    impl: str
+    """The implementation here that comes nearest to it."""
+    machine: str
+    source: str
+    """On GitHub."""
+    differs: str
+
+    @property
+    def case(self) -> Case:
+        return Case.of(**self.axes)
+
+    def described(self) -> dict[str, Any]:
+        """For the run file."""
+        return {"id": self.case.id} | {name: value for name, value in asdict(self).items() if name != "axes"}
+
+
+CORE = {"B": 1, "device": "cpu", "scope": "core", "mask": "none"}
+
+ONNXRUNTIME = {
+    "kernel": "CPU:Flash of onnxruntime, June 2024",
+    "impl": "onnxruntime",
+    "machine": "unnamed",
+    "source": "microsoft/onnxruntime#20805",
+    "differs": "threads not said; q, k and v lie as (B, T, H, D_h), which a core's inputs here are copied to",
+}
+XEON = {
+    "machine": "Intel Xeon, 4th generation, one socket",
+    "source": "pytorch/pytorch#105131",
+    "differs": "all cores of a socket; torch of July 2023",
+}
+AMX = {
+    "machine": "unnamed, with AMX",
+    "source": "pytorch/pytorch#191780",
+    "differs": "threads not said; the fastest of their calls, here the median",
+}
+H200 = {
+    "kernel": "cuDNN 9.19.1",
+    "impl": "sdpa_cudnn",
+    "machine": "NVIDIA H200",
+    "source": "NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training/results/h200_919_only_cudnn",
+    "differs": "10 calls; clock and power not said",
+}
+LLAMA = CORE | {"device": "cuda", "dtype": "bfloat16", "H": 64, "H_kv": 8, "D_h": 128}
+
+PUBLISHED = (
+    *(Published(CORE | {"T": T, "H": 32, "D_h": 128, "dtype": "float32"}, seconds, **ONNXRUNTIME)
+      for T, seconds in ((512, 8.28e-3), (1024, 26.43e-3), (2048, 88.92e-3))),
+    *(Published(CORE | {"T": 1024, "H": 25, "D_h": 64, "dtype": "float32"}, seconds, kernel, impl, **XEON)
+      for seconds, kernel, impl in ((1.665e-3, "flash attention", "sdpa_flash"), (3.081e-3, "unfused SDPA", "sdpa_math"))),
+    *(Published(CORE | {"T": T, "H": 4, "D_h": 64, "dtype": "bfloat16"}, seconds, kernel, "sdpa_flash", **AMX)
+      for T, of_torch, of_change in ((4096, 1.617829e-3, 1.335971e-3), (2048, 0.509853e-3, 0.434586e-3))
+      for seconds, kernel in ((of_torch, "flash of torch"), (of_change, "the same with AMX and AVX overlapped"))),
+    *(Published(LLAMA | {"T": T, "mask": mask}, seconds, **H200)
+      for mask, times in (("causal", (0.142e-3, 0.465e-3, 1.708e-3, 6.531e-3, 25.566e-3)),
+                          ("none", (0.217e-3, 0.819e-3, 3.182e-3, 12.524e-3, 50.769e-3)))
+      for T, seconds in zip((2048, 4096, 8192, 16384, 32768), times, strict=True)),
+)  # fmt: skip
+
+
+def grids() -> tuple[dict[str, tuple[Any, ...]], ...]:
+    """Their cases, those that differ in T alone together."""
+    lengths: dict[tuple[tuple[str, Any], ...], list[int]] = {}
+    for it in PUBLISHED:
+        others = tuple((axis, value) for axis, value in it.axes.items() if axis != "T")
+        lengths.setdefault(others, []).append(it.axes["T"])
+    return tuple(
+        {axis: (value,) for axis, value in others} | {"T": tuple(dict.fromkeys(T))} for others, T in lengths.items()
+    )
+
+
+def published_of(ids: Collection[str]) -> list[dict[str, Any]]:
+    """The figures of these cases, as a run file has them."""
+    return [it.described() for it in PUBLISHED if it.case.id in ids]

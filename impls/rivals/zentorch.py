@@ -1,0 +1,20 @@
+"""zentorch: AMD's plugin of torch, with an SDPA of its own for the CPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..registry import register
+from .common import RIVAL
+
+
+@register("zentorch", package="zentorch", install="pip install zentorch==2.13.* (the build for the same torch)",
+          dtypes=("float32", "bfloat16"), grouped=False, wide_values=False, **RIVAL)  # fmt: skip
+def zentorch(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None) -> Tensor:
+    """`zentorch_sdpa` of zentorch."""
+    import zentorch  # noqa: F401  (registers its operators)
+
+    o, _ = torch.ops.zentorch.zentorch_sdpa(q, k, v, 0.0, is_causal, scale=scale)
+    assert isinstance(o, Tensor)
+    return o

@@ -1,0 +1,45 @@
+"""Times that others have published, beside those of a run in the same case. The run file holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from ..reading import units, words
+from . import frame as fr
+
+COLUMNS = ("case", "published", "theirs", "nearest here", "ours", "ahead here", "its", "what else differs")
+
+
+def table(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """For people: a line a figure whose case was measured, in the order of the run file."""
+    right = frame[~frame["wrong"]]
+    cases = ((it, right[right["id"] == it.get("id")]) for it in published)
+    return [_line(case, it) for it, case in cases if len(case)]
+
+
+def _line(case: pd.DataFrame, figure: dict[str, Any]) -> tuple[str, ...]:
+    """`case`: the rows of the figure's case."""
+    title = words.place(fr.settings(case), always=("B", "H", "D_h", "T"))
+    flops, nearest = float(case["flops"].iloc[0]), case[case["impl"] == figure.get("impl")]
+    ahead = case.sort_values(["leads", "median"], ascending=[False, True]).iloc[0]
+    kernel, machine, impl, differs, source = (
+        str(figure.get(name) or units.MISSING) for name in ("kernel", "machine", "impl", "differs", "source")
+    )
+    return (
+        title,
+        f"{kernel}; machine: {machine}; {source}",
+        _time(float(figure["seconds"]), flops),
+        impl,
+        _time(float(nearest["median"].iloc[0]), flops) if len(nearest) else units.MISSING,
+        str(ahead["impl"]),
+        _time(float(ahead["median"]), flops),
+        differs,
+    )
+
+
+def _time(seconds: float, flops: float) -> str:
+    """'8.28 ms, 0.519 TFLOP/s'"""
+    return f"{units.seconds(seconds)}, {units.significant(flops / seconds / 1e12)} TFLOP/s"

@@ -1,0 +1,44 @@
+"""Published times beside those of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import synthetic_runs as synthetic
+
+from reports.judging import frame, published
+from reports.pages import page
+from reports.reading import runs
+
+CASE = synthetic.case(T=64, H=8, mask="none")
+FIGURE = {"id": synthetic.case_id(CASE), "seconds": 4e-3, "kernel": "CPU:Flash", "impl": "sdpa", "machine": "unnamed",
+          "differs": "threads not said", "source": "them/theirs#1"}  # fmt: skip
+
+
+def read(folder: Path, *figures: object) -> runs.Run:
+    rows = [synthetic.row("fused", CASE, [2e-3]), synthetic.row("sdpa", CASE, [1e-3])]
+    return runs.read(synthetic.save(synthetic.document(rows, published=list(figures)), folder, "0001_x"))
+
+
+def test_a_figure_stands_beside_what_was_measured_of_its_case(tmp_path: Path) -> None:
+    elsewhere, no_time = FIGURE | {"id": "B1-T65-H8-D_h64-float32-cpu"}, FIGURE | {"seconds": None}
+    run = read(tmp_path, FIGURE, elsewhere, no_time, "nothing")
+    (line,) = published.table(frame.tidy(run), run.published)
+    assert line == (
+        "B=1 H=8 D_h=64 T=64 fp32 no mask", "CPU:Flash; machine: unnamed; them/theirs#1", "4.00 ms, 0.250 TFLOP/s",
+        "sdpa", "1.00 ms, 1.00 TFLOP/s", "sdpa", "1.00 ms, 1.00 TFLOP/s", "threads not said",
+    )  # fmt: skip
+
+
+def test_what_was_not_measured_here_is_missing(tmp_path: Path) -> None:
+    run = read(tmp_path, FIGURE | {"impl": "onnxruntime"})
+    (line,) = published.table(frame.tidy(run), run.published)
+    assert line[3:5] == ("onnxruntime", "–")
+
+
+def test_the_page_and_the_summary_have_the_table(tmp_path: Path) -> None:
+    path = page.write(read(tmp_path, FIGURE), tmp_path / "out")
+    for text in (path.read_text(), (path.parent / "summary.md").read_text()):
+        assert "Published times beside ours" in text and "CPU:Flash" in text and "threads not said" in text
+    path = page.write(read(tmp_path), tmp_path / "none")
+    assert "Published times beside ours" not in path.read_text()

@@ -1,0 +1,100 @@
+"""Implementations that share no process: what one does to its own costs nobody else anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import impls
+from bench.cases.case import Case
+from bench.cases.cells import Cell
+from bench.cases.sweep import SWEEPS
+from bench.proof.afterwards import settle
+from bench.runs import crew
+from bench.runs.run import Run
+from bench.selection.options import Selection
+
+from .conftest import Suite, run_files
+
+OWN = """
+import gc, os
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+seen = set()
+
+def noting(name, q, k, v, is_causal):
+    if name not in seen:
+        seen.add(name)
+        print(name, os.getpid(), file=open("processes", "a"))
+    return sdpa(q, k, v, is_causal=is_causal)
+
+def beside(q, k, v, *, is_causal=False):
+    return noting("beside", q, k, v, is_causal)
+
+def alone(q, k, v, *, is_causal=False):
+    return noting("alone", q, k, v, is_causal)
+
+def dies(q, k, v, *, is_causal=False):
+    if not gc.isenabled() and q.shape[-2] == 16:  # while blocks are timed
+        os._exit(3)
+    return noting("dies", q, k, v, is_causal)
+
+alone.limits = dies.limits = {"alone": True}
+"""
+
+
+def test_what_ends_a_process_of_its_own_leaves_the_others_theirs(suite: Suite, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    names = "fused,beside=own:beside,alone=own:alone,dies=own:dies"
+    small = ("--T", "16,32", "--H", "2", "--dtype", "float32", "--impl", names)
+    assert suite("--benchmark-save=x", *small).returncode == 1
+    data = json.loads(run_files(tmp_path)[0].read_text())
+    rows = {(b["extra_info"]["impl"], b["extra_info"]["T"]): b["extra_info"] for b in data["benchmarks"]}
+    assert set(rows) == {(name, T) for name in ("fused", "beside", "alone") for T in (16, 32)} | {("dies", 32)}
+    assert [(it["impl"], it["reason"]) for it in data["skipped"]] == [("dies", "error")]
+    assert {number for row in rows.values() for number in row["sample_processes"]} == {0}
+    assert set(rows["alone", 16]["sample_rounds"]) & set(rows["fused", 16]["sample_rounds"])  # by turns
+    said = [line.split() for line in (tmp_path / "processes").read_text().splitlines()]
+    processes = {name: {number for other, number in said if other == name} for name in ("beside", "alone", "dies")}
+    assert {name: len(found) for name, found in processes.items()} == {"beside": 1, "alone": 1, "dies": 2}
+    assert len(set.union(*processes.values())) == 4
+
+
+class Client:
+    """A process that does what it is asked for."""
+
+    def __init__(self, asked: list[tuple[Client, str]]) -> None:
+        self._asked = asked
+
+    def send(self, do: str, *_: Any, **details: Any) -> None:
+        self._asked.append((self, do if "warm" not in details else f"{do} after {details['warm']} calls"))
+
+    def ask(self, do: str, **details: Any) -> dict[str, Any]:
+        self.send(do, **details)
+        return {}
+
+
+def test_another_process_is_timed_when_the_last_has_come_to_rest_and_behind_a_whole_block(tmp_path: Path) -> None:
+    cells = tuple(Cell(impls.get(name), Case.of(T=16, H=2, D_h=8)) for name in ("fused", "packed", "sdpa"))
+    run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple(cell.impl for cell in cells), cells), tmp_path)
+    asked: list[tuple[Client, str]] = []
+    worker = crew.Worker(run, 0, lambda: Client(asked), lambda text: None, ("sdpa",))  # type: ignore[arg-type, return-value]
+    shared, own = (client for client, _ in asked)
+    asked.clear()
+    for i in (0, 1, 2, 2, 0):
+        worker.ask("time", cells[i], calls=5, stretches=8, warm=5)
+    usual, other = "time after 5 calls", "time after 40 calls"
+    assert asked == [
+        (shared, usual), (shared, usual), (shared, "settle"), (own, other), (own, usual), (own, "settle"), (shared, other),
+    ]  # fmt: skip
+
+
+def test_a_process_has_come_to_rest_when_its_threads_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter((0.0, 1e-3, 1e-3, 2e-3, 2e-3, 2.1e-3))  # seconds of the processor before and after each look
+    clock = iter(i * 1e-3 for i in range(100))
+    slept: list[float] = []
+    settle(slept.append, lambda: next(looks), lambda: next(clock))
+    assert len(slept) == 3

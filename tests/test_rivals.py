@@ -1,0 +1,34 @@
+"""Other libraries, where they are installed (`tox -e rivals`): each passes the same check as what is torch's own."""
+
+from __future__ import annotations
+
+import pytest
+
+import impls
+from bench.cases.case import Case
+from bench.proof.gate import Gate, check
+
+RIVALS = [impl for impl in impls.registered() if impl.owner.startswith("impls.rivals.")]
+CASES = [
+    Case.of(T=64, H=3, D_h=32, B=2, mask=mask, dtype=dtype, scope=scope)
+    for mask in ("none", "causal")
+    for dtype in ("float32", "bfloat16")
+    for scope in ("layer", "core")
+] + [
+    Case.of(T=40, T_kv=24, H=4, D_h=32, H_kv=2, mask="none", source="cross"),
+    Case.of(T=24, T_kv=40, H=4, D_h=16, D_v=32, source="cross"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("impl", RIVALS, ids=lambda impl: impl.name)
+def test_another_library_is_right(impl: impls.Impl, case: Case) -> None:
+    if why := impl.refusal(case):
+        pytest.skip(why)
+    Gate().prove(impl, case)
+    check(impl, case)
+
+
+def test_each_is_alone_and_says_how_it_is_installed() -> None:
+    assert {impl.name for impl in RIVALS} >= {"onnxruntime", "openvino", "jax", "numpy"}
+    assert all(impl.limits.alone and impl.limits.install and not impl.common for impl in RIVALS)
