@@ -459,7 +459,7 @@ class LayerWithBuffers(KernelLayer):
         self.calls += 1
         q, k, v = self.project(x, x if x_k is None else x_k, x if x_k is None else x_k)
         if cache is not None:
-            k, v = extend(cache, k, v)
+            k, v = extend(cache, (k, v))
         scores = q @ k.mT * self.scale.to(q.dtype)
         if self.shape.causal:
             scores = scores.masked_fill(self.future[: q.shape[-2], : k.shape[-2]], -torch.inf)

@@ -548,13 +548,13 @@ class leaves_the_cache_as_it_was(CachedLayer):  # noqa: N801
 @wrong("cache", **DECODE)
 class attends_to_the_old_keys_alone(CachedLayer):  # noqa: N801
     def extend(self, cache, k, v):
-        return tuple(known[..., :-1, :] for known in extend(cache, k, v))
+        return tuple(known[..., :-1, :] for known in extend(cache, (k, v)))
 
 
 @wrong("cache", "writes to its inputs", **DECODE)
 class writes_to_the_first_place_too(CachedLayer):  # noqa: N801
     def extend(self, cache, k, v):
-        extend(cache, k, v)
+        extend(cache, (k, v))
         cache[0][..., :1, :] = k
         return cache
 
@@ -562,7 +562,7 @@ class writes_to_the_first_place_too(CachedLayer):  # noqa: N801
 @wrong("cache", "value written to the cache", **DECODE)
 class writes_the_key_as_the_value(CachedLayer):  # noqa: N801
     def extend(self, cache, k, v):
-        right = tuple(x.clone() for x in extend(cache, k, v))
+        right = tuple(x.clone() for x in extend(cache, (k, v)))
         cache[1][..., -1:, :] = k
         return right
 

@@ -43,7 +43,7 @@ SCHEMA = pa.schema(
 COLUMNS = tuple(SCHEMA.names)
 
 _DIGEST = 32  # bytes
-_UNKEPT: dict[str, Any] = {"rows": [], "skipped": [], "roofs": [], "controls": {}}
+_UNKEPT: dict[str, Any] = {"rows": [], "skipped": [], "roofs": [], "controls": {}, "notes": (), "published": []}
 _OF_STATE = ("environment",)
 _FORM = [*map(str, SCHEMA), *Run.__dataclass_fields__, *_OF_STATE]  # another one is another version's
 
