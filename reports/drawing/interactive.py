@@ -334,12 +334,16 @@ def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
 def rows(frame: pd.DataFrame) -> dict[str, Any]:
     """The frame for the page: its columns, and its rows as lists. `shown` is the name, marked if it was wrong."""
     table = measured(frame).drop(columns=["process_medians", "process_nodes"], errors="ignore")
-    shown = [words.marked(row["impl"], [row["impl"]] if row["wrong"] else []) for row in fr.records(frame)]
-    table = table.assign(shown=shown)
+    table = table.assign(shown=list(map(name_of, fr.records(frame))))
     return {
         "columns": list(table.columns),
         "rows": [list(map(plain, line)) for line in table.itertuples(index=False)],
     }
+
+
+def name_of(row: Mapping[str, Any]) -> str:
+    """The name of a row's implementation as `names` has it."""
+    return words.marked(row["impl"], [row["impl"]] if row["wrong"] else [])
 
 
 def plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ import pandas as pd
 from ..reading import units, words
 from . import frame as fr
 
-COLUMNS = ("case", "published", "theirs", "nearest here", "ours", "ahead here", "its", "what else differs")
+COLUMNS = ("case", "published", "theirs", "nearest here", "ours", "fastest here", "its time", "what else differs")
 
 
 def table(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:

@@ -106,7 +106,7 @@ def _strips(row: Mapping[str, Any], axes: list[str]) -> dict[str, Any]:
     strips = {"strips": [[0], *found.values()], "process": [CELL, *range(1, len(found) + 1)]}
     return {
         "impl": row["impl"],
-        "shown": words.marked(row["impl"], [row["impl"]] if row["wrong"] else []),
+        "shown": interactive.name_of(row),
         "median": median,
         "said": said,
         **at,

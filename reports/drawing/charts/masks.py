@@ -51,7 +51,7 @@ def spec(source: Source) -> Spec | None:
     hiding = masking.hiding_axes()
     at = {axis: value for axis, value in interactive.start(rows, None).items() if axis not in hiding}
     values = [
-        {**{axis: interactive.plain(row[axis]) for axis in at}, "impl": row["impl"], "shown": source.name(row["impl"]),
+        {**{axis: interactive.plain(row[axis]) for axis in at}, "impl": row["impl"], "shown": interactive.name_of(row),
          "mask": words.place({axis: row[axis] for axis in hiding}), "share": row["work_share"],
          "at": min(row["mask_efficiency"], END), "low": min(_low(row), END), "high": min(_high(row), END),
          "skips": masking.skips(row), "text": _text(row), "none": f"{row['work_share']:.2f}"}
