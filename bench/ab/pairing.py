@@ -25,11 +25,14 @@ from ..cases.outcome import NoRow
 from ..timing.controls import WORK
 from ..timing.engine import Block, block_of, rounds
 
-ROUNDS = 40
-"""Timed blocks of a cell in one pair."""
+ROUNDS = 20
+"""Timed blocks of a cell and side in one pair, at least: more pairs tell more than longer ones (docs/measured.md)."""
+
+TURNS = 320
+"""... of all cells together, so that timing a pair takes longer than starting it."""
 
 MAX_ROUNDS = 160
-"""At most, when few cells are left and starting processes costs more than timing."""
+"""At most, when few cells are left."""
 
 EVEN = 5e-3
 """Seconds of a block above which a cell has fewer rounds: as many as take about as long together."""
@@ -250,7 +253,7 @@ def until_settled(
     open_, look = open_cells(), max(FIRST_LOOK, len(pairs) + 1)
     while open_ and (len(pairs) == len(before) or left() > pace.seconds):
         tell(f"timing {len(open_)} of {len(cells)} cells: pair {len(pairs) + 1}")
-        pairs.append(pair(open_, _rounds(len(cells), len(open_))))
+        pairs.append(pair(open_, _rounds(len(open_))))
         pace.step()
         if len(pairs) >= look:
             look = math.ceil(look * BETWEEN_LOOKS)
@@ -269,9 +272,9 @@ class _Pace:
         self.seconds, self._before = self._before - now, now
 
 
-def _rounds(all_cells: int, open_cells: int) -> int:
-    """With fewer cells each is timed more often, at most so that a pair takes as long as before."""
-    return min(MAX_ROUNDS, max(ROUNDS, ROUNDS * all_cells // max(1, open_cells)))
+def _rounds(open_cells: int) -> int:
+    """With fewer cells each is timed more often."""
+    return min(MAX_ROUNDS, max(ROUNDS, TURNS // open_cells))
 
 
 def _settled(verdict: Verdict, margin: float) -> bool:
