@@ -93,6 +93,13 @@ def test_the_culprit_is_reported_with_what_changed_and_nothing_is_measured_twice
     assert history[steps:] == [("c16", "c17", 1.0)]  # all else is known
 
 
+def test_values_of_options_are_no_revisions(
+    history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bisect.main(["--pythons", "c0,c5,c29", "--impl", "sdpa,fused", "--T", "64"]) == 0
+    assert "the first that is slow: c29\n" in capsys.readouterr().out
+
+
 def test_ends_that_do_not_differ_are_no_mistake(
     history: list[tuple[str, str, float]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,7 +147,7 @@ def test_steps_that_cannot_be_kept_are_a_mistake_before_anything_is_measured(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["HEAD"], "give two revisions: GOOD, which is fast, and BAD"),
+        (["HEAD"], "give two revisions before all options: GOOD, which is fast, and BAD"),
         (["HEAD", "HEAD"], "is no ancestor of"),
         (["HEAD", "no-such"], "unknown revision 'no-such'"),
         (["--pythons", "one"], "two at least"),

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,14 @@ class Step:
 UNKNOWN = Step(0.5, math.inf)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Exit code: 0 found; 1 found but for what can't be judged; 2 the ends aren't shown to differ; 3 a mistake."""
-    options, others = _parser().parse_known_args(arguments)
+    ends = list(
+        takewhile(lambda word: not word.startswith("-"), arguments)
+    )  # of what follows, ab's options have values too
+    options, others = _parser().parse_known_args(arguments[len(ends) :])
     try:
-        points, kind = _points(options)
+        points, kind = _points(ends, options.pythons)
         known = Known(_file(points, others))
         return _bisected(points, kind, known, _by_ab(kind, others), options.budget)
     except Mistake as mistake:
@@ -221,18 +225,18 @@ def _name(point: str, kind: str) -> str:
     return subject_of(point) if kind == "commits" else point
 
 
-def _points(options: argparse.Namespace) -> tuple[list[str], str]:
+def _points(ends: Sequence[str], pythons: str | None) -> tuple[list[str], str]:
     """What there is to choose from, the good end first; raises `Mistake`."""
-    if options.pythons:
-        if options.ends:
+    if pythons:
+        if ends:
             raise Mistake("either GOOD BAD, or --pythons A,B,C")
-        points = [name.strip() for name in options.pythons.split(",") if name.strip()]
+        points = [name.strip() for name in pythons.split(",") if name.strip()]
         if len(points) < 2:
             raise Mistake("--pythons names interpreters from the good one to the bad one, two at least")
         return points, "pythons"
-    if len(options.ends) != 2:
-        raise Mistake("give two revisions: GOOD, which is fast, and BAD, which is slow")
-    good, bad = map(commit_of, options.ends)
+    if len(ends) != 2:
+        raise Mistake("give two revisions before all options: GOOD, which is fast, and BAD, which is slow")
+    good, bad = map(commit_of, ends)
     return [good, *commits_between(good, bad)], "commits"
 
 
@@ -264,10 +268,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         "bisect",
         USAGE_ERROR,
+        usage="%(prog)s GOOD BAD [options]\n       %(prog)s --pythons A,B,C [options]",
         description="Find the commit, or the torch, that made it slower.",
         epilog="All other options are those of `python -m bench ab`: --impl, --T, --sweep, --margin, ...",
     )
-    parser.add_argument("ends", nargs="*", metavar="GOOD BAD", help="two revisions of this checkout")
     parser.add_argument("--pythons", metavar="A,B,C", help="interpreters instead, from the good one to the bad one")
     parser.add_argument(
         "--budget", type=positive, default=1.0, metavar="MINUTES", help="for a step, about (default: 1)"
