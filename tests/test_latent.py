@@ -105,6 +105,13 @@ def test_both_plain_ways_of_the_reference_are_one_formula() -> None:
     torch.testing.assert_close(rebuilt, absorbed)
 
 
+def test_a_formula_that_fails_leaves_the_reference_as_it_was() -> None:
+    for way in (reference.absorbed, reference.summed_over_features):
+        with pytest.raises(MemoryError), way():
+            raise MemoryError
+    assert not reference._absorbing and reference._attend is reference._softmax_times
+
+
 def test_a_cache_holds_what_is_counted_of_a_token() -> None:
     """DeepSeek-V2's: 512 + 64 numbers a token, where 128 heads of 128 have 32,768; what the meter sees of both is that."""
     deep = Case.of(B=2, T=1, T_kv=10, H=4, D_h=192, D_v=128, d_model=16, latent=512, rope=64, mode="decode",

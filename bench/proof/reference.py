@@ -100,8 +100,10 @@ def summed_over_features() -> Iterator[None]:
     """Meanwhile gradients go the other of two plain ways."""
     global _attend
     _attend = _SummedOverFeatures.apply
-    yield
-    _attend = _softmax_times
+    try:
+        yield
+    finally:
+        _attend = _softmax_times
 
 
 def layer(
@@ -148,8 +150,10 @@ def absorbed() -> Iterator[None]:
     """Meanwhile latents are attended to themselves, the other of two plain ways."""
     global _absorbing
     _absorbing = True
-    yield
-    _absorbing = False
+    try:
+        yield
+    finally:
+        _absorbing = False
 
 
 def _attention_to(
