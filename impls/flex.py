@@ -49,11 +49,8 @@ class Flex(KernelCore):
         self.score_mod: Callable[..., Tensor] | None = None
         self.register_buffer("typed", torch.empty(0), persistent=False)  # becomes of the dtype that the core has
 
-    def prepare(self, T: int, T_kv: int, padding: Tensor | None, device: str, **paged: Any) -> None:
-        """Make the table of blocks for these lengths: what a training loop does once for all layers and steps, or per batch.
-
-        Where the cache is `paged`, pages are copied into one piece by then.
-        """
+    def prepare(self, T: int, T_kv: int, padding: Tensor | None, device: str) -> None:
+        """Make the table of blocks for these lengths: what a training loop does once for all layers and steps, or per batch."""
 
         span = self.shape.span(T, T_kv, device)
 

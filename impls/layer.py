@@ -113,8 +113,9 @@ class AttentionLayer(Masked):
 
     @property
     def prepare(self) -> Callable[..., None] | None:
-        """What its core makes once, before the first call; None where it makes nothing."""
-        return getattr(getattr(self, "core", None), "prepare", None)
+        """What its core makes once, before the first call, for a cache in one piece; None where it makes nothing."""
+        make = getattr(getattr(self, "core", None), "prepare", None)
+        return make and (lambda *sizes, **pages: make(*sizes))
 
     def finish(self, o: Tensor) -> Tensor:
         """(..., T, H * D_v) -> (..., T, d_out)"""

@@ -13,9 +13,11 @@ import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
+from bench.proof.building import module_of
 from bench.proof.gate import Gate, check
 from bench.proof.problem import problem_of
-from impls.layer import Cache, LayerShape
+from impls.formula import attention
+from impls.layer import Cache, KernelCore, LayerShape
 from impls.paged import PageByPage, PagedLayer
 from impls.paging import in_order, places, write
 
@@ -49,6 +51,18 @@ def test_every_route_gives_one_answer(short_probes: None, axes: dict[str, Any]) 
 def test_so_does_flex_attention(axes: dict[str, Any]) -> None:
     """Each of its calls is traced anew, which takes seconds: once, in the case itself."""
     check(impls.get("flex_paged"), Case.of(**(SMALL | axes)))
+
+
+def test_a_core_is_prepared_for_a_cache_in_one_piece() -> None:
+    class Prepared(KernelCore):
+        def __init__(self, shape: LayerShape):
+            super().__init__(shape, attention)
+
+        def prepare(self, T: int, T_kv: int, padding: Tensor | None, device: str) -> None:
+            self.seen = T, T_kv, padding, device
+
+    layer = module_of(impls.make("mine", Prepared), Case.of(**SMALL))
+    assert layer.core.seen == (1, 50, None, "cpu")
 
 
 def test_pages_are_drawn_without_replacement_and_hold_what_one_piece_holds() -> None:
