@@ -62,7 +62,7 @@ class Limits:
 
     @property
     def without(self) -> list[str]:
-        """What is beyond plain attention, and beyond it too."""
+        """What it can't do of all that is beyond plain attention."""
         return [rule for rule in (*EVERY_RULE, *AROUND) if rule not in self.beyond]
 
     def refusal(self, name: str, case: Any) -> str | None:
