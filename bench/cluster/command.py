@@ -80,7 +80,7 @@ def _name(options: argparse.Namespace, others: Sequence[str]) -> str:
 def node_types(text: str | None) -> dict[str, int | None]:
     """`a:2,b` as {"a": 2, "b": None}; raises `Mistake`."""
     found: dict[str, int | None] = {}
-    for part in (text or "").split(",") if text is not None else ():
+    for part in [] if text is None else text.split(","):
         kind, _, most = part.strip().partition(":")
         try:
             found[kind] = count(most) if most else None

@@ -12,7 +12,7 @@ from ..cases.cells import Key
 from ..cases.outcome import FAILURES
 from ..runs.rows import Row, Sample, samples_in, stats_of, timed
 from .agreement import disagreements
-from .state import TRIES, Answer, Plan, State
+from .state import TRIES, Answer, State
 
 Part = tuple[Row, list[Sample]]
 """A row of one job, and its samples as the merged run counts them."""
@@ -41,7 +41,7 @@ def merged(state: State, kind: str) -> dict[str, Any]:
     plan = state.plans[kind]
     answers = sorted((it for job, it in state.answers.items() if job.kind == kind), key=lambda it: it.began)
     skipped = _skipped(state, kind, answers)
-    rows = _rows(answers, plan, skipped)
+    rows = _rows(answers, skipped)
     first = answers[0].run
     asked = {name: value for name, value in first["asked"].items() if name != "case"}
     return {name: first[name] for name in AS_IN_THE_FIRST} | {
@@ -58,7 +58,7 @@ def merged(state: State, kind: str) -> dict[str, Any]:
     }
 
 
-def _rows(answers: Sequence[Answer], plan: Plan, skipped: Collection[Key]) -> dict[Key, Row]:
+def _rows(answers: Sequence[Answer], skipped: Collection[Key]) -> dict[Key, Row]:
     """Case by case, so that the samples of one alone are held beside the answers."""
     numbers = _Numbers(answers[0].began)
     by_case: dict[str, list[Answer]] = {}
