@@ -218,7 +218,7 @@ class Judged:
     pairs: list[Pair]
     verdicts: dict[Key, Verdict]
     moved: str
-    """Why nothing can be said of the code, where it is the machine that moved; or ''."""
+    """Why nothing can be said of the code, where that is machine drift; or ''."""
 
 
 @dataclass(frozen=True)

@@ -71,14 +71,14 @@ class State:
                 self.plans[kind] = plan = Plan(machine, [(impl, case) for impl, case in cells])
                 jobs = (Job(kind, case, i) for i in range(self.processes) for case in plan.cases)
                 self._open[kind] = OrderedDict.fromkeys(jobs)
-            case {"answer": {"job": told, "node": node, "began": began, "run": run}}:
-                job = Job(*told)
+            case {"answer": {"job": named, "node": node, "began": began, "run": run}}:
+                job = Job(*named)
                 self.answers[job] = Answer(job, node, began, run)
                 self.held[node, job.case] += 1
                 self._answered[job.kind] += 1
                 self._open[job.kind].pop(job, None)
-            case {"lost": {"job": told, "why": why}}:
-                job = Job(*told)
+            case {"lost": {"job": named, "why": why}}:
+                job = Job(*named)
                 self.losses.setdefault(job, []).append(why)
                 self._open[job.kind].pop(job, None)
                 if not self.given_up(job):

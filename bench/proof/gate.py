@@ -336,7 +336,7 @@ def check_output_dropped(impl: Impl, probe: Case) -> None:
 
 
 def check_dispatch(impl: Impl, case: Case) -> None:
-    """The kernel that really runs is the one that the name claims; raises `Wrong`."""
+    """The kernel that really runs is the one that the name is registered as; raises `Wrong`."""
     module = module_of(impl, case)
     call = call_of(module, case, inputs_of(problem_of(case)))
     with without_gradients(module, case):

@@ -14,7 +14,7 @@ from .compared import Cell, Comparison
 from .comparison import compare
 
 _EPILOG = """\
-A baseline moves by this command only. A run with regressions against the current one is refused, unless --accept says why
+A baseline changes by this command only. A run with regressions against the current one is refused, unless --accept says why
 they are right; history shows that reason.
 
 Exit code: 0 set (or shown); 1 refused; 3 a mistake in the command.

@@ -25,7 +25,7 @@ BROKEN = ("wrong", "error", "timeout")
 """Reasons for which a cell without numbers is a fault of the implementation."""
 
 DRIFT = 0.05
-"""A run whose controls moved by more than this share while it was made is named."""
+"""A run whose controls changed by more than this share while it was made is named."""
 
 TOUCHED_BY_PYTHON = "python"
 """The control that another Python does change."""
@@ -213,7 +213,7 @@ def _looks(run: Run) -> dict[str, list[float]]:
 
 
 def _shift(controls: Mapping[str, tuple[list[float], list[float]]]) -> tuple[float, float]:
-    """What the controls moved on average, in logarithms, and its standard error: (0, 0) where no error can be known."""
+    """By how much the controls changed on average, in logarithms, and its standard error: (0, 0) where none can be known."""
     known = [sides for sides in controls.values() if min(map(len, sides)) > 1]
     if not known:
         return 0.0, 0.0

@@ -24,7 +24,7 @@ Known = Mapping[tuple[Commits, str, str], Verdict]
 
 @dataclass(frozen=True)
 class Asked:
-    """Cells that moved between two runs, to be compared by their commits."""
+    """Cells that changed between two runs, to be compared by their commits."""
 
     commits: Commits
     cells: Sequence[Series]

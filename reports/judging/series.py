@@ -52,7 +52,7 @@ class Series:
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """Where the level moved, oldest first; never across a break."""
+        """Where the level changed, oldest first; never across a break."""
         return tuple(step for piece in self.pieces for step in self._steps(piece))
 
     @property
@@ -62,7 +62,7 @@ class Series:
         return open_[-1] if open_ else None
 
     @property
-    def moved_last(self) -> int:
+    def changed_last(self) -> int:
         """Position among all runs of the last step; -1 without one."""
         return self.points[self.steps[-1].at].run if self.steps else -1
 
@@ -95,9 +95,9 @@ def of_one_machine(ordered: Sequence[Kept]) -> list[Kept]:
 
 
 def all_series(ordered: Sequence[Kept]) -> list[Series]:
-    """One series per cell: what is slower and has not recovered, then what moved otherwise, then what never moved.
+    """One series per cell: what is slower and has not recovered, then what changed otherwise, then what never did.
 
-    Among these what moved last comes first, and the larger step before the smaller.
+    Among these what changed last comes first, and the larger step before the smaller.
     """
     points: dict[tuple[str, str], list[Point]] = {}
     last: dict[tuple[str, str], tuple[int, int]] = {}
@@ -108,7 +108,7 @@ def all_series(ordered: Sequence[Kept]) -> list[Series]:
             last[impl, id_] = position, row
     axes = {key: json.loads(ordered[at].cells["axes"][row].as_py()) for key, (at, row) in last.items()}
     series = [Series(*key, axes[key], tuple(found)) for key, found in points.items()]
-    return sorted(series, key=lambda one: (one.standing is None, -one.moved_last, -_last_size(one)))
+    return sorted(series, key=lambda one: (one.standing is None, -one.changed_last, -_last_size(one)))
 
 
 def _last_size(series: Series) -> float:

@@ -1,7 +1,7 @@
-"""When a cell's time moved: change points in a series of runs. They say when; whether is for the verdicts to say.
+"""When a cell's time changed: change points in a series of runs. They say when; whether is for the verdicts to say.
 
 Two detectors must agree. Pelt (Killick and others 2012) with a Gaussian kernel, for which nothing is far away beyond a few
-times the noise, so that a single odd run moves no level; on logarithms divided by the series' own noise. That noise is taken
+times the noise, so that a single odd run changes no level; on logarithms divided by the series' own noise. That noise is taken
 from differences of neighbours, which a few steps hardly touch. Then Student's t-test of the runs on either side of what it
 found, whose noise is what those runs spread by, and more where each resembles the one before.
 `tests/experiments/history.py` prints what either finds.
@@ -22,7 +22,7 @@ MIN_RUNS = 3
 """Runs that a level needs on either side: a step shows from the third run on."""
 
 NEWEST = 300
-"""Numbers that steps are looked for in: Pelt's time grows with the square of the length where nothing moved."""
+"""Numbers that steps are looked for in: Pelt's time grows with the square of the length where nothing changed."""
 
 REACH = 0.1
 """Of the kernel, exp(-REACH * distance²), distances in units of noise: at five times the noise little is left of it."""
@@ -50,7 +50,7 @@ _NORMAL = 0.6745  # median of the absolute value of a standard normal
 
 @dataclass(frozen=True)
 class Step:
-    """The level of a series moved. `at` is the position of the first number after it; levels are in seconds."""
+    """The level of a series changed. `at` is the position of the first number after it; levels are in seconds."""
 
     at: int
     before: float
@@ -69,7 +69,7 @@ class Step:
 
 
 def steps(seconds: ArrayLike, votes: int = 2) -> list[Step]:
-    """Where the level of one unbroken series moved, oldest first; none in fewer than twice MIN_RUNS numbers.
+    """Where the level of one unbroken series changed, oldest first; none in fewer than twice MIN_RUNS numbers.
 
     Only the NEWEST numbers are looked at. With one vote, what the first detector finds.
     """

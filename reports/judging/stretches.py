@@ -31,7 +31,7 @@ CAUSAL = {"none": False, "causal": True}
 OF_LAYERS = ("d_model", "source", "qkv_bias", "out_bias", "scope")
 """Axes that change what is around a kernel, and not the kernel."""
 
-UNKNOWN = 50.0
+UNKNOWN_LOG = 50.0
 """Stands for a logarithm that isn't known: far above 0, where nothing is shown to be faster."""
 
 Rows = pd.DataFrame
@@ -135,5 +135,5 @@ def _setting(row: Mapping[str, Any], machine: Mapping[str, Any]) -> Setting | No
 
 def _interpolated(keys: NDArray[np.int64], lengths: Sequence[int], values: Sequence[float]) -> NDArray[np.float64]:
     """Logarithms at these numbers of keys."""
-    logs = [math.log(value) if 0 < value < math.inf else UNKNOWN for value in values]
+    logs = [math.log(value) if 0 < value < math.inf else UNKNOWN_LOG for value in values]
     return np.interp(np.log(keys), np.log(lengths), logs)

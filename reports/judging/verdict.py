@@ -130,7 +130,7 @@ def judge_pairs(
 ) -> dict[Key, Verdict]:
     """Verdicts on pairs of fresh processes as measured: log(head / base) of every pair, NaN where a cell was not in it.
 
-    Sides that take turns every few milliseconds see the same machine: mostly nothing moved, and to subtract the controls
+    Sides that take turns every few milliseconds see the same machine: mostly nothing changed, and to subtract the controls
     would add nothing but their own spread. So cells are centred on them where these changed.
     """
     known = {name: np.array(logs, float) for name, logs in controls.items()}
@@ -177,10 +177,10 @@ def judge_unpaired(
     """Verdicts on two saved runs, whose processes are not paired and did not take turns.
 
     Each cell brings log(seconds) of base's and of head's processes. A cell with a single process on a side borrows the
-    spread between processes of all other cells: it has changed only if it moved farther than any two processes of
-    any cell lay apart. Without such cells it stays INCONCLUSIVE.
+    spread between processes of all other cells: it has changed only if its sides lie farther apart than any two
+    processes of any cell. Without such cells it stays INCONCLUSIVE.
 
-    `shift` is subtracted from every log ratio (what the controls moved), and `shift_error`, its standard error, widens
+    `shift` is subtracted from every log ratio (by how much the controls changed), and `shift_error`, its standard error, widens
     every interval: the price of centring.
 
     Raises:
@@ -442,7 +442,7 @@ def drifted(controls: Mapping[str, ArrayLike]) -> str:
     """Why nothing can be said of the code, or '': a control workload took another time, by its median over the pairs."""
     for name, logs in controls.items():
         pairs = _finite(logs)
-        middle = float(np.median(pairs)) if pairs.size else 0.0  # one pair that was disturbed is no machine that moved
+        middle = float(np.median(pairs)) if pairs.size else 0.0  # one pair that was disturbed is no machine drift
         if abs(middle) > math.log1p(STILL):
             return f"machine drift: the time of the control workload {name!r} changed by {_signed(middle)}"
     return ""

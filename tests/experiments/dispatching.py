@@ -33,8 +33,11 @@ from reports.reading import command, runs
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MODULE = "attention_here"
-SHARE, SECONDS = 0.03, 3e-6
-"""What may be lost to the best."""
+SHARE = 0.03
+"""Of the time of the best, what may be lost to it."""
+
+SECONDS = 3e-6
+"""That may be lost to the best, however short its call."""
 
 MODES = {(False, None): "forward", (True, None): "backward", (False, 1): "decode"}
 """By gradients and queries: what can be drawn."""
