@@ -131,6 +131,10 @@ def test_two_pairs_do_not_tell_how_long_it_would_take(saved: Any) -> None:
     assert "would take" not in of(saved, {("sdpa", "T16"): [0.0, 0.1]}).cells[0].verdict.reason
 
 
+def test_a_change_of_nothing_has_no_minus() -> None:
+    assert [by_turns._signed(share) for share in (-0.0001, -0.012, 0.1)] == ["+0.0 %", "−1.2 %", "+10.0 %"]
+
+
 def test_machine_drift_is_no_verdict_about_the_code(saved: Any) -> None:
     found = of(saved, SLOW, moved="machine drift: the time of the control workload 'python' changed by +10.0 %")
     assert not [*sentences(found)] and found.unjudged.startswith("machine drift")

@@ -82,6 +82,12 @@ def test_the_module_says_where_it_comes_from(as_run: Any, tmp_path: Path, capsys
     assert capsys.readouterr().out == f"{tmp_path / 'here.py'} is written: fused in 1 of 1 settings, else SDPA\n"
 
 
+def test_on_a_gpu_threads_do_not_count(as_run: Any, tmp_path: Path) -> None:
+    machine = {**synthetic.MACHINE, "gpu": "NVIDIA H200"}
+    text = emitted(as_run, run_of({"fused": 0.5}, device="cuda", top={"machine_info": machine}), tmp_path / "here.py")
+    assert "('NVIDIA H200', None, torch.float32, " in text
+
+
 @pytest.mark.parametrize(
     "axes",
     [

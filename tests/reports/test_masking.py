@@ -97,15 +97,21 @@ def test_who_skips_is_told(masked: Run) -> None:
     )
 
 
+def test_what_was_wrong_is_not_said_to_skip(masked: Run, as_run: Any) -> None:
+    wrong = {"impl": "skips_all", "id": "x", "reason": "wrong", "detail": "off"}
+    run = as_run(json.loads(masked.path.read_text()) | {"skipped": [wrong]})
+    assert masking.skippers(frame.records(frame.tidy(run))) == ({"skips_none": 0}, {"skips_none": 1})
+
+
 def test_the_figure_has_both_lines(masked: Run) -> None:
     with style():
         figure = masks.draw(page.report(masked).source)
     assert figure is not None
     [ax] = figure.axes
-    upright = {
-        line.get_xdata()[0] for line in ax.lines if len(set(line.get_xdata())) == 1 and len(line.get_xdata()) == 2
-    }
-    assert {1, SHARE} <= upright
+    assert {line.get_xdata()[0] for line in ax.lines if list(line.get_ydata()) == [0, 1]} == {
+        1,
+        SHARE,
+    }  # from end to end
     assert {text.get_text() for text in ax.texts} >= {"1.0", "0.51"}
 
 

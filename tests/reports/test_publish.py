@@ -36,6 +36,8 @@ def test_a_run_is_kept_with_the_digits_that_are_known(
     monkeypatch.setattr(publish, "PAGE", tmp_path / "results.md")
     data = json.loads((Path(__file__).parent / "data" / "tiny.json").read_text(encoding="utf-8"))
     data["benchmarks"][0]["extra_info"] |= {key: [1.0] for key in publish.UNREAD}
+    data["benchmarks"][0]["stats"]["median"] = 0.00123456789
+    data["command"] = "pytest /home/of/somebody/bench --T 16"
     saved = tmp_path.parent / "0007_tiny.json"
     saved.write_text(json.dumps(data), encoding="utf-8")
     assert main(["publish", str(saved)]) == 0
@@ -44,6 +46,8 @@ def test_a_run_is_kept_with_the_digits_that_are_known(
     for a, b in zip(before["benchmarks"], after["benchmarks"], strict=True):
         assert not {*publish.UNREAD} & b["extra_info"].keys()
         assert b["stats"]["median"] == pytest.approx(a["stats"]["median"], rel=1e-5)
+    assert after["benchmarks"][0]["stats"]["median"] == 0.00123457
+    assert after["command"] == "pytest bench/ --T 16"
 
 
 def test_the_readme_links_to_it() -> None:

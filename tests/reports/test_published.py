@@ -15,9 +15,9 @@ FIGURE = {"id": synthetic.case_id(CASE), "seconds": 4e-3, "kernel": "CPU:Flash",
           "differs": "threads not said", "source": "them/theirs#1"}  # fmt: skip
 
 
-def read(folder: Path, *figures: object) -> runs.Run:
+def read(folder: Path, *figures: object, **top: object) -> runs.Run:
     rows = [synthetic.row("fused", CASE, [2e-3]), synthetic.row("sdpa", CASE, [1e-3])]
-    return runs.read(synthetic.save(synthetic.document(rows, published=list(figures)), folder, "0001_x"))
+    return runs.read(synthetic.save(synthetic.document(rows, published=list(figures), **top), folder, "0001_x"))
 
 
 def test_a_figure_stands_beside_what_was_measured_of_its_case(tmp_path: Path) -> None:
@@ -34,6 +34,12 @@ def test_what_was_not_measured_here_is_missing(tmp_path: Path) -> None:
     run = read(tmp_path, FIGURE | {"impl": "onnxruntime"})
     (line,) = published.table(frame.tidy(run), run.published)
     assert line[3:5] == ("onnxruntime", "–")
+
+
+def test_what_was_wrong_has_no_time_here(tmp_path: Path) -> None:
+    run = read(tmp_path, FIGURE, skipped=[{"impl": "sdpa", "id": "x", "reason": "wrong", "detail": "off"}])
+    (line,) = published.table(frame.tidy(run), run.published)
+    assert line[3:6] == ("sdpa", "–", "fused")
 
 
 def test_the_page_and_the_summary_have_the_table(tmp_path: Path) -> None:

@@ -289,14 +289,14 @@ def whiskers(run: Run) -> list[tuple[float, float]]:
 
 
 def test_processes_on_nodes_of_their_own_tell_an_interval_between_nodes(as_run: Any, tmp_path: Path) -> None:
-    def text(*nodes: str) -> str:
-        row = synthetic.row("a", synthetic.case(), [1e-3], process_nodes=nodes)
-        return page.write(as_run(synthetic.document([row], notes=["nodes <differ>"])), tmp_path / nodes[0]).read_text()
+    def text(*cells: str) -> str:
+        rows = [synthetic.row("a", synthetic.case(T=i), [1e-3], process_nodes=[*of]) for i, of in enumerate(cells, 64)]
+        return page.write(as_run(synthetic.document(rows, notes=["nodes <differ>"])), tmp_path / cells[0]).read_text()
 
-    apart = text("x", "y", "z")
+    apart = text("xyz")
     assert '<th scope="col">between nodes</th>' in apart and "“Between nodes” is Student's" in apart
     assert '<p class="notice">nodes &lt;differ&gt;.</p>' in apart
-    assert '<th scope="col">between processes</th>' in text("w", "y", "w")
+    assert '<th scope="col">between processes</th>' in text("wxy", "wyw")
 
 
 @pytest.mark.parametrize(("processes", "name"), [(3, "between processes"), (2, "within the run's processes")])
