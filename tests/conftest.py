@@ -6,11 +6,17 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from bench.cases.case import Case
+    from bench.workers.tasks import Tasks
+    from impls import Impl
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers that share the cores wait for each other otherwise
@@ -88,6 +94,32 @@ def suite(loaded: None, pytester: pytest.Pytester, tmp_path: Path) -> Suite:
         return subprocess.CompletedProcess(options, int(done.ret), done.stdout.str(), done.stderr.str())
 
     return run
+
+
+@pytest.fixture
+def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the probe of 577 tokens, and with few where probs are dropped: honest implementations can do what they can."""
+    monkeypatch.setattr("bench.proof.gate.PROBES", (37,))
+    monkeypatch.setattr("bench.proof.dropout.LENGTH", {"core": 80, "layer": 80})
+
+
+def gated(impl: Impl, case: Case) -> None:
+    """All that the gate asks of an implementation before a case is timed; raises what it found."""
+    from bench.proof.gate import Gate, check
+
+    Gate().prove(impl, case)
+    check(impl, case)
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tasks]:
+    """What a worker does, in this process; a worker collects no garbage once a cell is ready."""
+    from bench.workers.tasks import Tasks
+    from impls import registry
+
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
+    yield Tasks(str(tmp_path))
+    gc.enable()
 
 
 def run_files(folder: Path) -> list[Path]:

@@ -19,13 +19,6 @@ from . import unusual_kernels, wrong_kernels
 PLAIN = {"T": 64, "H": 2, "D_h": 64}
 
 
-@pytest.fixture
-def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the probe of 577 tokens, and with few where probs are dropped: honest implementations can do what they can."""
-    monkeypatch.setattr("bench.proof.gate.PROBES", (37,))
-    monkeypatch.setattr("bench.proof.dropout.LENGTH", {"core": 80, "layer": 80})
-
-
 def gated(kernel: wrong_kernels.Kernel, **axes: object) -> None:
     case = Case.of(**(PLAIN | axes))  # type: ignore[arg-type]
     impl = impls.make("mine", kernel, limits=impls.Limits(**getattr(kernel, "limits", {})))

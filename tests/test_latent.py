@@ -19,6 +19,7 @@ from bench.proof.problem import inputs_of, problem_of
 from bench.timing.devices.cpu import CpuMeter
 from impls.rules import EVERY_RULE
 
+from .conftest import gated
 from .wrong_latent import LATENT, LAYERS, TOKEN, Naive
 
 SMALL: dict[str, Any] = {"T": 48, "H": 2, "D_h": 16, "D_v": 12} | LATENT
@@ -34,16 +35,6 @@ CASES: list[dict[str, Any]] = [
     TOKEN | {"dtype": "bfloat16", "B": 2},
     TOKEN | {"T": 6, "mask": "causal_br", "window": 9},
 ]
-
-
-def gated(impl: impls.Impl, case: Case) -> None:
-    Gate().prove(impl, case)
-    check(impl, case)
-
-
-@pytest.fixture
-def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.proof.gate.PROBES", (37,))
 
 
 @pytest.mark.parametrize("axes", CASES, ids=str)

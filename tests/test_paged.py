@@ -14,25 +14,17 @@ from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
 from bench.proof.building import module_of
-from bench.proof.gate import Gate, check
+from bench.proof.gate import check
 from bench.proof.problem import problem_of
 from impls.formula import attention
 from impls.layer import Cache, KernelCore, LayerShape
 from impls.paged import PageByPage, PagedLayer
 from impls.paging import in_order, places, write
 
+from .conftest import gated
+
 SMALL: dict[str, Any] = {"T": 1, "T_kv": 50, "B": 3, "H": 4, "D_h": 16, "mode": "decode", "mask": "none", "page": 8}
 CHUNK: dict[str, Any] = {"T": 6, "mask": "causal_br"}
-
-
-@pytest.fixture
-def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.proof.gate.PROBES", (37,))
-
-
-def gated(impl: impls.Impl, case: Case) -> None:
-    Gate().prove(impl, case)
-    check(impl, case)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from bench.proof.gate import Gate, check
 from impls.masks import mask_of
 from impls.rules import EVERY_RULE, Rules, kinds_of, requests_of
 
+from .conftest import gated
 from .wrong_rules import REQUESTS, by_requests, core_of
 
 TEXT = "2x3:3+1x2:4+2x1:3"
@@ -76,8 +77,7 @@ def test_who_sees_whom() -> None:
 @pytest.mark.parametrize(
     "axes", [{}, {"window": 3}, {"H": 4, "H_kv": 2, "dtype": "bfloat16"}, {"softcap": 20}], ids=str
 )
-def test_every_route_gives_one_answer(axes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.proof.gate.PROBES", (37,))
+def test_every_route_gives_one_answer(short_probes: None, axes: dict[str, Any]) -> None:
     case, passed = of("2x24:24+1x10:40+3x1:33", **axes), set()
     for name in ("fused", "sdpa", "by_kind", "by_request", "padded_requests"):
         if impls.get(name).refusal(case) is None:
@@ -93,12 +93,11 @@ def test_so_does_flex_attention() -> None:
     check(impls.get("flex"), of("2x24:24+1x10:40+3x1:33"))
 
 
-def test_what_the_wrong_ones_leave_out_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.proof.gate.PROBES", (37,))
-    impl = impls.make("mine", core_of(by_requests), limits=impls.Limits(beyond=EVERY_RULE))
-    case = Case.of(H=2, D_h=16, **REQUESTS)
-    Gate().prove(impl, case)
-    check(impl, case)
+def test_what_the_wrong_ones_leave_out_passes(short_probes: None) -> None:
+    gated(
+        impls.make("mine", core_of(by_requests), limits=impls.Limits(beyond=EVERY_RULE)),
+        Case.of(H=2, D_h=16, **REQUESTS),
+    )
 
 
 def test_what_padding_costs() -> None:

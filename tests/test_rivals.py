@@ -6,7 +6,8 @@ import pytest
 
 import impls
 from bench.cases.case import Case
-from bench.proof.gate import Gate, check
+
+from .conftest import gated
 
 RIVALS = [impl for impl in impls.registered() if impl.owner.startswith("impls.rivals.")]
 CASES = [
@@ -25,8 +26,7 @@ CASES = [
 def test_another_library_is_right(impl: impls.Impl, case: Case) -> None:
     if why := impl.refusal(case):
         pytest.skip(why)
-    Gate().prove(impl, case)
-    check(impl, case)
+    gated(impl, case)
 
 
 def test_each_is_alone_and_says_how_it_is_installed() -> None:

@@ -51,12 +51,6 @@ def gated(core: type[torch.nn.Module], axes: dict[str, Any]) -> None:
     check(impl, case)
 
 
-@pytest.fixture
-def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.proof.gate.PROBES", (37,))
-    monkeypatch.setattr("bench.proof.dropout.LENGTH", {"core": 80, "layer": 80})
-
-
 @pytest.mark.parametrize("name", wrong_rules.CORES)
 def test_a_core_that_breaks_a_rule_is_refused(
     short_probes: None, name: str, capsys: pytest.CaptureFixture[str]
