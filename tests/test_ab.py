@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -22,7 +23,11 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
+import impls
 from bench.__main__ import main
 from bench.ab import comparison, pairing, sources
 from bench.ab.comparison import Comparison, Line, Plan, Unjudgeable
@@ -32,9 +37,10 @@ from bench.ab.selftest import Log, missing, planted, schedule, self_test, summar
 from bench.ab.sources import PREFIX
 from bench.cases.case import Case
 from bench.cases.cells import Key
-from bench.cases.outcome import NoRow
+from bench.cases.outcome import NoRow, Wrong
 from bench.timing.engine import Block
 from bench.workers.client import Lost, Refused, Setting, Side, WorkerClient
+from bench.workers.tasks import Tasks
 from reports.judging import by_turns
 from reports.judging.compared import Comparison as Shown
 from reports.judging.verdict import ALARM, IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict
@@ -582,26 +588,14 @@ def test_a_speed_up_is_planted_by_slowing_base_down() -> None:
 @pytest.fixture
 def worker(tmp_path: Path) -> Any:
     (tmp_path / "own.py").write_text(
-        "import gc, os, sys, time\n"
+        "import os, sys, time\n"
         "from torch.nn.functional import scaled_dot_product_attention as sdpa\n"
         "def loud(q, k, v, **options):\n    print('{\"seconds\": 0}'); sys.stdin.read(); return sdpa(q, k, v, **options)\n"
         "def dies(q, k, v, **_):\n    print('last words', file=sys.stderr, flush=True); os._exit(3)\n"
         "def hangs(q, k, v, **_):\n    time.sleep(600)\n"
-        "seen = {}\n"
-        "def caches(q, k, v, *, is_causal=False, **_):\n"
-        "    numbers = b''.join(bytes(x.untyped_storage()) for x in (q, k, v))\n"
-        "    if numbers not in seen:\n"
-        "        time.sleep(0.05)\n"
-        "        seen[numbers] = sdpa(q, k, v, is_causal=is_causal)\n"
-        "    return seen[numbers].clone()\n"
-        "last = {}\n"
-        "def idles(q, k, v, *, is_causal=False, **_):\n"
-        "    if gc.isenabled() or q.shape not in last:\n"
-        "        last[q.shape] = sdpa(q, k, v, is_causal=is_causal)\n"
-        "    return last[q.shape].clone()\n"
     )
     client = WorkerClient(Side("here", CHECKOUT), Setting(str(tmp_path), timeout=60.0))
-    names = [f"{name}=own:{name}" for name in ("loud", "dies", "hangs", "caches", "idles")]
+    names = [f"{name}=own:{name}" for name in ("loud", "dies", "hangs")]
     client.ask("cells", names=names, whole_registry=False, cases=[])
     yield client
     client.close()
@@ -624,17 +618,35 @@ def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: WorkerCli
         worker.ask("facts")
 
 
-def test_what_caches_results_is_refused_by_the_clock(worker: WorkerClient) -> None:
-    proved = worker.ask("prove", impl="caches", case=CASE, what="x")
-    usual = worker.ask("time", what="x", calls=1, warm=1)["seconds"]
-    with pytest.raises(Refused, match="caches results"):
-        worker.ask("caching", what="x", usual=usual, first=proved["first_s"])
+def test_what_caches_results_is_refused_by_the_clock(tasks: Tasks) -> None:
+    seen = dict[bytes, Tensor]()
+
+    @impls.register("caches")
+    def caches(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False) -> Tensor:
+        numbers = b"".join(bytes(x.untyped_storage()) for x in (q, k, v))
+        if numbers not in seen:
+            time.sleep(0.05)
+            seen[numbers] = scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+        return seen[numbers].clone()
+
+    proved = tasks.prove("caches", CASE, what="x")
+    usual = tasks.time("x", calls=1, warm=1)["seconds"]
+    with pytest.raises(Wrong, match="caches results"):
+        tasks.caching("x", usual, proved["first_s"])
 
 
-def test_what_idles_under_the_clock_is_refused(worker: WorkerClient) -> None:
-    worker.ask("prove", impl="idles", case=CASE, what="x")
-    with pytest.raises(Refused, match="under the clock"):
-        worker.ask("time", what="x", calls=1, warm=0, draw=1)
+def test_what_idles_under_the_clock_is_refused(tasks: Tasks) -> None:
+    last = dict[torch.Size, Tensor]()
+
+    @impls.register("idles")
+    def idles(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False) -> Tensor:
+        if gc.isenabled() or q.shape not in last:
+            last[q.shape] = scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+        return last[q.shape].clone()
+
+    tasks.prove("idles", CASE, what="x")
+    with pytest.raises(Wrong, match="under the clock"):
+        tasks.time("x", calls=1, warm=0, draw=1)
 
 
 def test_who_hangs_is_ended(worker: WorkerClient) -> None:
@@ -684,12 +696,14 @@ def nothing_is_left(folder: Path, workers: list[psutil.Process]) -> bool:
 
 
 def test_a_pairing(inside: Inside, repository: Path) -> None:
+    """The second lies in the user's own folder."""
     out = repository.parent / "out.json"
-    code, text, errors = inside(*TINY, "--base-impl", "fused", "--head-impl", "sdpa", "--json", str(out))
+    (repository / "mine.py").write_text("from torch.nn.functional import scaled_dot_product_attention as mine\n")
+    code, text, errors = inside(*TINY, "--base-impl", "fused", "--head-impl", "mine=mine:mine", "--json", str(out))
     assert code in (0, 1, 2), errors
     data = json.loads(out.read_text())
     (cell,) = data["cells"]
-    assert cell["impl"] == "sdpa against fused"
+    assert cell["impl"] == "mine against fused"
     assert "kernel gemm → flash" in text
     assert "left] proving 1 cell " in errors
     assert data["exit_code"] == code
@@ -746,7 +760,7 @@ def piped(folder: Path, reader: str, *arguments: str) -> subprocess.CompletedPro
     return subprocess.run(["bash", "-c", script], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
 
 
-def test_a_head_that_cannot_be_imported_fails(repository: Path) -> None:
+def test_a_head_that_cannot_be_imported_fails_though_the_reader_leaves(repository: Path) -> None:
     package = repository / "impls" / "__init__.py"
     source = package.read_text()
     package.write_text(source + "from . import [/x]\n")
@@ -755,25 +769,16 @@ def test_a_head_that_cannot_be_imported_fails(repository: Path) -> None:
     assert done.returncode == 1
     assert "bench: BROKEN: impls can't be imported: SyntaxError: invalid syntax" in done.stderr
     package.write_text(source)
-    done = piped(repository, "cat", "ab", *TINY, "--base", "HEAD~1", "--head", "HEAD", "--save", "x")
-    assert done.returncode == 1, done.stderr
-    assert "SyntaxError: invalid syntax" in " ".join(done.stdout.split())
-    (saved,) = repository.glob("results/*/ab/0001_x.json")
-    assert f"saved: {saved}" in done.stdout
-    data = json.loads(saved.read_text())
-    assert data["cells"][0]["word"] == "BROKEN"
-    assert data["command"].endswith("--base 'HEAD~1' --head HEAD")
-
-
-def test_a_reader_that_leaves_changes_no_exit_code(repository: Path) -> None:
-    package = repository / "impls" / "__init__.py"
-    package.write_text(package.read_text().replace("    packed,\n", ""))
-    options = ("--base", "HEAD", "--impl", "packed")
-    done = piped(repository, "true", "ab", *TINY, *options)
+    done = piped(repository, "true", "ab", *TINY, "--base", "HEAD~1", "--head", "HEAD", "--save", "x")
     listed = piped(repository, "true", "--help")  # as short as an exit code of 0 is to be had
     for code, of in ((1, done), (0, listed)):
         assert (of.returncode, of.stdout) == (code, ""), of.stderr
         assert "Traceback" not in of.stderr and "Broken" not in of.stderr
+    (saved,) = repository.glob("results/*/ab/0001_x.json")
+    data = json.loads(saved.read_text())
+    assert data["cells"][0]["word"] == "BROKEN"
+    assert "SyntaxError: invalid syntax" in data["cells"][0]["reason"]
+    assert data["command"].endswith("--base 'HEAD~1' --head HEAD")
 
 
 @pytest.mark.parametrize(

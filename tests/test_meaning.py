@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import json
-from pathlib import Path
-
-import pytest
 
 from bench.cases.case import Case
 from bench.cases.meaning import case_hash
-from reports.__main__ import main as reports
 
-from .conftest import CHECKOUT, Suite, run_files
-
-SMALL = ("--T", "16,24", "--H", "2", "--dtype", "float32", "--impl", "fused,sdpa")
+from .conftest import CHECKOUT
 
 ASKING = ("bench/proof/problem.py", "bench/proof/calls.py", "impls/weights.py")
 """Where inputs and weights are drawn, and where the call is put together."""
@@ -49,22 +42,3 @@ def test_every_axis_is_in_it_and_one_that_is_off_is_not() -> None:
     assert len({case_hash(it) for it in (case, *others)}) == 1 + len(others)
     wider = type("Wider", (), {"columns": lambda self: case.columns() | {"window": None, "sinks": 0}})()
     assert case_hash(wider) == case_hash(case)
-
-
-def test_rows_of_a_run_have_it_and_reports_break_where_it_changes(
-    suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert suite(*SMALL, "--benchmark-save=a").returncode == 0
-    (first,) = run_files(tmp_path)
-    data = json.loads(first.read_text())
-    hashes = {(row["extra_info"]["T"], row["extra_info"]["case_hash"]) for row in data["benchmarks"]}
-    assert len(hashes) == 2  # of two cases, whatever the implementation
-    for row in data["benchmarks"]:
-        row["extra_info"]["case_hash"] = "another"
-    first.with_name("0002_b.json").write_text(json.dumps(data))
-    results = ("--results", str(tmp_path / "results"))
-    reports(["compare", "0001", "0002", *results])
-    assert "4 INCONCLUSIVE (the benchmark itself was changed" in " ".join(capsys.readouterr().out.split())
-    assert reports(["history", *results, "--out", str(tmp_path / "out")]) == 0
-    page = (tmp_path / "out" / "history" / "index.html").read_text()
-    assert page.count('bad">the benchmark itself') + page.count('notes">the benchmark itself') == 4

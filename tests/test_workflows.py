@@ -433,14 +433,6 @@ def test_what_could_not_be_judged_passes_only_where_that_was_said(
     assert script("verdict.sh", tmp_path, EXIT_CODE="1", ON_INCONCLUSIVE=choice).returncode == 1
 
 
-def test_two_implementations_from_a_folder_whose_modules_bear_others_names(compare: Step) -> None:
-    cells = "--T 16 --H 2 --D_h 8 --dtype float32"
-    done = compare(sys.executable, BASE_IMPL="fused", HEAD_IMPL="mine=mine:mine", ARGUMENTS=cells, BUDGET="0.01")
-    assert compare.outputs["exit-code"] in ("0", "1", "2"), done.stderr
-    assert sum(json.loads(compare.outputs["counts"]).values()) == 1
-    assert "mine against fused" in done.stdout or "mine is " in done.stdout
-
-
 @pytest.fixture
 def comment(tmp_path: Path) -> Any:
     """`comment(report, sha)`; `comment.state()` is what the pull request looks like afterwards."""
