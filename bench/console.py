@@ -18,21 +18,21 @@ PYTEST = ("-P", "-m", "pytest", "-c", str(HOME / "pyproject.toml"), f"--rootdir=
 BENCH, REPORTS = (str(HOME / "bench"),), (str(HOME / "reports"),)
 
 COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
-    "run": (PYTEST, "measure: pytest's own options, and --sweep, --impl, --T, ..., --benchmark-save=NAME"),
+    "run": (PYTEST, "measure, print a table, and save it: --benchmark-save=NAME"),
     "list": ((*PYTEST, "--list"), "implementations with what they can't do, and sweeps"),
     "sweep": ((*BENCH, "sweep"), "measure in several fresh processes, as one run"),
     "doctor": ((*BENCH, "doctor"), "what on this machine will disturb a measurement"),
     "report": (REPORTS, "the page of the newest run, or of those that are named"),
     "advise": ((*REPORTS, "advise"), "which implementation to use, from what was measured"),
     "figure": ((*REPORTS, "figure"), "one figure for a paper or a README"),
-    "export": ((*REPORTS, "export"), "rows for other tools: Parquet, CSV, OpenMetrics, PyTorch's HUD, a badge"),
-    "ab": ((*BENCH, "ab"), "two revisions, implementations or interpreters, interleaved: did it get slower?"),
+    "export": ((*REPORTS, "export"), "rows for other tools: Parquet, CSV, OpenMetrics, a badge, ..."),
+    "ab": ((*BENCH, "ab"), "did it get slower? Two revisions, kernels or interpreters by turns"),
     "bisect": ((*BENCH, "bisect"), "which commit, or which torch, made it slower?"),
     "compare": ((*REPORTS, "compare"), "two saved runs, cell by cell"),
     "baseline": ((*REPORTS, "baseline"), "what later runs are compared with"),
     "history": ((*REPORTS, "history"), "every cell over all runs of this machine"),
-    "new-kernel": ((), "write mine.py, a kernel to begin with"),
-    "completion": ((), 'for bash and zsh: eval "$(attention-bench completion)"'),
+    "new-kernel": ((), "write FILE (default: mine.py), a kernel to begin with"),
+    "completion": ((), 'complete commands in bash and zsh: eval "$(attention-bench completion)"'),
 }
 
 OWN = {"new-kernel": "[FILE]", "completion": ""}
@@ -100,10 +100,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command, about = COMMANDS[name]
     if name in OWN:
         if rest in (["-h"], ["--help"]):
-            print(f"usage: attention-bench {name} {OWN[name]}".rstrip() + f"\n\n{about}")
+            print(f"usage: attention-bench {name} {OWN[name]}".rstrip() + f"\n\n{about[0].upper()}{about[1:]}.")
             return 0
         return new_kernel(rest) if name == "new-kernel" else completion(rest)
-    if name in ("run", "list") and {"-h", "--help"} & {*rest}:
+    if name == "list" and {"-h", "--help"} & {*rest}:
+        print(f"usage: attention-bench list\n\nShow {about}.")
+        return 0
+    if name == "run" and {"-h", "--help"} & {*rest}:
         print(_run_help())
         return 0
     sys.stdout.flush()
@@ -147,7 +150,8 @@ def _run_help() -> str:
     return f"""\
 usage: attention-bench run [options]
 
-Measure cells: every implementation that is asked for on every case.
+Measure cells: every implementation that is asked for in every case. VALUES are
+one or several, as in --T 256,1024; every combination of them is a case.
 --benchmark-save=NAME saves the run for `attention-bench report` and the other
 commands; without it only the table is printed.
 

@@ -14,6 +14,7 @@ if not __package__:  # started by its path: no package `reports` of the user's m
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     __package__ = "reports"
 
+from . import INSTALLED
 from .reading import command, runs
 from .reading.command import NOT_JUDGED, Parser, complain
 from .reading.runs import Run, RunError
@@ -25,22 +26,28 @@ COMMANDS: dict[str, str] = {
 """What else there is than writing pages: commands, each with the module whose `main(arguments)` answers to it."""
 
 _EPILOG = """\
-RUN is a file; or a name, as pytest-benchmark has it: x, 0001, 0001_x, MACHINE/0001_x (the newest where several match),
-or a glob in quotes ('*_x': all that match). Without RUN: the newest.
+RUN is a file; or a name, as pytest-benchmark has it: x, 0001, 0001_x or
+MACHINE/0001_x (the newest where several match); or a glob in quotes ('*_x': all
+that match).
 
-One run gets a folder of its own, OUT/<run>/, with index.html (everything, opens from disk), rows.csv, skipped.csv,
-summary.md and the figures as PNG and SVG. Several get one page, OUT/<run>+<run>/, on which they stand side by side,
+One run gets a folder of its own, OUT/<run>/, with index.html (everything, opens
+from disk), rows.csv, skipped.csv, summary.md and the figures as PNG and SVG.
+Several get one page, OUT/<run>+<run>/, on which they stand side by side,
 compared with the first.
+"""
 
+_OTHERS = """
 Other commands (each has its own --help):
-  python -m reports advise --T 2048 ...   which implementation to use; --emit FILE.py: as a function
+  python -m reports advise --T 2048 ...   which implementation to use; --emit: as
+                                          a function
   python -m reports figure NAME -o FILE   one figure for a paper or a README
-  python -m reports export -o FILE        rows for other tools: Parquet, CSV, OpenMetrics, PyTorch's HUD, a badge
+  python -m reports export -o FILE        rows for other tools: Parquet, CSV, ...
   python -m reports compare [BASE] HEAD   did it get slower?
-  python -m reports publish [RUN...]      docs/results.md, from the runs under results/published/
   python -m reports baseline set RUN      what later runs are compared with
   python -m reports history               when did it get slower?
+  python -m reports publish [RUN...]      docs/results.md, from results/published/
 """
+"""`attention-bench --help` lists them where the suite is installed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m reports",
         description="Charts, tables and a page from saved runs.",
-        epilog=_EPILOG,
+        epilog=_EPILOG if INSTALLED else _EPILOG + _OTHERS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
@@ -91,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_results(parser)
     parser.add_argument(
         "--out", type=Path, metavar="DIR",
-        help="where reports go (default: reports/out in the checkout for runs inside it, else ./reports/out)",
+        help="where pages go (default: ./reports/out; for runs of the checkout its reports/out)",
     )  # fmt: skip
     return parser
 

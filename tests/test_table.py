@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from bench.cases.units import time_text
 from bench.runs.table import rankings
 
 
@@ -46,6 +47,25 @@ def test_without_the_baseline_there_is_no_column_for_it() -> None:
             console.print(table)
     assert "  over fused" not in text.get()
     assert "no speed-ups: they are over fused, which was not measured (--impl ...,fused)" in text.get()
+
+
+def test_an_interval_that_is_only_wide_is_not_printed() -> None:
+    """As where other load takes most of the machine: `0 (0–275018782)` tells nobody anything."""
+    noisy = row("sdpa", 1.0)
+    noisy["stats"]["data"] = [1000.0 ** ((i // 5) % 2) for i in range(40)]  # visits on a busy machine
+    console = Console(width=100)
+    with console.capture() as text:
+        for table in rankings([row("fused", 1.0), noisy], [], "fused", 100):
+            console.print(table)
+    assert "not resolved" in text.get() and "(" not in text.get().split("#            place")[0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(1.234e-3, "1.23 ms"), (0.9996e-3, "1 ms"), (0.9996, "1 s"), (2345.6, "2346 s"), (0.4e-9, "0.4 ns")],
+)
+def test_a_time_has_three_digits_and_no_exponent(seconds: float, shown: str) -> None:
+    assert time_text(seconds) == shown
 
 
 def test_of_those_that_share_a_place_the_one_that_leads_stands_first() -> None:

@@ -82,18 +82,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser("ab", USAGE_ERROR, description="Compare two sides, interleaved, in pairs of fresh processes.")
     sides = parser.add_argument_group("sides: two revisions, two implementations or two interpreters")
-    sides.add_argument("--base", metavar="REF", help="git revision of this checkout whose impls are the base")
+    sides.add_argument("--base", metavar="REF", help="git revision of this checkout whose impls/ are the base")
     sides.add_argument("--head", metavar="REF", help="... and the head (default: the working tree)")
-    sides.add_argument("--base-impl", metavar="NAME", help="implementation, also as NAME=package.module:attr")
+    sides.add_argument(
+        "--base-impl", metavar="NAME", help="an implementation, or NAME=package.module:attr for your own"
+    )
     sides.add_argument("--head-impl", metavar="NAME", help="... that is compared with it")
-    sides.add_argument("--base-python", metavar="PATH", help="interpreter with torch, numpy and psutil")
+    sides.add_argument("--base-python", metavar="PATH", help="an interpreter that has torch, numpy and psutil")
     sides.add_argument("--head-python", metavar="PATH", help="... that is compared with it (default: this one)")
-    cells = parser.add_argument_group("cells, as in `pytest bench/`")
+    cells = parser.add_argument_group("cells, as in `pytest bench/`; VALUES, as 256,1024, replace those of the sweep")
     cells.add_argument("--sweep", metavar="NAME", help="which cases (default: quick)")
-    cells.add_argument("--impl", metavar="NAMES", action="append", default=[], help="exactly what runs: a comma list")
+    cells.add_argument("--impl", metavar="NAMES", action="append", default=[], help="exactly what runs, as NAME,NAME")
     for name, axis in AXES.items():
         if name != "threads":
-            cells.add_argument(f"--{name}", metavar="VALUES", help=f"override an axis, a comma list: {axis.about}")
+            cells.add_argument(f"--{name}", metavar="VALUES", help=axis.about)
     cells.add_argument(
         "--threads", type=count, default=1, metavar="N", help="threads and cores of a process (default: 1)"
     )
@@ -102,14 +104,16 @@ def _parser() -> argparse.ArgumentParser:
                      help=f"what is shown to be within this is UNCHANGED (default: {MARGIN})")  # fmt: skip
     how.add_argument("--alarm", type=_share, metavar="SHARE",
                      help=f"what is shown to exceed this has changed (default: {ALARM} of the margin)")  # fmt: skip
-    how.add_argument("--budget", type=positive, default=3.0, metavar="MINUTES", help="to spend, about (default: 3)")
+    how.add_argument(
+        "--budget", type=positive, default=3.0, metavar="MINUTES", help="about how long to measure (default: 3)"
+    )
     how.add_argument("--cell-timeout", type=positive, default=300.0, metavar="SECONDS",
                      help="a cell whose proof or whose block takes longer is given up (default: 300)")  # fmt: skip
-    how.add_argument("--seed", type=int, help="of the order in which everything is timed (default: drawn)")
+    how.add_argument("--seed", type=int, help="of the random order in which everything is timed")
     how.add_argument("--allow-gone", metavar="NAMES", action="append", default=[],
                        help="implementations that head may lack, a comma list; any other that it lacks is BROKEN")  # fmt: skip
     how.add_argument("--continue", type=Path, metavar="FILE", dest="to_continue",
-                     help="spend --budget more on what is open in a saved comparison; all else is as it was there")  # fmt: skip
+                     help="go on, for --budget, with what is INCONCLUSIVE in a saved comparison")  # fmt: skip
     how.add_argument("--save", metavar="NAME", help="name of the file under results/ (default: the time)")
     how.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts for programs")
     how.add_argument("--markdown", type=Path, metavar="FILE", help="write the verdicts for a pull request")

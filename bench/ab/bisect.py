@@ -269,11 +269,15 @@ def _parser() -> argparse.ArgumentParser:
         "bisect",
         USAGE_ERROR,
         usage="%(prog)s GOOD BAD [options]\n       %(prog)s --pythons A,B,C [options]",
-        description="Find the commit, or the torch, that made it slower.",
+        description="Find the commit, or the version of torch, that made it slower.",
         epilog="All other options are those of `python -m bench ab`: --impl, --T, --sweep, --margin, ...",
     )
     parser.add_argument("--pythons", metavar="A,B,C", help="interpreters instead, from the good one to the bad one")
     parser.add_argument(
-        "--budget", type=positive, default=1.0, metavar="MINUTES", help="for a step, about (default: 1)"
+        "--budget",
+        type=positive,
+        default=1.0,
+        metavar="MINUTES",
+        help="about how long to measure at each step (default: 1)",
     )
     return parser

@@ -30,17 +30,28 @@ class Case:
     D_h: int = axis("size", "width of a query or key head")
     D_v: int = axis("size", "width of a value head", follows=("D_h",))
     d_model: int = axis("size", "width of the model", follows=("H", "D_h"))
-    T: int = axis("size", "tokens in the queries", label="tokens")
-    T_kv: int = axis("size", "tokens in keys and values (with --source cross)", label="keys", follows=("T",))
+    T: int = axis("size", "length of the sequence: tokens that ask (queries)", label="tokens")
+    T_kv: int = axis(
+        "size", "tokens that are asked (keys and values), with --source cross", label="keys", follows=("T",)
+    )
     dtype: str = axis("choice", ", ".join(DTYPES), values=DTYPES)
     device: str = axis("choice", "cpu, cuda (default: what the machine has)", values=DEVICES, unsaid="cpu")
     mask: str = axis(
-        "choice", f"{', '.join(MASKS)} (bottom right: queries are the newest tokens)", values=MASKS, default="causal",
-        unsaid=NOTHING, hides=True,
-    )  # fmt: skip
-    source: str = axis("choice", ", ".join(SOURCES), values=SOURCES, default="self")
-    dropout: float = axis("share", "probability of dropping one of the probs", default=0.0)
-    out_dropout: float = axis("share", "probability of dropout after the output projection", default=0.0)
+        "choice",
+        f"{', '.join(MASKS)} (causal, aligned bottom right: the queries are the newest tokens)",
+        values=MASKS,
+        default="causal",
+        unsaid=NOTHING,
+        hides=True,
+    )
+    source: str = axis(
+        "choice",
+        "where keys and values come from: self, the same sequence; cross, another",
+        values=SOURCES,
+        default="self",
+    )
+    dropout: float = axis("share", "dropout of the attention probabilities, as 0.1", default=0.0)
+    out_dropout: float = axis("share", "dropout after the output projection, as 0.1", default=0.0)
     qkv_bias: bool = axis("switch", "biases in the input projections: on, off", default=False)
     out_bias: bool = axis("switch", "a bias in the output projection: on, off", default=False)
     threads: int | None = axis(
@@ -48,49 +59,64 @@ class Case:
     )
     mode: str = axis(
         "choice",
-        f"{', '.join(MODES)} (the newest of T tokens, or with --mask causal_br the newest T of T_kv, against a cache)",
+        f"{', '.join(MODES)} (one new token against a KV cache of T, or with --mask causal_br T new ones of T_kv)",
         values=tuple(MODES),
         default="forward",
     )
-    scope: str = axis("choice", "layer, or core: from q, k, v to o", values=SCOPES, default="layer")
+    scope: str = axis(
+        "choice",
+        "layer, with its projections; or core, attention alone: from q, k, v to o",
+        values=SCOPES,
+        default="layer",
+    )
     window: int | None = axis(
-        "size", "keys before its own that a query sees, without a causal mask also behind it", default=None, hides=True
+        "size",
+        "sliding window: how many keys before its own a query sees (without a causal mask also after it)",
+        default=None,
+        hides=True,
     )
     window_right: int | None = axis(
-        "size", "keys behind its own that a query sees (default: as many as before)", default=None, hides=True
+        "size",
+        "sliding window: how many keys after its own a query sees (default: as --window)",
+        default=None,
+        hides=True,
     )
     prefix: int | None = axis(
-        "size", "first keys that every query sees, whatever the causal mask says", default=None, hides=True
+        "size",
+        "prefix: how many of the first keys every query sees, in spite of the causal mask",
+        default=None,
+        hides=True,
     )
     documents: str | None = axis(
         "choice",
-        f"{', '.join(DOCUMENTS)}: packed sequences, each of which sees itself alone",
+        f"documents packed into one sequence, each of which sees itself alone; their lengths: {', '.join(DOCUMENTS)}",
         values=DOCUMENTS,
         default=None,
         hides=True,
     )
-    bias: str | None = axis("choice", f"{', '.join(BIASES)}: what is added to the scores", values=BIASES, default=None)
-    softcap: int | None = axis("size", "bound of the scores, which are bent by tanh", default=None)
-    sinks: bool = axis("switch", "a learned score a head that takes part in the softmax alone: on, off", default=False)
+    bias: str | None = axis("choice", f"what is added to the scores: {', '.join(BIASES)}", values=BIASES, default=None)
+    softcap: int | None = axis("size", "soft cap of the scores: softcap * tanh(score / softcap)", default=None)
+    sinks: bool = axis(
+        "switch", "attention sinks: a learned score a head, in the sum of the softmax alone: on, off", default=False
+    )
     latent: int | None = axis(
         "size",
-        "width of the latent that keys and values are rebuilt from, and a cache holds: multi-head latent attention",
+        "multi-head latent attention: width of the latent, which a cache holds, and keys and values are rebuilt from",
         default=None,
     )
     rope: int | None = axis(
         "size",
-        "features of a head that turn with its token's place, whose key all heads share (with --latent)",
+        "with --latent: how many features of a head are rotary; all heads share their key",
         default=None,
     )
     requests: str | None = axis(
         "choice",
-        "requests in one batch, as 2x512:512+8x1:4096: two prompts of 512, and eight tokens that are the newest of 4096 each",
+        "a server's batch, COUNTxNEW:ALL+...: 2x512:512+8x1:4096 are two prompts of 512 tokens, and eight requests with one "
+        "new token each, their 4096th",
         default=None,
         check=kinds_of,
     )
-    page: int | None = axis(
-        "size", "tokens a page of the cache, where pages lie anywhere in a pool (with --mode decode)", default=None
-    )
+    page: int | None = axis("size", "paged KV cache: tokens a page (with --mode decode)", default=None)
 
     @classmethod
     def of(

@@ -13,7 +13,10 @@ from ..selection.choice import MODULES
 
 ROOMS = ("bench", "impls")
 
-JUDGE = ("reports/__init__.py", "reports/judging/__init__.py", "reports/judging/verdict.py")
+JUDGE = (
+    "reports/__init__.py", "reports/judging/__init__.py", "reports/judging/verdict.py", "reports/reading/__init__.py",
+    "reports/reading/units.py",
+)  # fmt: skip
 """Of reports, what bench needs."""
 
 

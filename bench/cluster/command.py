@@ -36,14 +36,21 @@ def _parser() -> argparse.ArgumentParser:
     parser = replicates.parser()
     group = parser.add_argument_group("on many machines")
     group.add_argument("--cluster", choices=ENGINES, help="measure on the nodes of a cluster")
-    group.add_argument("--address", help="of a running Ray cluster; for slurm `local`: processes of this machine")
+    group.add_argument(
+        "--address", help="HOST:PORT of a running Ray cluster; of slurm only `local`: processes here, without Slurm"
+    )
     group.add_argument(
         "--node-types",
         metavar="TYPE[:N],...",
-        help="the types of nodes that measure, N of each at a time (default: all; of Slurm's partitions the default one)",
+        help="which types of nodes measure, and how many of each at a time: a type is a resource `type:NAME` of Ray, or a "
+        "partition of Slurm (default: all; of Slurm the default partition)",
     )
     group.add_argument(
-        "--slurm-option", metavar="KEY=VALUE", action="append", default=[], help="as submitit names it: account=NAME"
+        "--slurm-option",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="an option of Slurm by the name that submitit gives it, as account=NAME; may be repeated",
     )
     return parser
 

@@ -134,7 +134,8 @@ def engine_of(name: str, address: str | None, options: Mapping[str, str], sweep:
 
         return OnSlurm(address, sweep.archive, sweep.header["kinds"], options, sweep.folder)
     except ModuleNotFoundError as error:
-        raise Mistake(f"--cluster {name} needs {error.name}: python -m pip install {error.name}") from None
+        package = {"ray": "ray", "slurm": "submitit"}[name]
+        raise Mistake(f"--cluster {name} needs {error.name}: python -m pip install {package}") from None
 
 
 def _archive(arguments: Sequence[str]) -> bytes:

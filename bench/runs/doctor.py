@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,9 @@ WATCH = 1.0
 UNEVEN = 1.25
 """How many times its shortest the same work may take, one time in ten."""
 
+INDENT = 25
+"""Columns before what was found."""
+
 FREE_GIB = 2.0
 SYS = Path("/sys")
 
@@ -50,9 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ).parse_args(arguments)
     remarks = [remark for look in LOOKS for remark in look()]
     for remark in remarks:
-        print(f"{'disturbs' if remark.advice else 'fine':<9} {remark.about:<14} {remark.found}")
+        print(_wrapped(f"{'disturbs' if remark.advice else 'fine':<9} {remark.about:<14} {remark.found}"))
         if remark.advice:
-            print(f"{'':<25}{as_typed(remark.advice)}")
+            print(_wrapped(f"{'':<{INDENT}}{as_typed(remark.advice)}"))
     disturbing = sum(remark.advice is not None for remark in remarks)
     print(
         f"{disturbing} of {len(remarks)} will disturb a measurement"
@@ -60,6 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else "nothing here disturbs a measurement"
     )
     return 1 if disturbing else 0
+
+
+def _wrapped(line: str) -> str:
+    """As wide as the terminal is; 80 columns where there is none."""
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(line, max(width, 2 * INDENT), subsequent_indent=" " * INDENT, break_long_words=False)
 
 
 def others(watch: Callable[[float], None] = sleep) -> Iterator[Remark]:

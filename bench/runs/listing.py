@@ -12,6 +12,7 @@ from rich.text import Text
 import impls
 from impls import Limits
 
+from ..cases.case import AXES
 from ..cases.sweep import SWEEPS, Axes
 from ..selection.options import clock_text, seconds_of
 from .lacking import refusal
@@ -53,7 +54,7 @@ _CANNOT = {
     "wide_values": "values of another width",
     "dropout": "dropout",
     "compiles": "torch.compile",
-    "alone": "a process with others in it",
+    "alone": "share a process with others",
 }
 """What a limit means, as something that can't be done."""
 
@@ -62,7 +63,12 @@ def _declared(limits: Limits) -> list[str]:
     """The limits that differ from their defaults, as words: `T above 256`, `dropout`."""
     named = ((limit.name, getattr(limits, limit.name), limit.default) for limit in fields(limits))
     differing = (it for it in named if it[1] != it[2] and it[0] not in ("install", "beyond"))
-    return [*(_words(name, value) for name, value, _ in differing), *limits.without]
+    return [*(_words(name, value) for name, value, _ in differing), *map(_option, limits.without)]
+
+
+def _option(rule: str) -> str:
+    """How what a case may ask for is asked for: `--window`, `--mask causal_br`."""
+    return f"--{rule}" if rule in AXES else f"--mask {rule}"
 
 
 def _words(name: str, value: Any) -> str:
@@ -84,6 +90,5 @@ def show_plan(run: Run) -> None:
     for why in dict.fromkeys(why for cell in cells if (why := refusal(cell))):
         console.print(f"unsupported: {why}", highlight=False)
     guess = clock_text(sum(seconds_of(cell, run.timing["cell_time"], run.processes) for cell in possible))
-    console.print(
-        f"{len(possible)} cells to measure, {len(cells) - len(possible)} unsupported, {guess}", highlight=False
-    )
+    left = "1 cell" if len(possible) == 1 else f"{len(possible)} cells"
+    console.print(f"{left} to measure, {len(cells) - len(possible)} unsupported, {guess}", highlight=False)

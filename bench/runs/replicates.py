@@ -47,9 +47,9 @@ def parser() -> argparse.ArgumentParser:
         "sweep",
         USAGE_ERROR,
         description="Measure a sweep in several fresh processes and save it as one run.",
-        epilog="All other options are those of `pytest bench/`: --sweep, --impl, --T, --cell-time, ...",
+        epilog="All other options are those of `pytest bench/`: --sweep, --impl, --T, --mask, ...",
     )
-    parser.add_argument("--processes", type=count, metavar="K", help=f"how many (default: {PROCESSES})")
+    parser.add_argument("--processes", type=count, metavar="K", help=f"in how many processes (default: {PROCESSES})")
     parser.add_argument("--save", "--benchmark-save", metavar="NAME", help="what the run is called")
     parser.add_argument("--resume", metavar="NAME", help="finish a run that was interrupted")
     parser.add_argument(

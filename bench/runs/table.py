@@ -108,8 +108,10 @@ def _speed_up(over: verdict.Ratio | None) -> str:
     """`4.41 (4.32–4.50)`: how many times as fast as the baseline implementation, and the interval; 1 for itself."""
     if over is None:
         return "1"
-    if not math.isfinite(over.low + over.high):
+    if math.isnan(over.low):
         return f"{over.value:.2g}" if math.isfinite(over.value) else ""
+    if over.wide:
+        return verdict.NOT_RESOLVED
     digits = _digits((over.high - over.low) / 2)
     return f"{over.value:.{digits}f} ({over.low:.{digits}f}–{over.high:.{digits}f})"
 

@@ -40,7 +40,7 @@ class Selection:
 
 
 TIMING: dict[str, tuple[float, str, str]] = {
-    "cell_time": (0.25, "SECONDS", "how long each cell is timed in each process, about"),
+    "cell_time": (0.25, "SECONDS", "about how long each cell is timed in each process"),
     "processes": (1, "K", "how many fresh processes time each cell"),
     "precision": (0.02, "SHARE", "stop timing a case when its ratios are known to plus or minus this"),
     "cell_timeout": (
@@ -57,14 +57,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--sweep",
         metavar="NAME",
-        help=f"which cases: {', '.join(SWEEPS)} (default: quick); the axes below replace its own",
+        help=f"which cases: {', '.join(SWEEPS)} (default: quick); the options down to --page replace its own values",
     )
     group.addoption("--impl", metavar="NAMES", action="append", default=[],
-                    help="exactly what runs: a comma list or repeated; NAME+compile for a compiled form; "
+                    help="exactly what runs, as NAME,NAME: NAME+compile for a compiled form; "
                          "NAME=package.module:attr for a kernel or layer of your own")  # fmt: skip
     for name, axis in AXES.items():
-        group.addoption(f"--{name}", metavar="A,B,...", help=axis.about)
-    group.addoption("--case", metavar="IDS", help="of these cases only those with these ids, a comma list")
+        group.addoption(f"--{name}", metavar="VALUES", help=axis.about)
+    group.addoption("--case", metavar="IDS", help="only the cases with these ids, as --dry-run shows them")
     for name, (default, metavar, about) in TIMING.items():
         group.addoption(_spelt(name), metavar=metavar, help=f"{about} (default: {default})")
     group.addoption("--list", action="store_true", dest="attention_list",
@@ -81,11 +81,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--resume",
         metavar="NAME",
-        help="finish the run NAME that was interrupted; begin it where there is none and options say what it holds",
+        help="finish the run NAME, which was interrupted; where there is none, begin it with the other options",
     )
-    group.addoption(
-        "--redo", action="store_true", help="with --resume: from the beginning, as when the code has changed"
-    )
+    group.addoption("--redo", action="store_true", help="with --resume: begin it anew, as when the code has changed")
 
 
 ASKED = ("sweep", "impl", *AXES, "case")

@@ -309,8 +309,7 @@ def _print(table: Mapping[str, Any]) -> None:
     for heading in COLUMNS:
         if heading not in left_out:
             right = heading in ("time", "ahead by", "memory")
-            whole = right or heading == "case"
-            grid.add_column(heading, justify="right" if right else "left", no_wrap=whole, overflow="fold")
+            grid.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
     for line in lines(table):
         grid.add_row(*(text for heading, text in zip(COLUMNS, line, strict=True) if heading not in left_out))
     console.print(grid)
@@ -324,15 +323,19 @@ def _print(table: Mapping[str, Any]) -> None:
 
 def _parser() -> command.Parser:
     parser = command.Parser(
-        prog="python -m reports advise", description="Which implementation to use, from a saved run."
+        prog="python -m reports advise",
+        description="Which implementation to use, from a saved run.",
+        epilog="Any other axis of the run is an option as well, as --window 128.",
     )
     command.add_run(parser)
     for axis in axis_names():
-        parser.add_argument(f"--{axis}", type=KNOWN_AXES[axis].parse, metavar=axis, help=f"only cases with this {axis}")
+        parser.add_argument(
+            f"--{axis}", type=KNOWN_AXES[axis].parse, metavar="VALUE", help=f"only cases with this {axis}"
+        )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="a table that a program can read")
     form.add_argument(
         "--emit", type=Path, metavar="FILE.py",
-        help="write a module with a function like SDPA that picks by the table; --run may be a glob, of runs of one machine",
+        help="write a module with a function like SDPA that calls what was fastest; --run may be a glob of one machine's runs",
     )  # fmt: skip
     return parser

@@ -14,8 +14,9 @@ from .compared import Cell, Comparison
 from .comparison import compare
 
 _EPILOG = """\
-A baseline changes by this command only. A run with regressions against the current one is refused, unless --accept says why
-they are right; history shows that reason.
+A baseline changes by this command only. A run with regressions against the
+current one is refused, unless --accept says why they are right; history shows
+that reason.
 
 Exit code: 0 set (or shown); 1 refused; 3 a mistake in the command.
 """
@@ -112,7 +113,7 @@ def _print(folder: Path) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = command.Parser(
         prog="python -m reports baseline",
-        description="What later runs are compared with.",
+        description="The run that later runs are compared with, one a machine.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

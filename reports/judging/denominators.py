@@ -21,8 +21,8 @@ found most of what was made slower. In a noise model whose baseline implementati
 68 % of what is made 10 % slower, and the baseline implementation 10 % of it."""
 
 SENTENCE = (
-    "Ratios are to the median of all other implementations of the case that are unchanged (one impl_hash in both runs). Where "
-    "there is none, deselected, refused, out of memory or changed itself, the absolute time is judged alone"
+    "a time is divided by the median time of the case's other implementations whose code is the same in both runs. Where none "
+    "of them was measured in both, the times themselves are compared"
 )
 
 

@@ -77,7 +77,7 @@ def said(process_medians: Any) -> str:
     low, high = found
     text = (
         f"{units.seconds(low, digits(found))} to {units.seconds(high, digits(found))}"
-        if high < units.TOO_WIDE * low
+        if not units.too_wide(low, high)
         else units.UNRESOLVED
     )
     return f"{text}, n = {count}"

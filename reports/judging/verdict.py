@@ -23,6 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtr, stdtrit
 
+from ..reading import units
+
 REGRESSED = "REGRESSED"
 IMPROVED = "IMPROVED"
 UNCHANGED = "UNCHANGED"
@@ -161,6 +163,8 @@ def _centred_if_needed(logs: NDArray[np.float64], controls: Mapping[str, NDArray
 
 def bound(low: float, high: float) -> str:
     """What the interval of a ratio leaves possible: 'at most 0.9 % slower'."""
+    if units.too_wide(low, high):
+        return NOT_RESOLVED
     if high <= 1:
         return f"{_percent(1 - high)} to {_percent(1 - low)} faster"
     return f"{_percent(low - 1)} to {_percent(high - 1)} slower" if low >= 1 else f"at most {_percent(high - 1)} slower"
@@ -360,8 +364,8 @@ def _verdict(cell: _Estimate, limits: _Limits, p: float, among: int) -> Verdict:
     return Verdict(
         word=word,
         ratio=math.exp(cell.mean),
-        low=math.exp(low),
-        high=math.exp(high),
+        low=_exp(low),
+        high=_exp(high),
         detectable=_detectable(cell, limits.alarm, among),
         p=p,
         reason=reason,
@@ -407,7 +411,7 @@ def _detectable(cell: _Estimate, limit: float, among: int) -> float:
     if cell.error == 0:
         return math.expm1(limit + cell.beyond)
     needed = cell.error * (_quantile(1 - FALSE_ALARMS / 2 / among, cell.df) + _quantile(POWER, cell.df))
-    return math.expm1(max(limit + needed, limit + cell.beyond))
+    return _exp(max(limit + needed, limit + cell.beyond)) - 1
 
 
 def _more_pairs(cell: _Estimate, limits: _Limits, among: int) -> int | None:
@@ -434,7 +438,7 @@ def _why_inconclusive(cell: _Estimate, limits: _Limits, among: int) -> str:
         return f"one process a side; processes were seen {apart} apart"
     if abs(cell.mean) > limits.alarm and _p_moved(cell, limits.alarm) <= FALSE_ALARMS:
         return f"beyond {_share(limits.alarm)}, but among {among} cells that may be chance"
-    possible = bound(*map(math.exp, cell.interval()))
+    possible = bound(*map(_exp, cell.interval()))
     return f"{possible}: its interval crosses the margin of {_share(limits.same)}"
 
 
@@ -510,7 +514,7 @@ COVERED = 0.8
 RESOLUTION = 1.5
 """An implementation that may take so many times as long as the leader, or the leader as it, is not called level with it."""
 
-FASTEST, LEVEL_WITH_IT, NOT_RESOLVED, SLOWER = "fastest", "level", "not resolved", "slower"
+FASTEST, LEVEL_WITH_IT, NOT_RESOLVED, SLOWER = "fastest", "level", units.UNRESOLVED, "slower"
 """How an implementation stands in its case."""
 
 ENOUGH_PROCESSES = 3
@@ -546,6 +550,11 @@ class Ratio:
     def known(self) -> bool:
         """Whether it has an interval."""
         return math.isfinite(self.low) and math.isfinite(self.high)
+
+    @property
+    def wide(self) -> bool:
+        """Whether its interval says no more than that it is wide."""
+        return units.too_wide(self.low, self.high)
 
     @property
     def resolved(self) -> bool:

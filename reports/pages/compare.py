@@ -22,13 +22,15 @@ from ..reading.command import NOT_JUDGED
 from ..reading.runs import Run, RunError
 from . import comparison_text
 
-WIDTH = 120  # columns, where the output is no terminal
+WIDTH = 80  # columns, where the output is no terminal
 
 _EPILOG = """\
-BASE and HEAD are named as for `python -m reports`; FILE is a comparison saved by `python -m bench ab`, also as ab/NAME.
+BASE and HEAD are named as for `python -m reports`; FILE is a comparison saved
+by `python -m bench ab`, also as ab/NAME.
 
-Exit code: 0 nothing regressed; 1 something did (time or memory beyond the margin, a wrong answer, a failure);
-2 nothing could be judged (another machine, machine drift, one process per cell); 3 a mistake in the command.
+Exit code: 0 nothing regressed; 1 something did (time or memory beyond the
+margin, a wrong answer, a failure); 2 nothing could be judged (another machine,
+machine drift, one process a cell); 3 a mistake in the command.
 """
 
 
@@ -90,7 +92,7 @@ def _write(this: Comparison, options: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = command.Parser(
         prog="python -m reports compare",
-        description="Verdicts on two saved runs.",
+        description="What became slower or faster between two saved runs, cell by cell.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -101,13 +103,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--margin",
         type=_share,
-        help="a change shown to be smaller is none (default: 0.01 to 0.05, as well as two runs can tell; of a FILE: its own)",
+        metavar="SHARE",
+        help="what is shown to be within this is UNCHANGED (default: 0.01 to 0.05, as the runs can tell; of a FILE its own)",
     )
-    parser.add_argument("--all", action="store_true", help="list the cells too that did not change")
+    parser.add_argument("--all", action="store_true", help="list cells that did not change, too")
     parser.add_argument("--force", action="store_true", help="show runs of different machines too, without verdicts")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write a short report as Markdown")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page, which loads nothing")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page, which needs no network")
     command.add_results(parser)
     return parser
 

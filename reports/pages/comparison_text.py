@@ -87,7 +87,7 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
         said = f"{_change(found, than)} {where}"
     elif found.word == UNCHANGED:
         said = f"as fast as {base or 'before'}, within {_share(this.margin)}"
-    elif math.isfinite(found.low):
+    elif not units.too_wide(found.low, found.high):
         perhaps = "" if found.low < 1 < found.high else "perhaps "
         said = f"{perhaps}{verdict.bound(found.low, found.high)}{than}"
     else:
@@ -214,6 +214,8 @@ def _moved(said: Verdict | None) -> str:
         return units.MISSING
     if not math.isfinite(said.low):
         return _percent(said.ratio)
+    if units.too_wide(said.low, said.high):
+        return units.UNRESOLVED
     digits = 0 if said.high - said.low > 0.1 else 1
     low, high = _percent(said.low, digits).removesuffix(" %"), _percent(said.high, digits)
     return f"{_percent(said.ratio, digits)} ({low} to {high})"

@@ -16,8 +16,10 @@ from ..reading.words import plural
 from . import history_page
 
 _EPILOG = """\
-The machine and the environment variables that decide speed are those of the newest run; versions of torch and Python may
-differ. The page is OUT/history/index.html, opens from disk and loads nothing; points.csv lies beside it.
+The machine and the environment variables that decide speed are those of the
+newest run; versions of torch and Python may differ. The page is
+OUT/history/index.html, which opens from disk and needs no network; points.csv
+lies beside it.
 
 Exit code: 0 written; 3 a mistake in the command.
 """
@@ -79,7 +81,7 @@ def _notes(others: int, force: bool) -> Iterator[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = command.Parser(
         prog="python -m reports history",
-        description="All runs of one machine, cell by cell, and when each cell moved.",
+        description="All runs of one machine, cell by cell, and when each cell became slower or faster.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -87,5 +89,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the page's folder goes (default: reports/out)")
     parser.add_argument("--force", action="store_true", help="take in runs of other machines and environments too")
     parser.add_argument("--confirm", action="store_true",
-                        help="measure slow-downs that stand again, by turns: `bench ab` on the two commits")  # fmt: skip
+                        help="measure every slow-down again: `python -m bench ab` on the two commits around it")  # fmt: skip
     return parser

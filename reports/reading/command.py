@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .. import INSTALLED
 from . import runs
@@ -31,6 +31,9 @@ def as_typed(text: str) -> str:
 class Parser(argparse.ArgumentParser):
     """argparse that tells a mistake in one line, and ends with 3: its own 2 means that nothing could be judged."""
 
+    def __init__(self, *, prog: str, **options: Any):
+        super().__init__(prog=as_typed(prog), **options)
+
     def format_help(self) -> str:
         return as_typed(super().format_help())
 
@@ -39,10 +42,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--results", type=Path, metavar="DIR",
-        help="where runs are (default: ./results if it holds any, else the checkout's)",
-    )  # fmt: skip
+    default = "./results" if INSTALLED else "./results if it holds any, else the checkout's"
+    parser.add_argument("--results", type=Path, metavar="DIR", help=f"where runs are (default: {default})")
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:

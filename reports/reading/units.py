@@ -46,9 +46,14 @@ def times(value: float, digits: int = 3) -> str:
     return f"{significant(value, digits)}×" if math.isfinite(value) else MISSING
 
 
+def too_wide(low: float, high: float) -> bool:
+    """Whether the interval of a ratio says no more than that it is wide."""
+    return not high <= TOO_WIDE * low
+
+
 def span(low: float, high: float) -> str:
     """The interval of a ratio, in as many digits as it warrants: '1.06 to 1.08×'."""
-    if not high <= TOO_WIDE * low:
+    if too_wide(low, high):
         return UNRESOLVED
     decimals = min(3, max(0, _decimals((high - low) / 2))) if high > low else 2
     while decimals < 3 and (low > 1) != (round(low, decimals) > 1):  # an interval that leaves 1 out is seen to
@@ -68,7 +73,7 @@ def bounded(value: float, low: float, high: float, unit: str = "") -> str:
         return f"{significant(value, 2)}{unit}"
     if high - low < 1e-3 * value:
         return f"{significant(value)}{unit}"
-    if high > TOO_WIDE * low:
+    if too_wide(low, high):
         return UNRESOLVED
     decimals = _decimals((high - low) / 2)
     while round(low, decimals) <= 0:

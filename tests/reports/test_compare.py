@@ -16,6 +16,7 @@ import tracked_runs as tracked
 from reports.__main__ import main
 from reports.judging import verdict
 from reports.judging.comparison import Cell, Comparison, compare
+from reports.pages import compare as compare_command
 from reports.reading import runs
 
 UNTOUCHED = {("fused", "UNCHANGED"), ("einsum", "UNCHANGED")}
@@ -39,8 +40,9 @@ def compared(results: Path) -> Any:
 
 
 @pytest.fixture
-def command(results: Path) -> Any:
-    """Saves two documents and runs the command on them: its exit code."""
+def command(results: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Saves two documents and runs the command on them: its exit code. Its sentences have a line each."""
+    monkeypatch.setattr(compare_command, "WIDTH", 1000)
 
     def of(base: dict[str, Any], head: dict[str, Any], *options: str) -> int:
         tracked.save(base, results, "0001_base")
@@ -348,8 +350,8 @@ def test_what_changed_is_no_denominator(compared: Any) -> None:
 def test_without_an_unchanged_denominator_seconds_are_judged_alone_and_that_is_said(compared: Any) -> None:
     this = compared(hashed(by_turns(1), "a"), hashed(by_turns(2), "b"))
     assert not any(cell.ratio for cell in this.cells)
-    [note] = [note for note in this.notes if "denominator" in note or "Ratios are to" in note]
-    assert note.endswith("the absolute time is judged alone: 18 of 18 cells here")
+    [note] = [note for note in this.notes if "denominator" in note or "is divided by" in note]
+    assert note.endswith("the times themselves are compared: 18 of 18 cells here")
     alone = compared(by_turns(1, impls=["sdpa"]), by_turns(2, impls=["sdpa"]))
     assert not any(cell.ratio for cell in alone.cells)
     unhashed = compared(hashed(by_turns(1), None), hashed(by_turns(2), None))
@@ -360,7 +362,7 @@ def test_a_baseline_implementation_that_is_missing_leaves_the_others_as_denomina
     sides = by_turns(1), tracked.without(by_turns(2, {"sdpa": 1.1}), "fused", "out_of_memory", "too big")
     this = compared(*sides)
     assert {cell.impl for cell in this.regressed} == {"sdpa"} and first(this, "sdpa").ratio.word == "REGRESSED"
-    assert any(note.endswith("judged alone: 0 of 15 cells here") for note in this.notes)
+    assert any(note.endswith("are compared: 0 of 15 cells here") for note in this.notes)
 
 
 def test_what_all_share_can_not_cancel_and_is_found_in_seconds(compared: Any) -> None:
@@ -382,7 +384,7 @@ def test_both_changes_are_shown_side_by_side(command: Any, tmp_path: Path, capsy
     head = by_turns(2, {"sdpa": 1.1})
     assert command(by_turns(1), head, "--json", str(tmp_path / "x.json"), "--markdown", str(tmp_path / "x.md")) == 1
     out = " ".join(capsys.readouterr().out.split())
-    assert "; seconds +" in out and "Ratios are to the median of all other implementations" in out
+    assert "; seconds +" in out and "a time is divided by the median time" in out
     cell = json.loads((tmp_path / "x.json").read_text())["cells"][0]
     assert cell["of_ratio"]["ratio"] == pytest.approx(1.1, abs=0.01) and cell["of_seconds"]["ratio"] != cell["ratio"]
     line = next(line for line in (tmp_path / "x.md").read_text(encoding="utf-8").splitlines() if " sdpa |" in line)

@@ -183,6 +183,14 @@ def test_right_on_the_margin_no_number_of_pairs_would_do() -> None:
     assert one(*(0.0005 * spread)).more_pairs == 0  # UNCHANGED needs none
 
 
+def test_what_is_only_wide_is_told_in_words_and_ends_nothing() -> None:
+    """Two pairs a cell on a busy machine: Student's quantile of one degree of freedom is in the thousands for 100 cells."""
+    said = judge(dict.fromkeys(range(100), (-0.7, 0.9)))[0]
+    assert said.word == INCONCLUSIVE and said.reason.startswith("not resolved: its interval crosses the margin")
+    assert said.detectable == math.inf
+    assert verdict.bound(0.9, 1.1) == "at most 10 % slower"
+
+
 @pytest.mark.parametrize("logs", [[0.3], [0.3, math.nan], [math.inf, 0.3]])
 def test_one_pair_is_never_enough(logs: list[float]) -> None:
     said = one(*logs)
