@@ -157,7 +157,7 @@ def kinds_of(requests: str) -> list[tuple[int, int, int]]:
     found = [re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,6}):([1-9]\d{0,6})", kind) for kind in requests.split("+")]
     kinds = [(int(it[1]), int(it[2]), int(it[3])) for it in found if it]
     if len(kinds) < len(found) or any(new > tokens for _, new, tokens in kinds):
-        raise ValueError("requests as in 2x512:512+8x1:4096: how many, new tokens, and all tokens with the new ones")
+        raise ValueError("COUNTxNEW:ALL, as 2x512:512+8x1:4096, where ALL tokens hold the NEW ones")
     return kinds
 
 

@@ -27,7 +27,9 @@ class Sweep:
     def cases(self, device: str, overrides: Axes = {}) -> list[Case]:  # noqa: B006  (never written to)
         """Every point of the grids, the axes in `overrides` replaced. Raises ValueError for sizes that don't fit together."""
         here = (grid for grid in self.grids if device in grid.get("device", (device,)))
-        grids = ({"device": (device,)} | dict(grid) | dict(overrides) for grid in here)
+        grids = [{"device": (device,)} | dict(grid) | dict(overrides) for grid in here]
+        if any(any(grid.get("requests", ())) for grid in grids) and overrides.keys() & {"T", "T_kv"}:
+            raise ValueError("--requests gives both lengths: leave out --T and --T_kv")
         cases = (_case(dict(zip(axes, point, strict=True))) for axes in grids for point in product(*axes.values()))
         return list(dict.fromkeys(cases))
 
@@ -84,7 +86,7 @@ def misfit(case: Case) -> str | None:
     if case.rope and not case.latent:
         return "the rotary key lies beside a latent: --rope needs --latent"
     if case.rope and (case.rope % 2 or case.rope >= case.D_h):
-        return f"rotary features are pairs, and some of a head's D_h = {case.D_h}: --rope {case.rope}"
+        return f"rotary features are pairs, and some of a head's: --rope is even and below D_h = {case.D_h}, not {case.rope}"
     if case.T_kv < case.T and (apart or case.mask == "causal_br"):
         return f"--mask causal_br, --window, --documents: every query is one of the keys, but T = {case.T}, T_kv = {case.T_kv}"
     return None

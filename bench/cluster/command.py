@@ -24,12 +24,19 @@ WITHOUT = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Ends as `pytest bench/` does: 0 measured; 1 a cell is wrong, failed or timed out; 2 unfinished; 4 a mistake."""
     options, others = _parser().parse_known_args(arguments)
-    if options.cluster is None:
-        return replicates.main(arguments)
     try:
+        if options.cluster is None:
+            _refuse_without_cluster(options)
+            return replicates.main(arguments)
         return _measured(options, others, said("sweep", arguments))
     except Mistake as mistake:
         return complain(mistake, USAGE_ERROR)
+
+
+def _refuse_without_cluster(options: argparse.Namespace) -> None:
+    for name in ("address", "node_types", "slurm_option"):
+        if getattr(options, name):
+            raise Mistake(f"--{name.replace('_', '-')} goes with --cluster {' or '.join(ENGINES)}")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -177,7 +177,7 @@ def _picked(cases: list[Case], ids: str | None) -> list[Case]:
     for name in wanted:
         if name not in there:
             raise Mistake(
-                f"--case {name}: no case of this sweep has this id{nearest(name, there)} (--dry-run shows all)"
+                f"--case {ids}: no case of this sweep has the id {name!r}{nearest(name, there)} (--dry-run shows all)"
             )
     return [case for case in cases if case.id in wanted]
 

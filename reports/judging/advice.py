@@ -70,12 +70,13 @@ def _chosen(options: argparse.Namespace) -> list[Run]:
 
 
 def _answering(newest: Run, asked: Mapping[str, Any]) -> Run:
-    """The newest run of this machine that holds what is asked for; the newest of all where none does."""
+    """The newest run of this machine that holds what is asked for; where none does, the newest that holds anything."""
     files = runs.newest_first(newest.path.parent.parent)
     others = [file for file in files if file.parent == newest.path.parent and file != newest.path]
     for run in itertools.chain([newest], _readable(others[:MOST_RUNS])):
         if any(asked.items() <= row["extra_info"].items() for row in run.rows):
             return run
+        newest = newest if newest.rows else run
     return newest
 
 
@@ -250,7 +251,7 @@ def _narrowed(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[pd.DataFra
         wanted, known = asked[axis], sorted(frame[axis].dropna().unique(), key=lambda v: (str(type(v)), v))
         near = [wanted] if wanted in known else _neighbours(wanted, known) if KNOWN_AXES[axis].is_number else []
         if not near:
-            listed = ", ".join(map(words.number, known)) or "nothing"
+            listed = ", ".join(map(words.number, known)) or f"no {axis}"
             raise RunError(f"{axis} = {wanted} was not measured here; measured: {listed}")
         if near != [wanted]:
             missed.append({"axis": axis, "asked": wanted, "nearest": [_plain(value) for value in near]})

@@ -5,6 +5,7 @@ What can be chosen is a file in `templates/kernels/`, called as the implementati
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from keyword import iskeyword
 from pathlib import Path
@@ -29,7 +30,9 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
         RunError: it can't be written there, or the runs don't go together or hold nothing to choose from.
     """
     if path.suffix != ".py" or not path.stem.isidentifier() or iskeyword(path.stem):
-        raise RunError(f"--emit {path}: a module, as in attention_here.py")
+        raise RunError(f"--emit {path}: expected a Python module, as attention_here.py")
+    if path.stem in {*sys.stdlib_module_names, "torch", "numpy"}:
+        raise RunError(f"--emit {path}: {path.stem} is a module of Python's or of torch's; choose another name")
     known = measured(runs, kernels())
     if not known:
         others = ", ".join(kernels())

@@ -158,8 +158,9 @@ def test_a_run_file_writes_no_code(as_run: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("here.txt", "a module, as in attention_here.py"), ("my-kernel.py", "a module, as in"), ("class.py", "a module, as in"),
-     ("none/here.py", "No such file"), ("taken.py", "another file of that name")],
+    [("here.txt", "expected a Python module, as attention_here.py"), ("class.py", "a Python module"),
+     ("my-kernel.py", "a Python module"), ("torch.py", "another name"), ("none/here.py", "No such file"),
+     ("taken.py", "another file of that name")],
 )  # fmt: skip
 def test_a_mistake_is_one_line(
     name: str, expected: str, as_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
