@@ -224,6 +224,16 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
     assert [*at_a_shell.path.rglob("x.*.journal")]
 
 
+def test_a_run_that_has_no_room_is_not_called_unfinished(
+    at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.runs.run.shortage", lambda folder, cells: f"no room for {cells} cells")
+    done = at_a_shell.runpytest_inprocess(BENCH, "--impl", "sdpa", "--T", "16", "--H", "2", "--benchmark-save=x")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    assert "no room for 2 cells" in "\n".join(done.errlines) and not any("--resume" in it for it in done.outlines)
+    assert not [*at_a_shell.path.rglob("*.journal")]
+
+
 def test_ctrl_c_is_found_behind_other_errors_and_a_ring_of_them_ends() -> None:
     one, other, stopped = ImportError("half"), RuntimeError("other"), KeyboardInterrupt()
     one.__context__ = stopped

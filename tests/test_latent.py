@@ -137,7 +137,10 @@ def test_what_is_counted_is_the_cheaper_form() -> None:
         ({"latent": (8,), "H_kv": (1,)}, "leave out --H_kv 1"),
         ({"latent": (8,), "dropout": (0.1,)}, "leave out --qkv_bias, --dropout and --out_dropout"),
         ({"rope": (8,)}, "--rope needs --latent"),
-        ({"latent": (8,), "rope": (7,)}, "--rope is even and below D_h = 64, not 7"),
+        (
+            {"latent": (8,), "rope": (7,)},
+            "--rope 7: rotary features are pairs, some of a head's: an even number below D_h = 64",
+        ),
         ({"latent": (8,), "rope": (64,)}, "--rope 64"),
     ],
 )

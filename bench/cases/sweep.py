@@ -86,7 +86,7 @@ def misfit(case: Case) -> str | None:
     if case.rope and not case.latent:
         return "the rotary key lies beside a latent: --rope needs --latent"
     if case.rope and (case.rope % 2 or case.rope >= case.D_h):
-        return f"rotary features are pairs, and some of a head's: --rope is even and below D_h = {case.D_h}, not {case.rope}"
+        return f"--rope {case.rope}: rotary features are pairs, some of a head's: an even number below D_h = {case.D_h}"
     if case.T_kv < case.T and (apart or case.mask == "causal_br"):
         return f"--mask causal_br, --window, --documents: every query is one of the keys, but T = {case.T}, T_kv = {case.T_kv}"
     return None

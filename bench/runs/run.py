@@ -170,6 +170,7 @@ class Run:
             raise pytest.UsageError(f"results can't be written to {self.folder}: {error.strerror}") from None
         if short := shortage(self.folder, len(self.planned)):
             self.journal.delete()
+            self.journal = None  # nothing was begun that could be resumed
             raise pytest.UsageError(f"results don't fit in {self.folder}: {short}")
         if self.replaced:
             self.replaced.delete()

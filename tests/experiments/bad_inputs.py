@@ -124,8 +124,8 @@ INPUTS = [
     mistake("bench -n 2 --dry-run", 4, "leave out -n"),
     # What goes with what.
     mistake("bench --latent 0 --dry-run", 4, "'0' is not a positive whole number"),
-    mistake("bench --latent 64 --rope 64 --dry-run", 4, "--rope is even and below D_h = 64"),
-    mistake("bench --latent 64 --rope 15 --dry-run", 4, "--rope is even and below D_h = 64"),
+    mistake("bench --latent 64 --rope 64 --dry-run", 4, "an even number below D_h = 64"),
+    mistake("bench --latent 64 --rope 15 --dry-run", 4, "an even number below D_h = 64"),
     mistake("bench --latent 64 --H_kv 1 --dry-run", 4, "leave out --H_kv 1"),
     mistake("bench --latent 64 --scope core --dry-run", 4, "leave out --scope core"),
     mistake("bench --rope 16 --dry-run", 4, "--rope needs --latent"),
@@ -195,6 +195,7 @@ INPUTS = [
     mistake("pr history > /dev/full", 3, "No space left"),
     # Disks.
     mistake(f"full 8k; bench $SMALL --impl sdpa {NAMED}", 4, "0.0 MiB are free there", "root"),
+    run(f"full 100k; bench $SMALL --impl sdpa,fused {NAMED} >out; r=$?; cat out; (exit $r)", 4, "results don't fit", "root"),
     mistake(f"full 4k; bench $SMALL --impl sdpa {NAMED}", 4, "results", "root"),
     run(f"full 1m; bench $SMALL --impl sdpa {NAMED} & pid=$!; fill_when_begun; wait $pid", 1, "goes on when", "root"),
     mistake(f"full 1m; mount -o remount,ro results; bench $SMALL --impl sdpa {NAMED}", 4, "Read-only file system", "root"),
