@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import importlib
 import inspect
 import os
@@ -26,6 +27,7 @@ from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from bench.proof import settings
 from bench.proof.gate import Gate, check
+from bench.proof.impl_hash import sources
 from bench.selection.choice import impls_named
 from bench.selection.mistake import Mistake
 from impls.layer import KernelCore, KernelLayer, LayerShape
@@ -354,3 +356,11 @@ def test_one_name_for_two_kernels_is_a_mistake(own: str, second: str) -> None:
 def test_an_instance_is_a_mistake(own: str) -> None:
     with pytest.raises(Mistake, match="that is an instance of Identity; name the class"):
         impls_named(["mine_built=two_of_them:layer"], False, own)
+
+
+def test_a_partial_is_made_of_the_module_that_names_it(tmp_path: Path) -> None:
+    """So `--resume` and `compare` see that its numbers changed."""
+    source = "from functools import partial\ndef f(q, k, v, block, **_): return v\nmine = partial(f, block=64)\n"
+    (tmp_path / "named_here.py").write_text(source)
+    impls_named(["mine_partial=named_here:mine"], False, str(tmp_path))
+    assert sources(impls.get("mine_partial").owner) == (hashlib.sha256(source.encode()).hexdigest(),)

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -89,6 +90,8 @@ def _own(name: str, path: str, folder: str) -> Impl:
     try:
         declared = Limits(**getattr(it, "limits", {}))
         impl = impls.make(plain, it, limits=declared)
+        if not (inspect.isroutine(it) or inspect.isclass(it)):  # a partial has its numbers from where it is named
+            impl = replace(impl, owner=module)
         if plain not in {i.name for i in registered()} or impls.get(plain).owner != impl.owner:
             impls.add(impl)
         _own_paths[plain] = path

@@ -50,6 +50,7 @@ def exits(q, k, v, **_): os._exit(0)
 def leaves(q, k, v, **_): sys.exit(0)
 def segfaults(q, k, v, **_): ctypes.string_at(0)
 def hangs(q, k, v, **_): time.sleep(1e6)
+def own(q, k, v, **options): return ok(q, k, v, **options)
 def raises(q, k, v, **_): raise ValueError("[/red] no\\nsuch thing")
 def speaks(q, k, v, **_): raise ValueError("na\\u00efve \\u2192")
 number = 3
@@ -152,7 +153,7 @@ INPUTS = [
     run("bench --impl flash_attn,sdpa $SMALL", 0, "unsupported: flash_attn: .*"),
     run("bench --impl openvino $SMALL --dry-run || true", 0, "openvino.* needs"),
     # A run that goes on with other code.
-    mistake(f"bench --impl mine=mine:ok $SMALL {NAMED} >out; echo '#' >>mine.py; bench --resume x", 4, "code is another now"),
+    mistake(f"bench --impl mine=mine:own $SMALL {NAMED} >out; echo '#' >>mine.py; bench --resume x", 4, "code is another now"),
     mistake("bench --resume base --T 32", 4, "was begun with other options"),
     mistake("bench --resume base --redo", 4, "--benchmark-save=base measures it once more"),
     # Names.
