@@ -188,6 +188,7 @@ def test_a_sweep_without_nodes_is_resumed(tmp_path: Path, capsys: pytest.Capture
     ("options", "says"),
     [
         (("--cluster", "ray"), "--save NAME is missing"),
+        (("--save", "x", "--address", "h:1"), "--address goes with --cluster ray or slurm"),
         (("--cluster", "ray", "--save", "a/b"), "--save 'a/b': must not contain"),
         (("--cluster", "ray", "--save", "x", "--dry-run"), "--dry-run does not go with --cluster"),
         (("--cluster", "ray", "--save", "x", "--node-types", "a:0"), "'0' is not a positive whole number"),

@@ -41,6 +41,7 @@ def at_a_shell(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> py
     [
         (["--T", ""], "--T is empty: give it a value, or leave it out"),
         (["--sweep", ""], "--sweep is empty"),
+        (["--requests", "2x16:16", "--T", "9"], "--requests gives both lengths: leave out --T and --T_kv"),
         (["--resume", ""], "--resume is empty"),
         (["--resume", "nihgtly"], "no run 'nihgtly' to resume in {results} (known: nightly; did you mean nightly?)"),
         (["--processes", "x"], "--processes x: 'x' is not a positive whole number"),
