@@ -30,10 +30,8 @@ class Case:
     D_h: int = axis("size", "width of a query or key head")
     D_v: int = axis("size", "width of a value head", follows=("D_h",))
     d_model: int = axis("size", "width of the model", follows=("H", "D_h"))
-    T: int = axis("size", "length of the sequence: tokens that ask (queries)", label="tokens")
-    T_kv: int = axis(
-        "size", "tokens that are asked (keys and values), with --source cross", label="keys", follows=("T",)
-    )
+    T: int = axis("size", "sequence length: tokens of the queries", label="tokens")
+    T_kv: int = axis("size", "tokens of the keys and values (with --source cross)", label="keys", follows=("T",))
     dtype: str = axis("choice", ", ".join(DTYPES), values=DTYPES)
     device: str = axis("choice", "cpu, cuda (default: what the machine has)", values=DEVICES, unsaid="cpu")
     mask: str = axis(
