@@ -38,7 +38,7 @@ def test_the_grammar() -> None:
     assert axis.read(TEXT) == TEXT
     assert axis.read("none") is None
     for text in ("", "2", "2x3", "x3:3", "2x4:3", "0x3:3", "2x3:3+", "2x3:3 1x1:1", "99999x1:1"):
-        with pytest.raises(ValueError, match="requests as in 2x512:512"):
+        with pytest.raises(ValueError, match="COUNTxNEW:ALL, as 2x512:512"):
             axis.read(text)
 
 
@@ -53,6 +53,8 @@ def test_what_they_imply() -> None:
             of(TEXT, **axes)
     with pytest.raises(ValueError, match="leave out --bias"):
         of(TEXT, bias="alibi")
+    with pytest.raises(ValueError, match="leave out --T"):
+        of(TEXT, T=9)
 
 
 def test_who_sees_whom() -> None:
