@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "baseline": ((*REPORTS, "baseline"), "what later runs are compared with"),
     "history": ((*REPORTS, "history"), "every cell over all runs of this machine"),
     "new-kernel": ((), "write FILE (default: mine.py), a kernel to begin with"),
-    "completion": ((), 'for bash and zsh, once a shell: eval "$(attention-bench completion)"'),
+    "completion": ((), 'for bash and zsh: eval "$(attention-bench completion)"'),
 }
 
 OWN = {"new-kernel": "[FILE]", "completion": ""}

@@ -93,7 +93,7 @@ def test_compare_with_one_run_takes_the_baseline(
 ) -> None:
     baseline("set", "first")
     assert main(["compare", "slow", "--results", str(results)]) == 1
-    assert "0001_first → 0003_slow" in capsys.readouterr().out
+    assert "0001_first → 0003_slow" in " ".join(capsys.readouterr().out.split())
     assert current(saved) == "0001_first.json"  # comparing doesn't move it
 
 
