@@ -20,7 +20,7 @@ BENCH, REPORTS = (str(HOME / "bench"),), (str(HOME / "reports"),)
 COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "run": (PYTEST, "measure, print a table, and save it: --benchmark-save=NAME"),
     "list": ((*PYTEST, "--list"), "implementations with what they can't do, and sweeps"),
-    "sweep": ((*BENCH, "sweep"), "measure in several fresh processes, or on many machines, as one run"),
+    "sweep": ((*BENCH, "sweep"), "measure in several fresh processes, or on many machines"),
     "doctor": ((*BENCH, "doctor"), "what on this machine will disturb a measurement"),
     "report": (REPORTS, "the page of the newest run, or of those that are named"),
     "advise": ((*REPORTS, "advise"), "which implementation to use, from what was measured"),
