@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+from pytest_benchmark import cli
 
 import impls
 from bench.cases.cells import Cell
@@ -40,7 +41,9 @@ def sweep(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(sweep_command(*options), cwd=folder, env=env, capture_output=True, text=True, timeout=300)
 
 
-def test_processes_become_one_run(tmp_path: Path) -> None:
+def test_processes_become_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     done = sweep(tmp_path, "--processes", "3", "--save", "x", "--quiet-machine", *SMALL)
     assert done.returncode == 0, done.stdout + done.stderr
     (file,) = run_files(tmp_path)
@@ -64,6 +67,10 @@ def test_processes_become_one_run(tmp_path: Path) -> None:
     assert data["machine_info"]["cores"] == 1
     assert data["machine_info"]["allocator"]["MALLOC_MMAP_MAX_"] == "0"
     assert not [*tmp_path.glob("results/*/*.journal")]
+    monkeypatch.setattr("sys.argv", ["pytest-benchmark", "compare", str(file)])
+    cli.main()
+    printed = capsys.readouterr().out
+    assert all(row["name"].removeprefix("test_") in printed for row in data["benchmarks"])
 
 
 def test_every_seed_draws_an_order(suite: Suite) -> None:
