@@ -218,9 +218,11 @@ def _over_baseline(frame: pd.DataFrame, baseline_impl: str | None) -> pd.Series[
 
 
 def _may_follow() -> list[tuple[str, tuple[str, ...]]]:
-    """Axes that say nothing of their own where they follow from others; widths of heads from their number, too."""
+    """Axes that say nothing of their own where they follow from others; widths of heads from their number, too, and
+    lengths from the requests of a batch."""
     known = {name: it.follows for name, it in KNOWN_AXES.items() if it.follows}
-    return [*sorted(known.items(), key=lambda it: -len(it[1])), ("D_h", ("H",))]
+    lengths = [("T", ("requests",)), ("T_kv", ("requests",))]
+    return [*lengths, *sorted(known.items(), key=lambda it: -len(it[1])), ("D_h", ("H",))]
 
 
 def _follows(frame: pd.DataFrame, axis: str, sources: list[str]) -> bool:

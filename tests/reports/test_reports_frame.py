@@ -149,6 +149,14 @@ def test_the_width_of_heads_follows_when_the_model_keeps_its_width(as_run: Any) 
     assert frame.varying(tidy) == ["H"]
 
 
+def test_lengths_follow_from_the_requests_of_a_batch(as_run: Any) -> None:
+    batches = {"8x1:64": (8, 512), "2x16:16+6x1:64": (38, 416), "1x16:32+7x1:64": (23, 480)}
+    cases = [synthetic.case(T=T, T_kv=T_kv, requests=text) for text, (T, T_kv) in batches.items()]
+    data = synthetic.document([synthetic.row("fused", at, [1e-3]) for at in cases], schema=2)
+    data["axes"] = [{"name": "requests", "kind": "choice", "unsaid": None}]
+    assert frame.varying(frame.tidy(as_run(data))) == ["requests"]
+
+
 def test_a_run_of_skips_alone_has_an_empty_frame(as_run: Any) -> None:
     tidy = frame.tidy(as_run(synthetic.document([])))
     assert len(tidy) == 0
