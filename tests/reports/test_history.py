@@ -275,7 +275,7 @@ def test_a_long_history_names_the_newest_runs_and_draws_all(results: Path, writt
         line = next(path for path in ET.fromstring(str(chapter.drawing)).iter("path") if path.get("class") == "line")
         assert len(line.attrib["d"].split()) == 2 * 120
     page = written()
-    assert "Only the newest 60 points" in page and f"{5 - len(charted)} cells that never moved" in page
+    assert "Only the newest 60 points" in page and f"{5 - len(charted)} cells without a change" in page
     assert (tmp_path / "out" / "history" / "points.csv").read_text(encoding="utf-8").count("\n") == 1 + 120 * 5
 
 
