@@ -110,7 +110,7 @@ def trust(run: Run, frame: pd.DataFrame, cells: Sequence[Cell]) -> Trust:
     if half is not None:
         grades.append(_grade(half, HALF_WIDTH))
         reasons.append(
-            f"leads are known to {f'± {units.percent(half)}' if half < 1 else f'a factor of {1 + half:.2g}'}"
+            f"leads are known to {f'± {units.percent(half)}' if half < 1 else f'a factor of {units.significant(1 + half, 2)}'}"
         )
     else:
         grades.append(LOW)

@@ -196,7 +196,8 @@ def growth(frame: pd.DataFrame, axis: str) -> str:
     a, b = words.value(axis, low, equals=" = "), words.value(axis, high, equals=" = ")
     first, last = (_shown(frame, str(typical.index[end])) for end in (0, -1))
     parts = f"From {a} to {b}, {first} takes {units.significant(typical.iloc[0], 2)} times as long"
-    return f"{parts}." if first == last else f"{parts}, {last} {units.significant(typical.iloc[-1], 2)} times."
+    parts += "" if first == last else f", {last} {units.significant(typical.iloc[-1], 2)} times"
+    return f"{parts}." if len(shown) == len(typical) else f"{parts} (median over the settings where a change is shown)."
 
 
 def _shown(frame: pd.DataFrame, impl: str) -> str:
