@@ -27,8 +27,8 @@ ROWS, PAIRS = "rows", "pairs"
 
 HEIGHT = 300
 
-#: An expression for where a row lies along its sequence: the keys of a cache where one is decoded from.
-LENGTH = "(datum.T == 1 && datum.T_kv > 1 ? 'T_kv = ' + datum.T_kv : 'T = ' + datum.T)"
+#: An expression for where a row lies along its sequence; its keys are said where they are more or fewer.
+LENGTH = "('T = ' + datum.T + (!isValid(datum.T_kv) || datum.T_kv == datum.T ? '' : ', T_kv = ' + datum.T_kv))"
 
 MOST_LENGTHS = 4
 MOST_OVER = 8
@@ -93,6 +93,8 @@ RATE = Measure(
     "rate", "operations per second", ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s")), 10, (1e9, "GFLOP/s")
 )
 ROOF = Measure("roof", "share of the roof", ((0.01, "%"),), 10, (0.01, "%"))
+_OWN_TEXTS = {"memory": MEMORY, "achieved": RATE, "reached": ROOF}
+"""By the name of a row's text in the page."""
 
 
 @dataclass(frozen=True)
@@ -167,16 +169,24 @@ def pairs(source: Source) -> dict[str, Any]:
 
 
 def lengths(frame: pd.DataFrame) -> list[str]:
-    """The lengths in the frame, as LENGTH tells them; of many, some."""
-    both = {("T_kv", T_kv) if T == 1 < T_kv else ("T", T) for T, T_kv in zip(frame["T"], frame["T_kv"], strict=True)}
-    length_labels = [f"{axis} = {words.number(length)}" for axis, length in sorted(both)]
-    step = (len(length_labels) - 1) / (MOST_LENGTHS - 1)
-    thin = (
-        length_labels
-        if len(length_labels) <= MOST_LENGTHS
-        else [length_labels[round(i * step)] for i in range(MOST_LENGTHS)]
-    )
+    """The lengths in the frame, as LENGTH tells them; of many, some; none where they don't vary by themselves."""
+    every = _lengths(frame)
+    step = (len(every) - 1) / (MOST_LENGTHS - 1)
+    thin = every if len(every) <= MOST_LENGTHS else [every[round(i * step)] for i in range(MOST_LENGTHS)]
     return thin if len(thin) > 1 else []
+
+
+def left_out(frame: pd.DataFrame) -> str:
+    """' 4 of 6 lengths are drawn.', where `lengths` leaves some out."""
+    count = len(_lengths(frame))
+    return f" {MOST_LENGTHS} of {count} lengths are drawn." if count > MOST_LENGTHS else ""
+
+
+def _lengths(frame: pd.DataFrame) -> list[str]:
+    if not {"T", "T_kv"} & set(fr.varying(frame)):
+        return []
+    both = sorted({(T, T if pd.isna(T_kv) else T_kv) for T, T_kv in zip(frame["T"], frame["T_kv"], strict=True)})
+    return [f"T = {words.number(T)}" + ("" if T_kv == T else f", T_kv = {words.number(T_kv)}") for T, T_kv in both]
 
 
 def standing(at: Mapping[str, Any]) -> list[alt.Parameter]:
@@ -213,7 +223,7 @@ def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, runs: Sequ
         axis=_y_axis(measure, "y", list(rows[measure.column])),
     )
     # A chart's own transforms: x, y and the band in what the axes are drawn in; texts for the tooltip.
-    drawn = alt.Chart(alt.NamedData(ROWS)).transform_filter(f"datum['{measure.column}'] > 0")
+    drawn = alt.Chart(alt.NamedData(ROWS)).transform_filter(f"datum['{measure.column}'] > 0 && datum[x_axis] > 0")
     for condition in [*map(_filter, at), *_run_filter(runs)]:
         drawn = drawn.transform_filter(condition)
     drawn = drawn.transform_calculate(
@@ -226,7 +236,7 @@ def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, runs: Sequ
         strokeDash=_run_dashes(runs) if runs else _dashes(rows, palette), **_run_detail(runs),
     )  # fmt: skip
     points = drawn.mark_point(filled=True, strokeWidth=1.6).encode(
-        x, y, opacity=faded, tooltip=_tooltip(rows), description="label:N",
+        x, y, opacity=faded, tooltip=_tooltip(rows, *_own(measure)), description="label:N",
         size=alt.condition(near, alt.value(150), alt.value(52)),
         **looks(rows, palette),
     )  # fmt: skip
@@ -264,7 +274,8 @@ def dots(frame: pd.DataFrame, palette: Palette, measure: Measure, runs: Sequence
         down,
         opacity=alt.condition(SINGLED, alt.value(1.0), alt.value(0.08)),
         **beside,
-        tooltip=_tooltip(rows),
+        tooltip=_tooltip(rows, *_own(measure)),
+        description="label:N",
         **without_legend(looks(rows, palette)),
     )
     sides = {side: text for side, text in _near(measure).items() if side in ("below", "above")}
@@ -291,14 +302,13 @@ def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, An
     for axis in axes:
         cells = cells.transform_filter(f"datum['{axis}'] == at_{axis}")
     cells = cells.transform_filter("datum.flops > 0 && datum.bytes > 0 && datum.median > 0").transform_calculate(
-        intensity="datum.flops / datum.bytes", rate="datum.flops / datum.median",
-        reached="isValid(datum.roof) ? format(datum.roof, '.1%') : '–'", speed="format(datum.rate, '.4s') + 'FLOP/s'",
-        **_texts(),
+        intensity="datum.flops / datum.bytes", rate="datum.flops / datum.median", **_texts(),
     )  # fmt: skip
-    tooltip = _tooltip(rows, ("speed", "achieved"), ("reached", "of its roof"))
+    tooltip = _tooltip(rows, *_own(RATE), *_own(ROOF))
     layers = [
         cells.mark_point(filled=True, size=70, strokeWidth=1.6).encode(
-            x, y, tooltip=tooltip, opacity=alt.condition(SINGLED, alt.value(0.9), alt.value(0.06)), **looks(rows, palette)
+            x, y, tooltip=tooltip, description="label:N", **looks(rows, palette),
+            opacity=alt.condition(SINGLED, alt.value(0.9), alt.value(0.06)),
         )
     ]  # fmt: skip
     if corners:
@@ -312,7 +322,7 @@ def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, An
 def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
     """How long the control workload took over the run, as a share of its own median; None with fewer than two looks."""
     values = [
-        {"control": name, "at": look["at"], "share": look["seconds"] / middle}
+        {"control": name, "at": look["at"], "share": 100 * look["seconds"] / middle}
         for name, seen in looks.items()
         if len(seen) > 1 and (middle := float(pd.Series([look["seconds"] for look in seen]).median())) > 0
         for look in seen
@@ -322,10 +332,14 @@ def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
     legend = alt.Legend(
         orient="bottom", symbolType="stroke", symbolStrokeColor=INK[0], symbolSize=500, symbolStrokeWidth=2,
     )  # fmt: skip
+    tip = "{'control': datum.control, 'at': format(datum.at, '.0f') + ' s', 'of its median': format(datum.share, '.0f') + ' %'}"
     base = alt.Chart(alt.InlineData(values)).encode(
-        alt.X("at:Q", title="seconds since the first look"),
-        alt.Y("share:Q", title="of its median", scale=alt.Scale(zero=False, padding=10), axis=alt.Axis(format="%")),
-        detail="control:N", tooltip=["control:N", alt.Tooltip("at:Q", format=".1f"), alt.Tooltip("share:Q", format=".2%")],
+        alt.X("at:Q", title="seconds since the run began"),
+        alt.Y(
+            "share:Q", title="of its median", scale=alt.Scale(zero=False, padding=10),
+            axis=alt.Axis(labelExpr="datum.value + ' %'"),
+        ),
+        detail="control:N", tooltip=alt.value(alt.expr(tip)),
     )  # fmt: skip
     lines = base.mark_line(color=INK[0]).encode(alt.StrokeDash("control:N", title=None, legend=legend))
     return finished(alt.layer(lines, base.mark_point(color=INK[0], filled=True, opacity=1, size=36)), height=180)
@@ -422,7 +436,10 @@ def _product(axes: Sequence[str]) -> str:
 def _options(frame: pd.DataFrame, axis: str) -> list[tuple[Any, str]]:
     found = [plain(v) for v in frame[axis].dropna().unique()]
     values = found if any(isinstance(v, str) for v in found) else sorted(found)
-    known = [(v, words.value(axis, v) if isinstance(v, str | bool) else words.number(v)) for v in values]
+    known = [
+        (v, words.value(axis, v).removeprefix(f"{axis}=") if isinstance(v, str | bool) else words.number(v))
+        for v in values
+    ]
     return [*([(None, "none")] if frame[axis].isna().any() else []), *known]
 
 
@@ -478,17 +495,23 @@ def _ladder(base: int, values: Sequence[float], span: str, drawn: Callable[[floa
 
 
 def _texts() -> dict[str, str]:
-    """What the tooltips say, with three digits."""
+    """What tooltips say, with three digits."""
     return {
         "label": "datum.shown + ', ' + " + LATENCY.text("datum.median", ",.3r"),
         "time": LATENCY.text("datum.median", ",.3r"),
         "quartiles": f"{LATENCY.text('datum.q1', ',.3r')} + ' to ' + {LATENCY.text('datum.q3', ',.3r')}",
-        "memory": _or_none("peak_bytes", MEMORY, ",.3r"),
+        **{name: _or_none(measure) for name, measure in _OWN_TEXTS.items()},
     }
 
 
-def _or_none(column: str, measure: Measure, digits: str) -> str:
-    return f"isValid(datum['{column}']) ? {measure.text(f'datum.{column}', digits)} : '–'"
+def _or_none(measure: Measure) -> str:
+    value = f"datum['{measure.column}']"
+    return f"isValid({value}) ? {measure.text(value, ',.3r')} : '–'"
+
+
+def _own(measure: Measure) -> list[tuple[str, str]]:
+    """What a tooltip says of a measure beside time and memory, which every one has."""
+    return [(name, one.title) for name, one in _OWN_TEXTS.items() if one == measure != MEMORY]
 
 
 def _tooltip(frame: pd.DataFrame, *more: tuple[str, str]) -> Any:

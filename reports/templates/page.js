@@ -10,7 +10,7 @@ const escaped = (text) => String(text).replace(/[&<>"']/g, (letter) => `&#${lett
 
 // What is chosen: a value for each control, and the names that are singled out. The address holds what differs from the start.
 const state = { ...Object.fromEntries(controls.map(({ name, value }) => [name, value])), picked: [] };
-const short = (name) => name.replace("at_", "");
+const short = (name) => name.replace("at_", ""), worded = (control, value) => control?.options.find(([one]) => String(one) === String(value))?.[1] ?? value;
 function fromAddress() {
   const said = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
   for (const { name, options, value } of controls) state[name] = (options.find(([one]) => String(one) === said.get(short(name))) ?? [value])[0];
@@ -24,18 +24,16 @@ function toAddress() {
 
 // A colour is swapped where a value is one; names that hold one stay as they are.
 const themed = (value) =>
-  typeof value === "string" ? (night.matches && dark[value]) || value
-    : Array.isArray(value) ? value.map(themed)
-    : value && typeof value === "object" ? Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, themed(inner)]))
-    : value;
+  typeof value === "string" ? (night.matches && dark[value]) || value : Array.isArray(value) ? value.map(themed)
+    : value && typeof value === "object" ? Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, themed(inner)])) : value;
 
 // All that is drawn, as rows; and for a tip, all series at one point, the least first.
 const points = (item) => (item.role === "mark" && item.marktype === "symbol" ? item.items.map(({ datum }) => datum) : (item.items ?? []).flatMap(points));
-const least = { latency: ["median", "time"], memory: ["peak_bytes", "memory"] };
+const least = { latency: ["median", "time"], memory: ["peak_bytes", "memory"], rate: ["rate", "achieved"], roof: ["roof", "reached"] };
 const drawnIn = (name) => (least[name] && views[name] ? points(views[name].scenegraph().root) : []).sort((a, b) => a[least[name][0]] - b[least[name][0]]);
 const tip = (name) => ({ x, ...facts }) => {
   const beside = drawnIn(name).filter((row) => row.x === x && row.shown !== facts.implementation).map((row) => [row.shown, row[least[name][1]]]);
-  const line = ([key, value]) => `<tr><td class="key">${escaped(key)}</td><td class="value">${escaped(value)}</td></tr>`;
+  const line = ([key, value]) => `<tr><td class="key">${escaped(key)}</td><td class="value">${escaped(worded(controls.find(({ label }) => label === key), value))}</td></tr>`;
   return `<table>${[...Object.entries(facts), ...(x === undefined ? [] : beside)].map(line).join("")}</table>`;
 };
 
@@ -43,17 +41,15 @@ const tip = (name) => ({ x, ...facts }) => {
 async function embed(element, name, saved) {
   const spec = themed(specs[name]), width = element.clientWidth || 900;
   if (spec.facet) (spec.columns = wide.matches ? spec.columns : 1), (spec.spec.width = Math.max(80, (width - 165) / spec.columns - 26));
-  const buttons = ({ legends, ...vega }) => ({ ...vega, legends: legends?.filter(({ orient }) => orient === "top") });
-  const tooltip = saved ? false : { theme: night.matches ? "dark" : "light", formatTooltip: tip(name) };
-  const options = { mode: "vega-lite", renderer: "svg", ast: false, actions: false, tooltip, ...(spec.usermeta && !saved && { patch: buttons }) };
-  const copies = (rows) => rows.map((row) => ({ ...row }));
+  const buttons = ({ legends, ...vega }) => ({ ...vega, legends: legends?.filter(({ orient }) => orient === "top") }), copies = (rows) => rows.map((row) => ({ ...row }));
+  const options = { mode: "vega-lite", renderer: "svg", ast: false, actions: false, tooltip: !saved && { theme: night.matches ? "dark" : "light", formatTooltip: tip(name) }, ...(spec.usermeta && !saved && { patch: buttons }) };
   const view = (await vegaEmbed(element, { ...spec, datasets: { ...spec.datasets, rows: copies(records), pairs: copies(ratios) } }, options)).view;
   return put(view, name).runAsync();
 }
 const own = (name) => (specs[name].params ?? []).filter((param) => !param.select && param.name in state).map((param) => param.name);
 const put = (view, name) => own(name).reduce((one, param) => one.signal(param, state[param]), view);
 
-let views = {};
+let views = {}, drawn = Promise.resolve(), turn = 0;
 const shown = () => Object.keys(specs).filter((name) => !document.getElementById(name).hidden);
 async function draw(again) {
   for (const figure of all("figure[data-number]")) figure.hidden = state.show !== undefined && figure.id !== state.show;
@@ -64,8 +60,7 @@ async function draw(again) {
   }
   for (const one of all(".legend button")) one.setAttribute("aria-pressed", state.picked.includes(one.value));
   for (const box of all("select[name]")) (box.value = String(state[box.name])), (box.disabled = box.name === `at_${state.x_axis}` && !all("[data-at]").length);
-  const holds = (at) => Object.entries(at).every(([axis, value]) => !(`at_${axis}` in state) || state[`at_${axis}`] === value);
-  for (const one of all("[data-at]")) one.hidden = !holds(JSON.parse(one.dataset.at));
+  for (const one of all("[data-at]")) one.hidden = Object.entries(JSON.parse(one.dataset.at)).some(([axis, value]) => `at_${axis}` in state && state[`at_${axis}`] !== value);
   for (const one of all(".none")) one.hidden = all(one.dataset.of).some((other) => !other.hidden);
   for (const one of all("[data-over]")) one.textContent = state.over ?? one.dataset.over;
   if (state.over) for (const one of all("[data-row]")) one.textContent = against.get(`${one.dataset.row} ${state.over}`) ?? (records[one.dataset.row].impl === state.over ? "1" : "–");
@@ -73,8 +68,15 @@ async function draw(again) {
 }
 const against = new Map(ratios.map(({ row, over, text }) => [`${row} ${over}`, text]));
 
+// A choice for which nothing was measured takes the others along, to the nearest case that was.
+function measured(name, value) {
+  const axes = controls.map((one) => one.name).filter((one) => /^at_(?!run$)/.test(one)), wanted = { ...state, [name]: value };
+  const like = (row) => axes.filter((one) => row[short(one)] === wanted[one]).length + (row[short(name)] === value ? axes.length : 0);
+  const nearest = axes.includes(name) && records.reduce((best, row) => (like(row) > like(best) ? row : best));
+  return nearest ? Object.fromEntries(axes.map((one) => [one, nearest[short(one)]])) : { [name]: value };
+}
+
 // Changes follow each other: a chart is never turned while it is drawn.
-let drawn = Promise.resolve(), turn = 0;
 const change = (values, again) => (Object.assign(state, values), toAddress(), (drawn = drawn.then(() => draw(again))));
 
 function legend(name) {
@@ -88,11 +90,11 @@ function legend(name) {
 
 // What is chosen, in words, and what is drawn where lines end; the sentence that was written for another choice gives way.
 function caption(name) {
-  const mine = own(name), [finding, live] = part(name, "caption").children;
-  const words = ({ options, name: param, label }) => `${label} = ${options.find(([value]) => value === state[param])?.[1]}`;
-  const said = controls.filter(({ name: param }) => mine.includes(param) && /^(at_|over)/.test(param) && param !== `at_${mine.includes("x_axis") ? state.x_axis : ""}`).map(words);
-  finding.hidden = controls.some(({ name: param, value }) => mine.includes(param) && /^(at_|x_axis|over)/.test(param) && state[param] !== value);
-  const axis = state.x_axis ?? specs[name].params?.find((param) => param.name === "x_axis")?.value, there = drawnIn(name), last = Math.max(...there.map((row) => row[axis])), ends = there.filter((row) => row[axis] === last);
+  const [finding, live] = part(name, "caption").children, first = specs[name].params?.find((param) => param.name === "x_axis")?.value;
+  const axis = first && (state.x_axis ?? first), mine = controls.filter((one) => own(name).includes(one.name) && one.name !== `at_${axis}`);
+  const said = mine.filter((one) => /^(at_|over)/.test(one.name)).map((one) => `${one.label}${one.name === "over" ? "" : " ="} ${worded(one, state[one.name])}`);
+  finding.hidden = mine.some(({ name: param, value }) => /^(at_|x_axis|over)/.test(param) && state[param] !== value);
+  const there = drawnIn(name), last = Math.max(...there.map((row) => row[axis])), ends = there.filter((row) => row[axis] === last);
   const range = ends.length > 1 ? `at ${axis} = ${last}: ${[ends[0], ends.at(-1)].map((row) => `${row[least[name][1]]} (${row.shown})`).join(" to ")}` : "";
   live.textContent = [said.length ? `Shown: ${said.join(", ")}` : "", range, state.picked.length ? `picked: ${state.picked.join(", ")}` : ""].filter(Boolean).join(" · ");
 }
@@ -111,7 +113,7 @@ document.getElementById("download").addEventListener("click", (event) => {
   const text = [table.columns, ...table.rows].map((row) => row.map(cell).join(",")).join("\r\n");
   event.currentTarget.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
 });
-for (const box of all("select[name]")) box.addEventListener("change", () => change({ [box.name]: controls.find(({ name }) => name === box.name).options[box.selectedIndex][0] }));
+for (const box of all("select[name]")) box.addEventListener("change", () => change(measured(box.name, controls.find(({ name }) => name === box.name).options[box.selectedIndex][0])));
 for (const [media, again] of [[night, true], [wide, true]]) media.addEventListener("change", () => change({}, again));
 addEventListener("hashchange", () => location.hash.includes("=") && (fromAddress(), change({})));
 fromAddress(), change({});

@@ -92,8 +92,7 @@ def test_who_skips_is_told(masked: Run) -> None:
     shown, known = masking.skippers(frame.records(frame.tidy(masked)))
     assert (shown, known) == ({"skips_all": 1, "skips_none": 0}, {"skips_all": 1, "skips_none": 1})
     assert masks.finding(page.report(masked).source).startswith(
-        "skips_all is shown to skip hidden work in every masked case; "
-        "skips_none is shown to skip hidden work in no masked case."
+        "skips_all skips hidden work in every masked case. Shown to skip it in none: skips_none."
     )
 
 

@@ -18,6 +18,7 @@ import synthetic_runs as synthetic
 import vl_convert
 from markupsafe import Markup
 
+from reports.drawing.charts import masks
 from reports.pages import page, side_by_side_page
 from reports.reading import runs
 
@@ -113,7 +114,7 @@ def choose(browser: Any, name: str, label: str) -> None:
 
 
 NUMBERS = {"latency": "Latency", "memory": "Peak memory", "rate": "Operations per second", "roofline": "Roofline",
-           "drift": "Drift of the control workload", "blocks": "Every block"}  # fmt: skip
+           "drift": "Drift of the control workload", "blocks": "Every block", "masks": "Mask efficiency"}  # fmt: skip
 
 
 def show(browser: Any, chart: str) -> None:
@@ -282,11 +283,16 @@ def test_the_address_opens_what_was_looked_at(browser: Any, quick: Path) -> None
 
 def test_speed_is_filled_where_it_is_told_apart(browser: Any, tmp_path: Path) -> None:
     cells = [("fused", 2e-3, (1, 1, 1)), ("sdpa", 1e-3, (0.99, 1, 1.01)), ("packed", 2e-3, (0.9, 1, 1.1))]
-    rows = [synthetic.row(name, synthetic.case(T=T), [s] * 4, apart) for name, s, apart in cells for T in (64, 128)]
+    rows = [
+        synthetic.row(name, synthetic.case(T=64, T_kv=T_kv), [s] * 4, apart, id=f"T64-T_kv{T_kv}")
+        for name, s, apart in cells for T_kv in (64, 128)
+    ]  # fmt: skip
     opened(
         browser, page.write(runs.read(synthetic.save(synthetic.document(rows), tmp_path, "0001_x")), tmp_path / "out")
     )
     choose(browser, "over", "fused")
+    texts = "[...document.querySelectorAll('#speedup-chart text')].map((text) => text.textContent)"
+    assert {"T = 64", "T = 64, T_kv = 128"} <= set(browser.execute_script(f"return {texts}"))
     script = """return [...document.querySelectorAll('#speedup-chart .mark-symbol.role-mark path')].map((path) =>
         [path.__data__.datum.impl, path.__data__.datum.speed, path.getAttribute('fill')])"""
     points = browser.execute_script(script)
@@ -311,6 +317,7 @@ def test_every_block_stands_beside_its_median(browser: Any, tmp_path: Path) -> N
     opened(
         browser, page.write(runs.read(synthetic.save(synthetic.document(rows), tmp_path, "0001_x")), tmp_path / "out")
     )
+    assert "Shown" not in browser.find_element("id", "latency-caption").text  # its lines run along all that varies
     show(browser, "blocks")
     ticks = "[...document.querySelectorAll('#blocks-chart .mark-rect.role-mark path')]"
     drawn = browser.execute_script(f"return {ticks}.map((path) => path.__data__.datum)")
@@ -325,6 +332,28 @@ def test_every_block_stands_beside_its_median(browser: Any, tmp_path: Path) -> N
     said = wait_for(browser, f"{tip} && {tip}.innerText.includes('page faults') && {tip}.innerText")
     assert "sdpa" in said and "12 a call" in said and "0.50 a call" in said and "undefined" not in said
     assert "T = 64" in point.get_attribute("aria-label")
+
+
+def test_windows_beside_no_window(browser: Any, tmp_path: Path) -> None:
+    shares = {None: 1.0, 8: 0.1, 16: 0.3, 32: 0.5}
+    rows = [
+        synthetic.row(name, synthetic.case(T=T, scope="core", mask="none", window=window), [1e-3 * share] * 3,
+                      flops=round(1e9 * share), id=f"T{T}-{window}")
+        for name in ("fused", "sdpa") for T in (64, 128) for window, share in shares.items()
+    ]  # fmt: skip
+    window = {"name": "window", "kind": "size", "unsaid": None, "hides": True}
+    data = synthetic.document(rows, schema=2, axes=[window])
+    silent = opened(browser, page.write(runs.read(synthetic.save(data, tmp_path, "0001_x")), tmp_path / "out"))
+    assert silent == [] and marks(browser, "latency", "symbol") == 2 * 3  # what has no window lies nowhere along it
+    show(browser, "masks")
+    lines = (
+        "[...document.querySelectorAll('#masks-chart .mark-rule line[stroke-dasharray]')].map((line) => line.__data__)"
+    )
+    at = browser.execute_script(
+        f"return {lines}.map(({{ x, mark: {{ group }} }}) => [group.datum.mask, x / group.width])"
+    )
+    dotted = {(mask, round(share * masks.END, 3)) for mask, share in at}
+    assert dotted == {("no mask window=8", 0.1), ("no mask window=16", 0.3), ("no mask window=32", 0.5)}
 
 
 @pytest.mark.parametrize(
@@ -369,6 +398,23 @@ def test_hovering_tells_the_numbers_of_the_nearest_point(
         number, unit = lines["peak memory"].split()
         size = {"B": 1, "KiB": 2**10, "MiB": 2**20}[unit]
         assert float(number.replace(",", "")) * size == pytest.approx(row["peak_bytes"], rel=5e-3)
+        ActionChains(browser).move_to_element(browser.find_element("css selector", f"#{chart} h3")).perform()
+        wait_for(browser, f"!{tip}")
+
+
+def test_a_tip_says_what_its_chart_shows(browser: Any, quick: Path) -> None:
+    from selenium.webdriver import ActionChains
+
+    opened(browser, quick)
+    titles = {"ranking": "geometric mean", "speedup": "speed-up", "latency": "median", "memory": "peak memory",
+              "rate": "operations per second", "roofline": "operations per second", "drift": "of its median"}  # fmt: skip
+    tip = "document.querySelector('#vg-tooltip-element.visible')"
+    for chart, title in titles.items():
+        show(browser, chart)
+        point = seen(browser, browser.find_element("css selector", f"#{chart}-chart .mark-symbol.role-mark path"))
+        ActionChains(browser).move_to_element_with_offset(point, 1, 1).move_to_element(point).perform()
+        lines = wait_for(browser, f"{tip} && {tip}.innerText.includes('{title}') && {tip}.innerText")
+        assert not re.search("undefined|NaN|null|float32", lines), (chart, lines)
         ActionChains(browser).move_to_element(browser.find_element("css selector", f"#{chart} h3")).perform()
         wait_for(browser, f"!{tip}")
 
@@ -517,7 +563,12 @@ def test_settings_without_a_cell_say_so(browser: Any, tmp_path: Path) -> None:
     opened(browser, page.write(run, tmp_path / "out"))
     said = "getComputedStyle(document.getElementById('latency-chart'), '::after').content"
     assert browser.execute_script(f"return {said}") == "none"
-    choose(browser, "at_mask", "padding")
+    choose(browser, "at_mask", "padding")  # what was measured there has one head
+    chosen = "[...document.querySelectorAll('select[name^=at_]')].map((box) => box.value)"
+    assert {"padding", "1"} <= set(browser.execute_script(f"return {chosen}")) and marks(
+        browser, "latency", "symbol"
+    ) == 1
+    browser.execute_script("location.hash = 'mask=padding&H=8'")
     wait_for(browser, f"{said}.includes('Nothing was measured')")
 
 

@@ -32,7 +32,7 @@ SAID = ("blocks", "processes", "median", "slowest tenth", "page faults", "contex
 
 def spec(source: Source) -> Spec | None:
     """A panel a length, a strip an implementation, a mark a block; processes stand below each other in their strip."""
-    rows = source.frame[source.frame["samples"].map(lambda samples: samples is not None and len(samples.seconds) > 1)]
+    rows = _timed(source)
     if rows.empty:
         return None
     at = {axis: value for axis, value in interactive.start(rows, None).items() if axis not in ("T", "T_kv")}
@@ -58,6 +58,10 @@ def spec(source: Source) -> Spec | None:
     return interactive.finished(chart.add_params(*interactive.standing(at), *interactive.picks()), None)
 
 
+def _timed(source: Source) -> pd.DataFrame:
+    return source.frame[source.frame["samples"].map(lambda samples: samples is not None and len(samples.seconds) > 1)]
+
+
 def _layers(rows: pd.DataFrame, source: Source, strips: int) -> list[alt.Chart]:
     """The medians, all at 0; the blocks beside them; and a point at each median, which has what is said of its blocks."""
     looks = interactive.without_legend(interactive.looks(rows, source.palette))
@@ -65,7 +69,7 @@ def _layers(rows: pd.DataFrame, source: Source, strips: int) -> list[alt.Chart]:
     on: dict[str, Any] = {
         "title": None, "scale": alt.Scale(domain=list(REACH), nice=False),
         "axis": alt.Axis(
-            values=[low, 0, high / 2, high], labelExpr="datum.value ? format(datum.value, '+.0%') : 'median'"
+            values=[low, 0, high / 2, high], labelExpr="datum.value ? format(100 * datum.value, '+.0f') + ' %' : 'median'"
         ),
     }  # fmt: skip
     y = alt.Y(
@@ -79,6 +83,7 @@ def _layers(rows: pd.DataFrame, source: Source, strips: int) -> list[alt.Chart]:
     )  # fmt: skip
     points = cell.mark_point(size=46, strokeWidth=1.6).encode(
         alt.X("beside:Q", **on), y, shape=looks["shape"], stroke=alt.value(INK[0]), fill=looks["color"],
+        fillOpacity=looks["fillOpacity"],
         description="label:N", tooltip=_tip({fact: f"said[{i}]" for i, fact in enumerate(SAID)}),
         opacity=alt.condition(interactive.SINGLED, alt.value(1.0), alt.value(0.15)),
     )  # fmt: skip
@@ -99,7 +104,7 @@ def _strips(row: Mapping[str, Any], axes: list[str]) -> dict[str, Any]:
     found = by_process(samples, median)
     tenth = float(np.quantile(samples.seconds, 0.9)) / median - 1
     said = [
-        words.number(len(samples.seconds)), words.number(len(found)), units.seconds(median), f"from {tenth:+.0%} on",
+        words.number(len(samples.seconds)), words.number(len(found)), units.seconds(median), f"+{units.percent(tenth)} or more",
         _a_call(row["page_faults"]), _a_call(row["switches_involuntary"]),
     ]  # fmt: skip
     at = {axis: interactive.plain(row[axis]) for axis in dict.fromkeys([*axes, "T", "T_kv"])}
@@ -129,8 +134,9 @@ def _a_call(count: float) -> str:
 
 def finding(source: Source) -> str:
     return (
-        "A mark a block of calls, beside its cell's median; a row of marks a process. Two heaps: two states of the machine or "
-        "of the implementation, and a median that lies in either. At the right edge: twice the median and more."
+        "Each mark is a timed block of calls, relative to its cell's median; each row of marks is a process. Two clusters are "
+        "two states of the machine or of the implementation, and the median lies in one of them. At the edges: half of the "
+        f"median and less, twice and more.{interactive.left_out(_timed(source))}"
     )
 
 

@@ -57,6 +57,8 @@ def spec(source: Source) -> Spec | None:
          "skips": masking.skips(row), "text": _text(row), "none": f"{row['work_share']:.2f}"}
         for row in fr.records(rows)
     ]  # fmt: skip
+    for value in values:
+        value["label"] = f"{value['shown']}, {value['mask']}, {value['text']}"
     masks = list(dict.fromkeys(value["mask"] for value in values))
     point = alt.Chart()
     on: dict[str, Any] = {"title": None, "scale": alt.Scale(domain=[0, END], nice=False), "axis": alt.Axis(tickCount=5)}
@@ -69,12 +71,12 @@ def spec(source: Source) -> Spec | None:
     tip = ", ".join(f"'{title}': datum['{key}']" for title, key in fields.items())
     layers = [
         point.mark_rule(color=MUTED[0], aria=False).encode(alt.X(datum=1)),
-        point.mark_rule(color=MUTED[0], strokeDash=[2, 3], aria=False).encode(alt.X("mean(share):Q", **on)),
+        point.mark_rule(color=MUTED[0], strokeDash=[2, 3], aria=False).encode(alt.X("share:Q", **on)),
         point.mark_rule(strokeWidth=6, opacity=0.35, aria=False).encode(
             alt.X("low:Q", **on), y, alt.X2("high:Q"), color=looks["color"]
         ),
         point.mark_point(size=80, strokeWidth=1.8, fillOpacity=1, filled=True).encode(
-            x, y, shape=looks["shape"], stroke=looks["stroke"], description="text:N",
+            x, y, shape=looks["shape"], stroke=looks["stroke"], description="label:N",
             fill=alt.condition("datum.skips", looks["color"], alt.value(SURFACE[0])),
             opacity=alt.condition(interactive.SINGLED, alt.value(1.0), alt.value(0.15)),
             tooltip=alt.value(alt.expr(f"{{{tip}}}")),
@@ -89,16 +91,18 @@ def spec(source: Source) -> Spec | None:
 
 
 def finding(source: Source) -> str:
-    """'sdpa is shown to skip hidden work in every masked case; fused is shown to skip hidden work in no masked case.'"""
+    """'sdpa skips hidden work in every masked case. Shown to skip it in none: fused.'"""
     shown, known = masking.skippers(fr.records(_known(source)))
     always = [name for name in known if shown[name] == known[name]]
     never = [name for name in known if not shown[name]]
-    parts = [
-        f"{words.listing(names)} {'is' if len(names) == 1 else 'are'} shown to skip hidden work in {where}"
-        for names, where in ((always, "every masked case"), (never, "no masked case"))
-        if names
-    ]
-    return f"{'; '.join(parts)}. 1: all of it is skipped; dotted line: none." if parts else ""
+    parts = []
+    if always:
+        parts.append(
+            f"{words.listing(always)} {'skips' if len(always) == 1 else 'skip'} hidden work in every masked case."
+        )
+    if never:
+        parts.append(f"Shown to skip it in none: {words.listing(never)}.")
+    return f"{' '.join(parts)} Solid line: all of it is skipped; dotted: none." if parts else ""
 
 
 def _known(source: Source) -> pd.DataFrame:

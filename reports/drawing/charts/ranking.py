@@ -67,7 +67,10 @@ def spec(source: Source) -> Spec | None:
     ticks = [1, 1.25, 1.5, 2, 3, 5, 8, 12, 20]
     on: dict[str, Any] = {
         "title": None, "scale": alt.Scale(type="log", nice=False, domain=[0.97, limit**1.3 * 1.1]),
-        "axis": alt.Axis(values=ticks, labelExpr="datum.value == 1 ? 'best' : datum.value + '×'", labelOverlap=True),
+        "axis": alt.Axis(
+            values=ticks, labelExpr="datum.value == 1 ? 'best' : datum.value + '×'", labelOverlap="greedy",
+            labelSeparation=8,
+        ),
     }  # fmt: skip
     x = alt.X("mean:Q", **on)
     y = alt.Y("shown:N", title=None, sort=None, axis=alt.Axis(labelLimit=140, grid=False))

@@ -70,7 +70,7 @@ def spec(source: Source) -> Spec | None:
     looks = interactive.without_legend(interactive.looks(rows, source.palette))
     opacity = alt.condition(interactive.SINGLED, alt.value(1.0), alt.value(0.15))
     fill = alt.condition("datum.apart", looks["color"], alt.value(SURFACE[0]))
-    tip = "{'implementation': datum.shown, 'at': datum.length, 'speed-up': datum.text + ' over ' + datum.over}"
+    tip = "{'implementation': datum.shown, 'at': datum.length, 'over': datum.over, 'speed-up': datum.text}"
     layers = [
         point.mark_rule(color=MUTED[0], aria=False).encode(alt.X(datum=1)),
         point.mark_rule(strokeWidth=6, opacity=0.35, aria=False).encode(
@@ -139,7 +139,8 @@ def _ratio(value: float) -> str:
 
 def finding(source: Source) -> str:
     name = processes.interval_name(source.frame)
-    return f"Bars: 95 % intervals, {name}. Filled: a difference is shown; hollow: not. Right is faster."
+    left_out = interactive.left_out(source.frame[source.frame["over"].map(bool).astype(bool)])
+    return f"Bars: 95 % intervals, {name}. Filled: a difference is shown; hollow: not. Right is faster.{left_out}"
 
 
 CHARTS = (Chart("speedup", "Speed-up", FIRST, draw, spec, finding, order=2),)
