@@ -84,7 +84,7 @@ class Flex(KernelCore):
         found, aux = o
         assert aux.lse is not None
         share = torch.sigmoid(aux.lse - sinks[:, None])  # (..., H, T): of the sum that includes the sink
-        return (found * share[..., None]).to(q.dtype)
+        return (found * share[..., None]).to(found.dtype)
 
 
 def _score_mod(shape: LayerShape, T: int, T_kv: int, device: str, dtype: torch.dtype) -> Callable[..., Tensor] | None:

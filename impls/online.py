@@ -15,7 +15,7 @@ BLOCK = 128
 """Keys that are looked at together."""
 
 
-@register("online", takes_mask=True, dropout=False, common=False)
+@register("online", takes_mask=True, dropout=False, common=False, autocasts=False)
 @explicit
 def online(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, dropout_p: float) -> Tensor:
     """Softmax over blocks of keys with a running maximum and sum; scores are made again for the gradient."""

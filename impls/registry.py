@@ -45,6 +45,9 @@ class Limits:
     """Value heads of another width than query heads."""
     dropout: bool = True
     compiles: bool = True
+    autocasts: bool = True
+    """Whether under autocast its core rounds float32 numbers that it is given, as torch's own products do. Others compute in
+    the dtype that they are given, which in a layer is the narrow one."""
     beyond: tuple[str, ...] = ()
     """The rules beyond plain attention that it follows, by their names in `Rules`; a kernel function without `masks` of its own
     is given masks for some (`BY_MASK`), and follows those without saying so. Of a layer also `latent` and `page`, which is the
@@ -77,15 +80,17 @@ class Limits:
         if self.max_pairs is not None and pairs > self.max_pairs:
             return f"{name} stops at {self.max_pairs:,} pairs of a query and a key (B H T T_kv); here are {pairs:,}"
         for axis in ("device", "dtype", "mode", "mask", "source", "scope"):
-            allowed = getattr(self, axis + "s")
-            if allowed is not None and getattr(case, axis) not in allowed:
-                return f"{name} knows {axis} {', '.join(allowed)}, not {getattr(case, axis)}"
+            allowed, wanted = getattr(self, axis + "s"), case.computes if axis == "dtype" else getattr(case, axis)
+            if allowed is not None and wanted not in allowed:
+                return f"{name} knows {axis} {', '.join(allowed)}, not {wanted}"
         if case.H_kv != case.H and not self.grouped:
             return f"{name} has as many key-value heads as query heads"
         if case.D_v != case.D_h and not self.wide_values:
             return f"{name} has value heads as wide as query heads"
         if (case.dropout or case.out_dropout) and not self.dropout:
             return f"{name} has no dropout"
+        if case.scope == "core" and case.computes != case.dtype and not self.autocasts:
+            return f"{name} computes in the dtype that it is given: --autocast needs --scope layer"
         asked = [*beyond(case), *(name for name in AROUND if getattr(case, name))]
         if unknown := [rule for rule in asked if rule in self.without]:
             return f"{name} has no {' and no '.join(unknown)}"

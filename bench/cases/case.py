@@ -16,6 +16,7 @@ DEVICES = ("cpu", "cuda")
 MASKS = ("none", "causal", "padding", "causal+padding", "causal_br")
 DOCUMENTS = ("equal", "one_long", "lognormal")
 BIASES = ("alibi", "dense")
+AUTOCASTS = ("bfloat16", "float16")
 SOURCES = ("self", "cross")
 SCOPES = ("layer", "core")
 
@@ -115,6 +116,12 @@ class Case:
         check=kinds_of,
     )
     page: int | None = axis("size", "paged KV cache: tokens a page (with --mode decode)", default=None)
+    autocast: str | None = axis(
+        "choice", f"{', '.join(AUTOCASTS)}: dtype of products under torch.autocast", values=AUTOCASTS, default=None
+    )
+    deterministic: bool = axis(
+        "switch", "under torch.use_deterministic_algorithms, and proved so: on, off", default=False
+    )
 
     @classmethod
     def of(
@@ -139,8 +146,15 @@ class Case:
 
     @property
     def bare(self) -> Case:
-        """What is asked of its core, without the projections around it."""
-        return replace(self, scope="core", qkv_bias=False, out_bias=False, latent=None, rope=None, page=None)
+        """What is asked of its core, without the projections around it, which under autocast give it narrow numbers."""
+        given = self.dtype if self.scope == "core" else self.computes
+        around: dict[str, Any] = {"qkv_bias": False, "out_bias": False, "latent": None, "rope": None, "page": None}
+        return replace(self, scope="core", dtype=given, **around)
+
+    @property
+    def computes(self) -> str:
+        """The dtype of its matrix products, and so of its output."""
+        return self.autocast or self.dtype
 
     @property
     def causal(self) -> bool:

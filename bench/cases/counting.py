@@ -64,7 +64,8 @@ def least_bytes(case: Case) -> int:
     """Fewest bytes that must move: what goes in and the weights read once, the output written once.
 
     `decode` reads of the cache what some query sees, and writes the new tokens to it. `backward` reads the gradient of the
-    output too, and writes one for all that was read. A dense bias is read where a key is visible.
+    output too, and writes one for all that was read. A dense bias is read where a key is visible. Under autocast the output
+    alone is narrow.
     """
     o = case.B * case.T * (case.H * case.D_v if case.scope == "core" else case.d_model)
     cached = case.B * _projected(case)  # what is kept of one token
@@ -75,7 +76,8 @@ def least_bytes(case: Case) -> int:
         read = case.B * tokens * case.d_model + sum(map(prod, sizes(case.layer_shape).values()))
         read += seen_keys(case) * cached if case.does.cached else 0  # the others read, the new ones written
     read += case.H * visible_pairs(case) if case.bias == "dense" else 0
-    return (2 * (read + o) if case.does.gradients else read + o) * ITEM_BYTES[case.dtype]
+    moved = read * ITEM_BYTES[case.dtype] + o * ITEM_BYTES[case.computes]
+    return 2 * moved if case.does.gradients else moved
 
 
 def cache_bytes(case: Case) -> int | None:
@@ -85,7 +87,7 @@ def cache_bytes(case: Case) -> int | None:
 
 def least_memory(impl: Impl, case: Case) -> int:
     """Fewest bytes that a cell holds at once: what must move anyway, and the scores that the implementation declares."""
-    return least_bytes(case) + (impl.scores(case) if impl.scores else 0) * ITEM_BYTES[case.dtype]
+    return least_bytes(case) + (impl.scores(case) if impl.scores else 0) * ITEM_BYTES[case.computes]
 
 
 def padding_share(impl: Impl, case: Case) -> float:

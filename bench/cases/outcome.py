@@ -47,6 +47,9 @@ FAILURES = ("wrong", "timeout", "error")
 NO_KERNEL = ("No viable backend", "No available kernel")
 """What `scaled_dot_product_attention` says when none of the kernels that it may choose from is fit."""
 
+NOT_DETERMINISTIC = "does not have a deterministic implementation"
+"""What torch says of an operator under `torch.use_deterministic_algorithms`."""
+
 
 def classify(error: BaseException) -> NoRow:
     """What an exception out of an implementation means for its cell."""
@@ -60,6 +63,8 @@ def classify(error: BaseException) -> NoRow:
         return OutOfMemory(sentence)
     if any(words in str(error) for words in NO_KERNEL):
         return Unsupported(f"torch has no such kernel for this case ({sentence})")
+    if NOT_DETERMINISTIC in str(error):
+        return Unsupported(f"has no deterministic form ({sentence})")
     return NoRow(sentence)
 
 

@@ -87,6 +87,10 @@ def misfit(case: Case) -> str | None:
         return "the rotary key lies beside a latent: --rope needs --latent"
     if case.rope and (case.rope % 2 or case.rope >= case.D_h):
         return f"--rope {case.rope}: rotary features are pairs, some of a head's: an even number below D_h = {case.D_h}"
+    if case.autocast and case.dtype != "float32":
+        return f"autocast narrows float32: --autocast needs --dtype float32, not {case.dtype}"
+    if case.autocast and case.does.cached:
+        return "a cache has the dtype that was written to it: --autocast needs --mode forward or backward"
     if case.T_kv < case.T and (apart or case.mask == "causal_br"):
         return f"--mask causal_br, --window, --documents: every query is one of the keys, but T = {case.T}, T_kv = {case.T_kv}"
     return None
@@ -180,6 +184,13 @@ SWEEPS = {
         Sweep("mixed", "a server's step: prompts, parts of prompts and new tokens in one batch, by every route",
               ({"B": (1,), "D_h": (64,), "H": (8,), "dtype": ("float32",), "T": (1,),
                 "requests": ("8x1:1024", "2x128:128+6x1:1024", "1x128:512+7x1:1024")},), whole_registry=True),
+        Sweep("autocast", "a training step in float32, with products in bfloat16 under autocast, and in bfloat16 altogether",
+              tuple({"B": (1,), "D_h": (64,), "H": (8,), "T": (256, 1024), "mode": ("forward", "backward")} | narrow
+                    for narrow in ({"dtype": ("float32",), "autocast": (None, "bfloat16")}, {"dtype": ("bfloat16",)})),
+              whole_registry=True),
+        Sweep("deterministic", "a training step whose gradients repeat bit for bit, and one that may be faster",
+              ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (256, 1024), "mode": ("backward",),
+                "deterministic": (False, True)},), whole_registry=True),
         Sweep("published", "cases of which others have published times", published.grids(), whole_registry=True),
         Sweep("llm", "one attention layer of GPT-2 small, Qwen2.5 0.5B and Llama 3 8B",
               # Radford et al., "Language Models are Unsupervised Multitask Learners", 2019

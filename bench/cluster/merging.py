@@ -32,6 +32,7 @@ AS_IN_THE_FIRST = (
 
 MEDIANS = ("cold_s", "graph_s")
 SUMS = ("calls_compared",)
+ALL = ("repeats",)
 LARGEST = ("error", "error_output", "error_grad", "peak_bytes", "peak_rss_bytes", "kept_bytes")
 """Columns of which a job has one number, and how several become one; of all others the first job's is taken."""
 
@@ -112,9 +113,9 @@ def _joined(parts: Sequence[Part], found: Sequence[Sample], over: Sequence[Sampl
     first, each = parts[0][0], [row["extra_info"] for row, _ in parts]
     columns: Row = each[0] | timed(found, over)
     stats = stats_of(found)
-    for combine, names in ((median, MEDIANS), (sum, SUMS), (max, LARGEST)):
+    for combine, names in ((median, MEDIANS), (sum, SUMS), (max, LARGEST), (all, ALL)):
         for name in names:
-            known = [it[name] for it in each if it[name] is not None]
+            known = [it[name] for it in each if it.get(name) is not None]
             columns[name] = combine(known) if known else None
     at_the_roof = min(it["roof"] * row["stats"]["median"] for (row, _), it in zip(parts, each, strict=True))
     columns |= {

@@ -15,7 +15,7 @@ from impls import weights as canonical
 from ..cases.case import Case
 from ..cases.outcome import Wrong
 from . import settings
-from .problem import problem_of
+from .problem import autocasting, problem_of
 
 
 def module_of(impl: Impl, case: Case) -> nn.Module:
@@ -28,6 +28,8 @@ def module_of(impl: Impl, case: Case) -> nn.Module:
     problem = problem_of(case)
     with keeping_settings(" when it is built"):
         module = build(case.layer_shape).to(case.device, getattr(torch, case.dtype)).eval()
+        if case.autocast:
+            module.forward = autocasting(case)(module.forward)
         if problem.weights:
             with torch.no_grad():
                 canonical.load(module, problem.weights)

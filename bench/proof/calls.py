@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,9 +36,25 @@ def call_of(module: nn.Module, case: Case, inputs: Inputs) -> Call:
     return Call(lambda: module(*inputs.tensors, **inputs.options), lambda o: {"output": o})
 
 
-def recording(case: Case) -> Any:
-    """The context of a call: gradients are recorded only where they are wanted."""
-    return torch.inference_mode(not case.does.gradients)
+@contextmanager
+def recording(case: Case, inference: bool = True) -> Iterator[None]:
+    """The context of a call: gradients are recorded only where they are wanted, algorithms deterministic where they are to be.
+
+    Raises `Wrong` where the call leaves others to be used from then on. Without `inference` no tensors of that mode.
+    """
+    unrecorded = torch.inference_mode if inference else torch.no_grad
+    with nullcontext() if case.does.gradients else unrecorded():
+        if not case.deterministic:
+            yield
+            return
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(True)
+        try:
+            yield
+            if not torch.are_deterministic_algorithms_enabled():
+                raise Wrong("turns torch's deterministic algorithms off")
+        finally:
+            torch.use_deterministic_algorithms(before)
 
 
 def _backward(module: nn.Module, inputs: Inputs) -> Call:

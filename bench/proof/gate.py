@@ -100,7 +100,7 @@ class Gate:
 
     def _prove_dropout(self, impl: Impl, eager: Impl, case: Case) -> None:
         """What drops probs and outputs is checked apart: each shows itself where the other is off."""
-        probs = replace(case, out_dropout=0.0, scope=case.scope if eager.core is None else "core")
+        probs = replace(case if eager.core is None else case.bare, out_dropout=0.0)
         if case.dropout:
             self._once("dropout", impl, replace(case, out_dropout=0.0), check_dropout)
             if (probe := spanning(eager, probs)) is not None:
@@ -276,15 +276,17 @@ def without_gradients(module: nn.Module, case: Case) -> Any:
     Not in inference mode, whose tensors an implementation can't keep for a later backward, nor fill from threads of its own;
     but where the call is compiled, which would make another graph for another context.
     """
-    return recording(case) if case.does.gradients or isinstance(module, Compiled) else torch.no_grad()
+    return recording(case, inference=isinstance(module, Compiled))
 
 
 def check_many_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]) -> None:
     """Gradients after forwards on other numbers: what a backward needs belongs to its own forward; raises `Wrong`."""
-    outputs = [module(*read.tensors, **read.options) for read in numbers]
+    with recording(case):
+        outputs = [module(*read.tensors, **read.options) for read in numbers]
     parameters = [p for p in module.parameters() if p.requires_grad]
     for draw, (o, read) in enumerate(zip(outputs, numbers, strict=True)):
-        gradients = torch.autograd.grad(o, [*read.tensors, *parameters], read.grad, allow_unused=True)
+        with recording(case):
+            gradients = torch.autograd.grad(o, [*read.tensors, *parameters], read.grad, allow_unused=True)
         verify(call_of(module, case, read).read((o, *gradients)), problem_of(case, draw), TWO_FORWARDS)
 
 
@@ -374,8 +376,9 @@ def _formed(o: object, problem: Problem) -> object:
     shape = (*promised.shape[:-1], problem.output.reference.shape[-1])
     if first.shape != shape:
         raise Wrong(f"output has shape {tuple(first.shape)}, not {tuple(shape)}")
-    if first.dtype != promised.dtype:
-        raise Wrong(f"output is {_name(first.dtype)}, not {_name(promised.dtype)}")
+    if _name(first.dtype) != problem.case.computes:
+        under = ", which autocast gives" if problem.case.autocast else ""
+        raise Wrong(f"output is {_name(first.dtype)}, not {problem.case.computes}{under}")
     if first.device != promised.device:
         raise Wrong(f"output is on {first.device}, not on {promised.device}")
     return o

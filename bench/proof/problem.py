@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -304,7 +306,7 @@ def _kernel_question(
     """About a core with these q, k and v; `regime` (B, H, T), or None for ordinary ones. Sinks are the same in every draw."""
     sinks = {"sinks": canonical.draw_sinks(case.H, case.keys, _generator(case, -3))} if case.sinks else {}
     weights = _in_dtype(sinks, case)
-    inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
+    inputs = tuple(_rounded(x, case) for x in exact)
     padding, rows = _padding(case, draw), _rows(case, draw)
     compared = _compared(case, padding, rows)
     grad = _grad(case, (case.B, case.H, case.T, case.D_v), rows, compared, generator)
@@ -314,9 +316,10 @@ def _kernel_question(
     def formula(dtype: torch.dtype) -> dict[str, Tensor]:
         q, k, v = leaves = _leaves(inputs, dtype, case)
         learned = dict(zip(weights, _leaves(weights.values(), dtype, case), strict=True))
-        o = reference.attention(
-            q, k, v, case.layer_shape, sinks=learned.get("sinks"), padding=padding, rows=rows, dropped=dropped
-        )
+        with autocasting(case):
+            o = reference.attention(
+                q, k, v, case.layer_shape, sinks=learned.get("sinks"), padding=padding, rows=rows, dropped=dropped
+            )
         return {"output": o.detach()} | _gradients(o, dict(zip("qkv", leaves, strict=True)) | learned, grad, rows)
 
     solve = _solved(formula, case, rows, compared, regime)
@@ -333,7 +336,18 @@ def _layer_problem(case: Case, draw: int) -> Problem:
 
 
 def _in_dtype(weights: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
-    return {name: w.to(case.device, getattr(torch, case.dtype)) for name, w in weights.items()}
+    return {name: _rounded(w, case) for name, w in weights.items()}
+
+
+def _rounded(x: Tensor, case: Case) -> Tensor:
+    """In the case's dtype, and no other number in that of its products: under autocast the first rounding, which all share, is
+    no part of an error."""
+    return x.to(case.device, getattr(torch, case.computes)).to(getattr(torch, case.dtype))
+
+
+def autocasting(case: Case) -> Any:
+    """The context in which a module is called, which also decorates: what its case says of autocast, or nothing."""
+    return torch.autocast(case.device, getattr(torch, case.autocast)) if case.autocast else nullcontext()
 
 
 def _solved(
@@ -401,7 +415,7 @@ class _Sizes:
         width = case.D_h**0.5 / SPREAD
         large = _large(case)
         deep = (
-            min(DEEP, 32768 / case.D_h**0.5) if case.dtype == "float16" else DEEP
+            min(DEEP, 32768 / case.D_h**0.5) if case.computes == "float16" else DEEP
         )  # a product before the scale is finite
         exact = case.qkv_bias or (
             case.does.gradients and case.scope == "layer"
@@ -410,7 +424,7 @@ class _Sizes:
 
 
 def _large(case: Case) -> float:
-    return LARGE_OF_FLOAT64 if case.dtype == "float64" else LARGE
+    return LARGE_OF_FLOAT64 if case.computes == "float64" else LARGE
 
 
 def _regime(case: Case, heads: bool) -> Tensor:
@@ -578,7 +592,7 @@ def _layer_question(
         names = ("x", "keys", "values") if case.latent is None else ("x", "latents")
         for cache in exact[1:]:
             cache[..., -case.T :, :] = torch.nan  # a layer that doesn't write there first has NaN to attend to
-    inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
+    inputs = tuple(_rounded(x, case) for x in exact)
     padding, rows = _padding(case, draw), _rows(case, draw)
     compared = _compared(case, padding, rows)
     grad = _grad(case, (case.B, case.T, case.d_model), rows, compared, generator)
@@ -600,10 +614,11 @@ def _layer_formula(
         x, *cache = leaves
         o, *written = reference.decode(x, cache, in_dtype, case.layer_shape, rows)
         return {"output": o} | dict(zip(map(written_to, names[1:]), written, strict=True))
-    o = reference.layer(
-        leaves[0], leaves[-1], in_dtype, case.layer_shape, padding=padding, rows=rows, dropped=dropped[0],
-        out_dropped=dropped[1],
-    )  # fmt: skip
+    with autocasting(case):
+        o = reference.layer(
+            leaves[0], leaves[-1], in_dtype, case.layer_shape, padding=padding, rows=rows, dropped=dropped[0],
+            out_dropped=dropped[1],
+        )  # fmt: skip
     return {"output": o.detach()} | _gradients(o, dict(zip(names, leaves, strict=True)) | in_dtype, grad, rows)
 
 
@@ -657,14 +672,14 @@ def _floor(part: Expected, case: Case) -> float:
     """
     large = _large(case)
     if part.regime == DEEPEST and not part.name.startswith("gradient"):
-        eps = torch.finfo(getattr(torch, case.dtype)).eps
+        eps = torch.finfo(getattr(torch, case.computes)).eps
         return max(FLOOR_OF_REGIMES, DEEP / 2 * min(1.0, torch.finfo(torch.float32).eps / eps))
-    if part.name.startswith("gradient") and case.dtype in ("float32", "float64"):
+    if part.name.startswith("gradient") and case.computes in ("float32", "float64"):
         return FLOOR_OF_WIDE_GRADIENTS * large
-    if case.dtype == "float64":
+    if case.computes == "float64":
         return 16 * large
     if part.regime in (HIGH, LOW):
-        return 4 * large if case.dtype == "float32" else large / 2
+        return 4 * large if case.computes == "float32" else large / 2
     if part.name.startswith("gradient"):
         return FLOOR_OF_REGIMES_GRADIENTS
     return FLOOR_OF_DOMINATED if part.regime in (DOMINATED, LATE) else FLOOR_OF_REGIMES
@@ -721,7 +736,7 @@ def _grad(
 ) -> Tensor | None:
     if not case.does.gradients:
         return None
-    grad = _randn(size, generator).to(case.device, getattr(torch, case.dtype))
+    grad = _randn(size, generator).to(case.device, getattr(torch, case.computes))
     keep = torch.zeros(case.B, case.T, dtype=torch.bool, device=case.device)
     keep[:, slice(None) if rows is None else rows] = True if compared is None else compared
     return grad * (keep[:, None, :, None] if len(size) == 4 else keep[:, :, None])
@@ -767,7 +782,7 @@ def _ways(
 
 def _bounded(answer: Expected, plain: list[dict[str, Tensor]], case: Case, sane: float, floor: float = 0.0) -> Expected:
     """An answer with what it may be off, its floor at least `floor` epsilons; raises AssertionError for an insane reference."""
-    of_queries, eps = answer.name == "output", torch.finfo(getattr(torch, case.dtype)).eps
+    of_queries, eps = answer.name == "output", torch.finfo(getattr(torch, case.computes)).eps
     errors = [answer.errors(way[answer.name].double()) for way in plain]
     own = Errors(max(e.overall for e in errors), max(e.row for e in errors))
     if not own.overall <= sane * eps:
@@ -777,8 +792,8 @@ def _bounded(answer: Expected, plain: list[dict[str, Tensor]], case: Case, sane:
     factor, least_error = (FACTOR, SMALL_FLOOR) if of_queries else (FACTOR_OF_GRADIENTS, FLOOR_OF_GRADIENTS)
     if of_queries and case.B * case.H * case.T < MANY_ROWS:
         floor = max(floor, FLOOR_OF_FEW_ROWS)
-    floor = max(floor, FLOOR.get(case.dtype, least_error), _floor_of_rules(case))
-    row_floor = floor if of_queries or case.dtype != "float32" else max(floor, FLOOR_OF_GRADIENTS * case.keys**0.5)
+    floor = max(floor, FLOOR.get(case.computes, least_error), _floor_of_rules(case))
+    row_floor = floor if of_queries or case.computes != "float32" else max(floor, FLOOR_OF_GRADIENTS * case.keys**0.5)
     return replace(answer, tolerance=Errors(factor * own.overall + floor * eps, factor * own.row + row_floor * eps))
 
 
@@ -788,7 +803,7 @@ def _floor_of_rules(case: Case) -> float:
     A cap's tanh may be a difference of exponentials, and ALiBi may count from the first key instead of from the query, as in
     BLOOM. Narrow dtypes have none: there kernels do both in float32.
     """
-    if case.dtype not in ("float32", "float64"):
+    if case.computes not in ("float32", "float64"):
         return 0.0
     return max(4 * (case.softcap or 0), case.keys / 2 if case.bias == "alibi" else 0.0)
 

@@ -85,11 +85,11 @@ class _SummedOverFeatures(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        (grad,) = gradients
+        (grad,) = gradients  # of o's dtype, which under autocast is narrower than that of probs or v
         probs, v, o = ctx.saved_tensors
-        of_probs = _without(ctx.dropped, grad @ v.mT)
+        of_probs = _without(ctx.dropped, grad @ v.to(grad.dtype).mT)
         of_scores = probs * (of_probs - (grad * o).sum(-1, keepdim=True))
-        return of_scores, _without(ctx.dropped, probs).mT @ grad, None
+        return of_scores, _without(ctx.dropped, probs).to(grad.dtype).mT @ grad, None
 
 
 _attend: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _softmax_times

@@ -236,7 +236,8 @@ class Run:
             base = (self.baseline_impl or "", key[1])
             over = () if base in self.skipped else self.samples.get(base, ())
             try:
-                more = {"roof": self._roof(cell, found), "calls_compared": self._compared(cell)}
+                more: Row = {"roof": self._roof(cell, found), "calls_compared": self._compared(cell)}
+                more["repeats"] = None if cell.case.drops else True
                 more |= self.columns.get(key, {})
             except NoRow as outcome:
                 self.add_skipped(cell, outcome)

@@ -38,7 +38,8 @@ class Visit:
     """The first, second, ... of its process at this case."""
     rng: random.Random
     found: dict[Key, list[Sample]] = field(default_factory=dict)
-    sensed: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    columns: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    """Of a row, beside its samples."""
     compared: dict[Key, int] = field(default_factory=dict)
     """Calls that were not timed, and whose answers were compared."""
     _number: int = 0
@@ -70,7 +71,7 @@ class Visit:
                     self.worker.prepare(cells)
 
     def write(self) -> None:
-        self.run.add_visit(self.worker.slot, self.visit, self.case, self.found, self.sensed, self.compared)
+        self.run.add_visit(self.worker.slot, self.visit, self.case, self.found, self.columns, self.compared)
 
     def _ready(self, cell: Cell) -> bool:
         return cell.key in self.worker.seconds and cell.key not in self.run.skipped
@@ -128,8 +129,11 @@ class Visit:
         self._learn(key, answer["fastest"])
         where = number, self._number, self.worker.number, self.run.elapsed(), block.calls * block.stretches
         self.found.setdefault(key, []).append(Sample(answer["seconds"], answer["fastest"], *where, *disturbed))
+        columns = self.columns.setdefault(key, {})
         if "sm_mhz" in answer:
-            self.sensed[key] = _sensors(answer, self.sensed.get(key, {}))
+            columns |= _sensors(answer, columns)
+        if answer.get("varies"):
+            columns["repeats"] = False
 
 
 def _sensors(answer: Answer, before: Mapping[str, Any]) -> dict[str, Any]:

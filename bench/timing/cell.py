@@ -27,6 +27,11 @@ from .devices import CallProfile, Meter, free_bytes, meter_for
 GRAPHS = 4096
 """Graphs of one function that torch.compile may hold at the same time; by default, eight shapes later it runs eager."""
 
+REPEATS = 4
+"""Calls on the same inputs that are compared bit for bit where algorithms are to be deterministic, before the clock starts."""
+
+NOT_REPEATED = "two calls on the same inputs differ, though algorithms were to be deterministic"
+
 
 @dataclass
 class Built:
@@ -47,6 +52,8 @@ class Built:
     """A share of its own time by which it is made slower, to find out whether that is found."""
     draw: int | None = 0
     """Which draw of inputs its buffers hold; None for none of them."""
+    varies: bool = False
+    """Whether some call's answer was another than that of a call before on the same inputs, in its last bits."""
     _answers: dict[int, list[Tensor]] = field(default_factory=dict)
     """The answer to each draw that was checked against the reference last."""
 
@@ -120,9 +127,12 @@ class Built:
 
     def _compare(self, answer: Any, draw: int) -> None:
         found = _tensors(answer, len(self.numbers.tensors))
-        known = self._answers.get(draw)
-        if known and all(torch.equal(a, b) for a, b in zip(found, known, strict=True)):
-            return
+        if (known := self._answers.get(draw)) is not None:
+            if all(torch.equal(a, b) for a, b in zip(found, known, strict=True)):
+                return
+            if self.cell.case.deterministic:
+                raise Wrong(f"under the clock: {NOT_REPEATED}")
+            self.varies = True
         verify(self.call.read(answer), problem_of(self.cell.case, draw), "under the clock: ")
         self._answers[draw] = list(copies(found))
 
@@ -188,6 +198,8 @@ def prove(cell: Cell, gate: Gate) -> tuple[Built, Proved]:
     first_s = _first_dropping(built) if cell.case.drops else first[0]
     profile = profiled(built)
     profile = replace(profile, kept_bytes=kept, peak_bytes=profile.peak_bytes + kept)
+    if cell.case.deterministic:
+        check_repeats(built)
     return built, Proved(check, ragged, profile, first_s)
 
 
@@ -268,6 +280,18 @@ def profiled(built: Built) -> CallProfile:
     if cell.impl.dispatches and profile.kernel != cell.impl.dispatches:
         raise Wrong(f"registered as {cell.impl.dispatches}, but dispatched {profile.kernel}")
     return profile
+
+
+def check_repeats(built: Built) -> None:
+    """Calls on the same inputs, with the threads that are timed, give the same bits, and drop the same; raises `Wrong`."""
+    found: list[dict[str, Tensor]] = []
+    for _ in range(REPEATS):
+        with spending("gate"), torch.random.fork_rng(), built.watched():
+            torch.manual_seed(0)
+            found.append(built.call.read(built.call.run()))
+    for name, first in found[0].items():
+        if not all(torch.equal(first, answers[name]) for answers in found):
+            raise Wrong(f"{name}: {NOT_REPEATED}")
 
 
 def _compile(call: Call, cell: Cell) -> tuple[float, str | None]:

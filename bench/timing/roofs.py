@@ -85,7 +85,7 @@ class Roofs:
 
         A narrow dtype may be computed in float32, where that is faster: on a CPU without instructions for it.
         """
-        dtypes = {case.dtype} if ITEM_BYTES[case.dtype] >= 4 else {case.dtype, "float32"}
+        dtypes = {case.computes} if ITEM_BYTES[case.computes] >= 4 else {case.computes, "float32"}
         with spending("roofs"):
             compute = max(self._peak_flops(case.device, dtype, meter) for dtype in dtypes)
             bandwidth = self._peak_bytes(case.device, least_bytes(case), meter)

@@ -152,7 +152,8 @@ class Tasks:
         """Time a block (`Built.time`):
 
         {"seconds": of one call, "fastest": of one call in the fastest stretch,
-        "page_faults", "voluntary", "involuntary": minor faults and context switches a call, the untimed ones included}
+        "page_faults", "voluntary", "involuntary": minor faults and context switches a call, the untimed ones included,
+        "varies": whether some answer so far was another than one before, in its last bits}
         """
         ready = self._ready[what]
         before = resource.getrusage(resource.RUSAGE_SELF)
@@ -164,7 +165,8 @@ class Tasks:
             "voluntary": (after.ru_nvcsw - before.ru_nvcsw) / made,
             "involuntary": (after.ru_nivcsw - before.ru_nivcsw) / made,
         }
-        return {"seconds": seconds, "fastest": fastest} | disturbed | _sensed(ready)
+        varies = isinstance(ready, Built) and ready.varies
+        return {"seconds": seconds, "fastest": fastest, "varies": varies} | disturbed | _sensed(ready)
 
     def caching(self, what: str, usual: float, first: float) -> dict[str, Any]:
         """Raises `Wrong` where a prepared cell caches results; `usual` and `first` as `check_no_result_caching` has them."""

@@ -36,6 +36,7 @@ def findings(frame: pd.DataFrame, baseline_impl: str | None, skipped: pd.DataFra
         page_faults(usable),
         proofs.hidden_memory(usable),
         proofs.rounds(usable),
+        proofs.unrepeated(usable),
     ]
     return [sentence for sentence in said if sentence]
 

@@ -48,6 +48,16 @@ def rounds(frame: pd.DataFrame) -> str:
     return f"{words.listing(names)} {verb} proved at round lengths alone: the declared limits allow no others."
 
 
+def unrepeated(frame: pd.DataFrame) -> str:
+    """Whose calls on the same inputs differed in their last bits; '' where all repeat, or nothing tells."""
+    names = list(dict.fromkeys(frame.loc[frame["repeats"].eq(False), "impl"])) if "repeats" in frame else []
+    if not names:
+        return ""
+    return (
+        f"Calls on the same inputs differ in their last bits for {words.listing(names)}: the order of some sum varies."
+    )
+
+
 def hidden_memory(frame: pd.DataFrame) -> str:
     """Whose process grew by more than torch allocated, and where most; '' where memory is explained."""
     resident = _column(frame, "peak_rss_bytes")

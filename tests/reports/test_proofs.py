@@ -20,7 +20,8 @@ def rows(tiny: Run) -> pd.DataFrame:
 
 
 def test_of_an_old_run_nothing_is_said(rows: pd.DataFrame) -> None:
-    assert [proofs.calls(rows), proofs.rounds(rows), proofs.hidden_memory(rows)] == ["", "", ""]
+    said = [proofs.calls(rows), proofs.rounds(rows), proofs.unrepeated(rows), proofs.hidden_memory(rows)]
+    assert said == [""] * 4
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,14 @@ def test_how_many_calls_were_compared(rows: pd.DataFrame, counts: tuple[int, int
 def test_who_was_proved_at_round_lengths_alone(rows: pd.DataFrame) -> None:
     rows["proved_ragged"] = rows["impl"] != "sdpa"
     assert proofs.rounds(rows) == "sdpa was proved at round lengths alone: the declared limits allow no others."
+
+
+def test_whose_answers_differ_from_call_to_call(rows: pd.DataFrame) -> None:
+    rows["repeats"] = [None if impl == "fused" else impl != "sdpa" for impl in rows["impl"]]
+    said = "Calls on the same inputs differ in their last bits for sdpa: the order of some sum varies."
+    assert proofs.unrepeated(rows) == said
+    rows["repeats"] = True
+    assert proofs.unrepeated(rows) == ""
 
 
 def test_memory_that_torch_does_not_know_of(rows: pd.DataFrame) -> None:

@@ -1,0 +1,320 @@
+"""How training runs: products in a narrow dtype under autocast, and algorithms that repeat bit for bit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.amp import custom_bwd, custom_fwd
+from torch.autograd import Function
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+import impls
+from bench.cases import counting
+from bench.cases.case import Case
+from bench.cases.cells import Cell
+from bench.cases.outcome import Unsupported, Wrong, classify
+from bench.cases.sweep import SWEEPS
+from bench.proof.calls import recording
+from bench.proof.gate import Gate, check
+from bench.timing.cell import build, check_repeats
+
+NARROW = Case.of(T=48, H=2, D_h=16, mask="none", autocast="bfloat16")
+CORE = replace(NARROW, scope="core")
+BACKWARD = replace(NARROW, mode="backward")
+REPEATING = Case.of(T=32, H=2, D_h=16, mask="none", mode="backward", deterministic=True)
+
+
+def gated(kernel: Any, case: Case) -> None:
+    impl = impls.make("mine", kernel)
+    Gate().prove(impl, case)
+    check(impl, case)
+
+
+@pytest.fixture
+def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.proof.gate.PROBES", (37,))
+    monkeypatch.setattr("bench.proof.dropout.LENGTH", {"core": 80, "layer": 80})
+
+
+def plainly(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
+    """By the formula in a dtype of its own, whatever autocast says."""
+    with torch.autocast("cpu", enabled=False):
+        q, k, v = (x.to(dtype) for x in (q, k, v))
+        return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
+
+
+# wrong under autocast
+
+
+def sums_in_float16(q, k, v, **_):
+    return plainly(q, k, v, torch.float16).bfloat16()
+
+
+def forgets_to_cast_back(q, k, v, **_):
+    return plainly(q, k, v, torch.float32)
+
+
+def casts_to_another_dtype(q, k, v, **_):
+    return plainly(q, k, v, torch.float32).half()
+
+
+def sums_in_bfloat16(q, k, v, **_):
+    """Key by key: o is rounded as often as there are keys."""
+    with torch.autocast("cpu", enabled=False):
+        probs = torch.softmax(q.float() @ k.float().mT * q.shape[-1] ** -0.5, -1).bfloat16()
+        o = torch.zeros_like(q, dtype=torch.bfloat16)
+        for p, value in zip(probs.split(1, -1), v.bfloat16().split(1, -2), strict=True):
+            o += p * value
+    return o
+
+
+def casts_outside_the_graph(q, k, v, **_):
+    return sdpa(q, k.detach().bfloat16(), v)
+
+
+_casts: dict[int, Tensor] = {}
+
+
+def keeps_what_it_has_cast(q, k, v, **_):
+    narrow = _casts.setdefault(v.data_ptr(), v.detach().bfloat16().clone())
+    return sdpa(q, k, narrow)
+
+
+WRONG: list[tuple[Callable[..., Tensor], Case, str]] = [
+    (sums_in_float16, CORE, "NaN or Inf"),
+    (forgets_to_cast_back, CORE, "output is float32, not bfloat16, which autocast gives"),
+    (forgets_to_cast_back, NARROW, "output is float32, not bfloat16, which autocast gives"),
+    (casts_to_another_dtype, CORE, "output is float16, not bfloat16"),
+    (sums_in_bfloat16, replace(CORE, T=600, T_kv=600), "error"),
+    (casts_outside_the_graph, replace(CORE, mode="backward"), "no gradient reaches k"),
+    (keeps_what_it_has_cast, CORE, "on new numbers in the same buffers"),
+]
+
+
+@pytest.mark.parametrize(("kernel", "case", "says"), WRONG, ids=[f"{it[0].__name__} {it[1].scope}" for it in WRONG])
+def test_what_loses_numbers_under_autocast_is_refused(short_probes: None, kernel: Any, case: Case, says: str) -> None:
+    with pytest.raises(Wrong, match=says):
+        gated(kernel, case)
+
+
+# right, and unusual
+
+
+def in_float32(q, k, v, **_):
+    return plainly(q, k, v, torch.float32).to(torch.get_autocast_dtype("cpu"))
+
+
+def casts_by_hand(q, k, v, **_):
+    q, k, v = (x.to(torch.get_autocast_dtype("cpu")) for x in (q, k, v))
+    with torch.autocast("cpu", enabled=False):
+        return sdpa(q, k, v)
+
+
+class Custom(Function):
+    """As torch's documentation has it for functions with a backward of their own."""
+
+    @staticmethod
+    @custom_fwd(device_type="cpu")
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        probs = torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1)
+        ctx.save_for_backward(q, k, v, probs)
+        return probs @ v
+
+    @staticmethod
+    @custom_bwd(device_type="cpu")
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        q, k, v, probs = ctx.saved_tensors
+        of_probs = grad @ v.mT
+        of_scores = probs * (of_probs - (of_probs * probs).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+        return of_scores @ k, of_scores.mT @ q, probs.mT @ grad
+
+
+def own_backward(q, k, v, **_):
+    return Custom.apply(q, k, v)
+
+
+@pytest.mark.parametrize("case", [CORE, replace(CORE, mode="backward"), BACKWARD], ids=["core", "gradients", "layer"])
+@pytest.mark.parametrize("kernel", [in_float32, casts_by_hand, own_backward])
+def test_what_casts_in_its_own_way_passes(short_probes: None, kernel: Any, case: Case) -> None:
+    gated(kernel, case)
+
+
+LAYERS: list[dict[str, Any]] = [
+    {"mode": "backward"},
+    {"mode": "backward", "autocast": "float16", "qkv_bias": True, "out_bias": True},
+    {"mask": "causal+padding", "B": 2},
+    {"bias": "alibi", "H_kv": 1},
+    {"softcap": 20, "sinks": True, "scope": "core"},
+    {"latent": 16, "rope": 8},
+    {"dropout": 0.2, "mode": "backward"},
+]
+
+
+@pytest.mark.parametrize("axes", LAYERS, ids=str)
+def test_implementations_are_right_under_autocast(short_probes: None, axes: dict[str, Any]) -> None:
+    case = replace(NARROW, **axes)
+    for name in ("fused", "sdpa", "packed", "online", "torch_mha"):
+        if impls.get(name).refusal(case) is None:
+            Gate().prove(impls.get(name), case)
+            assert check(impls.get(name), case).error > 1e-4  # in float32 it would be 5e-7
+
+
+def test_a_bound_under_autocast_is_that_of_the_narrow_dtype() -> None:
+    fused = impls.get("fused")
+    for case in (NARROW, BACKWARD):
+        under, narrow = (check(fused, it).bound for it in (case, replace(case, autocast=None, dtype="bfloat16")))
+        assert under == pytest.approx(narrow, rel=0.5)
+
+
+def test_who_cannot_is_said() -> None:
+    online = impls.get("online")
+    assert online.refusal(CORE) == "online computes in the dtype that it is given: --autocast needs --scope layer"
+    assert online.refusal(NARROW) is None
+    single = impls.make("single", sdpa, limits=impls.Limits(dtypes=("float32",)))
+    assert single.refusal(NARROW) == "single knows dtype float32, not bfloat16"
+    for axes, says in (
+        ({"dtype": ("bfloat16",)}, "needs --dtype float32, not bfloat16"),
+        ({"mode": ("decode",)}, "cache"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            SWEEPS["ladder"].cases("cpu", {"autocast": ("bfloat16",)} | axes)
+
+
+def test_only_the_output_moves_in_the_narrow_dtype() -> None:
+    read, written = 3 * 48 * 32, 48 * 32
+    assert counting.least_bytes(CORE) == 4 * read + 2 * written
+    assert counting.least_bytes(replace(CORE, mode="backward")) == 2 * (4 * read + 2 * written)
+
+
+# bit for bit
+
+
+class Scattered(Function):
+    """SDPA whose gradient of v is a sum in an order of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        ctx.save_for_backward(q, k, v)
+        return sdpa(q, k, v)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        q, k, v = (x.detach().requires_grad_() for x in ctx.saved_tensors)
+        with torch.enable_grad():
+            of_q, of_k, of_v = torch.autograd.grad(sdpa(q, k, v), (q, k, v), grad)
+        return of_q, of_k, reordered(q, k, v, grad, of_v)
+
+
+_calls: Iterator[int] = iter(range(1 << 30))
+_order: list[Callable[[list[int]], list[int]]] = []
+
+
+def reordered(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, of_v: Tensor) -> Tensor:
+    """The gradient of v, row by row of the queries."""
+    probs = torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1).detach()
+    total = torch.zeros_like(of_v)
+    for i in _order[0](list(range(q.shape[-2]))):
+        total += probs[..., i, :, None] * grad[..., i, None, :]
+    return total
+
+
+def scattered(q, k, v, **_):
+    return Scattered.apply(q, k, v)
+
+
+class RoundsAtRandom(Function):
+    """SDPA on values that are a last bit off, as what is dithered before it is kept in fewer bits."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * (
+            1 + torch.tensor([0.0, 2e-7])[torch.tensor([random.getrandbits(1) for _ in range(grad.shape[-1])])]
+        )
+
+
+def rounds_at_random(q, k, v, **_):
+    return sdpa(RoundsAtRandom.apply(q), k, v)
+
+
+def as_they_come(rows: list[int]) -> list[int]:
+    """As atomic additions of threads do."""
+    return random.sample(rows, len(rows))
+
+
+def by_turns(rows: list[int]) -> list[int]:
+    """As what tries its algorithms out, one in each call."""
+    return rows if next(_calls) % 2 else rows[::-1]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "order"), [(scattered, as_they_come), (scattered, by_turns), (rounds_at_random, None)]
+)
+def test_gradients_that_do_not_repeat_are_refused_where_that_is_asked(kernel: Any, order: Any) -> None:
+    _order[:] = [order]
+    mine = impls.make("mine", kernel)
+    for scope in ("core", "layer"):
+        check(mine, replace(REPEATING, scope=scope, deterministic=False))
+        with pytest.raises(Wrong, match=r"gradient of \w+: two calls on the same inputs differ"):
+            check_repeats(build(Cell(mine, replace(REPEATING, scope=scope))))
+
+
+def test_those_that_repeat_pass() -> None:
+    _order[:] = [lambda rows: rows[::-1]]
+    for impl in (impls.make("mine", scattered), impls.get("sdpa"), impls.get("fused"), impls.get("online")):
+        check_repeats(build(Cell(impl, REPEATING)))
+    check_repeats(build(Cell(impls.get("fused"), replace(REPEATING, dropout=0.5))))  # by the same random numbers
+
+
+@pytest.mark.parametrize("varies", [True, False])
+def test_it_is_noticed_where_answers_vary(varies: bool) -> None:
+    _order[:] = [as_they_come if varies else lambda rows: rows]
+    built = build(Cell(impls.make("mine", scattered), replace(REPEATING, scope="core", deterministic=False)))
+    for _ in range(3):
+        built.time(1)
+    assert built.varies == varies
+
+
+def turns_it_off(q, k, v, **_):
+    torch.use_deterministic_algorithms(False)
+    return sdpa(q, k, v)
+
+
+def test_deterministic_algorithms_are_on_in_a_call_and_nowhere_else() -> None:
+    seen = []
+
+    def looks(q, k, v, **_):
+        seen.append(torch.are_deterministic_algorithms_enabled())
+        return sdpa(q, k, v)
+
+    mine = impls.make("mine", looks)
+    check(mine, REPEATING)
+    assert seen and all(seen)
+    seen.clear()
+    check(mine, replace(REPEATING, deterministic=False))
+    assert not any(seen)
+    with pytest.raises(Wrong, match="turns torch's deterministic algorithms off"):
+        check(impls.make("mine", turns_it_off), REPEATING)
+    with pytest.raises(ZeroDivisionError), recording(REPEATING):
+        raise ZeroDivisionError
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_what_torch_has_no_deterministic_form_of_is_unsupported() -> None:
+    error = RuntimeError("put_ does not have a deterministic implementation, but you set ...")
+    assert isinstance(classify(error), Unsupported)
+
+
+def test_the_sweeps_show_both() -> None:
+    of_autocast = {(case.dtype, case.autocast, case.mode) for case in SWEEPS["autocast"].cases("cpu")}
+    assert len(of_autocast) == 6
+    assert {case.deterministic for case in SWEEPS["deterministic"].cases("cpu")} == {False, True}
