@@ -306,7 +306,7 @@ def _kernel_question(
     """About a core with these q, k and v; `regime` (B, H, T), or None for ordinary ones. Sinks are the same in every draw."""
     sinks = {"sinks": canonical.draw_sinks(case.H, case.keys, _generator(case, -3))} if case.sinks else {}
     weights = _in_dtype(sinks, case)
-    inputs = tuple(_rounded(x, case) for x in exact)
+    inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
     padding, rows = _padding(case, draw), _rows(case, draw)
     compared = _compared(case, padding, rows)
     grad = _grad(case, (case.B, case.H, case.T, case.D_v), rows, compared, generator)
@@ -336,13 +336,7 @@ def _layer_problem(case: Case, draw: int) -> Problem:
 
 
 def _in_dtype(weights: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
-    return {name: _rounded(w, case) for name, w in weights.items()}
-
-
-def _rounded(x: Tensor, case: Case) -> Tensor:
-    """In the case's dtype, and no other number in that of its products: under autocast the first rounding, which all share, is
-    no part of an error."""
-    return x.to(case.device, getattr(torch, case.computes)).to(getattr(torch, case.dtype))
+    return {name: w.to(case.device, getattr(torch, case.dtype)) for name, w in weights.items()}
 
 
 def autocasting(case: Case) -> Any:
@@ -592,7 +586,7 @@ def _layer_question(
         names = ("x", "keys", "values") if case.latent is None else ("x", "latents")
         for cache in exact[1:]:
             cache[..., -case.T :, :] = torch.nan  # a layer that doesn't write there first has NaN to attend to
-    inputs = tuple(_rounded(x, case) for x in exact)
+    inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
     padding, rows = _padding(case, draw), _rows(case, draw)
     compared = _compared(case, padding, rows)
     grad = _grad(case, (case.B, case.T, case.d_model), rows, compared, generator)
