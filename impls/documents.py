@@ -132,7 +132,8 @@ class Nested(Jagged):
         return in_batch.transpose(1, 2)
 
 
-@register("varlen", compiles=False, devices=("cuda",), dtypes=("float16", "bfloat16"), wide_values=False, **ROUTE)
+@register("varlen", compiles=False, devices=("cuda",), dtypes=("float16", "bfloat16"), wide_values=False,
+          autocasts=False, **ROUTE)  # fmt: skip
 class Varlen(Jagged):
     """`torch.nn.attention.varlen.varlen_attn`, of all documents in a row."""
 

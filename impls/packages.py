@@ -15,7 +15,13 @@ def _aligned_bottom_right(case: Any) -> str | None:
     return "aligns a causal mask bottom right when T_kv is not T" if case.causal and case.T_kv != case.T else None
 
 
-CUDA: dict[str, Any] = {"common": False, "devices": ("cuda",), "masks": ("none", "causal"), "wide_values": False}
+CUDA: dict[str, Any] = {
+    "common": False,
+    "devices": ("cuda",),
+    "masks": ("none", "causal"),
+    "wide_values": False,
+    "autocasts": False,
+}
 HALF: dict[str, Any] = {"dtypes": ("float16", "bfloat16")}
 
 

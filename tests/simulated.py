@@ -161,6 +161,8 @@ class SimulatedNvml:
 
     NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = 1, 0
 
+    millijoules = 7_000
+
     class NVMLError(Exception):
         pass
 
@@ -189,6 +191,9 @@ class SimulatedNvml:
 
     def nvmlDeviceGetPowerUsage(self, gpu: str) -> int:
         return 612_500  # milliwatts
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: str) -> int:
+        return self.millijoules
 
     def nvmlDeviceGetTemperature(self, gpu: str, sensor: int) -> int:
         return 61

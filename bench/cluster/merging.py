@@ -30,7 +30,7 @@ AS_IN_THE_FIRST = (
 )
 """What the run files of all jobs have in common, or nearly so."""
 
-MEDIANS = ("cold_s", "graph_s")
+MEDIANS = ("cold_s", "graph_s", "energy_j")
 SUMS = ("calls_compared",)
 ALL = ("repeats",)
 LARGEST = ("error", "error_output", "error_grad", "peak_bytes", "peak_rss_bytes", "kept_bytes")

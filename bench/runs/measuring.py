@@ -22,7 +22,7 @@ from ..cases.counting import held_bytes, least_memory
 from ..cases.ledger import spending
 from ..cases.outcome import NoRow
 from ..selection.options import clock_text
-from ..timing.devices import DEVICES, free_bytes
+from ..timing.devices import free_bytes, tells_more
 from ..timing.engine import Visits, block_of, need
 from ..workers.client import Script, WorkerClient, together
 from .crew import Crew, Tell, Worker
@@ -225,9 +225,9 @@ class Measuring:
         return {cell.key: verdict.half_width(it) for cell, it in zip(cells[1:], logs, strict=True)}
 
     def _finish(self, workers: Sequence[Worker]) -> None:
-        """Single calls that find no cache, graphs, and traces."""
+        """Single calls that find no cache, graphs, energy, and traces."""
         for cell in (cell for group in self._cases.values() for cell in group):
-            wants_more = DEVICES[cell.case.device].takes_more
+            wants_more = tells_more(cell.case.device)
             if (
                 cell.key in self._run.skipped
                 or cell.key not in self._run.samples

@@ -44,8 +44,8 @@ SCHEMA = 2
 TRIES = 3
 """How often a run may end while a cell is proved, before the cell is given up."""
 
-NO_GPU = dict.fromkeys(("cold_s", "graph_s", "sm_mhz", "power_w", "temperature_c", "throttled"))
-"""Columns that only a GPU has."""
+NOT_READ = dict.fromkeys(("energy_j", "cold_s", "graph_s", "sm_mhz", "power_w", "temperature_c", "throttled"))
+"""Columns that not every device has."""
 
 
 @dataclass
@@ -243,7 +243,7 @@ class Run:
                 self.add_skipped(cell, outcome)
                 continue
             more.pop("throttled_by", None)
-            self.finished[key] = finite(row(cell, self.proved[key]["columns"], found, over, NO_GPU | more))
+            self.finished[key] = finite(row(cell, self.proved[key]["columns"], found, over, NOT_READ | more))
 
     def _compared(self, cell: Cell) -> int:
         """None of them where answers are random."""

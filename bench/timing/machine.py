@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import torch
 
-from .devices import DEVICES
+from .devices import DEVICES, energy_sources
 from .devices.nvml import readings, words
 
 ALLOCATOR = ("LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -43,6 +43,7 @@ def state() -> dict[str, Any]:
         "load": list(os.getloadavg()),
         "cpu_mhz": frequency.current if frequency else None,
         "free_bytes": memory.available,
+        "energy": energy_sources(),
         "gpus": [asdict(gpu) | {"reasons": words(gpu.reasons)} for gpu in readings()],
         "system": f"{platform.system()} {platform.release()}",
         "environment": {name: os.environ[name] for name in sorted(os.environ) if _decides_speed(name)},

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import resource
+from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ from ..selection.mistake import Mistake
 from ..timing.caching import check_no_result_caching
 from ..timing.cell import Built, build, prove
 from ..timing.controls import WORK, software
-from ..timing.devices import meter_for
+from ..timing.devices import energy_counter, meter_for
+from ..timing.devices.energy import Unread, joules_of_a_call
 from ..timing.devices.nvml import Reading, words
 from ..timing.machine import fingerprint
 from .fresh import pin
@@ -176,10 +179,15 @@ class Tasks:
         return {}
 
     def more(self, what: str, hot_s: float) -> dict[str, float | None]:
-        """{"cold_s", "graph_s"}: one call taken otherwise than hot and back to back (`Meter.more`)."""
+        """{"cold_s", "graph_s"}: one call taken otherwise than hot and back to back (`Meter.more`); "energy_j": its joules."""
         built = self._built(what)
+        meter, run, counter = built.meter, built.call.run, energy_counter(built.cell.case.device)
         with built.watched():
-            return built.meter.more(built.call.run, hot_s, graph=not built.cell.case.does.gradients)
+            found = meter.more(run, hot_s, graph=not built.cell.case.does.gradients)
+            if counter is not None:
+                with suppress(Unread):
+                    found["energy_j"] = joules_of_a_call(counter, partial(meter.seconds, run), hot_s)
+        return found
 
     def trace(self, what: str, path: str) -> dict[str, Any]:
         """Write the profiler's trace of one more call: {"unwritten": None, or why it can't be written}"""

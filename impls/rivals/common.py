@@ -11,6 +11,7 @@ RIVAL: dict[str, Any] = {
     "modes": ("forward",),
     "masks": ("none", "causal"),
     "dropout": False,
+    "autocasts": False,
     "compiles": False,
 }
 """How they are registered, where nothing else is said."""

@@ -30,6 +30,7 @@ def findings(frame: pd.DataFrame, baseline_impl: str | None, skipped: pd.DataFra
     said = [
         *wrongs,
         lean(usable),
+        thrifty(usable),
         gain(usable, baseline_impl),
         compiled(usable),
         regret.finding(usable),
@@ -60,6 +61,23 @@ def lean(frame: pd.DataFrame) -> str:
         f"{names} {verb} least memory at {where}: {units.memory(least['peak_bytes'].iloc[0])}; "
         f"{_shown(rows, most['impl'])} needs {units.memory(most['peak_bytes'])}, "
         f"{units.significant(ratio, 2)} times as much."
+    )
+
+
+def thrifty(frame: pd.DataFrame) -> str:
+    """Who takes least energy at the largest case, and who takes most; '' where none was read."""
+    known = frame.dropna(subset=["energy_j"]) if "energy_j" in frame else frame.iloc[:0]
+    if known["impl"].nunique() < 2:
+        return ""
+    case = known.sort_values("energy_j").iloc[-1]["id"]
+    rows = known[known["id"] == case].sort_values("energy_j")
+    if len(rows) < 2:
+        return ""
+    least, most = rows.iloc[0], rows.iloc[-1]
+    where = words.place(fr.settings(rows), always=fr.varying(frame))
+    return (
+        f"{_shown(rows, least['impl'])} takes least energy at {where}: {units.energy(least['energy_j'])} a call, of the whole "
+        f"package; {_shown(rows, most['impl'])} takes {units.energy(most['energy_j'])}."
     )
 
 

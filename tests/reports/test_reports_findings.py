@@ -35,6 +35,17 @@ def test_leanest_and_largest_gain(turns_data: dict[str, Any], as_run: Any) -> No
     assert f"The largest speed-up over fused is 4.00× (3.90 to 4.10), by sdpa at {where}." in text
 
 
+def test_who_takes_least_energy(turns_data: dict[str, Any], as_run: Any) -> None:
+    assert not any("energy" in sentence for sentence in said(as_run(turns_data)))
+    for row in turns_data["benchmarks"]:
+        row["extra_info"]["energy_j"] = (
+            0.05 * row["stats"]["median"] * (2 if row["extra_info"]["impl"] == "fused" else 1)
+        )
+    [sentence] = [sentence for sentence in said(as_run(turns_data)) if "energy" in sentence]
+    assert "sdpa takes least energy at B=1 H=8 D_h=64 T=1024 fp32 causal" in sentence
+    assert "J a call, of the whole package; fused takes" in sentence
+
+
 def test_a_gain_that_is_not_shown_is_no_finding(turns_data: dict[str, Any], as_run: Any) -> None:
     retimed(turns_data, "sdpa", 1024, 0.9e-3, (0.1, 1.0, 10.0))
     [gain] = [sentence for sentence in said(as_run(turns_data)) if "speed-up over" in sentence]

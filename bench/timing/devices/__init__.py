@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from .cpu import CPU
 from .cuda import CUDA
 from .device import CallProfile, Device, Meter
+from .energy import Counter, Unread
 
-__all__ = ["DEVICES", "CallProfile", "Device", "Meter", "default_device", "free_bytes", "meter_for"]
+__all__ = [
+    "DEVICES", "CallProfile", "Device", "Meter", "default_device", "energy_counter", "energy_sources", "free_bytes",
+    "meter_for", "tells_more",
+]  # fmt: skip
 
 DEVICES = {it.name: it for it in (CPU, CUDA)}
 """A later one is preferred where it is present."""
@@ -19,6 +25,30 @@ def default_device() -> str:
 
 def meter_for(device: str) -> Meter:
     return DEVICES[device].meter()
+
+
+def energy_sources() -> dict[str, str]:
+    """What the energy of each device that is here is read from, or why it isn't read."""
+    return {name: _energy_source(it) for name, it in DEVICES.items() if it.present()}
+
+
+def _energy_source(device: Device) -> str:
+    try:
+        return device.energy().source
+    except Unread as reason:
+        return f"not read: {reason}"
+
+
+def tells_more(device: str) -> bool:
+    """Whether a cell is asked for more than its time, once that is known."""
+    return DEVICES[device].takes_more or energy_counter(device) is not None
+
+
+def energy_counter(device: str) -> Counter | None:
+    """None where it isn't read."""
+    with suppress(Unread):
+        return DEVICES[device].energy()
+    return None
 
 
 def free_bytes(device: str) -> int:

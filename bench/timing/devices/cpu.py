@@ -14,6 +14,7 @@ from torch.profiler import ProfilerActivity
 from ...proof.dispatch import host_trace, kernel_in, operators_in
 from . import host
 from .device import CallProfile, Device
+from .energy import rapl
 from .nvml import Reading
 from .resident import FLOOR, peak_rss
 
@@ -117,4 +118,4 @@ def _live(events: Iterable[tuple[int, int]]) -> Iterator[int]:
         yield now
 
 
-CPU = Device("cpu", lambda: True, host.identity, host.free_bytes, CpuMeter, (ProfilerActivity.CPU,))
+CPU = Device("cpu", lambda: True, host.identity, host.free_bytes, CpuMeter, (ProfilerActivity.CPU,), rapl)

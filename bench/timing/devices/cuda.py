@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity
 
 from ...proof.dispatch import host_trace, kernel_in, operators_in
 from .device import CallProfile, Device
+from .energy import of_gpu
 from .graphs import captured
 from .nvml import Nvml, Reading, opened
 
@@ -76,7 +77,7 @@ class CudaMeter:
         return median(self.seconds(graph.replay, REPLAYS) / REPLAYS for _ in range(BLOCKS))
 
     def sensors(self) -> Reading | None:
-        return self._nvml.of(f"GPU-{self._cuda.get_device_properties().uuid}") if self._nvml else None
+        return self._nvml.of(_uuid(self._cuda)) if self._nvml else None
 
     def kept(self, call: Callable[[], Any]) -> int:
         """The libraries' workspaces stay, too: the probes have filled them by now."""
@@ -102,6 +103,11 @@ class CudaMeter:
         return CallProfile(int(peak - before), kernel_in(trace), operators_in(trace))
 
 
+def _uuid(cuda: Any = torch.cuda) -> str:
+    """As NVML has it."""
+    return f"GPU-{cuda.get_device_properties().uuid}"
+
+
 def _identity() -> dict[str, Any]:
     present = torch.cuda.is_available()
     return {"gpu": torch.cuda.get_device_name() if present else None, "driver": _driver() if present else None}
@@ -122,5 +128,6 @@ CUDA = Device(
     free_bytes=lambda: int(torch.cuda.mem_get_info()[0]),
     meter=lambda: CudaMeter(nvml=opened()),
     activities=(ProfilerActivity.CPU, ProfilerActivity.CUDA),
+    energy=lambda: of_gpu(opened(), _uuid()),
     takes_more=True,
 )

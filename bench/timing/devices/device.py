@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from torch.profiler import ProfilerActivity
 
+from .energy import Counter, no_counter
 from .nvml import Reading
 
 
@@ -68,5 +69,7 @@ class Device:
     meter: Callable[[], Meter]
     activities: tuple[ProfilerActivity, ...]
     """What the profiler watches for a trace."""
+    energy: Callable[[], Counter] = no_counter
+    """What its energy is read from; raises `Unread`."""
     takes_more: bool = False
     """Whether `Meter.more` measures anything there."""

@@ -72,6 +72,11 @@ class Nvml:
         gpu = self._ask("DeviceGetHandleByUUID", uuid)
         return None if gpu is None else self._read(gpu)
 
+    def millijoules(self, uuid: str) -> int | None:
+        """What the GPU with this UUID took since its driver was loaded; None where it doesn't tell."""
+        gpu = self._ask("DeviceGetHandleByUUID", uuid)
+        return None if gpu is None else self._ask("DeviceGetTotalEnergyConsumption", gpu)
+
     def _read(self, gpu: Any) -> Reading:
         milliwatts, rates = self._ask("DeviceGetPowerUsage", gpu), self._ask("DeviceGetUtilizationRates", gpu)
         return Reading(

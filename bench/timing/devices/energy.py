@@ -1,0 +1,91 @@
+"""Energy that calls take, by the counters that processors and GPUs keep: of a whole package, whoever makes it work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from time import perf_counter
+
+from .nvml import Nvml
+
+POWERCAP = Path("/sys/class/powercap")
+"""Where Linux shows the counters of Intel's and AMD's processors (RAPL)."""
+
+RAPL_SECONDS, NVML_SECONDS = 0.1, 1.0
+"""Seconds that calls go on while a counter is watched: one of a processor goes on every millisecond, one of a GPU every 0.1 s
+or less often.
+"""
+
+AT_A_TIME = 0.01
+"""Seconds of calls between two looks at the clock."""
+
+
+class Unread(Exception):
+    """Why no counter can be read."""
+
+
+@dataclass(frozen=True)
+class Counter:
+    """What has been taken so far, in units of its own."""
+
+    source: str
+    seconds: float
+    """For how long it has to be watched, so that its steps don't count."""
+    read: Callable[[], tuple[int, ...]]
+    joules: Callable[[tuple[int, ...], tuple[int, ...]], float]
+    """Between two readings."""
+
+
+def no_counter() -> Counter:
+    raise Unread("no counter is known")
+
+
+def joules_of_a_call(counter: Counter, run: Callable[[int], object], hot_s: float) -> float | None:
+    """`run` makes so many calls, of which one takes `hot_s`; None where the counter stands still, as virtual ones may."""
+    at_a_time, made = max(1, ceil(AT_A_TIME / max(hot_s, 1e-9))), 0
+    before, until = counter.read(), perf_counter() + counter.seconds
+    while not made or perf_counter() < until:
+        run(at_a_time)
+        made += at_a_time
+    return counter.joules(before, counter.read()) / made or None
+
+
+def rapl(folder: Path = POWERCAP) -> Counter:
+    """All packages of the machine; raises `Unread`. Other zones are parts of one, or `psys`, which holds them all."""
+    names = {zone: _text(zone / "name") for zone in sorted(folder.glob("intel-rapl:*"))}
+    zones = [zone for zone, name in names.items() if name.startswith("package")]
+    if not zones:
+        raise Unread(f"{folder} shows no package of a processor")
+    ranges = [int(_text(zone / "max_energy_range_uj")) for zone in zones]
+
+    def read() -> tuple[int, ...]:
+        return tuple(int(_text(zone / "energy_uj")) for zone in zones)
+
+    def joules(before: tuple[int, ...], after: tuple[int, ...]) -> float:
+        """A counter begins again at zero when it reaches its range."""
+        return sum((b - a) % most for a, b, most in zip(before, after, ranges, strict=True)) / 1e6
+
+    read()
+    return Counter(f"RAPL, {', '.join(names[zone] for zone in zones)}", RAPL_SECONDS, read, joules)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise Unread(f"{path}: {error.strerror}") from None
+
+
+def of_gpu(nvml: Nvml | None, uuid: str) -> Counter:
+    """One GPU; raises `Unread`."""
+
+    def read() -> tuple[int, ...]:
+        found = nvml.millijoules(uuid) if nvml else None
+        if found is None:
+            raise Unread("NVML tells no energy of this GPU")
+        return (found,)
+
+    read()
+    return Counter("NVML", NVML_SECONDS, read, lambda before, after: (after[0] - before[0]) / 1e3)

@@ -1,0 +1,119 @@
+"""Energy a call, by counters that are made up: which of them count, where they begin again, and what is said without one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.cases.case import Case
+from bench.timing.devices import Device, cpu, energy_sources
+from bench.timing.devices.energy import RAPL_SECONDS, Counter, Unread, joules_of_a_call, of_gpu, rapl
+from bench.timing.devices.nvml import Nvml
+from bench.timing.machine import state
+from bench.workers.tasks import Tasks
+
+from .simulated import UUID, SimulatedNvml
+
+RANGE = 262_143_328_850
+ZONES = {"intel-rapl:0": "package-0", "intel-rapl:0:0": "core", "intel-rapl:0:1": "dram", "intel-rapl:1": "package-1",
+         "intel-rapl:2": "psys", "intel-rapl-mmio:0": "package-0"}  # fmt: skip
+
+
+@pytest.fixture
+def powercap(tmp_path: Path) -> Path:
+    """Two packages with a core, memory and a whole system beside them; the second is about to begin again."""
+    for zone, name in ZONES.items():
+        (tmp_path / zone).mkdir()
+        for file, value in (("name", name), ("max_energy_range_uj", RANGE), ("energy_uj", 1_000)):
+            (tmp_path / zone / file).write_text(f"{value}\n")
+    (tmp_path / "intel-rapl:1" / "energy_uj").write_text(f"{RANGE - 100}\n")
+    return tmp_path
+
+
+def spend(folder: Path, microjoules: int) -> None:
+    """Let every counter go on."""
+    for zone in ZONES:
+        path = folder / zone / "energy_uj"
+        path.write_text(f"{(int(path.read_text()) + microjoules) % RANGE}\n")
+
+
+def test_packages_count_and_begin_again(powercap: Path) -> None:
+    counter = rapl(powercap)
+    assert counter.source == "RAPL, package-0, package-1"
+    before = counter.read()
+    spend(powercap, 3_000_000)
+    assert counter.joules(before, counter.read()) == pytest.approx(6.0)
+
+
+def test_a_call_takes_its_share_of_all_calls(powercap: Path) -> None:
+    made = []
+
+    def run(calls: int) -> None:
+        made.append(calls)
+        spend(powercap, 500 * calls)
+
+    assert joules_of_a_call(rapl(powercap), run, hot_s=1e-3) == pytest.approx(1e-3)  # of both packages
+    assert set(made) == {10}
+    brief = replace(rapl(powercap), seconds=0.0)
+    assert joules_of_a_call(brief, run, hot_s=2.0) == pytest.approx(1e-3)
+    assert made[-1] == 1
+
+
+def test_a_counter_is_watched_for_longer_than_its_steps(powercap: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(1000))
+    monkeypatch.setattr("bench.timing.devices.energy.perf_counter", lambda: next(now) * RAPL_SECONDS / 8)
+    made: list[int] = []
+    joules_of_a_call(rapl(powercap), made.append, hot_s=1e-3)
+    assert len(made) == 8
+
+
+def test_a_counter_that_stands_still_tells_nothing(powercap: Path) -> None:
+    assert joules_of_a_call(replace(rapl(powercap), seconds=0.0), lambda calls: None, hot_s=1.0) is None
+
+
+def test_why_none_is_read(powercap: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (powercap / "intel-rapl:1" / "energy_uj").unlink()
+    with pytest.raises(Unread, match="intel-rapl:1/energy_uj: No such file or directory"):
+        rapl(powercap)
+    for zone in ZONES:
+        (powercap / zone / "name").write_text("core\n")
+    with pytest.raises(Unread, match="shows no package of a processor"):
+        rapl(powercap)
+    nothing = replace(cpu.CPU, energy=lambda: rapl(tmp_path / "none"))
+    monkeypatch.setattr("bench.timing.devices.DEVICES", {"cpu": nothing})
+    assert energy_sources() == {"cpu": f"not read: {tmp_path}/none shows no package of a processor"}
+    assert state()["energy"].keys() >= {"cpu"}
+
+
+def test_a_worker_is_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([(0,), (4_000_000,)])
+    counter = Counter("made up", 0.0, lambda: next(readings), lambda before, after: (after[0] - before[0]) / 1e6)
+    monkeypatch.setattr("bench.workers.tasks.energy_counter", lambda device: counter)
+    tasks = Tasks(".")
+    tasks.prepare("it", "fused", Case.of(T=16, H=1, D_h=8).columns())
+    assert tasks.more("it", hot_s=5e-3) == {"cold_s": None, "graph_s": None, "energy_j": 2.0}
+    monkeypatch.setattr("bench.workers.tasks.energy_counter", lambda device: replace(counter, read=unreadable))
+    assert "energy_j" not in tasks.more("it", hot_s=5e-3)  # what was timed is kept
+
+
+def unreadable() -> tuple[int, ...]:
+    raise Unread
+
+
+def test_of_a_gpu() -> None:
+    nvml = SimulatedNvml()
+    counter = of_gpu(Nvml(nvml), f"GPU-{UUID}")
+    before = counter.read()
+    nvml.millijoules += 2_500
+    assert counter.joules(before, counter.read()) == 2.5
+    for silent in (Nvml(SimulatedNvml(without="nvmlDeviceGetTotalEnergyConsumption")), None):
+        with pytest.raises(Unread, match="NVML tells no energy"):
+            of_gpu(silent, f"GPU-{UUID}")
+
+
+def test_a_device_without_a_counter() -> None:
+    other = Device("npu", lambda: True, dict, lambda: 7, cpu.CpuMeter, ())
+    with pytest.raises(Unread):
+        other.energy()
