@@ -22,6 +22,7 @@ from bench.cases.outcome import Unsupported, Wrong, classify
 from bench.cases.sweep import SWEEPS
 from bench.proof.calls import recording
 from bench.proof.gate import Gate, check
+from bench.runs.listing import _declared
 from bench.timing.cell import build, check_repeats
 
 NARROW = Case.of(T=48, H=2, D_h=16, mask="none", autocast="bfloat16")
@@ -184,6 +185,12 @@ def test_who_cannot_is_said() -> None:
     ):
         with pytest.raises(ValueError, match=says):
             SWEEPS["ladder"].cases("cpu", {"autocast": ("bfloat16",)} | axes)
+
+
+def test_the_list_says_who_cannot() -> None:
+    """Every limit that an implementation declares has words."""
+    assert "--autocast with --scope core" in _declared(impls.get("online").limits)
+    assert all(_declared(impl.limits) is not None for impl in impls.registered())
 
 
 def test_only_the_output_moves_in_the_narrow_dtype() -> None:

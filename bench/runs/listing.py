@@ -54,6 +54,7 @@ _CANNOT = {
     "wide_values": "values of another width",
     "dropout": "dropout",
     "compiles": "torch.compile",
+    "autocasts": "--autocast with --scope core",
     "alone": "share a process with others",
 }
 """What a limit means, as something that can't be done."""
