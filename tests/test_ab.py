@@ -464,17 +464,17 @@ def test_what_all_cells_share_beside_controls_that_stand_still_is_the_code(comma
 def test_controls_alone_void_a_comparison(command: Any) -> None:
     code, text, saved = command(EVERYWHERE | {"control python": 1.1})
     assert code == 2
-    assert "machine drift: the time of the control workload 'python' changed by +10.0 %" in text
+    assert "machine drift: the time of the control workload 'python' changed by +10.0 %" in " ".join(text.split())
     assert " is " not in text.splitlines()[0] and {cell["word"] for cell in saved["cells"]} == {INCONCLUSIVE}
 
 
 def test_each_implementation_has_a_sentence(command: Any) -> None:
     code, text, _ = command({"fused T16": 0.9, "fused T32": 0.98, "sdpa T16": 1.03, "sdpa T32": 0.98})
     assert code == 1
-    assert text.splitlines()[:2] == [
-        "sdpa is as fast as before, within 1 %, but slower in 1 of 2 cells and faster in 1 of 2 cells",
-        "fused is 6.1 % faster (6.1 to 6.1) in 2 of 2 cells",
-    ]
+    assert " ".join(text.split()).startswith(
+        "sdpa is as fast as before, within 1 %, but slower in 1 of 2 cells and faster in 1 of 2 cells "
+        "fused is 6.1 % faster (6.1 to 6.1) in 2 of 2 cells "
+    )
     assert command({})[0] == 0
 
 

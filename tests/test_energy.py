@@ -87,11 +87,10 @@ def test_why_none_is_read(powercap: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert state()["energy"].keys() >= {"cpu"}
 
 
-def test_a_worker_is_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_is_asked_for_it(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter([(0,), (4_000_000,)])
     counter = Counter("made up", 0.0, lambda: next(readings), lambda before, after: (after[0] - before[0]) / 1e6)
     monkeypatch.setattr("bench.workers.tasks.energy_counter", lambda device: counter)
-    tasks = Tasks(".")
     tasks.prepare("it", "fused", Case.of(T=16, H=1, D_h=8).columns())
     assert tasks.more("it", hot_s=5e-3) == {"cold_s": None, "graph_s": None, "energy_j": 2.0}
     monkeypatch.setattr("bench.workers.tasks.energy_counter", lambda device: replace(counter, read=unreadable))
