@@ -63,6 +63,23 @@ H200 = {
     "differs": "10 calls; clock and power not said",
 }
 LLAMA = CORE | {"device": "cuda", "dtype": "bfloat16", "H": 64, "H_kv": 8, "D_h": 128}
+TUTORIAL = {"B": 8, "T": 1024, "d_model": 768, "H": 12, "D_h": 64, "dtype": "float32"}
+"""Of layers, causal: as in the sweep `tutorial`."""
+
+NOTEBOOK = "rasbt/LLMs-from-scratch, ch03/02_bonus_efficient-multihead-attention/mha-implementations.ipynb"
+GRADIENTS = "torch before 2.9, gradients recorded, a bias in the output projection"
+M3 = {"machine": "Apple M3, of a MacBook Air", "source": NOTEBOOK, "differs": f"{GRADIENTS}; threads not said"}
+A100 = {"machine": "NVIDIA A100", "source": NOTEBOOK, "differs": f"{GRADIENTS}; products in TF32"}
+WAYS = (  # what it is called there, the nearest here, and milliseconds on the M3 and on the A100
+    ("MHA wrapper", "wrapper", 179, 4.68),
+    ("MHA of chapter 3", "fused", 166, 3.08),
+    ("MHA with combined QKV weights", "packed", 190, 3.81),
+    ("MHA with einsum", "einsum", 196, 4.11),
+    ("SDPA, after combined QKV weights", "sdpa", 110, 1.10),
+    ("the same, the mask as a tensor", "sdpa_efficient", 99.5, 1.80),
+    ("nn.MultiheadAttention, and another projection behind it", "torch_mha_weights", 198, 3.04),
+    ("nn.MultiheadAttention so, need_weights=False", "torch_mha", 168, 2.13),
+)
 
 PUBLISHED = (
     *(Published(CORE | {"T": T, "H": 32, "D_h": 128, "dtype": "float32"}, seconds, **ONNXRUNTIME)
@@ -76,6 +93,9 @@ PUBLISHED = (
       for mask, times in (("causal", (0.142e-3, 0.465e-3, 1.708e-3, 6.531e-3, 25.566e-3)),
                           ("none", (0.217e-3, 0.819e-3, 3.182e-3, 12.524e-3, 50.769e-3)))
       for T, seconds in zip((2048, 4096, 8192, 16384, 32768), times, strict=True)),
+    *(Published(TUTORIAL | {"device": device}, milliseconds / 1e3, kernel, impl, **where)
+      for kernel, impl, *both in WAYS
+      for milliseconds, device, where in zip(both, ("cpu", "cuda"), (M3, A100), strict=True)),
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from .. import CHECKOUT
-from ..judging import advice, answer
+from ..judging import advice, answer, published
 from ..reading import command, runs, units
 from ..reading.runs import Run
 from . import page
@@ -67,9 +67,9 @@ def _shortened(value: Any) -> Any:
     return value
 
 
-def text(published: Path) -> str:
+def text(folder: Path) -> str:
     """The page as Markdown: of every run of the present schema the answer, its confidence, and the tables."""
-    found = [runs.read(path) for path in sorted(published.glob("*.json"))]
+    found = [runs.read(path) for path in sorted(folder.glob("*.json"))]
     return "\n".join([INTRODUCTION, *(part for run in found if run.axes for part in _section(run))])
 
 
@@ -87,3 +87,6 @@ def _section(run: Run) -> Iterator[str]:
     yield markdown(("implementation", "time over the best, geometric mean", "worst case", "cases"), ranks) + "\n"
     if this.advice:
         yield markdown(advice.COLUMNS, [[*map(escape, line)] for line in advice.lines(this.advice)]) + "\n"
+    if beside := published.table(this.frame, run.published):
+        yield "Times that others have published of these cases, beside ours:\n"
+        yield markdown(published.COLUMNS, [[*map(escape, line)] for line in beside]) + "\n"
