@@ -15,12 +15,13 @@ import pytest
 import impls
 from bench import __main__ as bench_main
 from bench import console, terminal
+from bench.cases import counting
 from bench.cases.case import AXES, Case
 from bench.cases.cells import Cell
 from bench.runs import saving
 from bench.runs.lacking import refusal
 from bench.runs.progress import skips
-from bench.runs.remaining import remaining
+from bench.runs.remaining import guessed, remaining
 from bench.selection.options import clock_text
 from bench.terminal import interrupted
 
@@ -123,6 +124,13 @@ def test_what_is_left_counts_long_calls_that_come_late_and_processes_that_come_a
     assert remaining(planned, passed=2.0, visits=1, later_batches=0) == pytest.approx(11 + 3 * 1.0)
     assert remaining(planned, passed=1.0, visits=1, later_batches=2) == pytest.approx(11 + 2 * 12)
     assert remaining(planned, passed=0.5, visits=1, later_batches=0) == pytest.approx(11)  # never less than planned
+
+
+def test_a_guess_counts_the_few_calls_of_what_takes_long_and_the_proof() -> None:
+    short, long = (Cell(impls.get("fused"), Case.of(T=T, H=8, D_h=64, threads=2)) for T in (64, 8192))
+    assert guessed(short, 0.25, processes=1) < 1 < guessed(short, 0.25, processes=5) < 3
+    call = counting.flops(long.case) / 5e10  # more than a second
+    assert 20 * call < guessed(long, 0.25, processes=1) < guessed(long, 0.25, processes=5) / 1.5
 
 
 @pytest.mark.parametrize(("seconds", "says"), [(10, "10 s"), (600, "10 min"), (3 * 3600, "3 h"), (1e9, "11,574 days")])

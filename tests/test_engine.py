@@ -17,7 +17,8 @@ from bench.cases.cells import Cell, Key
 from bench.cases.outcome import NoRow
 from bench.cases.sweep import SWEEPS
 from bench.runs import visit as visits
-from bench.runs.measuring import VISITS, Measuring
+from bench.runs.measuring import Measuring
+from bench.runs.remaining import VISITS
 from bench.runs.run import Run
 from bench.runs.visit import Visit
 from bench.selection.options import Selection

@@ -13,8 +13,10 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
 from bench.proof.gate import Gate
+from bench.timing import cell
 from bench.timing.caching import check_no_result_caching
 from bench.timing.cell import prove
+from bench.workers.tasks import Tasks
 
 from . import wrong_kernels
 
@@ -48,6 +50,21 @@ def test_what_the_gate_cannot_see_is_refused_while_it_is_timed(name: str, capsys
 def test_the_same_without_their_faults_are_measured() -> None:
     measured(wrong_kernels.sdpa)
     measured(wrong_kernels.sdpa, mode="backward", scope="core")
+
+
+def test_a_cell_that_is_built_again_is_compared_with_its_own_answers(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case.of(T=16, H=1, D_h=8)
+    held_to_reference: list[str] = []
+    monkeypatch.setattr(cell, "verify", lambda *_: held_to_reference.append("again"))
+    for _ in range(2):
+        tasks.prepare("it", "sdpa", case.columns())
+        tasks.renew("it", seconds=0.0)
+        tasks.drop("it")
+    assert len(held_to_reference) == 2  # one of each draw
+    tasks.prepare("another", "sdpa", case.columns())
+    assert len(held_to_reference) == 3
 
 
 def test_at_least_3_of_each() -> None:

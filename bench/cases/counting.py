@@ -96,14 +96,12 @@ def padding_share(impl: Impl, case: Case) -> float:
 
 
 def held_bytes(case: Case) -> int:
-    """About what a cell holds between its calls: inputs and weights twice, its mask, an answer or two."""
+    """About what a cell holds between its calls: inputs and weights, its mask, answers."""
     mask = (
         case.T * case.T_kv * (case.H * ITEM_BYTES[case.dtype] if case.bias else 1)
         if case.mask != "none" or case.bias
         else 0
     )
     return (
-        2 * least_bytes(case)
-        + mask
-        + 4 * case.B * case.T * max(case.d_model, case.H * case.D_v) * ITEM_BYTES[case.dtype]
+        least_bytes(case) + mask + 4 * case.B * case.T * max(case.d_model, case.H * case.D_v) * ITEM_BYTES[case.dtype]
     )

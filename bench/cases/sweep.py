@@ -127,7 +127,7 @@ SWEEPS = {
               ({"B": (1,), "D_h": (64,), "H": (8,), "T": (256, 1024),
                 "dtype": ("float64", "float32", "float16", "bfloat16")},)),
         Sweep("tutorial", "the setting of the best-known published comparison",
-              ({"B": (8,), "d_model": (768,), "dtype": BOTH, "H": (12,), "T": (1024,)},), whole_registry=True),
+              ({"B": (8,), "d_model": (768,), "dtype": BOTH, "H": (12,), "T": (1024,)},)),
         Sweep("backward", "what a training step costs: forward, and the gradients of input and weights",
               ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (64, 256, 512), "mode": ("backward",)},),
               whole_registry=True),

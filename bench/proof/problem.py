@@ -329,10 +329,15 @@ def _kernel_question(
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
 def _layer_problem(case: Case, draw: int) -> Problem:
-    drawn = canonical.draw(case.layer_shape, _generator(case, 0))  # the same weights in every draw
     generator = _generator(case, draw + 1)
     exact = [_randn(size, generator) for size in _sizes_of_inputs(case)]
-    return _layer_question(case, exact, _in_dtype(drawn, case), generator, draw)
+    return _layer_question(case, exact, _weights(case), generator, draw)
+
+
+@lru_cache(maxsize=4)
+def _weights(case: Case) -> dict[str, Tensor]:
+    """The same in every draw."""
+    return _in_dtype(canonical.draw(case.layer_shape, _generator(case, 0)), case)
 
 
 def _in_dtype(weights: dict[str, Tensor], case: Case) -> dict[str, Tensor]:

@@ -14,8 +14,9 @@ from impls import Limits
 
 from ..cases.case import AXES
 from ..cases.sweep import SWEEPS, Axes
-from ..selection.options import clock_text, seconds_of
+from ..selection.options import clock_text
 from .lacking import refusal
+from .remaining import guessed
 from .run import Run
 
 
@@ -90,6 +91,6 @@ def show_plan(run: Run) -> None:
         console.print(f"{case.id}: {', '.join(names) or 'nothing'}", highlight=False)
     for why in dict.fromkeys(why for cell in cells if (why := refusal(cell))):
         console.print(f"unsupported: {why}", highlight=False)
-    guess = clock_text(sum(seconds_of(cell, run.timing["cell_time"], run.processes) for cell in possible))
+    guess = clock_text(sum(guessed(cell, run.timing["cell_time"], run.processes) for cell in possible))
     left = "1 cell" if len(possible) == 1 else f"{len(possible)} cells"
     console.print(f"{left} to measure, {len(cells) - len(possible)} unsupported, {guess}", highlight=False)

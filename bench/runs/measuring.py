@@ -26,17 +26,16 @@ from ..timing.devices import free_bytes, tells_more
 from ..timing.engine import Visits, block_of, need
 from ..workers.client import Script, WorkerClient, together
 from .crew import Crew, Tell, Worker
-from .remaining import remaining
+from .remaining import VISITS, remaining
 from .rows import samples_of
 from .run import Run
 from .visit import Visit
 
-VISITS = 8
-"""Visits of a case in one process."""
-
 SIDE_BY_SIDE = 2
 """Workers that live at the same time."""
 
+QUESTIONS = 8
+"""As many questions with their answers are kept in a worker (`proof/problem.py`), about as large as a cell each."""
 
 WORTH_A_WORKER = 8
 """Cells for which one more worker is started: importing torch takes it as long as some proofs."""
@@ -64,7 +63,9 @@ class Measuring:
         for cell in cells:
             self._cases.setdefault(cell.case.id, []).append(cell)
         self._free = free_bytes(run.selection.device)
-        self._holds = SIDE_BY_SIDE * sum(held_bytes(cell.case) for cell in cells) < self._free / 3
+        each = [held_bytes(cell.case) for cell in cells]
+        held = sum(each) + QUESTIONS * max(each, default=0)
+        self._holds = SIDE_BY_SIDE * held < self._free / 2
         largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
         fit = SIDE_BY_SIDE if 4 * largest < self._free else 1
         self._provers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_WORKER))

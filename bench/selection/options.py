@@ -192,18 +192,6 @@ def _values(axis: str, text: str) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def seconds_of(cell: Cell, cell_time: float, processes: int) -> float:
-    """About how long a cell takes, proof and memory included: a guess for `--dry-run`."""
-    case, limits = cell.case, cell.impl.limits
-    if cell.impl.refusal(case):
-        return 0.01
-    pairs = case.B * case.H * case.T * case.T_kv
-    work = 4 * pairs * (case.D_h + case.D_v) / 2e10  # the gate's float64 reference and the calls it makes
-    loops = 6 * pairs / limits.max_pairs if limits.max_pairs else 0.0  # a limit on pairs marks a Python loop
-    work *= 3 if case.does.gradients else 1
-    return 0.1 + 1.3 * cell_time * processes + work + loops + (1.5 if cell.impl.compiled else 0.0)
-
-
 def clock_text(seconds: float) -> str:
     """`about 40 s`, `about 3 min`"""
     if seconds < 90:

@@ -54,7 +54,7 @@ class Built:
     """Which draw of inputs its buffers hold; None for none of them."""
     varies: bool = False
     """Whether some call's answer was another than that of a call before on the same inputs, in its last bits."""
-    _answers: dict[int, list[Tensor]] = field(default_factory=dict)
+    answers: dict[int, list[Tensor]] = field(default_factory=dict)
     """The answer to each draw that was checked against the reference last."""
 
     def time(self, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
@@ -127,14 +127,14 @@ class Built:
 
     def _compare(self, answer: Any, draw: int) -> None:
         found = _tensors(answer, len(self.numbers.tensors))
-        if (known := self._answers.get(draw)) is not None:
+        if (known := self.answers.get(draw)) is not None:
             if all(torch.equal(a, b) for a, b in zip(found, known, strict=True)):
                 return
             if self.cell.case.deterministic:
                 raise Wrong(f"under the clock: {NOT_REPEATED}")
             self.varies = True
         verify(self.call.read(answer), problem_of(self.cell.case, draw), "under the clock: ")
-        self._answers[draw] = list(copies(found))
+        self.answers[draw] = list(copies(found))
 
 
 def _tensors(answer: Any, inputs: int) -> list[Tensor]:
