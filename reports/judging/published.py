@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import pandas as pd
@@ -18,6 +19,38 @@ def table(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[tupl
     right = frame[~frame["wrong"]]
     cases = ((it, right[right["id"] == it.get("id")]) for it in published)
     return [_line(case, it) for it, case in cases if len(case)]
+
+
+def orders(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[str]:
+    """Whether implementations rank here as they do there: a sentence a case and machine with three of them or more."""
+    right = {key: fr.records(part) for key, part in frame[~frame["wrong"]].groupby("id", sort=False)}
+    theirs: dict[tuple[str, str], dict[str, float]] = {}
+    for it in published:
+        theirs.setdefault((str(it.get("id")), str(it.get("machine"))), {})[str(it.get("impl"))] = float(it["seconds"])
+    return [
+        sentence
+        for (case, machine), times in theirs.items()
+        for sentence in _order(
+            {row["impl"]: row for row in right.get(case, []) if row["impl"] in times}, times, machine
+        )
+    ]
+
+
+def _order(rows: Mapping[str, Mapping[str, Any]], times: Mapping[str, float], machine: str) -> Iterator[str]:
+    """`rows`: what was measured here of one case, of the implementations that have `times` there."""
+    if len(rows) < 3:
+        return
+    alike = opposite = 0
+    for faster, slower in combinations(sorted(rows, key=times.__getitem__), 2):
+        ratio = fr.ratio(rows[faster], rows[slower])
+        alike, opposite = alike + ratio.faster, opposite + ratio.slower
+    pairs = len(rows) * (len(rows) - 1) // 2
+    there = ", ".join(sorted(rows, key=times.__getitem__))
+    here = ", ".join(sorted(rows, key=lambda name: float(rows[name]["median"])))
+    yield (
+        f"Best first, {there} on {machine}; {here} here: of {pairs} pairs {alike} in the same order, {opposite} in the "
+        f"other, {pairs - alike - opposite} not told apart here."
+    )
 
 
 def _line(case: pd.DataFrame, figure: dict[str, Any]) -> tuple[str, ...]:

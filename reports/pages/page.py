@@ -130,6 +130,7 @@ def html(this: Report, figures: Sequence[Chart] = ()) -> str:
         roofs=roofline.table(this.run.roofs),
         published=published.table(this.frame, this.run.published),
         published_columns=published.COLUMNS,
+        published_orders=published.orders(this.frame, this.run.published),
         wrong_mark=words.WRONG,
     )
 

@@ -90,3 +90,4 @@ def _section(run: Run) -> Iterator[str]:
     if beside := published.table(this.frame, run.published):
         yield "Times that others have published of these cases, beside ours:\n"
         yield markdown(published.COLUMNS, [[*map(escape, line)] for line in beside]) + "\n"
+        yield from (f"{escape(sentence)}\n" for sentence in published.orders(this.frame, run.published))
