@@ -45,7 +45,7 @@ Other commands (each has its own --help):
   python -m reports compare [BASE] HEAD   did it get slower?
   python -m reports baseline set RUN      what later runs are compared with
   python -m reports history               when did it get slower?
-  python -m reports publish [RUN...]      docs/results.md, from results/published/
+  python -m reports publish [RUN...]      docs/results.md and README's figure
 """
 """`attention-bench --help` lists them where the suite is installed."""
 

@@ -1,4 +1,4 @@
-"""`python -m reports publish [RUN...]`: keeps runs under results/published/, and writes docs/results.md from all of them."""
+"""`python -m reports publish [RUN...]`: keeps runs under results/published/, and makes docs/results.md and README's figure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from .. import CHECKOUT
 from ..judging import advice, answer, published
 from ..reading import command, runs, units
 from ..reading.runs import Run
-from . import page
+from . import figure, page
 from .tables import escape, markdown
 
 PUBLISHED = CHECKOUT / "results" / runs.PUBLISHED
 PAGE = CHECKOUT / "docs" / "results.md"
+FIGURE = CHECKOUT / "docs" / "latency.png"
+"""Of the newest run of `quick`."""
 
 UNREAD = ("sample_times", "sample_fastest")
 """What no page is made from, half of a file."""
@@ -33,7 +35,9 @@ They rank implementations on one machine: yours will rank them differently.
 
 def main(arguments: Sequence[str]) -> int:
     """Exit code: 0 written; 3 a mistake of the user's, reported in one line on stderr."""
-    parser = command.Parser(prog="python -m reports publish", description="docs/results.md, from results/published/.")
+    parser = command.Parser(
+        prog="python -m reports publish", description="docs/results.md and README's figure, from results/published/."
+    )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="which runs to keep there first (default: none)")
     command.add_results(parser)
     return command.answered(_answer, parser.parse_args(arguments))
@@ -44,6 +48,8 @@ def _answer(options: argparse.Namespace) -> int:
         print(_keep(runs.one(name, command.results(options))))
     PAGE.write_text(text(PUBLISHED), encoding="utf-8")
     print(PAGE)
+    for newest in sorted(PUBLISHED.glob("*_quick.json"))[-1:]:
+        print(figure.draw("latency", runs.read(newest), FIGURE))
     return command.FINE
 
 

@@ -34,15 +34,17 @@ def test_a_run_is_kept_with_the_digits_that_are_known(
 ) -> None:
     monkeypatch.setattr(publish, "PUBLISHED", tmp_path)
     monkeypatch.setattr(publish, "PAGE", tmp_path / "results.md")
+    monkeypatch.setattr(publish, "FIGURE", tmp_path / "latency.png")
     data = json.loads((Path(__file__).parent / "data" / "tiny.json").read_text(encoding="utf-8"))
     data["benchmarks"][0]["extra_info"] |= {key: [1.0] for key in publish.UNREAD}
     data["benchmarks"][0]["stats"]["median"] = 0.00123456789
     data["command"] = "pytest /home/of/somebody/bench --T 16"
-    saved = tmp_path.parent / "0007_tiny.json"
+    saved = tmp_path.parent / "0007_quick.json"
     saved.write_text(json.dumps(data), encoding="utf-8")
     assert main(["publish", str(saved)]) == 0
-    assert capsys.readouterr().out.splitlines() == [str(tmp_path / "0001_tiny.json"), str(tmp_path / "results.md")]
-    before, after = (json.loads(path.read_text(encoding="utf-8")) for path in (saved, tmp_path / "0001_tiny.json"))
+    made = [str(tmp_path / name) for name in ("0001_quick.json", "results.md", "latency.png")]
+    assert capsys.readouterr().out.splitlines() == made and (tmp_path / "latency.png").is_file()
+    before, after = (json.loads(path.read_text(encoding="utf-8")) for path in (saved, tmp_path / "0001_quick.json"))
     for a, b in zip(before["benchmarks"], after["benchmarks"], strict=True):
         assert not {*publish.UNREAD} & b["extra_info"].keys()
         assert b["stats"]["median"] == pytest.approx(a["stats"]["median"], rel=1e-5)
