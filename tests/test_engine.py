@@ -14,10 +14,11 @@ import pytest
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell, Key
+from bench.cases.counting import held_bytes
 from bench.cases.outcome import NoRow
 from bench.cases.sweep import SWEEPS
 from bench.runs import visit as visits
-from bench.runs.measuring import Measuring
+from bench.runs.measuring import QUESTIONS, SIDE_BY_SIDE, Measuring
 from bench.runs.remaining import VISITS
 from bench.runs.run import Run
 from bench.runs.visit import Visit
@@ -259,7 +260,7 @@ def test_a_case_is_visited_until_its_ratios_are_known(tmp_path: Path, noise: flo
     worker = Noisy(run, SECONDS)
     worker.noise = noise
     measuring = Measuring(run, run.selection.cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)
-    measuring._holds = True
+    measuring._held = {run.selection.cells[0].case.id}
     worker.preparing = lambda cells: (it for it in ())  # type: ignore[attr-defined]
     measuring._time([worker])  # type: ignore[list-item]
     samples = run.samples["sdpa", run.selection.cells[0].case.id]
@@ -276,6 +277,19 @@ def test_what_cannot_be_held_at_once_is_split_with_the_baseline_in_every_part(tm
     measuring._free = 0
     parts = [[cell.impl.name for cell in group] for group in measuring._groups(whole[0].case.id)]
     assert parts == [["fused", name] for name in ("sdpa", "packed", "einsum", "wrapper")]
+
+
+def test_the_smallest_cases_stay_ready_and_the_largest_are_made_ready_for_each_visit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(tmp_path, "sdpa", "fused")
+    cells = [Cell(impls.get("fused"), Case.of(T=T, H=8, D_h=64)) for T in (4096, 64, 256)]
+    measuring = Measuring(run, cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)
+    held = {cell.case.T: held_bytes(cell.case) for cell in cells}
+    assert measuring._held == {cell.case.id for cell in cells}
+    for room, T in ((held[64] + held[256], {64, 256}), (held[256], {64}), (0, set())):
+        measuring._free = 3 * SIDE_BY_SIDE * (QUESTIONS * held[4096] + room + 1)
+        assert measuring._that_fit() == {cell.case.id for cell in cells if cell.case.T in T}
 
 
 def test_a_block_that_is_known() -> None:

@@ -63,14 +63,22 @@ class Measuring:
         for cell in cells:
             self._cases.setdefault(cell.case.id, []).append(cell)
         self._free = free_bytes(run.selection.device)
-        each = [held_bytes(cell.case) for cell in cells]
-        held = sum(each) + QUESTIONS * max(each, default=0)
-        self._holds = SIDE_BY_SIDE * held < self._free / 2
+        self._held = self._that_fit()
         largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
         fit = SIDE_BY_SIDE if 4 * largest < self._free else 1
         self._provers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_WORKER))
         self._owner: dict[str, Worker] = {}
         """Who times a case, in a run of one process."""
+
+    def _that_fit(self) -> set[str]:
+        """Cases whose cells stay ready between visits: from the smallest on, as many as fit in a third of the memory."""
+        sizes = {case: held_bytes(group[0].case) for case, group in self._cases.items()}
+        room, found = self._free / 3 / SIDE_BY_SIDE - QUESTIONS * max(sizes.values(), default=0), set[str]()
+        for case in sorted(sizes, key=lambda case: sizes[case] * len(self._cases[case])):
+            room -= sizes[case] * len(self._cases[case])
+            if room > 0:
+                found.add(case)
+        return found
 
     def prove(self) -> None:
         """Prove every cell, and time none. Raises `Mistake` where workers can't begin."""
@@ -118,7 +126,7 @@ class Measuring:
             for cell in queue.pop(0):
                 self._owner.setdefault(cell.case.id, worker)
                 self._run.begin(cell)
-                what = " ".join(cell.key) if self._holds else None
+                what = " ".join(cell.key) if cell.case.id in self._held else None
                 details = {"impl": cell.impl.name, "case": cell.case.columns(), "what": what}
                 try:
                     answer = yield worker.client(cell), "prove", details
@@ -138,12 +146,12 @@ class Measuring:
         if not any(self._open(worker.slot) for worker in workers):
             return
         of_workers = [self._share(worker, workers) for worker in workers]
-        if self._holds:
-            with spending("preparing"):
-                cells = [
-                    [cell for cell in self._open(worker.slot) if cell.case.id in cases] for worker, cases in of_workers
-                ]
-                together([worker.preparing(it) for (worker, _), it in zip(of_workers, cells, strict=True)])
+        with spending("preparing"):
+            held = [
+                [cell for cell in self._open(worker.slot) if cell.case.id in self._held.intersection(cases)]
+                for worker, cases in of_workers
+            ]
+            together([worker.preparing(it) for (worker, _), it in zip(of_workers, held, strict=True)])
         began, planned = monotonic(), self._planned(of_workers)
         later = (
             math.ceil(self._run.processes / SIDE_BY_SIDE) - 1 - max(worker.slot for worker in workers) // SIDE_BY_SIDE
@@ -203,7 +211,7 @@ class Measuring:
                 visit.time(group, self._visits, needs | {group[0].key: max(needs.values(), default=1.0)})
             if visit.visit == 0 and visit.worker.slot == 0:
                 visit.check_caching(group)
-            if not self._holds:
+            if visit.case not in self._held:
                 visit.worker.drop(group)
         visit.write()
 
@@ -215,7 +223,7 @@ class Measuring:
         base = [cell for cell in cells if cell.impl.name == self._run.baseline_impl]
         others = [cell for cell in cells if cell not in base]
         if cells:
-            most = max(2, int(self._free / 2 / held_bytes(cells[0].case))) - len(base)
+            most = max(2, int(self._free / 3 / held_bytes(cells[0].case))) - len(base)
             for first in range(0, max(1, len(others)), most):
                 yield base + others[first : first + most]
 
@@ -245,7 +253,7 @@ class Measuring:
                     self._run.add_columns(cell, self._run.trace(cell, worker))
             except NoRow as outcome:
                 worker.skip(cell, outcome)
-            if not self._holds:
+            if cell.case.id not in self._held:
                 worker.drop([cell])
 
 
