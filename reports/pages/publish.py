@@ -56,6 +56,7 @@ def _answer(options: argparse.Namespace) -> int:
 def _keep(run: Run) -> Path:
     """A copy under the next number, less `UNREAD`, with six digits of every number, which is more than is known of any."""
     numbers = [int(path.name[:4]) for path in PUBLISHED.glob("[0-9][0-9][0-9][0-9]_*.json")]
+    PUBLISHED.mkdir(parents=True, exist_ok=True)
     path = PUBLISHED / f"{max(numbers, default=0) + 1:04}_{run.name.partition('_')[2]}.json"
     data = _shortened(orjson.loads(run.path.read_bytes()))
     data["command"] = re.sub(r"\S+/bench(?=\s|$)", "bench/", data["command"])  # wherever the checkout lies

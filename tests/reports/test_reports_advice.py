@@ -43,9 +43,8 @@ def two(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("path", [QUICK, LLM], ids=["quick", "llm"])
-def test_where_nothing_is_shown_the_choice_is_the_smallest_median(path: Path) -> None:
-    run = runs.read(path)
+def test_where_nothing_is_shown_the_choice_is_the_smallest_median() -> None:
+    run = runs.read(LLM)
     cells, advised = raw(run), advice.advise(frame.tidy(run))["cells"]
     assert {cell["id"] for cell in advised} == set(cells)
     for cell in advised:
