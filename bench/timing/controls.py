@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from reports.judging.verdict import varied
+
 from ..cases.ledger import spending
 
 EVERY = 20.0
@@ -46,7 +48,7 @@ def warning(drift: float) -> str | None:
     if drift <= DRIFT:
         return None
     return (
-        f"machine drift: the control workload's time varied by up to {drift:.0%} during this run; "
+        f"machine drift: the control workload's time varied by up to {varied(drift)} during this run; "
         "ratios within a case hold, medians in seconds may not"
     )
 

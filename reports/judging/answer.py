@@ -66,7 +66,7 @@ def headline(cells: Sequence[Cell], axes: Sequence[str]) -> tuple[str, str]:
         return f"No answer yet: {processes.NO_INTERVAL}.", ""
     cases = words.plural(len(rivals), "case")
     if text := _one_for_all(rivals):
-        return f"Use {text} in {_all(len(rivals))}.", _memory(rivals)
+        return f"Use {text}{',' * (' with less ' in text)} in {_all(len(rivals))}.", _memory(rivals)
     if parts := _by_axis(rivals, axes):
         answered, open_ = parts
         text = "; ".join(f"{where}, use {what}" for where, what in answered)
@@ -102,16 +102,14 @@ def trust(run: Run, frame: pd.DataFrame, cells: Sequence[Cell]) -> Trust:
     drift = run.controls.get("drift")
     if isinstance(drift, int | float) and math.isfinite(drift):
         grades.append(_grade(drift, DRIFT))
-        reasons.append(f"the control workload's time varied by {units.percent(drift)}")
+        reasons.append(f"the control workload's time varied by {verdict.varied(drift)}")
     fewest = int(frame["processes"].min()) if len(frame) else 0
     grades.append(HIGH if fewest >= verdict.ENOUGH_PROCESSES else MEDIUM)
     reasons.append("one process a cell" if fewest < 2 else f"{fewest} processes a cell")
     half = _half_width(cells)
     if half is not None:
         grades.append(_grade(half, HALF_WIDTH))
-        reasons.append(
-            f"leads are known to {f'± {units.percent(half)}' if half < 1 else f'a factor of {units.significant(1 + half, 2)}'}"
-        )
+        reasons.append(f"leads are {_known_to(half)}")
     else:
         grades.append(LOW)
         reasons.append("no ratio has an interval")
@@ -126,6 +124,13 @@ def trust(run: Run, frame: pd.DataFrame, cells: Sequence[Cell]) -> Trust:
         reasons.append("the run is not complete")
     word = min(grades, key=(LOW, MEDIUM, HIGH).index)
     return Trust(word, tuple(reasons), *(_settling(run, fewest, half) if word != HIGH else ("", None)))
+
+
+def _known_to(half: float) -> str:
+    """'known to ± 3.0 %', 'known to a factor of 2.1', or 'not resolved'."""
+    if units.too_wide(1, (1 + half) ** 2):
+        return units.UNRESOLVED
+    return f"known to {f'± {units.percent(half)}' if half < 1 else f'a factor of {units.significant(1 + half, 2)}'}"
 
 
 def _settling(run: Run, fewest: int, half: float | None) -> tuple[str, int | None]:
@@ -170,7 +175,7 @@ def _one_for_all(cells: Sequence[Cell]) -> str:
     leanest = min(common, key=lean.__getitem__)
     if len(common) > 1 and sorted(lean.values())[1] > advice.LEANER * lean[leanest]:
         others = words.listing([name for name in common if name != leanest], most=3)
-        return f"{leanest}, level with {others} in time with less memory,"
+        return f"{leanest}, level with {others} in time with less memory"
     if all(cell["fastest"] == best and cell["standing"] == verdict.FASTEST for cell in cells):
         return f"{best}, the fastest"
     if len(common) > 1:

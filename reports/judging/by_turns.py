@@ -191,7 +191,7 @@ def _notes(
     )
     base, head = (data["fingerprints"][side] for side in SIDES)
     yield from (f"{name}: {base[name]} → {head[name]}" for name in base if base[name] != head.get(name))
-    drift = ", ".join(f"{name} {_signed(math.expm1(median(logs)))}" for name, logs in controls.items() if logs)
+    drift = ", ".join(f"{name} {verdict.signed(median(logs))}" for name, logs in controls.items() if logs)
     if drift:
         yield f"the control workloads' time changed by: {drift}"
     yield from (f"on neither side: {text}" for text in data["neither"])
@@ -202,7 +202,3 @@ def _notes(
 
 def _percent(share: float) -> str:
     return f"{share * 100:.2g} %" if share < 1 else f"{share * 100:.0f} %"
-
-
-def _signed(share: float) -> str:
-    return f"{round(share * 100, 1) + 0.0:+.1f} %".replace("-", "−")

@@ -246,7 +246,7 @@ def _notes_on(run: Run) -> Iterator[str]:
         yield f"{run.name} is not complete"
     drift = run.controls.get("drift")
     if isinstance(drift, float) and drift > DRIFT:
-        yield f"machine drift: the control workload's time varied by up to {drift:.0%} while {run.name} was made"
+        yield f"machine drift: the control workload's time varied by up to {verdict.varied(drift)} while {run.name} was made"
     if not run.controls:
         yield f"{run.name} has no control workload: machine drift can't be seen"
     if run.rows and all(len(processes.medians(row)) < 2 and not processes.took_turns(row) for row in run.rows):

@@ -448,7 +448,7 @@ def drifted(controls: Mapping[str, ArrayLike]) -> str:
         pairs = _finite(logs)
         middle = float(np.median(pairs)) if pairs.size else 0.0  # one pair that was disturbed is no machine drift
         if abs(middle) > math.log1p(STILL):
-            return f"machine drift: the time of the control workload {name!r} changed by {_signed(middle)}"
+            return f"machine drift: the time of the control workload {name!r} changed by {signed(middle)}"
     return ""
 
 
@@ -463,7 +463,7 @@ def _changed_alike(cells: Sequence[_Estimate], limit: float) -> str:
         middle = float(np.median(moved)) if moved.size else 0.0
         alike = int(((moved >= middle / 2) & (moved <= 2 * middle)).sum())
         if alike > len(cells) / 2:
-            changed = f"{alike} of {len(cells)} cells changed alike, by about {_signed(way * middle)}"
+            changed = f"{alike} of {len(cells)} cells changed alike, by about {signed(way * middle)}"
             return f"possibly machine drift: {changed}"
     return ""
 
@@ -485,9 +485,17 @@ def _percent(share: float) -> str:
     return f"{share * 100:.2g} %" if abs(share) < 1 else f"{share * 100:.0f} %"
 
 
-def _signed(log: float) -> str:
-    """log(1.012) -> '+1.2 %'."""
-    return f"{math.expm1(log) * 100:+.1f} %".replace("-", "\N{MINUS SIGN}")
+def varied(share: float) -> str:
+    """By how much a time differed from its median: 0.11 -> '11 %', 18.6 -> 'a factor of 20'."""
+    return _percent(share) if share < 1 else f"a factor of {units.significant(1 + share, 2)}"
+
+
+def signed(log: float) -> str:
+    """By how much a time changed: log(1.012) -> '+1.2 %', log(20) -> 'a factor of 20'."""
+    share = math.expm1(log)
+    if share >= 1:
+        return varied(share)
+    return f"{round(share * 100, 1) + 0.0:+.1f} %".replace("-", "\N{MINUS SIGN}")
 
 
 BETWEEN_PROCESSES = 0.02

@@ -132,8 +132,9 @@ def test_two_pairs_do_not_tell_how_long_it_would_take(saved: Any) -> None:
     assert "would take" not in of(saved, {("sdpa", "T16"): [0.0, 0.1]}).cells[0].verdict.reason
 
 
-def test_a_change_of_nothing_has_no_minus() -> None:
-    assert [by_turns._signed(share) for share in (-0.0001, -0.012, 0.1)] == ["+0.0 %", "−1.2 %", "+10.0 %"]
+def test_a_change_of_nothing_has_no_minus_and_a_large_one_is_a_factor() -> None:
+    told = [verdict.signed(math.log1p(share)) for share in (-0.0001, -0.012, 0.1, 18.58)]
+    assert told == ["+0.0 %", "−1.2 %", "+10.0 %", "a factor of 20"]
 
 
 def test_machine_drift_is_no_verdict_about_the_code(saved: Any) -> None:

@@ -290,7 +290,7 @@ def test_what_to_know_before_believing_it(compared: Any) -> None:
     assert compared(base, head).notes == [
         "the environment differs: OMP_PROC_BIND (true, then none)",
         "0001_base is not complete",
-        "machine drift: the control workload's time varied by up to 9% while 0002_head was made",
+        "machine drift: the control workload's time varied by up to 9 % while 0002_head was made",
     ]
 
 
