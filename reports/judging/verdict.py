@@ -713,11 +713,13 @@ def standings(names: Sequence[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> d
     """How each implementation of a case stands: every claim about who is fastest is made from this, and from nothing else.
 
     The leader is FASTEST where every rival was shown to be slower. A rival is level with it where no difference is shown, and
-    none as large as RESOLUTION is possible. Where a rival may be faster than the leader by RESOLUTION, nobody is level.
+    none as large as RESOLUTION is possible. Where a rival may be faster than the leader by RESOLUTION, or its interval says no
+    more than that it is wide, nobody is level.
     """
     first = leader(names, pairs)
     over = {rival: pairs[rival, first] for rival in names if rival != first}
-    level = LEVEL_WITH_IT if all(it.low > 1 / RESOLUTION for it in over.values()) else NOT_RESOLVED
+    known = all(it.slower or (it.low > 1 / RESOLUTION and not it.wide) for it in over.values())
+    level = LEVEL_WITH_IT if known else NOT_RESOLVED
     found = {rival: SLOWER if it.slower else level if it.level else NOT_RESOLVED for rival, it in over.items()}
     return {first: FASTEST if all(it.slower for it in over.values()) else level, **found}
 
