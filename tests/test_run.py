@@ -164,6 +164,7 @@ def test_what_ends_a_process_costs_one_cell(suite: Suite, tmp_path: Path) -> Non
     skipped = {entry["impl"]: entry for entry in data["skipped"]}
     assert {name: entry["reason"] for name, entry in skipped.items()} == {name: it[0] for name, it in ENDS.items()}
     assert all(detail in skipped[name]["detail"] for name, (_, detail) in ENDS.items()), skipped
+    assert not set(ENDS) & set(data["registry"])  # those are the suite's own
     assert data["complete"]
     assert not [*tmp_path.glob("results/*/*.journal")]
 

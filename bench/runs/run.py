@@ -303,7 +303,8 @@ class Run:
             "complete": self.complete,
             "journal": self.journal.path.name if self.journal else None,
             "sources": self.journal.header["sources"] if self.journal else None,
-            "registry": [impl.name for impl in impls.registered()],
+            # and not what --impl adds
+            "registry": [it.name for it in impls.registered() if it.owner.startswith("impls.")],
             "baseline_impl": self.baseline_impl,
             "axes": [axis.described() for axis in AXES.values()],
             "published": published_of({cell.case.id for cell in self.selection.cells}),

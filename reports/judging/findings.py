@@ -145,9 +145,8 @@ def compiled(frame: pd.DataFrame) -> str:
         both = [fr.ratio(own[case], eager[case]) for case in own if case in eager]
         shown = [one.value for one in both if one.resolved]
         if shown:
-            times = (
-                f"{_shown(frame, name)} takes {_span(min(shown), max(shown))} the time of {_shown(frame, base(name))}"
-            )
+            span = units.between(min(shown), max(shown))
+            times = f"{_shown(frame, name)} takes {span} the time of {_shown(frame, base(name))}"
             few = len(shown) < len(both)
             parts.append(
                 f"{times} in {len(shown)} of {words.plural(len(both), 'case')}, no difference shown in the rest"
@@ -237,8 +236,3 @@ def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
             one["median"] < other["median"] and one["peak_bytes"] <= other["peak_bytes"]
         )
     return bool(fr.ratio(one, other).faster and one["peak_bytes"] <= other["peak_bytes"])
-
-
-def _span(low: float, high: float) -> str:
-    a, b = units.significant(low, 2), units.significant(high, 2)
-    return f"{a}×" if a == b else f"{a} to {b}×"

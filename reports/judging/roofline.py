@@ -6,12 +6,16 @@ Williams, Waterman and Patterson, "Roofline: an insightful visual performance mo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from ..reading import units, words
+from . import frame as fr
+
+AXES = ("device", "dtype", "autocast", "threads")
+"""What decides a row's roof."""
 
 #: A narrow dtype may be computed in float32 where that is faster, so the higher of both roofs is its own.
 _NARROW = ("bfloat16", "float16")
@@ -25,15 +29,19 @@ def points(frame: pd.DataFrame) -> pd.DataFrame:
     return rows[usable & rows["rate"].map(math.isfinite)]
 
 
-def lines(roofs: Sequence[dict[str, Any]], intensities: Sequence[float]) -> list[dict[str, Any]]:
-    """Corners of the roofs over the range of the intensities: device, dtype, threads, label, intensity, rate.
+def lines(roofs: Sequence[dict[str, Any]], rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Corners of the roofs that `points` lie under, over the range of their intensities: where that is on AXES, label, product,
+    intensity, rate.
 
     Two slopes: copies of the largest footprint that was measured, and of the fastest, which may fit a cache.
     """
-    if not intensities:
-        return []
-    low, high = min(intensities) / 2, max(intensities) * 2
-    return [corner for roof in _roofs(roofs) for corner in _corners(*roof, low, high)]
+    low, high = rows["intensity"].min() / 2, rows["intensity"].max() * 2
+    settings = fr.records(rows.reindex(columns=list(AXES)).drop_duplicates())
+    known = [{axis: None if pd.isna(value) else value for axis, value in where.items()} for where in settings]
+    return [
+        {**where, **corner}
+        for where in known for slope in _slopes(roofs, where) for corner in _corners(*slope, low, high)
+    ]  # fmt: skip
 
 
 def table(roofs: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
@@ -50,35 +58,29 @@ def table(roofs: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     return lines
 
 
-def _roofs(roofs: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str, float, float]]:
-    """(where, label, bytes per second, operations per second) of every roof that both numbers are known for."""
-    computed = {_key(r): r["flops_per_s"] for r in roofs if _positive(r.get("flops_per_s"))}
-    for device, dtype, threads in computed:
-        rivals = [computed.get((device, name, threads), 0.0) for name in {dtype, *_faster(dtype)}]
-        copies = [r for r in roofs if (r.get("device"), r.get("threads")) == (device, threads)]
-        copies = sorted((r for r in copies if _positive(r.get("bytes_per_s"))), key=lambda r: r.get("footprint") or 0)
-        if not copies:
-            continue
-        where = {"device": device, "dtype": dtype, "threads": threads}
-        large, fast = copies[-1]["bytes_per_s"], max(r["bytes_per_s"] for r in copies)
-        yield where, f"large copy, {_si(large)}B/s", large, max(rivals)
-        if fast > large:
-            yield where, f"fastest copy, {_si(fast)}B/s", fast, max(rivals)
+def _slopes(roofs: Sequence[dict[str, Any]], where: Mapping[str, Any]) -> Iterator[tuple[str, str, float, float]]:
+    """(label, product, bytes per second, operations per second) of both copies under the roof of one setting; nothing where
+    a part of it was not measured."""
+    here = [r for r in roofs if r.get("device") == where["device"] and where["threads"] in (None, r.get("threads"))]
+    dtype = where["autocast"] or where["dtype"]
+    products = {r.get("dtype"): r["flops_per_s"] for r in here if _positive(r.get("flops_per_s"))}
+    fastest = max({dtype, *_faster(dtype)} & set(products), key=products.__getitem__, default=None)
+    copies = sorted((r for r in here if _positive(r.get("bytes_per_s"))), key=lambda r: r.get("footprint") or 0)
+    if fastest is None or not copies:
+        return
+    product = f"product in {words.value('dtype', fastest)}, {_si(products[fastest])}FLOP/s"
+    large, fast = copies[-1]["bytes_per_s"], max(r["bytes_per_s"] for r in copies)
+    yield f"large copy, {_si(large)}B/s", product, large, products[fastest]
+    if fast > large:
+        yield f"fastest copy, {_si(fast)}B/s", product, fast, products[fastest]
 
 
 def _corners(
-    where: dict[str, Any], label: str, bandwidth: float, peak: float, low: float, high: float
+    label: str, product: str, bandwidth: float, peak: float, low: float, high: float
 ) -> Iterator[dict[str, Any]]:
     ridge = peak / bandwidth
-    low, high = min(low, ridge / 2), max(high, ridge * 2)
-    product = f"product in {words.value('dtype', where['dtype'])}, {_si(peak)}FLOP/s"
-    for intensity in (low, ridge, high):
-        yield {**where, "label": label, "product": product, "intensity": intensity,
-               "rate": min(peak, intensity * bandwidth)}  # fmt: skip
-
-
-def _key(roof: dict[str, Any]) -> tuple[Any, Any, Any]:
-    return roof.get("device"), roof.get("dtype"), roof.get("threads")
+    for intensity in (min(low, ridge / 2), ridge, max(high, ridge * 2)):
+        yield {"label": label, "product": product, "intensity": intensity, "rate": min(peak, intensity * bandwidth)}
 
 
 def _faster(dtype: str) -> tuple[str, ...]:

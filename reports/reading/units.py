@@ -62,8 +62,7 @@ def span(low: float, high: float) -> str:
     if too_wide(low, high):
         return UNRESOLVED
     decimals = min(3, max(0, _decimals((high - low) / 2))) if high > low else 2
-    while decimals < 3 and (low > 1) != (round(low, decimals) > 1):  # an interval that leaves 1 out is seen to
-        decimals += 1
+    decimals = _telling(decimals, low, high)
     a, b = f"{low:.{decimals}f}", f"{high:.{decimals}f}"
     return f"{a}×" if a == b else f"{a} to {b}×"
 
@@ -84,6 +83,7 @@ def bounded(value: float, low: float, high: float, unit: str = "") -> str:
     decimals = _decimals((high - low) / 2)
     while round(low, decimals) <= 0:
         decimals += 1
+    decimals = _telling(decimals, low, high) if unit == "×" else decimals
     texts = [f"{round(number, decimals):.{max(0, decimals)}f}" for number in (value, low, high)]
     return f"{texts[0]}{unit} ({texts[1]} to {texts[2]})"
 
@@ -91,6 +91,12 @@ def bounded(value: float, low: float, high: float, unit: str = "") -> str:
 def bounded_times(value: float, low: float, high: float) -> str:
     """'1.96× (1.90 to 2.03)'."""
     return bounded(value, low, high, "×")
+
+
+def between(low: float, high: float) -> str:
+    """Two ratios that are no interval: '0.63 to 1.53×', or '1.04×' where they read alike."""
+    a, b = (f"{value:.2f}" if 0.1 <= value < 10 else significant(value, 2) for value in (low, high))
+    return f"{a}×" if a == b else f"{a} to {b}×"
 
 
 def percent(value: float) -> str:
@@ -110,6 +116,13 @@ def significant(value: float, digits: int = 3) -> str:
     rounded = float(f"{value:.{digits - 1}e}")  # 0.9996 has as many decimals as 1.00
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
     return f"{value:.{decimals}f}"
+
+
+def _telling(decimals: int, low: float, high: float) -> int:
+    """As many as are needed, up to three, for an interval that leaves 1 out to be seen to."""
+    while decimals < 3 and ((low > 1) != (round(low, decimals) > 1) or (high < 1) != (round(high, decimals) < 1)):
+        decimals += 1
+    return decimals
 
 
 def _decimals(half: float) -> int:
