@@ -20,12 +20,17 @@ from ..reading import units, words
 from ..reading.axes import KNOWN_AXES, axis_names, labelled, length_axes
 from ..reading.words import COMPILED
 from .chart import Source, Spec
-from .palette import GRID, INK, MUTED, WEAK, Palette
+from .palette import GRID, INK, MUTED, SURFACE, WEAK, Palette
 
 ROWS, PAIRS = "rows", "pairs"
 """What the page's charts read: its rows, and every two implementations of a case (`pairs`)."""
 
 HEIGHT = 300
+
+LENGTHS = ("T", "T_kv")
+
+LABEL = 140
+"""Room for a name beside a panel."""
 
 #: An expression for where a row lies along its sequence; its keys are said where they are more or fewer.
 LENGTH = "('T = ' + datum.T + (!isValid(datum.T_kv) || datum.T_kv == datum.T ? '' : ', T_kv = ' + datum.T_kv))"
@@ -128,7 +133,7 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
 
 def picker(source: Source, runs: Sequence[str] = ()) -> list[Control]:
     """What can be chosen on a page: where a case stands on every axis that varies, what charts run along, and their scale."""
-    rows = source.frame[source.frame["median"] > 0]
+    rows = timed(source.frame)
     if rows.empty:
         return []
     axes, over = along(rows), [] if runs else baselines(source)
@@ -189,16 +194,63 @@ def _lengths(frame: pd.DataFrame) -> list[str]:
     return [f"T = {words.number(T)}" + ("" if T_kv == T else f", T_kv = {words.number(T_kv)}") for T, T_kv in both]
 
 
+def timed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows whose axes a page lets choose from: a chart that has only some of them is filtered by all axes, too."""
+    return frame[frame["median"] > 0]
+
+
+def standing_but(axes: Sequence[str], frame: pd.DataFrame) -> dict[str, Any]:
+    """Where every axis that varies stands at first, but for those that have a panel a value."""
+    return {axis: value for axis, value in start(timed(frame), None).items() if axis not in axes}
+
+
+def panels(
+    layers: Sequence[alt.Chart], height: int, frame: pd.DataFrame, data: Any, by: str, order: Sequence[str],
+    at: Mapping[str, Any], columns: int | None = None,
+) -> alt.FacetChart:  # fmt: skip
+    """Panels side by side, one for each value of a field, with a line of some `height` for each implementation; of the rows
+    that stand as is chosen."""
+    panel = alt.layer(*layers).properties(height=height * frame["impl"].nunique())
+    facet = alt.Facet(f"{by}:N", title=None, sort=list(order), header=alt.Header(labelColor=INK[0], labelFontSize=12))
+    chart = panel.facet(data=data, facet=facet, columns=columns or max(1, len(order)))
+    for axis in at:
+        chart = chart.transform_filter(f"datum['{axis}'] == at_{axis}")
+    return chart.add_params(*standing(at), *picks())
+
+
+def down(frame: pd.DataFrame, palette: Palette) -> alt.Y:
+    """Implementations below each other."""
+    return alt.Y("shown:N", title=None, sort=names(frame, palette), axis=alt.Axis(labelLimit=LABEL, grid=False))
+
+
+def judged(chart: alt.Chart, looks: Mapping[str, Any], shown: str) -> alt.Chart:
+    """Points that are filled where an expression says that something was shown."""
+    points: alt.Chart = chart.mark_point(size=80, strokeWidth=1.8, fillOpacity=1, filled=True).encode(
+        shape=looks["shape"], stroke=looks["stroke"], description="label:N",
+        fill=alt.condition(shown, looks["color"], alt.value(SURFACE[0])),
+        opacity=alt.condition(SINGLED, alt.value(1.0), alt.value(0.15)),
+    )  # fmt: skip
+    return points
+
+
 def standing(at: Mapping[str, Any]) -> list[alt.Parameter]:
     """Where every axis that varies stands."""
     return [alt.param(name=f"at_{axis}", value=plain(value)) for axis, value in at.items()]
 
 
 def along(frame: pd.DataFrame) -> list[str]:
-    """The axes that lines can run along in this frame, the one with the most values first."""
+    """The axes that lines can run along in this frame, the one with the most values first: all else being equal, it must
+    have two values somewhere."""
     varying = fr.varying(frame)
     values = {axis: int(frame[axis].nunique()) for axis in length_axes() if axis in varying}
-    return sorted((axis for axis, count in values.items() if count > 1), key=values.__getitem__, reverse=True)
+    joined = (axis for axis in values if any(part[axis].nunique() > 1 for part in _parts(frame, axis)))
+    return sorted(joined, key=values.__getitem__, reverse=True)
+
+
+def _parts(frame: pd.DataFrame, x: str | None) -> list[pd.DataFrame]:
+    """The frame by the settings of all axes that vary but one."""
+    unsaid = fr.own_keys_unsaid(frame)
+    return [part for _, part in fr.groups(unsaid, [axis for axis in fr.varying(unsaid) if axis != x])]
 
 
 def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, runs: Sequence[str] = ()) -> Spec | None:
@@ -210,9 +262,8 @@ def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, runs: Sequ
     rows = frame[frame[measure.column] > 0]
     if not (axes := along(rows)):
         return None
-    at = start(rows, axes[0])
+    at = start(timed(frame), axes[0])
     params = [alt.param(name="x_axis", value=axes[0]), *_scale(runs), *standing(at)]
-    near = alt.selection_point(name="near", nearest=True, on="pointerover", clear="pointerout", empty=False)
     x = alt.X(
         "x:Q", title=None, scale=alt.Scale(zero=False, nice=False, padding=14), axis=_x_axis(sorted(_known(rows, axes)))
     )
@@ -230,26 +281,32 @@ def explorer(frame: pd.DataFrame, palette: Palette, measure: Measure, runs: Sequ
         x="scale == 'log' ? log(datum[x_axis]) / LN2 : datum[x_axis]", y=measure.scaled(measure.column), **_texts(),
         **_band(measure, runs),
     )  # fmt: skip
+    layers = _along_lines(drawn, x, y, rows, palette, measure, runs)
+    return _with_legend(finished(alt.layer(*layers).add_params(*params, *picks())), rows, palette)
+
+
+def _along_lines(
+    drawn: alt.Chart, x: alt.X, y: alt.Y, rows: pd.DataFrame, palette: Palette, measure: Measure, runs: Sequence[str]
+) -> list[alt.Chart]:
+    """Bands where the measure has them, room beside every point, lines, and the points, of which the nearest is larger."""
+    near = alt.selection_point(name="near", nearest=True, on="pointerover", clear="pointerout", empty=False)
     faded = alt.condition(SINGLED, alt.value(1.0), alt.value(0.08))
+    room = drawn.transform_calculate(**_near(measure)).mark_rule(opacity=0).encode(
+        alt.X("left:Q", title=None), alt.X2("right:Q"), alt.Y("below:Q", title=None), alt.Y2("above:Q")
+    )  # fmt: skip
     lines = drawn.mark_line().encode(
         x, y, opacity=faded, order="x:Q", color=_colours(rows, palette), strokeWidth=_widths(rows, palette),
         strokeDash=_run_dashes(runs) if runs else _dashes(rows, palette), **_run_detail(runs),
     )  # fmt: skip
     points = drawn.mark_point(filled=True, strokeWidth=1.6).encode(
         x, y, opacity=faded, tooltip=_tooltip(rows, *_own(measure)), description="label:N",
-        size=alt.condition(near, alt.value(150), alt.value(52)),
-        **looks(rows, palette),
+        size=alt.condition(near, alt.value(150), alt.value(52)), **looks(rows, palette),
     )  # fmt: skip
-    room = drawn.transform_calculate(**_near(measure)).mark_rule(opacity=0).encode(
-        alt.X("left:Q", title=None), alt.X2("right:Q"), alt.Y("below:Q", title=None), alt.Y2("above:Q")
+    bands = drawn.mark_area().encode(
+        x, alt.Y("low:Q", title=None), alt.Y2("high:Q"), color=_colours(rows, palette),
+        opacity=alt.condition(SINGLED, alt.value(0.16), alt.value(0.02)), **_run_detail(runs),
     )  # fmt: skip
-    layers = [room, lines, points.add_params(near)]
-    if measure.band:
-        shade = alt.condition(SINGLED, alt.value(0.16), alt.value(0.02))
-        colour = _colours(rows, palette)
-        low, high = alt.Y("low:Q", title=None), alt.Y2("high:Q")
-        layers.insert(0, drawn.mark_area().encode(x, low, high, color=colour, opacity=shade, **_run_detail(runs)))
-    return _with_legend(finished(alt.layer(*layers).add_params(*params, *picks())), rows, palette)
+    return [*([bands] if measure.band else []), room, lines, points.add_params(near)]
 
 
 def dots(frame: pd.DataFrame, palette: Palette, measure: Measure, runs: Sequence[str] = ()) -> Spec | None:
@@ -258,7 +315,7 @@ def dots(frame: pd.DataFrame, palette: Palette, measure: Measure, runs: Sequence
     rows = frame[frame[measure.column] > 0]
     if rows.empty:
         return None
-    at = start(rows, None)
+    at = start(timed(frame), None)
     params = [*_scale(runs), *standing(at)]
     drawn = alt.Chart(alt.NamedData(ROWS)).transform_filter(f"datum['{measure.column}'] > 0")
     for condition in [*(f"datum['{axis}'] == at_{axis}" for axis in at), *_run_filter(runs)]:
@@ -291,9 +348,9 @@ def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, An
     rows = roofline.points(frame)
     if rows.empty:
         return None
-    axes = [axis for axis in ("device", "dtype", "threads", "mode", "scope") if rows[axis].nunique() > 1]
+    axes = [axis for axis in fr.varying(timed(frame)) if axis in (*roofline.AXES, "mode", "scope")]
     params = standing({axis: fr.records(rows)[0][axis] for axis in axes})
-    corners = roofline.lines(measured, list(rows["intensity"]))
+    corners = roofline.lines(measured, rows)
     wide = [*rows["intensity"], *(corner["intensity"] for corner in corners)]
     high = [*rows["rate"], *(corner["rate"] for corner in corners)]
     x = alt.X("intensity:Q", title="operations per byte", scale=_log(), axis=_powers("x", 2, wide, ",~r"))
@@ -313,7 +370,7 @@ def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, An
     ]  # fmt: skip
     if corners:
         layers = [
-            *_roof_lines(corners, [axis for axis in axes if axis in ("device", "dtype", "threads")], x, y),
+            *_roof_lines(corners, [axis for axis in axes if axis in roofline.AXES], x, y),
             *layers,
         ]
     return _with_legend(finished(alt.layer(*layers).add_params(*params, *picks())), rows, palette)
@@ -371,11 +428,11 @@ def plain(value: Any) -> Any:
 
 
 def start(frame: pd.DataFrame, x: str | None) -> dict[str, Any]:
-    """Where every axis that varies stands at first: where most points lie along `x`, with most heads, at the largest x."""
+    """Where every axis that varies stands at first: where most points lie along `x`, with most heads and implementations, at
+    the largest x."""
     axes = fr.varying(frame)
-    unsaid = fr.own_keys_unsaid(frame)
-    parts = [part for _, part in fr.groups(unsaid, [axis for axis in fr.varying(unsaid) if axis != x])]
-    parts.sort(key=lambda part: (-(part[x].nunique() if x else 0), -part["H"].max()))
+    parts = _parts(frame, x)
+    parts.sort(key=lambda part: (-(part[x].nunique() if x else 0), -part["H"].max(), -part["impl"].nunique()))
     first = frame.loc[parts[0].sort_values(x or "T").index[-1]]
     return {axis: first[axis] for axis in axis_names() if axis in axes}
 
@@ -436,11 +493,15 @@ def _product(axes: Sequence[str]) -> str:
 def _options(frame: pd.DataFrame, axis: str) -> list[tuple[Any, str]]:
     found = [plain(v) for v in frame[axis].dropna().unique()]
     values = found if any(isinstance(v, str) for v in found) else sorted(found)
-    known = [
-        (v, words.value(axis, v).removeprefix(f"{axis}=") if isinstance(v, str | bool) else words.number(v))
-        for v in values
-    ]
+    known = [(v, _option(axis, v)) for v in values]
     return [*([(None, "none")] if frame[axis].isna().any() else []), *known]
+
+
+def _option(axis: str, value: Any) -> str:
+    """A value beside its axis' name: 'bf16', 'on', '8'."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return words.value(axis, value).removeprefix(f"{axis}=") if isinstance(value, str) else words.number(value)
 
 
 def _known(frame: pd.DataFrame, axes: list[str]) -> set[float]:

@@ -204,10 +204,16 @@ def rendered(template: str, wrong: Collection[str] = (), **values: Any) -> str:
     environment.filters |= {
         "plural": words.plural, "seconds": units.seconds, "memory": units.memory, "percent": units.percent,
         "marked": lambda name: words.marked(name, wrong), "json": lambda value: json.dumps(value, ensure_ascii=False),
-        "spoken": _spoken, "controls_json": lambda controls: script([vars(control) for control in controls]),
+        "spoken": _spoken, "unbroken": _unbroken,
+        "controls_json": lambda controls: script([vars(control) for control in controls]),
     }  # fmt: skip
     environment.tests["at"] = lambda name: name.startswith("at_")
     return as_typed(environment.get_template(template).render(**values))
+
+
+def _unbroken(text: str) -> str:
+    """A number stays on one line with its unit, and with what is equal to it."""
+    return re.sub(r"(?<=\d) (?=(%|[nµm]?s|[KMGT]?i?B)(?!\w))|(?<=\w) (?==)|(?<==) (?=\w)", "\N{NO-BREAK SPACE}", text)
 
 
 def save(figure: Figure, path: Path) -> str:

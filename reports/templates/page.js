@@ -37,17 +37,17 @@ const tip = (name) => ({ x, ...facts }) => {
   return `<table>${[...Object.entries(facts), ...(x === undefined ? [] : beside)].map(line).join("")}</table>`;
 };
 
-// In the page buttons are a chart's legend of implementations; saved, it has its own. Panels stand side by side where there is room.
+// In the page buttons are a chart's legend of implementations; saved, it has its own. Panels share the room, side by side where it is wide.
+const sharing = (room, side) => (one) => (one.name === "child_width" ? { name: one.name, update: `max(80, ${room - 165} / clamp(length(data('facet_domain')), 1, ${side}) - 26)` } : one);
 async function embed(element, name, saved) {
-  const spec = themed(specs[name]), width = element.clientWidth || 900;
-  if (spec.facet) (spec.columns = wide.matches ? spec.columns : 1), (spec.spec.width = Math.max(80, (width - 165) / spec.columns - 26));
-  const buttons = ({ legends, ...vega }) => ({ ...vega, legends: legends?.filter(({ orient }) => orient === "top") }), copies = (rows) => rows.map((row) => ({ ...row }));
-  const options = { mode: "vega-lite", renderer: "svg", ast: false, actions: false, tooltip: !saved && { theme: night.matches ? "dark" : "light", formatTooltip: tip(name) }, ...(spec.usermeta && !saved && { patch: buttons }) };
-  const view = (await vegaEmbed(element, { ...spec, datasets: { ...spec.datasets, rows: copies(records), pairs: copies(ratios) } }, options)).view;
+  const spec = themed(specs[name]), side = wide.matches ? spec.columns : 1, copies = (rows) => rows.map((row) => ({ ...row }));
+  const patch = ({ legends, signals, ...vega }) => ({ ...vega, signals: signals?.map(sharing(element.clientWidth || 900, side)), legends: legends?.filter(({ orient }) => saved || !spec.usermeta || orient === "top") });
+  const options = { mode: "vega-lite", renderer: "svg", ast: false, actions: false, patch, tooltip: !saved && { theme: night.matches ? "dark" : "light", formatTooltip: tip(name) } };
+  const view = (await vegaEmbed(element, { ...spec, ...(spec.facet && { columns: side }), datasets: { ...spec.datasets, rows: copies(records), pairs: copies(ratios) } }, options)).view;
   return put(view, name).runAsync();
 }
 const own = (name) => (specs[name].params ?? []).filter((param) => !param.select && param.name in state).map((param) => param.name);
-const put = (view, name) => own(name).reduce((one, param) => one.signal(param, state[param]), view);
+const put = (view, name) => own(name).reduce((one, param) => one.signal(param, state[param]), view).resize(); // other names, other room
 
 let views = {}, drawn = Promise.resolve(), turn = 0;
 const shown = () => Object.keys(specs).filter((name) => !document.getElementById(name).hidden);

@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 import synthetic_runs as synthetic
+import tracked_runs as tracked
 import vl_convert
 from markupsafe import Markup
 
+from reports.__main__ import main
 from reports.drawing.charts import masks
 from reports.pages import page, side_by_side_page
 from reports.reading import runs
@@ -302,6 +304,30 @@ def test_speed_is_filled_where_it_is_told_apart(browser: Any, tmp_path: Path) ->
     surface = browser.execute_script(f"return {ground}")
     hollow = {impl: fill == surface for impl, _, fill in points}
     assert hollow == {"sdpa": False, "packed": True}
+
+
+def test_another_choice_has_the_room_for_its_names_and_no_room_for_panels_that_it_lacks(
+    browser: Any, tmp_path: Path
+) -> None:
+    cells = [("causal", T, name) for T in (64, 128, 256) for name in ("fused", "sdpa")]
+    cells += [("none", T, name) for T in (64, 128, 256) for name in ("fused", "of_a_long_name")]
+    cells += [("padding", 64, name) for name in ("fused", "sdpa")]
+    rows = [synthetic.row(name, synthetic.case(T=T, mask=mask), [1e-3]) for mask, T, name in cells]
+    run = runs.read(synthetic.save(synthetic.document(rows), tmp_path, "0001_x"))
+    opened(browser, page.write(run, tmp_path / "out"))
+    panels = """[...document.querySelectorAll('#speedup-chart .mark-group.cell > g > path.background')]
+        .map((panel) => panel.getBoundingClientRect().width)"""
+    room = "document.getElementById('speedup-chart').clientWidth"
+    before = browser.execute_script(f"return {panels}")
+    choose(browser, "at_mask", "padding")
+    [alone], whole = browser.execute_script(f"return [{panels}, {room}]")
+    assert len(before) == 3 and max(before) < whole / 3 and alone > whole / 2
+    choose(browser, "at_mask", "no mask")
+    assert browser.execute_script(f"return {panels}") == pytest.approx(before, abs=2)
+    left = "(element) => element.getBoundingClientRect().left"
+    texts = f"[...document.querySelectorAll('#speedup-chart text')].map({left})"
+    edge = f"({left})(document.querySelector('#speedup-chart svg'))"
+    assert browser.execute_script(f"return Math.min(...{texts}) >= {edge}")
 
 
 def test_every_block_stands_beside_its_median(browser: Any, tmp_path: Path) -> None:
@@ -610,3 +636,22 @@ def test_two_runs_stand_in_one_chart_and_one_can_be_chosen(browser: Any, pair: P
     for chart in ("latency", "memory"):
         show(browser, chart)
         assert marks(browser, chart, "line") == both // 2
+
+
+def test_history_and_comparison_show_all_that_they_say(browser: Any, tmp_path: Path) -> None:
+    for i in range(8):
+        data = tracked.run(i, {"sdpa": 1.2} if i > 4 else None, datetime=f"2026-11-{i + 1:02d}T10:00:00+00:00")
+        tracked.save(data, tmp_path, f"{i + 1:04d}_night")
+    assert main(["history", "--results", str(tmp_path), "--out", str(tmp_path)]) == 0
+    base, head = (synthetic.timed_by_turns(seed, slower) for seed, slower in ((1, None), (2, {"sdpa": 1.09})))
+    both = [str(synthetic.save(data, tmp_path / "two", name)) for data, name in ((base, "0001_a"), (head, "0002_b"))]
+    main(["compare", *both, "--html", str(tmp_path / "compare.html")])
+    size = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get((tmp_path / "history" / "index.html").as_uri())
+    said = [it.text for it in browser.find_elements("css selector", ".cells figcaption")]
+    assert len(said) == len(tracked.CASES) and all(text.startswith("Became slower by ") for text in said)
+    browser.get((tmp_path / "compare.html").as_uri())
+    assert browser.execute_script(
+        "const it = document.querySelector('.scroll'); return it.scrollWidth <= it.clientWidth"
+    )

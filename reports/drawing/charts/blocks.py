@@ -35,17 +35,11 @@ def spec(source: Source) -> Spec | None:
     rows = _timed(source)
     if rows.empty:
         return None
-    at = {axis: value for axis, value in interactive.start(rows, None).items() if axis not in ("T", "T_kv")}
-    lengths = interactive.lengths(rows)
+    at, lengths = interactive.standing_but(interactive.LENGTHS, source.frame), interactive.lengths(rows)
     values = [_strips(row, list(at)) for row in fr.records(rows)]
     strips = max(len(value["strips"]) for value in values) - 1
-    panel = alt.layer(*_layers(rows, source, strips)).properties(
-        height=max(24, 7 * strips + 10) * rows["impl"].nunique()
-    )
-    facet = alt.Facet("length:N", title=None, sort=lengths, header=alt.Header(labelColor=INK[0], labelFontSize=12))
-    chart = panel.facet(data=alt.InlineData(values), facet=facet, columns=max(1, len(lengths)))
-    for axis in at:
-        chart = chart.transform_filter(f"datum['{axis}'] == at_{axis}")
+    layers, data = _layers(rows, source, strips), alt.InlineData(values)
+    chart = interactive.panels(layers, max(24, 7 * strips + 10), rows, data, "length", lengths, at)
     low, high = REACH
     # before there are panels: what a layer flattens itself, Vega-Lite 6.4 draws into all of them
     chart = chart.transform_flatten(["strips", "process"]).transform_flatten(["strips"]).transform_calculate(
@@ -55,7 +49,7 @@ def spec(source: Source) -> Spec | None:
     )  # fmt: skip
     if lengths:
         chart = chart.transform_filter(f"indexof({lengths}, datum.length) >= 0")
-    return interactive.finished(chart.add_params(*interactive.standing(at), *interactive.picks()), None)
+    return interactive.finished(chart, None)
 
 
 def _timed(source: Source) -> pd.DataFrame:
@@ -72,9 +66,7 @@ def _layers(rows: pd.DataFrame, source: Source, strips: int) -> list[alt.Chart]:
             values=[low, 0, high / 2, high], labelExpr="datum.value ? format(100 * datum.value, '+.0f') + ' %' : 'median'"
         ),
     }  # fmt: skip
-    y = alt.Y(
-        "shown:N", title=None, sort=interactive.names(rows, source.palette), axis=alt.Axis(labelLimit=140, grid=False)
-    )
+    y = interactive.down(rows, source.palette)
     each, cell = (alt.Chart().transform_filter(f"datum.process {kind} {CELL}") for kind in ("!=", "=="))
     ticks = each.mark_tick(thickness=1.2, size=14 / strips + 2, aria=False).encode(
         alt.X("beside:Q", **on), y, color=looks["color"], tooltip=_tip({"block": "block", "process": "process"}),

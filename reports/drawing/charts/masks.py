@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -49,45 +50,40 @@ def spec(source: Source) -> Spec | None:
     if rows.empty:
         return None
     hiding = masking.hiding_axes()
-    at = {axis: value for axis, value in interactive.start(rows, None).items() if axis not in hiding}
-    values = [
-        {**{axis: interactive.plain(row[axis]) for axis in at}, "impl": row["impl"], "shown": interactive.name_of(row),
-         "mask": words.place({axis: row[axis] for axis in hiding}), "share": row["work_share"],
-         "at": min(row["mask_efficiency"], END), "low": min(_low(row), END), "high": min(_high(row), END),
-         "skips": masking.skips(row), "text": _text(row), "none": f"{row['work_share']:.2f}"}
-        for row in fr.records(rows)
-    ]  # fmt: skip
-    for value in values:
-        value["label"] = f"{value['shown']}, {value['mask']}, {value['text']}"
+    at = interactive.standing_but(hiding, source.frame)
+    values = [_told(row, list(at), hiding) for row in fr.records(rows)]
     masks = list(dict.fromkeys(value["mask"] for value in values))
-    point = alt.Chart()
+    data = alt.InlineData(values)
+    chart = interactive.panels(_layers(rows, source), 21, rows, data, "mask", masks, at, min(MOST_PANELS, len(masks)))
+    return interactive.finished(chart, None)
+
+
+def _told(row: dict[str, Any], axes: Sequence[str], hiding: Sequence[str]) -> dict[str, Any]:
+    """A row as the page has it: no further out than the axis reaches."""
+    mask, shown, text = words.place({axis: row[axis] for axis in hiding}), interactive.name_of(row), _text(row)
+    return {
+        **{axis: interactive.plain(row[axis]) for axis in axes}, "impl": row["impl"], "shown": shown, "mask": mask,
+        "share": row["work_share"], "at": min(row["mask_efficiency"], END), "low": min(_low(row), END),
+        "high": min(_high(row), END), "skips": masking.skips(row), "text": text, "none": f"{row['work_share']:.2f}",
+        "label": f"{shown}, {mask}, {text}",
+    }  # fmt: skip
+
+
+def _layers(rows: pd.DataFrame, source: Source) -> list[alt.Chart]:
+    """Lines where all hidden work is skipped, and where none is; of each implementation its interval and its point."""
     on: dict[str, Any] = {"title": None, "scale": alt.Scale(domain=[0, END], nice=False), "axis": alt.Axis(tickCount=5)}
-    x = alt.X("at:Q", **on)
-    y = alt.Y(
-        "shown:N", title=None, sort=interactive.names(rows, source.palette), axis=alt.Axis(labelLimit=140, grid=False)
-    )
+    point, x, y = alt.Chart(), alt.X("at:Q", **on), interactive.down(rows, source.palette)
     looks = interactive.without_legend(interactive.looks(rows, source.palette))
     fields = {"implementation": "shown", "mask": "mask", "mask efficiency": "text", "where none is skipped": "none"}
     tip = ", ".join(f"'{title}': datum['{key}']" for title, key in fields.items())
-    layers = [
+    return [
         point.mark_rule(color=MUTED[0], aria=False).encode(alt.X(datum=1)),
         point.mark_rule(color=MUTED[0], strokeDash=[2, 3], aria=False).encode(alt.X("share:Q", **on)),
         point.mark_rule(strokeWidth=6, opacity=0.35, aria=False).encode(
             alt.X("low:Q", **on), y, alt.X2("high:Q"), color=looks["color"]
         ),
-        point.mark_point(size=80, strokeWidth=1.8, fillOpacity=1, filled=True).encode(
-            x, y, shape=looks["shape"], stroke=looks["stroke"], description="label:N",
-            fill=alt.condition("datum.skips", looks["color"], alt.value(SURFACE[0])),
-            opacity=alt.condition(interactive.SINGLED, alt.value(1.0), alt.value(0.15)),
-            tooltip=alt.value(alt.expr(f"{{{tip}}}")),
-        ),
-    ]  # fmt: skip
-    panel = alt.layer(*layers).properties(height=21 * rows["impl"].nunique())
-    facet = alt.Facet("mask:N", title=None, sort=masks, header=alt.Header(labelColor=INK[0], labelFontSize=12))
-    chart = panel.facet(data=alt.InlineData(values), facet=facet, columns=min(MOST_PANELS, len(masks)))
-    for axis in at:
-        chart = chart.transform_filter(f"datum['{axis}'] == at_{axis}")
-    return interactive.finished(chart.add_params(*interactive.standing(at), *interactive.picks()), None)
+        interactive.judged(point, looks, "datum.skips").encode(x, y, tooltip=alt.value(alt.expr(f"{{{tip}}}"))),
+    ]
 
 
 def finding(source: Source) -> str:

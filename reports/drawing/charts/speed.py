@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import altair as alt
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -19,6 +20,8 @@ from ..panels import finish_names_down, names_down, panels_of
 
 SLOWEST = 1 / 8
 """What is slower still is written out, so that the others stay readable."""
+
+TICKS = [1 / 8, 1 / 4, 1 / 2, 2 / 3, 4 / 5, 1, 1.25, 1.5, 2, 3, 4, 8]
 
 #: An underscore keeps an artist out of legends.
 WHISKER = "_interval"
@@ -53,46 +56,8 @@ def spec(source: Source) -> Spec | None:
     rows = source.frame[source.frame["over"].map(bool).astype(bool)]
     if rows["impl"].nunique() < 2 or not rows["leads"].any():
         return None
-    at = {axis: value for axis, value in interactive.start(rows, None).items() if axis not in ("T", "T_kv")}
-    lengths = interactive.lengths(rows)
-    point = alt.Chart()
-    ticks = [1 / 8, 1 / 4, 1 / 2, 2 / 3, 4 / 5, 1, 1.25, 1.5, 2, 3, 4, 8]
-    on: dict[str, Any] = {
-        "title": None, "scale": alt.Scale(type="log", nice=False, padding=12), "axis": alt.Axis(
-            values=ticks, labelExpr="(datum.value < .6 ? '1/' + 1 / datum.value : format(datum.value, '.2~f')) + '×'",
-            labelOverlap="greedy", labelSeparation=8,
-        ),
-    }  # fmt: skip
-    x = alt.X("at:Q", **on)
-    y = alt.Y(
-        "shown:N", title=None, sort=interactive.names(rows, source.palette), axis=alt.Axis(labelLimit=140, grid=False)
-    )
-    looks = interactive.without_legend(interactive.looks(rows, source.palette))
-    opacity = alt.condition(interactive.SINGLED, alt.value(1.0), alt.value(0.15))
-    fill = alt.condition("datum.apart", looks["color"], alt.value(SURFACE[0]))
-    tip = "{'implementation': datum.shown, 'at': datum.length, 'over': datum.over, 'speed-up': datum.text}"
-    layers = [
-        point.mark_rule(color=MUTED[0], aria=False).encode(alt.X(datum=1)),
-        point.mark_rule(strokeWidth=6, opacity=0.35, aria=False).encode(
-            alt.X("from_:Q", **on), y, alt.X2("to:Q"), color=looks["color"]
-        ),
-        point.mark_point(size=80, strokeWidth=1.8, fillOpacity=1, filled=True).encode(
-            x,
-            y,
-            shape=looks["shape"],
-            stroke=looks["stroke"],
-            fill=fill,
-            opacity=opacity,
-            tooltip=alt.value(alt.expr(tip)),
-            description="label:N",
-        ),
-        point.mark_text(align="left", dx=9, color=INK[0], aria=False).encode(x, y, text="slow:N"),
-    ]
-    panel = alt.layer(*layers).properties(height=21 * rows["impl"].nunique())
-    facet = alt.Facet("length:N", title=None, sort=lengths, header=alt.Header(labelColor=INK[0], labelFontSize=12))
-    chart = panel.facet(data=alt.NamedData(interactive.PAIRS), facet=facet, columns=max(1, len(lengths)))
-    for axis in at:
-        chart = chart.transform_filter(f"datum['{axis}'] == at_{axis}")
+    lengths, at = interactive.lengths(rows), interactive.standing_but(interactive.LENGTHS, source.frame)
+    chart = interactive.panels(_layers(rows, source), 21, rows, alt.NamedData(interactive.PAIRS), "length", lengths, at)
     chart = chart.transform_filter("datum.over == over && datum.impl != over").transform_calculate(
         length=interactive.LENGTH, at=_held("speed"), from_=_held("low"), to=_held("high"),
         slow=f"datum.speed < {SLOWEST} ? format(datum.speed, '.1~r') + '×' : ''",
@@ -100,8 +65,30 @@ def spec(source: Source) -> Spec | None:
     )  # fmt: skip
     if lengths:
         chart = chart.transform_filter(f"indexof({lengths}, datum.length) >= 0")
-    params = [alt.param(name="over", value=interactive.baselines(source)[0]), *interactive.standing(at)]
-    return interactive.finished(chart.add_params(*params, *interactive.picks()), None)
+    return interactive.finished(chart.add_params(alt.param(name="over", value=interactive.baselines(source)[0])), None)
+
+
+def _layers(rows: pd.DataFrame, source: Source) -> list[alt.Chart]:
+    """A line at 1; of each implementation its interval, its point, and the number where it is too slow for the axis."""
+    on: dict[str, Any] = {
+        "title": None, "scale": alt.Scale(type="log", nice=False, padding=12), "axis": alt.Axis(
+            values=TICKS, labelExpr="(datum.value < .6 ? '1/' + 1 / datum.value : format(datum.value, '.2~f')) + '×'",
+            labelOverlap="greedy", labelSeparation=8,
+        ),
+    }  # fmt: skip
+    x, edge, y = alt.X("at:Q", **on), alt.value(6), interactive.down(rows, source.palette)
+    fast, slow = (alt.Chart().transform_filter(f"{sign}datum.slow") for sign in ("!", ""))
+    looks = interactive.without_legend(interactive.looks(rows, source.palette))
+    tip = "{'implementation': datum.shown, 'at': datum.length, 'over': datum.over, 'speed-up': datum.text}"
+    return [
+        alt.Chart().mark_rule(color=MUTED[0], aria=False).encode(alt.X(datum=1)),
+        fast.mark_rule(strokeWidth=6, opacity=0.35, aria=False).encode(
+            alt.X("from_:Q", **on), y, alt.X2("to:Q"), color=looks["color"]
+        ),
+        interactive.judged(fast, looks, "datum.apart").encode(x, y, tooltip=alt.value(alt.expr(tip))),
+        interactive.judged(slow, looks, "datum.apart").encode(y, x=edge, tooltip=alt.value(alt.expr(tip))),
+        slow.mark_text(align="left", dx=9, color=INK[0], aria=False).encode(y, x=edge, text="slow:N"),
+    ]
 
 
 def _held(column: str) -> str:
