@@ -67,6 +67,8 @@ class Chart:
     draw: Callable[[Source, bool], Figure | None] = _nothing
     spec: Callable[[Source], Spec | None] = _nothing
     finding: Callable[[Source], str] = lambda source: ""
+    holds: bool = False
+    """Whether the finding is true of all that a reader may choose."""
     order: int = 100
     """Among those of its section: the lowest first."""
 

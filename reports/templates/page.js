@@ -32,7 +32,8 @@ const points = (item) => (item.role === "mark" && item.marktype === "symbol" ? i
 const least = { latency: ["median", "time"], memory: ["peak_bytes", "memory"], rate: ["rate", "achieved"], roof: ["roof", "reached"] };
 const drawnIn = (name) => (least[name] && views[name] ? points(views[name].scenegraph().root) : []).sort((a, b) => a[least[name][0]] - b[least[name][0]]);
 const tip = (name) => ({ x, ...facts }) => {
-  const beside = drawnIn(name).filter((row) => row.x === x && row.shown !== facts.implementation).map((row) => [row.shown, row[least[name][1]]]);
+  const others = (row) => row.x === x && (row.shown !== facts.implementation || row.run !== facts.run);
+  const beside = drawnIn(name).filter(others).map((row) => [row.run ? `${row.shown}, ${row.run}` : row.shown, row[least[name][1]]]);
   const line = ([key, value]) => `<tr><td class="key">${escaped(key)}</td><td class="value">${escaped(worded(controls.find(({ label }) => label === key), value))}</td></tr>`;
   return `<table>${[...Object.entries(facts), ...(x === undefined ? [] : beside)].map(line).join("")}</table>`;
 };
@@ -43,8 +44,7 @@ async function embed(element, name, saved) {
   const spec = themed(specs[name]), side = wide.matches ? spec.columns : 1, copies = (rows) => rows.map((row) => ({ ...row }));
   const patch = ({ legends, signals, ...vega }) => ({ ...vega, signals: signals?.map(sharing(element.clientWidth || 900, side)), legends: legends?.filter(({ orient }) => saved || !spec.usermeta || orient === "top") });
   const options = { mode: "vega-lite", renderer: "svg", ast: false, actions: false, patch, tooltip: !saved && { theme: night.matches ? "dark" : "light", formatTooltip: tip(name) } };
-  const view = (await vegaEmbed(element, { ...spec, ...(spec.facet && { columns: side }), datasets: { ...spec.datasets, rows: copies(records), pairs: copies(ratios) } }, options)).view;
-  return put(view, name).runAsync();
+  return put((await vegaEmbed(element, { ...spec, ...(spec.facet && { columns: side }), datasets: { ...spec.datasets, rows: copies(records), pairs: copies(ratios) } }, options)).view, name).runAsync();
 }
 const own = (name) => (specs[name].params ?? []).filter((param) => !param.select && param.name in state).map((param) => param.name);
 const put = (view, name) => own(name).reduce((one, param) => one.signal(param, state[param]), view).resize(); // other names, other room
@@ -93,7 +93,7 @@ function caption(name) {
   const [finding, live] = part(name, "caption").children, first = specs[name].params?.find((param) => param.name === "x_axis")?.value;
   const axis = first && (state.x_axis ?? first), mine = controls.filter((one) => own(name).includes(one.name) && one.name !== `at_${axis}`);
   const said = mine.filter((one) => /^(at_|over)/.test(one.name)).map((one) => `${one.label}${one.name === "over" ? "" : " ="} ${worded(one, state[one.name])}`);
-  finding.hidden = mine.some(({ name: param, value }) => /^(at_|x_axis|over)/.test(param) && state[param] !== value);
+  finding.hidden = finding.dataset.holds === undefined && mine.some(({ name: param, value }) => /^(at_|x_axis|over)/.test(param) && state[param] !== value);
   const there = drawnIn(name), last = Math.max(...there.map((row) => row[axis])), ends = there.filter((row) => row[axis] === last);
   const range = ends.length > 1 ? `at ${axis} = ${last}: ${[ends[0], ends.at(-1)].map((row) => `${row[least[name][1]]} (${row.shown})`).join(" to ")}` : "";
   live.textContent = [said.length ? `Shown: ${said.join(", ")}` : "", range, state.picked.length ? `picked: ${state.picked.join(", ")}` : ""].filter(Boolean).join(" · ");

@@ -284,7 +284,12 @@ def test_the_address_opens_what_was_looked_at(browser: Any, quick: Path) -> None
 
 
 def test_speed_is_filled_where_it_is_told_apart(browser: Any, tmp_path: Path) -> None:
-    cells = [("fused", 2e-3, (1, 1, 1)), ("sdpa", 1e-3, (0.99, 1, 1.01)), ("packed", 2e-3, (0.9, 1, 1.1))]
+    cells = [
+        ("fused", 2e-3, (1, 1, 1)),
+        ("sdpa", 1e-3, (0.99, 1, 1.01)),
+        ("packed", 2e-3, (0.9, 1, 1.1)),
+        ("loop", 0.1, (1, 1, 1)),
+    ]
     rows = [
         synthetic.row(name, synthetic.case(T=64, T_kv=T_kv), [s] * 4, apart, id=f"T64-T_kv{T_kv}")
         for name, s, apart in cells for T_kv in (64, 128)
@@ -295,9 +300,12 @@ def test_speed_is_filled_where_it_is_told_apart(browser: Any, tmp_path: Path) ->
     choose(browser, "over", "fused")
     texts = "[...document.querySelectorAll('#speedup-chart text')].map((text) => text.textContent)"
     assert {"T = 64", "T = 64, T_kv = 128"} <= set(browser.execute_script(f"return {texts}"))
-    script = """return [...document.querySelectorAll('#speedup-chart .mark-symbol.role-mark path')].map((path) =>
-        [path.__data__.datum.impl, path.__data__.datum.speed, path.getAttribute('fill')])"""
+    script = """return [...document.querySelectorAll('#speedup-chart .mark-symbol.role-mark path')].map((path) => {
+        const { impl, speed, at, from_ } = path.__data__.datum; return [impl, speed, path.getAttribute('fill'), at, from_] })"""
     points = browser.execute_script(script)
+    (edge,) = {at for impl, _, _, at, _ in points if impl == "loop"}
+    assert edge == min(low for *_, low in points) > 0.2 and "0.02×" in browser.execute_script(f"return {texts}")
+    points = [point[:3] for point in points if point[0] != "loop"]  # which stands, with its number, where others end
     speed = {(impl, round(value, 2)) for impl, value, _ in points}
     assert len(points) == 4 and speed == {("sdpa", 2.0), ("packed", 1.0)}
     ground = "getComputedStyle(document.documentElement).getPropertyValue('--surface').trim()"
@@ -629,8 +637,22 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_two_runs_stand_in_one_chart_and_one_can_be_chosen(browser: Any, pair: Path, width: int) -> None:
+    from selenium.webdriver import ActionChains
+
     assert opened(browser, pair, width) == []
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    wide = "[...document.querySelectorAll('.sides td')].filter((it) => it.scrollWidth > it.clientWidth + 1)"
+    assert browser.execute_script(f"return {wide}.length") == 0
+    if width > 600:
+        point = seen(browser, browser.find_element("css selector", "#latency-chart .mark-symbol.role-mark path"))
+        ActionChains(browser).move_to_element_with_offset(point, 1, 1).move_to_element(point).perform()
+        tip = "document.querySelector('#vg-tooltip-element.visible')"
+        told = wait_for(browser, f"{tip} && {tip}.innerText")
+        assert (
+            {"sdpa, 0001_a", "sdpa, 0002_b"} & set(re.findall(r"[\w, +]+", told))
+            and ", 0001_a" in told
+            and ", 0002_b" in told
+        )
     both = marks(browser, "latency", "line")
     choose(browser, "at_run", "0002_b")
     for chart in ("latency", "memory"):

@@ -132,4 +132,4 @@ def finding(source: Source) -> str:
     )
 
 
-CHARTS = (Chart("blocks", "Every block", NUMBERS, spec=spec, finding=finding, order=9),)
+CHARTS = (Chart("blocks", "Every block", NUMBERS, spec=spec, finding=finding, holds=True, order=9),)

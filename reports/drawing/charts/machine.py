@@ -18,7 +18,7 @@ def drift(source: Source) -> Spec | None:
 CHARTS = (
     Chart("rate", "Operations per second", NUMBERS, spec=interactive.turned(interactive.RATE), order=3),
     Chart("roof", "Share of the roof", NUMBERS, spec=interactive.turned(interactive.ROOF), order=4),
-    Chart("roofline", "Roofline", NUMBERS, spec=roofline, finding=lambda it: findings.roof(it.frame), order=5),
+    Chart("roofline", "Roofline", NUMBERS, spec=roofline, finding=lambda it: findings.roof(it.frame), holds=True, order=5),
     Chart(
         "drift", "Drift of the control workload", NUMBERS, spec=drift, order=6,
         finding=lambda it: "Time of a fixed workload over the run, as a share of its median: the machine's own drift.",

@@ -131,4 +131,4 @@ def _high(row: dict[str, Any]) -> float:
     return float(row["mask_efficiency_high"] if row["mask_efficiency_high"] > 0 else row["mask_efficiency"])
 
 
-CHARTS = (Chart("masks", "Mask efficiency", NUMBERS, draw, spec, finding, order=7),)
+CHARTS = (Chart("masks", "Mask efficiency", NUMBERS, draw, spec, finding, holds=True, order=7),)

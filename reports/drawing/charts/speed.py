@@ -19,7 +19,7 @@ from ..palette import INK, MUTED, SURFACE, Look
 from ..panels import finish_names_down, names_down, panels_of
 
 SLOWEST = 1 / 8
-"""What is slower still is written out, so that the others stay readable."""
+"""What is slower still is written out where the others end, so that these stay readable."""
 
 TICKS = [1 / 8, 1 / 4, 1 / 2, 2 / 3, 4 / 5, 1, 1.25, 1.5, 2, 3, 4, 8]
 
@@ -58,13 +58,17 @@ def spec(source: Source) -> Spec | None:
         return None
     lengths, at = interactive.lengths(rows), interactive.standing_but(interactive.LENGTHS, source.frame)
     chart = interactive.panels(_layers(rows, source), 21, rows, alt.NamedData(interactive.PAIRS), "length", lengths, at)
-    chart = chart.transform_filter("datum.over == over && datum.impl != over").transform_calculate(
-        length=interactive.LENGTH, at=_held("speed"), from_=_held("low"), to=_held("high"),
-        slow=f"datum.speed < {SLOWEST} ? format(datum.speed, '.1~r') + '×' : ''",
-        label="datum.shown + ', ' + datum.length + ', ' + datum.text", apart="datum.low > 1 || datum.high < 1 ? 1 : 0",
-    )  # fmt: skip
+    chart = chart.transform_filter("datum.over == over && datum.impl != over")
+    chart = chart.transform_calculate(length=interactive.LENGTH)
     if lengths:
         chart = chart.transform_filter(f"indexof({lengths}, datum.length) >= 0")
+    chart = chart.transform_calculate(
+        slow=f"datum.speed < {SLOWEST} ? format(datum.speed, '.1~r') + '×' : ''",
+        label="datum.shown + ', ' + datum.length + ', ' + datum.text", apart="datum.low > 1 || datum.high < 1 ? 1 : 0",
+        reach=f"datum.slow ? 1 : clamp(datum.low, {SLOWEST}, 1)",
+    ).transform_joinaggregate(edge="min(reach)").transform_calculate(
+        at=_held("speed"), from_=_held("low"), to=_held("high"),
+    )  # fmt: skip
     return interactive.finished(chart.add_params(alt.param(name="over", value=interactive.baselines(source)[0])), None)
 
 
@@ -76,24 +80,22 @@ def _layers(rows: pd.DataFrame, source: Source) -> list[alt.Chart]:
             labelOverlap="greedy", labelSeparation=8,
         ),
     }  # fmt: skip
-    x, edge, y = alt.X("at:Q", **on), alt.value(6), interactive.down(rows, source.palette)
-    fast, slow = (alt.Chart().transform_filter(f"{sign}datum.slow") for sign in ("!", ""))
+    point, x, y = alt.Chart(), alt.X("at:Q", **on), interactive.down(rows, source.palette)
     looks = interactive.without_legend(interactive.looks(rows, source.palette))
     tip = "{'implementation': datum.shown, 'at': datum.length, 'over': datum.over, 'speed-up': datum.text}"
     return [
-        alt.Chart().mark_rule(color=MUTED[0], aria=False).encode(alt.X(datum=1)),
-        fast.mark_rule(strokeWidth=6, opacity=0.35, aria=False).encode(
+        point.mark_rule(color=MUTED[0], aria=False).encode(alt.X(datum=1)),
+        point.mark_rule(strokeWidth=6, opacity=0.35, aria=False).encode(
             alt.X("from_:Q", **on), y, alt.X2("to:Q"), color=looks["color"]
         ),
-        interactive.judged(fast, looks, "datum.apart").encode(x, y, tooltip=alt.value(alt.expr(tip))),
-        interactive.judged(slow, looks, "datum.apart").encode(y, x=edge, tooltip=alt.value(alt.expr(tip))),
-        slow.mark_text(align="left", dx=9, color=INK[0], aria=False).encode(y, x=edge, text="slow:N"),
+        interactive.judged(point, looks, "datum.apart").encode(x, y, tooltip=alt.value(alt.expr(tip))),
+        point.mark_text(align="left", dx=9, color=INK[0], aria=False).encode(x, y, text="slow:N"),
     ]
 
 
 def _held(column: str) -> str:
-    """No further out than the axis should reach."""
-    return f"clamp(datum.{column}, {SLOWEST}, {1 / SLOWEST})"
+    """No further out than the axis should reach; what is slower still stands where the others end."""
+    return f"(datum.slow ? datum.edge : clamp(datum.{column}, {SLOWEST}, {1 / SLOWEST}))"
 
 
 def _point(ax: Axes, y: int, row: dict[str, Any], look: Look) -> None:
@@ -130,4 +132,4 @@ def finding(source: Source) -> str:
     return f"Bars: 95 % intervals, {name}. Filled: a difference is shown; hollow: not. Right is faster.{left_out}"
 
 
-CHARTS = (Chart("speedup", "Speed-up", FIRST, draw, spec, finding, order=2),)
+CHARTS = (Chart("speedup", "Speed-up", FIRST, draw, spec, finding, holds=True, order=2),)
