@@ -147,13 +147,20 @@ def sheet(
     return Sheet(figure, axes, columns)
 
 
-def log_scale(axis: Any, values: Sequence[float], text: Callable[[float], str], base: int, most: int = 7) -> None:
-    """A logarithmic axis around the values, with round ticks: decimal for `base` 10, powers for 2."""
+def log_scale(
+    axis: Any, values: Sequence[float], text: Callable[[float], str], base: int, most: int = 7, apart: float = 0.0
+) -> None:
+    """A logarithmic axis around the values, with round ticks: decimal for `base` 10, powers for 2. Ticks are `apart` by this
+    share of the axis, at least: room for their texts."""
     low, high = min(values), max(values)
     pad = max((high / low) ** 0.06, 1.15)
     low, high = low / pad, high * pad
     _set_log(axis, low, high)
-    axis.set_major_locator(FixedLocator(log_ticks(low, high, base, most)))
+    ticks = list[float]()
+    for tick in log_ticks(low, high, base, most):
+        if not ticks or math.log(tick / ticks[-1]) >= apart * math.log(high / low):
+            ticks.append(tick)
+    axis.set_major_locator(FixedLocator(ticks))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: text(value))
 

@@ -93,9 +93,14 @@ def bounded_times(value: float, low: float, high: float) -> str:
     return bounded(value, low, high, "×")
 
 
+def ratio(value: float) -> str:
+    """Without an interval, and so that one that isn't 1 is seen to: '1.04', '0.63', '25', '0.014'."""
+    return f"{value:.2f}" if 0.1 <= value < 10 else significant(value, 2)
+
+
 def between(low: float, high: float) -> str:
     """Two ratios that are no interval: '0.63 to 1.53×', or '1.04×' where they read alike."""
-    a, b = (f"{value:.2f}" if 0.1 <= value < 10 else significant(value, 2) for value in (low, high))
+    a, b = ratio(low), ratio(high)
     return f"{a}×" if a == b else f"{a} to {b}×"
 
 

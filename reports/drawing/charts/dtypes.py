@@ -40,7 +40,7 @@ def latency_by_dtype(source: Source, narrow: bool = False) -> Figure | None:
             for row in fr.records(mine):
                 marker = _DTYPE_MARKERS[kinds.index(row["dtype"]) % len(_DTYPE_MARKERS)]
                 ax.plot([row["median"]], [y], marker, ms=4.6, color=look.colour, mfc=look.fill, mew=1.2)
-        log_scale(ax.xaxis, inside, LATENCY.tick, 10)
+        log_scale(ax.xaxis, inside, LATENCY.tick, 10, apart=0.18)
         finish_names_down(page, index, "latency")
     return page.figure
 

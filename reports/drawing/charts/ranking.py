@@ -29,7 +29,7 @@ def draw(source: Source, narrow: bool = False) -> Figure | None:
     )  # fmt: skip
     [ax] = page.axes
     limit = _limit(ranks)
-    log_scale(ax.xaxis, [1, limit], units.times, 10, most=5)
+    log_scale(ax.xaxis, [1, limit], lambda value: f"{value:g}×", 10, most=5)
     ax.set_ylim(len(ranks) - 0.4, -0.6)
     ax.set_yticks(range(len(ranks)), names, color=INK[0])
     ax.grid(axis="x")

@@ -116,7 +116,7 @@ def _point(ax: Axes, y: int, row: dict[str, Any], look: Look) -> None:
     apart = known and (low > 1 or high < 1)
     at = min(max(value, SLOWEST), end)
     ax.plot([at], [y], look.marker, color=look.colour, mfc=look.colour if apart else SURFACE[0], ms=5, mew=1.2)
-    text, beyond = units.significant(value, 2), min(high, end) if known and not cut else at
+    text, beyond = units.ratio(value), min(high, end) if known and not cut else at
     style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "size": 6.5, "color": INK[0]}
     ax.annotate(f"◂ {text}" if cut else text, (max(at, beyond), y), (6, 0), **style)
 
