@@ -501,7 +501,7 @@ def test_on_a_phone_no_number_is_cut(browser: Any, quick: Path) -> None:
     opened(browser, quick, width=390)
     assert browser.execute_script(CUT, 390) == []
     row = "document.querySelector('.case:not([hidden]) tbody tr')"
-    assert ", n = 3" in browser.execute_script(f"return {row}.innerText")  # its uncertainty
+    assert ", n\xa0=\xa03" in browser.execute_script(f"return {row}.innerText")  # its uncertainty
     before = f"[...{row}.querySelectorAll('td')].map((it) => getComputedStyle(it, '::before').content)"
     assert '"between processes"' in browser.execute_script(f"return {before}")
 
