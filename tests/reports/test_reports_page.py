@@ -101,6 +101,31 @@ def test_the_page_loads_nothing(quick: Path) -> None:
     assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", ours))
 
 
+def test_lines_run_along_an_axis_where_it_varies_alone(as_run: Any) -> None:
+    def axes(bias: bool) -> list[str]:
+        rows = [synthetic.row("a", synthetic.case(H=H, qkv_bias=bias and H > 8), [1e-3], id=f"H{H}") for H in (8, 16)]
+        return interactive.along(frame.tidy(as_run(synthetic.document(rows))))
+
+    assert (axes(bias=False), axes(bias=True)) == (["H"], [])
+
+
+def test_a_chart_of_some_cells_stands_where_the_page_does(as_run: Any) -> None:
+    cells = [("sdpa", 32), ("sdpa", 64), ("fused", 64)]
+    run = as_run(
+        synthetic.document([synthetic.row(name, synthetic.case(D_h=D_h), [1e-3], id=f"D{D_h}") for name, D_h in cells])
+    )
+    source = page.report(run).source
+    assert interactive.start(source.frame, None)["D_h"] == 64  # where there is more to see
+    assert "datum['D_h'] == at_D_h" in json.dumps(speed.spec(source))
+
+
+def test_a_ratio_that_is_shown_to_differ_is_seen_to() -> None:
+    assert units.bounded_times(2.9, 1.2, 7.4) == "2.9× (1.2 to 7.4)"
+    assert [units.between(*ends) for ends in ((1.04, 1.04), (0.634, 1.52), (12.3, 40))] == [
+        "1.04×", "0.63 to 1.52×", "12 to 40×",
+    ]  # fmt: skip
+
+
 def test_a_size_is_spelled_as_a_browser_spells_it() -> None:
     """Where others are missing, a column of sizes holds floats: an option `128.0` would never be found chosen."""
     found = interactive._options(pd.DataFrame({"page": [None, 128, 16]}), "page")
