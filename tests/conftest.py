@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from reports.reading.axes import KNOWN_AXES
 
 if TYPE_CHECKING:
     from bench.cases.case import Case
@@ -25,6 +28,34 @@ pytest_plugins = ["pytester"]
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 Suite = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@contextmanager
+def registry_kept() -> Iterator[pytest.MonkeyPatch]:
+    """What is registered meanwhile is forgotten; gives the patch that sees to it."""
+    from bench.selection import choice
+    from impls import registry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_registry", dict(registry._registry))
+        patch.setattr(choice, "_own_paths", {})
+        yield patch
+
+
+@pytest.fixture(autouse=True)
+def own_registry() -> Iterator[None]:
+    """What a test registers is known in that test alone; tests of reports need no torch."""
+    with registry_kept() if "impls" in sys.modules else nullcontext():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def known_axes() -> Iterator[None]:
+    """What a test's run describes is known in that test alone."""
+    before = dict(KNOWN_AXES)
+    yield
+    KNOWN_AXES.clear()
+    KNOWN_AXES.update(before)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,16 +110,12 @@ def suite(loaded: None, pytester: pytest.Pytester, tmp_path: Path) -> Suite:
 
     What may end the process, or depends on how it was started, needs `shell`.
     """
-    from bench.selection import choice
-    from impls import registry
 
     def run(*options: str) -> subprocess.CompletedProcess[str]:
-        with pytest.MonkeyPatch.context() as patch:
+        with registry_kept() as patch:
             for name in os.environ.keys() - environment().keys():
                 patch.delenv(name)
             patch.setenv("COLUMNS", "160")
-            patch.setattr(registry, "_registry", dict(registry._registry))
-            patch.setattr(choice, "_own_paths", {})
             patch.chdir(tmp_path)
             done = pytester.runpytest_inprocess(*suite_command(*options)[3:])
         return subprocess.CompletedProcess(options, int(done.ret), done.stdout.str(), done.stderr.str())
@@ -112,12 +139,10 @@ def gated(impl: Impl, case: Case) -> None:
 
 
 @pytest.fixture
-def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tasks]:
+def tasks(tmp_path: Path) -> Iterator[Tasks]:
     """What a worker does, in this process; a worker collects no garbage once a cell is ready."""
     from bench.workers.tasks import Tasks
-    from impls import registry
 
-    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
     yield Tasks(str(tmp_path))
     gc.enable()
 

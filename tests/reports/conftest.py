@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,9 @@ import synthetic_runs as synthetic
 
 from reports.judging import frame
 from reports.reading import runs
-from reports.reading.axes import KNOWN_AXES
 from reports.reading.runs import Run
 
 TINY = Path(__file__).parent / "data" / "tiny.json"
-
-
-@pytest.fixture(autouse=True)
-def known_axes() -> Iterator[None]:
-    """What a test's run describes is known in that test alone."""
-    before = dict(KNOWN_AXES)
-    yield
-    KNOWN_AXES.clear()
-    KNOWN_AXES.update(before)
 
 
 @pytest.fixture
