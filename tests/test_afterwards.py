@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
+from time import thread_time
 
 import pytest
 from torch.nn.functional import scaled_dot_product_attention as sdpa
@@ -14,64 +14,66 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.cases.outcome import Wrong
+from bench.cases.outcome import NoRow, Wrong
+from bench.cases.sweep import SWEEPS
 from bench.proof.afterwards import check_idle_afterwards
 from bench.proof.gate import Gate
+from bench.runs import crew
+from bench.runs.run import Run
+from bench.selection.options import Selection
 from bench.timing.cell import prove
+from bench.workers.client import Setting, Side, WorkerClient
 
-from .conftest import Suite, run_files
+from .resting import Rest, resting
 
-threads: list[threading.Thread] = []
-
-
-def spinning(seconds: float) -> threading.Thread:
-    def spin() -> None:
-        until = perf_counter() + seconds
-        while perf_counter() < until:
-            pass
-
-    thread = threading.Thread(target=spin, daemon=True)
-    thread.start()
-    threads.append(thread)
-    return thread
+CASE = Case.of(T=16, H=2, D_h=8)
 
 
-@pytest.fixture(autouse=True)
-def ended() -> Iterator[None]:
+@pytest.fixture
+def rest(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rest]:
     """No test finds the threads of another."""
-    yield
-    while threads:
-        threads.pop().join()
+    rest = Rest()
+    resting(monkeypatch, rest)
+    yield rest
+    rest.end()
 
 
-def test_a_kernel_that_leaves_threads_spinning_is_refused() -> None:
+def test_a_kernel_that_leaves_threads_spinning_is_refused(rest: Rest) -> None:
     def spins(q, k, v, *, is_causal=False):  # type: ignore[no-untyped-def]
-        spinning(0.3)
+        if q.shape[-2] == 16:
+            threading.Thread(target=rest.spinning(0.3, lambda: None)).start()
         return sdpa(q, k, v, is_causal=is_causal)
 
     with pytest.raises(Wrong, match="leaves threads that work when its call has returned"):
-        prove(Cell(impls.make("spins", spins), Case.of(T=16, H=2, D_h=8)), Gate())
+        prove(Cell(impls.make("spins", spins), CASE), Gate())
 
 
-def test_an_answer_that_is_finished_behind_the_call_is_refused() -> None:
+def test_an_answer_that_is_finished_behind_the_call_is_refused(rest: Rest) -> None:
     def late(q, k, v, *, is_causal=False):  # type: ignore[no-untyped-def]
         o = sdpa(q, k, v, is_causal=is_causal)
         last = o[..., -1, :].clone()
         o[..., -1, :] = last + 1e-7 * (q.shape[-2] == 16)  # not yet what it will be, and near enough
         if q.shape[-2] == 16:
-            threading.Timer(0.004, lambda: o[..., -1, :].copy_(last)).start()
+            threading.Thread(target=rest.behind(4e-3, lambda: o[..., -1, :].copy_(last))).start()
         return o
 
     with pytest.raises(Wrong, match="its answer changes after the call has returned"):
-        prove(Cell(impls.make("late", late), Case.of(T=16, H=2, D_h=8, scope="core")), Gate())
+        prove(Cell(impls.make("late", late), replace(CASE, scope="core")), Gate())
 
 
-def test_threads_that_are_joined_in_time_are_fine() -> None:
+def test_threads_that_are_joined_in_time_are_fine(rest: Rest) -> None:
+    def spin() -> None:
+        until = thread_time() + 2e-3
+        while thread_time() < until:
+            pass
+
     def joins(q, k, v, *, is_causal=False):  # type: ignore[no-untyped-def]
-        spinning(0.002).join()
+        thread = threading.Thread(target=spin)
+        thread.start()
+        thread.join()
         return sdpa(q, k, v, is_causal=is_causal)
 
-    prove(Cell(impls.make("joins", joins), Case.of(T=16, H=2, D_h=8)), Gate())
+    prove(Cell(impls.make("joins", joins), CASE), Gate())
 
 
 def test_one_busy_look_accuses_nobody() -> None:
@@ -82,19 +84,44 @@ def test_one_busy_look_accuses_nobody() -> None:
         check_idle_afterwards(rest=lambda _: None, clock=lambda: next(always))
 
 
-def test_the_next_one_is_not_accused_of_what_another_left_behind(suite: Suite, tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(
-        "import threading\n"
-        "from torch.nn.functional import scaled_dot_product_attention as sdpa\n"
-        "def spin():\n"
-        "    while True:\n"
-        "        pass\n"
-        "def spins(q, k, v, *, is_causal=False):\n"
-        "    threading.Thread(target=spin, daemon=True).start()\n"
-        "    return sdpa(q, k, v, is_causal=is_causal)\n"
-    )
-    small = ("--T", "16", "--H", "2", "--dtype", "float32", "--impl", "spins=own:spins,fused,sdpa")
-    assert suite("--benchmark-save=x", *small).returncode == 1
-    data = json.loads(run_files(tmp_path)[0].read_text())
-    assert [(it["impl"], it["reason"]) for it in data["skipped"]] == [("spins", "wrong")]
-    assert [row["extra_info"]["impl"] for row in data["benchmarks"]] == ["fused", "sdpa"]
+SPINS = """
+import threading
+from time import process_time, sleep
+
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from bench.proof.afterwards import check_idle_afterwards
+from bench.timing import cell
+
+def spin():
+    while True:
+        pass
+
+def spins(q, k, v, *, is_causal=False):
+    if q.shape[-2] == 16:
+        threading.Thread(target=spin, daemon=True).start()
+    return sdpa(q, k, v, is_causal=is_causal)
+
+def rest(seconds):  # on a crowded machine its turn comes late
+    until = process_time() + seconds
+    while threading.active_count() > 1 and process_time() < until:
+        sleep(1e-3)
+
+cell.check_idle_afterwards = lambda: check_idle_afterwards(rest)
+"""
+
+
+def test_the_next_one_is_not_accused_of_what_another_left_behind(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SPINS)
+    chosen = impls.make("spins", sdpa), impls.get("sdpa")  # in the worker's process the first is that of own.py
+    cells = tuple(Cell(impl, CASE) for impl in chosen)
+    run = Run({"impl": ["spins=own:spins,sdpa"]}, Selection(SWEEPS["quick"], "cpu", chosen, cells), tmp_path)
+    setting = Setting(str(tmp_path), None, quiet=False)
+    worker = crew.Worker(run, 0, lambda: WorkerClient(Side("run"), setting), lambda text: None)
+    with crew.Crew([worker]):
+        for cell in cells:
+            try:
+                worker.ask("prove", cell, impl=cell.impl.name, case=CASE.columns())
+            except NoRow as outcome:
+                worker.skip(cell, outcome)
+    assert [(it["impl"], it["reason"]) for it in run.skips] == [("spins", "wrong")]

@@ -1,11 +1,15 @@
-"""What the doctor finds, on machines that are made up and on this one with a busy loop beside it."""
+"""What the doctor finds, on machines that are made up, and of processes that are there."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bench.runs import doctor
@@ -13,23 +17,56 @@ from bench.runs import doctor
 from .conftest import CHECKOUT
 
 
-def test_a_busy_process_is_named() -> None:
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
-        try:
-            (remark,) = doctor.others()
-        finally:
-            busy.kill()
-    assert f"pid {busy.pid}" in remark.found
+@dataclass
+class Process:
+    """One that takes a known share of a core."""
+
+    pid: int
+    share: float
+    looks: int = 0
+
+    @property
+    def info(self) -> dict[str, str]:
+        return {"name": f"of{self.pid}"}
+
+    def cpu_percent(self) -> float:
+        self.looks += 1
+        return 100 * self.share if self.looks == 2 else 0.0  # psutil's first answer only starts the count
+
+
+def test_the_busiest_are_named_and_who_asks_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = {os.getpid(): 1.0, os.getppid(): 1.0, -1: 0.11, -2: 0.1, -3: 0.5, -4: 0.2, -5: 0.3, -6: 0.4, -7: 0.0}
+    monkeypatch.setattr(psutil, "process_iter", lambda _: [Process(*it) for it in shares.items()])
+    (remark,) = doctor.others(lambda _: None)
+    named = ((-3, 50), (-6, 40), (-5, 30), (-4, 20), (-1, 11))
+    assert remark.found == ", ".join(f"of{pid} (pid {pid}) {percent}% of a core" for pid, percent in named)
     assert remark.advice == "stop them, or measure when they are done"
+    monkeypatch.setattr(psutil, "process_iter", lambda _: [Process(-2, 0.1)])
+    (remark,) = doctor.others(lambda _: None)
+    assert (remark.found, remark.advice) == ("no other process computes", None)
 
 
-def test_a_process_that_sleeps_is_not_named() -> None:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as idle:
-        try:
-            (remark,) = doctor.others()
-        finally:
-            idle.kill()
-    assert f"pid {idle.pid}" not in remark.found
+def test_who_computes_is_told_from_who_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where it gets less of a crowded machine than the share that counts."""
+    commands = ["sleep", "60"], [sys.executable, "-c", "while True: pass"]
+    idle, busy = both = [psutil.Popen(command) for command in commands]
+    for process in both:
+        process.info = process.as_dict(["name"])
+
+    def watch(_: float) -> None:
+        begun = busy.cpu_times().user
+        while busy.cpu_times().user < begun + 0.1:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(psutil, "process_iter", lambda _: both)
+    monkeypatch.setattr(doctor, "BUSY", 0.0)
+    try:
+        (remark,) = doctor.others(watch)
+    finally:
+        for process in both:
+            process.kill()
+            process.wait()
+    assert f"pid {busy.pid}" in remark.found and f"pid {idle.pid}" not in remark.found
 
 
 @pytest.mark.parametrize(

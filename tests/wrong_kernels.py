@@ -18,6 +18,8 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from impls.layer import KernelCore, KernelLayer, LayerShape, extend
 
+from .resting import Rest
+
 Kernel = Callable[..., Tensor]
 
 
@@ -1493,18 +1495,18 @@ def later(name: str, begin: Callable[[Callable[[], Any]], Any], says: str) -> No
     wrong_when_timed("finished later", says, scope="core")(kernel)
 
 
-def _spin(then: Callable[[], Any]) -> None:
-    until = time.monotonic() + 0.2
-    while time.monotonic() < until:
-        pass
-    then()
-
+rest = Rest()
+"""What passes between a call and the end of its work; a test has it pass where the check waits."""
 
 _pool = ThreadPoolExecutor(1)
 CHANGES, WORKS = "its answer changes after the call has returned", "leaves threads that work when its call has returned"
-later("finished_by_a_timer", lambda write: threading.Timer(0.004, write).start(), CHANGES)
-later("finished_by_a_pool", lambda write: _pool.submit(lambda: (time.sleep(0.002), write())), CHANGES)
-later("finished_by_a_thread_that_works_on", lambda write: threading.Thread(target=_spin, args=(write,)).start(), WORKS)
+later("finished_by_a_timer", lambda write: threading.Timer(0, rest.behind(4e-3, write)).start(), CHANGES)
+later("finished_by_a_pool", lambda write: _pool.submit(rest.behind(2e-3, write)), CHANGES)
+later(
+    "finished_by_a_thread_that_works_on",
+    lambda write: threading.Thread(target=rest.spinning(0.2, write)).start(),
+    WORKS,
+)
 
 
 # a path of its own for round lengths

@@ -1,0 +1,80 @@
+"""Time that passes only where a check waits for what goes on behind a call: a crowded machine changes nothing in it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import process_time, sleep
+from typing import Any
+
+import pytest
+
+from bench.proof.afterwards import check_idle_afterwards
+from bench.timing import cell
+
+Work = Callable[[], Any]
+
+
+class Rest:
+    """Stands for `sleep` in `check_idle_afterwards`; what kernels leave behind is begun by `behind` and `spinning`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._due: list[float] = []
+        self._spinning: list[float] = []
+        self._turn = threading.Condition()
+
+    def __call__(self, seconds: float) -> None:
+        """Let so much time pass. What is due by then is done when this returns, and what spins has spun for so long."""
+        with self._turn:
+            self.now += seconds
+            self._turn.notify_all()
+            self._turn.wait_for(lambda: all(due > self.now for due in self._due))
+        until = process_time() + seconds
+        while self._spinning and process_time() < until:
+            sleep(1e-3)
+
+    def behind(self, seconds: float, then: Work) -> Work:
+        """`then`, so much later than now: for a thread that sleeps until it is due."""
+        due = self._begun(seconds)
+
+        def work() -> None:
+            with self._turn:
+                self._turn.wait_for(lambda: self.now >= due)
+            then()
+            self._done(due)
+
+        return work
+
+    def spinning(self, seconds: float, then: Work) -> Work:
+        """`then`, so much later than now: for a thread that works until it is due."""
+        due = self._begun(seconds)
+        self._spinning.append(due)
+
+        def work() -> None:
+            while self.now < due:
+                pass
+            self._spinning.remove(due)
+            then()
+            self._done(due)
+
+        return work
+
+    def end(self) -> None:
+        """All that was begun comes to its end."""
+        self(max(self._due, default=0.0))
+
+    def _begun(self, seconds: float) -> float:
+        with self._turn:
+            self._due.append(self.now + seconds)
+            return self._due[-1]
+
+    def _done(self, due: float) -> None:
+        with self._turn:
+            self._due.remove(due)
+            self._turn.notify_all()
+
+
+def resting(patch: pytest.MonkeyPatch, rest: Rest) -> None:
+    """Have every cell that is proved watched in such time."""
+    patch.setattr(cell, "check_idle_afterwards", lambda: check_idle_afterwards(rest))
