@@ -46,7 +46,8 @@ def main(arguments: Sequence[str]) -> int:
         if options.run is None:
             chosen = [_answering(chosen[0], asked)]
         if options.emit:
-            rows = [(run, _narrowed(_trusted(fr.tidy(run)), asked)[0]) for run in chosen]
+            trusted = [(run, _trusted(fr.tidy(run))) for run in chosen]
+            rows = [(run, _narrowed(frame, _meant(frame, asked))[0]) for run, frame in trusted]
             print(dispatcher.emit(options.emit, rows))
             return 0
         [run] = chosen
@@ -73,11 +74,19 @@ def _answering(newest: Run, asked: Mapping[str, Any]) -> Run:
     """The newest run of this machine that holds what is asked for; where none does, the newest that holds anything."""
     files = runs.newest_first(newest.path.parent.parent)
     others = [file for file in files if file.parent == newest.path.parent and file != newest.path]
+    forms = (asked, _against_a_cache(asked))
     for run in itertools.chain([newest], _readable(others[:MOST_RUNS])):
-        if any(asked.items() <= row["extra_info"].items() for row in run.rows):
+        if any(form.items() <= row["extra_info"].items() for row in run.rows for form in forms):
             return run
         newest = newest if newest.rows else run
     return newest
+
+
+def _against_a_cache(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`--mode decode --T 64` as `pytest bench/` reads it: one new token against a cache of 64. Anything else is as it was."""
+    if asked.get("mode") != "decode" or "T" not in asked or "T_kv" in asked:
+        return asked
+    return {**asked, "T": 1, "T_kv": asked["T"]}
 
 
 def _readable(files: Iterable[Path]) -> Iterator[Run]:
@@ -92,17 +101,20 @@ def advise(frame: pd.DataFrame, asked: Mapping[str, Any] | None = None) -> dict[
     `asked` maps axes to values. A number that was not measured stands for its measured neighbours, and `not_measured`
     says so: nothing is invented between them. Implementations that were wrong anywhere in the run are `left_out`.
 
-    Keys: `asked`; `not_measured`, a list of {axis, asked, nearest}; `left_out`, names; `cells`, one for each case
+    Keys: `asked`; `read_as`, the axes that were answered for instead, where `decode` was asked for at a T that is the length
+    of its cache; `not_measured`, a list of {axis, asked, nearest}; `left_out`, names; `cells`, one for each case
     (see `choice`); `crossovers` (see `crossovers`); `axes`, those that vary in the run.
 
     Raises:
         RunError: nothing was measured that answers the question; the message lists what was.
     """
-    trusted = _trusted(frame)
-    rows, not_measured = _narrowed(trusted, asked or {})
+    trusted, asked = _trusted(frame), asked or {}
+    meant = _meant(trusted, asked)
+    rows, not_measured = _narrowed(trusted, meant)
     axes = fr.varying(trusted)
     return {
-        "asked": dict(asked or {}),
+        "asked": dict(asked),
+        "read_as": {axis: value for axis, value in meant.items() if asked.get(axis) != value},
         "not_measured": not_measured,
         "left_out": sorted(set(frame.loc[frame["wrong"].astype(bool) & frame["median"].notna(), "impl"])),
         "axes": axes,
@@ -248,6 +260,12 @@ def _trusted(frame: pd.DataFrame) -> pd.DataFrame:
     return trusted
 
 
+def _meant(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is asked; of a cache where its mode was measured at no such T."""
+    literal = (frame["mode"] == asked.get("mode")) & (frame["T"] == asked.get("T"))
+    return asked if literal.any() else _against_a_cache(asked)
+
+
 def _narrowed(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """The rows that answer, and where they stand for something that was not measured. Words first: they have no
     neighbours."""
@@ -307,6 +325,8 @@ def lines(table: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 def _print(table: Mapping[str, Any]) -> None:
     """For people: one line a case, then the crossovers."""
     console = Console(width=None if sys.stdout.isatty() else 80, highlight=False, markup=False)
+    if table["read_as"]:
+        console.print(f"decode at T = {table['asked']['T']}: one new token (T = 1) against a cache of as many (T_kv)")
     for miss in table["not_measured"]:
         nearest = " and ".join(map(words.number, miss["nearest"]))
         console.print(f"{miss['axis']} = {words.number(miss['asked'])} was not measured; the nearest: {nearest}")

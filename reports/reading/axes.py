@@ -55,9 +55,15 @@ def _size(text: str) -> int:
     return int(text)
 
 
+def _share(text: str) -> float:
+    if not math.isfinite(share := float(text)):
+        raise ValueError
+    return share
+
+
 _READ: dict[str, tuple[Callable[[str], Any], str]] = {
     "size": (_size, "a positive whole number"),
-    "share": (float, "a number"),
+    "share": (_share, "a number"),
     "choice": (str, "a word"),
     "switch": (lambda text: _SWITCH[text.lower()], "on or off"),
 }

@@ -69,6 +69,38 @@ def test_a_length_that_was_not_measured_stands_for_its_neighbours(tiny: Run) -> 
     assert [cell["T"] for cell in beyond["cells"]] == [1024]
 
 
+def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(
+    as_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `pytest bench/ --mode decode --T 64` has it, beside several new tokens, which are asked for by their own number."""
+    cases = [synthetic.case(T=T, T_kv=T_kv, mode="decode") for T, T_kv in ((1, 64), (1, 256), (4, 256))]
+    cases.append(synthetic.case(T=64))
+    data = synthetic.document([synthetic.row("a", case, [1e-3, 1e-3, 1e-3]) for case in cases], registry=["a"])
+
+    def found(T: int) -> tuple[Any, list[tuple[int, int]], list[Any]]:
+        table = advice.advise(frame.tidy(as_run(data)), {"mode": "decode", "T": T})
+        return table["read_as"], [(cell["T"], cell["T_kv"]) for cell in table["cells"]], table["not_measured"]
+
+    assert found(64) == ({"T": 1, "T_kv": 64}, [(1, 64)], [])
+    assert found(4) == ({}, [(4, 256)], [])
+    between = {"axis": "T_kv", "asked": 100, "nearest": [64, 256]}
+    assert found(100) == ({"T": 1, "T_kv": 100}, [(1, 64), (1, 256)], [between])
+    synthetic.save(data, tmp_path / "results", "0001_decode")
+    synthetic.save(two({64: (1e-3, 2e-3)}), tmp_path / "results", "0002_forward")
+    monkeypatch.chdir(tmp_path)
+    assert main(["advise", "--mode", "decode", "--T", "64"]) == 0
+    printed = capsys.readouterr().out
+    assert "0001_decode" in printed and "T_kv=64" in printed
+    assert "decode at T = 64: one new token (T = 1) against a cache of as many (T_kv)" in printed
+
+
+def test_a_share_is_a_finite_number(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("1e999", "nan", "x"):
+        with pytest.raises(SystemExit):
+            main(["advise", "--run", str(QUICK), "--dropout", text])
+        assert f"--dropout: '{text}' is not a number" in capsys.readouterr().err
+
+
 def test_a_word_that_was_not_measured_is_refused_and_the_measured_are_listed(tiny: Run) -> None:
     with pytest.raises(RunError, match=r"dtype = float16 was not measured here; measured: float32"):
         advice.advise(frame.tidy(tiny), {"dtype": "float16"})
