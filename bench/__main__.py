@@ -11,8 +11,9 @@ if not __package__:  # started by its path: no package `bench` of the user's may
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     __package__ = "bench"
 
-from . import terminal
+from . import starting, terminal
 from .cases.axes import nearest
+from .starting import UNFINISHED
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("runs.doctor", "what on this machine will disturb a measurement"),
@@ -24,9 +25,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 USAGE_ERROR = 3
 
-UNFINISHED = 2
-"""Exit code of a command that was interrupted, or whose output can't be written."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that is named first."""
@@ -36,12 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             command = import_module(f".{module}", __package__)
         except Exception as error:
-            if terminal.interrupted(error):
-                raise KeyboardInterrupt from None
             if "impls" in sys.modules:
                 raise
             print(f"bench: BROKEN: impls can't be imported: {type(error).__name__}: {error}", file=sys.stderr)
             return 1
+        starting.started()
         code: int = command.main(rest)
         return code
     if name in ("-h", "--help"):
@@ -65,9 +62,10 @@ def guarded() -> int:
         os._exit(
             UNFINISHED
         )  # where Ctrl-C came within an import, Python would end by the signal, though it was handled
-    except OSError as error:  # the disk, or standard output, is full
+    except OSError as error:  # the disk, or standard output, is full; or the folder was removed
         terminal.close()
-        print(f"bench: error: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
+        where = "the folder that you are in" if isinstance(error, FileNotFoundError) else "standard output"
+        print(f"bench: error: {error.filename or where}: {error.strerror}", file=sys.stderr)
     return UNFINISHED
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from . import starting, terminal  # noqa: F401  (starting: before what imports torch)
+from . import starting, terminal
 from .cases.cells import Cell, Key
 from .cases.modes import MODES
 from .cases.outcome import FAILURES, Unsupported
@@ -19,7 +19,7 @@ from .runs.measuring import Measuring
 from .runs.progress import Progress
 from .runs.replay import replay
 from .runs.run import Run, begin
-from .runs.saving import numbering, save
+from .runs.saving import numbering, reports, save
 from .runs.traces import Traces
 from .selection.mistake import Mistake
 from .selection.options import pytest_addoption, seed_of
@@ -45,14 +45,16 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     except OSError as error:
         terminal.close()
         raise pytest.UsageError(f"standard output: {error.strerror}") from None
+    starting.started()
     return None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     run = config.stash[RUN] = begin(config)
-    if config.getoption("save_traces") and not (run.name or config.getoption("resume")):
-        raise pytest.UsageError("--save-traces saves traces with a run: name it, with --benchmark-save=NAME")
+    for option, what in (("save_traces", "--save-traces saves traces with"), ("report", "--report makes the page of")):
+        if config.getoption(option) and not (run.name or config.getoption("resume")):
+            raise pytest.UsageError(f"{what} a run: name it, with --benchmark-save=NAME")
     config.option.benchmark_storage = f"file://{run.folder.parent}"
     if not (config.option.benchmark_compare or config.option.benchmark_columns):
         config.option.benchmark_quiet = True  # the suite's own table stands at the end
@@ -192,7 +194,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             with numbering(run.folder):
                 run.saved = save(run.folder, run.name, _contents(session.config))
         except OSError as error:
-            run.unsaved = f"{run.folder}: {error.strerror}"
+            run.unsaved = f"{error.filename or run.folder}: {error.strerror}"
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
     run.close()
 
@@ -211,6 +213,9 @@ def _contents(config: pytest.Config) -> dict[str, Any]:
     return data
 
 
-def pytest_unconfigure() -> None:
-    """What is still in the buffer is dropped where nobody reads it."""
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """What is still in the buffer is dropped where nobody reads it; then `--report` has the page made of this run, or none."""
     sys.stdout.flush()
+    run = config.stash.get(RUN, None)
+    if run and run.saved and run.complete and config.getoption("report"):
+        reports(str(run.saved))

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from keyword import iskeyword
 from pathlib import Path
 
+from . import starting  # noqa: F401  (Ctrl-C is one line)
 from .cases.axes import nearest
 
 HOME = Path(__file__).resolve().parent.parent
 """Where bench, impls and reports lie: a checkout, or what was installed."""
 
-PYTEST = ("-P", "-m", "pytest", "-c", str(HOME / "pyproject.toml"), f"--rootdir={HOME}", str(HOME / "bench"))
+LAUNCH = str(HOME / "bench" / "launch.py")
+PYTEST = ("-P", LAUNCH, "-c", str(HOME / "pyproject.toml"), f"--rootdir={HOME}", str(HOME / "bench"))
 BENCH, REPORTS = (str(HOME / "bench"),), (str(HOME / "reports"),)
 
 COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {

@@ -41,6 +41,8 @@ class Patient:
 
 def prepare() -> None:
     """Make standard output patient; a character that its encoding lacks is printed as `\\u2192`."""
+    if sys.stdout is None:  # closed, by `>&-`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (as long as the process lives)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
         sys.stdout = cast(TextIO, Patient(sys.stdout))
@@ -49,17 +51,6 @@ def prepare() -> None:
 def close() -> None:
     """Drop what is printed from now on, and what is still in the buffer."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind an error: a module that it finds being imported makes another one of it, or a ring of them."""
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
-        if isinstance(error, KeyboardInterrupt):
-            return True
-        seen.append(error)
-        error = error.__context__
-    return False
 
 
 def as_typed(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,9 +24,8 @@ from bench.runs.lacking import refusal
 from bench.runs.progress import skips
 from bench.runs.remaining import guessed, remaining
 from bench.selection.options import clock_text
-from bench.terminal import interrupted
 
-from .conftest import CHECKOUT
+from .conftest import CHECKOUT, environment
 
 CASE = Case.of(T=16, H=2, D_h=64)
 BENCH = str(CHECKOUT / "bench")
@@ -54,6 +54,7 @@ def at_a_shell(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> py
         (["--impl", "a\nb=math:sqrt"], r"'a\nb=math:sqrt'"),
         (["--benchmark-save", "a\nb"], r"a run can't be called 'a\nb'"),
         (["--benchmark-save", "x" * 250], "is too long"),
+        (["--benchmark-storage", "http://x"], "--benchmark-storage http://x: runs are files: give a folder"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_answered_in_one_line(at_a_shell: pytest.Pytester, options: list[str], says: str) -> None:
@@ -84,7 +85,9 @@ def test_obstacles_are_seen_before_anything_is_measured(tmp_path: Path, monkeypa
     assert saving.obstacle(tmp_path / "results" / "machine", "x") is None
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    assert saving.obstacle(tmp_path / "file" / "machine", "x") == f"{tmp_path / 'file'} is no folder"
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("file", "loop"):
+        assert saving.obstacle(tmp_path / name / "machine", "x") == f"{tmp_path / name} is no folder"
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert saving.obstacle(tmp_path, "x") == f"{tmp_path} can't be written to"
 
@@ -220,17 +223,26 @@ def test_completion_knows_the_commands(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
     at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor is there a page, of it or of an older run."""
+
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    pages: list[str] = []
+    monkeypatch.setattr(saving, "reports", pages.append)
+    unsupported = ("--impl", "loop", "--T", "512", "--report")
     with monkeypatch.context() as disk:
         disk.setattr(saving.Path, "write_text", full)
-        done = at_a_shell.runpytest_inprocess(BENCH, "--impl", "loop", "--T", "512", "--benchmark-save=x")
-    assert done.ret == pytest.ExitCode.TESTS_FAILED
+        done = at_a_shell.runpytest_inprocess(BENCH, *unsupported, "--benchmark-save=x")
+    assert done.ret == pytest.ExitCode.TESTS_FAILED and not pages
     (line,) = [line for line in done.outlines if line.startswith("not saved: ")]
     assert "No space left on device; `--resume x` alone goes on when that is mended" in line
     assert not [*at_a_shell.path.rglob("*.json")]
     assert [*at_a_shell.path.rglob("x.*.journal")]
+    assert at_a_shell.runpytest_inprocess(BENCH, *unsupported, "--benchmark-save=y").ret == 0
+    assert pages == [str(file) for file in at_a_shell.path.rglob("*.json")]
+    (line,) = filter(None, at_a_shell.runpytest_inprocess(BENCH, *unsupported).errlines)
+    assert "--report makes the page of a run: name it, with --benchmark-save=NAME" in line
 
 
 def test_a_run_that_has_no_room_is_not_called_unfinished(
@@ -243,9 +255,30 @@ def test_a_run_that_has_no_room_is_not_called_unfinished(
     assert not [*at_a_shell.path.rglob("*.journal")]
 
 
-def test_ctrl_c_is_found_behind_other_errors_and_a_ring_of_them_ends() -> None:
-    one, other, stopped = ImportError("half"), RuntimeError("other"), KeyboardInterrupt()
-    one.__context__ = stopped
-    assert interrupted(one) and interrupted(stopped)
-    one.__context__, other.__context__ = other, one
-    assert not interrupted(one) and not interrupted(None)
+SWEEP, PYTEST = ("bench", "sweep", "--save", "x"), ("pytest", BENCH, "--benchmark-save=x")
+
+
+@pytest.mark.parametrize(
+    ("command", "before"),
+    [(SWEEP, "bench.cases"), (SWEEP, "pytest_benchmark.utils"), (SWEEP, "_pytest.config"), (SWEEP, "torch"), (PYTEST, "torch")],
+)  # fmt: skip
+def test_ctrl_c_while_a_run_starts_is_one_line(tmp_path: Path, command: tuple[str, ...], before: str) -> None:
+    """`before` this module is imported: by a command, and by the pytest that it becomes."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {before!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+    )
+
+    def listen() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # which what was started with `&` by a shell ignores
+
+    done = subprocess.run(
+        [sys.executable, "-m", *command, "--T", "16", "--impl", "sdpa"], preexec_fn=listen, capture_output=True, text=True,
+        cwd=tmp_path, env=environment() | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{CHECKOUT}"}, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "bench: interrupted\n")
+    assert not [*tmp_path.glob("results")]

@@ -31,7 +31,7 @@ from .. import CHECKOUT
 from ..cases.axes import nearest
 from ..cases.case import AXES
 from ..cases.outcome import NoRow
-from ..runs.saving import load, numbering, results_root, save
+from ..runs.saving import load, numbering, reports, results_root, save
 from ..selection.command import Parser, complain, named, said
 from ..selection.mistake import Mistake, count, positive
 from ..selection.options import cases_of, clock_text, sweep_of
@@ -239,9 +239,9 @@ def _compared(options: argparse.Namespace, plan: Plan, command: str, continues: 
 
 
 def _told(saved: Path, options: argparse.Namespace) -> int:
-    """By a process that knows nothing but the file; its exit code."""
+    """The exit code of who told it."""
     files = [f"--{name}={path}" for name in ("json", "markdown") if (path := getattr(options, name))]
-    return subprocess.run([sys.executable, str(CHECKOUT / "reports"), "compare", str(saved), *files]).returncode
+    return reports("compare", str(saved), *files)
 
 
 def _continued(options: argparse.Namespace) -> tuple[argparse.Namespace, str, dict[str, Any]]:

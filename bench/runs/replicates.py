@@ -39,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.update(QUIET)
         pin()
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "pytest", str(CHECKOUT / "bench"), *command])
+    suite = CHECKOUT / "bench"
+    os.execv(sys.executable, [sys.executable, "-P", str(suite / "launch.py"), str(suite), *command])
 
 
 def parser() -> argparse.ArgumentParser:

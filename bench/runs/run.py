@@ -26,6 +26,7 @@ from ..cases.cells import Cell, Key
 from ..cases.ledger import add_spent, spent
 from ..cases.outcome import FAILURES, NoRow
 from ..cases.published import published_of
+from ..selection.mistake import Mistake
 from ..selection.options import Selection, asked, seed_of, select, settle_timing
 from ..timing.controls import Controls
 from ..timing.devices import meter_for
@@ -474,7 +475,10 @@ def _same(config: pytest.Config, name: str, options: dict[str, Any]) -> dict[str
 def results_folder(config: pytest.Config) -> Path:
     """Where the user wants results to lie, or where they lie by default."""
     given = config.getoption("benchmark_storage")
-    return results_root(config.invocation_params.dir, None if given == "file://./.benchmarks" else given)
+    try:
+        return results_root(config.invocation_params.dir, None if given == "file://./.benchmarks" else given)
+    except Mistake as mistake:
+        raise pytest.UsageError(str(mistake)) from None
 
 
 def finite(value: Any) -> Any:

@@ -7,12 +7,15 @@ import glob
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from .. import CHECKOUT
+from ..selection.mistake import Mistake
 
 ROOM_IN_A_NAME = 40
 """Characters that the names of run files and journals have beside the run's own."""
@@ -22,9 +25,15 @@ BYTES_OF_A_CELL = 64 * 1024
 
 
 def results_root(start: Path, storage: str | None) -> Path:
-    """The checkout's own results/ from anywhere inside it, ./results from elsewhere; or the storage that was asked for."""
+    """The checkout's own results/ from anywhere inside it, ./results from elsewhere; or the storage that was asked for.
+
+    Raises `Mistake` where that is no folder's name.
+    """
     if storage:
-        return Path(storage.removeprefix("file://")).resolve()
+        folder = storage.removeprefix("file://")
+        if "://" in folder:
+            raise Mistake(f"--benchmark-storage {storage}: runs are files: give a folder, or file://FOLDER")
+        return Path(folder).resolve()
     start = start.resolve()
     return (CHECKOUT if start.is_relative_to(CHECKOUT) else start) / "results"
 
@@ -71,9 +80,14 @@ def load(path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
+def reports(*arguments: str) -> int:
+    """`python -m reports ...`, by a process that knows nothing but the files; its exit code."""
+    return subprocess.run([sys.executable, str(CHECKOUT / "reports"), *arguments]).returncode
+
+
 def obstacle(folder: Path, name: str) -> str | None:
     """Why not even one cell can be saved in `folder`, in words; None where nothing speaks against it. Leaves no trace there."""
-    there = next(it for it in (folder, *folder.parents) if it.exists())
+    there = next(it for it in (folder, *folder.parents) if it.exists() or it.is_symlink())
     if not there.is_dir():
         return f"{there} is no folder"
     if os.statvfs(there).f_flag & os.ST_RDONLY:

@@ -79,6 +79,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--save-traces", action="store_true",
                     help="save a profiler trace of one call of every cell, for TensorBoard, Perfetto and the page")  # fmt: skip
     group.addoption(
+        "--report", action="store_true", help="make the page of the run that is saved, and print where it is"
+    )
+    group.addoption(
         "--resume",
         metavar="NAME",
         help="finish the run NAME, which was interrupted; where there is none, begin it with the other options",
