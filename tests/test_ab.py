@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import select
 import shlex
 import signal
 import subprocess
@@ -41,6 +42,7 @@ from bench.cases.outcome import NoRow, Wrong
 from bench.timing.engine import Block
 from bench.workers.client import Lost, Refused, Setting, Side, WorkerClient
 from bench.workers.tasks import Tasks
+from reports.__main__ import main as report
 from reports.judging import by_turns
 from reports.judging.compared import Comparison as Shown
 from reports.judging.verdict import ALARM, IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict
@@ -444,6 +446,7 @@ def command(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(comparison, "WorkerClient", Knowing)
     monkeypatch.setattr(comparison, "monotonic", partial(next, count(step=0.02)))
+    monkeypatch.setattr("bench.ab.ab.reports", lambda *arguments: report(arguments))  # without a process of its own
     return run
 
 
@@ -593,9 +596,14 @@ def worker(tmp_path: Path) -> Any:
         "def loud(q, k, v, **options):\n    print('{\"seconds\": 0}'); sys.stdin.read(); return sdpa(q, k, v, **options)\n"
         "def dies(q, k, v, **_):\n    print('last words', file=sys.stderr, flush=True); os._exit(3)\n"
         "def hangs(q, k, v, **_):\n    time.sleep(600)\n"
+        "class Mute(Exception):\n    def __str__(self): raise ValueError\n"
+        "def mute(q, k, v, **_): raise Mute\n"
+        "def doubles(q, k, v, forked=[], **options):\n"
+        "    if not forked: forked.append(os.fork())\n"
+        "    return sdpa(q, k, v, **options)\n"
     )
     client = WorkerClient(Side("here", CHECKOUT), Setting(str(tmp_path), timeout=60.0))
-    names = [f"{name}=own:{name}" for name in ("loud", "dies", "hangs")]
+    names = [f"{name}=own:{name}" for name in ("loud", "dies", "hangs", "mute", "doubles")]
     client.ask("cells", names=names, whole_registry=False, cases=[])
     yield client
     client.close()
@@ -607,11 +615,18 @@ CASE = Case.of(T=16, H=2, D_h=8).columns()
 def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: WorkerClient) -> None:
     assert worker.ask("prove", impl="loud", case=CASE)["columns"]["kernel"] == "flash"
     worker.ask("prepare", what="x", impl="loud", case=CASE)
-    assert worker.ask("time", what="x", calls=2, warm=1)["seconds"] > 0
+    assert worker.ask("time", timeout=1e300, what="x", calls=2, warm=1)["seconds"] > 0
     worker.ask("control", what="y", name="python")
     assert worker.ask("time", what="y", calls=1, warm=0)["seconds"] > 0
     with pytest.raises(Refused, match="KeyError"):
         worker.ask("prove", impl="nobody", case=CASE)
+    worker.ask("prove", impl="doubles", case=CASE)
+    (other,) = psutil.Process(worker._process.pid).children()
+    while other.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert not select.select([worker], [], [], 0)[0]  # who was forked, and went on, answers nothing
+    with pytest.raises(Refused, match=r"Mute: no message \(own\.py:"):
+        worker.ask("prove", impl="mute", case=CASE)
     with pytest.raises(Lost, match=r"exit code 3\): last words"):
         worker.ask("prove", impl="dies", case=CASE)
     with pytest.raises(Lost, match="exit code 3"):

@@ -23,10 +23,7 @@ from reports.reading import traces
 from .conftest import Suite, run_files
 from .test_run import OWN, ROW, one_line
 
-SMALL = ("--T", "16", "--H", "2", "--dtype", "float32")
 UNHINDERED = ("--save-traces", "--benchmark-save=x")
-
-
 CELL = Cell(impls.get("fused"), Case.of(T=16, H=2, D_h=16))
 
 
@@ -43,15 +40,21 @@ def rows(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_every_row_names_its_trace_and_is_otherwise_the_same(suite: Suite, tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text("from torch.nn.functional import scaled_dot_product_attention as sdpa\n")
-    cells = ("--impl", "sdpa,fused,ö+x=own:sdpa", *SMALL)
+    """But for what is too long; what ended its process has no row, and costs the others nothing."""
+    (tmp_path / "own.py").write_text(f"{OWN}\nfrom torch.nn.functional import scaled_dot_product_attention as sdpa\n")
+    cells = ("--impl", "loop,sdpa,fused,leave=own:leave,ö+x=own:sdpa", "--T", "64", "--H", "1", "--dtype", "float32")
     traced = suite(*UNHINDERED, *cells)
-    assert traced.returncode == 0, traced.stdout
+    assert traced.returncode == 1, traced.stdout
+    assert traced.stdout.count("no trace of 1 cells (loop): more than 10,000 operators a call") == 1
     assert "traces: 3, for `tensorboard --logdir " in traced.stdout
     found = rows(tmp_path)
-    files = list((tmp_path / "results/traces").rglob("*.*"))
+    assert set(found.pop("loop")) == ROW
+    assert found.keys() == {"sdpa", "fused", "ö+x"}
+    files = list((tmp_path / "results/traces").rglob("*.gz"))
+    assert len(files) == 3
     assert all(set(row) == ROW | {"trace"} for row in found.values())
     assert len({row["trace"] for row in found.values()}) == 3
+    assert len({Path(row["trace"]).parts[1] for row in found.values()}) == 1  # one folder a run
     for name, row in found.items():
         assert row["trace"].isascii() and ".." not in row["trace"]
         path = tmp_path / "results" / row["trace"]
@@ -63,25 +66,11 @@ def test_every_row_names_its_trace_and_is_otherwise_the_same(suite: Suite, tmp_p
         assert trace.memory["bytes"].max() == row["peak_bytes"]
 
 
-def test_what_is_lost_or_too_long_has_no_trace_and_all_others_have(suite: Suite, tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(OWN)
-    done = suite(
-        *UNHINDERED, "--impl", "loop,fused,leave=own:leave,sdpa", "--T", "64", "--H", "1", "--dtype", "float32"
-    )
-    assert done.returncode == 1  # one ended its process
-    assert done.stdout.count("no trace of 1 cells (loop): more than 10,000 operators a call") == 1
-    found = rows(tmp_path)
-    assert "trace" not in found.pop("loop")
-    assert found.keys() == {"fused", "sdpa"}
-    assert len({Path(row["trace"]).parts[1] for row in found.values()}) == 1  # one folder a run
-    assert all((tmp_path / "results" / row["trace"]).is_file() for row in found.values())
-    assert len(list((tmp_path / "results/traces").rglob("*.gz"))) == 2
-
-
-def test_what_is_traced_is_what_was_timed(suite: Suite, tmp_path: Path) -> None:
-    done = suite(*UNHINDERED, "--impl", "fused", "--mode", "backward", "--dropout", "0.1", *SMALL)
-    assert done.returncode == 0, done.stdout
-    names = set(traces.read(tmp_path / "results" / rows(tmp_path)["fused"]["trace"]).operators["name"])
+def test_what_is_traced_is_what_is_timed(tasks: Tasks, tmp_path: Path) -> None:
+    case = Case.of(T=16, H=2, D_h=16, mode="backward", dropout=0.1)
+    tasks.prepare("x", "fused", case.columns())
+    saved = traces_in(tmp_path).save(Cell(impls.get("fused"), case), 10, partial(tasks.trace, "x"))
+    names = set(traces.read(tmp_path / saved["trace"]).operators["name"])
     assert any("MmBackward0" in name for name in names)
     assert any("dropout" in name for name in names)
 
@@ -143,5 +132,5 @@ def test_names_on_disk_are_safe_and_stay_apart() -> None:
 
 
 def test_traces_without_a_name_for_the_run_are_a_mistake(suite: Suite, tmp_path: Path) -> None:
-    assert "--benchmark-save=NAME" in one_line(suite("--save-traces", *SMALL))
+    assert "--benchmark-save=NAME" in one_line(suite("--save-traces", "--T", "16"))
     assert list(tmp_path.iterdir()) == []
