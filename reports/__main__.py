@@ -105,6 +105,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def piped() -> int:
     """`main`, where a reader such as `head` may have seen enough before all is said."""
+    if sys.stdout is None:  # closed, by `>&-`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (as long as the process lives)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a character that its encoding lacks is printed as \u2192
     try:
@@ -112,10 +114,13 @@ def piped() -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return complain("interrupted", NOT_JUDGED)
-    except BrokenPipeError:
+    except OSError as error:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # nobody listens: the last flush must not fail again
-        return 0
+        os.dup2(nowhere, sys.stdout.fileno())  # nobody listens, or it is full: the last flush must not fail again
+        if isinstance(error, BrokenPipeError):
+            return 0
+        where = "the folder that you are in" if isinstance(error, FileNotFoundError) else "standard output"
+        return complain(f"{error.filename or where}: {error.strerror}")
     return code
 
 

@@ -16,12 +16,12 @@ def skipped(impl: str) -> journal.Line:
     return {"skipped": {"impl": impl, "id": "case", "reason": "error", "detail": ""}}
 
 
-def test_a_line_that_was_not_finished_is_cut_off(tmp_path: Path) -> None:
+def test_a_line_that_was_not_finished_is_cut_off_and_one_that_is_unreadable_left_out(tmp_path: Path) -> None:
     first = Journal.start(tmp_path, "x", {"asked": {}})
     first.add(skipped("one"))
     first.close()
-    with first.path.open("a") as file:
-        file.write('{"row": {"extra_in')
+    with first.path.open("ab") as file:
+        file.write(b'\0\0{"skipped"\n{"row": {"extra_in')
     again = Journal.reopen(first.path)
     assert again.lines == [skipped("one")]
     again.add(skipped("two"))
@@ -30,6 +30,7 @@ def test_a_line_that_was_not_finished_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_the_newest_journal_of_a_name_and_who_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "x.20990101T000000000000-1.journal").write_text('{"header"\n')  # of a bad disk
     assert journal.newest(tmp_path, "x") is None
     mine = Journal.start(tmp_path, "x", {})
     Journal.start(tmp_path, "x.y", {})

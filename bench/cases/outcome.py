@@ -57,15 +57,23 @@ def classify(error: BaseException) -> NoRow:
 
     if isinstance(error, NoRow):
         return error
-    text = str(error).strip().splitlines()
-    sentence = f"{type(error).__name__}: {text[0] if text else 'no message'}{_place(error)}"
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
+    said = _said(error)
+    sentence = f"{type(error).__name__}: {next(iter(said.splitlines()), 'no message')}{_place(error)}"
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in said:
         return OutOfMemory(sentence)
-    if any(words in str(error) for words in NO_KERNEL):
+    if any(words in said for words in NO_KERNEL):
         return Unsupported(f"torch has no such kernel for this case ({sentence})")
-    if NOT_DETERMINISTIC in str(error):
+    if NOT_DETERMINISTIC in said:
         return Unsupported(f"has no deterministic form ({sentence})")
     return NoRow(sentence)
+
+
+def _said(error: BaseException) -> str:
+    """Its message; empty also where that can't be read, of a class of the user's."""
+    try:
+        return str(error).strip()
+    except Exception:
+        return ""
 
 
 _OTHERS = (CHECKOUT / "bench", *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")))

@@ -76,7 +76,11 @@ def _name(path: Path) -> str:
 
 def newest(folder: Path, name: str) -> Path | None:
     """The newest journal of a run that holds a header; None when there is none."""
-    found = [path for path in folder.glob("*.journal") if _name(path) == name and _read(path)[1]]
+    found = [
+        path
+        for path in folder.glob("*.journal")
+        if _name(path) == name and any("header" in it for it in _read(path)[1])
+    ]
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
@@ -106,7 +110,11 @@ def alive(writer: Line) -> bool:
 
 
 def _read(path: Path) -> tuple[int, list[Line]]:
-    """Bytes up to the end of the last whole line, and those lines."""
+    """Bytes up to the end of the last whole line, and the lines; what a bad disk made of one is measured again."""
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
-    return whole, [json.loads(line) for line in data[:whole].splitlines()]
+    lines = []
+    for text in data[:whole].splitlines():
+        with suppress(ValueError):
+            lines.append(json.loads(text))
+    return whole, lines

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import TIMEOUT_MAX
 from time import monotonic
 from typing import Any
 
@@ -121,7 +122,7 @@ class WorkerClient:
     def send(self, do: str, timeout: float | None = None, **details: Any) -> None:
         """Ask, and leave the answer for `receive`; raises `Lost`."""
         assert self._process.stdin
-        self._patience = self._timeout if timeout is None else timeout
+        self._patience = min(self._timeout if timeout is None else timeout, TIMEOUT_MAX)
         self._deadline = monotonic() + self._patience
         try:
             self._process.stdin.write(request(do, **details).encode())

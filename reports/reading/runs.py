@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any
 import orjson
 
 from .. import CHECKOUT, INSTALLED
-from .axes import learn
+from .axes import KNOWN_AXES, learn
 
 SCHEMAS = (1, 2)
 PUBLISHED = "published"
@@ -27,6 +28,8 @@ _OLDER = {"shelf": "registry", "yardstick": "baseline_impl"}
 _KIND_NAMES = {dict: "dictionary", list: "list", str: "text"}
 _UNUSED = ("outliers", "ld15iqr", "hd15iqr", "iqr_outliers", "stddev_outliers", "ops", "total")
 _REQUIRED = ("median", "q1", "q3")
+_NUMBERS = ("peak_bytes", "error", "error_bound", "flops", "bytes")
+"""Columns of a row that hold a number, where there is one."""
 
 
 class RunError(Exception):
@@ -213,6 +216,11 @@ def _checked(row: Any, path: Path) -> dict[str, Any]:
         raise RunError(f"{path}: benchmark {name!r} has no implementation and case in its extra_info")
     if missing := [key for key in _REQUIRED if key not in stats]:
         raise RunError(f"{path}: benchmark {row.get('name')!r} has no {', '.join(missing)} in its stats")
+    unfit = [key for key in _REQUIRED if not _is_time(stats[key])]
+    unfit += [key for key in _NUMBERS if not isinstance(extra.get(key), int | float | None)]
+    unfit += [axis for axis in KNOWN_AXES if isinstance(extra.get(axis), list | dict)]
+    if unfit:
+        raise RunError(f"{path}: benchmark {row.get('name')!r} has no proper value of {', '.join(unfit)}")
     # Only what reports are made of: the samples of a thousand runs would fill the memory.
     unused = _UNUSED if isinstance(extra.get("sample_rounds"), list) else (*_UNUSED, "data")
     kept = {key: value for key, value in stats.items() if key not in unused}
@@ -241,7 +249,7 @@ def _are_looks(seen: Any) -> bool:
 
 
 def _is_time(value: Any) -> bool:
-    return isinstance(value, int | float) and value > 0
+    return isinstance(value, int | float) and 0 < value < math.inf
 
 
 def _dictionaries(value: Any) -> list[dict[str, Any]]:

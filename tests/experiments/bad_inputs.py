@@ -45,6 +45,7 @@ full() {{ mkdir -p results; mount -t tmpfs -o size=$1 x results; }}
 
 MINE = """\
 import ctypes, os, sys, time
+import torch
 from torch.nn.functional import scaled_dot_product_attention as ok
 def exits(q, k, v, **_): os._exit(0)
 def leaves(q, k, v, **_): sys.exit(0)
@@ -53,6 +54,27 @@ def hangs(q, k, v, **_): time.sleep(1e6)
 def own(q, k, v, **options): return ok(q, k, v, **options)
 def raises(q, k, v, **_): raise ValueError("[/red] no\\nsuch thing")
 def speaks(q, k, v, **_): raise ValueError("na\\u00efve \\u2192")
+def prints(*qkv, **options): print('{"seconds": 0}', flush=True); os.write(1, b"x"); return ok(*qkv, **options)
+def forks(*qkv, **options):
+    if not (pid := os.fork()): os._exit(0)
+    os.waitpid(pid, 0)
+    return ok(*qkv, **options)
+def doubles(*qkv, **options):
+    if not os.path.exists("doubled"): open("doubled", "w").close(); os.fork()
+    return ok(*qkv, **options)
+def walks_away(*qkv, **options): os.chdir("/"); return ok(*qkv, **options)
+def closes(*qkv, **options): sys.stdout.close(); os.closerange(0, 2); return ok(*qkv, **options)
+def looks_at_its_input(q, k, v, **_): return v[:]
+def writes_on_its_input(q, k, v, **options): q *= 2; return ok(q, k, v, **options)
+def wide(*qkv, **options): return ok(*qkv, **options).double()
+def elsewhere(*qkv, **options): return ok(*qkv, **options).to("meta")
+def two(*qkv, **options): return ok(*qkv, **options), None
+def nothing(*qkv, **options): ok(*qkv, **options)
+def fills(*_, **__): return torch.empty(1 << 50)
+def recurses(*qkv, **options): return recurses(*qkv, **options)
+class Mute(Exception):
+    def __str__(self): raise ValueError("unspeakable")
+def unspeakable(*_, **__): raise Mute
 number = 3
 """
 
@@ -221,6 +243,65 @@ INPUTS = [
     run("echo 'loads = 1' > json.py; pb doctor || true", 0, ""),
     run("echo 'loads = 1' > json.py; pr", 0, "index.html"),
     run("mkdir bench reports impls; touch bench/__init__.py; pr advise --T 16 --H 2", 0, ""),
+    # Kernels that do what they needn't.
+    *(run(f"bench --impl mine=mine:{name},sdpa $SMALL {NAMED}", 0, "saved: ")
+      for name in ("prints", "forks", "doubles", "walks_away", "closes")),
+    *(run(f"bench --impl mine=mine:{name},sdpa $SMALL {NAMED}", 1, f"mine: .*{says}")
+      for name, says in (("looks_at_its_input", ""), ("writes_on_its_input", ""), ("wide", "float64"),
+                         ("elsewhere", "meta"), ("two", "tuple"), ("nothing", "None"), ("recurses", "RecursionError"),
+                         ("unspeakable", "Mute"))),
+    run(f"bench --impl mine=mine:fills,sdpa $SMALL {NAMED}", 0, "out_of_memory: mine"),
+    run(f"bench --impl mine=mine:own,mine=mine:own,sdpa,sdpa $SMALL {NAMED}", 0, "saved: "),
+    # Where it is started, and what is around.
+    run(f"mkdir 'a b ü'; cp mine.py 'a b ü'; cd 'a b ü'; bench --impl mine=mine:own $SMALL {NAMED} --report", 0, "^/.*ü.*html"),
+    mistake("cp mine.py 'my kernel.py'; bench --impl 'mine=my kernel:nix' --dry-run", 4, "my kernel has no attribute 'nix'"),
+    mistake("mkdir d; cd d; rmdir ../d; pr", 3, "the folder that you are in: No such file"),
+    mistake("mkdir d; cd d; rmdir ../d; pb sweep --save x", 2, "the folder that you are in: No such file"),
+    mistake("pr > /dev/full", 3, "standard output: No space left"),
+    run("pr history >&-", 0, ""),
+    run("pb --help >&-", 0, ""),
+    run(f"bench $SMALL --impl sdpa {NAMED} <&-", 0, "saved: "),
+    run(f"TMPDIR=/nowhere HOME=/nowhere bench $SMALL --impl sdpa {NAMED}", 0, "saved: "),
+    run("HOME=/nowhere MPLCONFIGDIR=/dev/null pr", 0, "index.html"),
+    run(f"PYTHONOPTIMIZE=2 bench $SMALL --impl sdpa {NAMED}", 0, "saved: "),
+    run(f"COLUMNS=x OMP_NUM_THREADS=x CXX= bench $SMALL --impl sdpa {NAMED}", 0, "saved: "),
+    run("COLUMNS=0 pr advise", 0, "from run"),
+    mistake("ATTENTION_BENCH_PATH=:/nowhere: bench --impl mine=nine:ok --dry-run", 4, "can't import nine"),
+    run(f"echo x > .git; bench $SMALL --impl sdpa {NAMED}", 0, "saved: "),
+    # Results that are not what they should be.
+    mistake(f"rm -r results; ln -s results results; bench $SMALL --impl sdpa {NAMED}", 4, "is no folder"),
+    mistake("rm -r results; ln -s results results; pr --results results", 3, "no run in results"),
+    mistake("ln -s loop.json results/loop.json; pr results/loop.json", 3, "loop.json"),
+    run(f"rm results/*/.lock; mkdir $(echo results/*)/.lock; bench $SMALL --impl sdpa {NAMED}", 1, "not saved: .*a directory"),
+    run(f"touch results/*/.lock; bench $SMALL --impl sdpa {NAMED}", 0, "saved: "),
+    mistake("echo '{\"header\": {' > $(echo results/*)/x.1-1.journal; bench --resume x", 4, "x"),
+    mistake("rm results/*/*_other.json; mkdir $(echo results/*)/0009_d.json; pr advise", 0, "left out: .*Is a directory"),
+    mistake("sed -i 's/\"schema\": 2/\"schema\": 3/' results/*/*.json; pr advise", 3, "unknown schema 3"),
+    mistake("sed -i 's/\"median\": [0-9.e-]*/\"median\": NaN/' results/*/*.json; pr advise", 3, "median"),
+    mistake("sed -i 's/\"median\": [0-9.e-]*/\"median\": \"x\"/' results/*/*.json; pr advise", 3, "median"),
+    mistake("sed -i 's/\"T\": 16/\"T\": [16]/' results/*/*.json; pr advise", 3, ""),
+    mistake("sed -i 's/\"peak_bytes\": [0-9]*/\"peak_bytes\": \"x\"/' results/*/*.json; pr", 3, ""),
+    mistake(f"bench $SMALL --impl sdpa {NAMED} --benchmark-storage=http://host", 4, "--benchmark-storage"),
+    mistake("pr results", 3, "no run 'results'"),
+    # Twice, against each other, and beyond measure.
+    run("bench --T 16 --T 32 --H 2 --impl sdpa --dtype float32 --dry-run", 0, "1 cell"),
+    mistake("bench --report --impl sdpa", 4, "--report makes the page of a run"),
+    mistake("pb sweep --save x --resume y", 4, "no run y|leave out the other options"),
+    mistake("pb sweep --save x --benchmark-save y --processes 1 --dry-run >out", 0, ""),
+    mistake("pr compare base other --json", 3, "--json"),
+    run(f"bench $SMALL --impl sdpa --cell-timeout 1e300 {NAMED}", 0, "saved: "),
+    mistake("bench --cell-time 1e400", 4, "not a positive number"),
+    run("bench $SMALL --processes 99999999999999 --dry-run", 0, "about"),
+    mistake("pr advise --T 99999999999999999999999", 0, ""),
+    mistake("pr advise --dropout 1e999", 3, ""),
+    mistake("pr advise --H 9999999999999999999 --json >out", 0, ""),
+    mistake("pr compare --margin 1e-999 base other >out || [ $? -le 2 ]", 0, ""),
+    mistake(f"pb ab {SDPA_OVER_FUSED} --budget 1e400", 3, "not a positive number"),
+    mistake(f"pb ab {SDPA_OVER_FUSED} --seed 1.5", 3, "--seed"),
+    mistake("pb ab --continue results", 3, "not a comparison"),
+    mistake("pr figure latency -o ''", 3, ""),
+    mistake("pr export -o .", 3, ""),
+    mistake("pr export -o results/x.csv/y.csv", 3, "x.csv"),
     # The other commands.
     mistake("pb", 0, "usage"),
     mistake("pb docto", 3, "did you mean doctor"),

@@ -109,6 +109,20 @@ def test_a_file_that_is_no_run_is_named(
         assert "0001_bad.json" in line and expected in line
 
 
+@pytest.mark.parametrize(
+    ("of", "key", "value"),
+    [("stats", "median", float("nan")), ("stats", "q1", "x"), ("stats", "q3", float("inf")), ("stats", "median", None),
+     ("extra_info", "peak_bytes", "x"), ("extra_info", "T", [64])],
+)  # fmt: skip
+def test_a_value_that_is_none_is_named(
+    of: str, key: str, value: Any, results: Path, small: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    small["benchmarks"][0][of][key] = value
+    synthetic.save(small, results, "0001_bad")
+    assert main(["--results", str(results)]) == 3
+    assert f"has no proper value of {key}\n" in complaint(capsys)
+
+
 @pytest.mark.parametrize("axis", [3, {}, {"name": "x"}, {"name": "a b", "kind": "size"}, {"name": "x", "kind": "?"},
                                   {"name": "x", "kind": "size", "follows": 3}])  # fmt: skip
 def test_what_describes_no_axis_is_left_out(axis: Any, results: Path, small: dict[str, Any], tmp_path: Path) -> None:
