@@ -41,13 +41,17 @@ class Rest:
         def work() -> None:
             with self._turn:
                 self._turn.wait_for(lambda: self.now >= due)
-            then()
-            self._done(due)
+            try:
+                then()
+            finally:
+                self._done(due)
 
         return work
 
     def spinning(self, seconds: float, then: Work) -> Work:
         """`then`, so much later than now: for a thread that works until it is due."""
+        if self._spinning:
+            return self.behind(seconds, then)  # one that works is enough
         due = self._begun(seconds)
         self._spinning.append(due)
 
@@ -55,8 +59,10 @@ class Rest:
             while self.now < due:
                 pass
             self._spinning.remove(due)
-            then()
-            self._done(due)
+            try:
+                then()
+            finally:
+                self._done(due)
 
         return work
 
