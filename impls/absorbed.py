@@ -14,7 +14,7 @@ from torch import Tensor
 from .einsum import einsum
 from .latent import LatentLayer
 from .layer import KernelCore, LayerShape
-from .registry import every_score, register
+from .registry import AROUND, every_score, register
 from .rules import BY_MASK, EVERY_RULE
 from .sdpa import sdpa
 
@@ -27,7 +27,7 @@ def _unfit(case: Any) -> str | None:
 FORM: dict[str, Any] = {"common": False, "unless": _unfit}
 
 
-@register("absorbed", beyond=(*EVERY_RULE, "latent"), scores=every_score, **FORM)
+@register("absorbed", beyond=(*EVERY_RULE, *AROUND), scores=every_score, **FORM)
 class Absorbed(LatentLayer):
     """The plain formula on queries that have absorbed W_k; W_v comes after it."""
 
@@ -53,7 +53,7 @@ class Absorbed(LatentLayer):
         return o
 
 
-@register("absorbed_sdpa", beyond=(*BY_MASK, "bias", "latent"), **FORM)
+@register("absorbed_sdpa", beyond=(*BY_MASK, "bias", *AROUND), **FORM)
 class AbsorbedSDPA(Absorbed):
     """The same by SDPA: the latents are keys, and values of the same width, as its fused kernels want them."""
 

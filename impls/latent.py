@@ -36,12 +36,20 @@ class LatentLayer(AttentionLayer):
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 
-    def forward(self, x: Tensor, *, padding: Tensor | None = None, cache: Cache | None = None) -> Tensor:
-        """(B, T, d_model) -> (B, T, d_out); `cache` holds (B, 1, T_kv, latent + rope), with the last places free."""
+    def forward(
+        self, x: Tensor, *, padding: Tensor | None = None, cache: Cache | None = None, pages: Tensor | None = None
+    ) -> Tensor:
+        """(B, T, d_model) -> (B, T, d_out); `cache` holds (B, 1, T_kv, latent + rope), with the last places free.
+
+        With `pages` it is a pool, from which the latents of each request are copied in one piece.
+        """
         q, latents = split(self.W_q(x), self.shape.H), split(self.W_c(x), 1)  # (B, H, T, D_h), (B, 1, T, latent + rope)
-        first = 0 if cache is None else cache[0].shape[-2] - x.shape[-2]
+        tokens = x.shape[-2] if cache is None else cache[0].shape[-2] if pages is None else self.shape.max_T
+        first = tokens - x.shape[-2]
         q, latents = self.rotated(q, first), self.rotated(latents, first)
-        if cache is not None:
+        if cache is not None and pages is not None:
+            (latents,) = self.in_one_piece(self.extend_pages(cache, (latents,), pages), pages)
+        elif cache is not None:
             (latents,) = extend(cache, (latents,))
         o = self.attend(q, latents, padding)  # (B, H, T, D_v)
         return self.finish(o.transpose(-3, -2).flatten(-2))

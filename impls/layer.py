@@ -124,6 +124,21 @@ class AttentionLayer(Masked):
         projected: Tensor = self.drop(self.W_o(o))
         return projected
 
+    def extend_pages(self, pools: Cache, newest: Cache, pages: Tensor) -> Cache:
+        """Write what belongs to the newest tokens into the pages of their requests."""
+        assert self.shape.page is not None
+        last = self.shape.max_T
+        where = places(pages, self.shape.page, last - newest[0].shape[-2], last)
+        for pool, new in zip(pools, newest, strict=True):
+            write(pool, new, where)
+        return pools
+
+    def in_one_piece(self, pools: Cache, pages: Tensor) -> Cache:
+        """All that a pool holds of each request, copied: (B, H_kv, T_kv, D) each."""
+        assert self.shape.page is not None
+        page = self.shape.page
+        return tuple(in_order(pool, pages, page, self.shape.max_T) for pool in pools)
+
 
 class KernelLayer(AttentionLayer):
     """The shared multi-head layer: three projections, heads by view and transpose, a core, the output projection."""
@@ -163,20 +178,9 @@ class KernelLayer(AttentionLayer):
             o = self.over_pages(q, k, v, pages)
         return self.finish(o.transpose(-3, -2).flatten(-2))
 
-    def extend_pages(self, pools: Cache, newest: Cache, pages: Tensor) -> Cache:
-        """Write what belongs to the newest tokens into the pages of their requests."""
-        assert self.shape.page is not None
-        last = self.shape.max_T
-        where = places(pages, self.shape.page, last - newest[0].shape[-2], last)
-        for pool, new in zip(pools, newest, strict=True):
-            write(pool, new, where)
-        return pools
-
     def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
         """(B, H, T, D_h), pools (1, H_kv, tokens, D) -> (B, H, T, D_v); by the core, which gets each request in one piece."""
-        assert self.shape.page is not None
-        k, v = (in_order(pool, pages, self.shape.page, self.shape.max_T) for pool in (k, v))
-        o: Tensor = self.core(q, k, v)
+        o: Tensor = self.core(q, *self.in_one_piece((k, v), pages))
         return o
 
 

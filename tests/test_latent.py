@@ -17,6 +17,7 @@ from bench.proof import reference
 from bench.proof.gate import Gate, check
 from bench.proof.problem import inputs_of, problem_of
 from bench.timing.devices.cpu import CpuMeter
+from impls.registry import AROUND
 from impls.rules import EVERY_RULE
 
 from .conftest import gated
@@ -34,6 +35,8 @@ CASES: list[dict[str, Any]] = [
     TOKEN,
     TOKEN | {"dtype": "bfloat16", "B": 2},
     TOKEN | {"T": 6, "mask": "causal_br", "window": 9},
+    TOKEN | {"page": 7, "B": 3},
+    TOKEN | {"T": 6, "mask": "causal_br", "page": 16, "dtype": "bfloat16"},
 ]
 
 
@@ -64,7 +67,7 @@ def test_the_bound_leaves_room_for_both_ways(name: str) -> None:
 def test_a_wrong_form_is_refused(short_probes: None, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     layer, axes = LAYERS[name]
     with pytest.raises(Wrong) as refusal:
-        gated(impls.make("mine", layer, limits=impls.Limits(beyond=(*EVERY_RULE, "latent"))), Case.of(**(SMALL | axes)))
+        gated(impls.make("mine", layer, limits=impls.Limits(beyond=(*EVERY_RULE, *AROUND))), Case.of(**(SMALL | axes)))
     with capsys.disabled():
         print(f"\n{'latent':<20} {name:<40} refused  {refusal.value}", end="")
 
@@ -152,6 +155,7 @@ def test_what_has_no_latent(axes: dict[str, tuple[object, ...]], says: str) -> N
 def test_what_a_layer_of_its_own_making_can_not_do_is_a_sentence() -> None:
     case = Case.of(**SMALL)
     assert impls.get("packed").refusal(case) == "packed has no latent"
+    assert impls.get("page_by_page").refusal(Case.of(**SMALL | TOKEN | {"page": 8})) == "page_by_page has no latent"
     assert impls.get("sdpa").refusal(case) is None
     plain = replace(case, latent=None, rope=None)
     assert impls.get("absorbed").refusal(plain) == "absorbed is a form of multi-head latent attention: --latent"

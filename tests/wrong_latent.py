@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from impls.absorbed import Absorbed
 from impls.formula import attention
 from impls.latent import LatentLayer
-from impls.layer import KernelCore, LayerShape
+from impls.layer import Cache, KernelCore, LayerShape
 
 LATENT: dict[str, Any] = {"latent": 24, "rope": 8, "d_model": 40}
 TOKEN: dict[str, Any] = {"mode": "decode", "mask": "none", "T": 1, "T_kv": 48}
@@ -125,6 +125,31 @@ class WritesNoRotaryKey(Naive):
         o = super().forward(x, **others)
         others["cache"][0][..., -1:, -self.rope :] = 0
         return o
+
+
+@wrong(**TOKEN, page=7, B=2)
+class LatentsOfTheFirstRequest(Naive):
+    def in_one_piece(self, pools: Cache, pages: Tensor) -> Cache:
+        return super().in_one_piece(pools, pages[:1].expand_as(pages))
+
+
+@wrong(**TOKEN, page=7, B=2)
+class PlaceWithinAPage(Naive):
+    def rotated(self, x: Tensor, first: int) -> Tensor:
+        assert self.shape.page is not None
+        return super().rotated(x, first % self.shape.page)
+
+
+@wrong(mode="backward")
+class AbsorbsTheWeightsOfItsFirstCall(Absorbed):
+    kept: list[Tensor] | None = None
+
+    def attend(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
+        own, shared = q.split([self.shape.D_h - self.rope, self.rope], -1)
+        if self.kept is None:
+            self.kept = [W.weight.unflatten(0, (self.shape.H, -1)).clone() for W in (self.W_k, self.W_v)]
+        W_k, W_v = self.kept
+        return self.over(torch.cat([own @ W_k, shared], -1), latents, padding) @ W_v.mT
 
 
 @wrong(mode="backward")

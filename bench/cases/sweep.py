@@ -79,8 +79,8 @@ def misfit(case: Case) -> str | None:
         return "a padded query may see no token at all: --window and --documents have no padding"
     if case.does.cached and case.mask == "none" and (apart or case.window_right or case.bias):
         return "in decode, windows, documents and biases need to know a query's place: --mask causal_br"
-    if case.page and (not case.does.cached or case.scope == "core" or case.latent):
-        return "pages are of a layer's keys and values: --page needs --mode decode, without --scope core and --latent"
+    if case.page and (not case.does.cached or case.scope == "core"):
+        return "pages are of a layer's cache: --page needs --mode decode, without --scope core"
     if case.latent and (why := _beside_a_latent(case)) is not None:
         return f"--latent {why}"
     if case.rope and not case.latent:
