@@ -73,7 +73,8 @@ def test_who_sees_whom() -> None:
     assert counting.least_bytes(of(TEXT)) == 4 * 2 * 16 * (10 + 16 + 16 + 10)
     window = mask_of(Rules(mask="causal_br", requests=TEXT, window=1), 1, 10, 16)
     assert window is not None
-    assert int(window.sum()) == 5 + 5 + 4 + 2 + 2
+    assert counting.visible_pairs(of(TEXT, window=1)) == int(window.sum()) == 5 + 5 + 4 + 2 + 2
+    assert counting.seen_keys(of(TEXT, window=1)) == int(window.any(0).sum()) == 3 + 3 + 3 + 2 + 2
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
+import impls
 from bench.cases import counting
 from bench.cases.case import Case
+from bench.cases.cells import Cell
 from bench.cases.published import PUBLISHED, published_of
 from bench.cases.sweep import SWEEPS
 from bench.proof import reference
+from bench.runs.rows import Sample, row
 from impls.rules import Rules
 
 
@@ -124,6 +129,55 @@ def test_operations_of_a_core_of_a_step_back_and_of_one_token() -> None:
     token = Case.of(T=1, T_kv=5, mode="decode", **shared)
     assert counting.flops(token) == 2 * 2 * 2 * 5 * (4 + 4) + 4 * (2 * 2 * 8 * 8)
     assert counting.least_bytes(token) == 4 * (2 * 2 * 8 + 4 * 8 * 8 + 5 * 2 * 2 * (4 + 4))
+
+
+def columns_of(name: str, seconds: float = 0.5, **axes: Any) -> dict[str, Any]:
+    """Of a row whose calls took so long."""
+    found = [Sample(seconds, seconds, 0, 0, 0, 0.0, 1, 0.0, 0.0, 0.0)]
+    return row(Cell(impls.get(name), Case.of(**axes)), {}, found, (), {})["extra_info"]
+
+
+def test_what_a_row_says_of_documents() -> None:
+    """By hand: of 22 tokens one document has 8, the others 2 each."""
+    of = {"B": 2, "T": 22, "H": 3, "D_h": 4, "D_v": 6, "documents": "one_long", "scope": "core"}
+    causal, whole = columns_of("one_by_one", **of), columns_of("padded", mask="none", **of)
+    assert causal["flops"] == 2 * 2 * 3 * (36 + 7 * 3) * (4 + 6)
+    assert whole["flops"] == 2 * 2 * 3 * (64 + 7 * 4) * (4 + 6)
+    assert causal["bytes"] == whole["bytes"] == 4 * 2 * 3 * 22 * (4 + 4 + 6 + 6)
+    assert (causal["padding_share"], whole["padding_share"]) == (0, 1 - 22 / (8 * 8))
+    assert (causal["tokens_per_s"], causal["cache_bytes_per_token"]) == (2 * 22 / 0.5, None)
+
+
+def test_what_a_row_says_of_requests() -> None:
+    """By hand: a prompt of 5 tokens, one more of which 6 are there already, and two with one new token each."""
+    of = {"T": 5 + 2 + 1 + 1, "T_kv": 5 + 8 + 4 + 4, "H": 4, "H_kv": 2, "D_h": 3, "dtype": "bfloat16"}
+    of |= {"requests": "1x5:5+1x2:8+2x1:4", "mask": "causal_br", "source": "cross", "scope": "core"}
+    kinds, padded = columns_of("by_kind", **of), columns_of("padded_requests", **of)
+    assert kinds["flops"] == padded["flops"] == 2 * 4 * (15 + (7 + 8) + 4 + 4) * (3 + 3)
+    assert kinds["bytes"] == 2 * (9 * 4 * 3 + 21 * 2 * (3 + 3) + 9 * 4 * 3)
+    assert (kinds["padding_share"], padded["padding_share"]) == (0, 1 - 9 / (4 * 5))
+    assert kinds["tokens_per_s"] == 9 / 0.5
+
+
+def test_what_a_row_says_of_pages() -> None:
+    """By hand, and as of a cache in one piece: neither tables nor copies are what must move."""
+    of = {"B": 3, "T": 2, "T_kv": 50, "H": 4, "H_kv": 2, "D_h": 8, "mask": "causal_br", "mode": "decode"}
+    paged, plain = columns_of("page_by_page", page=16, **of), columns_of("sdpa", **of)
+    assert paged["cache_bytes_per_token"] == 4 * 2 * (8 + 8)
+    assert paged["flops"] == 2 * 3 * (4 * (49 + 50) * 16 + 2 * 32 * 32 * 2 + 2 * 32 * 16 * 2)
+    assert paged["bytes"] == 4 * (3 * 2 * 32 * 2 + 2 * (32 * 32) + 2 * (32 * 16) + 3 * 50 * 2 * 16)
+    assert paged["tokens_per_s"] == 3 * 2 / 0.5
+    assert all(paged[name] == plain[name] for name in ("flops", "bytes", "cache_bytes_per_token", "tokens_per_s"))
+
+
+def test_what_a_row_says_of_latents_in_pages() -> None:
+    """By hand: what is kept of a token is 10 numbers and a rotary key of 2, whatever the heads; a token absorbs."""
+    of = {"B": 2, "T": 1, "T_kv": 100, "H": 2, "D_h": 8, "D_v": 4, "d_model": 16, "latent": 10, "rope": 2}
+    latent = columns_of("absorbed", page=16, mode="decode", mask="none", **of)
+    weights = 16 * 16 + 16 * 12 + 12 * 10 + 8 * 10 + 8 * 16
+    assert latent["cache_bytes_per_token"] == 4 * 12
+    assert latent["bytes"] == 4 * (2 * 16 + weights + 2 * 100 * 12 + 2 * 16)
+    assert latent["flops"] == 2 * 2 * (16 * 16 + 16 * 12 + 8 * 16 + 2 * (6 * 10 + 4 * 10 + 100 * (12 + 10)))
 
 
 def test_reference_is_the_formula() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
+import torch
+
 from impls import Impl
 from impls.weights import sizes
 
@@ -21,7 +23,8 @@ def visible_pairs(case: Case) -> int:
 def seen_keys(case: Case) -> int:
     """Keys that some query sees: what a window leaves out need not be read from a cache."""
     first, last = case.layer_shape.span(case.T, case.T_kv).ends(case.T, case.T_kv)
-    return int(last.max() - first.min() + 1)
+    begun = torch.bincount(first, minlength=case.T_kv + 1) - torch.bincount(last + 1, minlength=case.T_kv + 1)
+    return int((begun.cumsum(0) > 0).sum())  # what lies between two requests' windows is seen by none
 
 
 def flops(case: Case) -> int:
