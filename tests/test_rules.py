@@ -72,7 +72,17 @@ def test_a_core_that_keeps_them_passes(short_probes: None, axes: dict[str, Any])
 
 @pytest.mark.parametrize(
     ("attend", "axes"),
-    [(wrong_rules.from_exponentials, {"softcap": 20}), (wrong_rules.from_the_first_key, {"bias": "alibi", "T": 256})],
+    [
+        (wrong_rules.from_exponentials, {"softcap": 20}),
+        (wrong_rules.from_the_first_key, {"bias": "alibi", "T": 256}),
+        (wrong_rules.places_as_a_feature, {"bias": "alibi"}),
+        (wrong_rules.by_neighbouring_blocks, {"window": 8}),
+        (wrong_rules.sink_by_the_logarithm_of_the_sum, {"sinks": True}),
+        (wrong_rules.cache_and_chunk_apart, {"mask": "causal_br", "source": "cross", "T": 24, "T_kv": 60}),
+        (wrong_rules.prefix_apart, {"prefix": 8}),
+        (wrong_rules.longest_request_first, wrong_rules.REQUESTS),
+        (wrong_rules.tanh_of_hardware, {"softcap": 20, "dtype": "bfloat16"}),
+    ],
 )
 @pytest.mark.parametrize("mode", ["forward", "backward"])
 def test_other_ways_to_a_rule_pass(

@@ -240,6 +240,11 @@ def accumulates_in_bfloat16(q, k, v, *, is_causal=False, attn_mask=None, **_):
     return o
 
 
+@wrong("dtype", mode="decode", T=1, T_kv=512, mask="none", H=8, dtype="bfloat16")
+def accumulates_a_cache_in_bfloat16(q, k, v, **_):
+    return accumulates_in_bfloat16(q, k, v)
+
+
 # layout
 
 
@@ -333,6 +338,15 @@ def adds_noise(q, k, v, *, is_causal=False, **_):
     return sdpa(q, k, v, is_causal=is_causal) * (1 + 1e-3 * torch.rand(()))
 
 
+_captured: dict[Any, tuple[Tensor, ...]] = {}
+
+
+@wrong("state", "in other tensors than before: ")
+def reads_the_tensors_of_its_first_call(q, k, v, *, is_causal=False, **_):
+    """As what was captured with them, and is replayed."""
+    return sdpa(*_captured.setdefault(q.shape, (q, k, v)), is_causal=is_causal)
+
+
 # only at some sizes
 
 
@@ -345,11 +359,25 @@ def drops_the_ragged_tail(q, k, v, *, is_causal=False, **_):
     return o
 
 
-@wrong("only at some sizes", "t from 512 to 576 (T = 577)")
+@wrong("only at some sizes", "t from 512 to 578 (T = 579)")
 def wrong_beyond_512(q, k, v, *, is_causal=False, **_):
     o = sdpa(q, k, v, is_causal=is_causal).clone()
     o[..., 512:, :] = o[..., 511:512, :]
     return o
+
+
+@wrong("only at some sizes", "2 of 579 rows, t from 577 to 578 (T = 579)")
+def one_row_behind_the_last_four(q, k, v, *, is_causal=False, **_):
+    """Rows by fours, and one more where some are left: two or three are forgotten."""
+    o = sdpa(q, k, v, is_causal=is_causal).clone()
+    o[..., q.shape[-2] // 4 * 4 + 1 :, :] = 0
+    return o
+
+
+@wrong("only at some sizes", "error", mode="decode", T=1, T_kv=64, mask="none")
+def one_key_behind_the_last_four(q, k, v, **_):
+    seen = k.shape[-2] // 4 * 4 + min(1, k.shape[-2] % 4)
+    return sdpa(q, k[..., :seen, :], v[..., :seen, :])
 
 
 @wrong("only at some sizes", "t = 63 (T = 64)")
@@ -521,6 +549,24 @@ def drops_the_output(q, k, v, *, is_causal=False, dropout_p=0.0, **_):
     return torch.nn.functional.dropout(sdpa(q, k, v, is_causal=is_causal), dropout_p)
 
 
+class StaleWeights(KernelLayer):
+    """Makes one weight of three at its first call: its gradients are right, until an optimizer has taken a step."""
+
+    packed: Tensor | None = None
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, KernelCore(shape, sdpa))
+
+    def project(self, x, x_k, x_v):
+        if self.packed is None:
+            self.packed = torch.cat([self.W_q.weight, self.W_k.weight, self.W_v.weight])
+        parts = torch.nn.functional.linear(x, self.packed).chunk(3, -1)
+        return tuple(part.unflatten(-1, (self.shape.H, -1)).transpose(1, 2) for part in parts)
+
+
+wrong("state", "with other weights than before: ", **BACKWARD)(StaleWeights)
+
+
 # cache
 
 DECODE: dict[str, Any] = {"mode": "decode", "T": 1, "T_kv": 64, "mask": "none"}
@@ -567,6 +613,15 @@ class writes_the_key_as_the_value(CachedLayer):  # noqa: N801
         right = tuple(x.clone() for x in extend(cache, (k, v)))
         cache[1][..., -1:, :] = k
         return right
+
+
+@wrong("cache", "in other tensors than before: ", **DECODE)
+class keeps_its_first_cache(CachedLayer):  # noqa: N801
+    first: tuple[Tensor, Tensor] | None = None
+
+    def extend(self, cache, k, v):
+        self.first = self.first or cache
+        return extend(self.first, (k, v))
 
 
 # regimes of the softmax: without the row's maximum, or with another one
@@ -635,7 +690,7 @@ def no_maximum_from_64_on(q, k, v, *, is_causal=False, **options):
     return sdpa(q, k, v, is_causal=is_causal) if honest else no_shift(q, k, v, is_causal=is_causal)
 
 
-@wrong("no maximum", "t = 576", **BEYOND_FEW)
+@wrong("no maximum", "t = 578", **BEYOND_FEW)
 def wrong_in_the_last_row_beyond_512_where_scores_are_large(q, k, v, *, is_causal=False, **_):
     o = sdpa(q, k, v, is_causal=is_causal).clone()
     if q.shape[-2] > 512:
@@ -1244,7 +1299,7 @@ def _newest_unseen_from_1024_on(q, k, v, **_):
     return sdpa(q, k[..., :last, :], v[..., :last, :])
 
 
-@wrong("a late key", LATE, mode="decode", T=1, T_kv=1024, mask="none", H=8, dtype="bfloat16")
+@wrong("a late key", mode="decode", T=1, T_kv=1024, mask="none", H=8, dtype="bfloat16")
 class NewestTokenUnseenInALongDecode(as_layer(_newest_unseen_from_1024_on)):  # type: ignore[misc]
     pass
 

@@ -134,6 +134,24 @@ def window_from_the_chunks_first_token(q, k, v, shape, sinks):
     return plain(q, k, v, (j <= i) & (i - i[0] - j <= shape.window))
 
 
+ALONE: dict[str, Any] = {"mode": "decode", "mask": "causal_br", "T": 1, "T_kv": 64}
+
+
+@wrong("window", window=8, **ALONE)
+def hidden_keys_at_minus_10000(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill((j > i) | (i - j > shape.window), -1e4)
+    return torch.softmax(scores, -1) @ v
+
+
+@wrong("window", window=8, **ALONE)
+def maximum_from_zero_up(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill((j > i) | (i - j > shape.window), -torch.inf)
+    exps = torch.exp(scores - scores.amax(-1, keepdim=True).clamp_min(0))
+    return exps / exps.sum(-1, keepdim=True) @ v
+
+
 # causal, bottom right
 
 
@@ -470,6 +488,11 @@ class NoCapInTraining(KernelCore):
         return nn.functional.dropout(torch.softmax(scores, -1), self.shape.dropout) @ v
 
 
+@wrong("window", window=100, T=128, dropout=0.2)
+class NoWindowInTraining(NoCapInTraining):
+    """A window that is longer than what training is probed with."""
+
+
 # sinks
 
 
@@ -535,3 +558,71 @@ def from_the_first_key(q, k, v, shape, sinks):
     """ALiBi as in BLOOM, by the place of the key alone: a softmax does not see what all scores of a query have more."""
     i, j = places(q, k, shape)
     return plain(q, k, v, j <= i, (alibi_slopes(shape.H)[:, None, None] * j).to(q.dtype))
+
+
+# right ones, by another way
+
+
+def by_neighbouring_blocks(q, k, v, shape, sinks):
+    """A window as in Longformer: blocks as long as it, each of which sees itself and the one before."""
+    w, found = shape.window, []
+    for first in range(0, q.shape[-2], w):
+        own, seen = slice(first, first + w), slice(max(0, first - w), first + w)
+        i, j = (torch.arange(q.shape[-2])[each] for each in (own, seen))
+        visible = (j <= i[:, None]) & (i[:, None] - j <= w)
+        found.append(plain(q[..., own, :], k[..., seen, :], v[..., seen, :], visible))
+    return torch.cat(found, -2)
+
+
+def sink_by_the_logarithm_of_the_sum(q, k, v, shape, sinks):
+    """Behind the softmax, as around a kernel that knows no sinks."""
+    i, j = places(q, k, shape)
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(j > i, -torch.inf)
+    share = torch.sigmoid(scores.logsumexp(-1, keepdim=True) - sinks[:, None, None])
+    return torch.softmax(scores, -1) @ v * share
+
+
+def cache_and_chunk_apart(q, k, v, shape, sinks):
+    """Two parts of the keys, merged by the logarithms of their sums, as in flash-decoding."""
+    T = q.shape[-2]
+    parts = (q @ k.mT * q.shape[-1] ** -0.5).split([k.shape[-2] - T, T], -1)
+    parts = parts[0], parts[1].masked_fill(~torch.ones(T, T, dtype=torch.bool).tril(), -torch.inf)
+    shares = torch.cat([part.logsumexp(-1, keepdim=True) for part in parts], -1).softmax(-1)
+    old, new = (part.softmax(-1) @ x for part, x in zip(parts, v.split([k.shape[-2] - T, T], -2), strict=True))
+    return shares[..., :1] * old + shares[..., 1:] * new
+
+
+def prefix_apart(q, k, v, shape, sinks):
+    """What lies in the prefix sees all of it, and needs no mask."""
+    p, (i, j) = shape.prefix, places(q, k, shape)
+    first = torch.nn.functional.scaled_dot_product_attention(q[..., :p, :], k[..., :p, :], v[..., :p, :])
+    return torch.cat([first, plain(q[..., p:, :], k, v, j <= i[p:])], -2)
+
+
+def places_as_a_feature(q, k, v, shape, sinks):
+    """ALiBi as one more feature of queries and keys, as where a kernel takes no bias."""
+    i, j = places(q, k, shape)
+    slopes = alibi_slopes(shape.H).to(q.dtype)[:, None, None].expand(*q.shape[:-1], 1) * q.shape[-1] ** 0.5
+    place = j.to(k.dtype)[:, None].expand(*k.shape[:-1], 1)
+    scores = torch.cat([q, slopes], -1) @ torch.cat([k, place], -1).mT * q.shape[-1] ** -0.5
+    return torch.softmax(scores.masked_fill(j > i, -torch.inf), -1) @ v
+
+
+def longest_request_first(q, k, v, shape, sinks):
+    requests = requests_of(shape.requests)
+    each = [
+        x.split(of, -2)
+        for x, of in zip((q, k, v), (*zip(*requests, strict=True), [it for _, it in requests]), strict=True)
+    ]
+    found = {}
+    for n in sorted(range(len(requests)), key=lambda n: -requests[n][1]):
+        new, tokens = requests[n]
+        visible = torch.ones(new, tokens, dtype=torch.bool).tril(tokens - new)
+        found[n] = plain(*(x[n] for x in each), visible)
+    return torch.cat([found[n] for n in range(len(requests))], -2)
+
+
+def tanh_of_hardware(q, k, v, shape, sinks):
+    """Off by 2^-11, as the instruction of a GPU is: less than a narrow dtype rounds."""
+    (i, j), cap = places(q, k, shape), shape.softcap
+    return plain(q, k, v, j <= i, bent=lambda scores: cap * torch.tanh(scores.float() / cap) * (1 + 2**-11))

@@ -16,6 +16,7 @@ from impls import weights as canonical
 from ..cases.case import Case
 from ..cases.outcome import Wrong
 from .building import module_of
+from .shortening import within
 
 B, T = 32, 16
 """Size of the probe that shows every prob twice."""
@@ -86,18 +87,20 @@ def spanning_output(impl: Impl, case: Case) -> Case | None:
 
 
 def _sizes(impl: Impl, case: Case) -> list[Case]:
-    """The case with two batch entries and four heads, at lengths near `LENGTH`, the nearest first."""
+    """The case with two batch entries and four heads, at lengths near `LENGTH`, the nearest first; with its rules shortened,
+    then as they are.
+    """
     grouped = case.H_kv != case.H
     H = impl.limits.heads or 4
     H_kv = H if not grouped else 2 if case.H_kv > 1 else 1
     mode = "forward" if case.does.cached else case.mode
     plain = replace(case, B=2, H=H, H_kv=H_kv, mode=mode, threads=None)
-    caps = dict.fromkeys((case.softcap and min(case.softcap, REACHED), case.softcap))
     wanted = LENGTH[case.scope]
     lengths = sorted(range(2, 2 * wanted), key=lambda length: abs(length - wanted))
     apart = (0,) if case.source == "self" else (33, 0)
-    sizes = [(cap, L - fewer, L) for cap in caps for fewer in apart for L in lengths if fewer < L]
-    return [replace(plain, softcap=cap, T=T, T_kv=T_kv) for cap, T, T_kv in sizes]
+    sizes = [(L - fewer, L) for fewer in apart for L in lengths if fewer < L]
+    shortened = [replace(plain, T=T, T_kv=T_kv, **within(case, T_kv, REACHED)) for T, T_kv in sizes]
+    return list(dict.fromkeys([*shortened, *(replace(plain, T=T, T_kv=T_kv) for T, T_kv in sizes)]))
 
 
 def kept_probs(o: Tensor, shown: Tensor, probe: Case) -> tuple[Tensor, Tensor]:

@@ -29,12 +29,14 @@ from .problem import (
     Inputs,
     Problem,
     copies,
+    elsewhere,
     inputs_of,
     problem_of,
     showing_output,
     showing_probs,
     strided,
 )
+from .shortening import within
 
 LONG = 512
 """Probes up to this length have several batch entries and heads; longer ones only reach far."""
@@ -42,10 +44,10 @@ LONG = 512
 FEW = 1 << 15
 """Pairs of a query and a key up to which a core is checked bare in the case itself too, and not on probes alone."""
 
-PROBES = (37, 577, 128)
+PROBES = (37, 579, 128)
 """Lengths of the probes: a ragged one that falls short of a tile of 64, one that runs a little over many, and a round one, for
-which some kernels have a path of its own. A compiled form has the first alone, since each is compiled anew: its eager form has
-all, and it is checked in every regime in the case itself.
+which some kernels have a path of its own. Of fours the first leaves one over, the second three. A compiled form has the first
+alone, since each is compiled anew: its eager form has all, and it is checked in every regime in the case itself.
 
 An implementation that declares that it can't do one is probed at the nearest length that it can, on the same side of `LONG`.
 """
@@ -164,7 +166,7 @@ def _probes_at(case: Case, T: int) -> Iterator[Case]:
     for (b, h, h_kv), shrunk in product(dict.fromkeys(shapes), (True, False)):
         d_model = h * case.D_h if case.d_model == case.H * case.D_h else case.d_model
         for lengths in _lengths(case, T):
-            rules = _within(case, lengths["T_kv"]) if shrunk else {}
+            rules = within(case, lengths["T_kv"], REACHED) if shrunk else {}
             probe = replace(case, B=b, H=h, H_kv=h_kv, d_model=d_model, **lengths, **rules)
             if probe.T_kv > 0 and misfit(probe) is None:
                 yield probe
@@ -180,13 +182,6 @@ def _lengths(case: Case, T: int) -> Iterator[dict[str, Any]]:
     tokens = min(case.T, T // 2) if case.does.cached else T
     for T_kv in (T,) if case.source == "self" else others:
         yield {"T": tokens, "T_kv": T_kv}
-
-
-def _within(case: Case, T_kv: int) -> dict[str, Any]:
-    """The rules that count keys, short enough that some are hidden in a probe, pages, and a cap that its scores reach."""
-    most = dict.fromkeys(("window", "window_right", "prefix", "page"), T_kv // 4) | {"softcap": REACHED}
-    sizes = ((name, getattr(case, name)) for name in most)
-    return {name: max(1, min(size, most[name])) for name, size in sizes if size is not None}
 
 
 def check(impl: Impl, case: Case) -> CheckResult:
@@ -212,6 +207,8 @@ def check_probe(impl: Impl, case: Case) -> None:
             numbers.refill(problem_of(case))
             prepare(module, case)
             check_many_forwards(module, case, (numbers, *others))
+            if case.scope == "layer" and case.T <= LONG:
+                check_new_weights(module, case, numbers)
 
 
 def check_call(
@@ -225,7 +222,7 @@ def check_call(
     """Hold a call of `module` to the reference, on draws that arrive in the same buffers; raises `Wrong`.
 
     Neither the inputs, nor the gradient of the output, nor the module's weights and buffers may be written to. `in_turn`: the
-    first answer must outlast one more call, too.
+    first answer must outlast one more call, too, which is on other tensors.
     """
     with keeping_settings():
         return _check_problems(call, module, numbers, case, [problem_of(case, draw) for draw in range(draws)], in_turn)
@@ -236,7 +233,9 @@ def _check_problems(
 ) -> CheckResult:
     caching = case.does.cached and case.scope == "layer"  # then the cache is there to be written to
 
-    def answer(problem: Problem, why: str = "") -> tuple[CheckResult, dict[str, Tensor]]:
+    def answer(
+        problem: Problem, why: str = "", call: Call = call, numbers: Inputs = numbers
+    ) -> tuple[CheckResult, dict[str, Tensor]]:
         owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]
         before = copies(owned)
         with without_gradients(module, case):
@@ -264,8 +263,9 @@ def _check_problems(
         answer(problem, NEW_NUMBERS if draw == 1 else NEW_PADDING if case.padded else NEW_PAGES)
         _unchanged(first(), kept, "the first answer changed when the second was computed: both share one buffer")
     if in_turn:
-        with without_gradients(module, case):
-            _run(call)
+        apart = elsewhere(numbers, problems[-1])
+        numbers.refill(problems[0])  # what reads these still has another answer
+        answer(problems[-1], NEW_TENSORS, call_of(module, case, apart), apart)
         _unchanged(first(), kept, "the first answer changed when a later one was computed: they share a few buffers")
     return result
 
@@ -288,6 +288,18 @@ def check_many_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]
         with recording(case):
             gradients = torch.autograd.grad(o, [*read.tensors, *parameters], read.grad, allow_unused=True)
         verify(call_of(module, case, read).read((o, *gradients)), problem_of(case, draw), TWO_FORWARDS)
+
+
+def check_new_weights(module: nn.Module, case: Case, numbers: Inputs) -> None:
+    """After a step of training: nothing that was made of the weights before may be left; raises `Wrong`."""
+    problem = showing_output(case)
+    with torch.no_grad():
+        canonical.load(module, problem.weights)
+    numbers.refill(problem)
+    call = call_of(module, case, numbers)
+    with recording(case):
+        answers = call.read(call.run())
+    verify(answers, problem, NEW_WEIGHTS)
 
 
 CALLS_IN_TRAINING = 3
@@ -357,6 +369,8 @@ def _run(call: Call) -> object:
 
 
 NEW_NUMBERS = "on new numbers in the same buffers: "
+NEW_TENSORS = "in other tensors than before: "
+NEW_WEIGHTS = "with other weights than before: "
 NEW_PADDING = "where other keys are padding than before: "
 NEW_PAGES = "where requests have other pages than before: "
 TRAINING = "in training, of the probs that it kept: "

@@ -19,6 +19,9 @@ from ..cases.case import Case
 from ..cases.ledger import spending
 from . import reference
 
+WIDE = ("float32", "float64")
+"""Dtypes in which kernels compute what they are given in them; of narrower ones most is computed in float32."""
+
 FACTOR = 2.0
 """How many times the plain formula's own error is allowed: the rule that FlashAttention's tests use."""
 
@@ -32,14 +35,21 @@ In float32 a row's is larger by the root of the number of keys: a query that see
 the difference of two terms larger than the usual gradient by that much, and flash attention computes them apart.
 """
 
-FLOOR = {"float64": 256.0}
-"""Added to it, in units of the dtype's epsilon: in float64, whose reference is no better, nearly all of the bound."""
+FLOOR = {"float64": 256.0, "float32": 2.0}
+"""Added to it, in units of the dtype's epsilon: in float64, whose reference is no better, nearly all of the bound. In float32
+what it costs to merge parts of the keys by the logarithms of their sums: between 4 and 8 those are rounded by two.
+"""
 
 SMALL_FLOOR = 0.25
 """The floor of every other dtype, for cases that the plain formula happens to get exactly right."""
 
 MANY_ROWS, FLOOR_OF_FEW_ROWS = 64, 4.0
-"""Queries below which the plain formula's largest error is a matter of luck, and the floor of every dtype then."""
+"""Queries below which the plain formula's largest error is a matter of luck, and the floor then."""
+
+FLOOR_OF_FEW_NARROW_ROWS = 1.0
+"""The same of narrow dtypes, whose errors are those of rounding numbers that lie far apart: luck is a small part of them. What
+adds up a cache in such a dtype is off by two epsilons and more.
+"""
 
 SANE = 32.0
 """The plain formula's own error, in units of epsilon, above which the reference itself is at fault."""
@@ -263,6 +273,19 @@ def strided(numbers: Inputs) -> Inputs:
 
 
 @torch.inference_mode(False)
+def elsewhere(numbers: Inputs, problem: Problem) -> Inputs:
+    """The numbers of a problem, in tensors of their own that lie in memory as these do."""
+    apart = replace(
+        numbers,
+        tensors=tuple(torch.empty_like(x, requires_grad=x.requires_grad) for x in numbers.tensors),
+        options={name: it.clone() for name, it in problem.options.items()},
+        grad=None if numbers.grad is None else torch.empty_like(numbers.grad),
+    )
+    apart.refill(problem)
+    return apart
+
+
+@torch.inference_mode(False)
 def copies(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
     return tuple(x.detach().clone() for x in tensors)
 
@@ -381,7 +404,10 @@ def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
 
 
 def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
-    """An ordinary question to a layer. `dropped` (B, T, d_model): what the output is multiplied by in training, or None."""
+    """An ordinary question to a layer, with weights of its own.
+
+    `dropped` (B, T, d_model): what the output is multiplied by in training, or None.
+    """
     case, generator = replace(case, threads=None, dropout=0.0, out_dropout=0.0), _generator(case, 4)
     weights = _in_dtype(canonical.draw(case.layer_shape, generator), case)
     exact = [_randn(size, generator) for size in _sizes_of_inputs(case)]
@@ -429,7 +455,7 @@ def _large(case: Case) -> float:
 def _regime(case: Case, heads: bool) -> Tensor:
     """The regime of every query: (B, H, T) or, for a layer, whose heads are mixed, (B, T).
 
-    Of a lone query, as in decode, it is that of a late key: an ordinary one has the first draw.
+    Lone queries, as in decode, begin with that of a late key: an ordinary one has the first draw.
     """
     b, h, t = torch.arange(case.B)[:, None, None], torch.arange(case.H)[:, None], torch.arange(case.T)
     shift = LATE if case.T == 1 else ORDINARY
@@ -443,7 +469,8 @@ def _regime(case: Case, heads: bool) -> Tensor:
         earliest = seen & (seen.cumsum(-1) == 1)
         seen, earliest = (it[:, None] if heads else it for it in (seen, earliest))
         drawn = torch.where((drawn == LATE) & ~seen, ORDINARY, drawn)
-        drawn = torch.where(earliest, LATE, drawn)
+        if case.T > 1:  # lone ones have it by turns
+            drawn = torch.where(earliest, LATE, drawn)
     return torch.where(drawn == DEEPEST, ORDINARY, drawn) if _Sizes.of(case).deep == 0 else drawn
 
 
@@ -673,7 +700,7 @@ def _floor(part: Expected, case: Case) -> float:
     if part.regime == DEEPEST and not part.name.startswith("gradient"):
         eps = torch.finfo(getattr(torch, case.computes)).eps
         return max(FLOOR_OF_REGIMES, DEEP / 2 * min(1.0, torch.finfo(torch.float32).eps / eps))
-    if part.name.startswith("gradient") and case.computes in ("float32", "float64"):
+    if part.name.startswith("gradient") and case.computes in WIDE:
         return FLOOR_OF_WIDE_GRADIENTS * large
     if case.computes == "float64":
         return 16 * large
@@ -790,7 +817,7 @@ def _bounded(answer: Expected, plain: list[dict[str, Tensor]], case: Case, sane:
         )
     factor, least_error = (FACTOR, SMALL_FLOOR) if of_queries else (FACTOR_OF_GRADIENTS, FLOOR_OF_GRADIENTS)
     if of_queries and case.B * case.H * case.T < MANY_ROWS:
-        floor = max(floor, FLOOR_OF_FEW_ROWS)
+        floor = max(floor, FLOOR_OF_FEW_ROWS if case.computes in WIDE else FLOOR_OF_FEW_NARROW_ROWS)
     floor = max(floor, FLOOR.get(case.computes, least_error), _floor_of_rules(case))
     row_floor = floor if of_queries or case.computes != "float32" else max(floor, FLOOR_OF_GRADIENTS * case.keys**0.5)
     return replace(answer, tolerance=Errors(factor * own.overall + floor * eps, factor * own.row + row_floor * eps))
@@ -802,7 +829,7 @@ def _floor_of_rules(case: Case) -> float:
     A cap's tanh may be a difference of exponentials, and ALiBi may count from the first key instead of from the query, as in
     BLOOM. Narrow dtypes have none: there kernels do both in float32.
     """
-    if case.computes not in ("float32", "float64"):
+    if case.computes not in WIDE:
         return 0.0
     return max(4 * (case.softcap or 0), case.keys / 2 if case.bias == "alibi" else 0.0)
 
