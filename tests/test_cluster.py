@@ -61,6 +61,28 @@ def test_processes_on_many_nodes_are_those_of_one_run(tmp_path: Path) -> None:
     assert data["timing"]["processes"] == 5 and "case" not in data["asked"]
 
 
+def test_columns_of_several_jobs_become_one_by_what_they_are(tmp_path: Path) -> None:
+    """Columns that nobody has heard of, too."""
+    columns = {"one_s": [3.0, 1.0, 8.0], "one_bytes": [3, 1, 8], "holds": [True, False, True], "word": [*"abc"],
+               "error_one": [0.2, 0.3, 0.1], "calls_compared": [4, 5, 6], "repeats": [None, None, True]}  # fmt: skip
+
+    def fate(of: str, task: Task) -> Result | None:
+        if not task["case"]:
+            return None
+        n = len(cluster.asked) - 2
+        run = job(task["case"], n)
+        for row in run["benchmarks"]:
+            row["extra_info"] |= {name: values[n] for name, values in columns.items()}
+        return {"node": of, "began": float(n), "run": run}
+
+    cluster = MadeUpCluster({"a1": "a"}, CASES[:1], fate)
+    state = driven(cluster, Journal.start(tmp_path, "x", {}), 3)
+    for row in rows_of(state, "a").values():
+        found = {name: row["extra_info"][name] for name in columns}
+        assert found == {"one_s": 3.0, "one_bytes": 8, "holds": False, "word": "a", "error_one": 0.3,
+                         "calls_compared": 15, "repeats": True}  # fmt: skip
+
+
 def test_a_node_that_dies_costs_one_job_which_another_of_its_type_does(tmp_path: Path) -> None:
     def dies(of: str, task: Task) -> Lost | None:
         if of == "a1" and task["case"]:

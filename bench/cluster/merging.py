@@ -30,11 +30,8 @@ AS_IN_THE_FIRST = (
 )
 """What the run files of all jobs have in common, or nearly so."""
 
-MEDIANS = ("cold_s", "graph_s", "energy_j")
-SUMS = ("calls_compared",)
-ALL = ("repeats",)
-LARGEST = ("error", "error_output", "error_grad", "peak_bytes", "peak_rss_bytes", "kept_bytes")
-"""Columns of which a job has one number, and how several become one; of all others the first job's is taken."""
+COUNTED = ("calls_compared",)
+"""Columns of which every job has a part."""
 
 
 def merged(state: State, kind: str) -> dict[str, Any]:
@@ -111,12 +108,8 @@ class _Numbers:
 def _joined(parts: Sequence[Part], found: Sequence[Sample], over: Sequence[Sample], nodes: Sequence[str]) -> Row:
     """One row of the rows that several jobs have of a cell."""
     first, each = parts[0][0], [row["extra_info"] for row, _ in parts]
-    columns: Row = each[0] | timed(found, over)
+    columns: Row = {name: _one(name, [it.get(name) for it in each]) for name in each[0]} | timed(found, over)
     stats = stats_of(found)
-    for combine, names in ((median, MEDIANS), (sum, SUMS), (max, LARGEST), (all, ALL)):
-        for name in names:
-            known = [it[name] for it in each if it.get(name) is not None]
-            columns[name] = combine(known) if known else None
     at_the_roof = min(it["roof"] * row["stats"]["median"] for (row, _), it in zip(parts, each, strict=True))
     columns |= {
         "tokens_per_s": columns["B"] * columns["T"] / stats["median"],
@@ -125,6 +118,22 @@ def _joined(parts: Sequence[Part], found: Sequence[Sample], over: Sequence[Sampl
         "process_nodes": [nodes[number] for number in sorted({it.process for it in found})],
     }
     return first | {"extra_info": columns, "stats": stats}
+
+
+def _one(name: str, values: Sequence[Any]) -> Any:
+    """One value of those that several jobs have in a column, by what it is: what must hold holds in all of them, an error
+    or a size is the largest, any other measured number the middle one, and words are the first job's.
+    """
+    known = [value for value in values if value is not None]
+    if name in COUNTED:
+        return sum(known)
+    if not known or known.count(known[0]) == len(known) or not isinstance(known[0], int | float):
+        return known[0] if known else None
+    if isinstance(known[0], bool):
+        return all(known)
+    if isinstance(known[0], int) or name.startswith("error"):
+        return max(known)
+    return median(known)
 
 
 def _skipped(state: State, kind: str, answers: Sequence[Answer]) -> dict[Key, dict[str, str]]:

@@ -22,7 +22,7 @@ REACHING = 10.0
 """Seconds, at most, in which the head answers."""
 
 ASKING = 60.0
-"""Seconds, at most, in which a node says what its processor is."""
+"""Seconds, at most, in which the first nodes say what their processors are; later ones join as soon as they have said it."""
 
 
 def _answers(address: str | None) -> None:
@@ -46,14 +46,18 @@ class OnRay:
         self._there: dict[str, dict[str, Any]] = {}
         """What Ray says of each node."""
         self._kinds: dict[str, str] = {}
+        self._asked: dict[str, Any] = {}
+        """By node, its answer that is on the way: what its processor is."""
+        self._patience = ASKING
         self._tasks: dict[Any, str] = {}
 
     def nodes(self) -> Mapping[str, str]:
         measuring = [it for it in ray.nodes() if it["Alive"] and it["Resources"].get("CPU")]
         self._there = {f"{it['NodeManagerHostname']}-{it['NodeID'][:8]}": it for it in measuring}
         for name, it in self._there.items():
-            if name not in self._kinds and (kind := self._kind(it)):
-                self._kinds[name] = kind
+            if name not in self._kinds and name not in self._asked:
+                self._ask(name, it)
+        self._hear()
         return {name: self._kinds[name] for name in self._there if name in self._kinds}
 
     def start(self, node: str, task: Task) -> None:
@@ -81,16 +85,27 @@ class OnRay:
             return Lost(f"{type(error).__name__}: {str(error).splitlines()[0]}")
         return result | {"node": node}
 
-    def _kind(self, it: Mapping[str, Any]) -> str:
-        """A node's type; empty where it can't be asked."""
-        for resource in it["Resources"]:
-            if resource.startswith(TYPE):
-                return str(resource.removeprefix(TYPE))
-        try:
-            model = str(ray.get(self._on(it, on_node.model, num_cpus=0).remote(), timeout=ASKING))
-        except RayError:
-            return ""
-        return " ".join([model, *(name for name in it["Resources"] if name.startswith("accelerator_type:"))])
+    def _ask(self, name: str, it: Mapping[str, Any]) -> None:
+        """A node's type, where it isn't named: what its processor is, which the node itself must say."""
+        named = [resource.removeprefix(TYPE) for resource in it["Resources"] if resource.startswith(TYPE)]
+        if named:
+            self._kinds[name] = named[0]
+        else:
+            self._asked[name] = self._on(it, on_node.model, num_cpus=0).remote()
+
+    def _hear(self) -> None:
+        """What has been answered by now; the first time all are waited for, since they say what there is to measure."""
+        waiting, self._patience = self._patience, 0.0
+        if not self._asked:
+            return
+        answered, _ = ray.wait([*self._asked.values()], num_returns=len(self._asked), timeout=waiting)
+        for name in [name for name, reference in self._asked.items() if reference in answered]:
+            try:
+                model = str(ray.get(self._asked.pop(name)))
+            except RayError:
+                continue  # it is asked again while it is there
+            has = self._there.get(name, {}).get("Resources", ())
+            self._kinds[name] = " ".join([model, *(it for it in has if it.startswith("accelerator_type:"))])
 
     def _on(self, it: Mapping[str, Any], function: Any, **options: Any) -> Any:
         here = NodeAffinitySchedulingStrategy(it["NodeID"], soft=False)

@@ -13,7 +13,7 @@ from .conftest import PROCESSES, SWEEP, Sweeping, answered, check_same_cells, ru
 pytest.importorskip("ray")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head that measures nothing, two nodes of type `a`, one of type `b`, with a core each."""
     from ray.cluster_utils import Cluster
@@ -23,6 +23,43 @@ def cluster() -> Iterator[Any]:
     made.wait_for_nodes()
     yield made, nodes
     made.shutdown()
+
+
+def test_a_node_that_does_not_answer_keeps_nobody_waiting(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked what its processor is, since nobody has named its type."""
+    from bench.cluster import node
+    from bench.cluster.on_ray import OnRay
+
+    ray_cluster, _ = cluster
+    gate, path = tmp_path / "gate", str(tmp_path / "gate")
+
+    def model() -> str:
+        import os
+        import time
+
+        while not os.path.exists(path):
+            time.sleep(0.1)
+        return "a processor"
+
+    monkeypatch.setattr(node, "model", model)
+    engine = OnRay(ray_cluster.address, b"")
+    try:
+        assert sorted(engine.nodes().values()) == ["a", "a", "b"]
+        late = ray_cluster.add_node(num_cpus=1, num_gpus=0)
+        ray_cluster.wait_for_nodes()
+        for _ in range(3):
+            assert sorted(engine.nodes().values()) == ["a", "a", "b"]
+        gate.touch()
+        for _ in range(300):
+            if len(found := engine.nodes()) == 4:
+                break
+            engine.ended(0.1)
+        assert sorted(found.values()) == ["a", "a", "a processor", "b"]
+    finally:
+        engine.close()
+    ray_cluster.remove_node(late)
 
 
 def test_a_node_is_killed_and_the_driver_too(cluster: Any, alone: dict[str, Any], tmp_path: Path) -> None:
