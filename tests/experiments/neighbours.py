@@ -3,8 +3,10 @@
 Runs by turns without it, with one that evicts the caches at every call, and with one whose call leaves a thread spinning
 (refused by the proof, so that it is never timed). Each in a process of its own: one that evicts the caches, one that leaves a
 thread spinning for so short a time that the proof doesn't see it, one that changes what a process shares, and one that ends its
-process while it is timed. Printed: how far the others' medians and ratios lie from those without it, and how many intervals of
-a ratio don't hold that without it.
+process while it is timed. Printed: what became of it, how far its neighbours' medians and ratios lie from those without it,
+and how many intervals of a ratio don't hold that without it.
+
+`--others onnxruntime,jax`: registered implementations instead, as other libraries, which bring their own threads and settings.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ import math
 import subprocess
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from reports.judging import verdict
 
@@ -60,27 +65,37 @@ def dies_alone(q, k, v, *, is_causal=False):
 for each in (evicts_alone, spins_alone, changes_alone, dies_alone):
     each.limits = {"alone": True}
 """
-OTHERS = ("fused", "packed", "einsum", "sdpa")
+NEIGHBOURS = ("fused", "packed", "einsum", "sdpa")
 HOSTILES = ("evicts", "spins", "evicts_alone", "spins_alone", "changes_alone", "dies_alone")
 ALONE = "none"
 
 Run = dict[tuple[str, str], tuple[float, verdict.Ratio]]
-"""Median and ratio to fused of every cell of `OTHERS`."""
+"""Median and ratio to fused of every cell of `NEIGHBOURS`."""
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--runs", type=int, default=4, help="of each")
+    options.add_argument("--others", metavar="NAMES", help="registered ones, instead of those that are made up")
+    options.add_argument("--T", default="64,256")
     asked = options.parse_args()
-    found: dict[str, list[Run]] = {name: [] for name in (ALONE, *HOSTILES)}
+    made_up = {name: f"{name}=hostile:{name}" for name in HOSTILES}
+    hostile = {name: name for name in asked.others.split(",")} if asked.others else made_up
+    found: dict[str, list[Run]] = {name: [] for name in (ALONE, *hostile)}
+    fates: dict[str, Counter[str]] = {name: Counter() for name in hostile}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "hostile.py").write_text(HOSTILE)
         for _ in range(asked.runs):
             for name, runs in found.items():
-                runs.append(_run(Path(folder), "" if name == ALONE else f",{name}=hostile:{name}"))
+                data = _measured(Path(folder), asked.T, [*NEIGHBOURS, *([hostile[name]] if name in hostile else [])])
+                runs.append(_run(data))
+                if name in hostile:
+                    fates[name].update(_fates(data, name))
     cells = sorted(set.intersection(*(set(run) for runs in found.values() for run in runs)))
     alone = {cell: tuple(_middle(found[ALONE], cell)) for cell in cells}
     for name, runs in found.items():
+        for fate, times in fates.get(name, Counter()).items():
+            print(f"{name:14} {times} of its cells: {fate}")
         moves = [[math.log(now / before) for now, before in zip(_middle(runs, cell), alone[cell], strict=True)]
                  for cell in cells]  # fmt: skip
         for what, moved in zip(("medians", "ratios to fused"), zip(*moves, strict=True), strict=True):
@@ -97,20 +112,35 @@ def _middle(runs: list[Run], cell: tuple[str, str]) -> list[float]:
     return [median(run[cell][0] for run in runs), median(run[cell][1].value for run in runs)]
 
 
-def _run(folder: Path, extra: str) -> Run:
-    command = [sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), "-q", "--impl", ",".join(OTHERS) + extra]
-    command += ["--T", "64,256", "--H", "8", "--dtype", "float32", "--benchmark-save=x", "--processes", "1"]
-    subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL)
-    data = json.loads(sorted(folder.glob("results/*/*.json"))[-1].read_text())
+def _measured(folder: Path, T: str, impls: Sequence[str]) -> dict[str, Any]:
+    """A run file's contents."""
+    command = [sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), "-q", "--impl", ",".join(impls)]
+    command += ["--T", T, "--H", "8", "--dtype", "float32", "--benchmark-save=x", "--processes", "1"]
+    before = {*folder.glob("results/*/*.json")}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    new = {*folder.glob("results/*/*.json")} - before
+    if not new:
+        sys.exit(done.stderr or done.stdout)
+    data: dict[str, Any] = json.loads(new.pop().read_text())
+    return data
+
+
+def _fates(data: Mapping[str, Any], name: str) -> list[str]:
+    """What became of each cell of an implementation: it was measured, or why not."""
+    measured = ["measured" for row in data["benchmarks"] if row["extra_info"]["impl"] == name]
+    return measured + [it["detail"] for it in data["skipped"] if it["impl"] == name]
+
+
+def _run(data: Mapping[str, Any]) -> Run:
     rows = {(row["extra_info"]["impl"], row["extra_info"]["id"]): row for row in data["benchmarks"]}
     return {
         (impl, case): (row["stats"]["median"], verdict.ratio(_samples(row), _samples(rows["fused", case])))
         for (impl, case), row in rows.items()
-        if impl in OTHERS
+        if impl in NEIGHBOURS
     }
 
 
-def _samples(row: dict) -> verdict.Samples:  # type: ignore[type-arg]
+def _samples(row: Mapping[str, Any]) -> verdict.Samples:
     columns = row["extra_info"]
     return verdict.Samples(
         row["stats"]["data"], columns["sample_rounds"], columns["sample_visits"], columns["sample_processes"]
