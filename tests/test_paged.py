@@ -167,7 +167,7 @@ def test_a_wrong_layer_is_refused(
     short_probes: None, layer: type[nn.Module], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Pages are full in the case itself, as in sweeps: the probe is what has others."""
-    full = {"T_kv": 48} if layer in (AllOfTheLastPage, LastPageIsLeftOut, OneTokenOfTheLastPage) else {}
+    full = {"T_kv": 48, "page": 16} if layer in (AllOfTheLastPage, LastPageIsLeftOut, OneTokenOfTheLastPage) else {}
     with pytest.raises(Wrong) as refusal:
         gated(impls.make("mine", layer, limits=impls.Limits(beyond=("page",))), Case.of(**SMALL | full))
     with capsys.disabled():
