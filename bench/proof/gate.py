@@ -295,6 +295,7 @@ def check_new_weights(module: nn.Module, case: Case, numbers: Inputs) -> None:
     problem = _with_other_weights(case)
     with torch.no_grad():
         canonical.load(module, problem.weights)
+    prepare(module, case)
     numbers.refill(problem)
     call = call_of(module, case, numbers)
     with recording(case):
