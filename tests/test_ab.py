@@ -622,8 +622,8 @@ def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: WorkerCli
         worker.ask("prove", impl="nobody", case=CASE)
     worker.ask("prove", impl="doubles", case=CASE)
     (other,) = psutil.Process(worker._process.pid).children()
-    while other.status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
+    while other.status() != psutil.STATUS_ZOMBIE and not select.select([worker], [], [], 0.01)[0]:
+        pass
     assert not select.select([worker], [], [], 0)[0]  # who was forked, and went on, answers nothing
     with pytest.raises(Refused, match=r"Mute: no message \(own\.py:"):
         worker.ask("prove", impl="mute", case=CASE)
