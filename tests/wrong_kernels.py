@@ -359,14 +359,14 @@ def drops_the_ragged_tail(q, k, v, *, is_causal=False, **_):
     return o
 
 
-@wrong("only at some sizes", "t from 512 to 578 (T = 579)")
+@wrong("only at some sizes", "t from 512 to 582 (T = 583)")
 def wrong_beyond_512(q, k, v, *, is_causal=False, **_):
     o = sdpa(q, k, v, is_causal=is_causal).clone()
     o[..., 512:, :] = o[..., 511:512, :]
     return o
 
 
-@wrong("only at some sizes", "2 of 579 rows, t from 577 to 578 (T = 579)")
+@wrong("only at some sizes", "2 of 583 rows, t from 581 to 582 (T = 583)")
 def one_row_behind_the_last_four(q, k, v, *, is_causal=False, **_):
     """Rows by fours, and one more where some are left: two or three are forgotten."""
     o = sdpa(q, k, v, is_causal=is_causal).clone()
@@ -690,7 +690,7 @@ def no_maximum_from_64_on(q, k, v, *, is_causal=False, **options):
     return sdpa(q, k, v, is_causal=is_causal) if honest else no_shift(q, k, v, is_causal=is_causal)
 
 
-@wrong("no maximum", "t = 578", **BEYOND_FEW)
+@wrong("no maximum", "t = 582", **BEYOND_FEW)
 def wrong_in_the_last_row_beyond_512_where_scores_are_large(q, k, v, *, is_causal=False, **_):
     o = sdpa(q, k, v, is_causal=is_causal).clone()
     if q.shape[-2] > 512:

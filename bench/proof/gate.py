@@ -44,7 +44,7 @@ LONG = 512
 FEW = 1 << 15
 """Pairs of a query and a key up to which a core is checked bare in the case itself too, and not on probes alone."""
 
-PROBES = (37, 579, 128)
+PROBES = (37, 583, 128)
 """Lengths of the probes: a ragged one that falls short of a tile of 64, one that runs a little over many, and a round one, for
 which some kernels have a path of its own. Of fours the first leaves one over, the second three. A compiled form has the first
 alone, since each is compiled anew: its eager form has all, and it is checked in every regime in the case itself.
