@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from bench.runs.progress import drifting
 from bench.timing import controls
-from bench.timing.controls import Controls, warning
+from bench.timing.controls import Controls
 
 
 class Clock:
@@ -35,7 +36,7 @@ def test_a_machine_that_stands_still_says_nothing(clock: Clock) -> None:
     for _ in range(4):
         seen.look()
     assert seen.drift() == pytest.approx(0)
-    assert warning(seen.drift()) is None
+    assert drifting(seen.drift()) is None
 
 
 def test_a_machine_that_moves_says_so(clock: Clock) -> None:
@@ -43,8 +44,8 @@ def test_a_machine_that_moves_says_so(clock: Clock) -> None:
     for clock.each in (1e-3, 1e-3, 1e-3, 1.2e-3):
         seen.look()
     assert seen.drift() == pytest.approx(0.2)
-    assert "varied by up to 20 %" in (warning(seen.drift()) or "")
-    assert "varied by up to a factor of 20 during" in (warning(18.58) or "")
+    assert "varied by up to 20 %" in (drifting(seen.drift()) or "")
+    assert "varied by up to a factor of 20 during" in (drifting(18.58) or "")
     assert [look["seconds"] for look in seen.table()["looks"]["fixed"]] == [pytest.approx(1e-3)] * 3 + [
         pytest.approx(1.2e-3)
     ]

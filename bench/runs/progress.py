@@ -8,11 +8,15 @@ from time import monotonic
 import pytest
 from rich.console import Console
 
+from reports.judging.verdict import varied
+
 from ..cases.ledger import spent
 from ..cases.outcome import FAILURES
-from ..timing.controls import warning
 from .run import Run
 from .table import rankings
+
+DRIFT = 0.05
+"""The share by which a control may move within a run before the run says so."""
 
 
 class Progress:
@@ -66,7 +70,7 @@ class Progress:
             for it in rankings(run.rows, run.skips, run.baseline_impl, console.width):
                 console.print(it, highlight=False)
         terminalreporter.write(text.get())
-        for line in (*skips(run.skips), _shares(), warning(run.controls.drift())):
+        for line in (*skips(run.skips), _shares(), drifting(run.controls.drift())):
             if line:
                 terminalreporter.write_line(line)
         if run.planned == set() and run.name:
@@ -117,3 +121,13 @@ def _shares() -> str:
     shares = ", ".join(f"{purpose} {s / whole:.0%}" for purpose, s in sorted(here.items(), key=lambda it: -it[1]))
     proof = ", ".join(f"{purpose} {seconds[purpose]:.1f} s" for purpose in IN_WORKERS if purpose in seconds)
     return f"time spent: {shares}" + (f"; workers' proof: {proof}" if proof else "")
+
+
+def drifting(drift: float) -> str | None:
+    """One sentence when the machine drifted; None when it stood still."""
+    if drift <= DRIFT:
+        return None
+    return (
+        f"machine drift: the control workload's time varied by up to {varied(drift)} during this run; "
+        "ratios within a case hold, medians in seconds may not"
+    )

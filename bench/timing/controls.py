@@ -11,15 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from reports.judging.verdict import varied
-
 from ..cases.ledger import spending
 
 EVERY = 20.0
 """Seconds between two looks."""
-
-DRIFT = 0.05
-"""The share by which a control may move within a run before the run says so."""
 
 BLOCKS = 5
 """Blocks of one look, the median of which counts."""
@@ -41,16 +36,6 @@ WORK: dict[str, Callable[[], Callable[[], Any]]] = {"product": _product, "python
 def software() -> dict[str, str]:
     """The version of what each control is made of: another one is other work."""
     return {"product": np.__version__, "python": platform.python_version()}
-
-
-def warning(drift: float) -> str | None:
-    """One sentence when the machine drifted; None when it stood still."""
-    if drift <= DRIFT:
-        return None
-    return (
-        f"machine drift: the control workload's time varied by up to {varied(drift)} during this run; "
-        "ratios within a case hold, medians in seconds may not"
-    )
 
 
 @dataclass

@@ -565,7 +565,6 @@ def test_the_latency_chart_holds_the_measured_points(tiny: Run) -> None:
              synthetic.row("sdpa+compile", synthetic.case(), [1e-3], compile_s=2.0, compile_cache="cold")]),
          {"latency", "memory", "latency-against-memory", "compiling", "ranking"}),
         ("no memory", synthetic.document([synthetic.row("a", synthetic.case(), [1e-3], peak_bytes=None)]), {"latency"}),
-        ("no medians", synthetic.document([synthetic.row("fused", synthetic.case(), [float("nan")])]), {"memory"}),
         ("no yardstick", synthetic.document([synthetic.row("a", synthetic.case(T=T), [1e-3]) for T in (1, 2)],
                                             baseline_impl=None), {"latency", "memory", "latency-against-memory"}),
     ],
