@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -249,6 +250,13 @@ def test_the_gpus_script_is_rehearsed(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (tmp_path / "gpu.tar.gz").stat().st_size > 500
     (clocks,) = [line.split(",") for line in (tmp_path / "clocks.csv").read_text().splitlines()[1:2]]
     assert float(clocks[1]) == pytest.approx(1e-4)  # by events of a device whose call takes 0.1 ms
+
+
+@pytest.mark.slow
+def test_the_gpus_script_is_rehearsed_from_end_to_end(tmp_path: Path) -> None:
+    assert gpu.main([str(tmp_path), "--rehearse"]) == 0, (tmp_path / "log.txt").read_text()
+    with tarfile.open(tmp_path / "gpu.tar.gz") as archive:
+        assert {"log.txt", "clocks.csv", "memory.csv", "roofs.csv", "kernels.csv", "results"} <= {*archive.getnames()}
 
 
 def test_a_step_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,3 +60,20 @@ def test_the_readmes_figure_is_drawn_from_the_newest_published_run() -> None:
     (*_, newest) = sorted(publish.PUBLISHED.glob("*_quick.json"))
     with Image.open(CHECKOUT / "docs" / "latency.png") as figure:
         assert figure.info["Source"] == f"{newest.stem} {sha256(newest.read_bytes()).hexdigest()}"
+
+
+def test_what_a_reader_of_the_tutorials_is_told_is_in_the_published_run() -> None:
+    (path,) = publish.PUBLISHED.glob("*_tutorial.json")
+    rows = {row["extra_info"]["impl"]: row for row in json.loads(path.read_text(encoding="utf-8"))["benchmarks"]}
+    faults = {name: row["extra_info"]["page_faults"] for name, row in rows.items()}
+    fused, sdpa = (rows[name]["stats"]["median"] for name in ("fused", "sdpa"))
+    text = " ".join((CHECKOUT / "docs" / "measured.md").read_text(encoding="utf-8").split())
+    told = text.partition("## What should a reader of the tutorials expect?")[2].partition("## ")[0]
+    for said in (
+        f"hold {rows['fused']['extra_info']['peak_bytes'] / 2**20:.0f} MiB",
+        f"{round(faults['fused'], -3):,.0f} page faults a call of `fused`, which takes {fused:.2f} s",
+        f"`wrapper` has {round(faults['wrapper'], -3):,.0f}, `sdpa` {round(faults['sdpa'], -2):,.0f}",
+        f"here {1 / rows['sdpa']['extra_info']['ratio']:.1f} times",
+    ):
+        assert said in told, said
+    assert fused > sdpa
