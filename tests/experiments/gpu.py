@@ -247,8 +247,8 @@ def _beside_published(row: dict[str, Any]) -> dict[str, Any]:
 
 def repeated(lab: Lab) -> None:
     """A second run of the first sweep, and what a comparison of unchanged code says."""
-    lab.measure("again", "--sweep", "quick", "--T", "16" if lab.rehearsal else "128,512", "--impl", "fused,sdpa",
-                "--cell-time", "0.05", most=100)  # fmt: skip
+    lab.measure("again", "--sweep", "quick", *(("--T", "16", "--H", "2") if lab.rehearsal else ("--T", "128,512", "--H", "8")),
+                "--impl", "fused,sdpa", "--cell-time", "0.05", most=100)  # fmt: skip
     lab.command("-m", "reports", "compare", "quick", "again", most=60, fine=(0, 2))  # 1: a false alarm
 
 
