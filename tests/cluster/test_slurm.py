@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,9 @@ def test_a_job_is_killed_and_the_driver_too(alone: dict[str, Any], tmp_path: Pat
     types = ("--node-types", "a:2,b")
     first = Sweeping(folder, *where, *types, "--save", "x", "--processes", str(PROCESSES), *SWEEP)
     first.until(" of 2: ")  # an answer
-    jobs = [it for it in psutil.Process(first.process.pid).children(True) if "_submit" in " ".join(it.cmdline())]
-    max(jobs, key=psutil.Process.create_time).kill()  # the newest: the job that has answered may still be there
+    max(
+        jobs_of(first), key=psutil.Process.create_time
+    ).kill()  # the newest: the job that has answered may still be there
     first.until(" is lost: ")
     first.until(" of 2: ")
     first.kill()
@@ -36,3 +39,10 @@ def test_a_job_is_killed_and_the_driver_too(alone: dict[str, Any], tmp_path: Pat
         check_same_cells(data, alone)
     assert "0001_x (a)" in side_by_side(folder)
     assert not [*folder.glob("results/cluster/*")]  # neither journal nor pickles
+
+
+def jobs_of(driver: Sweeping) -> Iterator[psutil.Process]:
+    for child in psutil.Process(driver.process.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # one that has just ended
+            if "_submit" in " ".join(child.cmdline()):
+                yield child
