@@ -28,7 +28,7 @@ def test_the_table_is_that_of_the_newest_published_run() -> None:
     (*_, newest) = sorted((CHECKOUT / "results" / "published").glob("*_quick.json"))
     data = json.loads(newest.read_text(encoding="utf-8"))
     case = "B1-T1024-H8-D_h64-float32-cpu"
-    width = 88  # of a page of a repository's host
+    width = 88  # with room for every column: a terminal of 80 leaves out the last
     console = Console(width=width, file=io.StringIO())
     for part in rankings([row for row in data["benchmarks"] if row["group"] == case], [], data["baseline_impl"], width):
         console.print(part)
