@@ -239,12 +239,13 @@ def standing(at: Mapping[str, Any]) -> list[alt.Parameter]:
 
 
 def along(frame: pd.DataFrame) -> list[str]:
-    """The axes that lines can run along in this frame, the one with the most values first: all else being equal, it must
-    have two values somewhere."""
+    """The axes that lines can run along in this frame: all else being equal, such an axis has two values somewhere. The one
+    with the most first."""
     varying = fr.varying(frame)
-    values = {axis: int(frame[axis].nunique()) for axis in length_axes() if axis in varying}
-    joined = (axis for axis in values if any(part[axis].nunique() > 1 for part in _parts(frame, axis)))
-    return sorted(joined, key=values.__getitem__, reverse=True)
+    points = {
+        axis: max(part[axis].nunique() for part in _parts(frame, axis)) for axis in length_axes() if axis in varying
+    }
+    return sorted((axis for axis in points if points[axis] > 1), key=points.__getitem__, reverse=True)
 
 
 def _parts(frame: pd.DataFrame, x: str | None) -> list[pd.DataFrame]:

@@ -109,6 +109,15 @@ def test_lines_run_along_an_axis_where_it_varies_alone(as_run: Any) -> None:
     assert (axes(bias=False), axes(bias=True)) == (["H"], [])
 
 
+def test_a_cache_of_three_lengths_is_the_first_thing_to_run_along_beside_prompts_of_two(as_run: Any) -> None:
+    decode = [synthetic.case(mode="decode", T=1, T_kv=T) for T in (256, 1024, 4096)]
+    cases = [*decode, *(synthetic.case(T=T) for T in (256, 1024))]
+    rows = [synthetic.row("a", case, [1e-3], id=str(i)) for i, case in enumerate(cases)]
+    found = frame.tidy(as_run(synthetic.document(rows)))
+    assert interactive.along(found) == ["T_kv", "T"]
+    assert {"mode": "decode", "T": 1, "T_kv": 4096}.items() <= interactive.start(found, "T_kv").items()
+
+
 def test_a_chart_of_some_cells_stands_where_the_page_does(as_run: Any) -> None:
     cells = [("sdpa", 32), ("sdpa", 64), ("fused", 64)]
     run = as_run(
