@@ -21,6 +21,16 @@ def _unfit(case: Any) -> str | None:
     return None if case.page else "is a route for a cache in pages: --page"
 
 
+def _unfit_compiled(case: Any) -> str | None:
+    """No pages shorter than a block of the CPU's compiled kernel."""
+    if case.device == "cpu" and case.page < BLOCK:
+        return f"gives NaN on the CPU for very negative scores in pages shorter than {BLOCK} tokens (torch 2.13)"
+    return None
+
+
+BLOCK = 128
+"""Keys that a row of FlexAttention's block mask stands for."""
+
 ROUTE: dict[str, Any] = {"common": False, "unless": _unfit, "dropout": False, "beyond": (*BY_MASK, "page")}
 
 
@@ -62,7 +72,7 @@ class PageByPage(PagedLayer):
         return by_head.flatten(1, 2)
 
 
-@register("flex_paged", compiled_by_default=True, **ROUTE)
+@register("flex_paged", compiled_by_default=True, compiled_unless=_unfit_compiled, **ROUTE)
 class FlexPaged(PagedLayer):
     """FlexAttention over the whole pool, with a block mask that knows whose each page is."""
 

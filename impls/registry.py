@@ -133,11 +133,12 @@ class Impl:
         """Why `case` can't be run, in one sentence; None when it can."""
         if self.compiled and not self.limits.compiles:
             return f"{self.name.removesuffix(COMPILE)} has no compiled form"
-        if self.compiled and self.limits.compiled_unless and (why := self.limits.compiled_unless(case)):
-            return f"{self.name} {why}"
         if case.scope == "core" and self.core is None:
             return f"{self.name} is a layer of its own making: it has no core that could be called alone"
-        return self.limits.refusal(self.name, case)
+        if (why := self.limits.refusal(self.name, case)) is not None:
+            return why
+        why = self.limits.compiled_unless(case) if self.compiled and self.limits.compiled_unless else None
+        return why and f"{self.name} {why}"
 
 
 def every_score(case: Any) -> int:

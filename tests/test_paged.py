@@ -191,3 +191,9 @@ def test_a_layer_that_takes_no_pages_is_skipped_with_a_sentence() -> None:
         "page_by_page is a route for a cache in pages: --page"
     )
     assert LayerShape.heads(2, 3).page is None
+
+
+def test_short_pages_are_not_compiled_on_the_cpu() -> None:
+    compiled = impls.get("flex_paged+compile")
+    assert "shorter than 128 tokens" in str(compiled.refusal(Case.of(**(SMALL | {"page": 64}))))
+    assert compiled.refusal(Case.of(**(SMALL | {"page": 128, "T_kv": 256}))) is None
