@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ..reading import units
 from ..reading.command import as_typed
 from ..reading.runs import Run, RunError
-from .stretches import SDPA, Setting, Stretch, measured, stretches
+from .stretches import MAY_LOSE, SDPA, Setting, Stretch, measured, stretches
 
 _KERNELS = Path(__file__).parent.parent / "templates" / "kernels"
 _SUFFIX = ".py.j2"
@@ -65,6 +65,7 @@ def module(name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[Stre
         command=as_typed(f"python -m reports advise --emit {name}.py"),
         provenance=list(_provenance(runs)),
         torch=repr(str(runs[-1].machine.get("torch"))),
+        may_lose=f"{MAY_LOSE:.0%}",
         code="\n\n\n".join(code for kernel, code in kernels().items() if kernel in chosen),
         table=[
             (_key(setting), [(one, _evidence(one)) for one in found])
