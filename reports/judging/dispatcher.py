@@ -6,7 +6,8 @@ What can be chosen is a file in `templates/kernels/`, called as the implementati
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,14 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
     chosen = (
         f"{', '.join(names)} in {len(table)} of {len(known)} settings, else" if names else "nothing was faster than"
     )
-    return f"{path} is written: {chosen} SDPA"
+    return f"{path} is written: {chosen} SDPA{_gap(known.values())}"
+
+
+def _gap(by_length: Iterable[Collection[int]]) -> str:
+    """A sentence where two measured lengths lie so far apart that kernels may change places between them."""
+    gaps = {pair for lengths in by_length for pair in pairwise(sorted(lengths))}
+    first, last = max(gaps, key=lambda gap: gap[1] / gap[0], default=(1, 1))
+    return f". Nothing was measured between {first} and {last} tokens: more lengths, better choices" * (last > 2 * first)
 
 
 def kernels() -> dict[str, str]:

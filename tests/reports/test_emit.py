@@ -82,7 +82,15 @@ def test_the_module_says_where_it_comes_from(as_run: Any, tmp_path: Path, capsys
     assert "('cpu', 2, torch.float32, False, True, 1, 8, 8, 64, 64, None)" in text
     assert "(64, 256, fused),  # of SDPA's time: 0.500 at 64, 0.500 at 256" in text
     assert "def fused" in text and "def einsum" not in text and "sdpa_kernel" not in text
-    assert capsys.readouterr().out == f"{tmp_path / 'here.py'} is written: fused in 1 of 1 settings, else SDPA\n"
+    assert capsys.readouterr().out == (
+        f"{tmp_path / 'here.py'} is written: fused in 1 of 1 settings, else SDPA. Nothing was measured between 64 and 256 tokens: "
+        "more lengths, better choices\n"
+    )
+
+
+def test_lengths_that_lie_close_are_enough(as_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    emitted(as_run, run_of({"fused": 0.5}, T=(64, 91, 128)), tmp_path / "here.py")
+    assert capsys.readouterr().out.endswith("fused in 1 of 1 settings, else SDPA\n")
 
 
 def test_on_a_gpu_threads_do_not_count(as_run: Any, tmp_path: Path) -> None:
