@@ -34,11 +34,12 @@ def _library(threads: int) -> tuple[Callable[..., Any], Callable[[Tensor], Any]]
     XLA has as many threads as `NPROC` says when its backend begins: another number takes another backend.
     """
     os.environ["NPROC"] = str(threads)
-    from jax import jit
+    from jax import config, jit
     from jax.dlpack import from_dlpack
     from jax.extend.backend import clear_backends
     from jax.nn import dot_product_attention
 
+    config.update("jax_cpu_enable_async_dispatch", False)  # else a thread gives the scores back when the call has returned
     clear_backends()
     return jit(
         partial(dot_product_attention, implementation="xla"), static_argnames=("is_causal", "scale")
