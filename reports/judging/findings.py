@@ -160,7 +160,7 @@ def wrong(skipped: pd.DataFrame) -> list[str]:
     """A warning for every implementation that failed the gate."""
     cells = skipped[skipped["reason"] == "wrong"].groupby("impl", sort=False).size()
     return [
-        f"{name} {words.WRONG} gave a wrong answer in {words.plural(count, 'cell')}: "
+        f"{name} {words.WRONG} did not pass the correctness check in {words.plural(count, 'cell')}: "
         "there are no numbers there, and its others are in doubt."
         for name, count in cells.items()
     ]

@@ -60,7 +60,7 @@ def test_a_wide_interval_may_still_be_clearly_slower(turns_data: dict[str, Any],
 
 
 def test_wrong_answers_are_warned_of(tiny: Run) -> None:
-    assert any(text.startswith("packed ✗ gave a wrong answer in 1 cell:") for text in said(tiny))
+    assert any(text.startswith("packed ✗ did not pass the correctness check in 1 cell:") for text in said(tiny))
 
 
 def test_compiling_that_brings_nothing_shown_is_not_told(as_run: Any) -> None:

@@ -198,7 +198,7 @@ def test_what_is_used_where_is_told_and_never_what_was_wrong(tiny: Run, tmp_path
     said = Outline(page.write(tiny, tmp_path).read_text()).words
     assert "left out, wrong somewhere: packed" in said
     use = said[said.index("Use this here") : said.index("Numbers")]
-    use = use[: use.index("packed ✗ gave a wrong answer")]
+    use = use[: use.index("packed ✗ did not pass")]
     assert "sdpa" in use and "packed" not in use
 
 
