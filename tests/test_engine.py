@@ -49,7 +49,7 @@ def test_each_round_has_everybody_with_a_turn_left_in_an_order_of_its_own() -> N
 
 
 def test_long_calls_sit_out_most_rounds_and_are_spread_over_the_visits() -> None:
-    plan = Visits(8, 0.25)
+    plan, alone = Visits(8, 0.25, processes=5), Visits(8, 0.25)
     seconds = {"short": 1e-4, "20 ms": 0.02, "50 ms": 0.05, "100 ms": 0.1, "1 s": 1.0}
     blocks = {name: block_of(each) for name, each in seconds.items()}
     turns = [plan.turns(blocks, visit, {}) for visit in range(8)]
@@ -57,6 +57,7 @@ def test_long_calls_sit_out_most_rounds_and_are_spread_over_the_visits() -> None
     assert [it.get("20 ms", 0) for it in turns] == [1, 2, 1, 2, 1, 2, 1, 2]
     assert [it.get("50 ms", 0) for it in turns] == [it.get("100 ms", 0) for it in turns] == [0, 1, 0, 1, 0, 1, 0, 1]
     assert [it.get("1 s", 0) for it in turns] == [0, 0, 0, 1, 0, 0, 0, 1]  # when the others are there
+    assert [alone.turns(blocks, visit, {}).get("1 s", 0) for visit in range(8)] == [0, 1, 0, 1, 0, 1, 0, 1]
     assert MIN_BLOCKS == 2
     assert blocks["1 s"].seconds > LONG > blocks["100 ms"].seconds > EVEN
 

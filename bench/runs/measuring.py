@@ -58,7 +58,7 @@ class Measuring:
     ):
         self._run, self._tell, self._start, self._fail_fast = run, tell, start, fail_fast
         self._rng = random.Random(seed)
-        self._visits = Visits(VISITS, run.timing["cell_time"])
+        self._visits = Visits(VISITS, run.timing["cell_time"], run.processes)
         self._cases: dict[str, list[Cell]] = {}
         for cell in cells:
             self._cases.setdefault(cell.case.id, []).append(cell)

@@ -36,7 +36,9 @@ MIN_ROUNDS = 2
 """Rounds of a visit, at least, for members whose blocks are short."""
 
 LONG = 0.25
-"""Seconds of a call above which `MIN_BLOCKS` are enough for a process; below it is timed in every other visit at least."""
+"""Seconds of a call above which `MIN_BLOCKS` are enough for each of several processes. Else it is timed in every other visit at
+least: by two ratios nobody is told apart.
+"""
 
 MIN_BLOCKS = 2
 """Blocks of a member in a process, at least."""
@@ -79,6 +81,8 @@ class Visits:
     count: int
     seconds: float
     """Of a member in all visits together."""
+    processes: int = 1
+    """That have such visits, each."""
 
     def turns(self, blocks: Mapping[Member, Block], visit: int, need: Mapping[Member, float]) -> dict[Member, int]:
         """How many rounds each member takes part in at the `visit`-th of the visits.
@@ -95,7 +99,7 @@ class Visits:
         return {member: count for member, count in found.items() if count}
 
     def _of_long(self, block: Block, visit: int) -> int:
-        fewest = MIN_BLOCKS if block.seconds > LONG else self.count // 2
+        fewest = MIN_BLOCKS if block.seconds > LONG and self.processes > 1 else self.count // 2
         wanted = max(fewest, int(self.seconds / block.seconds))
         if wanted < self.count:  # powers of two, so that who has fewer meets who has more
             wanted = 1 << wanted.bit_length() - 1
