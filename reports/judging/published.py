@@ -11,14 +11,22 @@ import pandas as pd
 from ..reading import units, words
 from . import frame as fr
 
-COLUMNS = ("case", "published", "theirs", "nearest here", "ours", "fastest here", "its time", "what else differs")
+COLUMNS = ("case", "published", "theirs", "nearest here", "ours", "fastest here", "its time", "source")
 
 
 def table(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """For people: a line a figure whose case was measured, in the order of the run file."""
+    """For people: a line a figure whose case was measured, in the order of the run file; its last column counts `sources`."""
     right = frame[~frame["wrong"]]
-    cases = ((it, right[right["id"] == it.get("id")]) for it in published)
-    return [_line(case, it) for it, case in cases if len(case)]
+    listed = sources(frame, published)
+    return [
+        _line(right[right["id"] == it.get("id")], it, 1 + listed.index(_source(it)))
+        for it in _measured(frame, published)
+    ]
+
+
+def sources(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[str]:
+    """Where the table's figures are from, on which machine they were measured, and what else differs: each said once."""
+    return list(dict.fromkeys(map(_source, _measured(frame, published))))
 
 
 def orders(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[str]:
@@ -53,23 +61,32 @@ def _order(rows: Mapping[str, Mapping[str, Any]], times: Mapping[str, float], ma
     )
 
 
-def _line(case: pd.DataFrame, figure: dict[str, Any]) -> tuple[str, ...]:
-    """`case`: the rows of the figure's case."""
+def _measured(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The figures whose case has a right row."""
+    ids = set(frame.loc[~frame["wrong"], "id"])
+    return [it for it in published if it.get("id") in ids]
+
+
+def _source(figure: Mapping[str, Any]) -> str:
+    source, machine, differs = (str(figure.get(name) or units.MISSING) for name in ("source", "machine", "differs"))
+    return f"{source}; machine: {machine}; {differs}"
+
+
+def _line(case: pd.DataFrame, figure: dict[str, Any], source: int) -> tuple[str, ...]:
+    """`case`: the rows of the figure's case; `source`: its place among `sources`, from 1."""
     title = words.place(fr.settings(case), always=("B", "H", "D_h", "T"))
     flops, nearest = float(case["flops"].iloc[0]), case[case["impl"] == figure.get("impl")]
     ahead = case.sort_values(["leads", "median"], ascending=[False, True]).iloc[0]
-    kernel, machine, impl, differs, source = (
-        str(figure.get(name) or units.MISSING) for name in ("kernel", "machine", "impl", "differs", "source")
-    )
+    kernel, impl = (str(figure.get(name) or units.MISSING) for name in ("kernel", "impl"))
     return (
         title,
-        f"{kernel}; machine: {machine}; {source}",
+        kernel,
         _time(float(figure["seconds"]), flops),
         impl,
         _time(float(nearest["median"].iloc[0]), flops) if len(nearest) else units.MISSING,
         str(ahead["impl"]),
         _time(float(ahead["median"]), flops),
-        differs,
+        str(source),
     )
 
 

@@ -130,6 +130,7 @@ def html(this: Report, figures: Sequence[Chart] = ()) -> str:
         roofs=roofline.table(this.run.roofs),
         published=published.table(this.frame, this.run.published),
         published_columns=published.COLUMNS,
+        published_sources=published.sources(this.frame, this.run.published),
         published_orders=published.orders(this.frame, this.run.published),
         wrong_mark=words.WRONG,
     )
@@ -190,7 +191,7 @@ def _summary(this: Report) -> str:
     settle = f"To settle it: {this.trust.command}" if this.trust.command else ""
     said = [text for text in (this.headline, this.detail, trust, settle, *this.findings) if text]
     cases = list(advice.lines(this.advice)) if this.advice else []
-    beside = published.table(this.frame, this.run.published)
+    beside = tables.beside(this.frame, this.run.published)
     return tables.summary(said, cases, this.frame, this.skipped, this.run.name, this.run.baseline_impl, beside)
 
 

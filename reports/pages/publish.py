@@ -14,7 +14,7 @@ from .. import CHECKOUT
 from ..judging import advice, answer, published
 from ..reading import command, runs, units
 from ..reading.runs import Run
-from . import figure, page
+from . import figure, page, tables
 from .tables import escape, markdown
 
 PUBLISHED = CHECKOUT / "results" / runs.PUBLISHED
@@ -94,7 +94,7 @@ def _section(run: Run) -> Iterator[str]:
     yield markdown(("implementation", "time over the best, geometric mean", "worst case", "cases"), ranks) + "\n"
     if this.advice:
         yield markdown(advice.COLUMNS, [[*map(escape, line)] for line in advice.lines(this.advice)]) + "\n"
-    if beside := published.table(this.frame, run.published):
+    if beside := tables.beside(this.frame, run.published):
         yield "Times that others have published of these cases, beside ours:\n"
-        yield markdown(published.COLUMNS, [[*map(escape, line)] for line in beside]) + "\n"
+        yield beside + "\n"
         yield from (f"{escape(sentence)}\n" for sentence in published.orders(this.frame, run.published))

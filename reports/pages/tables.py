@@ -117,7 +117,7 @@ def skipped_groups(skipped: pd.DataFrame) -> list[Skipped]:
 
 def summary(
     headline: Sequence[str], answers: Sequence[Sequence[str]], frame: pd.DataFrame, skipped: pd.DataFrame, title: str,
-    baseline_impl: str | None = None, beside: Sequence[Sequence[str]] = (),
+    baseline_impl: str | None = None, beside: str = "",
 ) -> str:  # fmt: skip
     """The findings, what to use in each case, every case's table, published times beside ours (`beside`) and the skipped
     cells, as Markdown for an issue."""
@@ -131,12 +131,18 @@ def summary(
                  for line in table.lines]  # fmt: skip
         parts.append(f"## {escape(table.title)}\n\n{markdown(headings(frame, baseline_impl), cells)}")
     if beside:
-        lines = [list(map(escape, line)) for line in beside]
-        parts.append(f"## Published times beside ours\n\n{markdown(published.COLUMNS, lines)}")
+        parts.append(f"## Published times beside ours\n\n{beside}")
     if len(skipped):
         lines = [[escape(g.impl), g.reason, str(len(g.cases)), escape(g.detail)] for g in skipped_groups(skipped)]
         parts.append(f"## Skipped\n\n{markdown(('implementation', 'reason', 'cells', 'detail'), lines)}")
     return "\n\n".join(parts) + "\n"
+
+
+def beside(frame: pd.DataFrame, figures: Sequence[dict[str, Any]]) -> str:
+    """Published times beside ours as Markdown, and below them where they are from; '' without any."""
+    lines = [[*map(escape, line)] for line in published.table(frame, figures)]
+    listed = [f"{i}. {escape(source)}" for i, source in enumerate(published.sources(frame, figures), 1)]
+    return "\n\n".join([markdown(published.COLUMNS, lines), "\n".join(listed)]) if lines else ""
 
 
 def power(fit: scaling.Power | None) -> str:
