@@ -174,22 +174,29 @@ def pairs(source: Source) -> dict[str, Any]:
 
 
 def lengths(frame: pd.DataFrame) -> list[str]:
-    """The lengths in the frame, as LENGTH tells them; of many, some; none where they don't vary by themselves."""
-    every = _lengths(frame)
+    """The lengths in the frame, as LENGTH tells them; of many at one setting of the other axes, some; none where they
+    don't vary by themselves."""
+    drawn = {length for part in _settings(frame) for length in _thinned(_lengths(part))}
+    return [length for length in _lengths(frame) if length in drawn] if len(drawn) > 1 else []
+
+
+def _thinned(every: list[str]) -> list[str]:
     step = (len(every) - 1) / (MOST_LENGTHS - 1)
-    thin = every if len(every) <= MOST_LENGTHS else [every[round(i * step)] for i in range(MOST_LENGTHS)]
-    return thin if len(thin) > 1 else []
+    return every if len(every) <= MOST_LENGTHS else [every[round(i * step)] for i in range(MOST_LENGTHS)]
+
+
+def _settings(frame: pd.DataFrame) -> list[pd.DataFrame]:
+    """The frame by the settings of all axes that vary but lengths."""
+    return [part for _, part in fr.groups(frame, [axis for axis in fr.varying(frame) if axis not in LENGTHS])]
 
 
 def left_out(frame: pd.DataFrame) -> str:
     """' 4 of 6 lengths are drawn.', where `lengths` leaves some out."""
-    count = len(_lengths(frame))
-    return f" {MOST_LENGTHS} of {count} lengths are drawn." if count > MOST_LENGTHS else ""
+    drawn, every = len(lengths(frame)), len(_lengths(frame))
+    return f" {drawn} of {every} lengths are drawn." if 1 < drawn < every else ""
 
 
 def _lengths(frame: pd.DataFrame) -> list[str]:
-    if not {"T", "T_kv"} & set(fr.varying(frame)):
-        return []
     both = sorted({(T, T if pd.isna(T_kv) else T_kv) for T, T_kv in zip(frame["T"], frame["T_kv"], strict=True)})
     return [f"T = {words.number(T)}" + ("" if T_kv == T else f", T_kv = {words.number(T_kv)}") for T, T_kv in both]
 
@@ -336,12 +343,16 @@ def dots(frame: pd.DataFrame, palette: Palette, measure: Measure, runs: Sequence
         description="label:N",
         **without_legend(looks(rows, palette)),
     )
+    bands = drawn.transform_calculate(**_band(measure, ())).mark_rule(strokeWidth=6).encode(
+        alt.X("low:Q", title=None), alt.X2("high:Q"), down, color=_colours(rows, palette).legend(None), **beside,
+        opacity=alt.condition(SINGLED, alt.value(0.3), alt.value(0.04)),
+    )  # fmt: skip
     sides = {side: text for side, text in _near(measure).items() if side in ("below", "above")}
     room = drawn.transform_calculate(**sides).mark_rule(opacity=0).encode(
         alt.X("below:Q", title=None), alt.X2("above:Q"), down
     )  # fmt: skip
     height = (26 + 9 * max(len(runs) - 1, 0)) * rows["impl"].nunique() + 12
-    return finished(alt.layer(room, points).add_params(*params, *picks()), height)
+    return finished(alt.layer(*([bands] if measure.band else []), room, points).add_params(*params, *picks()), height)
 
 
 def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, Any]]) -> Spec | None:
@@ -378,9 +389,10 @@ def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, An
 
 
 def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
-    """How long the control workload took over the run, as a share of its own median; None with fewer than two looks."""
+    """By how much the time of the control workload differed from its own median over the run; None with fewer than two
+    looks. As `verdict.varied` says it: '+11 %', and of what took twice as long somewhere, '19×'."""
     values = [
-        {"control": name, "at": look["at"], "share": 100 * look["seconds"] / middle}
+        {"control": name, "at": look["at"], "times": look["seconds"] / middle}
         for name, seen in looks.items()
         if len(seen) > 1 and (middle := float(pd.Series([look["seconds"] for look in seen]).median())) > 0
         for look in seen
@@ -390,17 +402,25 @@ def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
     legend = alt.Legend(
         orient="bottom", symbolType="stroke", symbolStrokeColor=INK[0], symbolSize=500, symbolStrokeWidth=2,
     )  # fmt: skip
-    tip = "{'control': datum.control, 'at': format(datum.at, '.0f') + ' s', 'of its median': format(datum.share, '.0f') + ' %'}"
+    far = max(value["times"] for value in values) >= 2
+    field = "times" if far else "share"
+    values = [{**value, "share": value["times"] - 1} for value in values]
+    tip = f"{{'control': datum.control, 'at': format(datum.at, '.0f') + ' s', 'beside its median': {_varied(field, far)}}}"
     base = alt.Chart(alt.InlineData(values)).encode(
         alt.X("at:Q", title="seconds since the run began"),
         alt.Y(
-            "share:Q", title="of its median", scale=alt.Scale(zero=False, padding=10),
-            axis=alt.Axis(labelExpr="datum.value + ' %'"),
+            f"{field}:Q", title="beside its median", scale=alt.Scale(zero=False, padding=10),
+            axis=alt.Axis(labelExpr=_varied("value", far)),
         ),
         detail="control:N", tooltip=alt.value(alt.expr(tip)),
     )  # fmt: skip
     lines = base.mark_line(color=INK[0]).encode(alt.StrokeDash("control:N", title=None, legend=legend))
     return finished(alt.layer(lines, base.mark_point(color=INK[0], filled=True, opacity=1, size=36)), height=180)
+
+
+def _varied(field: str, far: bool) -> str:
+    percent = f"format(100 * datum.{field}, '+.2~r') + ' %'"
+    return f"format(datum.{field}, '.2~r') + '×'" if far else f"(datum.{field} ? {percent} : 'median')"
 
 
 def rows(frame: pd.DataFrame) -> dict[str, Any]:

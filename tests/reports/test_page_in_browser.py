@@ -441,7 +441,7 @@ def test_a_tip_says_what_its_chart_shows(browser: Any, quick: Path) -> None:
 
     opened(browser, quick)
     titles = {"ranking": "geometric mean", "speedup": "speed-up", "latency": "median", "memory": "peak memory",
-              "rate": "operations per second", "roofline": "operations per second", "drift": "of its median"}  # fmt: skip
+              "rate": "operations per second", "roofline": "operations per second", "drift": "beside its median"}  # fmt: skip
     tip = "document.querySelector('#vg-tooltip-element.visible')"
     for chart, title in titles.items():
         show(browser, chart)
@@ -451,6 +451,18 @@ def test_a_tip_says_what_its_chart_shows(browser: Any, quick: Path) -> None:
         assert not re.search("undefined|NaN|null|float32", lines), (chart, lines)
         ActionChains(browser).move_to_element(browser.find_element("css selector", f"#{chart} h3")).perform()
         wait_for(browser, f"!{tip}")
+
+
+@pytest.mark.parametrize(("last", "said"), [(4.4e-3, {"median", "+10 %"}), (80e-3, {"10×", "20×"})])
+def test_drift_is_told_as_the_first_screen_tells_it(browser: Any, tmp_path: Path, last: float, said: set[str]) -> None:
+    looks = [{"at": 20.0 * i, "seconds": seconds} for i, seconds in enumerate((4e-3, 4e-3, last))]
+    data = synthetic.document([synthetic.row("fused", synthetic.case(), [1e-3])])
+    data["controls"] = {"drift": last / 4e-3 - 1, "looks": {"product": looks}}
+    opened(browser, page.write(runs.read(synthetic.save(data, tmp_path, "0001_x")), tmp_path / "out"))
+    show(browser, "drift")
+    texts = "[...document.querySelectorAll('#drift-chart .role-axis-label text')].map((text) => text.textContent)"
+    assert said <= set(browser.execute_script(f"return {texts}"))
+    assert not browser.find_element("css selector", ".marks").is_displayed()  # here, dashed is no compiled form
 
 
 def in_seconds(text: str) -> float:
@@ -677,3 +689,29 @@ def test_history_and_comparison_show_all_that_they_say(browser: Any, tmp_path: P
     assert browser.execute_script(
         "const it = document.querySelector('.scroll'); return it.scrollWidth <= it.clientWidth"
     )
+
+
+def test_the_lengths_of_a_setting_are_all_drawn_where_they_are_few(browser: Any, tmp_path: Path) -> None:
+    """Decoding beside forward: five pairs of lengths, of which no choice has more than three."""
+    at = [{"T": T} for T in (64, 128)] + [{"T": 1, "T_kv": T_kv, "mode": "decode"} for T_kv in (64, 128, 256)]
+    rows = [synthetic.row(name, synthetic.case(**axes), [1e-3] * 4) for axes in at for name in ("fused", "sdpa")]
+    for row in rows:
+        case = row["extra_info"]
+        case["id"] = f"{case['mode']}-{case['T']}-{case['T_kv']}"
+    written = page.write(runs.read(synthetic.save(synthetic.document(rows), tmp_path, "0001_x")), tmp_path / "out")
+    opened(browser, written)
+    texts = "[...document.querySelectorAll('#speedup-chart text')].map((text) => text.textContent)"
+    shown = set(browser.execute_script(f"return {texts}"))
+    assert {f"T = 1, T_kv = {T_kv}" for T_kv in (64, 128, 256)} <= shown
+    assert "lengths are drawn" not in written.read_text()
+
+
+def test_on_paper_a_name_keeps_its_swatch_and_a_heading_its_table(browser: Any, quick: Path) -> None:
+    opened(browser, quick)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        style = "getComputedStyle(document.querySelector('{}')).{}"
+        told = [style.format(*it) for it in (("tbody th > svg.dot", "position"), (".case", "breakInside"))]
+        assert browser.execute_script(f"return [{', '.join(told)}]") == ["absolute", "avoid"]
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

@@ -21,6 +21,6 @@ CHARTS = (
     Chart("roofline", "Roofline", NUMBERS, spec=roofline, finding=lambda it: findings.roof(it.frame), holds=True, order=5),
     Chart(
         "drift", "Drift of the control workload", NUMBERS, spec=drift, order=6,
-        finding=lambda it: "Time of a fixed workload over the run, as a share of its median: the machine's own drift.",
+        finding=lambda it: "Time of a fixed workload over the run, beside its median: the machine's own drift.",
     ),
 )  # fmt: skip
