@@ -35,8 +35,8 @@ UNKNOWN_LOG = 50.0
 """Stands for a logarithm that isn't known: far above 0, where nothing is chosen."""
 
 MAY_LOSE = 0.03
-"""Share of SDPA's time that a choice may lose at the far end of its interval. To lose nothing for certain would leave SDPA where
-it is probably slower by far more: docs/measured.md."""
+"""Share of SDPA's time that a choice may lose at the far end of its interval. To lose nothing for certain would leave SDPA
+where it is probably slower by far more: docs/measured.md."""
 
 Rows = pd.DataFrame
 
