@@ -165,7 +165,11 @@ def about(this: SideBySide) -> list[tuple[str, list[str]]]:
 def shared(this: SideBySide) -> dict[str, str]:
     """Parts of the machine that all runs have in common."""
     first = this.runs[0].machine
-    return {key: _text(value) for key, value in first.items() if all(r.machine.get(key) == value for r in this.runs)}
+    return {
+        key: _text(value) or units.MISSING
+        for key, value in first.items()
+        if all(r.machine.get(key) == value for r in this.runs)
+    }
 
 
 def _label(run: Run, namesakes: Sequence[Run]) -> str:

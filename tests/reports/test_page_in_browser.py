@@ -715,3 +715,13 @@ def test_on_paper_a_name_keeps_its_swatch_and_a_heading_its_table(browser: Any, 
         assert browser.execute_script(f"return [{', '.join(told)}]") == ["absolute", "avoid"]
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_level_is_marked_on_the_axis_of_every_panel_however_narrow(browser: Any, tmp_path: Path) -> None:
+    times = (("fused", 1e-3), ("of_a_name_that_takes_room", 7e-3), ("sdpa", 1.1e-3))
+    rows = [synthetic.row(name, synthetic.case(T=T), [s] * 4) for T in (64, 128, 256, 512) for name, s in times]
+    written = page.write(runs.read(synthetic.save(synthetic.document(rows), tmp_path, "0001_x")), tmp_path / "out")
+    opened(browser, written)
+    script = """return [...document.querySelectorAll('#speedup-chart .role-axis-label text')]
+        .filter((text) => text.textContent === '1\u00d7' && text.getAttribute('opacity') !== '0').length"""
+    assert browser.execute_script(script) == 4

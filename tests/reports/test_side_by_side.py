@@ -56,6 +56,12 @@ def test_every_cell_is_matched_and_measured_against_the_first(sweep: dict[str, A
     ]  # fmt: skip
 
 
+def test_what_no_run_knows_of_its_machine_is_said_to_be_missing(sweep: dict[str, Any], tmp_path: Path) -> None:
+    sweep["machine_info"] = {**sweep["machine_info"], "driver": None}
+    this = side_by_side.side_by_side(saved(tmp_path, a=sweep, b=times(sweep, 1.5)))
+    assert side_by_side.shared(this)["driver"] == "–"
+
+
 def test_a_run_from_outside_a_checkout_has_no_commit(sweep: dict[str, Any], tmp_path: Path) -> None:
     outside = copy.deepcopy(sweep) | {"commit_info": {"id": "unversioned", "dirty": False}}
     this = side_by_side.side_by_side(saved(tmp_path, a=sweep, b=outside))

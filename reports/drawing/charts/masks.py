@@ -97,7 +97,8 @@ def finding(source: Source) -> str:
             f"{words.listing(always)} {'skips' if len(always) == 1 else 'skip'} hidden work in every masked case."
         )
     if never:
-        parts.append(f"Shown to skip it in none: {words.listing(never)}.")
+        what = "it" if always else "hidden work"
+        parts.append(f"Shown to skip {what} in none: {words.listing(never)}.")
     return f"{' '.join(parts)} Solid line: all of it is skipped; dotted: none." if parts else ""
 
 

@@ -21,7 +21,11 @@ from ..panels import finish_names_down, names_down, panels_of
 SLOWEST = 1 / 8
 """What is slower still is written out where the others end, so that these stay readable."""
 
-TICKS = [1 / 8, 1 / 4, 1 / 2, 2 / 3, 4 / 5, 1, 1.25, 1.5, 2, 3, 4, 8]
+#: Pixels that an octave of the axis has, and its marks where it has as many: 1 is one of them wherever there is room for two.
+TICKS = {
+    100: [1 / 8, 1 / 4, 1 / 2, 2 / 3, 4 / 5, 1, 1.25, 1.5, 2, 3, 4, 8], 34: [1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8],
+    17: [1 / 4, 1, 4], 0: [1 / 8, 1, 8],
+}  # fmt: skip
 
 #: An underscore keeps an artist out of legends.
 WHISKER = "_interval"
@@ -76,7 +80,7 @@ def _layers(rows: pd.DataFrame, source: Source) -> list[alt.Chart]:
     """A line at 1; of each implementation its interval, its point, and the number where it is too slow for the axis."""
     on: dict[str, Any] = {
         "title": None, "scale": alt.Scale(type="log", nice=False, padding=12), "axis": alt.Axis(
-            values=TICKS, labelExpr="(datum.value < .6 ? '1/' + 1 / datum.value : format(datum.value, '.2~f')) + '×'",
+            values=alt.expr(_ticks()), labelExpr=f"({_FRACTION} : format(datum.value, '.2~f')) + '×'",
             labelOverlap="greedy", labelSeparation=8,
         ),
     }  # fmt: skip
@@ -91,6 +95,16 @@ def _layers(rows: pd.DataFrame, source: Source) -> list[alt.Chart]:
         interactive.judged(point, looks, "datum.apart").encode(x, y, tooltip=alt.value(alt.expr(tip))),
         point.mark_text(align="left", dx=9, color=INK[0], aria=False).encode(x, y, text="slow:N"),
     ]
+
+
+_FRACTION = "datum.value < .6 ? '1/' + 1 / datum.value : datum.value < .7 ? '2/3'"
+
+
+def _ticks() -> str:
+    """An expression for the marks that a panel has room for."""
+    octave = "(child_width * LN2 / log(domain('x')[1] / domain('x')[0]))"
+    *wide, (_, least) = TICKS.items()
+    return "".join(f"{octave} > {pixels} ? {marks} : " for pixels, marks in wide) + str(least)
 
 
 def _held(column: str) -> str:
