@@ -391,7 +391,7 @@ def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, An
 def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
     """By how much the time of the control workload differed from its own median over the run; None with fewer than two
     looks. As `verdict.varied` says it: '+11 %', and of what took twice as long somewhere, '19×'."""
-    values = [
+    values: list[dict[str, Any]] = [
         {"control": name, "at": look["at"], "times": look["seconds"] / middle}
         for name, seen in looks.items()
         if len(seen) > 1 and (middle := float(pd.Series([look["seconds"] for look in seen]).median())) > 0
