@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -113,9 +114,19 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     config, run = session.config, session.config.stash[RUN]
     wanted = (item for item in session.items if not item.get_closest_marker("skip"))
     cells = [run.cell(key) for item in wanted if (key := _key(item))]
-    if not config.getoption("collectonly") and cells and not session.testsfailed:
-        _measure(config, run, cells)
-    return (yield)
+    with _interruptible():
+        if not config.getoption("collectonly") and cells and not session.testsfailed:
+            _measure(config, run, cells)
+        return (yield)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C ends the session by its name, without the line of code that it happened to meet."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        pytest.exit("interrupted", pytest.ExitCode.INTERRUPTED)
 
 
 def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:

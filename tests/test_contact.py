@@ -21,6 +21,7 @@ from bench.cases.case import AXES, Case
 from bench.cases.cells import Cell
 from bench.runs import saving
 from bench.runs.lacking import refusal
+from bench.runs.measuring import Measuring
 from bench.runs.progress import skips
 from bench.runs.remaining import guessed, remaining
 from bench.selection.options import clock_text
@@ -253,6 +254,21 @@ def test_a_run_that_has_no_room_is_not_called_unfinished(
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     assert "no room for 2 cells" in "\n".join(done.errlines) and not any("--resume" in it for it in done.outlines)
     assert not [*at_a_shell.path.rglob("*.journal")]
+
+
+def test_ctrl_c_in_a_run_says_how_much_is_kept(at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(measuring: Measuring) -> None:
+        measuring.prove()
+        measuring._run.add_visit(0, 0, next(iter(measuring._cases)), {}, {}, {})  # the first of eight
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Measuring, "measure", interrupted)
+    small = ("--impl", "sdpa,fused", "--T", "16", "--H", "2", "--dtype", "float32")
+    done = at_a_shell.runpytest_inprocess(BENCH, *small, "--benchmark-save=x")
+    assert done.ret == pytest.ExitCode.INTERRUPTED
+    kept = "2 of 2 cells proved, 12% of the timing done"
+    assert f"unfinished, and kept: {kept}; `--resume x` alone goes on" in done.outlines
+    assert not any("KeyboardInterrupt" in line for line in done.outlines)  # and where in the code it was
 
 
 SWEEP, PYTEST = ("bench", "sweep", "--save", "x"), ("pytest", BENCH, "--benchmark-save=x")

@@ -82,7 +82,7 @@ class Progress:
         elif run.name and run.complete:
             terminalreporter.write_line(f"saved: {run.saved}")
         elif run.name and run.journal:
-            terminalreporter.write_line(f"unfinished; `--resume {run.name}` alone goes on")
+            terminalreporter.write_line(f"unfinished, and kept: {run.kept}; `--resume {run.name}` alone goes on")
 
 
 def skips(skipped: Sequence[Mapping[str, str]]) -> list[str]:

@@ -102,6 +102,10 @@ def run(typed: str, code: int, words: str, setting: str = "") -> Input:
 
 
 NAMED = "--benchmark-save=x"
+INTERRUPTED = r"^(bench|reports): (error: )?interrupted|^unfinished, and kept: .*`--resume x` alone goes on"
+"""Of what is starting, or has nothing to go on with; of a run."""
+LASTS = "pr history --results ../many --out ."
+"""A history of more runs than are read before Ctrl-C."""
 SDPA_OVER_FUSED = "--base-impl fused --head-impl sdpa"
 INPUTS = [
     # Kernels that end, hang or shout.
@@ -233,11 +237,11 @@ INPUTS = [
     mistake(f"bench $SMALL --impl sdpa {NAMED} --benchmark-storage=/proc/x", 4, "/proc/x"),
     mistake("cp -r results/*-* results/other-machine; pr history", 0, ""),
     # Interrupted while starting, and later.
-    *(run(command, 2, "interrupted|KeyboardInterrupt", f"ctrl-c:{seconds}")
+    *(run(command, 2, INTERRUPTED, f"ctrl-c:{seconds}")
       for seconds in (0.8, 3)
-      for command in ("pb sweep --save x", f"pb ab {SDPA_OVER_FUSED}", "pb doctor", "pr history")),
-    run(f"bench $SMALL --impl sdpa {NAMED}", 2, "interrupted|KeyboardInterrupt", "ctrl-c:5"),
-    run("pb sweep --save x $SMALL --impl sdpa,fused,einsum --cell-time 3", 2, "goes on|interrupted", "sigint:20"),
+      for command in ("pb sweep --save x", f"pb ab {SDPA_OVER_FUSED}", "pb doctor", LASTS)),
+    run(f"bench $SMALL --impl sdpa --cell-time 60 {NAMED}", 2, INTERRUPTED, "ctrl-c:5"),
+    run("pb sweep --save x $SMALL --impl sdpa,fused,einsum --cell-time 3", 2, INTERRUPTED, "sigint:20"),
     # Its own modules of Python's names.
     run(f"echo 'loads = 1' > json.py; bench $SMALL --impl sdpa {NAMED}", 0, "saved: "),
     run("echo 'loads = 1' > json.py; pb doctor || true", 0, ""),
@@ -394,6 +398,11 @@ def _prepare(kept: Path) -> None:
     for name in ("base", "other"):
         done = _bash(f"bench $SMALL --impl sdpa,fused --benchmark-save={name}", kept)
         assert done.returncode == 0, done.stdout
+    (run,) = kept.glob("results/*/0001_base.json")
+    many = kept.parent / "many" / "machine"
+    many.mkdir(parents=True)
+    for i in range(10_000):
+        (many / f"{i:05}_base.json").hardlink_to(run)
 
 
 def _verdict(it: Input, kept: Path, folder: Path) -> str:
@@ -427,7 +436,8 @@ def _bash(typed: str, folder: Path, setting: str = "") -> subprocess.CompletedPr
     if setting == "80":
         return _in_terminal(command, folder, env)
     process = subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)  # fmt: skip
+                               stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+                               preexec_fn=_listen)  # fmt: skip
     if setting.partition(":")[0] in ("ctrl-c", "sigint"):
         kind, _, seconds = setting.partition(":")
         time.sleep(float(seconds))
@@ -441,6 +451,11 @@ def _bash(typed: str, folder: Path, setting: str = "") -> subprocess.CompletedPr
         os.killpg(process.pid, signal.SIGKILL)
         said = process.communicate()[0] + "\nnever ended"
     return subprocess.CompletedProcess(typed, process.returncode, said)
+
+
+def _listen() -> None:
+    """To Ctrl-C, which what a shell started behind `&` ignores."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _python_under(pid: int):  # type: ignore[no-untyped-def]
