@@ -18,7 +18,7 @@ from .starting import UNFINISHED
 COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("runs.doctor", "what on this machine will disturb a measurement"),
     "sweep": ("cluster.command", "measure in several fresh processes, or on many machines"),
-    "ab": ("ab.ab", "two revisions, implementations or interpreters, interleaved: did it get slower?"),
+    "ab": ("ab.ab", "did it get slower? Two revisions, kernels or interpreters by turns"),
     "bisect": ("ab.bisect", "which commit, or which torch, made it slower?"),
 }
 """The commands, each with the module whose `main(arguments) -> exit code` answers to it, and what it is for."""

@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ from bench.runs.measuring import Measuring
 from bench.runs.progress import skips
 from bench.runs.remaining import guessed, remaining
 from bench.selection.options import clock_text
+from reports import __main__ as reports_main
 
 from .conftest import CHECKOUT, environment
 
@@ -298,3 +301,14 @@ def test_ctrl_c_while_a_run_starts_is_one_line(tmp_path: Path, command: tuple[st
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "bench: interrupted\n")
     assert not [*tmp_path.glob("results")]
+
+
+@pytest.mark.parametrize("room", [bench_main, reports_main])
+def test_what_help_says_fits_into_80_columns(
+    room: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in ([], *([name] for name in room.COMMANDS)):
+        with suppress(SystemExit):
+            room.main([*command, "--help"])
+    assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []

@@ -118,7 +118,10 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts for programs")
     how.add_argument("--markdown", type=Path, metavar="FILE", help="write the verdicts for a pull request")
     how.add_argument(
-        "--self-test", type=count, metavar="N", help="find out how often verdicts are right on this machine"
+        "--self-test",
+        type=count,
+        metavar="N",
+        help="N comparisons of unchanged code, or with a slow-down planted: how often verdicts are right on this machine",
     )
     how.add_argument("--whole", action="store_true", help=argparse.SUPPRESS)  # all of the budget, though all is settled
     how.add_argument("--plant", type=_plant, metavar="IMPL=SHARE", help=argparse.SUPPRESS)

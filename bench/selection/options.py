@@ -57,7 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--sweep",
         metavar="NAME",
-        help=f"which cases: {', '.join(SWEEPS)} (default: quick); the options down to --page replace its own values",
+        help=f"which cases: {', '.join(SWEEPS)} (default: quick); the options down to --{[*AXES][-1]} replace its own values",
     )
     group.addoption("--impl", metavar="NAMES", action="append", default=[],
                     help="exactly what runs, as NAME,NAME: NAME+compile for a compiled form; "
@@ -66,7 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(f"--{name}", metavar="VALUES", help=axis.about)
     group.addoption("--case", metavar="IDS", help="only the cases with these ids, as --dry-run shows them")
     for name, (default, metavar, about) in TIMING.items():
-        group.addoption(_spelt(name), metavar=metavar, help=f"{about} (default: {default})")
+        group.addoption(_spelt(name), metavar=metavar, help=f"{about} (default: {default:g})")
     group.addoption("--list", action="store_true", dest="attention_list",
                     help="show implementations with what they can do, and sweeps with their cells")  # fmt: skip
     group.addoption("--dry-run", action="store_true", dest="attention_dry_run",

@@ -146,6 +146,10 @@ def _parser() -> command.Parser:
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help=f"ends in {', '.join(FORM_OF)}"
     )
-    parser.add_argument("--as", dest="form", choices=FORMS, help="the format, where the ending of FILE doesn't tell")
+    parser.add_argument(
+        "--as", dest="form", choices=FORMS,
+        help="the format, where the ending of FILE doesn't tell; hud: records of PyTorch's benchmark database; "
+             "badge: what shields.io draws a badge from",
+    )  # fmt: skip
     command.add_results(parser)
     return parser

@@ -81,7 +81,7 @@ def _notes(others: int, force: bool) -> Iterator[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = command.Parser(
         prog="python -m reports history",
-        description="All runs of one machine, cell by cell, and when each cell became slower or faster.",
+        description="All runs of one machine, and when each cell became slower or faster.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
