@@ -21,7 +21,8 @@ from bench import console, terminal
 from bench.cases import counting
 from bench.cases.case import AXES, Case
 from bench.cases.cells import Cell
-from bench.runs import saving
+from bench.cases.sweep import SWEEPS
+from bench.runs import listing, saving
 from bench.runs.lacking import refusal
 from bench.runs.measuring import Measuring
 from bench.runs.progress import skips
@@ -312,3 +313,10 @@ def test_what_help_says_fits_into_80_columns(
         with suppress(SystemExit):
             room.main([*command, "--help"])
     assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
+
+
+def test_a_listed_sweep_is_said_as_it_is_typed() -> None:
+    grids = [grid for sweep in SWEEPS.values() for grid in sweep.grids]
+    listed = [part.split("=", 1) for grid in grids for part in listing._axes(grid).split("  ")]
+    values = [tuple(AXES[axis].read(value) for value in text.split(", ")) for axis, text in listed]
+    assert values == [tuple(of) for grid in grids for of in grid.values()]

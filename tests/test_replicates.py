@@ -171,6 +171,9 @@ def test_two_runs_at_once_take_two_numbers(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 1 << 20))  # type: ignore[attr-defined]
     assert shortage(tmp_path, 16) is None
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 1 << 14))  # type: ignore[attr-defined]
+    assert shortage(tmp_path, 1) == "0.0 MiB are free there, and one cell may need 0.1 MiB"
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 1 << 20))  # type: ignore[attr-defined]
     run = Run({}, Selection(SWEEPS["quick"], "cpu", (), ()), tmp_path, "x")
     with pytest.raises(pytest.UsageError, match=r"1\.0 MiB are free there, and 100 cells may need 6\.2 MiB"):
         run.plan([("a", str(i)) for i in range(100)])

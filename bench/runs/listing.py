@@ -44,7 +44,13 @@ def _table(of: str) -> Table:
 
 
 def _axes(axes: Axes) -> str:
-    return "  ".join(f"{axis}={', '.join(map(str, values))}" for axis, values in axes.items())
+    return "  ".join(f"{axis}={', '.join(map(_typed, values))}" for axis, values in axes.items())
+
+
+def _typed(value: Any) -> str:
+    """A value as the command line takes it."""
+    words = ((None, "none"), (True, "on"), (False, "off"))
+    return next((word for it, word in words if value is it), str(value))
 
 
 _CANNOT = {

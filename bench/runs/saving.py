@@ -104,4 +104,5 @@ def shortage(folder: Path, cells: int) -> str | None:
     free, needed = shutil.disk_usage(folder).free, cells * BYTES_OF_A_CELL
     if free >= needed:
         return None
-    return f"{free / 2**20:.1f} MiB are free there, and {cells} cells may need {needed / 2**20:.1f} MiB"
+    what = "one cell" if cells == 1 else f"{cells} cells"
+    return f"{free / 2**20:.1f} MiB are free there, and {what} may need {needed / 2**20:.1f} MiB"
