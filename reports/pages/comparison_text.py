@@ -106,13 +106,13 @@ def summary(this: Comparison) -> str:
 
 
 def _bound(this: Comparison) -> str:
-    """How much slower any of the open ones may be; else why they are open, where that is one reason."""
+    """How much slower any of the open ones may be; else why they are open, where that is one reason and not yet said."""
     open_ = [cell.verdict for cell in this.cells if cell.verdict.word == verdict.INCONCLUSIVE]
     widest = max((it.high for it in open_), default=math.nan)
     if all(it.high > 1 for it in open_) and widest <= TWICE:
         return f" (at most {_share(widest - 1)} slower)"
     reasons = {it.reason for it in open_}
-    return f" ({reasons.pop()})" if len(reasons) == 1 else ""
+    return f" ({reasons.pop()})" if len(reasons) == 1 and this.unjudged not in reasons else ""
 
 
 def as_markdown(this: Comparison) -> str:

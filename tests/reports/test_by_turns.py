@@ -16,7 +16,7 @@ import pytest
 from reports.__main__ import main
 from reports.judging import by_turns, verdict
 from reports.judging.compared import Comparison
-from reports.pages.comparison_text import as_data, as_markdown, sentences
+from reports.pages.comparison_text import as_data, as_markdown, sentences, summary
 from reports.reading.runs import RunError
 
 HOSTILE = "no [/x] [red] in | <img src=x> `a` @you \x1b[31m\nnext"
@@ -140,6 +140,8 @@ def test_a_change_of_nothing_has_no_minus_and_a_large_one_is_a_factor() -> None:
 def test_machine_drift_is_no_verdict_about_the_code(saved: Any) -> None:
     found = of(saved, SLOW, moved="machine drift: the time of the control workload 'python' changed by +10.0 %")
     assert not [*sentences(found)] and found.unjudged.startswith("machine drift")
+    open_ = {("sdpa", "T16"): (verdict.INCONCLUSIVE, found.unjudged)}
+    assert summary(of(saved, {}, without=open_, moved=found.unjudged)).count("machine drift") == 1
 
 
 @pytest.mark.parametrize(
