@@ -30,6 +30,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import impls
 from bench.__main__ import main
+from bench.ab import ab as ab_command
 from bench.ab import comparison, pairing, sources
 from bench.ab.comparison import Comparison, Line, Plan, Unjudgeable
 from bench.ab.pairing import CONTROLS, FIRST_LOOK, Judged, Limits, Pair, Pairing, Timed, interleaved, until_settled
@@ -555,8 +556,10 @@ def test_a_self_test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
         ("sdpa", -0.02),
         ("sdpa", -0.05),
     ]
+    told: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        self_test(plan, wanted, log, one, lambda text: None)
+        self_test(plan, wanted, log, one, told.append)
+    assert told[0] == "self-test: about 15 min; what is over is kept, and the same command goes on"  # 9 runs of 100 s
     assert len(log.records()) == 2
     self_test(plan, wanted, log, one, lambda text: None, lambda found, plant: kept.append(plant))
     assert len(log.records()) == 9 and kept == wanted[2:]
@@ -566,6 +569,22 @@ def test_a_self_test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert "0 of 3 runs of unchanged code raised an alarm (0 of 3 cells)" in sentences[0]
     assert sentences[3] == "self-test, +1 % planted: 1 of 1 cells found, 0 of 0 others flagged"
     assert not [*summary(log.records(), 0.02)]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [(["--base", "HEAD"], "nothing is left behind"), (["--self-test", "1"], "the same command goes on")],
+)
+def test_ctrl_c_says_what_is_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], says: str
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(ab_command, "_sides", interrupted)
+    assert ab_command.main(options) == 2
+    assert capsys.readouterr().err == f"bench: interrupted; {says}\n"
 
 
 def test_what_was_tested_is_not_known_of_another_procedure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"bench: it could not be judged: {why}", file=sys.stderr)
         return UNJUDGED
     except KeyboardInterrupt:
-        print("bench: interrupted; nothing is left behind", file=sys.stderr)
+        left = "the same command goes on" if options.self_test else "nothing is left behind"
+        print(f"bench: interrupted; {left}", file=sys.stderr)
         return UNJUDGED
 
 
@@ -121,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         "--self-test",
         type=count,
         metavar="N",
-        help="N comparisons of unchanged code, or with a slow-down planted: how often verdicts are right on this machine",
+        help="N comparisons of unchanged code, and more with slow-downs planted: how often verdicts are right on this machine",
     )
     how.add_argument("--whole", action="store_true", help=argparse.SUPPRESS)  # all of the budget, though all is settled
     how.add_argument("--plant", type=_plant, metavar="IMPL=SHARE", help=argparse.SUPPRESS)

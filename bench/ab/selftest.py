@@ -15,6 +15,7 @@ from reports.judging.verdict import IMPROVED, REGRESSED
 
 from ..cases.meaning import hash_of
 from ..runs.saving import load
+from ..selection.options import clock_text
 from ..timing.machine import fingerprint
 from .comparison import Comparison, Plan
 
@@ -103,6 +104,9 @@ def self_test(
     """Do what is not yet recorded, and record each run when it is over; `keep` saves its pairs."""
     settings = settings_of(plan)
     left = missing(wanted, [it for it in log.records() if it["settings"] == settings])
+    if left:
+        about = clock_text(len(left) * plan.seconds)
+        tell(f"self-test: {about}; what is over is kept, and the same command goes on")
     for i, plant in enumerate(left, len(wanted) - len(left)):
         what = f"{plant[0]} {plant[1]:+.3g} of its time" if plant else "unchanged code"
         tell(f"self-test: run {i + 1} of {len(wanted)}, {what}")
