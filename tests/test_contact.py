@@ -29,6 +29,7 @@ from bench.runs.progress import skips
 from bench.runs.remaining import guessed, remaining
 from bench.selection.options import clock_text
 from reports import __main__ as reports_main
+from reports.reading import command as reports_command
 
 from .conftest import CHECKOUT, environment
 
@@ -304,11 +305,14 @@ def test_ctrl_c_while_a_run_starts_is_one_line(tmp_path: Path, command: tuple[st
     assert not [*tmp_path.glob("results")]
 
 
+@pytest.mark.parametrize("installed", [False, True])
 @pytest.mark.parametrize("room", [bench_main, reports_main])
 def test_what_help_says_fits_into_80_columns(
-    room: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    room: ModuleType, installed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+    for names in (terminal, reports_command):
+        monkeypatch.setattr(names, "INSTALLED", installed)  # where commands have longer names
     for command in ([], *([name] for name in room.COMMANDS)):
         with suppress(SystemExit):
             room.main([*command, "--help"])

@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     sides.add_argument("--head-impl", metavar="NAME", help="... that is compared with it")
     sides.add_argument("--base-python", metavar="PATH", help="an interpreter that has torch, numpy and psutil")
     sides.add_argument("--head-python", metavar="PATH", help="... that is compared with it (default: this one)")
-    cells = parser.add_argument_group("cells, as in `pytest bench/`; VALUES, as 256,1024, replace those of the sweep")
+    cells = parser.add_argument_group("cells, as in `pytest bench/`; VALUES, as 256,1024, replace the sweep's")
     cells.add_argument("--sweep", metavar="NAME", help="which cases (default: quick)")
     cells.add_argument("--impl", metavar="NAMES", action="append", default=[], help="exactly what runs, as NAME,NAME")
     for name, axis in AXES.items():

@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
         "sweep",
         USAGE_ERROR,
         description="Measure a sweep in several fresh processes and save it as one run.",
-        epilog="All other options are those of `pytest bench/`: --sweep, --impl, --T, --mask, ...",
+        epilog="All other options are those of `pytest bench/`: --sweep, --impl, --T, ...",
     )
     parser.add_argument("--processes", type=count, metavar="K", help=f"in how many processes (default: {PROCESSES})")
     parser.add_argument("--save", "--benchmark-save", metavar="NAME", help="what the run is called")

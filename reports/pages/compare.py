@@ -25,8 +25,8 @@ from . import comparison_text
 WIDTH = 80  # columns, where the output is no terminal
 
 _EPILOG = """\
-BASE and HEAD are named as for `python -m reports`; FILE is a comparison saved
-by `python -m bench ab`, also as ab/NAME.
+BASE and HEAD are named as for `python -m reports`; FILE is a comparison
+that `python -m bench ab` saved, also as ab/NAME.
 
 Exit code: 0 nothing regressed; 1 something did (time or memory beyond the
 margin, a wrong answer, a failure); 2 nothing could be judged (another machine,
