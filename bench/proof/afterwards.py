@@ -23,8 +23,9 @@ LOOK = 1e-3
 """Seconds between two looks whether the process has come to rest."""
 
 LONGEST = 100e-3
-"""Seconds that a process is waited for before another one is timed: what works for longer the check has refused, whose looks take
-up to 75 ms beside a thread that holds Python's lock."""
+"""Seconds that a process is waited for before another one is timed: what works for longer the check has refused, whose looks
+take up to 75 ms beside a thread that holds Python's lock.
+"""
 
 
 def check_idle_afterwards(rest: Callable[[float], None] = sleep, clock: Callable[[], float] = process_time) -> None:

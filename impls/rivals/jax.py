@@ -39,7 +39,8 @@ def _library(threads: int) -> tuple[Callable[..., Any], Callable[[Tensor], Any]]
     from jax.extend.backend import clear_backends
     from jax.nn import dot_product_attention
 
-    config.update("jax_cpu_enable_async_dispatch", False)  # else a thread gives the scores back when the call has returned
+    # else a thread gives the scores back when the call has returned
+    config.update("jax_cpu_enable_async_dispatch", False)
     clear_backends()
     return jit(
         partial(dot_product_attention, implementation="xla"), static_argnames=("is_causal", "scale")

@@ -53,7 +53,9 @@ def _gap(by_length: Iterable[Collection[int]]) -> str:
     """A sentence where two measured lengths lie so far apart that kernels may change places between them."""
     gaps = {pair for lengths in by_length for pair in pairwise(sorted(lengths))}
     first, last = max(gaps, key=lambda gap: gap[1] / gap[0], default=(1, 1))
-    return f". Nothing was measured between {first} and {last} tokens: more lengths, better choices" * (last > 2 * first)
+    if last <= 2 * first:
+        return ""
+    return f". Nothing was measured between {first} and {last} tokens: more lengths, better choices"
 
 
 def kernels() -> dict[str, str]:

@@ -83,8 +83,8 @@ def test_the_module_says_where_it_comes_from(as_run: Any, tmp_path: Path, capsys
     assert "(64, 256, fused),  # of SDPA's time: 0.500 at 64, 0.500 at 256" in text
     assert "def fused" in text and "def einsum" not in text and "sdpa_kernel" not in text
     assert capsys.readouterr().out == (
-        f"{tmp_path / 'here.py'} is written: fused in 1 of 1 settings, else SDPA. Nothing was measured between 64 and 256 tokens: "
-        "more lengths, better choices\n"
+        f"{tmp_path / 'here.py'} is written: fused in 1 of 1 settings, else SDPA. "
+        "Nothing was measured between 64 and 256 tokens: more lengths, better choices\n"
     )
 
 
