@@ -58,6 +58,8 @@ class Limits:
     """How they are installed."""
     alone: bool = False
     """It shares no process with other implementations: its threads, its allocator and what it sets would change their times."""
+    own_memory: bool = False
+    """It allocates memory that torch doesn't know of, so that a peak of tensors would tell only a part: its rows have none."""
     unless: Callable[[Any], str | None] | None = None
     """Anything else: gives for a case the words that follow the name in a sentence, or None."""
     compiled_unless: Callable[[Any], str | None] | None = None

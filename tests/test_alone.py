@@ -42,7 +42,8 @@ def dies(q, k, v, *, is_causal=False):
         os._exit(3)
     return noting("dies", q, k, v, is_causal)
 
-alone.limits = dies.limits = {"alone": True}
+alone.limits = {"alone": True, "own_memory": True}
+dies.limits = {"alone": True}
 """
 
 
@@ -56,6 +57,7 @@ def test_what_ends_a_process_of_its_own_leaves_the_others_theirs(suite: Suite, t
     assert set(rows) == {(name, T) for name in ("fused", "beside", "alone") for T in (16, 32)} | {("dies", 32)}
     assert [(it["impl"], it["reason"]) for it in data["skipped"]] == [("dies", "error")]
     assert {number for row in rows.values() for number in row["sample_processes"]} == {0}
+    assert {name for (name, _), row in rows.items() if row["peak_bytes"] is None} == {"alone"}
     assert set(rows["alone", 16]["sample_rounds"]) & set(rows["fused", 16]["sample_rounds"])  # by turns
     said = [line.split() for line in (tmp_path / "processes").read_text().splitlines()]
     processes = {name: {number for other, number in said if other == name} for name in ("beside", "alone", "dies")}

@@ -63,6 +63,7 @@ _CANNOT = {
     "compiles": "torch.compile",
     "autocasts": "--autocast with --scope core",
     "alone": "share a process with others",
+    "own_memory": "tell its memory to torch",
 }
 """What a limit means, as something that can't be done."""
 

@@ -83,7 +83,7 @@ def _table(group: list[Row], skipped: list[dict[str, str]], baseline: str | None
     if any(it["impl"] == baseline for it in of_rows):
         columns[f"over {baseline}"] = [_speed_up(pairs.get((str(baseline), it["impl"]))) for it in of_rows]
     columns |= {
-        "peak memory": [bytes_text(it["peak_bytes"]) for it in of_rows],
+        "peak memory": ["–" if it["peak_bytes"] is None else bytes_text(it["peak_bytes"]) for it in of_rows],
     }
     if any(it.get("documents") or it.get("requests") for it in of_rows):
         columns["tokens/s"] = [f"{it['tokens_per_s']:,.0f}" for it in of_rows]

@@ -7,6 +7,7 @@ from typing import Any
 RIVAL: dict[str, Any] = {
     "common": False,
     "alone": True,
+    "own_memory": True,
     "devices": ("cpu",),
     "modes": ("forward",),
     "masks": ("none", "causal"),

@@ -173,7 +173,8 @@ def _one_for_all(cells: Sequence[Cell]) -> str:
     lean = {name: sum(cell["peaks"].get(name) or math.inf for cell in cells) for name in common}
     best = min(common, key=lambda name: -leads[name])
     leanest = min(common, key=lean.__getitem__)
-    if len(common) > 1 and sorted(lean.values())[1] > advice.LEANER * lean[leanest]:
+    of_all = math.inf not in lean.values()
+    if len(common) > 1 and of_all and sorted(lean.values())[1] > advice.LEANER * lean[leanest]:
         others = words.listing([name for name in common if name != leanest], most=3)
         return f"{leanest}, level with {others} in time with less memory"
     if all(cell["fastest"] == best and cell["standing"] == verdict.FASTEST for cell in cells):

@@ -112,6 +112,17 @@ def test_what_settles_it_takes_as_long_as_this_run_lets_expect(turns_data: dict[
     )  # fmt: skip
 
 
+def test_memory_that_is_not_known_decides_nothing() -> None:
+    level = {
+        "T": 64,
+        "standing": verdict.LEVEL_WITH_IT,
+        "fastest": "sdpa",
+        "ties": ["openvino"],
+        "peaks": {"sdpa": 100.0},
+    }
+    assert answer._one_for_all([level]) == "sdpa or openvino, level"
+
+
 def test_answers_along_an_axis_are_joined_without_a_stray_comma() -> None:
     cells = [
         {"T": T, "standing": standing, "fastest": name, "ties": ties, "peaks": {"sdpa": 100.0, "packed": 40.0}}
