@@ -21,15 +21,16 @@ def _unfit(case: Any) -> str | None:
     return None if case.page else "is a route for a cache in pages: --page"
 
 
+BLOCK = 128
+"""Keys that a row of FlexAttention's block mask stands for."""
+
+
 def _unfit_compiled(case: Any) -> str | None:
     """No pages shorter than a block of the CPU's compiled kernel."""
     if case.device == "cpu" and case.page < BLOCK:
         return f"gives NaN on the CPU for very negative scores in pages shorter than {BLOCK} tokens (torch 2.13)"
     return None
 
-
-BLOCK = 128
-"""Keys that a row of FlexAttention's block mask stands for."""
 
 ROUTE: dict[str, Any] = {"common": False, "unless": _unfit, "dropout": False, "beyond": (*BY_MASK, "page")}
 

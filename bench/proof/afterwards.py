@@ -24,7 +24,7 @@ LOOK = 1e-3
 
 LONGEST = 100e-3
 """Seconds that a process is waited for before another one is timed: what works for longer the check has refused, whose looks
-take up to 75 ms beside a thread that holds Python's lock.
+take up to 80 ms beside a thread that holds Python's lock.
 """
 
 

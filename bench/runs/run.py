@@ -149,9 +149,10 @@ class Run:
     @property
     def kept(self) -> str:
         """`24 of 24 cells proved, 37% of the timing done`: how far an unfinished run came."""
-        cases = {case for _, case in self.proved}
+        planned, cases = self.planned or set(), {case for _, case in self.proved}
         share = len(self._visited) / max(1, self.processes * VISITS * len(cases))
-        return f"{self.progress.strip().replace('/', ' of ')} cells proved, {min(1.0, share):.0%} of the timing done"
+        proved = f"{sum(map(self.settled, planned))} of {len(planned)} cells proved"
+        return f"{proved}, {min(1.0, share):.0%} of the timing done"
 
     def settled(self, key: Key) -> bool:
         """Whether a cell needn't be proved any more."""

@@ -86,8 +86,9 @@ def ranking(frame: pd.DataFrame) -> list[Rank]:
         rows = fr.records(part)
         if len(rows) > 1:
             best = next((row for row in rows if row["leads"]), None) or min(rows, key=lambda row: float(row["median"]))
-            for row in rows:
-                found.setdefault(row["impl"], []).append(advice.times(row, best))
+            over = [advice.times(row, best) for row in rows]
+            for row, times in zip(rows, over, strict=True):  # who leads needn't be the best by what is not resolved
+                found.setdefault(row["impl"], []).append(times / min(over))
     most = max(map(len, found.values()), default=0)
     ranks = [
         Rank(impl, math.exp(sum(map(math.log, each)) / len(each)), max(each), len(each), most)

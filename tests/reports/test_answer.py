@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pandas as pd
 import pytest
 import synthetic_runs as synthetic
 from synthetic_runs import COSTS, Noise
@@ -110,6 +111,15 @@ def test_what_settles_it_takes_as_long_as_this_run_lets_expect(turns_data: dict[
     assert (trust.word, trust.command, trust.minutes) == (
         answer.MEDIUM, "pytest bench/ --benchmark-save=x --processes 5", 7
     )  # fmt: skip
+
+
+def test_nobody_is_better_than_the_best_of_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"id": "x", "impl": name, "median": 1.0, "wrong": False, "leads": name == "a"} for name in "ab"]
+    monkeypatch.setattr(answer.advice, "times", lambda row, best: {"a": 1.0, "b": 0.5}[row["impl"]])
+    assert [(it.impl, it.mean, it.worst) for it in answer.ranking(pd.DataFrame(rows))] == [
+        ("b", 1.0, 1.0),
+        ("a", 2.0, 2.0),
+    ]
 
 
 def test_memory_that_is_not_known_decides_nothing() -> None:
