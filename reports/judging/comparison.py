@@ -25,7 +25,7 @@ BROKEN = ("wrong", "error", "timeout")
 """Reasons for which a cell without numbers is a fault of the implementation."""
 
 DRIFT = 0.05
-"""A run whose controls changed by more than this share while it was made is named."""
+"""Controls that changed by more than this share, while a run was made or from one to the other, are named."""
 
 TOUCHED_BY_PYTHON = "python"
 """The control that another Python does change."""
@@ -56,7 +56,7 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
         head.name,
         margin,
         sorted(cells, key=worst_first),
-        notes=[*_notes(base, head), *_notes_on_ratios(judged, took_turns)],
+        notes=list(dict.fromkeys([*_notes(base, head), *_notes_on_ratios(judged, took_turns)])),
         machine=head.machine,
         commands=[
             *(f"{run.command}  # {run.name}, at {run.commit_id or 'an unknown commit'}" for run in (base, head)),
@@ -231,6 +231,9 @@ def _notes(base: Run, head: Run) -> Iterator[str]:
         yield f"compared across versions: {fingerprint.described(different)}"
     if different := fingerprint.environment(base, head):
         yield f"the environment differs: {fingerprint.described(different)}"
+    shift, _ = _shift(_shared_controls(base, head))
+    if abs(math.expm1(shift)) > DRIFT and not fingerprint.differing(base, head):
+        yield f"the controls changed by {verdict.signed(shift)} to {head.name}: changes in seconds are what goes beyond that"
     for run in (base, head):
         yield from _notes_on(run)
 

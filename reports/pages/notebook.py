@@ -29,7 +29,7 @@ class Page:
 
 
 def frame(run: str | Path | None = None, results: Path | None = None) -> pd.DataFrame:
-    """One row per measured cell of a saved run, the newest by default; docs/method.md, "The columns of a row".
+    """One row per measured cell of a saved run, the newest by default; docs/columns.md says what it holds.
 
     `run` is a file or a name as on the command line (`x`, `0001`, `MACHINE/0001_x`), `results` the folder of runs.
 

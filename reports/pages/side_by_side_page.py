@@ -128,7 +128,8 @@ def _verdicts(this: SideBySide, label: str) -> str:
     counts = Counter(value.word for value in values if value and value.word)
     counted = ", ".join(f"{count} {word}" for word, count in counts.items())
     if label in this.other_machines:
-        return f"; another machine ({fingerprint.described(fingerprint.differing(this.runs[0], this.runs[at]))}), so no verdict"
+        differences = fingerprint.differing(this.runs[0], this.runs[at])
+        return f"; no verdict, since of another machine: {fingerprint.described(differences)}"
     return f"; {counted}" if counted else ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -110,6 +111,9 @@ def test_controls_that_moved_far_make_it_a_verdict_about_the_machine(compared: A
     this = compared(tracked.run(1), tracked.run(2, slower={"sdpa": 1.2}, controls=1.08))
     assert this.counts == {"INCONCLUSIVE": 12} and this.code == 2
     assert "machine drift" in first(this, "sdpa").verdict.reason
+    [note] = this.notes
+    beyond = "changes in seconds are what goes beyond that"
+    assert re.fullmatch(rf"the controls changed by \+8\.\d % to 0002_head: {beyond}", note)
 
 
 def test_everything_moving_alike_is_the_machine_unless_controls_and_a_common_cause_say_otherwise(compared: Any) -> None:
@@ -281,6 +285,15 @@ def test_process_medians_that_are_no_times_are_left_out(compared: Any) -> None:
         row["extra_info"]["process_medians"] += [None, 0, math.nan, "x"]
     this = compared(tracked.run(1), head)
     assert this.cells[0].processes == (6, 6) and this.counts == {"UNCHANGED": 12}
+
+
+def test_a_run_beside_itself_is_told_of_once(results: Path) -> None:
+    run = runs.read(tracked.save(tracked.run(1, complete=False, controls=None), results, "0001_base"))
+    assert compare(run, run).notes == [
+        "base and head are the same run",
+        "0001_base is not complete",
+        "0001_base has no control workload: machine drift can't be seen",
+    ]
 
 
 def test_what_to_know_before_believing_it(compared: Any) -> None:
