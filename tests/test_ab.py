@@ -476,7 +476,7 @@ def test_each_implementation_has_a_sentence(command: Any) -> None:
     code, text, _ = command({"fused T16": 0.9, "fused T32": 0.98, "sdpa T16": 1.03, "sdpa T32": 0.98})
     assert code == 1
     assert " ".join(text.split()).startswith(
-        "sdpa is as fast as before, within 1 %, but slower in 1 of 2 cells and faster in 1 of 2 cells "
+        "sdpa is as fast as before, within 1 %, but slower in 1 of 2 cells (3 %) and faster in 1 of 2 cells (2 %) "
         "fused is 6.1 % faster (6.1 to 6.1) in 2 of 2 cells "
     )
     assert command({})[0] == 0

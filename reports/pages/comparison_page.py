@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from ..drawing.palette import Palette, themed
 from ..judging.compared import Cell, Comparison
+from ..judging.verdict import UNCHANGED
 from ..reading import units
 from . import page
-from .comparison_text import HEADINGS, columns, machine, sentences, summary
+from .comparison_text import HEADINGS, answer, columns, counted, machine, sentences
 
 WIDTH = 200.0
 """Of a line's picture."""
@@ -18,8 +19,14 @@ WIDTH = 200.0
 NARROWEST = 0.02
 """The smallest change at which the pictures end."""
 
-WIDEST = 1.0
+WIDEST = 3.0
 """The largest."""
+
+RADIUS = 4.0
+"""Of a point: what lies beyond a picture is drawn whole at its end."""
+
+MOST_SAID = 2
+"""Sentences that a headline can hold."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +42,19 @@ class Drawing:
 def html(this: Comparison) -> str:
     """The page; all that came from files is escaped."""
     lines = [columns(cell) for cell in this.cells]
-    used = [i for i in range(len(HEADINGS)) if any(line[i] not in ("", units.MISSING) for line in lines)]
-    widest = min(WIDEST, max([NARROWEST, *(1.2 * _reach(cell) for cell in this.cells)]))
+    used = [i for i in range(len(HEADINGS) - 1) if any(line[i] not in ("", units.MISSING) for line in lines)]
+    said = list(sentences(this))
+    short = len(said) <= MOST_SAID
+    widest = min(WIDEST, max([NARROWEST, *(math.expm1(1.2 * _reach(cell)) for cell in this.cells)]))
     return page.rendered(
         "compare.html.j2",
         this=this,
-        answer=summary(this),
-        sentences=list(sentences(this)),
+        headline=": ".join([answer(this), *(["; ".join(said)] if said and short else [])]),
+        counted=counted(this),
+        sentences=[] if short else said,
         headings=[HEADINGS[i] for i in used],
         cells=[
-            ([line[i] for i in used], _drawing(cell, this.margin, widest), _interval(line))
+            ([line[i] for i in used], _drawing(cell, this.margin, widest), _interval(line), _why(cell, line))
             for line, cell in zip(lines, this.cells, strict=True)
         ],
         widest=widest,
@@ -53,6 +63,11 @@ def html(this: Comparison) -> str:
         machine=machine(this.machine),
         bad={cell.verdict.word for cell in this.cells if cell.regressed},
     )
+
+
+def _why(cell: Cell, line: Sequence[str]) -> str:
+    """Nothing, where all that is to be said is that nothing changed."""
+    return "" if cell.verdict.word == UNCHANGED and not cell.changes else line[-1]
 
 
 def _interval(line: Sequence[str]) -> str:
@@ -72,7 +87,7 @@ def _drawing(cell: Cell, margin: float, widest: float) -> Drawing | None:
         return None
 
     def place(ratio: float) -> float:
-        share = math.log(ratio) / math.log1p(widest)
-        return round(WIDTH / 2 * (1 + min(1.0, max(-1.0, share))), 1)
+        at = WIDTH / 2 * (1 + math.log(ratio) / math.log1p(widest))
+        return round(min(WIDTH - RADIUS, max(RADIUS, at)), 1)
 
     return Drawing(place(said.ratio), place(said.low), place(said.high), (place(1 / (1 + margin)), place(1 + margin)))

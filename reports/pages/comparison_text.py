@@ -77,7 +77,7 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     head, _, base = name.partition(" against ")
     than = f" than {base}" if base else ""
     words = Counter(cell.verdict.word for cell in cells)
-    others = [f"{WAYS[word]} in {words[word]} of {len(cells)} cells" for word in WAYS if words[word]]
+    others = [f"{WAYS[word]} in {words[word]} of {len(cells)} cells{_by(word, cells)}" for word in WAYS if words[word]]
     found = this.implementations.get(name)
     if found is None:
         return f"{head} is {' and '.join(others)}" if others and not this.unjudged else ""
@@ -95,14 +95,29 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     return f"{head} is {said}" + (f", but {' and '.join(others)}" if others else "")
 
 
+def _by(word: str, cells: list[Cell]) -> str:
+    """' (7.2 to 142 %)' over the cells of this word."""
+    sizes = sorted(abs(cell.verdict.ratio - 1) for cell in cells if cell.verdict.word == word)
+    ends = dict.fromkeys(map(_share, (sizes[0], sizes[-1])))
+    return f" ({' to '.join(ends).replace(' % to', ' to')})"
+
+
 def summary(this: Comparison) -> str:
     """'Nothing regressed: 23 UNCHANGED within 1 %, 1 INCONCLUSIVE; 1 cell with another kernel (0001_a → 0002_b)'."""
+    return f"{answer(this)}: {counted(this)} ({this.base} → {this.head})"
+
+
+def answer(this: Comparison) -> str:
+    """'Nothing regressed'"""
+    return ANSWERS.get(this.code, "Something regressed")
+
+
+def counted(this: Comparison) -> str:
+    """'23 UNCHANGED within 1 %, 1 INCONCLUSIVE; 1 cell with another kernel'"""
     within = {UNCHANGED: f" within {_share(this.margin)}", verdict.INCONCLUSIVE: _bound(this)}
     counts = ", ".join(f"{count} {word}{within.get(word, '')}" for word, count in this.counts.items()) or "no cell"
     more = [f"{plural(count, 'cell')} {part}" for part, count in _exact(this).items() if count]
-    answer = ANSWERS.get(this.code, "Something regressed")
-    why = [this.unjudged] if this.unjudged else []
-    return f"{answer}: {'; '.join([*why, counts, *more])} ({this.base} → {this.head})"
+    return "; ".join([*([this.unjudged] if this.unjudged else []), counts, *more])
 
 
 def _bound(this: Comparison) -> str:

@@ -18,6 +18,8 @@ from reports.__main__ import main
 from reports.judging import verdict
 from reports.judging.comparison import Cell, Comparison, compare
 from reports.pages import compare as compare_command
+from reports.pages.comparison_page import html
+from reports.pages.comparison_text import sentences
 from reports.reading import runs
 
 UNTOUCHED = {("fused", "UNCHANGED"), ("einsum", "UNCHANGED")}
@@ -285,6 +287,20 @@ def test_process_medians_that_are_no_times_are_left_out(compared: Any) -> None:
         row["extra_info"]["process_medians"] += [None, 0, math.nan, "x"]
     this = compared(tracked.run(1), head)
     assert this.cells[0].processes == (6, 6) and this.counts == {"UNCHANGED": 12}
+
+
+def test_a_sentence_says_how_far_the_slower_cells_reach(compared: Any) -> None:
+    head = tracked.run(2, slower={"sdpa": 1.25})
+    slowest = next(row for row in head["benchmarks"] if row["extra_info"]["impl"] == "sdpa")
+    slowest["extra_info"]["process_medians"] = [2 * s for s in slowest["extra_info"]["process_medians"]]
+    assert [*sentences(compared(tracked.run(1), head))] == ["sdpa is slower in 4 of 4 cells (25 to 150 %)"]
+
+
+def test_the_page_says_which_one_first_and_draws_whole_points(compared: Any) -> None:
+    text = html(compared(tracked.run(1), tracked.run(2, slower={"sdpa": 9.0})))
+    assert re.search(r"<h1>Something regressed: sdpa is slower in 4 of 4 cells", text)
+    assert all(4 <= float(at) <= 196 for at in re.findall(r'<circle cx="([\d.]+)"', text))
+    assert len(re.findall('class="why"', text)) == len(re.findall('class="word bad"', text)) == 4
 
 
 def test_a_run_beside_itself_is_told_of_once(results: Path) -> None:
