@@ -269,19 +269,18 @@ def _figures(this: Report, folder: Path) -> Iterator[Chart]:
 
 
 @dataclass(frozen=True)
-class Grid:
-    """A table with a column for every T: `lines` are (implementation, where, the same as axes, cells)."""
+class ByLength:
+    """A table: `lines` are (implementation, where, the same as axes, texts by T)."""
 
     title: str
-    T: list[int]
-    lines: list[tuple[str, str, dict[str, Any], list[str]]]
+    lines: list[tuple[str, str, dict[str, Any], dict[int, str]]]
 
 
 #: A part of a layer, and what its table says of it: the number, and after ': ' what it is made of.
 _Found = tuple[anatomy.Pair | anatomy.Compiling | anatomy.Choice, str]
 
 
-def _parts(frame: pd.DataFrame) -> list[Grid]:
+def _parts(frame: pd.DataFrame) -> list[ByLength]:
     """What a layer is made of, in the tables that this run has numbers for."""
     s = units.seconds
     cores: list[_Found] = [
@@ -301,7 +300,7 @@ def _parts(frame: pd.DataFrame) -> list[Grid]:
         "Calls after which compiling has paid, against the eager form": compilings,
         "Regret: the time of the kernel that was chosen over that of the fastest one": choices,
     }
-    return [_grid(title, cells) for title, cells in found.items() if cells]
+    return [_by_length(title, cells) for title, cells in found.items() if cells]
 
 
 def _inside(this: Report) -> dict[str, Any]:
@@ -330,11 +329,13 @@ def _calls(one: anatomy.Compiling) -> str:
     return f"{one.pays_after:,} calls" if one.pays_after else "never"
 
 
-def _grid(title: str, cells: Sequence[_Found]) -> Grid:
-    T = sorted({one.T for one, _ in cells})
-    texts = {(one.impl, one.place, one.T): text for one, text in cells}
-    at = {(one.impl, one.place): {axis: interactive.plain(value) for axis, value in one.at.items()} for one, _ in cells}
-    return Grid(title, T, [(*key, at[key], [texts.get((*key, t), units.MISSING) for t in T]) for key in at])
+def _by_length(title: str, cells: Sequence[_Found]) -> ByLength:
+    texts: dict[tuple[str, str], dict[int, str]] = {}
+    at: dict[tuple[str, str], dict[str, Any]] = {}
+    for one, text in sorted(cells, key=lambda cell: cell[0].T):
+        texts.setdefault((one.impl, one.place), {})[one.T] = text
+        at[one.impl, one.place] = {axis: interactive.plain(value) for axis, value in one.at.items()}
+    return ByLength(title, [(*key, at[key], found) for key, found in texts.items()])
 
 
 def _scalings(this: Report) -> list[tuple[str, dict[str, Any], list[scaling.Growth]]]:
