@@ -106,6 +106,10 @@ def _placed(this: SideBySide) -> pd.DataFrame:
 
 
 def _headline(this: SideBySide) -> str:
+    """Of two runs how they compare, of more how many there are."""
+    if len(this.runs) == 2:
+        for label, middle, *_ in sides.typical(this):
+            return f"{label} takes {units.times(middle, 2)} the time of {this.labels[0]} in the median cell"
     shared = sum(len(case.cells) for case in this.cases)
     everywhere = words.plural(shared, "cell") if shared else "no cell"
     both = "both" if len(this.runs) == 2 else "all of them"

@@ -56,6 +56,15 @@ def test_every_cell_is_matched_and_measured_against_the_first(sweep: dict[str, A
     ]  # fmt: skip
 
 
+def test_the_headline_of_two_runs_says_how_they_compare(sweep: dict[str, Any], tmp_path: Path) -> None:
+    both = saved(tmp_path, a=sweep, b=times(sweep, 1.5))
+    for these, said in (
+        (both, "b takes 1.5× the time of a in the median cell"),
+        ([*both, both[0]], "3 runs side by side, "),
+    ):
+        assert f"<h1>{said}" in side_by_side_page.html(side_by_side.side_by_side(these))
+
+
 def test_what_no_run_knows_of_its_machine_is_said_to_be_missing(sweep: dict[str, Any], tmp_path: Path) -> None:
     sweep["machine_info"] = {**sweep["machine_info"], "driver": None}
     this = side_by_side.side_by_side(saved(tmp_path, a=sweep, b=times(sweep, 1.5)))
