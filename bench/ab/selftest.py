@@ -27,6 +27,7 @@ PROCEDURE = (
     "bench/timing/engine.py",
     "bench/timing/cell.py",
     "bench/workers/tasks.py",
+    "reports/judging/estimate.py",
     "reports/judging/verdict.py",
 )
 """What decides on a verdict: of another procedure nothing is known until it was tested too."""

@@ -14,8 +14,8 @@ from ..selection.choice import MODULES
 ROOMS = ("bench", "impls")
 
 JUDGE = (
-    "reports/__init__.py", "reports/judging/__init__.py", "reports/judging/verdict.py", "reports/reading/__init__.py",
-    "reports/reading/units.py",
+    "reports/__init__.py", "reports/judging/__init__.py", "reports/judging/estimate.py", "reports/judging/ratios.py",
+    "reports/judging/verdict.py", "reports/reading/__init__.py", "reports/reading/units.py",
 )  # fmt: skip
 """Of reports, what bench needs."""
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from statistics import median
 from time import monotonic
 
-from reports.judging import verdict
+from reports.judging import ratios
 
 from ..cases.case import Case
 from ..cases.cells import Cell, Key
@@ -230,8 +230,8 @@ class Measuring:
     def _half_widths(self, cells: Sequence[Cell]) -> dict[Key, float]:
         """How well the ratio of each cell to the first is known from the visits so far."""
         base, *others = (samples_of(self._run.samples.get(cell.key, [])) for cell in cells)
-        logs = (verdict.log_ratios(other, base) for other in others)
-        return {cell.key: verdict.half_width(it) for cell, it in zip(cells[1:], logs, strict=True)}
+        logs = (ratios.log_ratios(other, base) for other in others)
+        return {cell.key: ratios.half_width(it) for cell, it in zip(cells[1:], logs, strict=True)}
 
     def _finish(self, workers: Sequence[Worker]) -> None:
         """Single calls that find no cache, graphs, energy, and traces."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_benchmark.stats import Stats
 
-from reports.judging import verdict
+from reports.judging import ratios
 
 from ..cases.cells import Cell
 from ..cases.counting import cache_bytes, flops, least_bytes, padding_share
@@ -40,9 +40,9 @@ class Sample:
     involuntary: float
 
 
-def samples_of(found: Sequence[Sample]) -> verdict.Samples:
+def samples_of(found: Sequence[Sample]) -> ratios.Samples:
     """As the judge wants them."""
-    return verdict.Samples(
+    return ratios.Samples(
         [it.seconds for it in found],
         [it.round for it in found],
         [it.visit for it in found],
@@ -120,9 +120,9 @@ def samples_in(row: Row) -> list[Sample]:
 
 def _ratio(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
     """Seconds over those of the baseline implementation, with the 95 % interval; None where there is none."""
-    known = verdict.ratio(samples_of(found), samples_of(over)) if over else verdict.UNKNOWN
+    known = ratios.ratio(samples_of(found), samples_of(over)) if over else ratios.UNKNOWN
     if found is over:
-        known = verdict.Ratio(1.0, 1.0, 1.0, known.processes, known.visits)
+        known = ratios.Ratio(1.0, 1.0, 1.0, known.processes, known.visits)
     columns = {"ratio": known.value, "ratio_low": known.low, "ratio_high": known.high}
     return {name: value if math.isfinite(value) else None for name, value in columns.items()}
 

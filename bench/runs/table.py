@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from reports.judging import verdict
+from reports.judging import ratios
 
 from ..cases.units import bytes_text, time_text
 
@@ -69,9 +69,9 @@ def _legend(shown: Collection[str], baseline: str | None) -> Text:
 def _table(group: list[Row], skipped: list[dict[str, str]], baseline: str | None, left_out: Sequence[str]) -> Table:
     wrong = {entry["impl"] for entry in skipped if entry["reason"] == "wrong"}
     samples = {row["extra_info"]["impl"]: _samples(row) for row in group}
-    pairs = verdict.compared(samples)
-    places = verdict.places_of(samples, pairs)
-    first = verdict.leader(list(samples), pairs)  # whom the page and `advise` name, too
+    pairs = ratios.compared(samples)
+    places = ratios.places_of(samples, pairs)
+    first = ratios.leader(list(samples), pairs)  # whom the page and `advise` name, too
 
     def rank(row: Row) -> tuple[int, bool, float]:
         name = row["extra_info"]["impl"]
@@ -104,14 +104,14 @@ def _table(group: list[Row], skipped: list[dict[str, str]], baseline: str | None
     return table
 
 
-def _speed_up(over: verdict.Ratio | None) -> str:
+def _speed_up(over: ratios.Ratio | None) -> str:
     """`4.41 (4.32–4.50)`: how many times as fast as the baseline implementation, and the interval; 1 for itself."""
     if over is None:
         return "1"
     if math.isnan(over.low):
         return f"{over.value:.2g}" if math.isfinite(over.value) else ""
     if over.wide:
-        return verdict.NOT_RESOLVED
+        return ratios.NOT_RESOLVED
     digits = _digits((over.high - over.low) / 2)
     return f"{over.value:.{digits}f} ({over.low:.{digits}f}–{over.high:.{digits}f})"
 
@@ -123,11 +123,11 @@ def _digits(half_width: float) -> int:
     return min(4, max(0, wanted))
 
 
-def _samples(row: Row) -> verdict.Samples:
+def _samples(row: Row) -> ratios.Samples:
     columns = row["extra_info"]
     found = [columns.get(f"sample_{name}") or [] for name in ("rounds", "visits", "processes")]
     data = row["stats"]["data"] if found[0] else []
-    return verdict.Samples(data, *found)
+    return ratios.Samples(data, *found)
 
 
 def _groups(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:

@@ -19,8 +19,9 @@ from rich.table import Table
 from ..reading import command, runs, units, words
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
-from . import dispatcher, verdict
+from . import dispatcher
 from . import frame as fr
+from .ratios import FASTEST, LEVEL_WITH_IT, NOT_RESOLVED, UNKNOWN
 
 #: The leanest is looked for among those that take at most so many times the fastest's time.
 NEARLY = 1.10
@@ -128,7 +129,7 @@ def advise(frame: pd.DataFrame, asked: Mapping[str, Any] | None = None) -> dict[
 def choice(rows: pd.DataFrame) -> dict[str, Any]:
     """What to use in one case, from all its rows.
 
-    `fastest`, who leads, its `seconds` and `bytes`, and its `standing` (see `verdict.standings`); `ties`, those that are
+    `fastest`, who leads, its `seconds` and `bytes`, and its `standing` (see `ratios.standings`); `ties`, those that are
     level with it; `not_resolved`, those that may be, or may take half as long again; `next_best` and how many times as long
     that takes, `ahead`, with its interval `ahead_low`, `ahead_high`; `shown`, whether anything is shown of who is faster (if
     not, `fastest` is the smallest median); `leanest`, the one with the smallest peak among those that take at most 10 % more
@@ -140,7 +141,7 @@ def choice(rows: pd.DataFrame) -> dict[str, Any]:
     lead = {row["impl"]: fr.ratio(row, best) for row in others}
     others.sort(key=lambda row: lead[row["impl"]].value)
     next_best = min(lead, key=lambda name: lead[name].value, default=None) if best["leads"] else None
-    ahead = lead[next_best] if next_best else verdict.UNKNOWN
+    ahead = lead[next_best] if next_best else UNKNOWN
     near = fr.leanest(pd.DataFrame([row for row in ranked if times(row, best) <= NEARLY]))
     lean = fr.records(near)[0] if len(near) else None
     return {
@@ -150,8 +151,8 @@ def choice(rows: pd.DataFrame) -> dict[str, Any]:
         "seconds": float(best["median"]),
         "bytes": _plain(best["peak_bytes"]),
         "standing": best["standing"],
-        "ties": [row["impl"] for row in others if row["standing"] == verdict.LEVEL_WITH_IT],
-        "not_resolved": [row["impl"] for row in others if row["standing"] == verdict.NOT_RESOLVED],
+        "ties": [row["impl"] for row in others if row["standing"] == LEVEL_WITH_IT],
+        "not_resolved": [row["impl"] for row in others if row["standing"] == NOT_RESOLVED],
         "shown": bool(best["standing"]),
         "next_best": next_best,
         **{key: _plain(value) for key, value in (("ahead", ahead.value), ("ahead_low", ahead.low), ("ahead_high", ahead.high))},
@@ -193,7 +194,7 @@ def verdict_text(cell: Mapping[str, Any]) -> str:
         said.append("the only one")
     elif not cell["shown"]:
         said.append(NOT_SHOWN)
-    elif cell["standing"] == verdict.FASTEST:
+    elif cell["standing"] == FASTEST:
         said.append("faster")
     if cell["ties"]:
         lean = _leaner(cell)
@@ -217,7 +218,7 @@ def _leaner(cell: Mapping[str, Any]) -> str:
 
 def claimed(cell: Mapping[str, Any]) -> bool:
     """Whether the one to use was shown to be the fastest, or level with it."""
-    return cell["standing"] in (verdict.FASTEST, verdict.LEVEL_WITH_IT)
+    return cell["standing"] in (FASTEST, LEVEL_WITH_IT)
 
 
 def ahead(cell: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """The first thing that a reader sees: which implementation to use, or that there is no answer yet; and how sure that is.
 
-Every claim is made from the standings that the judge gives (`verdict.standings`), and from what was right everywhere.
+Every claim is made from the standings that the judge gives (`ratios.standings`), and from what was right everywhere.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pandas as pd
 from ..reading import units, words
 from ..reading.axes import length_axes
 from ..reading.runs import Run
-from . import advice, processes, verdict
+from . import advice, estimate, processes, ratios, verdict
 from . import frame as fr
 
 LOW, MEDIUM, HIGH = "LOW", "MEDIUM", "HIGH"
@@ -72,7 +72,7 @@ def headline(cells: Sequence[Cell], axes: Sequence[str]) -> tuple[str, str]:
         text = "; ".join(f"{where}, use {what}" for where, what in answered)
         rest = f"No one answer {words.listing(open_)}: see the table." if open_ else _memory(rivals)
         return f"{text[0].upper()}{text[1:]}.", rest
-    unresolved = [cell for cell in rivals if cell["standing"] == verdict.NOT_RESOLVED]
+    unresolved = [cell for cell in rivals if cell["standing"] == ratios.NOT_RESOLVED]
     if 2 * len(unresolved) >= len(rivals):
         return f"No answer yet: {len(unresolved)} of {cases} are not resolved.", _leads(rivals)
     return f"No one implementation for {_all(len(rivals))}: {_leads(rivals)}", ""
@@ -105,7 +105,7 @@ def trust(run: Run, frame: pd.DataFrame, cells: Sequence[Cell]) -> Trust:
         grades.append(_grade(drift, DRIFT))
         reasons.append(f"the control workload's time varied by {verdict.varied(drift)}")
     fewest = int(frame["processes"].min()) if len(frame) else 0
-    grades.append(HIGH if fewest >= verdict.ENOUGH_PROCESSES else MEDIUM)
+    grades.append(HIGH if fewest >= estimate.ENOUGH_PROCESSES else MEDIUM)
     reasons.append("one process a cell" if fewest < 2 else f"{fewest} processes a cell")
     half = _half_width(cells)
     if half is not None:
@@ -115,7 +115,7 @@ def trust(run: Run, frame: pd.DataFrame, cells: Sequence[Cell]) -> Trust:
         grades.append(LOW)
         reasons.append("no ratio has an interval")
     rivals = [cell for cell in cells if cell["measured"] > 1]
-    if unresolved := sum(cell["standing"] in ("", verdict.NOT_RESOLVED) for cell in rivals):
+    if unresolved := sum(cell["standing"] in ("", ratios.NOT_RESOLVED) for cell in rivals):
         grades.append(LOW if 2 * unresolved >= len(rivals) else MEDIUM)
         reasons.append(f"{unresolved} of {words.plural(len(rivals), 'case')} not resolved")
     if run.wrong:
@@ -178,7 +178,7 @@ def _one_for_all(cells: Sequence[Cell]) -> str:
     if len(common) > 1 and of_all and sorted(lean.values())[1] > advice.LEANER * lean[leanest]:
         others = words.listing([name for name in common if name != leanest], most=3)
         return f"{leanest}, level with {others} in time with less memory"
-    if all(cell["fastest"] == best and cell["standing"] == verdict.FASTEST for cell in cells):
+    if all(cell["fastest"] == best and cell["standing"] == ratios.FASTEST for cell in cells):
         return f"{best}, the fastest"
     if len(common) > 1:
         return f"{words.listing([best, *(name for name in common if name != best)], most=3).replace(' and ', ' or ')}, level"

@@ -19,7 +19,8 @@ from ..reading.words import plural
 from . import denominators, processes, verdict
 from .compared import Cell, Comparison, Key, changes, worst_first
 from .denominators import Timed
-from .verdict import Logs, Verdict
+from .estimate import Logs
+from .verdict import Verdict
 
 BROKEN = ("wrong", "error", "timeout")
 """Reasons for which a cell without numbers is a fault of the implementation."""

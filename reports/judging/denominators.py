@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, median
 
 from ..reading.runs import Run
-from . import processes, verdict
-from .verdict import Logs, Samples
+from . import processes, ratios
+from .estimate import Logs
+from .ratios import Samples
 
 Key = tuple[str, str]
 """An implementation, and the id of a case."""
@@ -39,7 +40,7 @@ class Timed:
     def logs(self, cell: Key, over: str) -> Logs:
         """Of a cell over another implementation of its case."""
         if (cell, over) not in self._known:
-            self._known[cell, over] = verdict.log_ratios(self.samples[cell], self.samples[over, cell[1]])
+            self._known[cell, over] = ratios.log_ratios(self.samples[cell], self.samples[over, cell[1]])
         return self._known[cell, over]
 
 

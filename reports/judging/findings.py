@@ -11,7 +11,7 @@ from ..reading import units, words
 from ..reading.axes import axis_names
 from ..reading.words import COMPILED, base
 from . import frame as fr
-from . import proofs, regret, verdict
+from . import proofs, ratios, regret
 
 #: What a minor page fault usually takes, page cleared: 0.5 on bare metal to 3 µs in a virtual machine; the part of a call
 #: from which that is said; and the part from which the estimate says no more than that it is most.
@@ -195,7 +195,7 @@ def unbeaten(frame: pd.DataFrame) -> str:
         return ""
     names = [_shown(rows, name) for name in front(rows)]
     where = words.place(fr.settings(rows), always=fr.varying(frame))
-    best = rows[rows["standing"] == verdict.FASTEST]
+    best = rows[rows["standing"] == ratios.FASTEST]
     if len(names) == 1 and list(best["impl"]) == front(rows) and best.index.isin(fr.leanest(rows).index).all():
         return f"At {where}, {names[0]} is both the fastest and the leanest."
     return f"At {where}, nobody is shown to beat {words.listing(names)} in both time and memory."

@@ -10,8 +10,8 @@ import pandas as pd
 
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run
-from . import masking, processes, verdict
-from .verdict import Ratio, Samples
+from . import masking, processes, ratios
+from .ratios import Ratio, Samples
 
 #: Seconds, from pytest-benchmark's stats.
 STATS = ("median", "q1", "q3", "min", "max", "mean", "stddev", "iqr", "rounds", "iterations")
@@ -33,14 +33,14 @@ def tidy(run: Run) -> pd.DataFrame:
     """One row per benchmark: its extra_info, its stats in seconds, and
 
     `samples`  what was timed, to be paired with that of other rows (None where it can't be; see `processes.samples`),
-    `over`     how many times as long it takes as each other implementation of its case, by name (see `verdict.compared`),
+    `over`     how many times as long it takes as each other implementation of its case, by name (see `ratios.compared`),
     `ratio`    the same for the baseline implementation, with its interval `ratio_low`, `ratio_high`,
     `speedup`  1 / `ratio`; of what can't be paired, the baseline implementation's median over this one (NaN without it),
     `spread`   interquartile range over median,
     `mask_efficiency`  how much of what its mask hides is skipped, with its interval and `work_share` (see `masking.columns`),
     `wrong`    whether this implementation failed the gate in any cell of the run: it has no place and no standing,
     `place`    one more than how many of its case were shown to be faster (NaN where nothing can be shown),
-    `standing` how it stands in its case (see `verdict.standings`), empty where nothing can be shown,
+    `standing` how it stands in its case (see `ratios.standings`), empty where nothing can be shown,
     `leads`    whether it is ahead of most others, shown or not,
     `tied`     whether it is the fastest of its case or level with it.
 
@@ -58,7 +58,7 @@ def tidy(run: Run) -> pd.DataFrame:
     frame = frame.assign(**_ratios(frame, run.baseline_impl))
     frame["speedup"] = (1 / frame["ratio"]).fillna(_over_baseline(frame, run.baseline_impl))
     frame["spread"] = (frame["q3"] - frame["q1"]) / frame["median"]
-    frame["tied"] = frame["standing"].isin((verdict.FASTEST, verdict.LEVEL_WITH_IT))
+    frame["tied"] = frame["standing"].isin((ratios.FASTEST, ratios.LEVEL_WITH_IT))
     return frame
 
 
@@ -164,18 +164,18 @@ def _judged(frame: pd.DataFrame) -> dict[str, pd.Series[Any]]:
         rows = {row["impl"]: (at, row) for at, row in zip(part.index.tolist(), records(part), strict=True)}
         timed = {name: row["samples"] for name, (_, row) in rows.items() if row["samples"]}
         trusted = [name for name in timed if not rows[name][1]["wrong"]]
-        pairs = verdict.compared(timed, max(1, len(trusted) - 1))
+        pairs = ratios.compared(timed, max(1, len(trusted) - 1))
         for (one, other), ratio in pairs.items():
             over[rows[one][0]][other] = ratio
         judged = [
             one for one in trusted if len(trusted) == 1 or any(pairs[one, it].known for it in trusted if it != one)
         ]
         if judged:
-            places, standings = verdict.places_of(judged, pairs), verdict.standings(judged, pairs)
+            places, standings = ratios.places_of(judged, pairs), ratios.standings(judged, pairs)
             for name in judged:
                 at = rows[name][0]
                 found["place"][at], found["standing"][at] = places[name], standings[name]
-            found["leads"][rows[verdict.leader(judged, pairs)][0]] = True
+            found["leads"][rows[ratios.leader(judged, pairs)][0]] = True
     return {
         "over": pd.Series(over, frame.index, dtype=object),
         "place": pd.Series(found["place"], frame.index, dtype=float),

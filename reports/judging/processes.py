@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from ..reading import units
-from . import verdict
-from .verdict import Ratio, Samples
+from . import estimate, ratios
+from .ratios import Ratio, Samples
 
 SAMPLE_KEYS = ("sample_rounds", "sample_visits", "sample_processes")
 """What a row says of each of its samples, beside the samples themselves."""
@@ -42,10 +42,10 @@ def took_turns(row: Mapping[str, Any]) -> bool:
 
 
 def ratio(of: Samples | None, over: Samples | None, one_case: bool = True) -> Ratio:
-    """How many times as long the first takes; `verdict.UNKNOWN` where either can't be paired."""
+    """How many times as long the first takes; `ratios.UNKNOWN` where either can't be paired."""
     if of is None or over is None:
-        return verdict.UNKNOWN
-    return verdict.ratio(of, over) if one_case else verdict.ratio_by_visit(of, over)
+        return ratios.UNKNOWN
+    return ratios.ratio(of, over) if one_case else ratios.ratio_by_visit(of, over)
 
 
 def medians(row: Mapping[str, Any]) -> list[float]:
@@ -66,7 +66,7 @@ def several(frame: pd.DataFrame) -> bool:
 def interval(process_medians: Any) -> tuple[float, float] | None:
     """The 95 % interval, in seconds, of what a fresh process would usually measure; None with too few of them."""
     times = _times(process_medians)
-    return verdict.interval(times) if len(times) >= verdict.ENOUGH_PROCESSES else None
+    return estimate.interval(times) if len(times) >= estimate.ENOUGH_PROCESSES else None
 
 
 def said(process_medians: Any) -> str:
@@ -91,7 +91,7 @@ def digits(found: tuple[float, float] | None) -> int:
 
 def interval_name(frame: pd.DataFrame) -> str:
     """What the intervals of ratios are taken over."""
-    return between(frame) if frame["processes"].min() >= verdict.ENOUGH_PROCESSES else WITHIN
+    return between(frame) if frame["processes"].min() >= estimate.ENOUGH_PROCESSES else WITHIN
 
 
 def between(frame: pd.DataFrame) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 from ..reading import units, words
 from ..reading.axes import axis_names
 from . import frame as fr
-from .verdict import Ratio
+from .ratios import Ratio
 
 
 @dataclass(frozen=True)

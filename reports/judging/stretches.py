@@ -17,8 +17,7 @@ from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
 from ..reading.words import SHORT_DTYPE
 from . import frame as fr
-from . import verdict
-from .verdict import Ratio
+from .ratios import UNKNOWN, Ratio
 
 SDPA = "sdpa"
 """The implementation that is torch's own choice."""
@@ -105,7 +104,7 @@ def stretches(by_length: ByLength) -> Iterator[Stretch]:
     names = sorted({name for ratios in by_length.values() for name in ratios})
     least, chosen = np.zeros(keys.shape), np.full(keys.shape, -1)
     for i, name in enumerate(names):
-        ratios = [by_length[T].get(name, verdict.UNKNOWN) for T in lengths]
+        ratios = [by_length[T].get(name, UNKNOWN) for T in lengths]
         value, high = (
             _interpolated(keys, lengths, ends) for ends in zip(*((it.value, it.high) for it in ratios), strict=True)
         )

@@ -14,6 +14,7 @@ import pandas as pd
 from ..drawing.palette import Palette, foremost
 from ..judging import comparison, verdict
 from ..judging import frame as fr
+from ..judging.ratios import NOT_RESOLVED
 from ..reading import fingerprint, units, words
 from ..reading.runs import Run
 
@@ -253,8 +254,8 @@ def _standing(row: dict[str, Any], baseline_impl: str | None) -> str:
     """'place 2, 1.96× (1.90 to 2.03) as fast as fused'."""
     if not row["place"] > 0:
         return ""
-    if row["standing"] == verdict.NOT_RESOLVED:
-        return verdict.NOT_RESOLVED
+    if row["standing"] == NOT_RESOLVED:
+        return NOT_RESOLVED
     known = row["ratio_low"] > 0 and row["impl"] != baseline_impl
     over = units.bounded_times(row["speedup"], 1 / row["ratio_high"], 1 / row["ratio_low"]) if known else ""
     return f"place {row['place']:.0f}{f', {over} as fast as {baseline_impl}' if over else ''}"

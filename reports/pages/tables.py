@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from ..drawing import interactive
-from ..judging import advice, processes, published, scaling, verdict
+from ..judging import advice, processes, published, ratios, scaling
 from ..judging import frame as fr
 from ..reading import units, words
 
@@ -209,8 +209,8 @@ def _line(at: int, row: dict[str, Any], slowest: float, shared: Collection[float
 
 
 def _place(row: dict[str, Any], shared: Collection[float]) -> str:
-    if row["standing"] == verdict.NOT_RESOLVED:
-        return verdict.NOT_RESOLVED
+    if row["standing"] == ratios.NOT_RESOLVED:
+        return ratios.NOT_RESOLVED
     return f"{row['place']:.0f}{'=' if row['place'] in shared else ''}" if row["place"] > 0 else units.MISSING
 
 

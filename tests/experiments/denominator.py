@@ -5,7 +5,7 @@ slower by 2, 5 and 10 %, a different one for every pair. Of unchanged cells that
 false alarms; of slower ones that were called REGRESSED, these are found. `--synthetic N` replays N runs made up by the noise
 model of `tests/reports/synthetic_runs.py` instead.
 
-First it calibrates: how far apart processes of a run lie beyond their visits (`verdict.BETWEEN_PROCESSES`), and how far runs
+First it calibrates: how far apart processes of a run lie beyond their visits (`estimate.BETWEEN_PROCESSES`), and how far runs
 lie beyond their processes (`verdict.BETWEEN_RUNS`), the latter so that 95 % of the intervals of unchanged cells hold 0. Each
 denominator is judged with its own, from the pairs themselves: with few runs, alarms will be somewhat more than here. The
 line of seconds that are divided by nothing calibrates `verdict.BETWEEN_RUNS_SECONDS`.
@@ -23,9 +23,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from reports.judging import denominators, verdict
+from reports.judging import denominators, estimate, ratios, verdict
 from reports.judging.denominators import Key, Timed
-from reports.judging.verdict import Logs
+from reports.judging.estimate import Logs
 from reports.pages.tables import markdown
 from reports.reading import fingerprint, runs
 
@@ -123,8 +123,8 @@ def _moved(logs: Logs, shift: float) -> Logs:
 def _seconds(run: Timed, key: Key) -> Logs:
     """Logarithms of seconds: divided by nothing."""
     samples = run.samples[key]
-    return verdict.log_ratios(
-        samples, verdict.Samples([1.0] * len(samples.seconds), samples.rounds, samples.visits, samples.processes)
+    return ratios.log_ratios(
+        samples, ratios.Samples([1.0] * len(samples.seconds), samples.rounds, samples.visits, samples.processes)
     )
 
 
@@ -137,7 +137,7 @@ def _calibrated(differences: Sequence[tuple[float, float, float]]) -> float:
     known = [one for one in differences if math.isfinite(one[1])]
 
     def covered(term: float) -> bool:
-        return statistics.fmean(verdict.holds(*one, term) for one in known) >= COVERAGE
+        return statistics.fmean(estimate.holds(*one, term) for one in known) >= COVERAGE
 
     if not known or covered(0.0):
         return 0.0
@@ -153,7 +153,7 @@ def _processes_told(known: Sequence[Timed]) -> str:
     apart = [one for run in known for key in run.samples for one in _processes_apart(run, key)]
     if not apart:
         return "between processes: not known, since no process has two visits of a cell"
-    return f"between processes, beyond their visits: {_calibrated(apart):.2%} (now {verdict.BETWEEN_PROCESSES:.2%})"
+    return f"between processes, beyond their visits: {_calibrated(apart):.2%} (now {estimate.BETWEEN_PROCESSES:.2%})"
 
 
 def _processes_apart(run: Timed, key: Key) -> Iterator[tuple[float, float, float]]:

@@ -27,8 +27,8 @@ import torch
 import impls
 from reports.judging import dispatcher
 from reports.judging import frame as fr
+from reports.judging.ratios import Ratio
 from reports.judging.stretches import SDPA, ByLength, Setting, measured, stretches
-from reports.judging.verdict import Ratio
 from reports.reading import command, runs
 
 CHECKOUT = Path(__file__).resolve().parents[2]

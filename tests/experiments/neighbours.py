@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from reports.judging import verdict
+from reports.judging.ratios import Ratio, Samples, ratio
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HOSTILE = """
@@ -69,7 +69,7 @@ NEIGHBOURS = ("fused", "packed", "einsum", "sdpa")
 HOSTILES = ("evicts", "spins", "evicts_alone", "spins_alone", "changes_alone", "dies_alone")
 ALONE = "none"
 
-Run = dict[tuple[str, str], tuple[float, verdict.Ratio]]
+Run = dict[tuple[str, str], tuple[float, Ratio]]
 """Median and ratio to fused of every cell of `NEIGHBOURS`."""
 
 
@@ -134,15 +134,15 @@ def _fates(data: Mapping[str, Any], name: str) -> list[str]:
 def _run(data: Mapping[str, Any]) -> Run:
     rows = {(row["extra_info"]["impl"], row["extra_info"]["id"]): row for row in data["benchmarks"]}
     return {
-        (impl, case): (row["stats"]["median"], verdict.ratio(_samples(row), _samples(rows["fused", case])))
+        (impl, case): (row["stats"]["median"], ratio(_samples(row), _samples(rows["fused", case])))
         for (impl, case), row in rows.items()
         if impl in NEIGHBOURS
     }
 
 
-def _samples(row: Mapping[str, Any]) -> verdict.Samples:
+def _samples(row: Mapping[str, Any]) -> Samples:
     columns = row["extra_info"]
-    return verdict.Samples(
+    return Samples(
         row["stats"]["data"], columns["sample_rounds"], columns["sample_visits"], columns["sample_processes"]
     )
 

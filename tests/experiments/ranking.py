@@ -26,7 +26,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from reports.judging import verdict
+from reports.judging import estimate, ratios
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 BASELINE = "fused"
@@ -89,7 +89,7 @@ class Run:
     """One run, and what it says of pairs of implementations."""
 
     told: dict[str, Any]
-    known: dict[Pair, verdict.Ratio] = field(default_factory=dict)
+    known: dict[Pair, ratios.Ratio] = field(default_factory=dict)
 
     @cached_property
     def rows(self) -> dict[tuple[str, str], dict[str, Any]]:
@@ -103,7 +103,7 @@ class Run:
             cases.setdefault(case, []).append(impl)
         return {(case, *pair) for case, names in cases.items() for pair in permutations(names, 2)}
 
-    def ratio(self, pair: Pair) -> verdict.Ratio:
+    def ratio(self, pair: Pair) -> ratios.Ratio:
         """Of the first over the second. Rows without rounds have the interval that their table and findings went by: none,
         and are told apart where their quartiles don't overlap.
         """
@@ -119,16 +119,16 @@ class Run:
         return {a for a in names if not any(self.ratio((case, b, a)).faster for b in names if b != a)}
 
 
-def _ratio(a: dict[str, Any], b: dict[str, Any], rivals: int = 1) -> verdict.Ratio:
+def _ratio(a: dict[str, Any], b: dict[str, Any], rivals: int = 1) -> ratios.Ratio:
     if "sample_rounds" in a:
-        return verdict.ratio(_samples(a), _samples(b), rivals)
+        return ratios.ratio(_samples(a), _samples(b), rivals)
     value, apart = a["median"] / b["median"], a["iqr"][0] > b["iqr"][1] or b["iqr"][0] > a["iqr"][1]
     end = value if apart else math.nan
-    return verdict.Ratio(value, end, end, 1, 1)
+    return ratios.Ratio(value, end, end, 1, 1)
 
 
-def _samples(row: dict[str, Any]) -> verdict.Samples:
-    return verdict.Samples(row["data"], row["sample_rounds"], row["sample_visits"], row["sample_processes"])
+def _samples(row: dict[str, Any]) -> ratios.Samples:
+    return ratios.Samples(row["data"], row["sample_rounds"], row["sample_visits"], row["sample_processes"])
 
 
 @dataclass(frozen=True)
@@ -196,10 +196,10 @@ def replay(lines: list[dict[str, Any]]) -> None:
     for datum in ("whole block", "fastest stretch"):
         if datum == "fastest stretch":
             mine = [line | {"rows": [row | {"data": row["sample_fastest"]} for row in line["rows"]]} for line in mine]
-        for verdict.BETWEEN_PROCESSES in (0.0, 0.01, 0.015, 0.02, 0.03):
+        for estimate.BETWEEN_PROCESSES in (0.0, 0.01, 0.015, 0.02, 0.03):
             it = Figures.of([Run(line) for line in mine])
             told = f"usual {median(it.apart):.2%}, 9 of 10 {it.nine_in_ten:.1%}"
-            print(f"{datum:16} term {verdict.BETWEEN_PROCESSES:.1%}: {told}, ", end="")
+            print(f"{datum:16} term {estimate.BETWEEN_PROCESSES:.1%}: {told}, ", end="")
             print(f"close told {_of(*it.close_pairs)}, contradictions {_of(*it.contradictions)}, ", end="")
             print(f"held {_of(*it.held)}, tie {median(it.ties):.0f}, winner {_of(*it.winners)}", flush=True)
 

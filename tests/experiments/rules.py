@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.special import digamma, polygamma, stdtr
 from scipy.stats import false_discovery_control
 
-from reports.judging import verdict
+from reports.judging import estimate, verdict
 from reports.judging.by_turns import CONTROL
 from reports.judging.verdict import UNCHANGED
 from reports.pages.tables import markdown
@@ -180,7 +180,7 @@ class By:
             return self._adjusted(self._p(logs), of.impls)
         found = np.ones(len(logs))
         mean, error, df = _student(logs[:, :SCREENED], 0)
-        open_ = np.maximum(_beyond(0.01, mean, error, df), _beyond(0.01, -mean, error, df)) > verdict.LEVEL / 2
+        open_ = np.maximum(_beyond(0.01, mean, error, df), _beyond(0.01, -mean, error, df)) > estimate.LEVEL / 2
         found[open_] = self._adjusted(
             self._p(logs[open_, SCREENED:]), [i for i, it in zip(of.impls, open_, strict=True) if it]
         )
@@ -199,7 +199,7 @@ class By:
         if not self.gate:
             return np.array(false_discovery_control(p))
         keys = list(zip(impls, range(len(p)), strict=True))
-        found = verdict.adjusted(dict(zip(keys, p, strict=True)))
+        found = estimate.adjusted(dict(zip(keys, p, strict=True)))
         return np.array([found[key] for key in keys])
 
     def _rounds(self, of: Comparison) -> list[int] | None:

@@ -10,7 +10,7 @@ import pytest
 import synthetic_runs as synthetic
 from synthetic_runs import COSTS, Noise
 
-from reports.judging import answer, frame, verdict
+from reports.judging import answer, frame, ratios
 from reports.pages import page
 from reports.reading.runs import Run
 
@@ -125,7 +125,7 @@ def test_nobody_is_better_than_the_best_of_a_case(monkeypatch: pytest.MonkeyPatc
 def test_memory_that_is_not_known_decides_nothing() -> None:
     level = {
         "T": 64,
-        "standing": verdict.LEVEL_WITH_IT,
+        "standing": ratios.LEVEL_WITH_IT,
         "fastest": "sdpa",
         "ties": ["openvino"],
         "peaks": {"sdpa": 100.0},
@@ -137,7 +137,7 @@ def test_answers_along_an_axis_are_joined_without_a_stray_comma() -> None:
     cells = [
         {"T": T, "standing": standing, "fastest": name, "ties": ties, "peaks": {"sdpa": 100.0, "packed": 40.0}}
         for T, standing, name, ties in (
-            (64, verdict.LEVEL_WITH_IT, "sdpa", ["packed"]), (256, verdict.FASTEST, "fused", [])
+            (64, ratios.LEVEL_WITH_IT, "sdpa", ["packed"]), (256, ratios.FASTEST, "fused", [])
         )
     ]  # fmt: skip
     assert answer._by_axis(cells, ["T"]) == (
@@ -154,8 +154,8 @@ def test_the_ranking_is_the_geometric_mean_over_the_best_of_each_case(as_run: An
     assert told["c"] == (pytest.approx(3), pytest.approx(3), 1, False) and ranks[-1].impl == "c"
 
 
-def ratio(low: float, high: float) -> verdict.Ratio:
-    return verdict.Ratio((low * high) ** 0.5, low, high, 3, 3)
+def ratio(low: float, high: float) -> ratios.Ratio:
+    return ratios.Ratio((low * high) ** 0.5, low, high, 3, 3)
 
 
 @pytest.mark.parametrize(
@@ -181,11 +181,11 @@ def test_standings_follow_the_interval_of_the_ratio_to_the_leader(
     for name, ends in zip(names[1:], rivals, strict=True):
         pairs[name, "first"] = ratio(*ends)
         pairs["first", name] = pairs[name, "first"].inverse
-    assert list(verdict.standings(names, pairs).values()) == expected
+    assert list(ratios.standings(names, pairs).values()) == expected
 
 
 def test_intervals_among_many_rivals_are_wider() -> None:
-    rows = {name: verdict.Samples([1.0, 1.1, 0.9], [0, 1, 2], [0, 1, 2], [0, 1, 2]) for name in "abcd"}
-    rows["a"] = verdict.Samples([1.0, 1.0, 1.0], [0, 1, 2], [0, 1, 2], [0, 1, 2])
-    two, four = (verdict.compared({name: rows[name] for name in names})["a", "b"] for names in ("ab", "abcd"))
+    rows = {name: ratios.Samples([1.0, 1.1, 0.9], [0, 1, 2], [0, 1, 2], [0, 1, 2]) for name in "abcd"}
+    rows["a"] = ratios.Samples([1.0, 1.0, 1.0], [0, 1, 2], [0, 1, 2], [0, 1, 2])
+    two, four = (ratios.compared({name: rows[name] for name in names})["a", "b"] for names in ("ab", "abcd"))
     assert four.low < two.low < two.value == four.value < two.high < four.high

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from reports.judging import verdict
+from reports.judging import estimate, ratios, verdict
 from reports.judging.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, judge, judge_unpaired
 from tests.experiments import rules
 
@@ -88,7 +88,7 @@ def test_intervals_cover_the_truth_at_their_rate() -> None:
 
 def test_it_agrees_with_scipys_own_tests() -> None:
     rng = np.random.default_rng(7)
-    logs = rng.normal(0.03, 0.02, verdict.TRIM - 1)
+    logs = rng.normal(0.03, 0.02, estimate.TRIM - 1)
     said = one(*logs)
     edges = [
         stats.ttest_1samp(logs, side * math.log1p(verdict.ALARM * verdict.MARGIN), alternative="greater").pvalue
@@ -106,7 +106,7 @@ def test_a_pair_that_was_disturbed_costs_little() -> None:
     logs[3] = 1.5
     said = one(*logs)
     assert said.word == REGRESSED and said.high / said.low < 1.4 * calm.high / calm.low
-    mean, error = stats.trim_mean(logs, 1 / verdict.TRIM), stats.mstats.trimmed_stde(logs, (1 / verdict.TRIM,) * 2)
+    mean, error = stats.trim_mean(logs, 1 / estimate.TRIM), stats.mstats.trimmed_stde(logs, (1 / estimate.TRIM,) * 2)
     assert math.log(said.ratio) == pytest.approx(mean)
     assert math.log(said.high) == pytest.approx(mean + error * stats.t.ppf(0.975, 15), rel=0.01)
 
@@ -162,7 +162,7 @@ def test_the_replayed_rule_is_the_judges_own() -> None:
     (of,) = rules.synthetic(1)
     slow = np.array([impl == "sdpa" for impl in of.impls]) * 0.02
     judged = verdict.judge_pairs(rules._cells(of, slow), {})
-    assert rules.By(verdict.ALARM * verdict.MARGIN, gate=True, trim=verdict.TRIM)(of, slow) == pytest.approx(
+    assert rules.By(verdict.ALARM * verdict.MARGIN, gate=True, trim=estimate.TRIM)(of, slow) == pytest.approx(
         [it.p for it in judged.values()]
     )
     assert {it.word for it, added in zip(judged.values(), slow, strict=True) if not added} <= {UNCHANGED, INCONCLUSIVE}
@@ -351,17 +351,18 @@ def test_nothing_to_judge() -> None:
 def test_the_judge_travels_light() -> None:
     """The live comparison imports it where no pandas and no matplotlib may be."""
     check = (
-        "import sys, reports.judging.verdict; sys.exit(bool({'pandas', 'matplotlib', 'torch'} & sys.modules.keys()))"
+        "import sys, reports.judging.ratios, reports.judging.verdict; "
+        "sys.exit(bool({'pandas', 'matplotlib', 'torch'} & sys.modules.keys()))"
     )
     home = Path(__file__).resolve().parents[2]
     assert subprocess.run([sys.executable, "-c", check], cwd=home, check=False).returncode == 0
 
 
-def timed(logs_by_process: list[list[float]], rounds_from: int = 0) -> verdict.Samples:
+def timed(logs_by_process: list[list[float]], rounds_from: int = 0) -> ratios.Samples:
     """One visit a process, one block a round."""
     flat = [(math.exp(log), process) for process, logs in enumerate(logs_by_process) for log in logs]
     processes = [process for _, process in flat]
-    return verdict.Samples(
+    return ratios.Samples(
         [seconds for seconds, _ in flat], list(range(rounds_from, rounds_from + len(flat))), processes, processes
     )
 
@@ -369,17 +370,17 @@ def timed(logs_by_process: list[list[float]], rounds_from: int = 0) -> verdict.S
 def test_two_that_share_no_round_are_paired_by_process() -> None:
     moods = [[0.0], [0.5], [-0.3]]
     slow = timed([[log + 0.1] for [log] in moods], rounds_from=100)
-    ratio = verdict.ratio(slow, timed(moods))
+    ratio = ratios.ratio(slow, timed(moods))
     assert ratio.value == pytest.approx(math.exp(0.1)) and ratio.slower and ratio.processes == 3
-    apart = verdict.Samples(slow.seconds, slow.rounds, slow.visits, [7, 8, 9])
-    assert not verdict.ratio(apart, timed(moods)).known
+    apart = ratios.Samples(slow.seconds, slow.rounds, slow.visits, [7, 8, 9])
+    assert not ratios.ratio(apart, timed(moods)).known
 
 
-def visited(times: dict[int, float], process: int = 0) -> verdict.Samples:
+def visited(times: dict[int, float], process: int = 0) -> ratios.Samples:
     """Two blocks a visit, in rounds that nothing else has."""
     rounds = range(len(times) * 2)
     visits = [visit for visit in times for _ in range(2)]
-    return verdict.Samples([times[visit] for visit in visits], rounds, visits, [process] * len(visits))
+    return ratios.Samples([times[visit] for visit in visits], rounds, visits, [process] * len(visits))
 
 
 def test_two_cases_are_paired_by_the_visits_that_lie_nearest() -> None:
@@ -387,24 +388,24 @@ def test_two_cases_are_paired_by_the_visits_that_lie_nearest() -> None:
     mood = {0: 1.0, 10: 1.0, 20: 2.0, 30: 2.0}
     of = visited({visit + 3: 3 * mood[visit] for visit in mood})
     over = visited({visit + 5: mood[visit] for visit in (10, 20, 30)})
-    found, inverse = verdict.ratio_by_visit(of, over), verdict.ratio_by_visit(over, of)
+    found, inverse = ratios.ratio_by_visit(of, over), ratios.ratio_by_visit(over, of)
     assert (found.value, found.visits, found.processes) == (pytest.approx(3), 3, 1)
-    half = verdict.BETWEEN_PROCESSES * stats.norm.ppf(0.975)
+    half = estimate.BETWEEN_PROCESSES * stats.norm.ppf(0.975)
     assert math.log(found.high / found.low) / 2 == pytest.approx(half, rel=1e-3)
     assert inverse.value == pytest.approx(1 / 3) and inverse.low == pytest.approx(1 / found.high)
 
 
 def test_two_cases_of_two_processes_are_paired_by_visits_where_they_share_none() -> None:
-    found = verdict.ratio_by_visit(visited({0: 1.0, 10: 2.0}), visited({4: 2.0, 14: 4.0}, process=1))
+    found = ratios.ratio_by_visit(visited({0: 1.0, 10: 2.0}), visited({4: 2.0, 14: 4.0}, process=1))
     assert found.value == pytest.approx(0.5) and found.known
 
 
 def test_rounds_that_only_one_took_part_in_say_nothing_of_a_ratio() -> None:
     of = timed([[0.1, 9.0], [0.1, 9.0], [0.1, 9.0]])
-    over = verdict.Samples([1.0, 1.0, 1.0], [0, 2, 4], [0, 1, 2], [0, 1, 2])
-    assert verdict.ratio(of, over).value == pytest.approx(math.exp(0.1))
+    over = ratios.Samples([1.0, 1.0, 1.0], [0, 2, 4], [0, 1, 2], [0, 1, 2])
+    assert ratios.ratio(of, over).value == pytest.approx(math.exp(0.1))
 
 
 def test_those_not_shown_to_differ_share_a_place() -> None:
     rows = {"a": [[0.0], [0.0], [0.0]], "b": [[0.3], [-0.3], [0.01]], "c": [[5.0], [5.3], [4.7]]}
-    assert verdict.places({name: timed(logs) for name, logs in rows.items()}) == {"a": 1, "b": 1, "c": 3}
+    assert ratios.places({name: timed(logs) for name, logs in rows.items()}) == {"a": 1, "b": 1, "c": 3}

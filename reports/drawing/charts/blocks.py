@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ...judging import frame as fr
-from ...judging.verdict import Samples
+from ...judging.ratios import Samples
 from ...reading import units, words
 from .. import interactive
 from ..chart import NUMBERS, Chart, Source, Spec
