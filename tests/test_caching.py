@@ -16,7 +16,8 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
 from bench.proof.gate import Gate
-from bench.proof.problem import Inputs, inputs_of, problem_of
+from bench.proof.problem import Inputs, inputs_of
+from bench.proof.questions import problem_of
 from bench.timing.caching import LONG, check_no_result_caching
 from bench.timing.cell import Built, prove
 

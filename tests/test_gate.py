@@ -12,7 +12,8 @@ import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Unsupported, Wrong
 from bench.proof.gate import Gate, check, check_probe
-from bench.proof.problem import DEEPEST, REGIMES, problem_of
+from bench.proof.questions import problem_of
+from bench.proof.regimes import DEEPEST, REGIMES
 
 from . import unusual_kernels, wrong_kernels
 

@@ -15,7 +15,8 @@ from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
 from bench.proof import reference
 from bench.proof.gate import Gate, check
-from bench.proof.problem import inputs_of, problem_of
+from bench.proof.problem import inputs_of
+from bench.proof.questions import problem_of
 from bench.timing.devices.cpu import CpuMeter
 from impls.registry import AROUND
 from impls.rules import EVERY_RULE

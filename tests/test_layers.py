@@ -14,7 +14,7 @@ import impls
 from bench.cases.case import Case
 from bench.proof import reference
 from bench.proof.gate import check, prepare
-from bench.proof.problem import problem_of
+from bench.proof.questions import problem_of
 from impls import LayerShape, weights
 from impls.masks import causal_visible
 

@@ -18,7 +18,8 @@ from bench.cases.outcome import OutOfMemory
 from bench.proof.building import module_of
 from bench.proof.calls import call_of, recording
 from bench.proof.gate import Gate
-from bench.proof.problem import inputs_of, problem_of
+from bench.proof.problem import inputs_of
+from bench.proof.questions import problem_of
 from bench.timing.cell import prove
 from bench.timing.devices import free_bytes
 from bench.timing.devices.cpu import CpuMeter

@@ -23,7 +23,8 @@ from bench.proof.building import module_of
 from bench.proof.calls import call_of
 from bench.proof.dispatch import kernel_of
 from bench.proof.gate import Gate
-from bench.proof.problem import inputs_of, problem_of
+from bench.proof.problem import inputs_of
+from bench.proof.questions import problem_of
 from bench.timing.cell import prove
 from bench.timing.devices.cpu import CpuMeter, left, memory_events, peak
 from bench.timing.devices.cuda import CudaMeter

@@ -15,7 +15,7 @@ from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
 from bench.proof.building import module_of
 from bench.proof.gate import check
-from bench.proof.problem import problem_of
+from bench.proof.questions import problem_of
 from impls.formula import attention
 from impls.layer import Cache, KernelCore, LayerShape
 from impls.paged import PageByPage, PagedLayer

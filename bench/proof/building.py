@@ -15,7 +15,7 @@ from impls import weights as canonical
 from ..cases.case import Case
 from ..cases.outcome import Wrong
 from . import settings
-from .problem import autocasting, problem_of
+from .questions import autocasting, problem_of
 
 
 def module_of(impl: Impl, case: Case) -> nn.Module:

@@ -22,20 +22,9 @@ from .building import keeping_settings, module_of, prepare
 from .calls import Call, call_of, recording
 from .dispatch import kernel_of
 from .dropout import check_dropout, check_independence, check_shares, kept_probs, spanning, spanning_output
-from .problem import (
-    REGIMES,
-    Errors,
-    Expected,
-    Inputs,
-    Problem,
-    copies,
-    elsewhere,
-    inputs_of,
-    problem_of,
-    showing_output,
-    showing_probs,
-    strided,
-)
+from .problem import Errors, Expected, Inputs, Problem, copies, elsewhere, inputs_of, strided
+from .questions import problem_of, showing_output, showing_probs
+from .regimes import REGIMES
 from .shortening import within
 
 LONG = 512

@@ -35,7 +35,7 @@ SIDE_BY_SIDE = 2
 """Workers that live at the same time."""
 
 QUESTIONS = 8
-"""As many questions with their answers are kept in a worker (`proof/problem.py`), about as large as a cell each."""
+"""As many questions with their answers are kept in a worker (`proof/questions.py`), about as large as a cell each."""
 
 WORTH_A_WORKER = 8
 """Cells for which one more worker is started: importing torch takes it as long as some proofs."""

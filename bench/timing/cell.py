@@ -21,7 +21,8 @@ from ..proof.afterwards import check_idle_afterwards
 from ..proof.building import keeping_settings, module_of, prepare
 from ..proof.calls import Call, call_of, recording
 from ..proof.gate import NEW_NUMBERS, CheckResult, Gate, check_call, verify, without_gradients
-from ..proof.problem import Inputs, copies, inputs_of, problem_of
+from ..proof.problem import Inputs, copies, inputs_of
+from ..proof.questions import problem_of
 from .devices import CallProfile, Meter, free_bytes, meter_for
 
 GRAPHS = 4096

@@ -20,7 +20,7 @@ from ..cases.cells import Cell
 from ..proof.afterwards import settle
 from ..proof.gate import Gate
 from ..proof.impl_hash import impl_hash, packages
-from ..proof.problem import problem_of
+from ..proof.questions import problem_of
 from ..selection.choice import impls_named, uncallable
 from ..selection.mistake import Mistake
 from ..timing.caching import check_no_result_caching

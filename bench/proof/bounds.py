@@ -1,0 +1,207 @@
+"""How far off an answer may be: a few times the error of the plain formula in the case's own dtype, and a floor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..cases.case import Case
+from . import reference
+from .problem import Errors, Expected
+from .regimes import DEEP, DEEPEST, DOMINATED, HIGH, LATE, LOW, large_scores
+
+WIDE = ("float32", "float64")
+"""Dtypes in which kernels compute what they are given in them; of narrower ones most is computed in float32."""
+
+FACTOR = 2.0
+"""How many times the plain formula's own error is allowed: the rule that FlashAttention's tests use."""
+
+FACTOR_OF_GRADIENTS = 3.0
+"""The same for gradients, as in those tests."""
+
+FLOOR_OF_GRADIENTS = 2.0
+"""Added to it, in units of the dtype's epsilon, except in float64: the rows that cancel nearly everything are few.
+
+In float32 a row's is larger by the root of the number of keys: a query that sees a single key has a gradient of zero, which is
+the difference of two terms larger than the usual gradient by that much, and flash attention computes them apart.
+"""
+
+FLOOR = {"float64": 256.0, "float32": 2.0}
+"""Added to it, in units of the dtype's epsilon: in float64, whose reference is no better, nearly all of the bound. In float32
+what it costs to merge parts of the keys by the logarithms of their sums: between 4 and 8 those are rounded by two.
+"""
+
+SMALL_FLOOR = 0.25
+"""The floor of every other dtype, for cases that the plain formula happens to get exactly right."""
+
+MANY_ROWS, FLOOR_OF_FEW_ROWS = 64, 4.0
+"""Queries below which the plain formula's largest error is a matter of luck, and the floor then."""
+
+FLOOR_OF_FEW_NARROW_ROWS = 1.0
+"""The same of narrow dtypes, whose errors are those of rounding numbers that lie far apart: luck is a small part of them. What
+adds up a cache in such a dtype is off by two epsilons and more.
+"""
+
+SANE = 32.0
+"""The plain formula's own error, in units of epsilon, above which the reference itself is at fault."""
+
+SANE_OF_GRADIENTS = 256.0
+"""The same for gradients, which add up more."""
+
+SANE_OF_REGIMES = 128.0
+"""The same where scores reach every regime, times as far as they lie from zero."""
+
+FLOOR_OF_REGIMES = 8.0
+"""The least floor of a regime, in units of epsilon: few rows are in each, and some the plain formula gets exactly right."""
+
+FLOOR_OF_DOMINATED = 2.0
+"""The same where one key dominates: its value is the answer, to the last bits."""
+
+FLOOR_OF_REGIMES_GRADIENTS = 16.0
+"""The same for gradients of narrow dtypes, which most kernels compute in a wider one."""
+
+FLOOR_OF_WIDE_GRADIENTS = 64.0
+"""The same for other gradients, times as far as scores lie from zero: honest ways differ by 25 of them. What goes wrong
+altogether shows in spite of it, and the ordinary draw has tight bounds.
+"""
+
+VANISHING = 1e-3
+"""Size of a gradient's row, for inputs of variance 1, below which it is zero by nature (a softmax over one key)."""
+
+
+def solved(
+    formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None,
+    regime: Tensor | None,
+) -> Callable[[], tuple[Expected, ...]]:  # fmt: skip
+    """What works the answers out, with their bounds, by a formula that computes in any dtype."""
+    if regime is None:
+        return partial(_answers, formula, case, rows, compared)
+    return partial(_answers_by_regime, formula, case, rows, compared, regime)
+
+
+def _answers(
+    formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None
+) -> tuple[Expected, ...]:
+    """The reference of each, and as the bound twice the error of the same formula in the case's own dtype, plus the floor.
+
+    A gradient is three times as far off, at most, as the worse of two plain ways to it. A row's error is relative to the
+    usual size of that gradient's rows where the row is smaller; the biases, of which b_k's vanishes, share the largest.
+    """
+    exact, plain = _ways(formula, case)
+    biases = max((tensor.norm().item() for name, tensor in exact.items() if _is_bias(name)), default=0.0)
+    found = []
+    for name, tensor in exact.items():
+        of_queries = name == "output"
+        usual = biases if _is_bias(name) else tensor.norm(dim=-1).square().mean().sqrt().item()
+        least = Expected.norm_floor if of_queries else max(usual, VANISHING)
+        answer = Expected(name, tensor, None, compared if of_queries else None, least)
+        bounded = _bounded(answer, plain, case, SANE if of_queries else SANE_OF_GRADIENTS)
+        found.append(replace(bounded, rows=rows if of_queries else None))
+    return tuple(found)
+
+
+def _answers_by_regime(
+    formula: Callable[[torch.dtype], dict[str, Tensor]],
+    case: Case,
+    rows: Tensor | None,
+    compared: Tensor | None,
+    regime: Tensor,
+) -> tuple[Expected, ...]:
+    """As `_answers`; what has a row for every query is an answer a regime: no bound excuses the fault of another regime.
+
+    A gradient's row that vanishes by nature is compared with the usual size of that gradient's rows.
+    """
+    exact, plain = _ways(formula, case)
+    biases = max((tensor.norm().item() for name, tensor in exact.items() if _is_bias(name)), default=0.0)
+    sane = SANE_OF_REGIMES * large_scores(case)
+    found = []
+    for name, tensor in exact.items():
+        of_queries = name == "output"
+        usual = biases if _is_bias(name) else tensor.norm(dim=-1).square().mean().sqrt().item()
+        answer = Expected(name, tensor, norm_floor=Expected.norm_floor if of_queries else max(usual, VANISHING))
+        if not (of_queries or name == "gradient of q"):
+            found.append(_bounded(answer, plain, case, sane, _floor(answer, case)))
+            continue
+        of_row = regime if rows is None or not of_queries else regime[..., rows]
+        for kind in of_row.unique().tolist():
+            shown = of_row == kind
+            if of_queries and compared is not None:
+                shown = shown & (compared[:, None] if shown.dim() == 3 else compared)
+            if shown.any():
+                part = replace(answer, compared=shown, regime=kind)
+                bounded = _bounded(part, plain, case, sane, _floor(part, case))
+                found.append(replace(bounded, rows=rows if of_queries else None))
+    return tuple(found)
+
+
+def _ways(
+    formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case
+) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
+    """The reference, and what the plain formula gives in the case's own dtype: two plain ways where there are gradients,
+    and where there is a latent.
+    """
+    dtype = getattr(torch, case.dtype)
+    exact, plain = formula(torch.float64), [formula(dtype)]
+    if case.does.gradients:
+        with reference.summed_over_features():
+            plain.append(formula(dtype))
+    if case.latent:
+        with reference.absorbed():
+            plain.append(formula(dtype))
+    return exact, plain
+
+
+def _bounded(answer: Expected, plain: list[dict[str, Tensor]], case: Case, sane: float, floor: float = 0.0) -> Expected:
+    """An answer with what it may be off, its floor at least `floor` epsilons; raises AssertionError for an insane reference."""
+    of_queries, eps = answer.name == "output", torch.finfo(getattr(torch, case.computes)).eps
+    errors = [answer.errors(way[answer.name].double()) for way in plain]
+    own = Errors(max(e.overall for e in errors), max(e.row for e in errors))
+    if not own.overall <= sane * eps:
+        raise AssertionError(
+            f"the plain formula's {answer.name} is off by {own.overall:.1e} in {case.id}: the reference is at fault"
+        )
+    factor, least_error = (FACTOR, SMALL_FLOOR) if of_queries else (FACTOR_OF_GRADIENTS, FLOOR_OF_GRADIENTS)
+    if of_queries and case.B * case.H * case.T < MANY_ROWS:
+        floor = max(floor, FLOOR_OF_FEW_ROWS if case.computes in WIDE else FLOOR_OF_FEW_NARROW_ROWS)
+    floor = max(floor, FLOOR.get(case.computes, least_error), _floor_of_rules(case))
+    row_floor = floor if of_queries or case.computes != "float32" else max(floor, FLOOR_OF_GRADIENTS * case.keys**0.5)
+    return replace(answer, tolerance=Errors(factor * own.overall + floor * eps, factor * own.row + row_floor * eps))
+
+
+def _floor(part: Expected, case: Case) -> float:
+    """Of one regime, in units of epsilon: scores are rounded by as many as they lie from zero, in the float64 reference too.
+
+    What merges parts of the keys by the logarithms of their sums rounds those as well, in float32 at least.
+    """
+    large = large_scores(case)
+    if part.regime == DEEPEST and not part.name.startswith("gradient"):
+        eps = torch.finfo(getattr(torch, case.computes)).eps
+        return max(FLOOR_OF_REGIMES, DEEP / 2 * min(1.0, torch.finfo(torch.float32).eps / eps))
+    if part.name.startswith("gradient") and case.computes in WIDE:
+        return FLOOR_OF_WIDE_GRADIENTS * large
+    if case.computes == "float64":
+        return 16 * large
+    if part.regime in (HIGH, LOW):
+        return 4 * large if case.computes == "float32" else large / 2
+    if part.name.startswith("gradient"):
+        return FLOOR_OF_REGIMES_GRADIENTS
+    return FLOOR_OF_DOMINATED if part.regime in (DOMINATED, LATE) else FLOOR_OF_REGIMES
+
+
+def _floor_of_rules(case: Case) -> float:
+    """In epsilons: a score is rounded by as many as what it passes through lies from zero.
+
+    A cap's tanh may be a difference of exponentials, and ALiBi may count from the first key instead of from the query, as in
+    BLOOM. Narrow dtypes have none: there kernels do both in float32.
+    """
+    if case.computes not in WIDE:
+        return 0.0
+    return max(4 * (case.softcap or 0), case.keys / 2 if case.bias == "alibi" else 0.0)
+
+
+def _is_bias(name: str) -> bool:
+    return name.startswith("gradient of b_")

@@ -1,0 +1,144 @@
+"""What is drawn for a case, the same in every process: numbers, padding, pages, a few large values, the rows compared."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from impls.paging import places, write
+
+from ..cases.case import Case
+
+NEEDLE = 64.0
+"""Size of a few values: in bfloat16 a key that is forgotten is lost among thousands, unless its value is large."""
+
+WHOLE, WHOLE_WITH_GRADIENTS = 1 << 33, 1 << 31
+"""Operations of the reference's forward up to which every row is compared; above it as many rows as that allows."""
+
+SECOND_DRAW_ROWS = 64
+"""The second draw only shows whether anything was remembered, so fewer rows are compared."""
+
+
+def seeded(case: Case, draw: int) -> torch.Generator:
+    """Seeded by the case's name, so that every process and every implementation sees the same numbers."""
+    return torch.Generator().manual_seed(zlib.crc32(f"{replace(case, device='cpu').id}/{draw}".encode()))
+
+
+def randn(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """The same whatever torch's default dtype is."""
+    return torch.randn(size, generator=generator, dtype=torch.float32)
+
+
+def sizes_of_inputs(case: Case) -> list[tuple[int, ...]]:
+    """Of what a layer is given: x, and what comes with it."""
+    sizes: list[tuple[int, ...]] = [(case.B, case.T, case.d_model)]
+    if case.source == "cross":
+        sizes.append((case.B, case.T_kv, case.d_model))
+    if case.does.cached:
+        sizes += [(case.B, *size) for size in cache_sizes(case)]
+    return sizes
+
+
+def cache_sizes(case: Case) -> tuple[tuple[int, int, int], ...]:
+    """Keys and values of one batch entry, or its latents."""
+    if case.latent is not None:
+        return ((1, case.T_kv, case.latent + (case.rope or 0)),)
+    return (case.H_kv, case.T_kv, case.D_h), (case.H_kv, case.T_kv, case.D_v)
+
+
+def padding(case: Case, draw: int) -> Tensor | None:
+    """(B, T_kv), True where a key is a token: the first sequence is full, the last at most half full, others anywhere.
+
+    In draw 2 they lie in the opposite order, and the shortest ends within the prefix where there is one.
+    """
+    if not case.padded:
+        return None
+    generator = seeded(case, -1)
+    lengths = torch.randint(1, case.T_kv + 1, (case.B,), generator=generator)
+    lengths[0] = case.T_kv
+    lengths[-1] = min(int(lengths[-1]), max(1, case.T_kv // 2))
+    if draw == 2:
+        lengths = lengths.flip(0)
+        lengths[0] = min(int(lengths[0]), max(1, (case.prefix or case.T_kv) // 2))
+    return (torch.arange(case.T_kv) < lengths[:, None]).to(case.device)
+
+
+def rows(case: Case, draw: int) -> Tensor | None:
+    """As many queries as may be compared: the first, the last, and one somewhere in each equal part; None for all.
+
+    Drawn, since rows at even distances keep to few places of a kernel's block for long stretches.
+    """
+    cost = 2 * case.B * case.H * case.T * case.T_kv * (case.D_h + case.D_v)
+    whole = WHOLE_WITH_GRADIENTS if case.does.gradients else WHOLE
+    most = int(case.T * min(1.0, whole / cost))
+    most = max(1, min(most, SECOND_DRAW_ROWS) if draw else most)
+    if most >= case.T:
+        return None
+    edges = torch.linspace(0, case.T, max(2, most) + 1, dtype=torch.float64)
+    within = torch.rand(len(edges) - 1, generator=seeded(case, -2 - draw), dtype=torch.float64)
+    rows = (edges[:-1] + within * edges.diff()).long().clamp(max=case.T - 1)
+    rows[0], rows[-1] = 0, case.T - 1
+    drawn: Tensor = rows.unique()
+    return drawn.to(case.device)
+
+
+def compared(case: Case, padding: Tensor | None, rows: Tensor | None) -> Tensor | None:
+    """(B, rows), True where a query is a token; only where queries and keys are the same sequence."""
+    if padding is None or case.source == "cross":
+        return None
+    return padding if rows is None else padding[:, rows]
+
+
+def grad(
+    case: Case, size: tuple[int, ...], rows: Tensor | None, compared: Tensor | None, generator: torch.Generator
+) -> Tensor | None:
+    """Of the output, zero in rows that are not compared; None where the mode doesn't go back."""
+    if not case.does.gradients:
+        return None
+    grad = randn(size, generator).to(case.device, getattr(torch, case.computes))
+    keep = torch.zeros(case.B, case.T, dtype=torch.bool, device=case.device)
+    keep[:, slice(None) if rows is None else rows] = True if compared is None else compared
+    return grad * (keep[:, None, :, None] if len(size) == 4 else keep[:, :, None])
+
+
+def needles(case: Case, generator: torch.Generator) -> Tensor:
+    """(T_kv, 1): NEEDLE or -NEEDLE at the first and last keys, at both sides of every power of two and at a few others, else 0.
+
+    A kernel that leaves one of them out is off by a quarter of everything, however many keys there are.
+    """
+    edges = [1 << power for power in range(4, 24)]
+    wanted = {0, 1, case.T_kv - 2, case.T_kv - 1, *edges, *(edge - 1 for edge in edges)}
+    wanted |= set(torch.randint(case.T_kv, (3,), generator=generator).tolist())
+    found = torch.zeros(case.T_kv, 1)
+    if not case.does.gradients:  # whose gradients would be those of the needles
+        found[[place for place in wanted if 0 <= place < case.T_kv]] = NEEDLE
+    return found * torch.where(torch.rand(found.shape, generator=generator) < 0.5, -1.0, 1.0)
+
+
+def pages(case: Case, draw: int) -> Tensor | None:
+    """(B, pages of a request), drawn without replacement from the pool; others in draw 2."""
+    if not case.page:
+        return None
+    drawn = torch.randperm(_pages_of_pool(case), generator=seeded(case, -5 if draw == 2 else -4))
+    return drawn[: case.B * _pages_of_request(case)].view(case.B, -1).to(case.device)
+
+
+def _pages_of_request(case: Case) -> int:
+    return -(-case.T_kv // (case.page or 1))
+
+
+def _pages_of_pool(case: Case) -> int:
+    """A quarter more than requests have, at least one."""
+    return case.B * _pages_of_request(case) * 5 // 4 + 1
+
+
+def in_pool(x: Tensor, pages: Tensor, case: Case) -> Tensor:
+    """(B, H_kv, T_kv, D) -> (1, H_kv, tokens of the pool, D); what is nobody's in it holds large values."""
+    assert case.page is not None
+    size = (1, x.shape[1], _pages_of_pool(case) * case.page, x.shape[-1])
+    pool = (randn(size, seeded(case, -6)) * NEEDLE).to(x)
+    write(pool, x, places(pages, case.page, 0, case.T_kv))
+    return pool

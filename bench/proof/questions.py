@@ -1,0 +1,252 @@
+"""The question that belongs to a case, to a kernel or to a layer: ordinary, of every regime, or made to show what is inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from impls import weights as canonical
+
+from ..cases.case import Case
+from ..cases.ledger import spending
+from . import draws, reference, regimes
+from .bounds import solved
+from .problem import Problem, written_to
+from .regimes import ASKED, DEEPEST, FEATURES, SPREAD
+
+TOKEN = 16.0
+"""Size of the one feature that tells a token from the others where probs are shown: as large as the others together."""
+
+
+def problem_of(case: Case, draw: int = 0) -> Problem:
+    """The question that belongs to a case, the same for every implementation.
+
+    `scope="core"`: q (B, H, T, D_h), k (B, H_kv, T_kv, D_h), v (B, H_kv, T_kv, D_v). `scope="layer"`: x (B, T, d_model) with
+    the weights of the case, the same in every draw; in `decode` also the cache, k and v as above or latents
+    (B, 1, T_kv, latent + rope), its last place free, or pools of pages (`impls/paging.py`).
+
+    Draw 0 is an ordinary one, and is timed. In draw 1 each query belongs to one regime of the softmax, with a bound of that
+    regime's own, and a few values are large (`NEEDLE`); sizes that leave no room for the features that make a regime get an
+    ordinary one. Draw 2 is as draw 0, on other numbers and with another padding.
+    """
+    case = replace(case, threads=None, dropout=0.0, out_dropout=0.0)
+    with spending("reference"):
+        if case.scope == "core":
+            return _kernel_regimes(case) if draw == 1 and regimes.possible(case) else _kernel_problem(case, draw)
+        return _layer_regimes(case)[draw] if regimes.possible(case) else _layer_problem(case, draw)
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)  # what is made here is used in inference and in training
+def _kernel_problem(case: Case, draw: int) -> Problem:
+    generator = draws.seeded(case, draw)
+    exact = [draws.randn((case.B, *size), generator) for size in ((case.H, case.T, case.D_h), *draws.cache_sizes(case))]
+    return _kernel_question(case, exact, generator, draw)
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)
+def _kernel_regimes(case: Case) -> Problem:
+    generator, sizes = draws.seeded(case, 2), regimes.Sizes.of(case)
+    q, k, v = (
+        draws.randn((case.B, *size), generator) for size in ((case.H, case.T, case.D_h), *draws.cache_sizes(case))
+    )
+    regime = regimes.regime_of(case, heads=True)
+    asking = regimes.asking(regime) * torch.tensor(sizes.of_queries)
+    q = torch.cat([asking, regimes.quiet(q[..., ASKED:], regime)], -1)
+    k[..., :ASKED] = regimes.answering(case, generator)[:, None] * SPREAD
+    v = v * draws.needles(case, generator).abs().clamp(min=1.0)
+    return _kernel_question(case, [q, k, v], generator, 1, regime.to(case.device))
+
+
+def _kernel_question(
+    case: Case, exact: list[Tensor], generator: torch.Generator, draw: int, regime: Tensor | None = None,
+    dropped: Tensor | None = None,
+) -> Problem:  # fmt: skip
+    """About a core with these q, k and v; `regime` (B, H, T), or None for ordinary ones. Sinks are the same in every draw."""
+    sinks = {"sinks": canonical.draw_sinks(case.H, case.keys, draws.seeded(case, -3))} if case.sinks else {}
+    weights = _in_dtype(sinks, case)
+    inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
+    padding, rows = draws.padding(case, draw), draws.rows(case, draw)
+    compared = draws.compared(case, padding, rows)
+    grad = draws.grad(case, (case.B, case.H, case.T, case.D_v), rows, compared, generator)
+    if grad is not None and regime is not None:
+        grad = grad * (regime != DEEPEST)[..., None]  # or all that is written back drowns in theirs
+
+    def formula(dtype: torch.dtype) -> dict[str, Tensor]:
+        q, k, v = leaves = _leaves(inputs, dtype, case)
+        learned = dict(zip(weights, _leaves(weights.values(), dtype, case), strict=True))
+        with autocasting(case):
+            o = reference.attention(
+                q, k, v, case.layer_shape, sinks=learned.get("sinks"), padding=padding, rows=rows, dropped=dropped
+            )
+        return {"output": o.detach()} | _gradients(o, dict(zip("qkv", leaves, strict=True)) | learned, grad, rows)
+
+    solve = solved(formula, case, rows, compared, regime)
+    return Problem(case, ("q", "k", "v"), inputs, padding, grad, weights, solve)
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)
+def _layer_problem(case: Case, draw: int) -> Problem:
+    generator = draws.seeded(case, draw + 1)
+    exact = [draws.randn(size, generator) for size in draws.sizes_of_inputs(case)]
+    return _layer_question(case, exact, _weights(case), generator, draw)
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)
+def _layer_regimes(case: Case) -> tuple[Problem, Problem, Problem]:
+    """Weights that take a token's first features to the first of every head's queries and keys, and three draws of x."""
+    generator, sizes = draws.seeded(case, 2), regimes.Sizes.of(case)
+    drawn = canonical.draw(case.layer_shape, generator)
+    _take(drawn["W_q"], case.H, 0, sizes.of_queries, FEATURES + 1)
+    if case.latent is None:
+        _take(drawn["W_k"], case.H_kv, ASKED, (SPREAD,) * ASKED, FEATURES + 1)
+        drawn["W_v"][:, FEATURES] *= case.d_model**0.5
+    else:  # whose first features are those of its token's key, and then the one that shows in its value
+        _take(drawn["W_c"], 1, ASKED, (1.0,) * (ASKED + 1), FEATURES + 1)
+        _take(drawn["W_k"], case.H, 0, (SPREAD,) * ASKED, ASKED + 1)
+        drawn["W_v"][:, ASKED] *= case.latent**0.5
+    weights = _in_dtype(drawn, case)
+    regime, key_features = regimes.regime_of(case, heads=False), regimes.answering(case, generator)
+    ordinary, shown, other = ([draws.randn(size, generator) for size in draws.sizes_of_inputs(case)] for _ in range(3))
+    for exact in (ordinary, other):
+        exact[0][..., : FEATURES + 1] = 0.0
+    shown[0] = regimes.quiet(shown[0], regime)
+    shown[0][..., : FEATURES + 1] = 0.0
+    shown[0][..., :ASKED] = regimes.asking(regime)
+    needles = draws.needles(case, generator)
+    if case.does.cached:
+        shown[0][..., ASKED:FEATURES] = key_features[:, -case.T :]
+        if case.latent is None:
+            shown[1][..., :ASKED] = key_features[:, None] * SPREAD
+            shown[2] = shown[2] * needles.abs().clamp(min=1.0)
+        else:
+            shown[1][..., :ASKED], shown[1][..., ASKED] = key_features[:, None], needles[:, 0]
+    else:
+        ordinary[-1][..., : FEATURES + 1] = other[-1][..., : FEATURES + 1] = 0.0
+        shown[-1][..., ASKED:FEATURES] = key_features
+        shown[-1][..., FEATURES] = needles[:, 0]
+    return (
+        _layer_question(case, ordinary, weights, generator, 0),
+        _layer_question(case, shown, weights, generator, 1, regime.to(case.device)),
+        _layer_question(case, other, weights, generator, 2),
+    )
+
+
+def _take(weight: Tensor, H: int, first: int, scales: tuple[float, ...], apart: int) -> None:
+    """Let every head's first features be those of the input from `first` on, times `scales`; of the others none is made of an
+    input's features that are kept `apart`, the first so many.
+    """
+    by_head = weight.unflatten(0, (H, -1))  # (H, width of a head, inputs)
+    by_head[:, : len(scales)] = by_head[..., :apart] = 0.0
+    for feature, scale in enumerate(scales):
+        by_head[:, feature, first + feature] = scale
+
+
+def _layer_question(
+    case: Case, exact: list[Tensor], weights: dict[str, Tensor], generator: torch.Generator, draw: int,
+    regime: Tensor | None = None, dropped: Tensor | None = None, out_dropped: Tensor | None = None,
+) -> Problem:  # fmt: skip
+    """About a layer with these weights and inputs; `regime` (B, T), or None for ordinary ones."""
+    names = {"cross": ("x", "x_kv"), "self": ("x",)}[case.source]
+    if case.does.cached:
+        names = ("x", "keys", "values") if case.latent is None else ("x", "latents")
+        for cache in exact[1:]:
+            cache[..., -case.T :, :] = torch.nan  # a layer that doesn't write there first has NaN to attend to
+    inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
+    padding, rows = draws.padding(case, draw), draws.rows(case, draw)
+    compared = draws.compared(case, padding, rows)
+    grad = draws.grad(case, (case.B, case.T, case.d_model), rows, compared, generator)
+    formula = partial(_layer_formula, case, names, inputs, weights, grad, padding, rows, (dropped, out_dropped))
+    pages, given = draws.pages(case, draw), inputs
+    if pages is not None:
+        given = (inputs[0], *(draws.in_pool(x, pages, case) for x in inputs[1:]))
+    return Problem(case, names, given, padding, grad, weights, solved(formula, case, rows, compared, regime), pages)
+
+
+def _layer_formula(
+    case: Case, names: tuple[str, ...], inputs: tuple[Tensor, ...], weights: dict[str, Tensor], grad: Tensor | None,
+    padding: Tensor | None, rows: Tensor | None, dropped: tuple[Tensor | None, Tensor | None], dtype: torch.dtype,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Every answer of a layer by the plain formula, computed in `dtype`."""
+    leaves = _leaves(inputs, dtype, case)
+    in_dtype = dict(zip(weights, _leaves(weights.values(), dtype, case), strict=True))
+    if case.does.cached:
+        x, *cache = leaves
+        o, *written = reference.decode(x, cache, in_dtype, case.layer_shape, rows)
+        return {"output": o} | dict(zip(map(written_to, names[1:]), written, strict=True))
+    with autocasting(case):
+        o = reference.layer(
+            leaves[0], leaves[-1], in_dtype, case.layer_shape, padding=padding, rows=rows, dropped=dropped[0],
+            out_dropped=dropped[1],
+        )  # fmt: skip
+    return {"output": o.detach()} | _gradients(o, dict(zip(names, leaves, strict=True)) | in_dtype, grad, rows)
+
+
+def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
+    """A question whose output is every head's probs: (B, H, T, T_kv) of a core, (B, T, H * T_kv) of a layer.
+
+    For a case with D_v = T_kv and d_model = H * T_kv. `dropped` (B, H, T, T_kv): what each prob is multiplied by in training,
+    0 or 1 / (1 - p); None for evaluation.
+    """
+    case, generator = replace(case, threads=None, dropout=0.0, out_dropout=0.0), draws.seeded(case, 3)
+    unit = torch.eye(case.T_kv)
+    if case.scope == "core":
+        q, k = (draws.randn((case.B, H, T, case.D_h), generator) for H, T in ((case.H, case.T), (case.H_kv, case.T_kv)))
+        v = unit.expand(case.B, case.H_kv, -1, -1)
+        return _kernel_question(case, [q, k, v], generator, 0, dropped=dropped)
+    weights = canonical.draw(case.layer_shape, generator)
+    weights["W_v"] = torch.cat([unit, torch.zeros(case.T_kv, case.d_model - case.T_kv)], 1).repeat(case.H_kv, 1) / TOKEN
+    weights["W_o"] = torch.eye(case.d_model)
+    if case.qkv_bias:
+        weights["b_v"] = torch.zeros_like(weights["b_v"])
+    exact = [draws.randn(size, generator) for size in draws.sizes_of_inputs(case)]
+    exact[-1][..., : case.T_kv] = unit * TOKEN
+    return _layer_question(case, exact, _in_dtype(weights, case), generator, 0, dropped=dropped)
+
+
+def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
+    """An ordinary question to a layer, with weights of its own.
+
+    `dropped` (B, T, d_model): what the output is multiplied by in training, or None.
+    """
+    case, generator = replace(case, threads=None, dropout=0.0, out_dropout=0.0), draws.seeded(case, 4)
+    weights = _in_dtype(canonical.draw(case.layer_shape, generator), case)
+    exact = [draws.randn(size, generator) for size in draws.sizes_of_inputs(case)]
+    return _layer_question(case, exact, weights, generator, 0, out_dropped=dropped)
+
+
+@lru_cache(maxsize=4)
+def _weights(case: Case) -> dict[str, Tensor]:
+    """The same in every draw."""
+    return _in_dtype(canonical.draw(case.layer_shape, draws.seeded(case, 0)), case)
+
+
+def _in_dtype(weights: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
+    return {name: w.to(case.device, getattr(torch, case.dtype)) for name, w in weights.items()}
+
+
+def autocasting(case: Case) -> Any:
+    """The context in which a module is called, which also decorates: what its case says of autocast, or nothing."""
+    return torch.autocast(case.device, getattr(torch, case.autocast)) if case.autocast else nullcontext()
+
+
+def _leaves(tensors: Iterable[Tensor], dtype: torch.dtype, case: Case) -> list[Tensor]:
+    return [x.detach().to(dtype).requires_grad_(case.does.gradients) for x in tensors]
+
+
+def _gradients(o: Tensor, leaves: dict[str, Tensor], grad: Tensor | None, rows: Tensor | None) -> dict[str, Tensor]:
+    """Of every leaf, none when the case has no backward."""
+    if grad is None:
+        return {}
+    picked = grad if rows is None else grad.index_select(-2, rows)
+    found = torch.autograd.grad(o, list(leaves.values()), picked.to(o.dtype))
+    return {f"gradient of {name}": x for name, x in zip(leaves, found, strict=True)}

@@ -1,0 +1,146 @@
+"""The regimes of a softmax: features of queries and keys by which scores are large, equal, far apart or far below zero."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..cases.case import Case
+from . import draws
+
+NEAR = 1 / 32
+"""How far apart keys lie in the feature by which the first one is apart from them, twice as far as scores are large."""
+
+LARGE, LARGE_OF_FLOAT64 = 100.0, 800.0
+"""How far from zero scores lie in the regimes that are called so: beyond 88, or 709 in float64, an exponential overflows."""
+
+DEEP = 16384.0
+"""How far below zero scores lie in the deepest regime: a mask that only adds or writes -10,000 hides nothing there."""
+
+SPREAD = 16.0
+"""Size of the keys' features that make a regime: a power of two, so that scores which are to be equal are exactly so."""
+
+REGIMES = (
+    "where ordinary scores lie beside extreme ones: ",
+    "where scores are very large: ",
+    "where scores are very negative: ",
+    "where one key dominates: ",
+    "where scores are far apart: ",
+    "where all scores are equal: ",
+    "where all scores are equal and far below zero: ",
+    "where a late key dominates: ",
+)
+"""The regimes of a softmax, as a sentence begins. A query belongs to one of them."""
+
+ORDINARY, HIGH, LOW, DOMINATED, APART, EQUAL, DEEPEST, LATE = range(len(REGIMES))
+
+ASKED = 4
+"""Features of a query, and of a key, that make a regime: how large scores are, the first key, how deep, the late key."""
+
+FEATURES = 2 * ASKED
+"""Features of a token that do: those that its query is made of, then those that its key is."""
+
+
+def possible(case: Case) -> bool:
+    """Whether there are features to make regimes of, and one for anything else."""
+    of_latent = case.latent is None or case.latent > ASKED + 1
+    return case.D_h - (case.rope or 0) > ASKED and of_latent and (case.scope == "core" or case.d_model > FEATURES + 1)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of the features by which a regime is made."""
+
+    large: float
+    deep: float
+
+    @property
+    def of_queries(self) -> tuple[float, ...]:
+        return self.large, self.large, self.deep, self.large
+
+    @classmethod
+    def of(cls, case: Case) -> Sizes:
+        width = case.D_h**0.5 / SPREAD
+        large = large_scores(case)
+        deep = (
+            min(DEEP, 32768 / case.D_h**0.5) if case.computes == "float16" else DEEP
+        )  # a product before the scale is finite
+        exact = case.qkv_bias or (
+            case.does.gradients and case.scope == "layer"
+        )  # there these are not, or drown the rest
+        return cls(large * width, 0.0 if exact else -deep * width)
+
+
+def large_scores(case: Case) -> float:
+    """How far from zero scores lie where they are large."""
+    return LARGE_OF_FLOAT64 if case.computes == "float64" else LARGE
+
+
+def regime_of(case: Case, heads: bool) -> Tensor:
+    """The regime of every query: (B, H, T) or, for a layer, whose heads are mixed, (B, T).
+
+    Lone queries, as in decode, begin with that of a late key: an ordinary one has the first draw.
+    """
+    b, h, t = torch.arange(case.B)[:, None, None], torch.arange(case.H)[:, None], torch.arange(case.T)
+    shift = LATE if case.T == 1 else ORDINARY
+    drawn = (b + h + t + shift) % len(REGIMES) if heads else (b + t + shift)[:, 0] % len(REGIMES)
+    if case.layer_shape.span(case.T, case.T_kv):
+        first, last = _ends(case)
+        drawn = torch.where((drawn == APART) & (last == 0), ORDINARY, drawn)  # a query that sees the first key alone
+        drawn = torch.where(((drawn == APART) | (drawn == DOMINATED)) & (first > 0), ORDINARY, drawn)
+        late = _late(case)[:, None]
+        seen = (first <= late) & (late <= last)  # (B, T)
+        earliest = seen & (seen.cumsum(-1) == 1)
+        seen, earliest = (it[:, None] if heads else it for it in (seen, earliest))
+        drawn = torch.where((drawn == LATE) & ~seen, ORDINARY, drawn)
+        if case.T > 1:  # lone ones have it by turns
+            drawn = torch.where(earliest, LATE, drawn)
+    return torch.where(drawn == DEEPEST, ORDINARY, drawn) if Sizes.of(case).deep == 0 else drawn
+
+
+def asking(regime: Tensor) -> Tensor:
+    """The features of a query, by its regime: (..., ASKED)"""
+    large = (regime == HIGH).float() - (regime == LOW).float()
+    by_key = (regime == DOMINATED).float() - (regime == APART).float()
+    return torch.stack([large, by_key, (regime == DEEPEST).float(), (regime == LATE).float()], -1)
+
+
+def answering(case: Case, generator: torch.Generator) -> Tensor:
+    """The features of a key, (B, T_kv, ASKED): the same for all, but of the second, where the first key is far off, and of the
+    last, where a late one is.
+
+    The others lie near each other, so that none that a mask hides is far above all that are visible: there a mask after the
+    softmax, which is right though wasteful, has nothing left.
+    """
+    features = torch.ones(case.B, case.T_kv, ASKED)
+    features[..., 1] = torch.rand(case.B, case.T_kv, generator=generator) * NEAR
+    features[..., 3] = torch.rand(case.B, case.T_kv, generator=generator) * NEAR
+    features[:, 0, 1] = 2.0
+    features[torch.arange(case.B), _late(case), 3] = 2.0
+    return features
+
+
+def _late(case: Case) -> Tensor:
+    """(B,): the last key that can be seen.
+
+    A mask hides that one from most queries: there the first entry has the last one of a query in the middle.
+    """
+    padding = draws.padding(case, 1)
+    last = torch.full((case.B,), case.T_kv - 1) if padding is None else padding.sum(-1).cpu() - 1
+    if case.layer_shape.span(case.T, case.T_kv):
+        _, seen = _ends(case)
+        last = last.clamp(max=int(seen.max()))
+        last[0] = last[0].clamp(max=int(seen[min(case.T, case.T_kv) // 2 if case.T > 1 else 0]))
+    return last
+
+
+def _ends(case: Case) -> tuple[Tensor, Tensor]:
+    """The first and the last key that each query sees, padding aside: (T,) each."""
+    return case.layer_shape.span(case.T, case.T_kv).ends(case.T, case.T_kv)
+
+
+def quiet(x: Tensor, regime: Tensor) -> Tensor:
+    """Zero where all scores are to be exactly equal."""
+    return x * ((regime != EQUAL) & (regime != DEEPEST))[..., None]
