@@ -1523,7 +1523,7 @@ class LayerThatKnowsItsInput(as_layer(sdpa)):
         return _remembered[key].clone()
 
 
-@wrong_when_timed("cached", "caches results", **LONG_ENOUGH | {"T": 1024, "H": 8})
+@wrong_when_timed("cached", "caches results", **LONG_ENOUGH | {"T": 640, "H": 8})
 class LayerThatKnowsTheProbs(as_layer(sdpa)):
     """Projects in every call, as it should."""
 
