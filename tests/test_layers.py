@@ -72,12 +72,12 @@ def test_weights_come_back_as_they_were_loaded(name: str) -> None:
 
 COMPILED = [impl.name for impl in impls.registered() if impl.limits.compiles and impl.limits.devices is None]
 ONE_OF_EACH_LAYER = ("parameter", "wrapper", "fused", "packed", "sdpa", "flex")
-"""Of those whose layers are alike, one is compiled against a cache: what a call does with it is the layer's business."""
+"""Of those whose layers are alike, one is compiled going back and against a cache: the rest is proved where it is measured."""
 
 
 @pytest.mark.parametrize(
     ("name", "mode"),
-    [*product(COMPILED, ("forward", "backward")), *((name, "decode") for name in ONE_OF_EACH_LAYER)],
+    [*((name, "forward") for name in COMPILED), *product(ONE_OF_EACH_LAYER, ("backward", "decode"))],
 )
 def test_compiled_forms_are_checked_alike(name: str, mode: str) -> None:
     sizes = {"T": 1, "T_kv": 16, "mask": "none"} if mode == "decode" else {"T": 16}
@@ -85,8 +85,6 @@ def test_compiled_forms_are_checked_alike(name: str, mode: str) -> None:
     case = Case.of(H=impl.limits.heads or 2, D_h=16, mode=mode, **sizes)
     if why := impl.refusal(case):
         pytest.skip(why)
-    if (name, mode) == ("online", "backward") and torch.__version__.startswith("2.11."):
-        pytest.xfail("torch 2.11 gives zeros: https://github.com/pytorch/pytorch/issues/180642")
     torch.compiler.reset()
     check(impl, case)
 
