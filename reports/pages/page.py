@@ -217,11 +217,10 @@ def _unbroken(text: str) -> str:
     return re.sub(r"(?<=\d) (?=(%|[nµm]?s|[KMGT]?i?B)(?!\w))|(?<=\w) (?==)|(?<==) (?=\w)", "\N{NO-BREAK SPACE}", text)
 
 
-def save(figure: Figure, path: Path) -> str:
-    """Writes `path`.png and `path`.svg; returns the SVG's text."""
+def save(figure: Figure, path: Path) -> None:
+    """Writes `path`.png and `path`.svg."""
     save_as(figure, path.with_suffix(".png"))
     save_as(figure, path.with_suffix(".svg"))
-    return path.with_suffix(".svg").read_text(encoding="utf-8")
 
 
 def save_as(figure: Figure, path: Path, source: str | None = None) -> None:

@@ -50,6 +50,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     driver.quit()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def pages_alone() -> Iterator[None]:
+    """The figures that lie beside a page take half of its time, and are read elsewhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "save", lambda figure, path: None)
+        yield
+
+
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a whole `quick` run with roofs and controls."""
