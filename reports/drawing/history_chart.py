@@ -14,7 +14,8 @@ from statistics import median
 from markupsafe import Markup
 from matplotlib.ticker import MaxNLocator
 
-from ..judging.series import Point, Series
+from ..judging.days import Point
+from ..judging.series import Series
 from ..reading import units
 from ..reading.runs import Run
 from .palette import Look

@@ -38,6 +38,8 @@ SCHEMA = pa.schema(
         "high": pa.float64(),
         "processes": pa.int64(),
         "case_hash": pa.string(),
+        "impl_hash": pa.string(),
+        "ratio": pa.float64(),  # over the run's baseline implementation, by turns
     }
 )
 COLUMNS = tuple(SCHEMA.names)
@@ -171,6 +173,8 @@ def _cells(run: Run) -> Iterator[tuple[Any, ...]]:
             few = len(found) == 1
             low, high = (stats["q1"] or found[0], stats["q3"] or found[0]) if few else (min(found), max(found))
             axes = _json({axis: extra[axis] for axis in axis_names() if axis in extra})
-            case_hash = extra.get("case_hash")
+            hashes = (extra.get(name) for name in ("case_hash", "impl_hash"))
             about = (str(extra["impl"]), str(extra["id"]), axes)
-            yield *about, median(found), low, high, len(found), None if case_hash is None else str(case_hash)
+            texts = (None if given is None else str(given) for given in hashes)
+            ratio = extra.get("ratio")
+            yield *about, median(found), low, high, len(found), *texts, ratio if processes.positive(ratio) else None

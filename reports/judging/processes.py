@@ -31,7 +31,7 @@ def samples(row: Mapping[str, Any]) -> Samples | None:
     extra, seconds = row["extra_info"], row["stats"].get("data")
     places = [extra.get(key) for key in SAMPLE_KEYS]
     if seconds and all(isinstance(place, list) and len(place) == len(seconds) for place in places):
-        timed = [block for block in zip(seconds, *places, strict=True) if _is_time(block[0])]
+        timed = [block for block in zip(seconds, *places, strict=True) if positive(block[0])]
         return Samples(*map(list, zip(*timed, strict=True))) if timed else None
     return _merged(extra.get("process_medians"))
 
@@ -103,7 +103,7 @@ def between(frame: pd.DataFrame) -> str:
 
 def _merged(process_medians: Any) -> Samples | None:
     given = process_medians if isinstance(process_medians, list) else []
-    times = {process: value for process, value in enumerate(given) if _is_time(value)}
+    times = {process: value for process, value in enumerate(given) if positive(value)}
     if len(times) < 2:
         return None
     rounds = [-1 - process for process in times]  # below 0: equal to no round that was counted
@@ -112,8 +112,9 @@ def _merged(process_medians: Any) -> Samples | None:
 
 def _times(values: Any) -> list[float]:
     given = values if isinstance(values, Sequence) and not isinstance(values, str) else []
-    return [float(value) for value in given if _is_time(value)]
+    return [float(value) for value in given if positive(value)]
 
 
-def _is_time(value: Any) -> bool:
+def positive(value: Any) -> bool:
+    """Whether it is a number that a time or a ratio can be."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0

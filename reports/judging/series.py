@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..reading import fingerprint
 from ..reading.runs import Run
 from . import cache
 from . import steps as stepping
 from .cache import Kept
-from .steps import Step
-
-
-class Point(NamedTuple):
-    """One cell in one run. Seconds; `low` and `high` are the extremes of the processes, or one process's quartiles."""
-
-    run: int
-    """Position of its run among all runs."""
-    median: float
-    low: float
-    high: float
-    processes: int
-    case_hash: str | None
+from .days import Case, Point
+from .steps import MIN_RUNS, NEWEST, Step
 
 
 @dataclass(frozen=True)
@@ -38,6 +27,8 @@ class Series:
     id: str
     axes: dict[str, Any]
     points: tuple[Point, ...]
+    case: Case
+    """All implementations of its case."""
 
     @cached_property
     def breaks(self) -> tuple[int, ...]:
@@ -52,8 +43,15 @@ class Series:
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """Where the level changed, oldest first; never across a break."""
+        """Where the level changed, relative to the case's others or in seconds, oldest first; never across a break."""
         return tuple(step for piece in self.pieces for step in self._steps(piece))
+
+    @cached_property
+    def usual(self) -> dict[int, float]:
+        """By position, seconds as on a usual day of the case, around the last step relative to its others; else empty."""
+        last = max((step.at for step in self.steps if step.relative), default=-1)
+        around = (one for piece in self.pieces if last in piece for one in self._stretches(piece) if _within(last, one))
+        return next(around, {})
 
     @property
     def standing(self) -> Step | None:
@@ -66,10 +64,45 @@ class Series:
         """Position among all runs of the last step; -1 without one."""
         return self.points[self.steps[-1].at].run if self.steps else -1
 
-    def _steps(self, piece: range) -> Iterator[Step]:
-        for step in stepping.steps([self.points[i].median for i in piece]):
-            back = None if step.recovered is None else step.recovered + piece.start
-            yield replace(step, at=step.at + piece.start, recovered=back)
+    def _steps(self, piece: range) -> list[Step]:
+        """Of steps that are too near to be two, the one relative to the others. A step in seconds alone is the machine's
+        where the others are known, and takes no other step back."""
+        relative: list[Step] = []
+        stretches = self._stretches(piece)
+        for one in stretches:
+            relative += [step for step in _found(one, relative=True) if not _near(step, relative)]
+        seconds = _found({at: self.points[at].median for at in piece})
+        seconds = [step for step in seconds if not _near(step, relative)]
+        common = [step for step in seconds if any(_within(step.at, one) for one in stretches)]
+        own = sorted([*relative, *(step for step in seconds if step not in common)], key=_at)
+        return sorted([*stepping.with_recoveries(own), *common], key=_at)
+
+    def _stretches(self, piece: range) -> list[dict[int, float]]:
+        """By position, seconds as on a usual day of the case, where that is known; the longest stretch first."""
+        at = {self.points[position].run: position for position in piece[-NEWEST:]}
+        usual = self.case.as_usual(self.impl, min(at), max(at) + 1)
+        stretches = [{at[run]: seconds for run, seconds in one.items() if run in at} for one in usual]
+        return sorted(stretches, key=len, reverse=True)
+
+
+def _found(seconds: Mapping[int, float], relative: bool = False) -> list[Step]:
+    """Steps of a stretch, at its own positions."""
+    smallest = stepping.SMALLEST_RELATIVE if relative else stepping.SMALLEST
+    positions, found = [*seconds], stepping.steps([*seconds.values()], smallest=smallest)
+    return stepping.with_recoveries([replace(step, at=positions[step.at], relative=relative) for step in found])
+
+
+def _near(step: Step, found: Iterable[Step]) -> bool:
+    return any(abs(step.at - other.at) < MIN_RUNS for other in found)
+
+
+def _within(at: int, stretch: Mapping[int, float]) -> bool:
+    """Whether a stretch has what is before and after a step."""
+    return bool(stretch) and min(stretch) < at <= max(stretch)
+
+
+def _at(step: Step) -> int:
+    return step.at
 
 
 def oldest_first(kept: Iterable[Kept]) -> list[Kept]:
@@ -107,7 +140,11 @@ def all_series(ordered: Sequence[Kept]) -> list[Series]:
             points.setdefault((impl, id_), []).append(Point(position, *numbers))
             last[impl, id_] = position, row
     axes = {key: json.loads(ordered[at].cells["axes"][row].as_py()) for key, (at, row) in last.items()}
-    series = [Series(*key, axes[key], tuple(found)) for key, found in points.items()]
+    cases: dict[str, dict[str, list[Point]]] = {}
+    for (impl, id_), found in points.items():
+        cases.setdefault(id_, {})[impl] = found
+    of_id = {id_: Case(impls) for id_, impls in cases.items()}
+    series = [Series(*key, axes[key], tuple(found), of_id[key[1]]) for key, found in points.items()]
     return sorted(series, key=lambda one: (one.standing is None, -one.changed_last, -_last_size(one)))
 
 

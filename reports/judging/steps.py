@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import mul
 
 import numpy as np
 import ruptures
@@ -42,6 +44,10 @@ LEAST_NOISE = 0.002
 SMALLEST = 0.01
 """A step below this share is no news."""
 
+SMALLEST_RELATIVE = 0.03
+"""The same of a time relative to others: of three, one that changes with its `impl_hash` as it was moves their median by about
+their noise."""
+
 RECOVERED_WITHIN = 0.02
 """A later level this close to the one before a slow-down has recovered from it."""
 
@@ -57,6 +63,8 @@ class Step:
     after: float
     recovered: int | None = None
     """The position from which the level was back; None for a speed-up, or while it is not."""
+    relative: bool = False
+    """Whether it was found in the time relative to the case's others: levels are as on a usual day of the case."""
 
     @property
     def ratio(self) -> float:
@@ -68,18 +76,26 @@ class Step:
         return self.ratio > 1
 
 
-def steps(seconds: ArrayLike, votes: int = 2) -> list[Step]:
+def steps(seconds: ArrayLike, votes: int = 2, smallest: float = SMALLEST) -> list[Step]:
     """Where the level of one unbroken series changed, oldest first; none in fewer than twice MIN_RUNS numbers.
 
     Only the NEWEST numbers are looked at. With one vote, what the first detector finds.
     """
     given = np.atleast_1d(np.asarray(seconds, float))
     older, logs = max(given.size - NEWEST, 0), np.log(given[-NEWEST:])
-    return [replace(step, at=step.at + older, recovered=_later(step, older)) for step in _steps(logs, votes)]
+    found = [replace(step, at=step.at + older) for step in _steps(logs, votes)]
+    return with_recoveries([step for step in found if abs(math.log(step.ratio)) >= math.log1p(smallest)])
 
 
-def _later(step: Step, by: int) -> int | None:
-    return None if step.recovered is None else step.recovered + by
+def with_recoveries(found: Sequence[Step]) -> list[Step]:
+    """Steps, oldest first, each with the one after which the level was back where it had been before it."""
+    return [replace(step, recovered=_recovered(step, found[i:])) for i, step in enumerate(found, 1)]
+
+
+def _recovered(step: Step, later: Sequence[Step]) -> int | None:
+    levels = accumulate((one.ratio for one in later), mul, initial=step.ratio)
+    back = (one.at for one, level in zip(later, [*levels][1:], strict=True) if level <= 1 + RECOVERED_WITHIN)
+    return next(back, None) if step.slower else None
 
 
 def _steps(logs: NDArray[np.float64], votes: int) -> list[Step]:
@@ -91,8 +107,7 @@ def _steps(logs: NDArray[np.float64], votes: int) -> list[Step]:
         ends = _seconded(logs, ends)
     starts = [0, *ends[:-1]]
     levels = [math.exp(float(np.median(logs[a:b]))) for a, b in zip(starts, ends, strict=True)]
-    found = [Step(at, levels[i], levels[i + 1]) for i, at in enumerate(ends[:-1])]
-    return [_with_recovery(step, found) for step in found if abs(math.log(step.ratio)) >= math.log1p(SMALLEST)]
+    return [Step(at, levels[i], levels[i + 1]) for i, at in enumerate(ends[:-1])]
 
 
 def _seconded(logs: NDArray[np.float64], ends: Sequence[int]) -> list[int]:
@@ -121,10 +136,3 @@ def _noise(logs: NDArray[np.float64]) -> float:
     """Standard deviation of one run, from the median absolute difference of neighbours."""
     neighbours = float(np.median(np.abs(np.diff(logs)))) / _NORMAL / math.sqrt(2)
     return max(neighbours, LEAST_NOISE)
-
-
-def _with_recovery(step: Step, found: Sequence[Step]) -> Step:
-    if not step.slower:
-        return step
-    back = [later.at for later in found if later.at > step.at and later.after <= step.before * (1 + RECOVERED_WITHIN)]
-    return replace(step, recovered=back[0] if back else None)

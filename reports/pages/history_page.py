@@ -16,6 +16,7 @@ from ..drawing import history_chart
 from ..drawing.palette import Palette, themed
 from ..judging import steps
 from ..judging.confirmations import Known, commits
+from ..judging.days import Point
 from ..judging.series import Series
 from ..judging.steps import MIN_RUNS, Step
 from ..judging.verdict import REGRESSED, UNCHANGED, bound
@@ -24,7 +25,7 @@ from ..reading.baseline_file import Entry
 from ..reading.runs import Run
 from . import page
 
-COLUMNS = ("impl", "id", "run", "date", "commit", "torch", "python", "seconds", "low", "high", "processes", "case_hash")
+COLUMNS = ("impl", "id", "run", "date", "commit", "torch", "python", "seconds", *Point._fields[2:])
 
 IN_TABLE = 30
 """Newest runs with a line of their own in a cell's table: each is as long as its point's name in the chart."""

@@ -1,0 +1,229 @@
+"""Steps relative to the other implementations of a case: a slow day of the machine is no step, and hides none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from reports.judging.days import Case, Point
+from reports.judging.series import Series
+
+RUNS = 12
+SOME = range(20)
+
+Logs = NDArray[np.float64]
+
+
+def measured(seed: int, others: int = 3, runs: int = RUNS, day: float = 0.3, own: float = 0.005) -> Logs:
+    """Logarithms of seconds, a row for each implementation; the first one's cell is looked at."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(0, day, runs) + rng.normal(0, own, (1 + others, runs))
+
+
+def cell(
+    logs: Logs,
+    codes: Mapping[int, Sequence[Any]] | None = None,
+    case_hash: Sequence[str] = ("",) * 99,
+    ratios: Logs | None = None,
+) -> Series:
+    """The first row's. `codes` are the `impl_hash` of the rows that don't keep theirs; what is NaN was not measured. `ratios`
+    are logarithms too."""
+    times = {}
+    for row, each in enumerate(np.exp(logs).tolist()):
+        code = (codes or {}).get(row, [row] * len(each))
+        ratio = [
+            None if r != r else r
+            for r in np.exp(np.full(len(each), np.nan) if ratios is None else ratios[row]).tolist()
+        ]
+        points = [Point(run, s, s, s, 1, case_hash[run], code[run], ratio[run]) for run, s in enumerate(each) if s == s]
+        times[str(row)] = points
+    return Series("0", "", {}, tuple(times["0"]), Case(times))
+
+
+def places(series: Series) -> list[tuple[int, bool]]:
+    """Of steps: in which run, and whether slower."""
+    return [(series.points[step.at].run, step.slower) for step in series.steps]
+
+
+def relative(series: Series) -> list[int]:
+    """Where steps are that were found relative to the others; seconds may show one where days happen to."""
+    return [step.at for step in series.steps if step.relative]
+
+
+def test_a_step_shows_though_days_move_by_more() -> None:
+    for seed in SOME:
+        logs = measured(seed)
+        assert not relative(cell(logs))
+        logs[0, 6:] += np.log(1.1)
+        (step,) = cell(logs).steps
+        assert step.at == 6 and step.relative and step.ratio == pytest.approx(1.1, abs=0.03)
+
+
+@pytest.mark.parametrize("at", [4, 6])
+def test_one_other_that_changes_makes_no_step(at: int) -> None:
+    for seed in SOME:
+        logs = measured(seed)
+        logs[1, at:] += np.log(1.4)
+        assert not relative(cell(logs))
+        logs[0, 6:] += np.log(1.2)
+        assert places(cell(logs)) == [(6, True)]
+
+
+def test_ratios_by_turns_show_what_medians_are_too_noisy_for() -> None:
+    """In two runs they are not known, and in another one not of all."""
+    for seed in SOME:
+        logs = measured(seed, runs=16)
+        logs[0, 8:] += np.log(1.1)
+        noisy = logs + np.random.default_rng(seed).normal(0, 0.1, logs.shape)
+        ratios = logs - logs[1]
+        noisy[:, [3, 10]] = logs[:, [3, 10]]
+        ratios[:, 3] = np.nan
+        ratios[2, 10] = np.nan
+        found = cell(noisy, ratios=ratios)
+        assert relative(found) == [8] and not relative(cell(noisy))
+        apart = [np.log(found.points[at].median / seconds) for at, seconds in found.usual.items()]
+        assert abs(np.median(apart)) < 0.01
+
+
+def test_where_one_has_no_ratio_there_are_seconds_for_all() -> None:
+    logs = measured(0)
+    ratios = logs - 3.0
+    ratios[0, 6:] = np.nan
+    assert not relative(cell(logs, ratios=ratios))
+
+
+def test_a_baseline_implementation_that_changes_makes_no_step() -> None:
+    for seed in SOME:
+        logs = measured(seed)
+        logs[1, 6:] += np.log(1.4)
+        assert not relative(cell(logs, ratios=logs - logs[1]))
+
+
+def test_what_one_other_moves_the_median_by_is_no_step() -> None:
+    for seed in SOME:
+        logs = measured(seed, runs=40, own=0.01)
+        logs[1, 20:] += np.log(1.4)
+        assert not relative(cell(logs))
+
+
+def test_others_whose_code_changed_at_once_tell_nothing_of_the_day() -> None:
+    for seed in SOME:
+        logs = measured(seed, others=5)
+        logs[1:4, 6:] -= np.log(1.3)
+        codes = {row: [run >= 6 for run in range(RUNS)] for row in (1, 2, 3)}
+        assert relative(cell(logs)) == [6]  # as if it had become slower
+        assert not relative(cell(logs, codes))
+
+
+def test_a_step_beside_one_other_whose_code_changed_is_found() -> None:
+    for seed in SOME:
+        logs = measured(seed, others=4)
+        logs[:2, 6:] += np.log(1.2)
+        codes = {0: [run >= 6 for run in range(RUNS)], 1: [run >= 6 for run in range(RUNS)]}
+        assert places(cell(logs, codes)) == [(6, True)]
+
+
+def test_what_was_found_stays_when_others_change_later() -> None:
+    """No three of five others keep their code through all of the runs."""
+    for seed in SOME:
+        logs = measured(seed, others=5, runs=30)
+        logs[0, 6:] += np.log(1.2)
+        codes = {row: [run >= 8 + 4 * row for run in range(30)] for row in range(1, 5)}
+        found = cell(logs, codes)
+        assert places(found) == [(6, True)] and found.standing
+
+
+def test_a_slow_down_recovers_where_other_others_are_known() -> None:
+    logs = measured(0, others=3, runs=30)
+    logs[0, 6:24] += np.log(1.2)
+    found = cell(logs, {1: [run >= 15 for run in range(30)]})
+    assert places(found) == [(6, True), (24, False)]
+    assert found.steps[0].recovered == 24 and found.standing is None
+
+
+def test_what_the_machine_does_to_all_takes_no_slow_down_back() -> None:
+    logs = measured(0, runs=30, day=0.01)
+    logs[:, 20:] -= np.log(1.3)
+    logs[0, 10:] += np.log(1.2)
+    assert places(found := cell(logs)) == [(10, True), (20, False)]
+    assert [step.relative for step in found.steps] == [True, False] and found.standing == found.steps[0]
+
+
+def test_what_changes_in_all_at_once_shows_in_seconds() -> None:
+    logs = measured(0, day=0.01)
+    logs[:, 6:] += np.log(1.2)
+    (step,) = cell(logs).steps
+    assert step.at == 6 and not step.relative and step.ratio == pytest.approx(1.2, abs=0.03)
+    assert cell(logs).usual == {}
+
+
+def test_a_step_that_shows_either_way_is_one() -> None:
+    for seed in SOME:
+        logs = measured(seed, day=0.02)
+        logs[0, 6:] += np.log(1.5)
+        (step,) = cell(logs).steps
+        assert step.relative and step.at == 6
+
+
+def test_a_run_that_is_odd_for_the_whole_case_is_no_step_and_hides_none() -> None:
+    for seed in SOME:
+        logs = measured(seed)
+        logs[:, 7] += np.log(3)
+        assert not relative(cell(logs))
+        logs[0, 6:] += np.log(1.2)
+        assert places(cell(logs)) == [(6, True)]
+
+
+def test_what_was_not_measured_in_some_runs_leaves_them_out() -> None:
+    for seed in SOME:
+        logs = measured(seed, runs=20)
+        logs[0, 9:] += np.log(1.2)
+        logs[1, 4] = logs[2, 12] = logs[0, 2] = logs[0, 10] = np.nan
+        assert places(cell(logs)) == [(9, True)]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_run_in_which_few_others_were_measured_tells_nothing_of_its_day() -> None:
+    logs = measured(0, runs=20)
+    logs[1:3, 8:14] = np.nan
+    logs[3, 8:14] += np.log(1.4)
+    assert not relative(cell(logs))
+    by_turns = measured(0, runs=20)
+    by_turns[1:][np.arange(3)[:, None] != np.arange(20) % 3] = np.nan
+    assert not cell(by_turns).steps
+
+
+def test_what_others_missed_is_not_taken_for_their_usual_time() -> None:
+    for seed in SOME:
+        logs = measured(seed, others=8, runs=30)
+        missed = np.random.default_rng(seed).random((8, 28)) < 0.15
+        logs[1:, 1:-1][missed] = np.nan
+        (usual,) = cell(logs).case.as_usual("0", 0, 30)
+        assert np.std(np.log([*usual.values()])) < 0.0075
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_with_few_others_there_are_seconds_alone(others: int) -> None:
+    logs = measured(0, others)
+    logs[0, 6:] += np.log(1.2)
+    assert not cell(logs).steps
+    logs[0] = [0.0] * 6 + [0.2] * 6
+    assert places(cell(logs)) == [(6, True)] and not relative(cell(logs))
+
+
+def test_others_of_unknown_code_tell_nothing() -> None:
+    logs = measured(0)
+    logs[0, 6:] += np.log(1.2)
+    assert not cell(logs, {1: [None] * RUNS}).steps
+
+
+def test_beyond_a_break_steps_are_found_at_their_place() -> None:
+    logs = measured(0, runs=20)
+    logs[0, 14:] += np.log(1.2)
+    found = cell(logs, case_hash=[str(run >= 5) for run in range(20)])
+    assert found.pieces == (range(5), range(5, 20)) and places(found) == [(14, True)]
+    assert list(found.usual) == list(range(5, 20))
