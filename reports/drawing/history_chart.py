@@ -1,5 +1,7 @@
 """A cell's time over runs, as a small SVG: levels, steps, new versions of torch, baselines, and breaks.
 
+Where a step was found relative to the case's others, the seconds around it are those of a usual day, and what was measured is a
+faint line.
 Written by hand: hundreds of cells over a thousand runs are to be drawn in a second. Colours are the page's.
 """
 
@@ -80,10 +82,17 @@ def spark(series: Series, look: Look) -> Markup:
 
 def _scale(series: Series, runs: int) -> Scale:
     low, high = _span(series.points, CALM)
-    ends = [end for point in series.points[-NEWEST:] for end in (point.low, point.high)]
+    newest = range(max(len(series.points) - NEWEST, 0), len(series.points))
+    ends = [end for position in newest for end in _drawn(series, position)] + [*series.usual.values()]
     low, high = min(low, *ends), max(high, *ends)
     room = (high - low) * 0.06
     return Scale(runs, low - room, high + room)
+
+
+def _drawn(series: Series, position: int) -> tuple[float, float, float]:
+    """Its median, low and high. As on a usual day there is no spread: that of the processes has the machine's in it."""
+    point, usual = series.points[position], series.usual.get(position)
+    return (point.median, point.low, point.high) if usual is None else (usual, usual, usual)
 
 
 def _span(points: Sequence[Point], calm: float) -> tuple[float, float]:
@@ -131,8 +140,10 @@ def _levels(scale: Scale, series: Series) -> Iterator[str]:
     for piece in series.pieces:
         edges = [piece.start, *(at for at in steps if at in piece), piece.stop]
         for start, stop in pairwise(edges):
-            y = scale.y(median(series.points[i].median for i in range(start, stop)))
-            yield _line("level", scale.x(series.points[start].run), y, scale.x(series.points[stop - 1].run), y)
+            known = [at for at in range(start, stop) if not series.usual or at in series.usual]
+            if known:
+                y = scale.y(median(_drawn(series, at)[0] for at in known))
+                yield _line("level", scale.x(series.points[known[0]].run), y, scale.x(series.points[known[-1]].run), y)
     for at, step in steps.items():
         kind = "recovered" if step.recovered is not None else "slower" if step.slower else "faster"
         x = scale.x((series.points[at - 1].run + series.points[at].run) / 2)
@@ -142,17 +153,22 @@ def _levels(scale: Scale, series: Series) -> Iterator[str]:
 def _lines(scale: Scale, series: Series) -> Iterator[str]:
     for piece in series.pieces:
         inside = series.points[piece.start : piece.stop]
-        yield _path("line", [(scale.x(point.run), scale.y(point.median)) for point in inside])
+        measured = [(scale.x(point.run), scale.y(point.median)) for point in inside]
+        yield _path("measured" if series.usual else "line", measured)
+    if series.usual:
+        yield _path("line", [(scale.x(series.points[at].run), scale.y(y)) for at, y in series.usual.items()])
     if old := max(scale.runs - NEWEST, 0):
         yield _line("grid", scale.x(old - 0.5), TOP, scale.x(old - 0.5), BOTTOM)
 
 
 def _points(scale: Scale, series: Series, texts: Mapping[int, str]) -> Iterator[str]:
     for position in range(max(len(series.points) - NEWEST, 0), len(series.points)):
-        point = series.points[position]
-        x, y = scale.x(point.run), scale.y(point.median)
-        yield _line("spread", x, scale.y(point.low), x, scale.y(point.high))
-        yield f'<circle cx="{x:.1f}" cy="{y:.1f}"><title>{html.escape(texts.get(position, ""))}</title></circle>'
+        x = scale.x(series.points[position].run)
+        y, low, high = map(scale.y, _drawn(series, position))
+        kind = ' class="measured"' if series.usual and position not in series.usual else ""
+        if low != high:
+            yield _line("spread", x, low, x, high)
+        yield f'<circle{kind} cx="{x:.1f}" cy="{y:.1f}"><title>{html.escape(texts.get(position, ""))}</title></circle>'
 
 
 def _baselines(scale: Scale, baselines: Iterable[int]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from ..drawing import history_chart
 from ..drawing.palette import Palette, themed
 from ..judging import steps
 from ..judging.confirmations import Known, commits
-from ..judging.days import Point
+from ..judging.days import MIN_OTHERS, Point
 from ..judging.series import Series
 from ..judging.steps import MIN_RUNS, Step
 from ..judging.verdict import REGRESSED, UNCHANGED, bound
@@ -40,6 +40,8 @@ class Line:
     commit: str
     torch: str
     median: str
+    usual: str
+    """The median as on a usual day of its case; empty where that isn't drawn."""
     spread: str
     change: str
     """Against the run before."""
@@ -62,6 +64,8 @@ class Chapter:
     lines: list[Line]
     """Newest first: the newest runs, and older ones with news."""
     runs: int
+    usual: bool
+    """Whether it is drawn as on a usual day of its case."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,7 @@ def html(this: History) -> str:
         colours=list(themed().values()),
         machine=dict(page.flat(newest.machine)),
         min_runs=MIN_RUNS,
+        min_others=MIN_OTHERS,
         named=history_chart.NEWEST,
         looked_at=steps.NEWEST,
     )
@@ -190,13 +195,12 @@ def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
             lines = dict(_lines(series, this))
             titles = {at: _tooltip(line) for at, line in lines.items()}
             drawing = history_chart.draw(series, this.runs, palette[series.impl], this.baselines, titles)
-            status = _status(series, this.runs) + _by_turns(series, this) + _broken(series, this.runs)
+            status = _status(series, this.runs) + _drawn(series) + _by_turns(series, this) + _broken(series, this.runs)
             standing = series.standing is not None
             newest = len(series.points) - IN_TABLE
             newest_first = [line for at, line in lines.items() if at >= newest or line.notes][::-1]
-            yield Chapter(
-                series.impl, title(series), series.id, status, standing, drawing, newest_first, len(series.points)
-            )
+            about = series.impl, title(series), series.id, status, standing
+            yield Chapter(*about, drawing, newest_first, len(series.points), bool(series.usual))
 
 
 def _still(this: History, palette: Palette) -> Iterator[Still]:
@@ -229,6 +233,7 @@ def _lines(series: Series, this: History) -> Iterator[tuple[int, Line]]:
                 commit=_commit(run),
                 torch=_torch(run),
                 median=units.seconds(point.median, 4),
+                usual=units.seconds(series.usual[at], 4) if at in series.usual else "",
                 spread=f"{units.seconds(point.low)} to {units.seconds(point.high)}",
                 change=_change(series, at),
                 notes=notes,
@@ -253,6 +258,11 @@ def _status(series: Series, runs: Sequence[Run]) -> str:
     return f"No step in {words.plural(len(series.points), 'run')}."
 
 
+def _drawn(series: Series) -> str:
+    """Where the line is not what was measured."""
+    return " Drawn as on a usual day of its case; faint: as measured." if series.usual else ""
+
+
 def _by_turns(series: Series, this: History) -> str:
     """What a comparison of the commits before and after the last step says, if there is one."""
     between = commits(series, series.steps[-1].at, this.runs) if series.steps else None
@@ -273,8 +283,9 @@ def _broken(series: Series, runs: Sequence[Run]) -> str:
 
 
 def _what_happened(step: Step, series: Series, runs: Sequence[Run]) -> str:
-    """'became slower by 5.1 % in 0007_x, and recovered in 0011_x'."""
+    """'became slower by 5.1 % relative to its case's others in 0007_x, and recovered in 0011_x'."""
     how = f"slower by {_percent(step.ratio - 1)}" if step.slower else f"faster by {_percent(1 - step.ratio)}"
+    how += " relative to its case's others" if step.relative else ""
     sentence = f"became {how} in {runs[_run(series, step)].name}"
     if step.recovered is None:
         return sentence
@@ -298,7 +309,8 @@ def _change(series: Series, at: int) -> str:
 
 
 def _tooltip(line: Line) -> str:
-    sentence = f"{line.run}: {line.median}, {line.when}, commit {line.commit}, torch {line.torch}"
+    usual = f" ({line.usual} on a usual day)" if line.usual else ""
+    sentence = f"{line.run}: {line.median}{usual}, {line.when}, commit {line.commit}, torch {line.torch}"
     return "; ".join([sentence, *line.notes])
 
 

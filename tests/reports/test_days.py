@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import html
+import re
+import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tracked_runs as tracked
 from numpy.typing import NDArray
 
+from reports.__main__ import main
 from reports.judging.days import Case, Point
 from reports.judging.series import Series
 
@@ -227,3 +233,33 @@ def test_beyond_a_break_steps_are_found_at_their_place() -> None:
     found = cell(logs, case_hash=[str(run >= 5) for run in range(20)])
     assert found.pieces == (range(5), range(5, 20)) and places(found) == [(14, True)]
     assert list(found.usual) == list(range(5, 20))
+
+
+def heights(path: str) -> list[float]:
+    return [float(number) for number in re.findall(r"[\d.]+", path)[1::2]]
+
+
+def test_the_page_draws_a_usual_day_and_says_so(results: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    impls = tuple(tracked.SECONDS)
+    for night, day in enumerate(np.exp(rng.normal(0, 0.3, 8))):
+        slower = {impl: day * (1.2 if impl == "sdpa" and night >= 4 else 1.0) for impl in impls}
+        made = tracked.run(
+            night, slower, impls=impls, extra={"impl_hash": "kept"}, datetime=f"2026-11-0{night + 1}T10:00:00"
+        )
+        tracked.save(made, results, f"{night + 1:04}_night")
+    for _ in range(2):  # the second time from the cache
+        assert main(["history", "--results", str(results), "--out", str(tmp_path)]) == 0
+        page = html.unescape((tmp_path / "history" / "index.html").read_text(encoding="utf-8")).replace(
+            "\N{NO-BREAK SPACE}", " "
+        )
+        assert "<h1>sdpa became slower by" in page and "in 0005_night, in 4 of its 4 cells.</h1>" in page
+        said = " relative to its case's others in 0005_night. Drawn as on a usual day of its case; faint: as measured."
+        assert page.count(said) == 2 * 4  # for those who see, and read aloud
+        assert page.count('class="measured"') == 4 and page.count(" on a usual day), 2026") == 4 * 8
+        assert page.count('data-label="usual day"') == 4 * 8
+        for drawing in re.findall('<svg class="plot.*?</svg>', page):
+            lines = {path.get("class"): heights(path.attrib["d"]) for path in ET.fromstring(drawing).iter("path")}
+            points = [float(point.attrib["cy"]) for point in ET.fromstring(drawing).iter("circle")]
+            assert np.ptp(lines["line"][:4]) < 8 < np.ptp(lines["measured"][:4])
+            assert points == lines["line"] and abs(lines["level"][0] - points[-1]) < 8
