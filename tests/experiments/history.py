@@ -3,6 +3,8 @@
 Every process of every run finds the real run's median, times noise; what is planted stands in `PLANTED`. Prints what
 `python -m reports history` says of them, and which of the planted steps it finds at their run. `--table N` prints instead what
 one detector and two find in N series of made-up noise of each kind: false steps, and steps found within a run of their place.
+`--days N` prints what is found in N cells whose machine is faster on some days than on others: in seconds alone, and with what
+is found relative to the other implementations of the case.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,6 +28,7 @@ from numpy.typing import NDArray
 
 from reports.__main__ import main as reports
 from reports.judging import cache, series, steps
+from reports.judging.days import Case, Point
 from reports.pages.tables import markdown
 from reports.reading import runs
 
@@ -43,6 +47,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("folder", type=Path, nargs="?")
     options.add_argument("--table", type=int, default=0, metavar="N", help="series of each kind, for the table")
+    options.add_argument("--days", type=int, default=0, metavar="N", help="cells of each kind, for the table of days")
     options.add_argument("--source", type=Path, default=SOURCE, help="the real run")
     options.add_argument("--noise", type=float, default=0.02, help="standard deviation of a process, as a share")
     options.add_argument("--seed", type=int, default=0)
@@ -50,8 +55,11 @@ def main() -> None:
     if asked.table:
         print(markdown(HEADINGS, list(table(asked.table))))
         return
+    if asked.days:
+        print(markdown(BY_DAY, list(found_by_day(asked.days))))
+        return
     if asked.folder is None:
-        options.error("give a FOLDER for the runs, or --table N")
+        options.error("give a FOLDER for the runs, --table N, or --days N")
     results = asked.folder / "results"
     write(json.loads(asked.source.read_text(encoding="utf-8")), results, asked.noise, random.Random(asked.seed))
     reports(["baseline", "set", "0001", "--results", str(results)])
@@ -89,6 +97,38 @@ def table(count: int) -> Iterator[list[str]]:
                         found[votes - 1] += any(not size or abs(it.at - at) <= 1 for it in steps.steps(seconds, votes))
                 what = [f"{size} x noise", f"run {at + 1}"] if size else ["nothing", ""]
                 yield [noise, str(runs_), *what, *(f"{hits / count:.1%}" for hits in found)]
+
+
+OTHERS = 3
+PLANTED_BY_DAY = {"nothing": (0.0, 0.0), "another +20%": (0.0, 0.2)}
+PLANTED_BY_DAY |= {f"+{size:.0%}": (size, 0.0) for size in (0.05, 0.1, 0.2, 0.4)}
+"""How much slower the cell becomes, and one of the others, whose `impl_hash` stays as it was."""
+
+BY_DAY = ("days", "own noise", "runs", *PLANTED_BY_DAY)
+
+
+def found_by_day(count: int) -> Iterator[list[str]]:
+    """Share of cells with any step, or with the planted one within a run of its place: in seconds alone, and by `history`."""
+    for day, own, (before, after) in product((0.0, 0.06, 0.3), (0.01, 0.03), ((6, 3), (6, 6), (20, 20))):
+        shares = []
+        for size, other in PLANTED_BY_DAY.values():
+            rng = np.random.default_rng(0)
+            hits = [0, 0]
+            for _ in range(count):
+                common, each = rng.normal(0, day, before + after), rng.normal(0, own, (1 + OTHERS, before + after))
+                cell = _cell(common + each, before, size, other)
+                for i, found in enumerate((steps.steps([point.median for point in cell.points]), cell.steps)):
+                    hits[i] += any(not size or abs(step.at - before) <= 1 for step in found)
+            shares.append(" → ".join(f"{hit / count:.1%}" for hit in hits))
+        yield [f"{day:.0%}", f"{own:.0%}", f"{before} + {after}", *shares]
+
+
+def _cell(logs: NDArray[np.float64], before: int, size: float, other: float) -> series.Series:
+    """The first row's, after it and the second became slower."""
+    logs[:2, before:] += np.log1p([[size], [other]])
+    rows = np.exp(logs).tolist()
+    case = {str(impl): [Point(run, s, s, s, 1, "", "") for run, s in enumerate(row)] for impl, row in enumerate(rows)}
+    return series.Series("0", "", {}, tuple(case["0"]), Case(case))
 
 
 def write(real: dict[str, Any], results: Path, noise: float, draw: random.Random) -> None:
