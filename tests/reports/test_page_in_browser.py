@@ -733,3 +733,27 @@ def test_level_is_marked_on_the_axis_of_every_panel_however_narrow(browser: Any,
     script = """return [...document.querySelectorAll('#speedup-chart .role-axis-label text')]
         .filter((text) => text.textContent === '1\u00d7' && text.getAttribute('opacity') !== '0').length"""
     assert browser.execute_script(script) == 4
+
+
+def test_most_of_a_ranking_lies_on_its_axis_and_no_number_is_cut(browser: Any, tmp_path: Path) -> None:
+    """One is far ahead of all; the slowest is a thousand times as slow, and lacks a case."""
+    lacking = "mask_after_softmax"
+    seconds = {"fused": 1e-4, "a": 1.2e-3, "b": 2e-3, "c": 3e-3, "d": 4e-3, "e": 5e-3, lacking: 0.1}
+    cases = [synthetic.case(T=T) for T in (64, 128)]
+    rows = [
+        synthetic.row(name, case, [s * (1 + i)] * 4)
+        for i, case in enumerate(cases)
+        for name, s in seconds.items()
+        if not (i and name == lacking)
+    ]
+    written = page.write(runs.read(synthetic.save(synthetic.document(rows), tmp_path, "0001_x")), tmp_path / "out")
+    for width in (390, 1280):
+        opened(browser, written, width)
+        texts, points, edge = browser.execute_script("""
+            const box = (mark) => mark.getBoundingClientRect();
+            const all = (what) => [...document.querySelectorAll(`#ranking-chart ${what}`)];
+            return [all('.mark-text.role-mark text').map((text) => [text.textContent, box(text).right]),
+                    all('.mark-symbol.role-mark path').map((path) => Math.round(box(path).left)),
+                    box(all('svg')[0]).right]""")
+        assert {text for text, _ in texts} == {"1.0×", "12×", "20×", "30×", "40×", "50×", "→ 1000× (1/2)"}
+        assert all(right <= edge for _, right in texts) and len(set(points)) >= 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import altair as alt
@@ -15,6 +16,11 @@ from .. import interactive
 from ..canvas import ALONE, NARROW, Panel, label_width, log_scale, sheet
 from ..chart import FIRST, Chart, Source, Spec
 from ..palette import INK, MUTED
+
+TICKS = (1, 1.25, 1.5, 2, 3, 5, 8, 12, 20, 40, 80)
+
+MOST = 0.75
+"""Share of the implementations that the axis holds, however far apart they are."""
 
 
 def draw(source: Source, narrow: bool = False) -> Figure | None:
@@ -40,7 +46,7 @@ def draw(source: Source, narrow: bool = False) -> Figure | None:
         ax.plot([worst], [y], "|", color=look.colour, ms=7)
         ax.plot([mean], [y], look.marker, color=look.colour, mfc=look.fill, ms=5.5)
         ax.annotate(
-            _span(rank),
+            _span(rank, limit),
             (worst, y),
             (5, 0),
             textcoords="offset points",
@@ -58,18 +64,19 @@ def spec(source: Source) -> Spec | None:
     limit = _limit(ranks)
     values = [
         {"shown": source.name(rank.impl), "mean": min(rank.mean, limit), "worst": min(rank.worst, limit),
-         "span": _span(rank), "text": f"{rank.mean:.2f}×", "cases": f"{rank.cases} of {rank.of}",
-         "impl": rank.impl, "label": f"{rank.impl}, {rank.mean:.2f}×", "cut": rank.mean > limit, "least": f"{rank.worst:.3g}×"}
+         "span": _span(rank, limit), "text": f"{rank.mean:.2f}×", "cases": f"{rank.cases} of {rank.of}",
+         "impl": rank.impl, "label": f"{rank.impl}, {rank.mean:.2f}×", "least": f"{rank.worst:.3g}×"}
         for rank in ranks
     ]  # fmt: skip
     rows = source.frame[source.frame["impl"].isin([rank.impl for rank in ranks])]
     base = alt.Chart(alt.InlineData(values))
-    ticks = [1, 1.25, 1.5, 2, 3, 5, 8, 12, 20]
+    longest = max(len(value["span"]) for value in values)
+    room = 1.15 + 0.055 * longest  # behind the last point, on a phone
     on: dict[str, Any] = {
-        "title": None, "scale": alt.Scale(type="log", nice=False, domain=[0.97, limit**1.3 * 1.1]),
+        "title": None, "scale": alt.Scale(type="log", nice=False, domain=[0.97, limit**room * 1.1]),
         "axis": alt.Axis(
-            values=ticks, labelExpr="datum.value == 1 ? 'best' : datum.value + '×'", labelOverlap="greedy",
-            labelSeparation=8,
+            values=[at for at in TICKS if at <= limit], labelExpr="datum.value == 1 ? 'best' : datum.value + '×'",
+            labelOverlap="greedy", labelSeparation=8,
         ),
     }  # fmt: skip
     x = alt.X("mean:Q", **on)
@@ -80,12 +87,9 @@ def spec(source: Source) -> Spec | None:
     layers = [
         base.mark_rule(strokeWidth=2, aria=False).encode(x, y, alt.X2("worst:Q"), color=looks["color"]),
         base.mark_tick(thickness=2, size=11, aria=False).encode(alt.X("worst:Q", **on), y, color=looks["color"]),
-        base.transform_filter("!datum.cut")
-        .mark_text(align="left", dx=10, color=MUTED[0], aria=False)
-        .encode(alt.X("worst:Q", **on), y, text="span:N"),
-        base.transform_filter("datum.cut")
-        .mark_text(align="right", dx=-9, color=MUTED[0], aria=False)
-        .encode(x, y, text="span:N"),
+        base.mark_text(align="left", dx=10, color=MUTED[0], aria=False).encode(
+            alt.X("worst:Q", **on), y, text="span:N"
+        ),
         base.mark_point(filled=True, size=90, strokeWidth=1.6).encode(
             x, y, tooltip=alt.value(alt.expr(f"{{{tip}}}")), description="label:N", **looks
         ),
@@ -98,7 +102,8 @@ def finding(source: Source) -> str:
     few = sorted(rank.impl for rank in ranks if not rank.everywhere)
     rest = f" Last, since they lack cases: {words.listing(few)}." if few else ""
     medians = "" if source.frame["leads"].any() else " By medians: no difference is shown."
-    return f"Point: geometric mean over the cases. Line: to the worst case. Left is better.{rest}{medians}"
+    beyond = " →: beyond the axis." if any(rank.worst > _limit(ranks) for rank in ranks) else ""
+    return f"Point: geometric mean over the cases. Line: to the worst case. Left is better.{beyond}{rest}{medians}"
 
 
 def _title(ranks: list[Rank]) -> str:
@@ -110,12 +115,15 @@ def _note(ranks: list[Rank]) -> str:
 
 
 def _limit(ranks: list[Rank]) -> float:
-    """Where the axis ends: what would squeeze all others is written out."""
-    return float(max(1.3, min(within([rank.worst for rank in ranks])[-1], OFF_THE_CHART * ranks[0].worst)))
+    """Where the axis ends: what would squeeze all others is written out, where that is few."""
+    worst = sorted(rank.worst for rank in ranks)
+    most = worst[math.ceil(MOST * len(worst)) - 1]
+    return float(max(1.3, most, min(within(worst)[-1], OFF_THE_CHART * ranks[0].worst)))
 
 
-def _span(rank: Rank) -> str:
-    worst = f"{units.significant(rank.worst, 2)}×"
+def _span(rank: Rank, limit: float) -> str:
+    """'2.1×', '2.1× (3/4)' where cases are missing, '→ 60×' where it lies beyond the axis."""
+    worst = f"{'→ ' * (rank.worst > limit)}{units.significant(rank.worst, 2)}×"
     return worst if rank.everywhere else f"{worst} ({rank.cases}/{rank.of})"
 
 
