@@ -62,7 +62,7 @@ def spec(source: Source) -> Spec | None:
     if len(ranks) < 2:
         return None
     limit = _limit(ranks)
-    values = [
+    values: list[dict[str, Any]] = [
         {"shown": source.name(rank.impl), "mean": min(rank.mean, limit), "worst": min(rank.worst, limit),
          "span": _span(rank, limit), "text": f"{rank.mean:.2f}×", "cases": f"{rank.cases} of {rank.of}",
          "impl": rank.impl, "label": f"{rank.impl}, {rank.mean:.2f}×", "least": f"{rank.worst:.3g}×"}
