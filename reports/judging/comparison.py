@@ -234,7 +234,8 @@ def _notes(base: Run, head: Run) -> Iterator[str]:
         yield f"the environment differs: {fingerprint.described(different)}"
     shift, _ = _shift(_shared_controls(base, head))
     if abs(math.expm1(shift)) > DRIFT and not fingerprint.differing(base, head):
-        yield f"the controls changed by {verdict.signed(shift)} to {head.name}: changes in seconds are what goes beyond that"
+        moved = f"the controls changed by {verdict.signed(shift)} from {base.name} to {head.name}"
+        yield f"{moved}: changes in seconds are what goes beyond that"
     for run in (base, head):
         yield from _notes_on(run)
 

@@ -140,7 +140,7 @@ FORM_OF = {".parquet": "parquet", ".csv": "csv", ".prom": "openmetrics"}
 def _parser() -> command.Parser:
     parser = command.Parser(
         prog="python -m reports export",
-        description="Measured rows for other tools, in the columns of `attention_bench.frame(RUN)`.",
+        description="Measured rows for other tools; docs/columns.md of the sources says what they hold.",
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="which runs (default: the newest)")
     parser.add_argument(

@@ -115,7 +115,7 @@ def test_controls_that_moved_far_make_it_a_verdict_about_the_machine(compared: A
     assert "machine drift" in first(this, "sdpa").verdict.reason
     [note] = this.notes
     beyond = "changes in seconds are what goes beyond that"
-    assert re.fullmatch(rf"the controls changed by \+8\.\d % to 0002_head: {beyond}", note)
+    assert re.fullmatch(rf"the controls changed by \+8\.\d % from 0001_base to 0002_head: {beyond}", note)
 
 
 def test_everything_moving_alike_is_the_machine_unless_controls_and_a_common_cause_say_otherwise(compared: Any) -> None:

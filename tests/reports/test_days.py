@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +69,19 @@ def test_a_step_shows_though_days_move_by_more() -> None:
         assert step.at == 6 and step.relative and step.ratio == pytest.approx(1.1, abs=0.03)
 
 
-@pytest.mark.parametrize("at", [4, 6])
-def test_one_other_that_changes_makes_no_step(at: int) -> None:
+def another_changes(logs: Logs, at: int) -> None:
+    logs[1, at:] += np.log(1.4)
+
+
+def all_are_odd(logs: Logs, at: int) -> None:
+    logs[:, at] += np.log(3)
+
+
+@pytest.mark.parametrize(("happens", "at"), [(another_changes, 4), (another_changes, 6), (all_are_odd, 7)])
+def test_what_happens_to_others_is_no_step_and_hides_none(happens: Callable[[Logs, int], None], at: int) -> None:
     for seed in SOME:
         logs = measured(seed)
-        logs[1, at:] += np.log(1.4)
+        happens(logs, at)
         assert not relative(cell(logs))
         logs[0, 6:] += np.log(1.2)
         assert places(cell(logs)) == [(6, True)]
@@ -173,15 +181,6 @@ def test_a_step_that_shows_either_way_is_one() -> None:
         logs[0, 6:] += np.log(1.5)
         (step,) = cell(logs).steps
         assert step.relative and step.at == 6
-
-
-def test_a_run_that_is_odd_for_the_whole_case_is_no_step_and_hides_none() -> None:
-    for seed in SOME:
-        logs = measured(seed)
-        logs[:, 7] += np.log(3)
-        assert not relative(cell(logs))
-        logs[0, 6:] += np.log(1.2)
-        assert places(cell(logs)) == [(6, True)]
 
 
 def test_what_was_not_measured_in_some_runs_leaves_them_out() -> None:

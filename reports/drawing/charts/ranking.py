@@ -102,7 +102,7 @@ def finding(source: Source) -> str:
     few = sorted(rank.impl for rank in ranks if not rank.everywhere)
     rest = f" Last, since they lack cases: {words.listing(few)}." if few else ""
     medians = "" if source.frame["leads"].any() else " By medians: no difference is shown."
-    beyond = " →: beyond the axis." if any(rank.worst > _limit(ranks) for rank in ranks) else ""
+    beyond = " →: beyond the axis." if _beyond(ranks) else ""
     return f"Point: geometric mean over the cases. Line: to the worst case. Left is better.{beyond}{rest}{medians}"
 
 
@@ -111,7 +111,12 @@ def _title(ranks: list[Rank]) -> str:
 
 
 def _note(ranks: list[Rank]) -> str:
-    return "point: geometric mean · line: to the worst case · left is better"
+    return "point: geometric mean · line: to the worst case · left is better" + " · →: beyond the axis" * _beyond(ranks)
+
+
+def _beyond(ranks: list[Rank]) -> bool:
+    """Whether anything lies beyond the axis."""
+    return any(rank.worst > _limit(ranks) for rank in ranks)
 
 
 def _limit(ranks: list[Rank]) -> float:
