@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.ab import bisect
+from bench.ab import ab, bisect
 from bench.ab.bisect import Step, search, step_of, together
 
 COMMITS = 30
@@ -158,3 +159,16 @@ def test_mistakes(arguments: list[str], says: str, capsys: pytest.CaptureFixture
     assert bisect.main(arguments) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("bench: error: ") and says in line
+
+
+@pytest.mark.parametrize(
+    "command", [(ab.main, "--base", "HEAD", "--impl", "mine=mine:mine"), (bisect.main, "HEAD~1", "HEAD")]
+)
+def test_revisions_of_the_suite_never_stand_for_those_of_another_repository(
+    command: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    monkeypatch.chdir(tmp_path)
+    main, *arguments = command
+    assert main(arguments) == 3
+    assert f"{tmp_path} is another repository" in capsys.readouterr().err

@@ -40,7 +40,7 @@ from .comparison import Comparison, Plan, Unjudgeable, compare
 from .pairing import SIDES
 from .record import KIND, as_json, pairs_of
 from .selftest import FILE, Log, Plant, planted, schedule, self_test, summary
-from .sources import check_out, commit_of, copy_of_working_tree, digest, temporary_worktrees
+from .sources import check_out, commit_of, copy_of_working_tree, digest, refuse_elsewhere, temporary_worktrees
 
 UNJUDGED, USAGE_ERROR = 2, 3
 
@@ -175,6 +175,7 @@ def _sides(options: argparse.Namespace, kind: str, folder: Path) -> tuple[Side, 
 
 
 def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
+    refuse_elsewhere()
     base = commit_of(options.base)
     head = commit_of(options.head) if options.head else None
     if base == head:

@@ -26,7 +26,7 @@ from .. import CHECKOUT
 from ..runs.saving import results_root
 from ..selection.command import Parser, complain
 from ..selection.mistake import Mistake, positive
-from .sources import commit_of, commits_between, subject_of
+from .sources import commit_of, commits_between, refuse_elsewhere, subject_of
 
 UNJUDGED, USAGE_ERROR = 2, 3
 SEVERAL = 1
@@ -236,6 +236,7 @@ def _points(ends: Sequence[str], pythons: str | None) -> tuple[list[str], str]:
         return points, "pythons"
     if len(ends) != 2:
         raise Mistake("give two revisions before all options: GOOD, which is fast, and BAD, which is slow")
+    refuse_elsewhere()
     good, bad = map(commit_of, ends)
     return [good, *commits_between(good, bad)], "commits"
 

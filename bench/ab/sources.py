@@ -65,6 +65,16 @@ def commit_of(revision: str) -> str:
     return commit
 
 
+def refuse_elsewhere() -> None:
+    """Raises `Mistake` where the user stands in a git repository that isn't this checkout: its revisions can't be compared."""
+    here = _git("rev-parse", "--show-toplevel", folder=Path.cwd())
+    if here and here != _git("rev-parse", "--show-toplevel"):
+        raise Mistake(
+            f"{here} is another repository, and revisions are those of {CHECKOUT}: both sides would run the same kernel of "
+            f"yours. Put the older one into a module of its own: --base-impl old=old:mine --head-impl mine=mine:mine"
+        )
+
+
 def commits_between(good: str, bad: str) -> list[str]:
     """The commits after the first that lead to the other, by first parents, the oldest first; raises `Mistake`."""
     found = _git("rev-list", "--first-parent", "--reverse", f"{good}..{bad}")
@@ -108,10 +118,10 @@ def digest(folder: Path) -> str:
     return found.hexdigest()[:16]
 
 
-def _git(*arguments: str) -> str | None:
+def _git(*arguments: str, folder: Path = CHECKOUT) -> str | None:
     """What git says; None where it fails, or isn't there."""
     try:
-        done = subprocess.run(["git", *arguments], cwd=CHECKOUT, capture_output=True, text=True, env=_plain())
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, env=_plain())
     except OSError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None
