@@ -118,10 +118,10 @@ def digest(folder: Path) -> str:
     return found.hexdigest()[:16]
 
 
-def _git(*arguments: str, folder: Path = CHECKOUT) -> str | None:
-    """What git says; None where it fails, or isn't there."""
+def _git(*arguments: str, folder: Path | None = None) -> str | None:
+    """What git says in that folder, by default the checkout; None where it fails, or isn't there."""
     try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, env=_plain())
+        done = subprocess.run(["git", *arguments], cwd=folder or CHECKOUT, capture_output=True, text=True, env=_plain())
     except OSError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None
