@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["LayerShape", "frame", "show"]
 
 _HOME = Path(__file__).resolve().parent
-"""Where impls and reports lie: a checkout, or what was installed."""
+"""Where impls, reports and stats lie: a checkout, or what was installed."""
 
-_MODULES = {"LayerShape": "impls", "frame": "reports.pages.notebook", "show": "reports.pages.notebook"}
-"""Imported when they are asked for: frames need no torch, and layers no pandas."""
+_NOTEBOOK = "stats", "reports", "reports.pages.notebook"
+_MODULES = {"LayerShape": ("impls", "impls"), "frame": _NOTEBOOK, "show": _NOTEBOOK}
+"""Rooms, and the module in which it is, imported when they are asked for: frames need no torch, and layers no pandas."""
 
 
 def __getattr__(name: str) -> Any:
@@ -25,7 +26,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if str(_HOME) not in sys.path:
         sys.path.append(str(_HOME))  # behind the user's own folders
-    room = import_module(_MODULES[name].partition(".")[0])
-    if not Path(str(room.__file__)).is_relative_to(_HOME):
-        raise ImportError(f"attention_bench.{name}: {room.__file__} hides the suite's own {room.__name__!r}; rename it")
-    return getattr(import_module(_MODULES[name]), name)
+    for room in map(import_module, _MODULES[name][:-1]):
+        if not Path(str(room.__file__)).is_relative_to(_HOME):
+            raise ImportError(
+                f"attention_bench.{name}: {room.__file__} hides the suite's own {room.__name__!r}; rename it"
+            )
+    return getattr(import_module(_MODULES[name][-1]), name)

@@ -46,8 +46,8 @@ from bench.workers.tasks import Tasks
 from reports.__main__ import main as report
 from reports.judging import by_turns
 from reports.judging.compared import Comparison as Shown
-from reports.judging.verdict import ALARM, IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict
 from reports.pages.comparison_text import as_markdown
+from stats.verdict import ALARM, IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict
 
 from .conftest import CHECKOUT, environment
 from .experiments.fallback import committed, fall

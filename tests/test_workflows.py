@@ -187,6 +187,7 @@ def repository(tmp_path: Path) -> Path:
         "bench/ab",
         "impls",
         "reports",
+        "stats",
         "profile",
         "json",
         "random",

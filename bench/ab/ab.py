@@ -25,7 +25,7 @@ from typing import Any
 from pytest_benchmark.utils import get_machine_id
 
 import impls
-from reports.judging.verdict import ALARM, MARGIN
+from stats.verdict import ALARM, MARGIN
 
 from .. import CHECKOUT
 from ..cases.axes import nearest

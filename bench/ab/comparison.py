@@ -10,7 +10,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from reports.judging.verdict import BROKEN, GONE, INCONCLUSIVE, NEW, WRONG, Verdict, without_numbers
+from stats.verdict import BROKEN, GONE, INCONCLUSIVE, NEW, WRONG, Verdict, without_numbers
 
 from ..cases.case import Case
 from ..cases.cells import Key

@@ -18,7 +18,7 @@ from statistics import median
 from time import monotonic
 from typing import Protocol, TypeVar
 
-from reports.judging.verdict import CHANGED, UNCHANGED, Verdict, drifted, judge_pairs
+from stats.verdict import CHANGED, UNCHANGED, Verdict, drifted, judge_pairs
 
 from ..cases.cells import Key
 from ..cases.outcome import NoRow

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from reports.judging.verdict import IMPROVED, REGRESSED
+from stats.verdict import IMPROVED, REGRESSED
 
 from ..cases.meaning import hash_of
 from ..runs.saving import load
@@ -27,8 +27,8 @@ PROCEDURE = (
     "bench/timing/engine.py",
     "bench/timing/cell.py",
     "bench/workers/tasks.py",
-    "reports/judging/estimate.py",
-    "reports/judging/verdict.py",
+    "stats/estimate.py",
+    "stats/verdict.py",
 )
 """What decides on a verdict: of another procedure nothing is known until it was tested too."""
 

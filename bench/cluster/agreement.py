@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median, median_low, quantiles
 
-from reports.judging.verdict import STILL
+from stats.verdict import STILL
 
 from .state import Answer
 

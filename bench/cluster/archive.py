@@ -11,13 +11,7 @@ from pathlib import Path
 from .. import CHECKOUT
 from ..selection.choice import MODULES
 
-ROOMS = ("bench", "impls")
-
-JUDGE = (
-    "reports/__init__.py", "reports/judging/__init__.py", "reports/judging/estimate.py", "reports/judging/ratios.py",
-    "reports/judging/verdict.py", "reports/reading/__init__.py", "reports/reading/units.py",
-)  # fmt: skip
-"""Of reports, what bench needs."""
+ROOMS = ("bench", "impls", "stats")
 
 
 def pack(folder: Path, impls: Sequence[str]) -> bytes:
@@ -34,8 +28,7 @@ def _suite() -> Iterator[tuple[str, Path]]:
     for room in ROOMS:
         for path in (CHECKOUT / room).rglob("*.py"):
             yield path.relative_to(CHECKOUT).as_posix(), path
-    for name in (*JUDGE, "pyproject.toml"):
-        yield name, CHECKOUT / name
+    yield "pyproject.toml", CHECKOUT / "pyproject.toml"
     checked_out, installed = CHECKOUT / "attention_bench.py", CHECKOUT / "__init__.py"
     yield "attention_bench.py", checked_out if checked_out.exists() else installed
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from statistics import median
 from time import monotonic
 
-from reports.judging import ratios
+from stats import ratios
 
 from ..cases.case import Case
 from ..cases.cells import Cell, Key

@@ -8,7 +8,7 @@ from time import monotonic
 import pytest
 from rich.console import Console
 
-from reports.judging.verdict import varied
+from stats.shares import varied
 
 from ..cases.ledger import spent
 from ..cases.outcome import FAILURES

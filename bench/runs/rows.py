@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_benchmark.stats import Stats
 
-from reports.judging import ratios
+from stats import ratios
 
 from ..cases.cells import Cell
 from ..cases.counting import cache_bytes, flops, least_bytes, padding_share

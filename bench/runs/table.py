@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from reports.judging import ratios
+from stats import ratios
 
 from ..cases.units import bytes_text, time_text
 

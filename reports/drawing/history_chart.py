@@ -16,7 +16,8 @@ from statistics import median
 from markupsafe import Markup
 from matplotlib.ticker import MaxNLocator
 
-from ..judging.days import Point
+from stats.days import Point
+
 from ..judging.series import Series
 from ..reading import units
 from ..reading.runs import Run

@@ -390,7 +390,7 @@ def roofs(frame: pd.DataFrame, palette: Palette, measured: Sequence[dict[str, An
 
 def drift(looks: dict[str, list[dict[str, float]]]) -> Spec | None:
     """By how much the time of the control workload differed from its own median over the run; None with fewer than two
-    looks. As `verdict.varied` says it: '+11 %', and of what took twice as long somewhere, '19×'."""
+    looks. As `shares.varied` says it: '+11 %', and of what took twice as long somewhere, '19×'."""
     values: list[dict[str, Any]] = [
         {"control": name, "at": look["at"], "times": look["seconds"] / middle}
         for name, seen in looks.items()

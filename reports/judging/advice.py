@@ -16,12 +16,14 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
+from stats import shares
+from stats.ratios import FASTEST, LEVEL_WITH_IT, NOT_RESOLVED, UNKNOWN
+
 from ..reading import command, runs, units, words
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
 from . import dispatcher
 from . import frame as fr
-from .ratios import FASTEST, LEVEL_WITH_IT, NOT_RESOLVED, UNKNOWN
 
 #: The leanest is looked for among those that take at most so many times the fastest's time.
 NEARLY = 1.10
@@ -224,7 +226,7 @@ def claimed(cell: Mapping[str, Any]) -> bool:
 def ahead(cell: Mapping[str, Any]) -> str:
     """'1.06 to 1.08×': how many times as long the next best takes, by its interval; '1.2× or more' where that is wide."""
     low, high = cell["ahead_low"], cell["ahead_high"]
-    if low and low > 1 and units.too_wide(low, high):
+    if low and low > 1 and shares.too_wide(low, high):
         return f"{units.times(low, 2)} or more"
     return units.span(low, high) if low else units.MISSING
 

@@ -13,10 +13,12 @@ from typing import Any
 
 import pandas as pd
 
+from stats import estimate, ratios, shares
+
 from ..reading import units, words
 from ..reading.axes import length_axes
 from ..reading.runs import Run
-from . import advice, estimate, processes, ratios, verdict
+from . import advice, processes
 from . import frame as fr
 
 LOW, MEDIUM, HIGH = "LOW", "MEDIUM", "HIGH"
@@ -103,7 +105,7 @@ def trust(run: Run, frame: pd.DataFrame, cells: Sequence[Cell]) -> Trust:
     drift = run.controls.get("drift")
     if isinstance(drift, int | float) and math.isfinite(drift):
         grades.append(_grade(drift, DRIFT))
-        reasons.append(f"the control workload's time varied by {verdict.varied(drift)}")
+        reasons.append(f"the control workload's time varied by {shares.varied(drift)}")
     fewest = int(frame["processes"].min()) if len(frame) else 0
     grades.append(HIGH if fewest >= estimate.ENOUGH_PROCESSES else MEDIUM)
     reasons.append("one process a cell" if fewest < 2 else f"{fewest} processes a cell")
@@ -129,9 +131,9 @@ def trust(run: Run, frame: pd.DataFrame, cells: Sequence[Cell]) -> Trust:
 
 def _known_to(half: float) -> str:
     """'known to ± 3.0 %', 'known to a factor of 2.1', or 'not resolved'."""
-    if units.too_wide(1, (1 + half) ** 2):
-        return units.UNRESOLVED
-    return f"known to {f'± {units.percent(half)}' if half < 1 else f'a factor of {units.significant(1 + half, 2)}'}"
+    if shares.too_wide(1, (1 + half) ** 2):
+        return shares.UNRESOLVED
+    return f"known to {f'± {units.percent(half)}' if half < 1 else f'a factor of {shares.significant(1 + half, 2)}'}"
 
 
 def _settling(run: Run, fewest: int, half: float | None) -> tuple[str, int | None]:
@@ -246,7 +248,7 @@ def _memory(cells: Sequence[Cell]) -> str:
     where = words.place(cell, always=("T", "H", "dtype"))
     return (
         f"At {where} {cell['fastest']} needs {units.memory(cell['bytes'])} of memory; {name} needs "
-        f"{units.significant(times, 2)} times as much."
+        f"{shares.significant(times, 2)} times as much."
     )
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from stats import shares, verdict
+from stats.verdict import Verdict
+
 from ..reading import runs
 from ..reading.runs import RunError
-from . import verdict
 from .compared import Cell, Comparison, Key, changes, worst_first
-from .verdict import Verdict
 
 SIDES = ("base", "head")
 CONTROL = "control"
@@ -153,10 +154,12 @@ def _with_reach(said: Verdict, spent: float) -> Verdict:
     """
     if said.word != verdict.INCONCLUSIVE or not said.detectable < 1:  # two or three pairs tell nothing of more of them
         return said
-    reason = f"{said.reason}; minimum detectable change {_percent(said.detectable)}"
+    reason = f"{said.reason}; minimum detectable change {shares.percent(said.detectable)}"
     aim = max((aim for aim in AIMS if aim < said.detectable / 2), default=0.0)
     minutes = spent * (said.detectable / aim) ** 2 / 60 if aim else 0.0
-    return replace(said, reason=f"{reason}; {_percent(aim)} would take {minutes:,.0f} min" if minutes >= 1 else reason)
+    return replace(
+        said, reason=f"{reason}; {shares.percent(aim)} would take {minutes:,.0f} min" if minutes >= 1 else reason
+    )
 
 
 def _groups(
@@ -191,14 +194,10 @@ def _notes(
     )
     base, head = (data["fingerprints"][side] for side in SIDES)
     yield from (f"{name}: {base[name]} → {head[name]}" for name in base if base[name] != head.get(name))
-    drift = ", ".join(f"{name} {verdict.signed(median(logs))}" for name, logs in controls.items() if logs)
+    drift = ", ".join(f"{name} {shares.signed(median(logs))}" for name, logs in controls.items() if logs)
     if drift:
         yield f"the control workloads' time changed by: {drift}"
     yield from (f"on neither side: {text}" for text in data["neither"])
     yield from data.get("self_test", ())
     if any(cell.verdict.more_pairs for cell in cells) and "blocks" in data["pairs"][0]:
         yield f"more minutes for what is open: python -m bench ab --continue {path}"
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.2g} %" if share < 1 else f"{share * 100:.0f} %"

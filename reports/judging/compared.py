@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from math import log
 from typing import Any
 
+from stats import verdict
+from stats.verdict import Verdict
+
 from ..reading.command import FINE, NOT_JUDGED, REGRESSED
-from . import verdict
-from .verdict import Verdict
 
 EXACT = ("peak_bytes", "kernel", "operators", "error")
 """What every call of a cell repeats to the last digit, so that any difference is reported."""

@@ -13,14 +13,16 @@ from dataclasses import dataclass, replace
 from statistics import mean, variance
 from typing import Any
 
+from stats import shares, verdict
+from stats.estimate import Logs
+from stats.verdict import Verdict
+
 from ..reading import fingerprint
 from ..reading.runs import Run
 from ..reading.words import plural
-from . import denominators, processes, verdict
+from . import denominators, processes
 from .compared import Cell, Comparison, Key, changes, worst_first
 from .denominators import Timed
-from .estimate import Logs
-from .verdict import Verdict
 
 BROKEN = ("wrong", "error", "timeout")
 """Reasons for which a cell without numbers is a fault of the implementation."""
@@ -234,7 +236,7 @@ def _notes(base: Run, head: Run) -> Iterator[str]:
         yield f"the environment differs: {fingerprint.described(different)}"
     shift, _ = _shift(_shared_controls(base, head))
     if abs(math.expm1(shift)) > DRIFT and not fingerprint.differing(base, head):
-        moved = f"the controls changed by {verdict.signed(shift)} from {base.name} to {head.name}"
+        moved = f"the controls changed by {shares.signed(shift)} from {base.name} to {head.name}"
         yield f"{moved}: changes in seconds are what goes beyond that"
     for run in (base, head):
         yield from _notes_on(run)
@@ -251,7 +253,7 @@ def _notes_on(run: Run) -> Iterator[str]:
         yield f"{run.name} is not complete"
     drift = run.controls.get("drift")
     if isinstance(drift, float) and drift > DRIFT:
-        yield f"machine drift: the control workload's time varied by up to {verdict.varied(drift)} while {run.name} was made"
+        yield f"machine drift: the control workload's time varied by up to {shares.varied(drift)} while {run.name} was made"
     if not run.controls:
         yield f"{run.name} has no control workload: machine drift can't be seen"
     if run.rows and all(len(processes.medians(row)) < 2 and not processes.took_turns(row) for row in run.rows):

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stats.verdict import Verdict
+
 from .. import CHECKOUT
 from ..reading.axes import KNOWN_AXES
 from ..reading.runs import Run, RunError
 from . import by_turns
 from .series import Series
-from .verdict import Verdict
 
 Commits = tuple[str, str]
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, median
 
+from stats import ratios
+from stats.estimate import Logs
+from stats.ratios import Samples
+
 from ..reading.runs import Run
-from . import processes, ratios
-from .estimate import Logs
-from .ratios import Samples
+from . import processes
 
 Key = tuple[str, str]
 """An implementation, and the id of a case."""

@@ -7,11 +7,13 @@ from typing import Any
 
 import pandas as pd
 
+from stats import ratios, shares
+
 from ..reading import units, words
 from ..reading.axes import axis_names
 from ..reading.words import COMPILED, base
 from . import frame as fr
-from . import proofs, ratios, regret
+from . import proofs, regret
 
 #: What a minor page fault usually takes, page cleared: 0.5 on bare metal to 3 µs in a virtual machine; the part of a call
 #: from which that is said; and the part from which the estimate says no more than that it is most.
@@ -60,7 +62,7 @@ def lean(frame: pd.DataFrame) -> str:
     return (
         f"{names} {verb} least memory at {where}: {units.memory(least['peak_bytes'].iloc[0])}; "
         f"{_shown(rows, most['impl'])} needs {units.memory(most['peak_bytes'])}, "
-        f"{units.significant(ratio, 2)} times as much."
+        f"{shares.significant(ratio, 2)} times as much."
     )
 
 
@@ -84,7 +86,7 @@ def thrifty(frame: pd.DataFrame) -> str:
 def gain(frame: pd.DataFrame, baseline_impl: str | None) -> str:
     """The largest speed-up over the baseline implementation that was shown, and where: whose interval begins highest."""
     judged = frame["over"].map(bool).astype(bool)
-    resolved = judged & (frame["ratio_high"] <= units.TOO_WIDE * frame["ratio_low"])
+    resolved = judged & (frame["ratio_high"] <= shares.TOO_WIDE * frame["ratio_low"])
     others = frame[(frame["impl"] != baseline_impl) & resolved & ~frame["wrong"].astype(bool)]
     if others.empty:
         return ""
@@ -213,8 +215,8 @@ def growth(frame: pd.DataFrame, axis: str) -> str:
     typical = pd.DataFrame(shown, columns=["impl", "times"]).groupby("impl")["times"].median().sort_values()
     a, b = words.value(axis, low, equals=" = "), words.value(axis, high, equals=" = ")
     first, last = (_shown(frame, str(typical.index[end])) for end in (0, -1))
-    parts = f"From {a} to {b}, {first} takes {units.significant(typical.iloc[0], 2)} times as long"
-    parts += "" if first == last else f", {last} {units.significant(typical.iloc[-1], 2)} times"
+    parts = f"From {a} to {b}, {first} takes {shares.significant(typical.iloc[0], 2)} times as long"
+    parts += "" if first == last else f", {last} {shares.significant(typical.iloc[-1], 2)} times"
     return f"{parts}." if len(shown) == len(typical) else f"{parts} (median over the settings where a change is shown)."
 
 

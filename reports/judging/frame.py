@@ -8,10 +8,12 @@ from typing import Any
 
 import pandas as pd
 
+from stats import ratios
+from stats.ratios import Ratio, Samples
+
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run
-from . import masking, processes, ratios
-from .ratios import Ratio, Samples
+from . import masking, processes
 
 #: Seconds, from pytest-benchmark's stats.
 STATS = ("median", "q1", "q3", "min", "max", "mean", "stddev", "iqr", "rounds", "iterations")

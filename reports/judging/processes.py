@@ -8,9 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from stats import estimate, ratios, shares
+from stats.ratios import Ratio, Samples
+
 from ..reading import units
-from . import estimate, ratios
-from .ratios import Ratio, Samples
 
 SAMPLE_KEYS = ("sample_rounds", "sample_visits", "sample_processes")
 """What a row says of each of its samples, beside the samples themselves."""
@@ -77,8 +78,8 @@ def said(process_medians: Any) -> str:
     low, high = found
     text = (
         f"{units.seconds(low, digits(found))} to {units.seconds(high, digits(found))}"
-        if not units.too_wide(low, high)
-        else units.UNRESOLVED
+        if not shares.too_wide(low, high)
+        else shares.UNRESOLVED
     )
     return f"{text}, n = {count}"
 

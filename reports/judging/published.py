@@ -8,6 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from stats import shares
+
 from ..reading import units, words
 from . import frame as fr
 
@@ -92,4 +94,4 @@ def _line(case: pd.DataFrame, figure: dict[str, Any], source: int) -> tuple[str,
 
 def _time(seconds: float, flops: float) -> str:
     """'8.28 ms, 0.519 TFLOP/s'"""
-    return f"{units.seconds(seconds)}, {units.significant(flops / seconds / 1e12)} TFLOP/s"
+    return f"{units.seconds(seconds)}, {shares.significant(flops / seconds / 1e12)} TFLOP/s"

@@ -7,10 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+from stats.ratios import Ratio
+
 from ..reading import units, words
 from ..reading.axes import axis_names
 from . import frame as fr
-from .ratios import Ratio
 
 
 @dataclass(frozen=True)

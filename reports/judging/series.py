@@ -10,13 +10,14 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+from stats import steps as stepping
+from stats.days import Case, Point
+from stats.steps import MIN_RUNS, NEWEST, Step
+
 from ..reading import fingerprint
 from ..reading.runs import Run
 from . import cache
-from . import steps as stepping
 from .cache import Kept
-from .days import Case, Point
-from .steps import MIN_RUNS, NEWEST, Step
 
 
 @dataclass(frozen=True)

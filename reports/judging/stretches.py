@@ -12,12 +12,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from stats.ratios import UNKNOWN, Ratio
+
 from ..reading import fingerprint
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
 from ..reading.words import SHORT_DTYPE
 from . import frame as fr
-from .ratios import UNKNOWN, Ratio
 
 SDPA = "sdpa"
 """The implementation that is torch's own choice."""

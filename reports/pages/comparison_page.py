@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stats.verdict import UNCHANGED
+
 from ..drawing.palette import Palette, themed
 from ..judging.compared import Cell, Comparison
-from ..judging.verdict import UNCHANGED
 from ..reading import units
 from . import page
 from .comparison_text import HEADINGS, answer, columns, counted, machine, sentences

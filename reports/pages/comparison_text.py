@@ -11,9 +11,10 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from ..judging import verdict
+from stats import shares, verdict
+from stats.verdict import CHANGED, IMPROVED, REGRESSED, UNCHANGED, Verdict
+
 from ..judging.compared import Cell, Change, Comparison
-from ..judging.verdict import CHANGED, IMPROVED, REGRESSED, UNCHANGED, Verdict
 from ..reading import units
 from ..reading.command import FINE, NOT_JUDGED, as_typed
 from ..reading.words import plural
@@ -87,9 +88,9 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
         said = f"{_change(found, than)} {where}"
     elif found.word == UNCHANGED:
         said = f"as fast as {base or 'before'}, within {_share(this.margin)}"
-    elif not units.too_wide(found.low, found.high):
+    elif not shares.too_wide(found.low, found.high):
         perhaps = "" if found.low < 1 < found.high else "perhaps "
-        said = f"{perhaps}{verdict.bound(found.low, found.high)}{than}"
+        said = f"{perhaps}{shares.bound(found.low, found.high)}{than}"
     else:
         said = "measured too rarely to tell"
     return f"{head} is {said}" + (f", but {' and '.join(others)}" if others else "")
@@ -229,8 +230,8 @@ def _moved(said: Verdict | None) -> str:
         return units.MISSING
     if not math.isfinite(said.low):
         return _percent(said.ratio)
-    if units.too_wide(said.low, said.high):
-        return units.UNRESOLVED
+    if shares.too_wide(said.low, said.high):
+        return shares.UNRESOLVED
     digits = 0 if said.high - said.low > 0.1 else 1
     low, high = _percent(said.low, digits).removesuffix(" %"), _percent(said.high, digits)
     return f"{_percent(said.ratio, digits)} ({low} to {high})"

@@ -12,14 +12,16 @@ import pyarrow as pa
 from markupsafe import Markup
 from pyarrow import csv as pa_csv
 
+from stats import steps
+from stats.days import MIN_OTHERS, Point
+from stats.shares import bound
+from stats.steps import MIN_RUNS, Step
+from stats.verdict import REGRESSED, UNCHANGED
+
 from ..drawing import history_chart
 from ..drawing.palette import Palette, themed
-from ..judging import steps
 from ..judging.confirmations import Known, commits
-from ..judging.days import MIN_OTHERS, Point
 from ..judging.series import Series
-from ..judging.steps import MIN_RUNS, Step
-from ..judging.verdict import REGRESSED, UNCHANGED, bound
 from ..reading import baseline_file, units, words
 from ..reading.baseline_file import Entry
 from ..reading.runs import Run

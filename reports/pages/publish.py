@@ -10,9 +10,11 @@ from typing import Any
 
 import orjson
 
+from stats import shares
+
 from .. import CHECKOUT
 from ..judging import advice, answer, published
-from ..reading import command, runs, units
+from ..reading import command, runs
 from ..reading.runs import Run
 from . import figure, page, tables
 from .tables import escape, markdown
@@ -88,7 +90,7 @@ def _section(run: Run) -> Iterator[str]:
     commit = f"commit {run.commit_id or 'unknown'}"
     yield f"{escape(page.machine_line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`\n"
     ranks = [
-        [escape(it.impl), units.significant(it.mean, 3), units.significant(it.worst, 3), f"{it.cases} of {it.of}"]
+        [escape(it.impl), shares.significant(it.mean, 3), shares.significant(it.worst, 3), f"{it.cases} of {it.of}"]
         for it in answer.ranking(this.frame)
     ]
     yield markdown(("implementation", "time over the best, geometric mean", "worst case", "cases"), ranks) + "\n"

@@ -11,10 +11,12 @@ from typing import Any
 
 import pandas as pd
 
+from stats import verdict
+from stats.ratios import NOT_RESOLVED
+
 from ..drawing.palette import Palette, foremost
-from ..judging import comparison, verdict
+from ..judging import comparison
 from ..judging import frame as fr
-from ..judging.ratios import NOT_RESOLVED
 from ..reading import fingerprint, units, words
 from ..reading.runs import Run
 

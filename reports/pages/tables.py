@@ -9,8 +9,10 @@ from typing import Any
 
 import pandas as pd
 
+from stats import ratios
+
 from ..drawing import interactive
-from ..judging import advice, processes, published, ratios, scaling
+from ..judging import advice, processes, published, scaling
 from ..judging import frame as fr
 from ..reading import units, words
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 import re
 
-MISSING = "–"
+from stats.shares import UNRESOLVED, significant, too_wide
 
-UNRESOLVED = "not resolved"
-TOO_WIDE = 10.0
-"""An interval whose ends are this many times apart says no more than that it is wide."""
+MISSING = "–"
 
 _JOULES = ((1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"))
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -50,11 +48,6 @@ def tick(text: str) -> str:
 def times(value: float, digits: int = 3) -> str:
     """A ratio with enough digits to be read: 0.0521 -> '0.0521×', 12.34 -> '12.3×'."""
     return f"{significant(value, digits)}×" if math.isfinite(value) else MISSING
-
-
-def too_wide(low: float, high: float) -> bool:
-    """Whether the interval of a ratio says no more than that it is wide."""
-    return not high <= TOO_WIDE * low
 
 
 def span(low: float, high: float) -> str:
@@ -112,15 +105,6 @@ def percent(value: float) -> str:
 def detectable(change: float) -> str:
     """The smallest change that would be found: '12.0 %'; beyond everything that matters, '> 100 %'."""
     return "> 100 %" if change > 1 else percent(change)
-
-
-def significant(value: float, digits: int = 3) -> str:
-    """Fixed notation with `digits` significant digits, and never fewer than the whole part: 1234.5 -> '1234'."""
-    if value == 0:
-        return "0"
-    rounded = float(f"{value:.{digits - 1}e}")  # 0.9996 has as many decimals as 1.00
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
-    return f"{value:.{decimals}f}"
 
 
 def _telling(decimals: int, low: float, high: float) -> int:

@@ -23,11 +23,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from reports.judging import denominators, estimate, ratios, verdict
+from reports.judging import denominators
 from reports.judging.denominators import Key, Timed
-from reports.judging.estimate import Logs
 from reports.pages.tables import markdown
 from reports.reading import fingerprint, runs
+from stats import estimate, ratios, verdict
+from stats.estimate import Logs
 
 SHIFTS = (0.0, 0.02, 0.05, 0.10)
 SECONDS = "none: seconds"

@@ -27,9 +27,9 @@ import torch
 import impls
 from reports.judging import dispatcher
 from reports.judging import frame as fr
-from reports.judging.ratios import Ratio
 from reports.judging.stretches import SDPA, ByLength, Setting, measured, stretches
 from reports.reading import command, runs
+from stats.ratios import Ratio
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MODULE = "attention_here"

@@ -27,10 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reports.__main__ import main as reports
-from reports.judging import cache, series, steps
-from reports.judging.days import Case, Point
+from reports.judging import cache, series
 from reports.pages.tables import markdown
 from reports.reading import runs
+from stats import steps
+from stats.days import Case, Point
 
 SOURCE = Path(__file__).resolve().parents[2] / "results" / "published" / "0001_quick.json"
 FIRST = datetime(2026, 11, 1, 3, tzinfo=UTC)

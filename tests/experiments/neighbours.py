@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from reports.judging.ratios import Ratio, Samples, ratio
+from stats.ratios import Ratio, Samples, ratio
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HOSTILE = """

@@ -26,7 +26,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from reports.judging import estimate, ratios
+from stats import estimate, ratios
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 BASELINE = "fused"

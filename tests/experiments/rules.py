@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from scipy.special import digamma, polygamma, stdtr
 from scipy.stats import false_discovery_control
 
-from reports.judging import estimate, verdict
 from reports.judging.by_turns import CONTROL
-from reports.judging.verdict import UNCHANGED
 from reports.pages.tables import markdown
+from stats import estimate, verdict
+from stats.verdict import UNCHANGED
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 

@@ -10,9 +10,10 @@ import pytest
 import synthetic_runs as synthetic
 from synthetic_runs import COSTS, Noise
 
-from reports.judging import answer, frame, ratios
+from reports.judging import answer, frame
 from reports.pages import page
 from reports.reading.runs import Run
+from stats import ratios
 
 SEEDS = range(20)
 IMPLS = ("fused", "linear", "packed", "sdpa")

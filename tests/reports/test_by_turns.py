@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from reports.__main__ import main
-from reports.judging import by_turns, verdict
+from reports.judging import by_turns
 from reports.judging.compared import Comparison
 from reports.pages.comparison_text import as_data, as_markdown, sentences, summary
 from reports.reading.runs import RunError
+from stats import shares, verdict
 
 HOSTILE = "no [/x] [red] in | <img src=x> `a` @you \x1b[31m\nnext"
 FACTS = {"kernel": "flash", "peak_bytes": 1000, "error": 1e-7}
@@ -133,7 +134,7 @@ def test_two_pairs_do_not_tell_how_long_it_would_take(saved: Any) -> None:
 
 
 def test_a_change_of_nothing_has_no_minus_and_a_large_one_is_a_factor() -> None:
-    told = [verdict.signed(math.log1p(share)) for share in (-0.0001, -0.012, 0.1, 18.58)]
+    told = [shares.signed(math.log1p(share)) for share in (-0.0001, -0.012, 0.1, 18.58)]
     assert told == ["+0.0 %", "−1.2 %", "+10.0 %", "a factor of 20"]
 
 

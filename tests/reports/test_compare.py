@@ -15,12 +15,12 @@ import synthetic_runs as synthetic
 import tracked_runs as tracked
 
 from reports.__main__ import main
-from reports.judging import verdict
 from reports.judging.comparison import Cell, Comparison, compare
 from reports.pages import compare as compare_command
 from reports.pages.comparison_page import html
 from reports.pages.comparison_text import sentences
 from reports.reading import runs
+from stats import verdict
 
 UNTOUCHED = {("fused", "UNCHANGED"), ("einsum", "UNCHANGED")}
 

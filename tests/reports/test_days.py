@@ -15,8 +15,8 @@ import tracked_runs as tracked
 from numpy.typing import NDArray
 
 from reports.__main__ import main
-from reports.judging.days import Case, Point
 from reports.judging.series import Series
+from stats.days import Case, Point
 
 RUNS = 12
 SOME = range(20)

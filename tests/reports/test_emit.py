@@ -12,8 +12,8 @@ import synthetic_runs as synthetic
 
 from reports.__main__ import main
 from reports.judging import dispatcher
-from reports.judging.ratios import UNKNOWN, Ratio
 from reports.judging.stretches import MAY_LOSE, stretches
+from stats.ratios import UNKNOWN, Ratio
 
 
 def ratio(value: float, width: float = 1.01) -> Ratio:

@@ -20,10 +20,11 @@ import tracked_runs as tracked
 
 from reports.__main__ import main
 from reports.drawing.palette import Palette
-from reports.judging import cache, confirmations, series, steps, verdict
+from reports.judging import cache, confirmations, series
 from reports.pages import history_page
 from reports.pages.history_page import Chapter
 from reports.reading import runs
+from stats import steps, verdict
 
 RUNS = 12
 NOISE = 0.006

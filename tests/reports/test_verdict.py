@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from reports.judging import estimate, ratios, verdict
-from reports.judging.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, judge, judge_unpaired
+from stats import estimate, ratios, shares, verdict
+from stats.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict, judge, judge_unpaired
 from tests.experiments import rules
 
 CELLS, PAIRS, NOISE = 24, 10, 0.01
@@ -188,7 +188,7 @@ def test_what_is_only_wide_is_told_in_words_and_ends_nothing() -> None:
     said = judge(dict.fromkeys(range(100), (-0.7, 0.9)))[0]
     assert said.word == INCONCLUSIVE and said.reason.startswith("not resolved: its interval crosses the margin")
     assert said.detectable == math.inf
-    assert verdict.bound(0.9, 1.1) == "at most 10 % slower"
+    assert shares.bound(0.9, 1.1) == "at most 10 % slower"
 
 
 @pytest.mark.parametrize("logs", [[0.3], [0.3, math.nan], [math.inf, 0.3]])
@@ -325,9 +325,9 @@ def test_what_is_inconclusive_says_what_is_possible() -> None:
     said = one(-0.01, 0.01, -0.012, 0.03)
     assert said.word == INCONCLUSIVE
     assert said.reason.startswith(f"at most {(said.high - 1) * 100:.2g} % slower: ")
-    assert verdict.bound(1.002, 1.019) == "0.2 % to 1.9 % slower"
-    assert verdict.bound(0.9, 0.995) == "0.5 % to 10 % faster"
-    assert verdict.bound(0.5, 2.5) == "at most 150 % slower"
+    assert shares.bound(1.002, 1.019) == "0.2 % to 1.9 % slower"
+    assert shares.bound(0.9, 0.995) == "0.5 % to 10 % faster"
+    assert shares.bound(0.5, 2.5) == "at most 150 % slower"
 
 
 def test_a_shift_is_subtracted_and_its_error_paid_for() -> None:
@@ -351,7 +351,7 @@ def test_nothing_to_judge() -> None:
 def test_the_judge_travels_light() -> None:
     """The live comparison imports it where no pandas and no matplotlib may be."""
     check = (
-        "import sys, reports.judging.ratios, reports.judging.verdict; "
+        "import sys, stats.ratios, stats.verdict; "
         "sys.exit(bool({'pandas', 'matplotlib', 'torch'} & sys.modules.keys()))"
     )
     home = Path(__file__).resolve().parents[2]

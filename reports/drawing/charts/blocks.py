@@ -10,8 +10,10 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from stats import shares
+from stats.ratios import Samples
+
 from ...judging import frame as fr
-from ...judging.ratios import Samples
 from ...reading import units, words
 from .. import interactive
 from ..chart import NUMBERS, Chart, Source, Spec
@@ -121,7 +123,7 @@ def by_process(samples: Samples, median: float) -> dict[int, list[int]]:
 
 
 def _a_call(count: float) -> str:
-    return f"{units.significant(count, 2)} a call" if count == count else units.MISSING
+    return f"{shares.significant(count, 2)} a call" if count == count else units.MISSING
 
 
 def finding(source: Source) -> str:

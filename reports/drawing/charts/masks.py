@@ -10,6 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from stats import shares
+
 from ...judging import frame as fr
 from ...judging import masking
 from ...reading import units, words
@@ -110,13 +112,13 @@ def _point(ax: Axes, y: int, row: dict[str, Any], look: Look) -> None:
     """The number and its interval, filled where hidden work is shown to be skipped."""
     at, low, high = row["mask_efficiency"], _low(row), min(_high(row), END)
     if at > END:
-        off_the_chart(ax, y, units.significant(at, 2))
+        off_the_chart(ax, y, shares.significant(at, 2))
         return
     ax.plot([low, high], [y, y], color=look.colour, lw=3.4, alpha=0.4, solid_capstyle="butt")
     fill = look.colour if masking.skips(row) else SURFACE[0]
     ax.plot([at], [y], look.marker, color=look.colour, mfc=fill, ms=5, mew=1.2)
     style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "size": 6.5, "color": INK[0]}
-    ax.annotate(units.significant(at, 2), (max(at, high), y), (6, 0), **style)
+    ax.annotate(shares.significant(at, 2), (max(at, high), y), (6, 0), **style)
 
 
 def _text(row: dict[str, Any]) -> str:

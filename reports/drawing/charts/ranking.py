@@ -8,10 +8,12 @@ from typing import Any
 import altair as alt
 from matplotlib.figure import Figure
 
+from stats import shares
+
 from ...judging import answer
 from ...judging.answer import Rank
 from ...judging.frame import OFF_THE_CHART, within
-from ...reading import units, words
+from ...reading import words
 from .. import interactive
 from ..canvas import ALONE, NARROW, Panel, label_width, log_scale, sheet
 from ..chart import FIRST, Chart, Source, Spec
@@ -128,7 +130,7 @@ def _limit(ranks: list[Rank]) -> float:
 
 def _span(rank: Rank, limit: float) -> str:
     """'2.1×', '2.1× (3/4)' where cases are missing, '→ 60×' where it lies beyond the axis."""
-    worst = f"{'→ ' * (rank.worst > limit)}{units.significant(rank.worst, 2)}×"
+    worst = f"{'→ ' * (rank.worst > limit)}{shares.significant(rank.worst, 2)}×"
     return worst if rank.everywhere else f"{worst} ({rank.cases}/{rank.of})"
 
 

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
-from ..reading import units
 from . import estimate
 from .estimate import LEVEL, Estimate, Key, Logs
+from .shares import bound, signed
 
 REGRESSED = "REGRESSED"
 IMPROVED = "IMPROVED"
@@ -380,33 +380,6 @@ def _moved(cell: Estimate, limit: float, way: int) -> bool:
     return low > 0 or high < 0
 
 
-def bound(low: float, high: float) -> str:
-    """What the interval of a ratio leaves possible: 'at most 0.9 % slower'."""
-    if units.too_wide(low, high):
-        return units.UNRESOLVED
-    if high <= 1:
-        return f"{_percent(1 - high)} to {_percent(1 - low)} faster"
-    return f"{_percent(low - 1)} to {_percent(high - 1)} slower" if low >= 1 else f"at most {_percent(high - 1)} slower"
-
-
 def _share(log: float) -> str:
     """log(1.01) -> '1 %'."""
     return f"{math.expm1(log) * 100:.3g} %"
-
-
-def _percent(share: float) -> str:
-    """0.0123 -> '1.2 %', 0.2 -> '20 %'."""
-    return f"{share * 100:.2g} %" if abs(share) < 1 else f"{share * 100:.0f} %"
-
-
-def varied(share: float) -> str:
-    """By how much a time differed from its median: 0.11 -> '11 %', 18.6 -> 'a factor of 20'."""
-    return _percent(share) if share < 1 else f"a factor of {units.significant(1 + share, 2)}"
-
-
-def signed(log: float) -> str:
-    """By how much a time changed: log(1.012) -> '+1.2 %', log(20) -> 'a factor of 20'."""
-    share = math.expm1(log)
-    if share >= 1:
-        return varied(share)
-    return f"{round(share * 100, 1) + 0.0:+.1f} %".replace("-", "\N{MINUS SIGN}")

@@ -12,13 +12,13 @@ from itertools import combinations
 
 import numpy as np
 
-from ..reading import units
 from .estimate import LEVEL, Key, exp_or_inf, of_processes, quantile
+from .shares import UNRESOLVED, too_wide
 
 RESOLUTION = 1.5
 """An implementation that may take so many times as long as the leader, or the leader as it, is not called level with it."""
 
-FASTEST, LEVEL_WITH_IT, NOT_RESOLVED, SLOWER = "fastest", "level", units.UNRESOLVED, "slower"
+FASTEST, LEVEL_WITH_IT, NOT_RESOLVED, SLOWER = "fastest", "level", UNRESOLVED, "slower"
 """How an implementation stands in its case."""
 
 
@@ -55,7 +55,7 @@ class Ratio:
     @property
     def wide(self) -> bool:
         """Whether its interval says no more than that it is wide."""
-        return units.too_wide(self.low, self.high)
+        return too_wide(self.low, self.high)
 
     @property
     def resolved(self) -> bool:

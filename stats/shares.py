@@ -1,0 +1,50 @@
+"""Ratios and their intervals as they are said."""
+
+from __future__ import annotations
+
+import math
+
+UNRESOLVED = "not resolved"
+TOO_WIDE = 10.0
+"""An interval whose ends are this many times apart says no more than that it is wide."""
+
+
+def too_wide(low: float, high: float) -> bool:
+    """Whether the interval of a ratio says no more than that it is wide."""
+    return not high <= TOO_WIDE * low
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Fixed notation with `digits` significant digits, and never fewer than the whole part: 1234.5 -> '1234'."""
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.{digits - 1}e}")  # 0.9996 has as many decimals as 1.00
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
+    return f"{value:.{decimals}f}"
+
+
+def percent(share: float) -> str:
+    """0.0123 -> '1.2 %', 0.2 -> '20 %'."""
+    return f"{share * 100:.2g} %" if abs(share) < 1 else f"{share * 100:.0f} %"
+
+
+def varied(share: float) -> str:
+    """By how much a time differed from its median: 0.11 -> '11 %', 18.6 -> 'a factor of 20'."""
+    return percent(share) if share < 1 else f"a factor of {significant(1 + share, 2)}"
+
+
+def signed(log: float) -> str:
+    """By how much a time changed: log(1.012) -> '+1.2 %', log(20) -> 'a factor of 20'."""
+    share = math.expm1(log)
+    if share >= 1:
+        return varied(share)
+    return f"{round(share * 100, 1) + 0.0:+.1f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def bound(low: float, high: float) -> str:
+    """What the interval of a ratio leaves possible: 'at most 0.9 % slower'."""
+    if too_wide(low, high):
+        return UNRESOLVED
+    if high <= 1:
+        return f"{percent(1 - high)} to {percent(1 - low)} faster"
+    return f"{percent(low - 1)} to {percent(high - 1)} slower" if low >= 1 else f"at most {percent(high - 1)} slower"
