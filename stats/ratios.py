@@ -1,19 +1,22 @@
-"""How the implementations of a case stand in one run: the ratios of their times, with intervals; places, and who leads.
+"""How the implementations of a case compare in one run: ratios of their times with intervals, ranks, and which are fastest.
 
-What is called faster, level or fastest anywhere is called so here. NumPy and scipy only.
+All claims on an order are made here: faster, level, fastest. NumPy and scipy only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import TypeVar
 
 import numpy as np
 
-from .estimate import LEVEL, Key, exp_or_inf, of_processes, quantile
+from .estimate import PRIOR, Key, Logs, Variance, between_processes, exp_or_inf, of_processes, simultaneous
 from .shares import UNRESOLVED, too_wide
+
+Case = TypeVar("Case", bound=Hashable)
 
 RESOLUTION = 1.5
 """An implementation that may take so many times as long as the leader, or the leader as it, is not called level with it."""
@@ -42,7 +45,7 @@ class Ratio:
 
     value: float
     low: float
-    """Lower end of the 95 % interval; of one among several rivals, of the interval that holds all of theirs with 95 %."""
+    """Lower end of the 95 % interval; in a case, all intervals of all pairs hold together with 95 %."""
     high: float
     processes: int
     visits: int
@@ -97,18 +100,23 @@ def log_ratios(of: Samples, over: Samples) -> dict[int, list[float]]:
     return found
 
 
-def ratio(of: Samples, over: Samples, rivals: int = 1) -> Ratio:
-    """How much longer one implementation takes than another, from what was timed by turns.
-
-    Of several `rivals` that one is compared with, the intervals of all hold with 95 % (Bonferroni). Two that share no round
-    are paired by visit: all of a case may not have fitted into memory at once.
-    """
-    logs = log_ratios(of, over)
-    return ratio_of_logs(logs, rivals) if logs else ratio_by_visit(of, over, rivals)
+def paired_logs(of: Samples, over: Samples) -> dict[int, list[float]]:
+    """`log_ratios`; of two that share no round, which may not have fitted into memory at once, `logs_by_visit`."""
+    return log_ratios(of, over) or logs_by_visit(of, over)
 
 
-def ratio_by_visit(of: Samples, over: Samples, rivals: int = 1) -> Ratio:
-    """How much longer one row takes than one of another case, whose rounds are others.
+def ratio(of: Samples, over: Samples) -> Ratio:
+    """How much longer one implementation takes than another, from what was timed by turns."""
+    return ratio_of_logs(paired_logs(of, over))
+
+
+def ratio_by_visit(of: Samples, over: Samples) -> Ratio:
+    """How much longer one row takes than one of another case, whose rounds are others."""
+    return ratio_of_logs(logs_by_visit(of, over))
+
+
+def logs_by_visit(of: Samples, over: Samples) -> dict[int, list[float]]:
+    """log(seconds / seconds) by process, of two rows that share no round.
 
     A process visits all of its cases in one pass, in an order drawn anew, before it comes to the first again. So each visit
     of the row that has fewer is divided by the nearest of the other in its process; of two that were each timed in a process
@@ -116,15 +124,15 @@ def ratio_by_visit(of: Samples, over: Samples, rivals: int = 1) -> Ratio:
     """
     visits, others = _visit_medians(of), _visit_medians(over)
     if len(visits) > len(others):
-        return ratio_by_visit(over, of, rivals).inverse
+        return {process: [-log for log in logs] for process, logs in logs_by_visit(over, of).items()}
     in_turns = all(len({process for process, _ in side}) == 1 for side in (visits, others))
-    logs: dict[int, list[float]] = {}
+    found: dict[int, list[float]] = {}
     for (process, visit), seconds in visits.items():
         near = [it for it in others if it[0] == process or in_turns]
         if near:
             nearest = min(near, key=lambda it: abs(it[1] - visit))
-            logs.setdefault(process, []).append(math.log(seconds / others[nearest]))
-    return ratio_of_logs(logs, rivals)
+            found.setdefault(process, []).append(math.log(seconds / others[nearest]))
+    return found
 
 
 def _visit_medians(samples: Samples) -> dict[tuple[int, int], float]:
@@ -135,64 +143,66 @@ def _visit_medians(samples: Samples) -> dict[tuple[int, int], float]:
     return {where: float(np.median(times)) for where, times in sorted(found.items())}
 
 
-def ratio_of_logs(logs: Mapping[int, Sequence[float]], rivals: int = 1) -> Ratio:
-    """From log ratios by process, one a visit.
-
-    Student's interval over the processes' means where there are `ENOUGH_PROCESSES`; of fewer processes over their visits,
-    with `BETWEEN_PROCESSES` added, since visits of one process share what another process would change.
-    """
-    found = of_processes(logs)
-    visits = sum(map(len, logs.values()))
+def ratio_of_logs(logs: Logs, among: int = 2, between: Variance = PRIOR) -> Ratio:
+    """From log ratios by process, one a visit. Intervals of all pairs `among` so many implementations hold with 95 %."""
+    found = of_processes(logs, between)
     if not logs:
         return UNKNOWN
     if not found.testable:
-        return Ratio(math.exp(found.mean), math.nan, math.nan, len(logs), visits)
-    low, high = found.interval(LEVEL / rivals)
-    return Ratio(math.exp(found.mean), exp_or_inf(low), exp_or_inf(high), len(logs), visits)
+        return Ratio(math.exp(found.mean), math.nan, math.nan, len(logs), found.pairs)
+    half = found.error * simultaneous(among, found.df)
+    return Ratio(
+        math.exp(found.mean), exp_or_inf(found.mean - half), exp_or_inf(found.mean + half), len(logs), found.pairs
+    )
 
 
-def half_width(logs: Mapping[int, Sequence[float]]) -> float:
-    """Half of the 95 % interval that visits alone give: what more time could make narrower. Infinite where they are too few."""
-    df = sum(map(len, logs.values())) - len(logs)
-    if df < 1:
-        return math.inf
-    squares = sum(float(((np.array(v) - np.mean(v)) ** 2).sum()) for v in logs.values())
-    return math.sqrt(squares / df / (df + len(logs))) * quantile(1 - LEVEL / 2, df)
+def compared(cases: Mapping[Case, Mapping[Key, Samples]]) -> dict[Case, dict[tuple[Key, Key], Ratio]]:
+    """Time of each implementation over that of each other, for all cases of a run: its pairs tell how processes differ.
+
+    An interval includes 1 where the medians of the two, which tables are sorted by, have the other order.
+    """
+    logs = {
+        case: {(a, b): paired_logs(rows[a], rows[b]) for a, b in combinations(rows, 2)} for case, rows in cases.items()
+    }
+    between = between_processes(pair for pairs in logs.values() for pair in pairs.values())
+    found: dict[Case, dict[tuple[Key, Key], Ratio]] = {}
+    for case, pairs in logs.items():
+        medians = {name: float(np.median(samples.seconds)) for name, samples in cases[case].items()}
+        found[case] = {}
+        for (a, b), pair in pairs.items():
+            it = ratio_of_logs(pair, len(medians), between)
+            if (it.slower and medians[a] < medians[b]) or (it.faster and medians[a] > medians[b]):
+                it = replace(it, low=min(it.low, 1.0), high=max(it.high, 1.0))
+            found[case] |= {(a, b): it, (b, a): it.inverse}
+    return found
 
 
-def compared(rows: Mapping[Key, Samples], rivals: int | None = None) -> dict[tuple[Key, Key], Ratio]:
-    """Time of each implementation of a case over that of each other."""
-    among = max(1, len(rows) - 1 if rivals is None else rivals)
-    pairs = {(one, other): ratio(rows[one], rows[other], among) for one, other in combinations(rows, 2)}
-    return pairs | {(other, one): found.inverse for (one, other), found in pairs.items()}
+def ranks(names: Collection[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dict[Key, tuple[int, int]]:
+    """The lowest and the highest rank of each implementation of a case: those shown faster and slower are counted."""
+    return {
+        one: (
+            1 + sum(pairs[one, other].slower for other in names if other != one),
+            len(names) - sum(pairs[one, other].faster for other in names if other != one),
+        )
+        for one in names
+    }
 
 
-def places(rows: Mapping[Key, Samples]) -> dict[Key, int]:
-    """The place of each implementation of a case, from 1: one more than how many were shown to be faster."""
-    return places_of(rows, compared(rows))
-
-
-def places_of(names: Iterable[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dict[Key, int]:
-    """`places`, of implementations that were compared before."""
-    names = list(names)
-    return {one: 1 + sum(pairs[one, other].slower for other in names if other != one) for one in names}
-
-
-def leader(names: Sequence[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> Key:
-    """Who is ahead of most others by what was measured, shown or not."""
-    return max(names, key=lambda one: sum(pairs[other, one].value > 1 for other in names if other != one))
+def rank_text(low: float, high: float) -> str:
+    """'1', or '1–4'."""
+    return f"{low:.0f}" if low == high else f"{low:.0f}\N{EN DASH}{high:.0f}"
 
 
 def standings(names: Sequence[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dict[Key, str]:
-    """How each implementation of a case stands: every claim about who is fastest is made from this, and from nothing else.
+    """How each implementation of a case stands; `names` in the order of time.
 
-    The leader is FASTEST where every rival was shown to be slower. A rival is level with it where no difference is shown, and
-    none as large as RESOLUTION is possible. Where a rival may be faster than the leader by RESOLUTION, or its interval says no
-    more than that it is wide, nobody is level.
+    The first is FASTEST where every other was shown to be slower. Another is level with it where no difference is shown, and
+    none as large as RESOLUTION is possible. Where one may be faster than the first by RESOLUTION, or its interval says no
+    more than that it is wide, none is level.
     """
-    first = leader(names, pairs)
-    over = {rival: pairs[rival, first] for rival in names if rival != first}
+    first, *others = names
+    over = {other: pairs[other, first] for other in others}
     known = all(it.slower or (it.low > 1 / RESOLUTION and not it.wide) for it in over.values())
     level = LEVEL_WITH_IT if known else NOT_RESOLVED
-    found = {rival: SLOWER if it.slower else level if it.level else NOT_RESOLVED for rival, it in over.items()}
+    found = {other: SLOWER if it.slower else level if it.level else NOT_RESOLVED for other, it in over.items()}
     return {first: FASTEST if all(it.slower for it in over.values()) else level, **found}

@@ -15,6 +15,7 @@ from statistics import median
 from time import monotonic
 
 from stats import ratios
+from stats.estimate import half_width
 
 from ..cases.case import Case
 from ..cases.cells import Cell, Key
@@ -231,7 +232,7 @@ class Measuring:
         """How well the ratio of each cell to the first is known from the visits so far."""
         base, *others = (samples_of(self._run.samples.get(cell.key, [])) for cell in cells)
         logs = (ratios.log_ratios(other, base) for other in others)
-        return {cell.key: ratios.half_width(it) for cell, it in zip(cells[1:], logs, strict=True)}
+        return {cell.key: half_width(it) for cell, it in zip(cells[1:], logs, strict=True)}
 
     def _finish(self, workers: Sequence[Worker]) -> None:
         """Single calls that find no cache, graphs, energy, and traces."""

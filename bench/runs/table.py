@@ -1,9 +1,9 @@
-"""The table at the end of a run: a group for each case, best first."""
+"""The table at the end of a run: a group for each case, in the order of time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -36,19 +36,22 @@ DISPENSABLE = ("error", "kernel", "peak memory")
 def rankings(
     rows: list[Row], skipped: list[dict[str, str]], baseline: str | None, width: int
 ) -> Iterator[RenderableType]:
-    """A table for each case: place, median, speed-up over the baseline implementation, peak memory, kernel and error.
+    """A table for each case: rank, median, speed-up over the baseline implementation, peak memory, kernel and error.
 
     All of them have the columns for which `width` is enough; then a legend, and what was left out.
     """
     if not rows:
         return
     console, tables = Console(width=10_000), []
+    groups = dict(_groups(rows))
+    samples = {case: {row["extra_info"]["impl"]: _samples(row) for row in group} for case, group in groups.items()}
+    pairs = ratios.compared(samples)
     for kept in range(len(DISPENSABLE), -1, -1):
         left_out = DISPENSABLE[: len(DISPENSABLE) - kept]
-        tables = [_table(group, skipped, baseline, left_out) for _, group in _groups(rows)]
+        tables = [_table(group, pairs[case], skipped, baseline, left_out) for case, group in groups.items()]
         if max(console.measure(table).maximum for table in tables) <= width:
             break
-    for (case, _), table in zip(_groups(rows), tables, strict=True):
+    for case, table in zip(groups, tables, strict=True):
         yield Text(case, style="bold", overflow="fold")
         yield table
     yield _legend({str(column.header) for table in tables for column in table.columns}, baseline)
@@ -59,25 +62,23 @@ def rankings(
 def _legend(shown: Collection[str], baseline: str | None) -> Text:
     """A line for each column that needs one."""
     named = {f"over {baseline}" if name == "over" else name: about.format(baseline) for name, about in LEGEND.items()}
-    lines = [f"{'#':<12} place; those whose times can't be told apart share one"]
+    lines = [f"{'#':<12} rank, or the ranks that are possible; 95 % for all of a case at once"]
     lines += [f"{name:<12} {about}" for name, about in named.items() if name in shown]
     if f"over {baseline}" not in shown:
         lines.append(f"no speed-ups: they are over {baseline}, which was not measured (--impl ...,{baseline})")
     return Text("\n".join(lines), style="dim")
 
 
-def _table(group: list[Row], skipped: list[dict[str, str]], baseline: str | None, left_out: Sequence[str]) -> Table:
+def _table(
+    group: list[Row],
+    pairs: Mapping[tuple[str, str], ratios.Ratio],
+    skipped: list[dict[str, str]],
+    baseline: str | None,
+    left_out: Sequence[str],
+) -> Table:
     wrong = {entry["impl"] for entry in skipped if entry["reason"] == "wrong"}
-    samples = {row["extra_info"]["impl"]: _samples(row) for row in group}
-    pairs = ratios.compared(samples)
-    places = ratios.places_of(samples, pairs)
-    first = ratios.leader(list(samples), pairs)  # whom the page and `advise` name, too
-
-    def rank(row: Row) -> tuple[int, bool, float]:
-        name = row["extra_info"]["impl"]
-        return places[name], name != first, row["stats"]["median"]
-
-    order = sorted(group, key=rank)
+    ranks = ratios.ranks([name for row in group if (name := row["extra_info"]["impl"]) not in wrong], pairs)
+    order = sorted(group, key=lambda row: (row["extra_info"]["impl"] in wrong, row["stats"]["median"]))
     of_rows = [row["extra_info"] for row in order]
     columns = {"median": [time_text(row["stats"]["median"]) for row in order]}
     if any(it["impl"] == baseline for it in of_rows):
@@ -100,7 +101,8 @@ def _table(group: list[Row], skipped: list[dict[str, str]], baseline: str | None
         table.add_column(name, justify="right", no_wrap=True)
     for i, it in enumerate(of_rows):
         name = it["impl"] + (" (wrong elsewhere)" if it["impl"] in wrong else "")
-        table.add_row(str(places[it["impl"]]), Text(name), *(Text(columns[column][i]) for column in shown))
+        rank = ratios.rank_text(*ranks[it["impl"]]) if it["impl"] in ranks else "–"
+        table.add_row(rank, Text(name), *(Text(columns[column][i]) for column in shown))
     return table
 
 

@@ -138,7 +138,7 @@ def choice(rows: pd.DataFrame) -> dict[str, Any]:
     time than the fastest, with `leanest_bytes` and `leanest_seconds`, None where no memory is known; `peaks`, the bytes of
     all; `measured`, how many there were to choose from.
     """
-    ranked = fr.records(rows.sort_values(["leads", "median"], ascending=[False, True]))
+    ranked = fr.records(rows.sort_values("median"))
     best, *others = ranked
     lead = {row["impl"]: fr.ratio(row, best) for row in others}
     others.sort(key=lambda row: lead[row["impl"]].value)

@@ -40,10 +40,10 @@ def tidy(run: Run) -> pd.DataFrame:
     `speedup`  1 / `ratio`; of what can't be paired, the baseline implementation's median over this one (NaN without it),
     `spread`   interquartile range over median,
     `mask_efficiency`  how much of what its mask hides is skipped, with its interval and `work_share` (see `masking.columns`),
-    `wrong`    whether this implementation failed the gate in any cell of the run: it has no place and no standing,
-    `place`    one more than how many of its case were shown to be faster (NaN where nothing can be shown),
+    `wrong`    whether this implementation failed the gate in any cell of the run: it has no rank and no standing,
+    `rank_low`, `rank_high`  its ranks by what was shown (see `ratios.ranks`; NaN where nothing can be shown),
     `standing` how it stands in its case (see `ratios.standings`), empty where nothing can be shown,
-    `leads`    whether it is ahead of most others, shown or not,
+    `leads`    whether its median is the smallest of its case,
     `tied`     whether it is the fastest of its case or level with it.
 
     Implementations keep the registry's order (those unknown to it follow), cases the file's. Never raises on an empty run.
@@ -159,28 +159,32 @@ def _facts(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _judged(frame: pd.DataFrame) -> dict[str, pd.Series[Any]]:
-    """What the judge says of every row beside the others of its case."""
+    """Ratios of every row to the others of its case, ranks and standings; implementations that were wrong have no rank."""
+    cases = {case: part.sort_values("median") for case, part in frame.groupby("id", sort=False)}
+    samples = {
+        case: {impl: it for impl, it in zip(part["impl"], part["samples"], strict=True) if it}
+        for case, part in cases.items()
+    }
     over: dict[int, dict[str, Ratio]] = {at: {} for at in frame.index}
-    found: dict[str, dict[int, Any]] = {"place": {}, "standing": {}, "leads": {}}
-    for _, part in frame.groupby("id", sort=False):
-        rows = {row["impl"]: (at, row) for at, row in zip(part.index.tolist(), records(part), strict=True)}
-        timed = {name: row["samples"] for name, (_, row) in rows.items() if row["samples"]}
-        trusted = [name for name in timed if not rows[name][1]["wrong"]]
-        pairs = ratios.compared(timed, max(1, len(trusted) - 1))
+    found: dict[str, dict[int, Any]] = {"rank_low": {}, "rank_high": {}, "standing": {}, "leads": {}}
+    for case, pairs in ratios.compared(samples).items():
+        rows = dict(zip(cases[case]["impl"], cases[case].index.tolist(), strict=True))
         for (one, other), ratio in pairs.items():
-            over[rows[one][0]][other] = ratio
-        judged = [
-            one for one in trusted if len(trusted) == 1 or any(pairs[one, it].known for it in trusted if it != one)
-        ]
-        if judged:
-            places, standings = ratios.places_of(judged, pairs), ratios.standings(judged, pairs)
-            for name in judged:
-                at = rows[name][0]
-                found["place"][at], found["standing"][at] = places[name], standings[name]
-            found["leads"][rows[ratios.leader(judged, pairs)][0]] = True
+            over[rows[one]][other] = ratio
+        trusted = [name for name in samples[case] if not frame.at[rows[name], "wrong"]]
+        if len(trusted) > 1:
+            trusted = [one for one in trusted if any(pairs[one, it].known for it in trusted if it != one)]
+        if not trusted:
+            continue
+        found["leads"][rows[trusted[0]]] = True
+        standings = ratios.standings(trusted, pairs)
+        for name, (low, high) in ratios.ranks(trusted, pairs).items():
+            at = rows[name]
+            found["rank_low"][at], found["rank_high"][at], found["standing"][at] = low, high, standings[name]
     return {
         "over": pd.Series(over, frame.index, dtype=object),
-        "place": pd.Series(found["place"], frame.index, dtype=float),
+        "rank_low": pd.Series(found["rank_low"], frame.index, dtype=float),
+        "rank_high": pd.Series(found["rank_high"], frame.index, dtype=float),
         "standing": pd.Series(found["standing"], frame.index, dtype=object).fillna(""),
         "leads": pd.Series(frame.index.isin(list(found["leads"])), frame.index),
     }

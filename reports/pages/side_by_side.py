@@ -11,8 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from stats import verdict
-from stats.ratios import NOT_RESOLVED
+from stats import ratios, shares, verdict
 
 from ..drawing.palette import Palette, foremost
 from ..judging import comparison
@@ -253,14 +252,12 @@ def _value(row: dict[str, Any], first: float, word: str, baseline_impl: str | No
 
 
 def _standing(row: dict[str, Any], baseline_impl: str | None) -> str:
-    """'place 2, 1.96× (1.90 to 2.03) as fast as fused'."""
-    if not row["place"] > 0:
+    """'rank 2, 1.96× (1.90 to 2.03) as fast as fused'."""
+    if not row["rank_low"] > 0:
         return ""
-    if row["standing"] == NOT_RESOLVED:
-        return NOT_RESOLVED
-    known = row["ratio_low"] > 0 and row["impl"] != baseline_impl
-    over = units.bounded_times(row["speedup"], 1 / row["ratio_high"], 1 / row["ratio_low"]) if known else ""
-    return f"place {row['place']:.0f}{f', {over} as fast as {baseline_impl}' if over else ''}"
+    resolved = not shares.too_wide(row["ratio_low"], row["ratio_high"]) and row["impl"] != baseline_impl
+    over = units.bounded_times(row["speedup"], 1 / row["ratio_high"], 1 / row["ratio_low"]) if resolved else ""
+    return f"rank {ratios.rank_text(row['rank_low'], row['rank_high'])}{f', {over} as fast as {baseline_impl}' if over else ''}"
 
 
 def _text(value: Any) -> str:

@@ -1,9 +1,9 @@
-"""Tables: the tidy frame as CSV, and for every case its implementations, best first, as text for people."""
+"""Tables: the tidy frame as CSV, and for every case its implementations, in the order of time, as text for people."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..reading import units, words
 
 REASONS = ("wrong", "error", "timeout", "out_of_memory", "unsupported")
 HEADINGS = (
-    "implementation", "place", "median", "{}", "speed-up over {}", "peak memory", "kernel", "error", "of its bound",
+    "implementation", "rank", "median", "{}", "speed-up over {}", "peak memory", "kernel", "error", "of its bound",
 )  # fmt: skip
 WITHIN = "within process"
 
@@ -30,8 +30,8 @@ class Line:
 
     impl: str
     name: str
-    place: str
-    """'1', '2=' where several share it, a dash where nothing is shown."""
+    rank: str
+    """'1', '1–4' where several ranks are possible, a dash where nothing is shown."""
     median: str
     spread: str
     """The 95 % interval between processes; of one process, half its interquartile range, as in the terminal."""
@@ -50,12 +50,12 @@ class Line:
     def cells(self) -> tuple[str, ...]:
         """In the order of `HEADINGS`."""
         times = self.median, self.spread, self.ratio
-        return self.name, self.place, *times, self.peak, self.kernel, self.error, self.of_bound
+        return self.name, self.rank, *times, self.peak, self.kernel, self.error, self.of_bound
 
 
 @dataclass(frozen=True)
 class CaseTable:
-    """One case: what it is, in words and as its id, and its lines, best first."""
+    """One case: what it is, in words and as its id, and its lines in the order of time."""
 
     id: str
     title: str
@@ -97,13 +97,12 @@ def headings(frame: pd.DataFrame, baseline_impl: str | None) -> tuple[str, ...]:
 
 
 def legend(frame: pd.DataFrame, baseline_impl: str | None) -> str:
-    """How places are given and what an interval of a ratio is."""
-    if frame["place"].isna().all():
-        return f"Sorted by median. Nobody is given a place, since {processes.NO_INTERVAL}."
+    """What ranks are, and what an interval of a ratio is."""
+    if frame["rank_low"].isna().all():
+        return f"Sorted by median. There are no ranks, since {processes.NO_INTERVAL}."
     name = processes.interval_name(frame)
-    over = f" Speed-ups: above 1 is faster; with the 95 % interval, {name}." if baseline_impl else ""
-    shown = "the 95 % interval of the ratio, corrected for the number of rivals, leaves out 1"
-    return f"Best first. Place: 1 + the number of those shown to be faster ({shown}); = marks a shared one.{over}"
+    over = f" Speed-ups: above 1 is faster; with the interval, {name}." if baseline_impl else ""
+    return f"Sorted by median. Rank: those that are possible; all ranks and intervals of a case hold together with 95 %.{over}"
 
 
 def skipped_groups(skipped: pd.DataFrame) -> list[Skipped]:
@@ -184,14 +183,13 @@ def _without_numbers(text: str) -> str:
 
 
 def _lines(part: pd.DataFrame) -> list[Line]:
-    rows = part.sort_values(["place", "leads", "median"], ascending=[True, False, True], na_position="last")
+    rows = part.sort_values(["wrong", "median"], na_position="last")
     slowest = fr.within(rows["median"].dropna())[-1:]
-    shared = set(rows.loc[rows["place"].duplicated(), "place"].dropna())
     found = zip(rows.index.tolist(), fr.records(rows), strict=True)
-    return [_line(at, row, slowest[0] if slowest else 0.0, shared) for at, row in found]
+    return [_line(at, row, slowest[0] if slowest else 0.0) for at, row in found]
 
 
-def _line(at: int, row: dict[str, Any], slowest: float, shared: Collection[float]) -> Line:
+def _line(at: int, row: dict[str, Any], slowest: float) -> Line:
     middle, error, bound = row["median"], row["error"], row["error_bound"]
     return Line(
         impl=row["impl"],
@@ -202,7 +200,7 @@ def _line(at: int, row: dict[str, Any], slowest: float, shared: Collection[float
         kernel=row["kernel"] if isinstance(row["kernel"], str) else units.MISSING,
         error=f"{error:.1e}" if error == error else units.MISSING,
         of_bound=units.percent(error / bound) if bound > 0 else units.MISSING,
-        place=_place(row, shared),
+        rank=rank(row),
         ratio=units.bounded_times(row["speedup"], 1 / row["ratio_high"], 1 / row["ratio_low"]),
         share=min(1.0, middle / slowest) if middle == middle and slowest > 0 else 0.0,
         best=bool(row["tied"]),
@@ -210,10 +208,9 @@ def _line(at: int, row: dict[str, Any], slowest: float, shared: Collection[float
     )
 
 
-def _place(row: dict[str, Any], shared: Collection[float]) -> str:
-    if row["standing"] == ratios.NOT_RESOLVED:
-        return ratios.NOT_RESOLVED
-    return f"{row['place']:.0f}{'=' if row['place'] in shared else ''}" if row["place"] > 0 else units.MISSING
+def rank(row: Mapping[str, Any]) -> str:
+    """'1', '1–4', or a dash where nothing is shown."""
+    return ratios.rank_text(row["rank_low"], row["rank_high"]) if row["rank_low"] > 0 else units.MISSING
 
 
 def _digits(row: dict[str, Any]) -> int:

@@ -185,8 +185,10 @@ def test_standings_follow_the_interval_of_the_ratio_to_the_leader(
     assert list(ratios.standings(names, pairs).values()) == expected
 
 
-def test_intervals_among_many_rivals_are_wider() -> None:
+def test_intervals_of_many_pairs_are_wider() -> None:
     rows = {name: ratios.Samples([1.0, 1.1, 0.9], [0, 1, 2], [0, 1, 2], [0, 1, 2]) for name in "abcd"}
     rows["a"] = ratios.Samples([1.0, 1.0, 1.0], [0, 1, 2], [0, 1, 2], [0, 1, 2])
-    two, four = (ratios.compared({name: rows[name] for name in names})["a", "b"] for names in ("ab", "abcd"))
+    two, four = (
+        ratios.compared({"case": {it: rows[it] for it in names}})["case"]["a", "b"] for names in ("ab", "abcd")
+    )
     assert four.low < two.low < two.value == four.value < two.high < four.high

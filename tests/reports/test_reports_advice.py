@@ -125,7 +125,7 @@ def test_a_crossover_lies_where_the_lines_cross_in_log_log(as_run: Any) -> None:
     [
         (1e-3, (0.96, 1.0, 1.04), ["b"], [], "level with b", True),
         (1e-3, (0.8, 1.0, 1.2), [], ["b"], "not resolved from b", False),
-        (1.21e-3, (0.95, 1.0, 1.05), [], ["b"], "at least level with b", True),  # b may take 1.5 times as long
+        (1.21e-3, (0.9, 1.0, 1.1), [], ["b"], "at least level with b", True),  # b may take 1.5 times as long
     ],
 )
 def test_those_not_shown_to_be_slower_tie_unless_they_may_be_far_slower(

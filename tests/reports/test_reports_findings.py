@@ -56,7 +56,7 @@ def test_a_wide_interval_may_still_be_clearly_slower(turns_data: dict[str, Any],
     retimed(turns_data, "fused", 256, 0.4, UNEQUAL)
     tidy = frame.tidy(as_run(turns_data))
     at = tidy[(tidy["impl"] == "fused") & (tidy["T"] == 256)].iloc[0]
-    assert (at["place"], at["standing"]) == (2, "slower")
+    assert (at["rank_low"], at["standing"]) == (2, "slower")
 
 
 def test_wrong_answers_are_warned_of(tiny: Run) -> None:

@@ -50,25 +50,30 @@ def at_64(tidy: pd.DataFrame, column: str) -> dict[str, Any]:
     return dict(zip(rows["impl"], rows[column], strict=True))
 
 
-def test_places_are_the_judges_and_ties_share_one(turns_data: dict[str, Any], as_run: Any) -> None:
+def ranks_at_64(tidy: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    low, high = at_64(tidy, "rank_low"), at_64(tidy, "rank_high")
+    return {impl: (low[impl], high[impl]) for impl in low}
+
+
+def test_ranks_are_the_judges_and_ranges_where_several_are_possible(turns_data: dict[str, Any], as_run: Any) -> None:
     wrong, turns_data["skipped"] = turns_data["skipped"], []
     tidy = frame.tidy(as_run(turns_data))
-    assert at_64(tidy, "place") == {"packed": 1, "sdpa": 2, "fused": 3}
+    assert ranks_at_64(tidy) == {"packed": (1, 1), "sdpa": (2, 2), "fused": (3, 3)}
     assert at_64(tidy, "standing") == {"packed": "fastest", "sdpa": "slower", "fused": "slower"}
     for row in turns_data["benchmarks"]:
         if row["extra_info"]["impl"] == "sdpa" and row["extra_info"]["T"] == 64:
             row["stats"]["data"] = row["stats"]["data"][:5]
             synthetic.by_turns(row, (0.8, 1.0, 1.2))
     tidy = frame.tidy(as_run(turns_data))
-    assert at_64(tidy, "place") == {"packed": 1, "sdpa": 1, "fused": 2}
+    assert ranks_at_64(tidy) == {"packed": (1, 2), "sdpa": (1, 3), "fused": (2, 3)}
     assert at_64(tidy, "standing") == {"packed": "not resolved", "sdpa": "not resolved", "fused": "slower"}
     turns_data["skipped"] = wrong
     tidy = frame.tidy(as_run(turns_data))
     assert at_64(tidy, "standing")["packed"] == "" and not at_64(tidy, "leads")["packed"]
 
 
-def test_nobody_has_a_place_where_cells_were_timed_one_after_the_other(tidy_tiny: pd.DataFrame) -> None:
-    assert tidy_tiny["place"].isna().all() and not tidy_tiny["tied"].any()
+def test_there_are_no_ranks_where_cells_were_timed_one_after_the_other(tidy_tiny: pd.DataFrame) -> None:
+    assert tidy_tiny["rank_low"].isna().all() and not tidy_tiny["tied"].any()
 
 
 def test_the_ratio_to_the_yardstick_has_its_interval(as_run: Any) -> None:
@@ -91,7 +96,7 @@ def test_without_samples_the_ratio_is_the_files_and_claims_nothing(as_run: Any) 
     ]
     sdpa = frame.tidy(as_run(synthetic.document(rows))).iloc[1]
     assert (sdpa["ratio"], sdpa["ratio_low"], sdpa["ratio_high"]) == (0.5, 0.4, 0.6)
-    assert (sdpa["over"], sdpa["standing"]) == ({}, "") and math.isnan(sdpa["place"])
+    assert (sdpa["over"], sdpa["standing"]) == ({}, "") and math.isnan(sdpa["rank_low"])
 
 
 def test_the_processes_of_an_older_merged_run_are_paired_by_their_number(as_run: Any) -> None:
@@ -101,7 +106,7 @@ def test_the_processes_of_an_older_merged_run_are_paired_by_their_number(as_run:
         for name, s in (("fused", 2e-3), ("sdpa", 1.9e-3))
     ]
     tidy = frame.tidy(as_run(synthetic.document(rows)))
-    assert list(tidy["place"]) == [2, 1] and list(tidy["processes"]) == [4, 4]
+    assert list(tidy["rank_low"]) == list(tidy["rank_high"]) == [2, 1] and list(tidy["processes"]) == [4, 4]
     rows[1]["extra_info"]["process_medians"][0] = None
     assert frame.tidy(as_run(synthetic.document(rows)))["ratio"].iloc[1] == pytest.approx(0.95)
 

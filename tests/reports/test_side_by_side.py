@@ -153,7 +153,7 @@ def test_many_runs_and_long_names_make_a_folder_name_that_a_disk_takes(sweep: di
     assert len(names) == 3 and max(map(len, names)) < 130
 
 
-def test_each_run_shows_its_own_places_and_ratios_with_intervals(tmp_path: Path) -> None:
+def test_each_run_shows_its_own_ranks_and_ratios_with_intervals(tmp_path: Path) -> None:
     a, b = (
         synthetic.document(
             [synthetic.row("fused", synthetic.case(), [2e-3], apart), synthetic.row("sdpa", synthetic.case(), [1e-3])]
@@ -162,8 +162,10 @@ def test_each_run_shows_its_own_places_and_ratios_with_intervals(tmp_path: Path)
     )
     old = synthetic.as_old(copy.deepcopy(a))
     text = side_by_side_page.html(side_by_side.side_by_side(saved(tmp_path, a=a, b=b, c=old)))
-    standing = re.findall(r'<div class="lean">(place [^<]*|not resolved)</div>', text)
-    assert standing == ["place 2", "not resolved", "place 1, 2.0× (1.8 to 2.3) as fast as fused", "not resolved"]
+    standing = re.findall(r'<div class="lean">(rank [^<]*)</div>', text)
+    assert standing == [
+        "rank 2", "rank 1–2", "rank 1, 2.0× (1.8 to 2.3) as fast as fused", "rank 1–2",
+    ]  # fmt: skip
 
 
 def test_an_axis_that_came_after_a_run_is_what_goes_without_saying_there(tmp_path: Path) -> None:

@@ -390,7 +390,7 @@ def test_two_cases_are_paired_by_the_visits_that_lie_nearest() -> None:
     over = visited({visit + 5: mood[visit] for visit in (10, 20, 30)})
     found, inverse = ratios.ratio_by_visit(of, over), ratios.ratio_by_visit(over, of)
     assert (found.value, found.visits, found.processes) == (pytest.approx(3), 3, 1)
-    half = estimate.BETWEEN_PROCESSES * stats.norm.ppf(0.975)
+    half = estimate.BETWEEN_PROCESSES * stats.t.ppf(0.975, estimate.PRIOR.df)
     assert math.log(found.high / found.low) / 2 == pytest.approx(half, rel=1e-3)
     assert inverse.value == pytest.approx(1 / 3) and inverse.low == pytest.approx(1 / found.high)
 
@@ -406,6 +406,50 @@ def test_rounds_that_only_one_took_part_in_say_nothing_of_a_ratio() -> None:
     assert ratios.ratio(of, over).value == pytest.approx(math.exp(0.1))
 
 
-def test_those_not_shown_to_differ_share_a_place() -> None:
+def test_ranks_that_are_possible_overlap_where_no_difference_is_shown() -> None:
     rows = {"a": [[0.0], [0.0], [0.0]], "b": [[0.3], [-0.3], [0.01]], "c": [[5.0], [5.3], [4.7]]}
-    assert ratios.places({name: timed(logs) for name, logs in rows.items()}) == {"a": 1, "b": 1, "c": 3}
+    pairs = ratios.compared({"case": {name: timed(logs) for name, logs in rows.items()}})["case"]
+    assert ratios.ranks("abc", pairs) == {"a": (1, 2), "b": (1, 2), "c": (3, 3)}
+    assert [ratios.rank_text(*it) for it in ((1, 2), (3, 3))] == ["1–2", "3"]
+
+
+def test_no_rank_is_shown_against_the_order_of_the_medians_that_tables_print() -> None:
+    """Paired by rounds `b` is faster; it took part in the slow half of the run alone, so its median is larger."""
+    rounds = list(range(16))
+    slow = [1.0 + (i >= 8) + 0.001 * (i % 3) for i in rounds]
+    a = ratios.Samples(slow, rounds, [i // 2 for i in rounds], [0] * 16)
+    b = ratios.Samples([it * 0.7 for it in slow[8:]], rounds[8:], [i // 2 for i in rounds[8:]], [0] * 8)
+    assert ratios.ratio(b, a).faster
+    b = ratios.Samples([it * 0.9 for it in slow[8:]], rounds[8:], [i // 2 for i in rounds[8:]], [0] * 8)
+    pairs = ratios.compared({"case": {"a": a, "b": b}})["case"]
+    assert ratios.ratio(b, a).faster and pairs["b", "a"].high == 1 == pairs["a", "b"].low
+    assert ratios.ranks("ab", pairs) == {"a": (1, 2), "b": (1, 2)}
+
+
+def test_one_more_process_with_the_same_scatter_narrows_every_interval() -> None:
+    visits = [0.1 + 0.004 * it for it in (-1, 1, -1, 1, 0, 0, 1, -1)]
+    moves = (0.01, -0.01, 0.01, -0.01, 0.01)
+    widths = []
+    for K in range(1, 6):
+        cases = {
+            "case": {"a": timed([[0.0] * 8] * K), "b": timed([[it + move for it in visits] for move in moves[:K]])}
+        }
+        found = ratios.compared(cases)["case"]["b", "a"]
+        widths.append(found.high / found.low)
+    assert widths == sorted(widths, reverse=True)
+
+
+@pytest.mark.parametrize(("among", "df"), [(3, 1), (11, 4), (11, 8), (30, 8), (12, 200)])
+def test_all_pairs_are_covered_at_once_by_tukeys_range(among: int, df: int) -> None:
+    assert estimate.simultaneous(among, df) == pytest.approx(
+        stats.studentized_range.ppf(0.95, among, df) / 2**0.5, rel=2e-3
+    )
+    assert estimate.simultaneous(2, df) == pytest.approx(stats.t.ppf(0.975, df))
+
+
+def test_a_run_whose_processes_differ_more_has_wider_intervals_in_all_its_cells() -> None:
+    def run(move: float) -> estimate.Variance:
+        return estimate.between_processes([{p: [i + move * (-1) ** p] * 2 + [i] for p in range(4)} for i in range(5)])
+
+    assert run(0.001).value < estimate.PRIOR.value < run(0.1).value
+    assert estimate.between_processes([{0: [0.1, 0.2, 0.3]}]) == estimate.PRIOR

@@ -1,0 +1,63 @@
+"""The machine's conditions while a run was measured: drift of the reference workload, and disturbances from outside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .shares import percent
+
+DRIFT = 0.05
+"""A change of the reference workload's time by more than this share is worth a sentence."""
+
+SCATTERS = 3.0
+"""It is a drift only where it is so many times its own scatter."""
+
+INTERRUPTIONS = 200.0
+"""Involuntary context switches a second of timed calls: up to 110 in undisturbed runs, from 380 on beside other load."""
+
+SCATTER = 0.075
+"""Of one block to the next: up to 5 % in undisturbed runs (docs/measured.md)."""
+
+TO_SIGMA = 1 / 0.954
+"""From the median distance of two normal numbers to their standard deviation."""
+
+
+def drift(looks: Mapping[str, Sequence[float]]) -> float:
+    """The share by which the reference workload's time changed from the first half of the run to the second; 0 for none.
+
+    `looks`: seconds of each part of the workload, in the order of time. The change is told from the workload's own scatter,
+    the typical distance of two successive looks, so it doesn't grow with the number of looks.
+    """
+    found = [0.0]
+    for seconds in looks.values():
+        logs = np.log(seconds)
+        if len(logs) < 2:
+            continue
+        half = len(logs) // 2
+        change = abs(float(np.median(logs[-half:]) - np.median(logs[:half])))
+        if half < 2 or change > SCATTERS * TO_SIGMA * float(np.median(np.abs(np.diff(logs)))):
+            found.append(math.expm1(change))
+    return max(found)
+
+
+def disturbed(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Why a run was disturbed, in a sentence with what to do; '' where it was not. `rows` are the run file's benchmarks."""
+    switches, scatters = [], []
+    for row in rows:
+        extra, stats = row["extra_info"], row["stats"]
+        if extra.get("switches_involuntary") is not None and stats["median"] > 0:
+            switches.append(extra["switches_involuntary"] / stats["median"])
+        visits, data = extra.get("sample_visits"), stats.get("data")
+        if visits and data and len(visits) == len(data):
+            moves = np.abs(np.diff(np.log(data)))[np.diff(visits) == 0]
+            scatters += [float(np.median(moves)) * TO_SIGMA] if moves.size else []
+    why = []
+    if switches and (often := float(np.median(switches))) > INTERRUPTIONS:
+        why.append(f"timed calls were interrupted {often:.0f} times a second")
+    if scatters and (scatter := float(np.median(scatters))) > SCATTER:
+        why.append(f"successive blocks differed by {percent(scatter)}")
+    return f"the run was disturbed: {' and '.join(why)}; stop other work and measure it again" if why else ""
