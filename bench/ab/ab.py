@@ -25,7 +25,7 @@ from typing import Any
 from pytest_benchmark.utils import get_machine_id
 
 import impls
-from stats.verdict import ALARM, MARGIN
+from stats.verdict import MARGIN
 
 from .. import CHECKOUT
 from ..cases.axes import nearest
@@ -103,8 +103,6 @@ def _parser() -> argparse.ArgumentParser:
     how = parser.add_argument_group("how")
     how.add_argument("--margin", type=_share, default=MARGIN, metavar="SHARE",
                      help=f"what is shown to be within this is UNCHANGED (default: {MARGIN})")  # fmt: skip
-    how.add_argument("--alarm", type=_share, metavar="SHARE",
-                     help=f"what is shown to exceed this has changed (default: {ALARM} of the margin)")  # fmt: skip
     how.add_argument(
         "--budget", type=positive, default=3.0, metavar="MINUTES", help="about how long to measure (default: 3)"
     )
@@ -219,7 +217,6 @@ def _plan(options: argparse.Namespace, sides: tuple[Side, Side]) -> Plan:
         whole_registry=sweep.whole_registry,
         setting=Setting(str(Path.cwd()), options.threads, options.cell_timeout),
         margin=options.margin,
-        alarm=ALARM * options.margin if options.alarm is None else options.alarm,
         seconds=60 * options.budget,
         seed=random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed,
         allow_gone=_listed(options.allow_gone),

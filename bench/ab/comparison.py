@@ -17,7 +17,7 @@ from ..cases.cells import Key
 from ..cases.outcome import NoRow, Unsupported, Wrong
 from ..selection.mistake import Mistake
 from ..workers.client import STARTING, Lost, Setting, Side, Timer, WorkerClient
-from .pairing import CONTROLS, SIDES, Failure, Judged, Limits, Pair, Pairing, Process, at_once, until_settled
+from .pairing import CONTROLS, SIDES, Failure, Judged, Pair, Pairing, Process, at_once, until_settled
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 """What of the fingerprint may differ when two interpreters are compared."""
@@ -51,8 +51,6 @@ class Plan:
     setting: Setting
     margin: float
     """What an unchanged cell must lie within."""
-    alarm: float
-    """What a change must exceed."""
     seconds: float
     """To spend, all in all."""
     seed: int
@@ -121,8 +119,7 @@ def compare(plan: Plan, tell: Tell) -> Comparison:
     pairing = Pairing(partial(_fresh, plan, present), random.Random(plan.seed + len(plan.before)), controls)
     found = Judged([], {}, "")
     if ready:
-        limits = Limits(plan.margin, plan.alarm)
-        found = until_settled(pairing.pair, ready, limits, left, tell, plan.before, plan.whole)
+        found = until_settled(pairing.pair, ready, plan.margin, left, tell, plan.before, plan.whole)
     lines = []
     for key in present.cells:
         facts, failures = _split(key, present, proofs, pairing.failures.get(key))

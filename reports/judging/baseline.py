@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from stats.verdict import REGRESSED
+
 from ..reading import baseline_file, command, fingerprint, runs, words
 from ..reading.baseline_file import Baseline, Entry
 from ..reading.runs import Run, RunError
@@ -68,6 +70,8 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
         return
     this = compare(current, run)
     yield from (_refusal(cell) for cell in this.regressed)
+    slower = (name for name, said in this.implementations.items() if said.word == REGRESSED)
+    yield from (f"{name} is slower by {this.implementations[name].ratio - 1:.0%}" for name in slower)
     _say_if_unjudged(this)
 
 

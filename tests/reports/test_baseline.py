@@ -142,7 +142,7 @@ def test_a_run_that_could_not_be_judged_is_taken_with_a_warning(
     saved: Path, results: Path, baseline: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     baseline("set", "first")
-    tracked.save(tracked.run(4, controls=1.5), results, "0004_moved")
+    tracked.save(tracked.run(4, processes=1), results, "0004_moved")
     assert baseline("set", "moved") == 0
     assert "a slow-down may hide in 0004_moved" in capsys.readouterr().err
 
