@@ -69,9 +69,11 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
         yield f"{current.name} is of another machine: {fingerprint.described(other)}"
         return
     this = compare(current, run)
-    yield from (_refusal(cell) for cell in this.regressed)
-    slower = (name for name, said in this.implementations.items() if said.word == REGRESSED)
-    yield from (f"{name} is slower by {this.implementations[name].ratio - 1:.0%}" for name in slower)
+    slower = {name: said for name, said in this.implementations.items() if said.word == REGRESSED}
+    yield from (f"{name} is slower by {said.ratio - 1:.0%}" for name, said in slower.items())
+    exact = (cell for cell in this.regressed if cell.broken or any(change.worse for change in cell.changes))
+    alone = (cell for cell in this.regressed if cell.impl not in slower)
+    yield from dict.fromkeys(map(_refusal, (*exact, *alone)))
     _say_if_unjudged(this)
 
 
