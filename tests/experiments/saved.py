@@ -114,7 +114,14 @@ def _slower(idle: Sequence[Timed], slower: Sequence[Timed], only: set[str] | Non
                 holds.append(said.low <= 1 + share <= said.high)
                 of_cells += [it.word in CHANGED and it.ratio > 1 for it in cells.values()]
         what = "idle, of three implementations" if only else "idle"
-        yield f"{len(found)} {what}", f"{share:.0%}", ", ".join(it.impl for it in runs), _share(found), _share(holds), _share(of_cells)
+        yield (
+            f"{len(found)} {what}",
+            f"{share:.0%}",
+            ", ".join(it.impl for it in runs),
+            _share(found),
+            _share(holds),
+            _share(of_cells),
+        )
 
 
 def _of_changed(found: Changes, impl: str) -> tuple[dict[Key, verdict.Verdict], dict[str, verdict.Verdict]]:
@@ -163,7 +170,9 @@ def record(lines: Sequence[str]) -> None:
     for i, line in enumerate(filter(None, lines)):
         path, impl, share, load = line.split()
         data = json.loads(Path(path).read_text(encoding="utf-8"))
-        about.append({"name": f"{i:02}", "at": data["datetime"][:16], "impl": impl, "share": float(share), "load": int(load)})
+        about.append(
+            {"name": f"{i:02}", "at": data["datetime"][:16], "impl": impl, "share": float(share), "load": int(load)}
+        )
         about[-1]["cells"] = cells = []
         for row in data["benchmarks"]:
             samples = processes.samples(row)
@@ -188,7 +197,9 @@ def read() -> list[Timed]:
         for impl, case, count, level in about.pop("cells"):
             part = slice(at, at := at + count)
             columns = (data[name][part].tolist() for name in ("rounds", "visits", "processes"))
-            samples[impl, case] = Samples([math.exp(level + STEP * log) for log in data["logs"][part].tolist()], *columns)
+            samples[impl, case] = Samples(
+                [math.exp(level + STEP * log) for log in data["logs"][part].tolist()], *columns
+            )
         runs.append(Timed(**about, samples=samples))
     return runs
 
