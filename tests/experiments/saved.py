@@ -1,7 +1,7 @@
 """`python -m tests.experiments.saved`: what two saved runs tell, of runs of one machine over some hours, all pairs of them.
 
-The runs lie in `tests/data/saved_runs.npz`: every sample of each, in steps of a ten-thousandth, with the hour, the load and what was
-made slower inside the call of one implementation. `--record FILE` reads lines "RUN.json IMPL SHARE LOAD", IMPL being `-` where
+The runs lie in `tests/data/saved_runs.npz`: every sample of each, in steps of a ten-thousandth, with the hour, the load and what
+was made slower inside the call of one implementation. `--record FILE` reads lines "RUN.json IMPL SHARE LOAD", IMPL being `-` where
 nothing was made slower and LOAD how many other processes kept the machine busy, and writes the record anew.
 """
 
@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ def _unchanged(what: str, pairs: Sequence[tuple[Timed, Timed]], only: set[str] |
                 counts["error"].append(found.implementations[name].error)
         counts["cell"] += [said.word in (*CHANGED, SLIGHT) for said in cells.values()]
     return (
-        f"{len(pairs)} {what}", str(len(counts["alarm"])), str(sum(counts["alarm"])), f"{sum(counts['cell'])} of {len(counts['cell'])}",
+        f"{len(pairs)} {what}", str(len(counts["alarm"])), str(sum(counts["alarm"])), _share(counts["cell"]),
         _share(counts["shown"]), _share(counts["others shown"]), _share(counts["holds"]), f"{np.median(counts['error']):.2%}",
     )  # fmt: skip
 
@@ -132,7 +132,7 @@ def _of_changed(found: Changes, impl: str) -> tuple[dict[Key, verdict.Verdict], 
 def _alone(idle: Sequence[Timed], share: float) -> tuple[str, ...]:
     """A single cell of sdpa slower (its samples multiplied), one case after the other, in neighbouring runs."""
     found, alarms, of = 0, 0, 0
-    for base, head in zip(idle, idle[1:], strict=False):
+    for base, head in pairwise(idle):
         for key in [key for key in head.samples if key[0] == "sdpa"]:
             it = head.samples[key]
             slow = Samples([s * (1 + share) for s in it.seconds], it.rounds, it.visits, it.processes)
