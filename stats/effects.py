@@ -28,8 +28,8 @@ LEAST_SPREAD = 1e-5
 """In logarithms: numbers that agree better do so by chance, or because of the clock."""
 
 WEIGHT = 4
-"""Degrees of freedom that what is usual among spreads counts for beside each one's own: real ones were as unlike as if it were 2
-to 7 (docs/measured.md)."""
+"""Degrees of freedom that what is usual among spreads counts for beside each one's own: real ones were as unlike as if it
+were 2 to 7 (docs/measured.md)."""
 
 NOISY = 0.99
 """A spread beyond this quantile of what the others' spreads make likely is no chance: such a cell keeps its own."""
