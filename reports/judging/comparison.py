@@ -53,13 +53,16 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     other, changed = fingerprint.differing(base, head), _changed(base, head)
     found = saved.changes(*({}, {}) if other else _timed(base, head), changed)
     judged, implementations = _judged(found, changed, margin)
+    open_ = {
+        name: said for name, said in implementations.items() if name in changed and said.word == verdict.INCONCLUSIVE
+    }
     cells = [_cell(key, said, base, head, margin) for key, said in _verdicts(base, head, judged).items()]
     return Comparison(
         base.name,
         head.name,
         margin,
         sorted(cells, key=worst_first),
-        notes=list(dict.fromkeys([*_notes(base, head), *_notes_on(found, changed)])),
+        notes=list(dict.fromkeys([*_notes(base, head), *_notes_on(found, changed), *_open(base, head, open_)])),
         machine=head.machine,
         commands=[
             *(f"{run.command}  # {run.name}, at {run.commit_id or 'an unknown commit'}" for run in (base, head)),
@@ -245,3 +248,18 @@ def _notes_on(found: Changes, changed: set[str]) -> Iterator[str]:
         f"changes are relative to {words.plural(found.placebos, 'implementation')} whose code is the same in both runs. These "
         f"moved by {impls}, and a cell of theirs by {cells} (standard deviations)"
     )
+
+
+def _open(base: Run, head: Run, found: Mapping[str, Verdict]) -> Iterator[str]:
+    """What would tell where changed code is open."""
+    if not found:
+        return
+    seen = shares.percent(max(said.detectable for said in found.values()))
+    clean = base.commit_id and head.commit_id and not (base.commit.get("dirty") or head.commit.get("dirty"))
+    sides = (
+        f"--base {base.commit_id} --head {head.commit_id}"
+        if clean and base.commit_id != head.commit_id
+        else "--base REF"
+    )
+    command = f"python -m bench ab {sides} --impl {','.join(found)}"
+    yield f"of {words.listing(found)} these runs would have told a change of {seen}; `{command}` tells 1 % in a few minutes"

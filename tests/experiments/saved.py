@@ -1,8 +1,8 @@
 """`python -m tests.experiments.saved`: what two saved runs tell, of runs of one machine over some hours, all pairs of them.
 
-The runs lie in `tests/data/saved_runs.npz`: every sample of each, in steps of a ten-thousandth, with the hour, the load, and what
-was made slower inside the call of one implementation. `--record FILE` writes that anew, from lines "RUN.json IMPL SHARE LOAD": IMPL
-is `-` where nothing was made slower, LOAD says how many other processes kept the machine busy.
+The runs lie in `tests/data/saved_runs.npz`: every sample of each, in steps of a ten-thousandth, with the hour, the load, and
+what was made slower inside the call of one implementation. `--record FILE` writes that anew, from lines "RUN.json IMPL SHARE
+LOAD": IMPL is `-` where nothing was made slower, LOAD says how many other processes kept the machine busy.
 """
 
 from __future__ import annotations

@@ -380,3 +380,12 @@ def test_the_change_is_in_every_form(command: Any, tmp_path: Path, capsys: pytes
     data = json.loads((tmp_path / "x.json").read_text())
     assert said and f"{(data['implementations']['sdpa']['ratio'] - 1) * 100:.1f} %" == said[1]
     assert f"sdpa is {said[1]} slower" in (tmp_path / "x.md").read_text(encoding="utf-8")
+
+
+def test_what_two_runs_can_not_tell_says_what_can(compared: Any) -> None:
+    loud = replace(QUIET, process=0.1, visit=0.1)
+    base, head = by_turns(1, noise=loud), by_turns(2, {"sdpa": 1.03}, noise=loud)
+    base["commit_info"]["id"], head["commit_info"]["id"] = "a" * 40, "b" * 40
+    this = compared(base, head)
+    assert this.code == 2 and this.implementations["sdpa"].word == "INCONCLUSIVE"
+    assert f"`python -m bench ab --base {'a' * 10} --head {'b' * 10} --impl sdpa` tells 1 %" in this.notes[-1]
