@@ -177,7 +177,7 @@ def words_of(found: Judged) -> dict[Key, str]:
 
 
 def test_what_is_settled_leaves_and_what_is_open_is_measured_on() -> None:
-    world = World({A: (0.0, 0.001), B: (0.012, 0.003), C: (0.05, 0.001)}, 40)
+    world = World({A: (0.0, 0.001), B: (0.012, 0.008), C: (0.05, 0.001)}, 80)
     found = world.compare()
     assert world.asked[:FIRST_LOOK] == [(A, B, C)] * FIRST_LOOK
     assert set(world.asked[FIRST_LOOK:]) <= {(B, C), (B,)} and world.asked[-1] == (B,)
@@ -533,6 +533,24 @@ def test_more_minutes_for_a_saved_comparison(
     assert "head (the working tree) is other code than it was" in capfd.readouterr().err
     assert main(("ab", "--continue", str(repository / "pyproject.toml"))) == 3
     assert "not a comparison that `python -m bench ab` saved" in capfd.readouterr().err
+
+
+def test_folders_change_places_at_random_so_that_what_they_do_to_time_is_noise(tmp_path: Path) -> None:
+    for name in ("base", "head"):
+        (tmp_path / name / "impls").mkdir(parents=True)
+        (tmp_path / name / "impls" / "x.py").write_text(name)
+    folders = tmp_path / "base", tmp_path / "head"
+    exchanged = sources.twins(*folders, tmp_path)
+    assert [exchanged[folder].name for folder in folders] == ["head", "base"]
+    assert [sources.digest(exchanged[folder]) for folder in folders] == [sources.digest(folder) for folder in folders]
+    assert sources.twins(folders[0], folders[0], tmp_path) == {}
+    plan = plan_of(
+        "a", "b", sides=(Side("a", folders[0]), Side("b", folders[1], slower={"sdpa": 0.1})), twins=exchanged
+    )
+    rng = random.Random(1)
+    placed = [comparison._placed(plan, rng).sides for _ in range(40)]
+    assert {tuple(side.impls for side in sides) for sides in placed} == {folders, tuple(exchanged.values())}
+    assert all(sides[1].slower == {"sdpa": 0.1} for sides in placed)
 
 
 # Self-test

@@ -40,7 +40,7 @@ from .comparison import Comparison, Plan, Unjudgeable, compare
 from .pairing import SIDES
 from .record import KIND, as_json, pairs_of
 from .selftest import FILE, Log, Plant, planted, schedule, self_test, summary
-from .sources import check_out, commit_of, copy_of_working_tree, digest, refuse_elsewhere, temporary_worktrees
+from .sources import check_out, commit_of, copy_of_working_tree, digest, refuse_elsewhere, temporary_worktrees, twins
 
 UNJUDGED, USAGE_ERROR = 2, 3
 
@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _writable(path)
         options.save = named(options.save or time.strftime("%Y%m%d_%H%M%S"), "--save")
         with temporary_worktrees() as folder:
-            plan = _plan(options, _sides(options, kind, folder))
+            sides = _sides(options, kind, folder)
+            plan = replace(_plan(options, sides), twins=twins(sides[0].impls, sides[1].impls, folder))
             if options.self_test:
                 return _self_test(options, plan)
             return _compared(options, _with_pairs_of(continued, plan), _again(command), continued.get("file"))
