@@ -32,15 +32,15 @@ interpreter: it is no anchor, and moves by itself with this standard deviation."
 CAPPED = 2.0
 """A cell this many of its errors away from the middle of its implementation weighs less."""
 
-LONG_TAILED = 6
-"""Degrees of freedom of a Student's distribution whose tails are about as long as those of unchanged cells: of 3708 in 36 pairs
-of runs 5 in 100 moved by more than 2.2 of their errors, 1 in 100 by 4.3 and 1 in 1000 by 7.7."""
+LONG_TAILED = 4
+"""Degrees of freedom of a Student's distribution whose tails are about as long as those of unchanged cells: some have one of
+two speeds from one run to the next."""
 
 FARTHEST = 0.2
 """A placebo's cell that moved by more tells nothing of the others."""
 
-LEAST = 1e-6
-"""Variance of a cell, at least."""
+LEAST = 0.25
+"""What is estimated is at least this share of the usual variance."""
 
 FEWEST_VISITS = 3
 
@@ -74,7 +74,7 @@ def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: C
     steady = [impl for impl in dict.fromkeys(impl for impl, _ in cells) if impl not in changed | timed.others]
     found, spreads = {}, {}
     for impl in dict.fromkeys(impl for impl, _ in cells):
-        placebos = [name for name in steady if name != impl]
+        placebos = [name for name in steady if name != impl and (_plain(name) or not _plain(impl))]
         spreads[impl] = of_cells, of_impls = _spreads(cells, placebos, impl in timed.others)
         pooled = _pooled(_of(cells, impl), of_cells)
         error = math.hypot(pooled.error, of_impls)
@@ -134,6 +134,7 @@ def _differences(timed: _Timed, changed: Collection[str]) -> dict[Key, Estimate]
     for case, names in timed.cases.items():
         for impl in names:
             anchors = [name for name in names if name not in {impl, *changed} | timed.others]
+            anchors = [name for name in anchors if _plain(name)] or anchors
             levels = [timed.visits(side, (impl, case), anchors) for side in (0, 1)] if anchors else []
             if levels and min(map(len, levels)) >= FEWEST_VISITS:
                 for side, visits in enumerate(levels):
@@ -154,11 +155,16 @@ def _spreads(cells: Mapping[Key, Estimate], placebos: Sequence[str], of_another_
     of_cells = (WEIGHT * USUAL_OF_CELLS**2 + sum(beyond)) / (WEIGHT + len(beyond))
     if moved:
         of_cells = min(of_cells, (1.4826 * median(abs(it.mean) for it in moved)) ** 2)
-    of_cells = math.sqrt(max(of_cells, LEAST))
+    of_cells = math.sqrt(max(of_cells, LEAST * USUAL_OF_CELLS**2))
     pooled = [] if of_another_kind else [_pooled(_of(cells, name), of_cells) for name in placebos]
     usual = ANOTHER_KINDS if of_another_kind else USUAL_OF_IMPLEMENTATIONS
     squares = WEIGHT * usual**2 + sum(it.mean**2 - it.error**2 for it in pooled)
-    return of_cells, math.sqrt(max(0.0, squares / (WEIGHT + len(pooled))))
+    return of_cells, math.sqrt(max(squares / (WEIGHT + len(pooled)), LEAST * usual**2))
+
+
+def _plain(impl: str) -> bool:
+    """Whether it is no variant, as `sdpa+compile` is of `sdpa`."""
+    return "+" not in impl
 
 
 def _of(cells: Mapping[Key, Estimate], impl: str) -> list[Estimate]:

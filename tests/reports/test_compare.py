@@ -69,16 +69,22 @@ def test_unchanged_code_is_unchanged(compared: Any) -> None:
 
 
 def test_a_slow_down_is_found_where_it_is_and_comes_first(compared: Any) -> None:
-    this = compared(tracked.run(1), tracked.run(2, slower={"sdpa": 1.05}))
+    this = compared(tracked.run(1), tracked.run(2, slower={"sdpa": 1.2}))
     assert words(this) == {*UNTOUCHED, ("sdpa", "REGRESSED")}
     assert [cell.impl for cell in this.cells[:4]] == ["sdpa"] * 4
-    assert this.cells[0].verdict.ratio == pytest.approx(1.05, abs=0.01)
+    assert this.cells[0].verdict.ratio == pytest.approx(1.2, abs=0.01)
     assert this.cells[0].processes == (6, 6)
     assert this.code == 1
 
 
+def test_a_small_slow_down_is_found_over_all_cells_of_an_implementation(compared: Any) -> None:
+    this = compared(tracked.run(1), tracked.run(2, slower={"sdpa": 1.05}))
+    assert {name: said.word for name, said in this.implementations.items()} == dict(UNTOUCHED) | {"sdpa": "REGRESSED"}
+    assert this.code == 1 and not this.regressed
+
+
 def test_a_speed_up_is_none_to_worry_about(compared: Any) -> None:
-    this = compared(tracked.run(1), tracked.run(2, slower={"sdpa": 0.95}))
+    this = compared(tracked.run(1), tracked.run(2, slower={"sdpa": 0.8}))
     assert words(this) == {*UNTOUCHED, ("sdpa", "IMPROVED")} and this.code == 0
 
 
@@ -203,7 +209,7 @@ def test_json_holds_everything_and_is_json(command: Any, tmp_path: Path) -> None
 
 
 def test_markdown_is_short_and_says_how_to_do_it_again(command: Any, tmp_path: Path) -> None:
-    head = tracked.run(2, slower={"sdpa": 1.05}, command="pytest bench/ --benchmark-save=head")
+    head = tracked.run(2, slower={"sdpa": 1.2}, command="pytest bench/ --benchmark-save=head")
     command(tracked.run(1), head, "--markdown", str(tmp_path / "x.md"))
     text = (tmp_path / "x.md").read_text(encoding="utf-8")
     assert "4 REGRESSED, 8 UNCHANGED" in text
