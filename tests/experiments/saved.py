@@ -39,6 +39,7 @@ DIFFERENT = "loop"
 HEADINGS = ("pairs", "comparisons of an implementation", "alarms", "of cells", "unchanged shown", "without the loop",
             "95 % intervals that hold it", "standard error")  # fmt: skip
 OF_SLOWER = ("pairs", "slower", "compared", "found", "95 % intervals that hold it", "its cells found")
+ESTIMATED = ("runs of", "pairs", "unchanged cells move by", "unchanged implementations move by")
 ALONE = ("one cell slower by", "cells", "found", "alarms elsewhere")
 
 
@@ -78,6 +79,7 @@ def main() -> None:
     print(markdown(HEADINGS, unchanged), end="\n\n")
     print(markdown(OF_SLOWER, list(_slower(idle, slower))), end="\n\n")
     print(markdown(OF_SLOWER, list(_slower(idle, slower, few))), end="\n\n")
+    print(markdown(ESTIMATED, list(_estimated(idle))), end="\n\n")
     print(markdown(ALONE, [_alone(idle, share) for share in (0.05, 0.1, 0.2, 0.5)]))
 
 
@@ -122,6 +124,18 @@ def _slower(idle: Sequence[Timed], slower: Sequence[Timed], only: set[str] | Non
             _share(holds),
             _share(of_cells),
         )
+
+
+def _estimated(idle: Sequence[Timed]) -> Iterator[tuple[str, ...]]:
+    """What each pair of runs says of the machine: in its first hour, in its second, and from one to the other."""
+    half = len(idle) // 2
+    first, second = sorted(idle, key=lambda run: run.at)[:half], sorted(idle, key=lambda run: run.at)[half:]
+    for pairs in (list(combinations(first, 2)), list(combinations(second, 2)), [(a, b) for a in first for b in second]):
+        found = [changes(base, head) for base, head in pairs]
+        moved = [[it.of_cells for it in found], [it.of_implementations for it in found]]
+        quartiles = (np.quantile(of, (0.25, 0.5, 0.75)) for of in moved)
+        times = f"{min(it[0].at for it in pairs)[11:]} and {max(it[1].at for it in pairs)[11:]}"
+        yield times, str(len(pairs)), *(f"{middle:.2%} ({low:.2%} to {high:.2%})" for low, middle, high in quartiles)
 
 
 def _of_changed(found: Changes, impl: str) -> tuple[dict[Key, verdict.Verdict], dict[str, verdict.Verdict]]:
