@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import chdtri, ndtr, stdtr, stdtrit
+from scipy.special import chdtri, ndtr, stdtrit
 
 LEVEL = 0.05
 """Risk of a false `UNCHANGED`; what an interval leaves out."""
@@ -62,25 +62,18 @@ class Estimate:
     df: float = math.nan
     pairs: int = 1
     spread: float = math.nan
-    beyond: float = 0.0
-    """With a borrowed spread: the farthest that two processes were ever seen apart. Such a cell can't be UNCHANGED."""
 
     @property
     def testable(self) -> bool:
         return math.isfinite(self.mean) and math.isfinite(self.error)
 
+    def reach(self, level: float) -> float:
+        """Half of the interval, in errors."""
+        return quantile(1 - level / 2, self.df)
+
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        half = self.error * quantile(1 - level / 2, self.df) if self.error else 0.0
+        half = self.error * self.reach(level) if self.error else 0.0
         return self.mean - half, self.mean + half
-
-
-@dataclass(frozen=True)
-class Between:
-    """How processes that ran the same code differed, over all cells: in logarithms."""
-
-    spread: float
-    df: int
-    widest: float
 
 
 def finite(logs: ArrayLike) -> NDArray[np.float64]:
@@ -100,39 +93,6 @@ def paired(logs: ArrayLike) -> Estimate:
     winsorized = values.clip(kept[0], kept[-1])
     error = float(winsorized.std(ddof=1)) * math.sqrt((values.size - 1) / (kept.size * (kept.size - 1)))  # Yuen 1974
     return Estimate(float(kept.mean()), error, kept.size - 1, values.size, error * math.sqrt(values.size))
-
-
-def welch(base: NDArray[np.float64], head: NDArray[np.float64], seen: Between | None) -> Estimate:
-    """Of two sides that are not paired; one of a single process borrows the spread that was `seen` elsewhere."""
-    pairs = min(base.size, head.size)
-    if pairs == 0:
-        return Estimate(math.nan, pairs=0)
-    mean = float(head.mean() - base.mean())
-    if pairs == 1:
-        return _lone(mean, base.size, head.size, seen)
-    spreads = float(base.var(ddof=1)), float(head.var(ddof=1))
-    parts = spreads[0] / base.size, spreads[1] / head.size
-    squared = sum(parts)
-    below = parts[0] ** 2 / (base.size - 1) + parts[1] ** 2 / (head.size - 1)
-    df = squared**2 / below if below else base.size + head.size - 2  # Welch-Satterthwaite
-    return Estimate(mean, math.sqrt(squared), df, pairs, math.sqrt(sum(spreads)))
-
-
-def _lone(mean: float, in_base: int, in_head: int, seen: Between | None) -> Estimate:
-    if seen is None:
-        return Estimate(mean)
-    error = seen.spread * math.sqrt(1 / in_base + 1 / in_head)
-    return Estimate(mean, error, seen.df, 1, seen.spread * math.sqrt(2), beyond=seen.widest)
-
-
-def between(sides: Sequence[NDArray[np.float64]]) -> Between | None:
-    """None where no side has several processes."""
-    several = [side for side in sides if side.size > 1]
-    if not several:
-        return None
-    df = sum(side.size - 1 for side in several)
-    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in several)
-    return Between(math.sqrt(squares / df), df, max(float(np.ptp(side)) for side in several))
 
 
 def of_processes(logs: Logs, between: Variance = PRIOR) -> Estimate:
@@ -205,23 +165,6 @@ def widened(estimate: Estimate, term: float) -> Estimate:
     return replace(estimate, error=math.sqrt(total.value), df=total.df)
 
 
-def shifted(estimate: Estimate, shift: float, shift_error: float) -> Estimate:
-    """Less a shift that is known up to an error."""
-    return replace(estimate, mean=estimate.mean - shift, error=math.hypot(estimate.error, shift_error))
-
-
-def difference(base: Estimate, head: Estimate) -> Estimate:
-    """Welch and Satterthwaite's difference."""
-    total = added(*(Variance(side.error**2, side.df) for side in (base, head)))
-    return Estimate(head.mean - base.mean, math.sqrt(total.value), total.df, min(base.pairs, head.pairs))
-
-
-def holds(mean: float, error: float, df: float, term: float) -> bool:
-    """Whether a 95 % interval that is widened by a known standard deviation holds 0."""
-    low, high = widened(Estimate(mean, error, df), term).interval()
-    return low <= 0 <= high
-
-
 def interval(medians: Sequence[float]) -> tuple[float, float] | None:
     """The 95 % interval of the geometric mean of positive numbers, one a process (Student's, of their logarithms).
 
@@ -233,44 +176,6 @@ def interval(medians: Sequence[float]) -> tuple[float, float] | None:
     half = quantile(1 - LEVEL / 2, len(logs) - 1) * np.std(logs, ddof=1) / math.sqrt(len(logs))
     low, high = np.exp([np.mean(logs) - half, np.mean(logs) + half])
     return float(low), float(high)
-
-
-def p_moved(cell: Estimate, limit: float) -> float:
-    """Of the hypothesis that the ratio lies within the margin: chance of a mean this far out when it lies on its edge."""
-    size = abs(cell.mean)
-    return min(1.0, _p_positive(size - limit, cell) + _p_positive(size + limit, cell))
-
-
-def p_same(cell: Estimate, limit: float) -> float:
-    """Of the hypothesis that the ratio lies on the margin or beyond: the worse of two one-sided tests (TOST)."""
-    return max(_p_positive(limit - cell.mean, cell), _p_positive(limit + cell.mean, cell))
-
-
-def _p_positive(distance: float, cell: Estimate) -> float:
-    """Of the hypothesis that a distance measured with the cell's error is not really positive."""
-    if cell.error == 0:  # identical numbers: nothing is left to chance
-        return 0.0 if distance > 0 else 1.0
-    return float(stdtr(cell.df, -distance / cell.error))
-
-
-def adjusted(p: Mapping[Key, float]) -> dict[Key, float]:
-    """For the number of cells: Simes' test that anything changed in an implementation, adjusted for their number, and
-    among the cells of each once more, both by Benjamini and Hochberg. So one that changed everywhere needn't outdo all
-    cells of the others.
-    """
-    families: dict[Hashable, dict[Key, float]] = {}
-    for key, one in p.items():
-        families.setdefault(key[0] if isinstance(key, tuple) else None, {})[key] = one
-    within = {name: _discoveries(of) for name, of in families.items()}
-    gates = _discoveries({name: min(of.values()) for name, of in within.items()})  # the smallest of them is Simes' p
-    return {key: max(one, gates[name]) for name, of in within.items() for key, one in of.items()}
-
-
-def _discoveries(p: Mapping[Key, float]) -> dict[Key, float]:
-    """Adjusted p, by Benjamini and Hochberg."""
-    from scipy.stats import false_discovery_control  # half a second to import: of those who judge alone
-
-    return dict(zip(p, map(float, false_discovery_control(list(p.values())) if p else ()), strict=True))
 
 
 def quantile(share: float, df: float) -> float:

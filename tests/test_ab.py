@@ -33,7 +33,7 @@ from bench.__main__ import main
 from bench.ab import ab as ab_command
 from bench.ab import comparison, pairing, sources
 from bench.ab.comparison import Comparison, Line, Plan, Unjudgeable
-from bench.ab.pairing import CONTROLS, FIRST_LOOK, Judged, Limits, Pair, Pairing, Timed, interleaved, until_settled
+from bench.ab.pairing import CONTROLS, FIRST_LOOK, Judged, Pair, Pairing, Timed, interleaved, until_settled
 from bench.ab.record import as_json, pairs_of
 from bench.ab.selftest import Log, missing, planted, schedule, self_test, summary
 from bench.ab.sources import PREFIX
@@ -47,7 +47,7 @@ from reports.__main__ import main as report
 from reports.judging import by_turns
 from reports.judging.compared import Comparison as Shown
 from reports.pages.comparison_text import as_markdown
-from stats.verdict import ALARM, IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict
+from stats.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict
 
 from .conftest import CHECKOUT, environment
 from .experiments.fallback import committed, fall
@@ -169,7 +169,7 @@ class World:
         return Pair(drawn | {key: self.rng.gauss(self.machine, self.noise) for key in CONTROLS})
 
     def compare(self, **options: Any) -> Judged:
-        return until_settled(self.pair, list(self.truth), Limits(0.01, 0.005), lambda: self.seconds, **options)
+        return until_settled(self.pair, list(self.truth), 0.01, lambda: self.seconds, **options)
 
 
 def words_of(found: Judged) -> dict[Key, str]:
@@ -177,7 +177,7 @@ def words_of(found: Judged) -> dict[Key, str]:
 
 
 def test_what_is_settled_leaves_and_what_is_open_is_measured_on() -> None:
-    world = World({A: (0.0, 0.001), B: (0.012, 0.003), C: (0.05, 0.001)}, 40)
+    world = World({A: (0.0, 0.001), B: (0.012, 0.008), C: (0.05, 0.001)}, 80)
     found = world.compare()
     assert world.asked[:FIRST_LOOK] == [(A, B, C)] * FIRST_LOOK
     assert set(world.asked[FIRST_LOOK:]) <= {(B, C), (B,)} and world.asked[-1] == (B,)
@@ -197,7 +197,7 @@ def test_the_budget_ends_it() -> None:
 
 
 def test_more_minutes_go_to_what_is_open_and_all_pairs_count() -> None:
-    world = World({A: (0.0, 0.001), B: (0.012, 0.004)}, 5)
+    world = World({A: (0.0, 0.001), B: (0.012, 0.01)}, 5)
     first = world.compare()
     assert words_of(first) == {A: UNCHANGED, B: INCONCLUSIVE}
     world.seconds, world.asked = 60, []
@@ -206,12 +206,11 @@ def test_more_minutes_go_to_what_is_open_and_all_pairs_count() -> None:
     assert {*world.asked} == {(B,)} and found.pairs[: len(first.pairs)] == first.pairs
 
 
-def test_centred_on_the_controls_and_refused_when_they_move() -> None:
+def test_centred_on_the_controls_and_void_when_they_move_far() -> None:
     still = World({A: (0.0, 0.001)}, 40, machine=0.02).compare()
     assert words_of(still) == {A: UNCHANGED} and not still.moved
     moved = World({A: (0.0, 0.001), B: (0.1, 0.001)}, 40, machine=0.1).compare()
     assert moved.moved.startswith("machine drift")
-    assert {*words_of(moved).values()} == {INCONCLUSIVE}
 
 
 def test_controls_that_did_not_move_widen_nothing() -> None:
@@ -230,7 +229,7 @@ def test_a_cell_lost_on_the_way_keeps_what_it_has() -> None:
         found = world.pair(cells, rounds).logs
         return Pair({key: log for key, log in found.items() if key != B or len(world.asked) < 3})
 
-    found = until_settled(losing, [A, B], Limits(0.01, 0.005), lambda: world.seconds)
+    found = until_settled(losing, [A, B], 0.01, lambda: world.seconds)
     assert words_of(found)[A] == UNCHANGED
     assert sum(B in pair.logs for pair in found.pairs) == 2 and math.isfinite(found.verdicts[B].ratio)
 
@@ -294,7 +293,7 @@ class FakePeer:
 
 def plan_of(base: str, head: str, *names: str, **changes: Any) -> Plan:
     sides = Side(base, Path("base"), python="p"), Side(head, Path("head"), python="p")
-    plan = Plan(sides, (Case.of(T=16, H=2, D_h=8),), names, False, Setting("."), 0.01, 0.005, 100.0, 0)
+    plan = Plan(sides, (Case.of(T=16, H=2, D_h=8),), names, False, Setting("."), 0.01, 100.0, 0)
     return replace(plan, **changes)
 
 
@@ -476,14 +475,15 @@ def test_each_implementation_has_a_sentence(command: Any) -> None:
     code, text, _ = command({"fused T16": 0.9, "fused T32": 0.98, "sdpa T16": 1.03, "sdpa T32": 0.98})
     assert code == 1
     assert " ".join(text.split()).startswith(
-        "sdpa is as fast as before, within 1 %, but slower in 1 of 2 cells (3 %) and faster in 1 of 2 cells (2 %) "
+        "sdpa is 0.5 % slower (0.5 to 0.5) over its 2 cells, within the margin of 1 %, but slower in 1 of 2 cells (3 %) and "
+        "faster in 1 of 2 cells (2 %) "
         "fused is 6.1 % faster (6.1 to 6.1) in 2 of 2 cells "
     )
     assert command({})[0] == 0
 
 
 def line(word: str, ratio: float = 1.0, **changes: Any) -> Line:
-    return Line("sdpa", f"T{ratio}", Verdict(word, ratio, ratio, ratio, 0.01, 0.5, "because", None), **changes)
+    return Line("sdpa", f"T{ratio}", Verdict(word, ratio, ratio, ratio, 0.01, "because"), **changes)
 
 
 def facts_of(base: int, head: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -518,9 +518,9 @@ def test_more_minutes_for_a_saved_comparison(
     command({"sdpa T16": 1.007}, "--save", "x", "--allow-gone", "a")
     (file,) = repository.glob("results/*/ab/0001_x.json")
     *_, saved = command({}, "--margin", "0.02")
-    assert (saved["margin"], saved["alarm"]) == (0.02, ALARM * 0.02)
+    assert saved["margin"] == 0.02
     monkeypatch.setattr(comparison, "until_settled", lambda *given: Judged([*given[5], Pair({})], {
-        key: Verdict(UNCHANGED, 1.0, 1.0, 1.0, 0.01, 1.0, "x", 0) for key in given[1]}, ""))  # fmt: skip
+        key: Verdict(UNCHANGED, 1.0, 1.0, 1.0, 0.01, "x") for key in given[1]}, ""))  # fmt: skip
     assert main(("ab", "--continue", str(file), "--budget", "0.01")) == 0
     more = json.loads(sorted(repository.glob("results/*/ab/*.json"))[-1].read_text())
     before = json.loads(file.read_text())
@@ -533,6 +533,24 @@ def test_more_minutes_for_a_saved_comparison(
     assert "head (the working tree) is other code than it was" in capfd.readouterr().err
     assert main(("ab", "--continue", str(repository / "pyproject.toml"))) == 3
     assert "not a comparison that `python -m bench ab` saved" in capfd.readouterr().err
+
+
+def test_folders_change_places_at_random_so_that_what_they_do_to_time_is_noise(tmp_path: Path) -> None:
+    for name in ("base", "head"):
+        (tmp_path / name / "impls").mkdir(parents=True)
+        (tmp_path / name / "impls" / "x.py").write_text(name)
+    folders = tmp_path / "base", tmp_path / "head"
+    exchanged = sources.twins(*folders, tmp_path)
+    assert [exchanged[folder].name for folder in folders] == ["head", "base"]
+    assert [sources.digest(exchanged[folder]) for folder in folders] == [sources.digest(folder) for folder in folders]
+    assert sources.twins(folders[0], folders[0], tmp_path) == {}
+    plan = plan_of(
+        "a", "b", sides=(Side("a", folders[0]), Side("b", folders[1], slower={"sdpa": 0.1})), twins=exchanged
+    )
+    rng = random.Random(1)
+    placed = [comparison._placed(plan, rng).sides for _ in range(40)]
+    assert {tuple(side.impls for side in sides) for sides in placed} == {folders, tuple(exchanged.values())}
+    assert all(sides[1].slower == {"sdpa": 0.1} for sides in placed)
 
 
 # Self-test

@@ -25,7 +25,7 @@ from typing import Any
 from pytest_benchmark.utils import get_machine_id
 
 import impls
-from stats.verdict import ALARM, MARGIN
+from stats.verdict import MARGIN
 
 from .. import CHECKOUT
 from ..cases.axes import nearest
@@ -40,7 +40,7 @@ from .comparison import Comparison, Plan, Unjudgeable, compare
 from .pairing import SIDES
 from .record import KIND, as_json, pairs_of
 from .selftest import FILE, Log, Plant, planted, schedule, self_test, summary
-from .sources import check_out, commit_of, copy_of_working_tree, digest, refuse_elsewhere, temporary_worktrees
+from .sources import check_out, commit_of, copy_of_working_tree, digest, refuse_elsewhere, temporary_worktrees, twins
 
 UNJUDGED, USAGE_ERROR = 2, 3
 
@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _writable(path)
         options.save = named(options.save or time.strftime("%Y%m%d_%H%M%S"), "--save")
         with temporary_worktrees() as folder:
-            plan = _plan(options, _sides(options, kind, folder))
+            sides = _sides(options, kind, folder)
+            plan = replace(_plan(options, sides), twins=twins(sides[0].impls, sides[1].impls, folder))
             if options.self_test:
                 return _self_test(options, plan)
             return _compared(options, _with_pairs_of(continued, plan), _again(command), continued.get("file"))
@@ -103,8 +104,6 @@ def _parser() -> argparse.ArgumentParser:
     how = parser.add_argument_group("how")
     how.add_argument("--margin", type=_share, default=MARGIN, metavar="SHARE",
                      help=f"what is shown to be within this is UNCHANGED (default: {MARGIN})")  # fmt: skip
-    how.add_argument("--alarm", type=_share, metavar="SHARE",
-                     help=f"what is shown to exceed this has changed (default: {ALARM} of the margin)")  # fmt: skip
     how.add_argument(
         "--budget", type=positive, default=3.0, metavar="MINUTES", help="about how long to measure (default: 3)"
     )
@@ -219,7 +218,6 @@ def _plan(options: argparse.Namespace, sides: tuple[Side, Side]) -> Plan:
         whole_registry=sweep.whole_registry,
         setting=Setting(str(Path.cwd()), options.threads, options.cell_timeout),
         margin=options.margin,
-        alarm=ALARM * options.margin if options.alarm is None else options.alarm,
         seconds=60 * options.budget,
         seed=random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed,
         allow_gone=_listed(options.allow_gone),

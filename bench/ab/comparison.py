@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..cases.cells import Key
 from ..cases.outcome import NoRow, Unsupported, Wrong
 from ..selection.mistake import Mistake
 from ..workers.client import STARTING, Lost, Setting, Side, Timer, WorkerClient
-from .pairing import CONTROLS, SIDES, Failure, Judged, Limits, Pair, Pairing, Process, at_once, until_settled
+from .pairing import CONTROLS, SIDES, Failure, Judged, Pair, Pairing, Process, at_once, until_settled
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 """What of the fingerprint may differ when two interpreters are compared."""
@@ -51,8 +52,6 @@ class Plan:
     setting: Setting
     margin: float
     """What an unchanged cell must lie within."""
-    alarm: float
-    """What a change must exceed."""
     seconds: float
     """To spend, all in all."""
     seed: int
@@ -62,6 +61,8 @@ class Plan:
     """Whether all of the time is spent, though all cells are settled."""
     before: tuple[Pair, ...] = ()
     """Pairs of the comparison that this one continues."""
+    twins: Mapping[Path, Path] = field(default_factory=dict)
+    """By the folder of a side's code, another one with the same code, beside the other side's other one."""
 
     @property
     def rivals(self) -> str:
@@ -118,11 +119,11 @@ def compare(plan: Plan, tell: Tell) -> Comparison:
         tell(f"proving {len(present.cells)} cell{'s' * (len(present.cells) != 1)} on both sides")
         proofs = provers.prove(present)
     ready = [key for key in present.cells if all(isinstance(proof.get(key), dict) for proof in proofs)]
-    pairing = Pairing(partial(_fresh, plan, present), random.Random(plan.seed + len(plan.before)), controls)
+    rng = random.Random(plan.seed + len(plan.before))
+    pairing = Pairing(lambda: _fresh(_placed(plan, rng), present), rng, controls)
     found = Judged([], {}, "")
     if ready:
-        limits = Limits(plan.margin, plan.alarm)
-        found = until_settled(pairing.pair, ready, limits, left, tell, plan.before, plan.whole)
+        found = until_settled(pairing.pair, ready, plan.margin, left, tell, plan.before, plan.whole)
     lines = []
     for key in present.cells:
         facts, failures = _split(key, present, proofs, pairing.failures.get(key))
@@ -333,6 +334,13 @@ def _names(rivals: str, answer: dict[str, Any]) -> dict[str, str]:
     if rivals and answer["unknown"]:
         raise Mistake(next(iter(answer["unknown"].values())))
     return {rivals or name: name for name in answer["cells"]}
+
+
+def _placed(plan: Plan, rng: random.Random) -> Plan:
+    """In the sides' own folders, or in their twins: so what a folder does to time is noise, and no difference of the sides."""
+    twins = plan.twins if rng.random() < 0.5 else {}
+    base, head = (replace(side, impls=twins.get(side.impls, side.impls)) for side in plan.sides)
+    return replace(plan, sides=(base, head))
 
 
 def _fresh(plan: Plan, present: _Present) -> tuple[Process, Process]:

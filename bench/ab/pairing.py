@@ -18,7 +18,7 @@ from statistics import median
 from time import monotonic
 from typing import Protocol, TypeVar
 
-from stats.verdict import CHANGED, UNCHANGED, Verdict, drifted, judge_pairs
+from stats.verdict import SETTLED, Verdict, drifted, of_pairs
 
 from ..cases.cells import Key
 from ..cases.outcome import NoRow
@@ -42,9 +42,6 @@ FIRST_LOOK = 4
 
 BETWEEN_LOOKS = 1.4
 """How many times as many before each further one."""
-
-EARLY = 0.001
-"""A look before the last one settles a change only at this level, so that looking often costs nothing (Haybittle and Peto)."""
 
 SIDES = ("base", "head")
 
@@ -221,20 +218,10 @@ class Judged:
     """Why nothing can be said of the code, where that is machine drift; or ''."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Shares."""
-
-    margin: float
-    """What UNCHANGED lies within."""
-    alarm: float
-    """What a change exceeds."""
-
-
 def until_settled(
     pair: Callable[[Collection[Key], int], Pair],
     cells: Sequence[Key],
-    limits: Limits,
+    margin: float,
     left: Callable[[], float],
     tell: Callable[[str], None] = lambda text: None,
     before: Sequence[Pair] = (),
@@ -242,13 +229,15 @@ def until_settled(
 ) -> Judged:
     """Pairs after those `before`, of the cells that are not settled (or of all), while there are seconds `left()`.
 
+    Verdicts hold at every look, so that looking early and often costs no false alarms.
+
     `pair` measures given cells in a fresh pair, with so many rounds; it may leave out what it lost.
     """
     pairs, pace = list(before), _Pace(left)
 
     def open_cells() -> list[Key]:
-        verdicts = _judged(cells, pairs, limits) if pairs and not whole else {}
-        return [key for key in cells if key not in verdicts or not _settled(verdicts[key], limits.margin)]
+        verdicts = _judged(cells, pairs, margin) if pairs and not whole else {}
+        return [key for key in cells if key not in verdicts or verdicts[key].word not in SETTLED]
 
     open_, look = open_cells(), max(FIRST_LOOK, len(pairs) + 1)
     while open_ and (len(pairs) == len(before) or left() > pace.seconds):
@@ -258,7 +247,7 @@ def until_settled(
         if len(pairs) >= look:
             look = math.ceil(look * BETWEEN_LOOKS)
             open_ = open_cells()
-    return Judged(pairs, _judged(cells, pairs, limits), drifted(controls_of(pairs)))
+    return Judged(pairs, _judged(cells, pairs, margin), drifted(controls_of(pairs)))
 
 
 class _Pace:
@@ -277,16 +266,10 @@ def _rounds(open_cells: int) -> int:
     return min(MAX_ROUNDS, max(ROUNDS, TURNS // open_cells))
 
 
-def _settled(verdict: Verdict, margin: float) -> bool:
-    """Whether an early look is enough: stricter than the last, since there may be several."""
-    if verdict.word == UNCHANGED:
-        return verdict.low > 1 / (1 + margin) and verdict.high < 1 + margin
-    return verdict.word in CHANGED and verdict.p <= EARLY
-
-
-def _judged(keys: Sequence[Key], pairs: Sequence[Pair], limits: Limits) -> dict[Key, Verdict]:
+def _judged(keys: Sequence[Key], pairs: Sequence[Pair], margin: float) -> dict[Key, Verdict]:
     logs = {key: [pair.logs.get(key, math.nan) for pair in pairs] for key in keys}
-    return judge_pairs(logs, controls_of(pairs), limits.margin, limits.alarm)
+    cells, _ = of_pairs(logs, controls_of(pairs), margin)
+    return cells
 
 
 def controls_of(pairs: Sequence[Pair]) -> dict[str, list[float]]:

@@ -36,7 +36,6 @@ def as_json(found: Comparison, command: str, known: Sequence[str] = (), continue
         "rivals": plan.rivals,
         "fingerprints": dict(zip(SIDES, found.fingerprints, strict=True)),
         "margin": plan.margin,
-        "alarm": plan.alarm,
         "threads": plan.setting.threads,
         "seed": plan.seed,
         "seconds": found.seconds,

@@ -28,6 +28,7 @@ PROCEDURE = (
     "bench/timing/cell.py",
     "bench/workers/tasks.py",
     "stats/estimate.py",
+    "stats/effects.py",
     "stats/verdict.py",
 )
 """What decides on a verdict: of another procedure nothing is known until it was tested too."""
@@ -127,7 +128,6 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "cases": [case.id for case in plan.cases],
         "impls": list(plan.names),
         "margin": plan.margin,
-        "alarm": plan.alarm,
         "threads": plan.setting.threads,
         "seconds": plan.seconds,
         "whole": plan.whole,

@@ -110,6 +110,16 @@ def copy_of_working_tree(folder: Path) -> Path:
     return folder
 
 
+def twins(base: Path, head: Path, folder: Path) -> dict[Path, Path]:
+    """Copies of both sides' `impls`, each under the other's name; none where both lie in one folder."""
+    if base == head:
+        return {}
+    places = {base: folder / "exchanged" / head.name, head: folder / "exchanged" / base.name}
+    for code, place in places.items():
+        shutil.copytree(code / "impls", place / "impls", ignore=shutil.ignore_patterns("__pycache__"))
+    return places
+
+
 def digest(folder: Path) -> str:
     """Of the `impls` in a folder: another one is other code."""
     found = hashlib.sha256()

@@ -24,9 +24,11 @@ from . import frame as fr
 LOW, MEDIUM, HIGH = "LOW", "MEDIUM", "HIGH"
 
 #: Up to the first a value counts as HIGH, up to the second as MEDIUM.
-DRIFT = (0.05, 0.20)
 HALF_WIDTH = (0.03, 0.10)
 ENOUGH_PROCESSES, MOST_PROCESSES = 5, 20
+
+DRIFT = 0.05
+"""What the control workload's time varied by is told above this. It is no grade: the longer a run, the more it is."""
 
 Cell = Mapping[str, Any]
 
@@ -100,12 +102,9 @@ def ranking(frame: pd.DataFrame) -> list[Rank]:
 
 
 def trust(run: Run, frame: pd.DataFrame, cells: Sequence[Cell]) -> Trust:
-    """From the drift of the control workload, the number of processes, and the widths of the intervals."""
+    """From how well the leads are known, in how many cases, and the number of processes: what the machine did meanwhile is in
+    the intervals of the leads."""
     grades, reasons = [], []
-    drift = run.controls.get("drift")
-    if isinstance(drift, int | float) and math.isfinite(drift):
-        grades.append(_grade(drift, DRIFT))
-        reasons.append(f"the control workload's time varied by {shares.varied(drift)}")
     fewest = int(frame["processes"].min()) if len(frame) else 0
     grades.append(HIGH if fewest >= estimate.ENOUGH_PROCESSES else MEDIUM)
     reasons.append("one process a cell" if fewest < 2 else f"{fewest} processes a cell")
@@ -125,6 +124,9 @@ def trust(run: Run, frame: pd.DataFrame, cells: Sequence[Cell]) -> Trust:
     if not run.complete:
         grades.append(LOW)
         reasons.append("the run is not complete")
+    drift = run.controls.get("drift")
+    if isinstance(drift, int | float) and DRIFT < drift < math.inf:
+        reasons.append(f"meanwhile the control workload's time varied by {shares.varied(drift)}")
     word = min(grades, key=(LOW, MEDIUM, HIGH).index)
     return Trust(word, tuple(reasons), *(_settling(run, fewest, half) if word != HIGH else ("", None)))
 
@@ -142,6 +144,8 @@ def _settling(run: Run, fewest: int, half: float | None) -> tuple[str, int | Non
         return "", None
     wider = (half / HALF_WIDTH[0]) ** 2 if half else 1.0
     wanted = min(MOST_PROCESSES, max(ENOUGH_PROCESSES, math.ceil(max(1, fewest) * wider)))
+    if wanted <= fewest:
+        return "", None
     given = run.command.split()
     kept = [
         part for i, part in enumerate(given)

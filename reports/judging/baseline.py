@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from stats.verdict import REGRESSED
+
 from ..reading import baseline_file, command, fingerprint, runs, words
 from ..reading.baseline_file import Baseline, Entry
 from ..reading.runs import Run, RunError
@@ -67,7 +69,11 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
         yield f"{current.name} is of another machine: {fingerprint.described(other)}"
         return
     this = compare(current, run)
-    yield from (_refusal(cell) for cell in this.regressed)
+    slower = {name: said for name, said in this.implementations.items() if said.word == REGRESSED}
+    yield from (f"{name} is slower by {said.ratio - 1:.0%}" for name, said in slower.items())
+    exact = (cell for cell in this.regressed if cell.broken or any(change.worse for change in cell.changes))
+    alone = (cell for cell in this.regressed if cell.impl not in slower)
+    yield from dict.fromkeys(map(_refusal, (*exact, *alone)))
     _say_if_unjudged(this)
 
 

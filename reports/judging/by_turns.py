@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
@@ -70,15 +70,14 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
     """
     data = read(path)
     kept = data["margin"] if margin is None else margin
-    alarm = data.get("alarm") if margin is None else None
     logs = _logs(data["pairs"])
     controls = {key[1]: of for key, of in logs.items() if key[0] == CONTROL and not any(map(math.isnan, of))}
     measured = {key: of for key, of in logs.items() if key[0] != CONTROL}
-    anew = verdict.judge_pairs(measured, controls, kept, alarm) if margin is not None else {}
+    judged, implementations = verdict.of_pairs(measured, controls, kept)
+    judged = judged if margin is not None else {}
+    implementations = {} if data["moved"] else implementations
     times = _times(data["pairs"])
-    cells = sorted((_cell(cell, data, anew, logs, times, kept) for cell in data["cells"]), key=worst_first)
-    groups = {} if data["moved"] else _groups(cells, measured, controls, kept, alarm)
-    shared = groups.pop(ALL, None)
+    cells = sorted((_cell(cell, data, judged, logs, times, kept) for cell in data["cells"]), key=worst_first)
     base, head = (data["sides"][side] for side in SIDES)
     return Comparison(
         base=base["label"],
@@ -88,14 +87,10 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
         notes=list(_notes(data, controls, cells, path)),
         machine=data["fingerprints"]["head"],
         commands=[data["command"]],
-        implementations=groups,
-        shared=shared if shared and _alike(shared, groups.values()) else None,
+        implementations=implementations,
+        shared=_shared(measured, controls, kept, implementations),
         unjudged=data["moved"],
     )
-
-
-ALL = ""
-"""All implementations together."""
 
 
 def _logs(pairs: Sequence[Mapping[str, Any]]) -> Logs:
@@ -107,17 +102,17 @@ def _logs(pairs: Sequence[Mapping[str, Any]]) -> Logs:
 def _cell(
     cell: Mapping[str, Any],
     data: Mapping[str, Any],
-    anew: Mapping[Key, Verdict],
+    judged: Mapping[Key, Verdict],
     logs: Logs,
     times: _Times,
     margin: float,
 ) -> Cell:
     key = (str(cell["impl"]), str(cell["id"]))
-    saved: dict[str, Any] = {name: cell.get(name) for name in Verdict.__dataclass_fields__}
-    lost = {name: math.nan for name in ("ratio", "low", "high", "detectable", "p") if saved[name] is None}
-    said = Verdict(**(saved | lost))
-    if math.isfinite(said.ratio) and not data["moved"]:
-        said = anew.get(key, said)
+    saved = {name: cell.get(name) for name in Verdict.__dataclass_fields__}
+    known: dict[str, Any] = {name: math.nan if value is None else value for name, value in saved.items()}
+    said = Verdict(**known)
+    if math.isfinite(said.ratio):
+        said = judged.get(key, said)
     count = sum(map(math.isfinite, logs.get(key, ())))
     pace = mean(pair.get("seconds") or 0.0 for pair in data["pairs"]) if data["pairs"] else 0.0
     facts: list[Any] = [cell.get(side) for side in SIDES]
@@ -129,7 +124,6 @@ def _cell(
         head=head,
         processes=(count, count),
         changes=tuple(changes(facts[0], facts[1], margin)) if all(facts) else (),
-        ratio=said if math.isfinite(said.ratio) else None,
         broken=said.word == verdict.BROKEN or list(cell.get("failed") or ()) == ["head"],
     )
 
@@ -162,26 +156,16 @@ def _with_reach(said: Verdict, spent: float) -> Verdict:
     )
 
 
-def _groups(
-    cells: Iterable[Cell], logs: Logs, controls: Mapping[str, Sequence[float]], margin: float, alarm: float | None
-) -> dict[str, Verdict]:
-    """By implementation, and `ALL` together where there are several."""
-    named: dict[str, list[Cell]] = {}
-    for cell in cells:
-        if (cell.impl, cell.id) in logs and cell.ratio:
-            named.setdefault(cell.impl, []).append(cell)
-    several = {ALL: [cell for of in named.values() for cell in of]} if len(named) > 1 else {}
-    groups = {name: [logs[cell.impl, cell.id] for cell in of] for name, of in (named | several).items()}
-    found = verdict.judge_groups(groups, controls, margin, alarm) if groups else {}
-    alone = {name: of[0].verdict for name, of in named.items() if len(of) == 1}
-    return {name: it for name, it in (found | alone).items() if math.isfinite(it.ratio)}
-
-
-def _alike(whole: Verdict, parts: Iterable[Verdict]) -> bool:
-    """Whether all implementations changed by between half and twice as much."""
-    if whole.word not in verdict.CHANGED:
-        return False
-    return all(0.5 <= math.log(part.ratio) / math.log(whole.ratio) <= 2 for part in parts)
+def _shared(
+    logs: Logs, controls: Mapping[str, Sequence[float]], margin: float, parts: Mapping[str, Verdict]
+) -> Verdict | None:
+    """On all cells together, where all implementations changed in one direction, by between half and twice as much."""
+    _, found = verdict.of_pairs({("all", f"{impl} {case}"): of for (impl, case), of in logs.items()}, controls, margin)
+    whole = found.get("all")
+    if len(parts) < 2 or whole is None or whole.word not in verdict.CHANGED:
+        return None
+    alike = all(0.5 <= math.log(part.ratio) / math.log(whole.ratio) <= 2 for part in parts.values())
+    return whole if alike else None
 
 
 def _notes(
@@ -199,5 +183,9 @@ def _notes(
         yield f"the control workloads' time changed by: {drift}"
     yield from (f"on neither side: {text}" for text in data["neither"])
     yield from data.get("self_test", ())
-    if any(cell.verdict.more_pairs for cell in cells) and "blocks" in data["pairs"][0]:
+    if (
+        data["pairs"]
+        and any(cell.verdict.word == verdict.INCONCLUSIVE for cell in cells)
+        and "blocks" in data["pairs"][0]
+    ):
         yield f"more minutes for what is open: python -m bench ab --continue {path}"

@@ -34,7 +34,7 @@ class Change:
 class Cell:
     """One implementation in one case. Seconds are typical of the processes, NaN where there are none.
 
-    `verdict` is that of the ratio where there is one, unless only the absolute time was shown to have changed.
+    The ratio is that of sides by turns; of two runs, relative to the implementations of the case whose code is unchanged.
     """
 
     impl: str
@@ -45,10 +45,6 @@ class Cell:
     processes: tuple[int, int]
     """How many each side has."""
     changes: tuple[Change, ...] = ()
-    ratio: Verdict | None = None
-    """Of head over base by turns; or, of two runs, of its time over that of the unchanged implementations of the case."""
-    absolute: Verdict | None = None
-    """Of its seconds in two runs; None where a side has none."""
     broken: bool = False
     """Head gives a wrong answer, fails or hangs where base does not."""
 
@@ -71,7 +67,9 @@ class Comparison:
     commands: Sequence[str]
     """That do it again."""
     implementations: Mapping[str, Verdict] = field(default_factory=dict)
-    """On the mean over the cells of each, where sides took turns."""
+    """On the mean over the cells of each."""
+    asked: Sequence[str] = ()
+    """Implementations that one wants to know of: those whose code changed; none: all."""
     shared: Verdict | None = None
     """On all cells together, where all implementations changed alike."""
     unjudged: str = ""
@@ -94,9 +92,11 @@ class Comparison:
             it.word == verdict.REGRESSED for it in (*self.implementations.values(), self.shared) if it
         ):
             return REGRESSED
-        words = self.counts.keys()
-        open_ = verdict.INCONCLUSIVE in words and not words & {*verdict.JUDGED}
-        return NOT_JUDGED if self.unjudged or open_ else FINE
+        of_cells = {cell.verdict.word for cell in self.cells if cell.impl in self.asked or not self.asked}
+        of_impls = {it.word for name, it in self.implementations.items() if name in self.asked or not self.asked}
+        open_ = verdict.INCONCLUSIVE in of_cells and not (of_cells | of_impls) & {*verdict.SETTLED}
+        unknown = self.shared is not None and self.shared.word == verdict.INCONCLUSIVE
+        return NOT_JUDGED if self.unjudged or open_ or unknown else FINE
 
 
 def changes(base: Mapping[str, Any], head: Mapping[str, Any], margin: float) -> Iterator[Change]:

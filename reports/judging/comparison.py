@@ -1,28 +1,27 @@
 """Two saved runs side by side: cells matched by implementation and case, time judged, all else compared exactly.
 
-Where implementations took turns, their ratios are judged: what the machine did that day cancels. What changed in all of them
-at once can't cancel, so the absolute time is judged beside it. Of runs without rounds the absolute time is all there is;
-hours lie between them, and the verdicts are honest, and wider than those of a live comparison.
+A time is judged relative to the implementations of its case whose code is the same in both runs (`stats.saved`), so what the
+machine did between the runs cancels, as far as it did it to all of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from statistics import mean, variance
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from statistics import mean, median
 from typing import Any
 
-from stats import shares, verdict
-from stats.estimate import Logs
+from stats import saved, shares, verdict
+from stats.estimate import Estimate
+from stats.ratios import Samples
+from stats.saved import Changes
 from stats.verdict import Verdict
 
-from ..reading import fingerprint
+from ..reading import fingerprint, words
 from ..reading.runs import Run
-from ..reading.words import plural
-from . import denominators, processes
+from . import processes
 from .compared import Cell, Comparison, Key, changes, worst_first
-from .denominators import Timed
 
 BROKEN = ("wrong", "error", "timeout")
 """Reasons for which a cell without numbers is a fault of the implementation."""
@@ -30,8 +29,15 @@ BROKEN = ("wrong", "error", "timeout")
 DRIFT = 0.05
 """Controls that changed by more than this share, while a run was made or from one to the other, are named."""
 
-TOUCHED_BY_PYTHON = "python"
-"""The control that another Python does change."""
+SECONDS_BETWEEN_RUNS, DF_BETWEEN_RUNS = 0.12, 10
+"""Standard deviation, in logarithms, of what two runs of unchanged code disagree about seconds beyond their controls, and the
+degrees of freedom with which it is known."""
+
+ONE_PROCESS = "one process a cell, timed without turns, tells no interval: `python -m bench sweep --processes 5`"
+
+NOTHING_BESIDE = (
+    "no other implementation of its case was timed beside it in both runs; `python -m bench ab` compares it alone"
+)
 
 Row = dict[str, Any]
 
@@ -39,136 +45,126 @@ Row = dict[str, Any]
 def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     """All cells of either run. Runs of different machines get ratios, and no verdict.
 
-    Without a margin, one that suits how well the ratios are known; what an alarm must exceed is then that of the smallest.
-
     Raises:
         ValueError: the margin is negative or not finite.
     """
-    sides = _sides(base, head)
-    alarm = verdict.ALARM * (verdict.MARGIN if margin is None else margin)
     again = "" if margin is None else f" --margin {margin:g}"
-    margin = verdict.margin_between_runs(sides.values()) if margin is None else margin
-    ratios = verdict.judge_changes(sides, margin, alarm=alarm)
-    judged = _Judged(absolute=_absolute(base, head, margin), ratios=ratios)
-    verdicts = _verdicts(base, head, judged)
-    cells = [_cell(key, verdicts[key], judged, base, head, margin) for key in verdicts]
-    took_turns = any(map(processes.took_turns, (*base.rows, *head.rows)))
-    other = fingerprint.differing(base, head)
+    margin = verdict.MARGIN_OF_RUNS if margin is None else margin
+    other, changed = fingerprint.differing(base, head), _changed(base, head)
+    found = saved.changes(*({}, {}) if other else _timed(base, head), changed)
+    judged, implementations = _judged(found, changed, margin)
+    open_ = {
+        name: said for name, said in implementations.items() if name in changed and said.word == verdict.INCONCLUSIVE
+    }
+    cells = [_cell(key, said, base, head, margin) for key, said in _verdicts(base, head, judged).items()]
     return Comparison(
         base.name,
         head.name,
         margin,
         sorted(cells, key=worst_first),
-        notes=list(dict.fromkeys([*_notes(base, head), *_notes_on_ratios(judged, took_turns)])),
+        notes=list(dict.fromkeys([*_notes(base, head), *_notes_on(found, changed), *_open(base, head, open_)])),
         machine=head.machine,
         commands=[
             *(f"{run.command}  # {run.name}, at {run.commit_id or 'an unknown commit'}" for run in (base, head)),
             f"python -m reports compare {base.name} {head.name}{again}",
         ],
-        unjudged=f"another machine: {fingerprint.described(other)}"
-        if other
-        else ""
-        if judged.absolute
-        else "no cell in common",
+        implementations=implementations,
+        shared=_shared(base, head, changed, margin) if not other else None,
+        asked=tuple(name for name in implementations if name in changed) or tuple(implementations),
+        unjudged="" if implementations else _why_unjudged(base, head, other),
     )
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """Verdicts on the cells of both runs: on seconds, and on ratios of those that have a denominator."""
-
-    absolute: dict[Key, Verdict]
-    ratios: dict[Key, Verdict]
-
-    def both(self) -> dict[Key, Verdict]:
-        """The ratio's, but for what only the absolute time shows."""
-        return {key: _of_both(self.ratios.get(key), absolute) for key, absolute in self.absolute.items()}
+def _timed(base: Run, head: Run) -> tuple[dict[Key, Samples], dict[Key, Samples]]:
+    """The samples of the cells that mean the same in both runs."""
+    rows = _rows(base), _rows(head)
+    same = [key for key in rows[0] if key in rows[1] and _meaning(rows[0][key]) == _meaning(rows[1][key])]
+    found = ({key: processes.samples(of[key]) for key in same} for of in rows)
+    before, after = ({key: it for key, it in of.items() if it} for of in found)
+    return before, after
 
 
-def _of_both(ratio: Verdict | None, absolute: Verdict) -> Verdict:
-    if ratio is None:
-        return absolute
-    moved = (verdict.REGRESSED, verdict.IMPROVED)
-    if ratio.word in moved or absolute.word not in moved:
-        return ratio
-    return replace(absolute, reason=f"{absolute.reason} in seconds; no change of its ratio is shown")
+def _changed(base: Run, head: Run) -> set[str]:
+    """Implementations that call something else than they did in a cell, or of which that isn't known."""
+    before, after = (
+        {key: row["extra_info"].get("impl_hash") for key, row in _rows(run).items()} for run in (base, head)
+    )
+    return {key[0] for key in before.keys() & after.keys() if before[key] is None or before[key] != after[key]}
 
 
-def _verdicts(base: Run, head: Run, judged: _Judged) -> dict[Key, Verdict]:
+def _judged(found: Changes, changed: set[str], margin: float) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
+    """What changed is judged for itself, so that others beside it take nothing from what can be seen of it."""
+    cells: dict[Key, Verdict] = {}
+    implementations: dict[str, Verdict] = {}
+    for other in (False, True):
+        of_cells = {key: it for key, it in found.cells.items() if (key[0] in changed) != other}
+        of_impls = {impl: it for impl, it in found.implementations.items() if (impl in changed) != other}
+        said = verdict.of_effects(of_cells, of_impls, margin)
+        cells |= said[0]
+        implementations |= said[1]
+    return cells, implementations
+
+
+def _shared(base: Run, head: Run, changed: set[str], margin: float) -> Verdict | None:
+    """On what the cells of both runs have in common, where all of their code changed: by how much more their seconds changed
+    than the controls' did."""
+    rows = _rows(base), _rows(head)
+    same = [key for key in rows[0].keys() & rows[1].keys() if _meaning(rows[0][key]) == _meaning(rows[1][key])]
+    if not same or {impl for impl, _ in same} - changed:
+        return None
+    moved = median(math.log(_typical(rows[1][key]) / _typical(rows[0][key])) for key in same) - _shift(base, head)
+    known = Estimate(moved, SECONDS_BETWEEN_RUNS, DF_BETWEEN_RUNS, len(same))
+    cells, _ = verdict.of_effects({("all", "all"): known}, margin=margin)
+    return cells["all", "all"]
+
+
+def _verdicts(base: Run, head: Run, judged: Mapping[Key, Verdict]) -> dict[Key, Verdict]:
     rows = _rows(base), _rows(head)
     skipped = _skipped(base), _skipped(head)
-    verdicts = judged.both()
+    verdicts = {}
     for key in dict.fromkeys([*rows[0], *rows[1], *skipped[0], *skipped[1]]):
-        reasons = tuple(side.get(key, {}).get("reason") for side in skipped)
-        if "wrong" in reasons:
+        if "wrong" in tuple(side.get(key, {}).get("reason") for side in skipped):
             verdicts[key] = verdict.without_numbers(verdict.WRONG, _wrong(key, skipped))
         elif key in rows[0] and key not in rows[1]:
             verdicts[key] = verdict.without_numbers(verdict.GONE, _why_absent(skipped[1].get(key), "head"))
         elif key in rows[1] and key not in rows[0]:
             verdicts[key] = verdict.without_numbers(verdict.NEW, _why_absent(skipped[0].get(key), "base"))
+        elif key in rows[0]:
+            before, after = rows[0][key], rows[1][key]
+            verdicts[key] = judged.get(key) or _unjudged(before, after, _why_not(base, head, before, after))
     return verdicts
 
 
-def _sides(base: Run, head: Run) -> dict[Key, tuple[Logs, Logs]]:
-    """Ratios of the cells with a denominator in both runs, where the benchmark itself is the same."""
-    if fingerprint.differing(base, head):
-        return {}
-    rows = _rows(base), _rows(head)
-    same = [key for key in rows[0] if key in rows[1] and _meaning(rows[0][key]) == _meaning(rows[1][key])]
-    timed = Timed(base), Timed(head)
-    steady = denominators.unchanged(*timed) & set(same)
-    return denominators.sides(*timed, steady, same)
+def _why_not(base: Run, head: Run, before: Row, after: Row) -> str:
+    """Of a cell of both runs that has no verdict."""
+    if other := fingerprint.differing(base, head):
+        return f"another machine: {fingerprint.described(other)}"
+    if _meaning(before) != _meaning(after):
+        return "the benchmark itself was changed"
+    return NOTHING_BESIDE if processes.samples(before) and processes.samples(after) else ONE_PROCESS
 
 
-def _absolute(base: Run, head: Run, margin: float) -> dict[Key, Verdict]:
-    rows = _rows(base), _rows(head)
-    both = [key for key in rows[0] if key in rows[1]]
-    sides = {key: (processes.logs(rows[0][key]), processes.logs(rows[1][key])) for key in both}
-    if different := fingerprint.differing(base, head):
-        return _unjudged(sides, f"another machine: {fingerprint.described(different)}")
-    renewed = [key for key in both if _meaning(rows[0][key]) != _meaning(rows[1][key])]
-    verdicts = _unjudged({key: sides.pop(key) for key in renewed}, "the benchmark itself was changed")
-    controls = _shared_controls(base, head)
-    shift, shift_error = _shift(controls)
-    one_cause = (
-        len({impl for impl, _ in sides}) == 1 or bool(fingerprint.software(base, head)) or _all_changed(base, head)
-    )
-    moved = {name: [mean(after) - mean(before)] for name, (before, after) in controls.items()}
-    together = not (controls and one_cause)  # where all cells share a cause, only controls can tell it from the machine
-    if any(map(processes.took_turns, (*rows[0].values(), *rows[1].values()))):
-        shift_error = math.hypot(shift_error, verdict.BETWEEN_RUNS_SECONDS)
-    judged = verdict.judge_unpaired(sides, margin, moved, together, shift, shift_error)
-    return {**judged, **verdicts}
+def _why_unjudged(base: Run, head: Run, other: Mapping[str, Any]) -> str:
+    if other:
+        return f"another machine: {fingerprint.described(dict(other))}"
+    return "no cell has a verdict" if _rows(base).keys() & _rows(head).keys() else "no cell in common"
 
 
-def _all_changed(base: Run, head: Run) -> bool:
-    """Whether every cell of both calls something else than it did: a layer that all share, or what they are built on."""
-    before, after = (
-        {key: row["extra_info"].get("impl_hash") for key, row in _rows(run).items()} for run in (base, head)
-    )
-    both = before.keys() & after.keys()
-    return bool(both) and all(None not in (before[key], after[key]) and before[key] != after[key] for key in both)
+def _unjudged(before: Row, after: Row, reason: str) -> Verdict:
+    """The ratio alone."""
+    return replace(verdict.without_numbers(verdict.INCONCLUSIVE, reason), ratio=_typical(after) / _typical(before))
 
 
-def _unjudged(sides: Mapping[Key, tuple[Sequence[float], Sequence[float]]], reason: str) -> dict[Key, Verdict]:
-    """Ratios alone."""
-    plain = verdict.without_numbers(verdict.INCONCLUSIVE, reason)
-    return {key: replace(plain, ratio=_typical(head) / _typical(base)) for key, (base, head) in sides.items()}
-
-
-def _cell(key: Key, said: Verdict, judged: _Judged, base: Run, head: Run, margin: float) -> Cell:
+def _cell(key: Key, said: Verdict, base: Run, head: Run, margin: float) -> Cell:
     before, after = _rows(base).get(key), _rows(head).get(key)
-    logs = [processes.logs(row) if row else [] for row in (before, after)]
     return Cell(
         impl=key[0],
         id=key[1],
         verdict=said,
-        base=_typical(logs[0]),
-        head=_typical(logs[1]),
-        processes=(len(logs[0]), len(logs[1])),
+        base=_typical(before),
+        head=_typical(after),
+        processes=(_count(before), _count(after)),
         changes=tuple(changes(before["extra_info"], after["extra_info"], margin)) if before and after else (),
-        ratio=judged.ratios.get(key),
-        absolute=judged.absolute.get(key),
         broken=_skipped(head).get(key, {}).get("reason") in BROKEN,
     )
 
@@ -186,8 +182,13 @@ def _meaning(row: Row) -> Any:
     return row["extra_info"].get("case_hash")
 
 
-def _typical(logs: Sequence[float]) -> float:
-    return math.exp(mean(logs)) if logs else math.nan
+def _typical(row: Row | None) -> float:
+    """Seconds."""
+    return math.exp(mean(processes.logs(row))) if row else math.nan
+
+
+def _count(row: Row | None) -> int:
+    return len(processes.logs(row)) if row else 0
 
 
 def _wrong(key: Key, skipped: tuple[dict[Key, Row], dict[Key, Row]]) -> str:
@@ -203,28 +204,6 @@ def _why_absent(cell: Row | None, side: str) -> str:
     return f"{reason} in {side}: {cell['detail']}" if cell["detail"] else f"{reason} in {side}"
 
 
-def _shared_controls(base: Run, head: Run) -> dict[str, tuple[list[float], list[float]]]:
-    """log(seconds) of every look at the controls that both runs have and that the change can't have touched."""
-    before, after = _looks(base), _looks(head)
-    changed = {TOUCHED_BY_PYTHON} if "python" in fingerprint.software(base, head) else set()
-    return {name: (before[name], after[name]) for name in before if name in after and name not in changed}
-
-
-def _looks(run: Run) -> dict[str, list[float]]:
-    seen = run.controls.get("looks") or {}
-    return {name: [math.log(look["seconds"]) for look in looks] for name, looks in seen.items() if looks}
-
-
-def _shift(controls: Mapping[str, tuple[list[float], list[float]]]) -> tuple[float, float]:
-    """By how much the controls changed on average, in logarithms, and its standard error: (0, 0) where none can be known."""
-    known = [sides for sides in controls.values() if min(map(len, sides)) > 1]
-    if not known:
-        return 0.0, 0.0
-    moved = [mean(after) - mean(before) for before, after in known]
-    squares = [variance(looks) / len(looks) for sides in known for looks in sides]
-    return mean(moved), math.sqrt(sum(squares)) / len(known)
-
-
 def _notes(base: Run, head: Run) -> Iterator[str]:
     if base.path.resolve() == head.path.resolve():
         yield "base and head are the same run"
@@ -234,27 +213,53 @@ def _notes(base: Run, head: Run) -> Iterator[str]:
         yield f"compared across versions: {fingerprint.described(different)}"
     if different := fingerprint.environment(base, head):
         yield f"the environment differs: {fingerprint.described(different)}"
-    shift, _ = _shift(_shared_controls(base, head))
+    shift = _shift(base, head)
     if abs(math.expm1(shift)) > DRIFT and not fingerprint.differing(base, head):
-        moved = f"the controls changed by {shares.signed(shift)} from {base.name} to {head.name}"
-        yield f"{moved}: changes in seconds are what goes beyond that"
+        yield f"the controls changed by {shares.signed(shift)} from {base.name} to {head.name}, and so may seconds"
     for run in (base, head):
-        yield from _notes_on(run)
+        if not run.complete:
+            yield f"{run.name} is not complete"
 
 
-def _notes_on_ratios(judged: _Judged, took_turns: bool) -> Iterator[str]:
-    if took_turns:
-        alone = len(judged.absolute) - len(judged.ratios)
-        yield f"{denominators.SENTENCE}: {alone} of {plural(len(judged.absolute), 'cell')} here"
+def _shift(base: Run, head: Run) -> float:
+    """By how much the controls that both runs looked at changed on average, in logarithms."""
+    before, after = _looks(base), _looks(head)
+    moved = [after[name] - before[name] for name in before.keys() & after.keys()]
+    return mean(moved) if moved else 0.0
 
 
-def _notes_on(run: Run) -> Iterator[str]:
-    if not run.complete:
-        yield f"{run.name} is not complete"
-    drift = run.controls.get("drift")
-    if isinstance(drift, float) and drift > DRIFT:
-        yield f"machine drift: the control workload's time varied by up to {shares.varied(drift)} while {run.name} was made"
-    if not run.controls:
-        yield f"{run.name} has no control workload: machine drift can't be seen"
-    if run.rows and all(len(processes.medians(row)) < 2 and not processes.took_turns(row) for row in run.rows):
-        yield f"{run.name} has one process per cell; verdicts need several: python -m bench sweep --processes 5"
+def _looks(run: Run) -> dict[str, float]:
+    """log(seconds) of each control in the mean over all looks at it."""
+    seen = run.controls.get("looks") or {}
+    return {name: mean(math.log(look["seconds"]) for look in looks) for name, looks in seen.items() if looks}
+
+
+def _notes_on(found: Changes, changed: set[str]) -> Iterator[str]:
+    if not found.implementations:
+        return
+    if not found.implementations.keys() - changed:
+        yield (
+            "the code of all implementations changed: each is judged relative to the others, and what they share by seconds, "
+            "which two runs know badly and `python -m bench ab --base REF` well"
+        )
+        return
+    cells, impls = (shares.percent(math.expm1(spread)) for spread in (found.of_cells, found.of_implementations))
+    yield (
+        f"changes are relative to {words.plural(found.placebos, 'implementation')} whose code is the same in both runs. These "
+        f"moved by {impls}, and a cell of theirs by {cells} (standard deviations)"
+    )
+
+
+def _open(base: Run, head: Run, found: Mapping[str, Verdict]) -> Iterator[str]:
+    """What would tell where changed code is open."""
+    if not found:
+        return
+    seen = shares.percent(max(said.detectable for said in found.values()))
+    clean = base.commit_id and head.commit_id and not (base.commit.get("dirty") or head.commit.get("dirty"))
+    sides = (
+        f"--base {base.commit_id} --head {head.commit_id}"
+        if clean and base.commit_id != head.commit_id
+        else "--base REF"
+    )
+    command = f"python -m bench ab {sides} --impl {','.join(found)}"
+    yield f"of {words.listing(found)} these runs would have told a change of {seen}; `{command}` tells 1 % in a few minutes"

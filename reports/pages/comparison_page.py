@@ -72,9 +72,9 @@ def _why(cell: Cell, line: Sequence[str]) -> str:
 
 
 def _interval(line: Sequence[str]) -> str:
-    """The change with its interval: of the ratio, or where runs share none, of the seconds."""
-    said = dict(zip(HEADINGS, line, strict=True))
-    return next((said[name] for name in ("ratio", "seconds") if said[name] != units.MISSING), "")
+    """The change with its interval."""
+    said = line[HEADINGS.index("change")]
+    return "" if said == units.MISSING else said
 
 
 def _reach(cell: Cell) -> float:

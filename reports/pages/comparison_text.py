@@ -12,16 +12,16 @@ from rich.padding import Padding
 from rich.text import Text
 
 from stats import shares, verdict
-from stats.verdict import CHANGED, IMPROVED, REGRESSED, UNCHANGED, Verdict
+from stats.verdict import CHANGED, IMPROVED, REGRESSED, SLIGHT, UNCHANGED, Verdict
 
 from ..judging.compared import Cell, Change, Comparison
 from ..reading import units
 from ..reading.command import FINE, NOT_JUDGED, as_typed
-from ..reading.words import plural
+from ..reading.words import listing, plural
 from .tables import escape, markdown
 
-HEADINGS = ("verdict", "implementation", "case", "base", "head", "ratio", "seconds", "min. detectable", "why")
-"""`ratio` and `seconds` are changes with their 95 % intervals; the smallest detectable one is the verdict's."""
+HEADINGS = ("verdict", "implementation", "case", "base", "head", "change", "min. detectable", "why")
+"""`change` has its 95 % interval; `base` and `head` are seconds."""
 
 STYLES = {
     verdict.REGRESSED: "bold red",
@@ -40,6 +40,8 @@ ANSWERS = {FINE: "Nothing regressed", NOT_JUDGED: "It could not be judged"}
 
 WAYS = {REGRESSED: "slower", IMPROVED: "faster"}
 
+MANY = 3
+"""So many implementations that stand still share a sentence."""
 
 TWICE = 2.0
 """Beyond this ratio "at most so much slower" says nothing."""
@@ -55,23 +57,38 @@ def terminal(this: Comparison, whole: bool = False) -> RenderableType:
         *(Text(_plain(sentence), "bold") for sentence in sentences(this)),
         *(part for cell in shown for part in _lines(cell)),
         *(Text(f"note: {as_typed(_plain(note))}") for note in this.notes),
-        *([Text(f"{plural(len(this.cells) - len(shown), 'cell')} more, none of which changed: --all lists them")]
+        *([Text(f"{plural(len(this.cells) - len(shown), 'cell')} more, none of which changed by itself: --all lists them")]
           if len(shown) < len(this.cells) else []),
         Text(_plain(summary(this)), "bold"),
     )  # fmt: skip
 
 
 def sentences(this: Comparison) -> Iterator[str]:
-    """What is said of each implementation, before its cells: 'sdpa is 2.0 % slower (1.7 to 2.3) in 16 of 16 cells'."""
-    if this.shared:
+    """What is said of each implementation, before its cells: 'sdpa is 2.0 % slower (1.7 to 2.3) in 16 of 16 cells'.
+
+    Those whose code changed come first; those of which no cell changed share a sentence.
+    """
+    if this.shared and this.shared.word in CHANGED:
         yield f"all implementations: {_change(this.shared)}, so it is what they share"
-    by_impl: dict[str, list[Cell]] = {}
+    elif this.shared:
+        yield f"what all implementations share is {shares.bound(this.shared.low, this.shared.high)}"
+    by_impl: dict[str, list[Cell]] = {name: [] for name in this.asked}
     for cell in this.cells:
         if math.isfinite(cell.verdict.ratio):
             by_impl.setdefault(cell.impl, []).append(cell)
+    still = [name for name, cells in by_impl.items() if _stands_still(this, name, cells)]
+    if len(still) < MANY:
+        still = []
     for name, cells in by_impl.items():
-        if said := _sentence(this, name, cells):
+        if name not in still and (said := _sentence(this, name, cells)):
             yield said
+    if still:
+        yield f"{listing(still)} are as fast as before, within {_share(this.margin)}"
+
+
+def _stands_still(this: Comparison, name: str, cells: list[Cell]) -> bool:
+    found = this.implementations.get(name)
+    return found is not None and found.word == UNCHANGED and not any(cell.verdict.word in CHANGED for cell in cells)
 
 
 def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
@@ -86,9 +103,11 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     if found.word in CHANGED:
         where = f"in {words[found.word]} of {len(cells)} cells" if words[found.word] else f"over its {len(cells)} cells"
         said = f"{_change(found, than)} {where}"
+    elif found.word == SLIGHT:
+        said = f"{_change(found, than)} over its {len(cells)} cells, within the margin of {_share(this.margin)}"
     elif found.word == UNCHANGED:
         said = f"as fast as {base or 'before'}, within {_share(this.margin)}"
-    elif not shares.too_wide(found.low, found.high):
+    elif math.isfinite(found.low) and not shares.too_wide(found.low, found.high):
         perhaps = "" if found.low < 1 < found.high else "perhaps "
         said = f"{perhaps}{shares.bound(found.low, found.high)}{than}"
     else:
@@ -117,6 +136,12 @@ def counted(this: Comparison) -> str:
     """'23 UNCHANGED within 1 %, 1 INCONCLUSIVE; 1 cell with another kernel'"""
     within = {UNCHANGED: f" within {_share(this.margin)}", verdict.INCONCLUSIVE: _bound(this)}
     counts = ", ".join(f"{count} {word}{within.get(word, '')}" for word, count in this.counts.items()) or "no cell"
+    if len(this.implementations) > 1:
+        known = Counter(said.word for said in this.implementations.values())
+        of_impls = ", ".join(f"{known[word]} {word}" for word in verdict.WORDS if known[word])
+        counts = (
+            f"of {len(this.implementations)} implementations {of_impls}; of {plural(len(this.cells), 'cell')} {counts}"
+        )
     more = [f"{plural(count, 'cell')} {part}" for part, count in _exact(this).items() if count]
     return "; ".join([*([this.unjudged] if this.unjudged else []), counts, *more])
 
@@ -185,8 +210,6 @@ def _cell_data(cell: Cell) -> dict[str, Any]:
         "id": cell.id,
         "regressed": cell.regressed,
         **_finite(numbers),
-        "of_ratio": cell.ratio and _finite(vars(cell.ratio)),
-        "of_seconds": cell.absolute and _finite(vars(cell.absolute)),
         "processes": list(cell.processes),
         "changes": [{**vars(change), "text": _changed(change)} for change in cell.changes],
     }
@@ -206,27 +229,25 @@ def columns(cell: Cell) -> tuple[str, ...]:
         cell.id,
         units.seconds(cell.base),
         units.seconds(cell.head),
-        _moved(cell.ratio),
-        _moved(cell.absolute),
+        _moved(said),
         units.detectable(said.detectable),
-        "; ".join([*map(_changed, cell.changes), _why(said)]),
+        "; ".join([*map(_changed, cell.changes), said.reason]),
     )
     return tuple(map(_plain, line))
 
 
 def _lines(cell: Cell) -> Iterator[RenderableType]:
     """In the terminal: its name, and what became of it below, so that nothing is squeezed into columns."""
-    word, impl, case, base, head, ratio, seconds, _, why = columns(cell)
+    word, impl, case, base, head, change, _, why = columns(cell)
     yield Text(f"{word:<13}", STYLES.get(word, "")).append(f"{impl} {case}", "default")
     times = f"{base} → {head}" if units.MISSING not in (base, head) else units.MISSING
-    absolute = f"seconds {seconds}" if seconds != units.MISSING else units.MISSING
-    known = [part for part in (ratio, times, absolute, why) if part != units.MISSING]
+    known = [part for part in (change, times, why) if part != units.MISSING]
     yield Padding(Text("; ".join(known)), (0, 0, 0, 13), expand=False)
 
 
-def _moved(said: Verdict | None) -> str:
+def _moved(said: Verdict) -> str:
     """'+5.2 % (+4.1 to +6.3 %)', with as many digits as the interval warrants."""
-    if said is None or not math.isfinite(said.ratio):
+    if not math.isfinite(said.ratio):
         return units.MISSING
     if not math.isfinite(said.low):
         return _percent(said.ratio)
@@ -241,12 +262,7 @@ def _change(said: Verdict, than: str = "") -> str:
     """'2.0 % slower (1.7 to 2.3)'."""
     ends = sorted(abs(ratio - 1) for ratio in (said.low, said.high))
     size, low, high = (f"{share * 100:.{share < 1:d}f}" for share in (abs(said.ratio - 1), *ends))
-    return f"{size} % {WAYS[said.word]}{than} ({low} to {high})"
-
-
-def _why(said: Verdict) -> str:
-    more = f"about {said.more_pairs} more process{'es' * (said.more_pairs != 1)} a side" if said.more_pairs else ""
-    return "; ".join(filter(None, (said.reason, more)))
+    return f"{size} % {'slower' if said.ratio > 1 else 'faster'}{than} ({low} to {high})"
 
 
 def _changed(change: Change) -> str:
@@ -269,7 +285,7 @@ def _exact(this: Comparison) -> dict[str, int]:
 
 
 def _is_news(cell: Cell) -> bool:
-    return cell.regressed or bool(cell.changes) or cell.verdict.word not in (UNCHANGED, verdict.INCONCLUSIVE)
+    return cell.regressed or bool(cell.changes) or cell.verdict.word not in (SLIGHT, UNCHANGED, verdict.INCONCLUSIVE)
 
 
 def machine(machine: Mapping[str, Any]) -> str:

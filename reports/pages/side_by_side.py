@@ -224,7 +224,7 @@ def _words(first: Run, run: Run) -> dict[tuple[str, str], str]:
     if run is first or fingerprint.differing(first, run):
         return {}
     judged = comparison.compare(first, run).cells
-    return {(cell.impl, cell.id): cell.verdict.word for cell in judged if cell.verdict.word in verdict.JUDGED}
+    return {(cell.impl, cell.id): cell.verdict.word for cell in judged if cell.verdict.word in verdict.SETTLED}
 
 
 def _cell(

@@ -109,8 +109,7 @@ class Run:
         """
         if pair not in self.known:
             case, a, b = pair
-            rivals = sum(of == case for of, _ in self.rows) - 1
-            self.known[pair] = _ratio(self.rows[case, a], self.rows[case, b], rivals)
+            self.known[pair] = _ratio(self.rows[case, a], self.rows[case, b])
         return self.known[pair]
 
     def first(self, case: str) -> set[str]:
@@ -119,9 +118,9 @@ class Run:
         return {a for a in names if not any(self.ratio((case, b, a)).faster for b in names if b != a)}
 
 
-def _ratio(a: dict[str, Any], b: dict[str, Any], rivals: int = 1) -> ratios.Ratio:
+def _ratio(a: dict[str, Any], b: dict[str, Any]) -> ratios.Ratio:
     if "sample_rounds" in a:
-        return ratios.ratio(_samples(a), _samples(b), rivals)
+        return ratios.ratio(_samples(a), _samples(b))
     value, apart = a["median"] / b["median"], a["iqr"][0] > b["iqr"][1] or b["iqr"][0] > a["iqr"][1]
     end = value if apart else math.nan
     return ratios.Ratio(value, end, end, 1, 1)

@@ -63,11 +63,12 @@ def test_of_two_that_are_level_neither_is_called_the_fastest(as_run: Any) -> Non
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_drifting_machine_is_never_trusted(seed: int, as_run: Any) -> None:
+def test_what_a_drifting_machine_did_is_in_the_intervals_and_told(seed: int, as_run: Any) -> None:
     looks = {"product": [{"at": 0.0, "seconds": 1e-3}, {"at": 9.0, "seconds": 1.8e-3}]}
     data = planted(seed, {"sdpa": 1.0}, noise=Noise(run=0.0, round=0.3))
     headline, trust = first_screen({**data, "controls": {"drift": 0.8, "looks": looks}}, as_run)
-    assert trust.startswith("LOW: the control workload's time varied by 80 %")
+    _, calm = first_screen({**data, "controls": {"drift": 0.01, "looks": looks}}, as_run)
+    assert trust == f"{calm}; meanwhile the control workload's time varied by 80 %"
     assert not re.search("Use (fused|linear|packed)", headline)
 
 
@@ -106,12 +107,21 @@ def test_without_intervals_there_is_no_answer_yet(tiny: Run) -> None:
 
 def test_what_settles_it_takes_as_long_as_this_run_lets_expect(turns_data: dict[str, Any], as_run: Any) -> None:
     turns_data["command"] = "pytest bench/ --processes 3 --benchmark-save=x"
-    turns_data["controls"] = {"drift": 0.1, "looks": {}}
     seconds = {"timing": 180.0, "proof": 60.0, "compiling": 60.0}
     trust = page.report(as_run({**turns_data, "seconds": seconds})).trust
-    assert (trust.word, trust.command, trust.minutes) == (
-        answer.MEDIUM, "pytest bench/ --benchmark-save=x --processes 5", 7
-    )  # fmt: skip
+    assert (trust.word, trust.command, trust.minutes) == (answer.HIGH, "", None)
+
+
+def test_a_run_is_told_to_take_more_processes_than_it_had_or_none(as_run: Any) -> None:
+    noisy = planted(
+        1, {"sdpa": 0.97}, noise=Noise(process=0.03), command="pytest bench/ --processes 4 --benchmark-save=x"
+    )
+    trust = page.report(as_run(noisy)).trust
+    assert trust.word == answer.MEDIUM and re.fullmatch(
+        r"pytest bench/ --benchmark-save=x --processes (5|1?\d)", trust.command
+    )
+    wanted = [answer._settling(as_run(noisy), had, 0.02)[0].rpartition(" ")[2] for had in (1, 4, 5, 20)]
+    assert wanted == ["5", "5", "", ""]
 
 
 def test_nobody_is_better_than_the_best_of_a_case(monkeypatch: pytest.MonkeyPatch) -> None:

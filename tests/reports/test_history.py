@@ -210,9 +210,12 @@ def test_a_step_is_confirmed_by_turns(
     def ab(command: list[str], cwd: Path) -> subprocess.CompletedProcess[bytes]:
         asked.append(command)
         cell = {"impl": "sdpa", "id": synthetic.case_id(tracked.CASES[0]), "failed": [], "base": None, "head": None}
-        said = vars(verdict.judge({"x": [0.05, 0.0502, 0.0498, 0.05]})["x"])
+        logs = [0.05, 0.0502, 0.0498, 0.05]
+        said = vars(verdict.of_pairs({("sdpa", cell["id"]): logs}, {})[0]["sdpa", cell["id"]])
         sides = {side: {"label": side, "commit": command[command.index(f"--{side}") + 1]} for side in ("base", "head")}
-        data = {"sides": sides, "cells": [cell | said], "pairs": [], "margin": 0.01, "moved": "", "threads": 1, "seed": 1,
+        data = {"sides": sides, "cells": [cell | said],
+                "pairs": [{"logs": [["sdpa", cell["id"], log]], "seconds": 1.0} for log in logs],
+                "margin": 0.01, "moved": "", "threads": 1, "seed": 1,
                 "seconds": 1.0, "neither": [], "command": "x", "fingerprints": {"base": {}, "head": {}}}  # fmt: skip
         folder = next(results.glob("*/0001_night.json")).parent / "ab"
         folder.mkdir(exist_ok=True)

@@ -27,8 +27,8 @@ def run(
     controls: float | None = 1.0,
     **top: Any,
 ) -> dict[str, Any]:
-    """A run over 4 cases. `slower` maps an implementation to the factor on its times, `extra` goes into every row, and
-    `controls` is the factor on the times of the controls (None: the run has none)."""
+    """A run over 4 cases. `slower` maps an implementation to the factor on its times, which changes its hash; `extra` goes into
+    every row, and `controls` is the factor on the times of the controls (None: the run has none)."""
     rng = np.random.default_rng(seed)
     rows = []
     for at in CASES:
@@ -36,6 +36,7 @@ def run(
             true = SECONDS[impl] * at["T"] / 64 * (slower or {}).get(impl, 1.0)
             medians = [float(true * math.exp(x)) for x in rng.normal(0, noise, processes)]
             known = {"process_medians": medians} if processes > 1 else {}
+            known["impl_hash"] = f"{impl} {(slower or {}).get(impl, 1.0)}"
             rows.append(synthetic.row(impl, at, medians, (), kernel="math", **{**known, **(extra or {})}))
     data = synthetic.document(rows, **top)
     if controls is not None:

@@ -1,0 +1,159 @@
+"""Effects: what is known of a change, log(head / base), of cells and of implementations. Sides that took turns give them here.
+
+A side's processes are the unit: rounds within a process share its memory layout and the machine's mood, so a pair of processes
+has one datum a cell. An interval of a comparison that is looked at while it goes on holds at every look at once, so what it
+showed needn't be taken back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import digamma, fdtri, ndtri
+
+from .estimate import LEVEL, Estimate, paired
+
+Key = tuple[str, str]
+"""An implementation, and the id of a case."""
+
+FIRST_LOOK = 3
+"""Pairs before the first look at them."""
+
+LEAST_SPREAD = 1e-5
+"""In logarithms: numbers that agree better do so by chance, or because of the clock."""
+
+WEIGHT = 4
+"""Degrees of freedom that what is usual among spreads counts for beside each one's own: real ones were as unlike as if it
+were 2 to 7 (docs/measured.md)."""
+
+NOISY = 0.99
+"""A spread beyond this quantile of what the others' spreads make likely is no chance: such a cell keeps its own."""
+
+MOVED = 0.01
+"""Level at which a control is shown to have changed."""
+
+Array = NDArray[np.float64]
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True)
+class Watched(Estimate):
+    """What is known after the last look, and was after each one before: an interval is where those of all looks overlap."""
+
+    looks: tuple[Estimate, ...] = ()
+
+    def reach(self, level: float) -> float:
+        return super().reach(per_look(level))
+
+    def interval(self, level: float = LEVEL) -> tuple[float, float]:
+        """Holds at every look with 1 - level."""
+        low, high, nominal = -math.inf, math.inf, per_look(level)
+        for look in self.looks:
+            a, b = look.interval(nominal)
+            if max(low, a) > min(high, b):
+                break  # what was shown stays
+            low, high = max(low, a), min(high, b)
+        return low, high
+
+
+def per_look(level: float) -> float:
+    """The level of each look at normal data, after 3, 4, ... 200 pairs, for the risk that any of them errs to be `level`.
+
+    It is level / (5 + z²), z being the quantile of the result, to 3 % from 0.1 to 0.00005 (`tests/experiments/looks.py`).
+    """
+    nominal = level / 15
+    for _ in range(6):
+        nominal = level / (5 + float(ndtri(nominal / 2)) ** 2)
+    return nominal
+
+
+def of_pairs(
+    logs: Mapping[Key, ArrayLike], controls: Mapping[str, ArrayLike]
+) -> tuple[dict[Key, Watched], dict[str, Watched]]:
+    """Effects of cells, and of implementations: the mean over the cells of each.
+
+    Each cell brings log(head / base) of every pair of fresh processes, NaN where it was not in it. Pairs that lack some of an
+    implementation's cells count for those that they have. Sides that take turns every few milliseconds see the same machine, so
+    the mean of the `controls` is subtracted only where one of them changed.
+    """
+    shift = _shift({name: np.asarray(of, float) for name, of in controls.items()})
+    arrays = {key: np.asarray(of, float) - shift for key, of in logs.items()}
+    by_impl: dict[str, list[Array]] = {}
+    for (impl, _), of in arrays.items():
+        if np.isfinite(of).any():
+            by_impl.setdefault(impl, []).append(of)
+    together = {impl: np.array(cells) for impl, cells in by_impl.items()}
+    return _watched({key: of[None] for key, of in arrays.items()}), _watched(together)
+
+
+def _shift(controls: Mapping[str, Array]) -> Array | float:
+    """By pair, the controls' mean where any of them is shown to have changed; else 0."""
+    ends = (it.interval(MOVED) for it in _watched({name: of[None] for name, of in controls.items()}).values())
+    changed = any(low > 0 or high < 0 for low, high in ends)
+    return np.array(list(controls.values())).mean(axis=0) if changed else 0.0
+
+
+def _watched(groups: Mapping[K, Array]) -> dict[K, Watched]:
+    """Of groups of cells, (cells, pairs) each; the spreads of all groups inform each other's at every look."""
+    most = max((cells.shape[1] for cells in groups.values()), default=0)
+    looks: dict[K, list[Estimate]] = {key: [] for key in groups}
+    for count in range(FIRST_LOOK, most + 1):
+        known = {key: paired(_by_pair(cells[:, :count])) for key, cells in groups.items()}
+        for key, found in moderated({key: it for key, it in known.items() if it.pairs >= FIRST_LOOK}).items():
+            if np.isfinite(groups[key][:, count - 1]).any():
+                looks[key].append(found)
+    return {
+        key: Watched(**vars(looks[key][-1] if looks[key] else _lone(cells)), looks=tuple(looks[key]))
+        for key, cells in groups.items()
+    }
+
+
+def _lone(cells: Array) -> Estimate:
+    """Of too few pairs for an interval."""
+    return replace(paired(_by_pair(cells)), error=math.nan)
+
+
+def _by_pair(cells: Array) -> Array:
+    """What each pair says of the mean over cells, (cells, pairs) -> (pairs,): their mean where none is missing."""
+    there = np.isfinite(cells)
+    cells, there = cells[there.any(axis=1)], there[there.any(axis=1)]
+    if not len(cells):
+        return np.empty(0)
+    counts = there.sum(axis=1, keepdims=True)
+    means = np.where(there, cells, 0).sum(axis=1, keepdims=True) / counts
+    apart = np.where(there, (cells - means) / counts, 0).mean(axis=0) * counts.max()
+    said: Array = (means.mean() + apart)[there.any(axis=0)]
+    return said
+
+
+def moderated(estimates: Mapping[K, Estimate]) -> dict[K, Estimate]:
+    """Each with a spread that what is usual among all of them informs, with WEIGHT degrees of freedom.
+
+    Smyth, Linear models and empirical Bayes methods (2004), with a weight that is given instead of estimated.
+    """
+    if len(estimates) < 2:
+        return dict(estimates)
+    own = np.maximum([it.spread for it in estimates.values()], LEAST_SPREAD) ** 2
+    df = np.array([it.df for it in estimates.values()])
+    usual = np.exp(np.median(np.log(own) - _expected_log(df)) + _expected_log(WEIGHT))
+    mixed, degrees = (WEIGHT * usual + df * own) / (WEIGHT + df), df + WEIGHT
+    odd = own > usual * fdtri(df, WEIGHT, NOISY)
+    spreads, degrees = np.sqrt(np.where(odd, own, mixed)), np.where(odd, df, degrees)
+    return {
+        key: replace(it, error=spread / max(it.spread, LEAST_SPREAD) * it.error or spread / math.sqrt(it.pairs),
+                     df=degree, spread=spread)
+        for (key, it), spread, degree in zip(estimates.items(), spreads.tolist(), degrees.tolist(), strict=True)
+    }  # fmt: skip
+
+
+def _expected_log(df: ArrayLike) -> Array:
+    """Of a variance that is 1."""
+    half = np.asarray(df, float) / 2
+    expected: Array = digamma(half) - np.log(half)
+    return expected

@@ -1,0 +1,180 @@
+"""What changed between two saved runs of one machine, whatever the machine did between them.
+
+A cell's level is its log time less that of its case's anchors, the implementations whose code is the same in both runs. Every
+anchor is a placebo as well: its true change is 0, so those of these very runs say how far a cell moves without a cause, and how
+far all cells of an implementation do. `tests/experiments/saved.py` prints what is found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .effects import Key, moderated
+from .estimate import Estimate
+from .ratios import Samples
+
+USUAL_OF_CELLS, USUAL_OF_IMPLEMENTATIONS = 0.01, 0.005
+"""Standard deviations, in logarithms, by which cells and implementations of unchanged code moved on one machine..."""
+
+WEIGHT = 4
+"""... and the degrees of freedom that they count for beside those of the placebos."""
+
+ANOTHER_KIND, ANOTHER_KINDS = 10.0, 0.1
+"""An implementation that takes so many times as long as the others of its case is bound by something else, such as the
+interpreter: it is no anchor, and moves by itself with this standard deviation."""
+
+CAPPED = 2.0
+"""A cell this many of its errors away from the middle of its implementation weighs less."""
+
+LONG_TAILED = 4
+"""Degrees of freedom of a Student's distribution whose tails are about as long as those of unchanged cells: some have one of
+two speeds from one run to the next."""
+
+FARTHEST = 0.2
+"""A placebo's cell that moved by more tells nothing of the others."""
+
+LEAST = 0.25
+"""What is estimated is at least this share of the usual variance."""
+
+FEWEST_VISITS = 3
+
+Array = NDArray[np.float64]
+Rounds = Mapping[tuple[int, int], float]
+"""Log seconds by process and round, less the level of the base run."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Of two runs: log(head / base) relative to the anchors."""
+
+    cells: dict[Key, Estimate]
+    implementations: dict[str, Estimate]
+    placebos: int
+    """Implementations that served as such for one that changed."""
+    of_cells: float
+    """Standard deviation by which the placebos' cells moved."""
+    of_implementations: float
+    """... and all cells of a placebo together."""
+
+
+def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: Collection[str]) -> Changes:
+    """Of the cells of both runs that have an anchor. `changed`: implementations that are no anchors; where all are, the others
+    of a case are its anchors all the same, and what all have in common can't be seen."""
+    both = [key for key in base if key in head]
+    names = {impl for impl, _ in both}
+    changed = {*changed} if names - {*changed} else set()
+    timed = _Timed(base, head, both)
+    cells = _differences(timed, changed)
+    steady = [impl for impl in dict.fromkeys(impl for impl, _ in cells) if impl not in changed | timed.others]
+    found, spreads = {}, {}
+    for impl in dict.fromkeys(impl for impl, _ in cells):
+        placebos = [name for name in steady if name != impl and (_plain(name) or not _plain(impl))]
+        spreads[impl] = of_cells, of_impls = _spreads(cells, placebos, impl in timed.others)
+        pooled = _pooled(_of(cells, impl), of_cells)
+        error = math.hypot(pooled.error, of_impls)
+        found[impl] = Estimate(pooled.mean, error, WEIGHT + len(placebos), pooled.pairs)
+    of_cells, of_impls = map(median, zip(*spreads.values(), strict=True)) if spreads else (math.nan, math.nan)
+    alone = {
+        key: Estimate(it.mean, math.hypot(it.error, *spreads[key[0]]), LONG_TAILED, it.pairs)
+        for key, it in cells.items()
+    }
+    return Changes(alone, found, len({*steady} - changed), of_cells, of_impls)
+
+
+class _Timed:
+    """The samples of both runs by round, each less its cell's level in base."""
+
+    def __init__(self, base: Mapping[Key, Samples], head: Mapping[Key, Samples], both: Iterable[Key]) -> None:
+        self.cases: dict[str, list[str]] = {}
+        for impl, case in both:
+            self.cases.setdefault(case, []).append(impl)
+        self._sides = base, head
+        self._levels = {key: float(np.median(np.log(base[key].seconds))) for key in both}
+        self._rounds = {(side, key): self._by_round(side, key) for side in (0, 1) for key in both}
+        self.others = {impl for impl, case in both if self._is_of_another_kind(impl, case)}
+
+    def _is_of_another_kind(self, impl: str, case: str) -> bool:
+        beside = median(self._levels[name, case] for name in self.cases[case])
+        return self._levels[impl, case] - beside > math.log(ANOTHER_KIND)
+
+    def _by_round(self, side: int, key: Key) -> Rounds:
+        of = self._sides[side][key]
+        logs = np.log(of.seconds) - self._levels[key]
+        return dict(zip(zip(of.processes, of.rounds, strict=True), logs.tolist(), strict=True))
+
+    def visits(self, side: int, key: Key, anchors: Sequence[str]) -> Array:
+        """By visit, the median over its rounds of the cell's log time less the anchors' median; over the rounds in which all
+        anchors took part, or else any; less the anchors' level in the run where they share no round."""
+        beside = [self._rounds[side, (name, key[1])] for name in anchors]
+        own, of = self._rounds[side, key], self._sides[side][key]
+        for fewest in (len(anchors), 1):
+            found: dict[tuple[int, int], list[float]] = {}
+            for process, visit, at in zip(of.processes, of.visits, own, strict=True):
+                known = [rounds[at] for rounds in beside if at in rounds]
+                if len(known) >= fewest:
+                    found.setdefault((process, visit), []).append(own[at] - median(known))
+            if found:
+                return np.array([median(logs) for logs in found.values()])
+        usual = median(median(rounds.values()) for rounds in beside)
+        found = {}
+        for process, visit, log in zip(of.processes, of.visits, own.values(), strict=True):
+            found.setdefault((process, visit), []).append(log - usual)
+        return np.array([median(logs) for logs in found.values()])
+
+
+def _differences(timed: _Timed, changed: Collection[str]) -> dict[Key, Estimate]:
+    """head - base of each cell that has an anchor, with the error that its visits show."""
+    sides: dict[tuple[int, Key], Estimate] = {}
+    for case, names in timed.cases.items():
+        for impl in names:
+            anchors = [name for name in names if name not in {impl, *changed} | timed.others]
+            anchors = [name for name in anchors if _plain(name)] or anchors
+            levels = [timed.visits(side, (impl, case), anchors) for side in (0, 1)] if anchors else []
+            if levels and min(map(len, levels)) >= FEWEST_VISITS:
+                for side, visits in enumerate(levels):
+                    spread, n = float(visits.std(ddof=1)), len(visits)
+                    sides[side, (impl, case)] = Estimate(float(visits.mean()), spread / math.sqrt(n), n - 1, n, spread)
+    known = moderated(sides)
+    return {
+        key: Estimate(known[1, key].mean - it.mean, math.hypot(it.error, known[1, key].error), it.df, it.pairs)
+        for (side, key), it in known.items()
+        if side == 0
+    }
+
+
+def _spreads(cells: Mapping[Key, Estimate], placebos: Sequence[str], of_another_kind: bool) -> tuple[float, float]:
+    """By how much unchanged cells and implementations move beyond their visits' error: standard deviations."""
+    moved = [it for key, it in cells.items() if key[0] in placebos]
+    beyond = [min(abs(it.mean), FARTHEST) ** 2 - it.error**2 for it in moved]
+    of_cells = (WEIGHT * USUAL_OF_CELLS**2 + sum(beyond)) / (WEIGHT + len(beyond))
+    if moved:
+        of_cells = min(of_cells, (1.4826 * median(abs(it.mean) for it in moved)) ** 2)
+    of_cells = math.sqrt(max(of_cells, LEAST * USUAL_OF_CELLS**2))
+    pooled = [] if of_another_kind else [_pooled(_of(cells, name), of_cells) for name in placebos]
+    usual = ANOTHER_KINDS if of_another_kind else USUAL_OF_IMPLEMENTATIONS
+    squares = WEIGHT * usual**2 + sum(it.mean**2 - it.error**2 for it in pooled)
+    return of_cells, math.sqrt(max(squares / (WEIGHT + len(pooled)), LEAST * usual**2))
+
+
+def _plain(impl: str) -> bool:
+    """Whether it is no variant, as `sdpa+compile` is of `sdpa`."""
+    return "+" not in impl
+
+
+def _of(cells: Mapping[Key, Estimate], impl: str) -> list[Estimate]:
+    return [it for key, it in cells.items() if key[0] == impl]
+
+
+def _pooled(cells: Sequence[Estimate], spread: float) -> Estimate:
+    """The mean over an implementation's cells, weighted by what is known of each; cells far from its middle weigh less."""
+    means, variances = np.array([(it.mean, it.error**2 + spread**2) for it in cells]).T
+    far = abs(means - np.median(means)) / (CAPPED * np.sqrt(variances))
+    weights = 1 / variances / np.maximum(far, 1)
+    whole = weights.sum()
+    return Estimate(float((weights * means).sum() / whole), 1 / math.sqrt(whole), math.nan, len(cells))

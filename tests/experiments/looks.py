@@ -1,0 +1,132 @@
+"""`python -m tests.experiments.looks FILE...`: comparisons by turns, judged again after every pair of theirs.
+
+Prints, of each kind of comparison (what was planted, as `python -m bench ab --self-test` names its files), what is found of it,
+alarms, comparisons whose sentence and cells contradict each other, facts that were taken back and signs that flipped as pairs
+were added. `--levels` prints instead by how much an interval must be wider to hold at every look (`stats.effects.per_look`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtr
+
+from reports.judging.by_turns import CONTROL
+from reports.pages.tables import markdown
+from stats import effects, verdict
+from stats.effects import FIRST_LOOK, Key, per_look
+from stats.verdict import CHANGED, SLIGHT, UNCHANGED, Verdict
+
+LEVELS = (0.1, 0.05, 0.01, 0.001, 0.0001)
+WALKS, STEPS = 1_200_000, 200
+
+HEADINGS = ("planted", "comparisons", "pairs", "implementation found", "its cells found", "alarms: comparisons", "of cells",
+            "contradictions", "facts taken back", "of facts", "flips")  # fmt: skip
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("files", type=Path, nargs="*")
+    options.add_argument("--levels", action="store_true")
+    asked = options.parse_args()
+    if asked.levels:
+        print(markdown(("level", "simulated", "used"), list(levels())))
+        return
+    by_plant = defaultdict(list)
+    for path in asked.files:
+        by_plant[_planted(path)].append(json.loads(path.read_text(encoding="utf-8")))
+    print(markdown(HEADINGS, [_line(*plant, found) for plant, found in sorted(by_plant.items())]))
+
+
+def levels() -> Iterator[tuple[str, ...]]:
+    """The nominal level of each of the looks after 3 to 200 steps of a normal walk for a risk over all of them."""
+    rng = np.random.default_rng(0)
+    counts = np.sqrt(np.arange(1, STEPS + 1))
+    farthest = np.concatenate([
+        (abs(rng.standard_normal((20_000, STEPS), np.float32).cumsum(1)) / counts)[:, FIRST_LOOK - 1 :].max(1)
+        for _ in range(WALKS // 20_000)
+    ])  # fmt: skip
+    for level in LEVELS:
+        nominal = 2 * ndtr(-np.quantile(farthest, 1 - level))
+        yield f"{level:g}", f"{nominal:.3g}", f"{per_look(level):.3g}"
+
+
+def _planted(path: Path) -> tuple[str, float]:
+    """From its name: `0007_self-test_sdpa_+0.02.json`."""
+    _, _, rest = path.stem.partition("self-test_")
+    impl, _, share = rest.partition("_")
+    return impl, float(share or 0)
+
+
+def _line(impl: str, share: float, found: list[dict[str, Any]]) -> tuple[str, ...]:
+    right = 1 if share > 0 else -1
+    seen = cells_seen = planted = alarms = alarmed = contradictions = cells_of_others = back = facts = flips = 0
+    for data in found:
+        cells, implementations = judged(data, len(data["pairs"]))
+        own = [it for key, it in cells.items() if share and key[0] == impl]
+        others = [it for key, it in cells.items() if not (share and key[0] == impl)]
+        others_whole = [it for name, it in implementations.items() if not (share and name == impl)]
+        planted, cells_of_others = planted + len(own), cells_of_others + len(others)
+        seen += bool(share) and way(implementations[impl]) == right
+        cells_seen += sum(way(it) == right for it in own)
+        alarms += sum(way(it) != 0 for it in others)
+        alarmed += any(way(it) for it in (*others, *others_whole))
+        contradictions += contradicts(cells, implementations)
+        taken, known, flipped = taken_back(data)
+        back, facts, flips = back + taken, facts + known, flips + flipped
+    pairs = sorted(len(data["pairs"]) for data in found)
+    of = len(found)
+    return (
+        f"{share:+.1%} in {impl}" if share else "nothing", str(of), f"{pairs[0]} to {pairs[-1]}",
+        f"{seen} of {of}" if share else "–", f"{cells_seen} of {planted}" if share else "–", f"{alarmed} of {of}",
+        f"{alarms} of {cells_of_others}", str(contradictions), str(back), str(facts), str(flips),
+    )  # fmt: skip
+
+
+def judged(data: Mapping[str, Any], count: int) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
+    """After so many pairs."""
+    by_key: dict[Key, list[float]] = {}
+    for i, pair in enumerate(data["pairs"][:count]):
+        for impl, case, log in pair["logs"]:
+            by_key.setdefault((impl, case), [float("nan")] * count)[i] = float(log)
+    controls = {case: logs for (impl, case), logs in by_key.items() if impl == CONTROL}
+    return verdict.of_pairs({key: logs for key, logs in by_key.items() if key[0] != CONTROL}, controls, data["margin"])
+
+
+def taken_back(data: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Facts that a later prefix of the pairs doesn't have; facts in all; signs that flipped."""
+    last: dict[object, tuple[int, bool]] = {}
+    back = known = flips = 0
+    for count in range(effects.FIRST_LOOK, len(data["pairs"]) + 1):
+        cells, implementations = judged(data, count)
+        for key, it in (*cells.items(), *implementations.items()):
+            before, now = last.get(key, (0, False)), (way(it), it.word in (SLIGHT, UNCHANGED))
+            back += (before[0] not in (0, now[0])) + (before[1] and not now[1])
+            known += (before[0] == 0 != now[0]) + (now[1] and not before[1])
+            flips += before[0] * now[0] < 0
+            last[key] = now
+    return back, known, flips
+
+
+def contradicts(cells: Mapping[Key, Verdict], implementations: Mapping[str, Verdict]) -> bool:
+    """Whether a cell regressed though its interval holds a change that its implementation is said to be content with."""
+    return any(
+        it.word in CHANGED and whole.word in (SLIGHT, UNCHANGED) and it.low <= whole.high and whole.low <= it.high
+        for (impl, _), it in cells.items()
+        if (whole := implementations[impl])
+    )
+
+
+def way(it: Verdict) -> int:
+    """1 or -1 where it exceeds the minimum effect."""
+    return (1 if it.ratio > 1 else -1) if it.word in (*CHANGED, SLIGHT) else 0
+
+
+if __name__ == "__main__":
+    main()
