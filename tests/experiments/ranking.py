@@ -4,8 +4,8 @@ Each run is a `quick` of this checkout; with `--other CHECKOUT` by turns with on
 rows knew their rounds. Printed for both, over all pairs of runs: how far two runs disagree about implementation / baseline
 implementation; of the pairs of implementations of a case, how many a run tells apart; of what a run says, how much another
 says the opposite of; how often a run's interval holds the pooled ratio of the others; who ties for the first place; seconds.
-Appends to a file, and goes on where it was stopped. `--replay` judges this checkout's runs in it again, with other terms for
-what another process would change (`BETWEEN_PROCESSES`), and with the fastest stretch of a block instead of the whole of it.
+Appends to a file, and goes on where it was stopped. `--replay` judges this checkout's runs in it again, with the whole of a
+block and with its fastest stretch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from stats import estimate, ratios
+from stats import ratios
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 BASELINE = "fused"
@@ -46,7 +46,7 @@ def main() -> None:
         "--first", action="store_true", help="nothing compiled before: every run has a cache of its own"
     )
     options.add_argument("--options", default="", help="for `pytest bench/`: --sweep, --impl, ...")
-    options.add_argument("--replay", action="store_true", help="run nothing; print a line a rule")
+    options.add_argument("--replay", action="store_true", help="run nothing; print a line for each datum")
     asked = options.parse_args()
     if asked.replay:
         return replay([json.loads(line) for line in asked.file.read_text().splitlines()])
@@ -190,17 +190,15 @@ def report(name: str, runs: list[Run]) -> None:
 
 
 def replay(lines: list[dict[str, Any]]) -> None:
-    """Print the figures of this checkout's runs under other rules."""
+    """Print the figures of this checkout's runs, by what counts of a block."""
     mine = [line for line in lines if line["of"] == "this"]
     for datum in ("whole block", "fastest stretch"):
         if datum == "fastest stretch":
             mine = [line | {"rows": [row | {"data": row["sample_fastest"]} for row in line["rows"]]} for line in mine]
-        for estimate.BETWEEN_PROCESSES in (0.0, 0.01, 0.015, 0.02, 0.03):
-            it = Figures.of([Run(line) for line in mine])
-            told = f"usual {median(it.apart):.2%}, 9 of 10 {it.nine_in_ten:.1%}"
-            print(f"{datum:16} term {estimate.BETWEEN_PROCESSES:.1%}: {told}, ", end="")
-            print(f"close told {_of(*it.close_pairs)}, contradictions {_of(*it.contradictions)}, ", end="")
-            print(f"held {_of(*it.held)}, tie {median(it.ties):.0f}, winner {_of(*it.winners)}", flush=True)
+        it = Figures.of([Run(line) for line in mine])
+        print(f"{datum:16}: usual {median(it.apart):.2%}, 9 of 10 {it.nine_in_ten:.1%}, ", end="")
+        print(f"close told {_of(*it.close_pairs)}, contradictions {_of(*it.contradictions)}, ", end="")
+        print(f"held {_of(*it.held)}, tie {median(it.ties):.0f}, winner {_of(*it.winners)}", flush=True)
 
 
 def _of(count: int, whole: int) -> str:
