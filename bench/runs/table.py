@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 LEGEND = {
     "over": "how many times as fast as {}; 95 % for all of a case at once",
-    "peak memory": "the most that one call holds at once, in bytes that it allocated",
+    "memory": "the most that one call holds at once, in bytes that it allocated",
     "tokens/s": "new tokens, without what pads them",
     "padding": "share of the tokens computed that only pad",
     "kernel": "what ran: gemm, plain matrix products; inductor, a compiled graph",
@@ -29,7 +29,7 @@ LEGEND = {
 }
 """What a column says, for those that don't say it by themselves."""
 
-DISPENSABLE = ("error", "kernel", "peak memory")
+DISPENSABLE = ("error", "kernel", "memory")
 """Columns that are left out where a terminal is narrow, the least needed first."""
 
 
@@ -62,7 +62,7 @@ def rankings(
 def _legend(shown: Collection[str], baseline: str | None) -> Text:
     """A line for each column that needs one."""
     named = {f"over {baseline}" if name == "over" else name: about.format(baseline) for name, about in LEGEND.items()}
-    lines = [f"{'#':<12} rank, or the ranks that are possible; 95 % for all of a case at once"]
+    lines = [f"{'#':<12} rank, or those possible; 95 % for all of a case at once"]
     lines += [f"{name:<12} {about}" for name, about in named.items() if name in shown]
     if f"over {baseline}" not in shown:
         lines.append(f"no speed-ups: they are over {baseline}, which was not measured (--impl ...,{baseline})")
@@ -84,7 +84,7 @@ def _table(
     if any(it["impl"] == baseline for it in of_rows):
         columns[f"over {baseline}"] = [_speed_up(pairs.get((str(baseline), it["impl"]))) for it in of_rows]
     columns |= {
-        "peak memory": ["–" if it["peak_bytes"] is None else bytes_text(it["peak_bytes"]) for it in of_rows],
+        "memory": ["–" if it["peak_bytes"] is None else bytes_text(it["peak_bytes"]) for it in of_rows],
     }
     if any(it.get("documents") or it.get("requests") for it in of_rows):
         columns["tokens/s"] = [f"{it['tokens_per_s']:,.0f}" for it in of_rows]
