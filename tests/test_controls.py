@@ -41,14 +41,13 @@ def test_a_machine_that_stands_still_says_nothing(clock: Clock) -> None:
 
 def test_a_machine_that_moves_says_so(clock: Clock) -> None:
     seen = Controls(clock)
-    for clock.each in (1e-3, 1e-3, 1e-3, 1.2e-3):
+    for clock.each in (1e-3, 1e-3, 1.2e-3, 1.2e-3):
         seen.look()
     assert seen.drift() == pytest.approx(0.2)
-    assert "varied by up to 20 %" in (drifting(seen.drift()) or "")
-    assert "varied by up to a factor of 20 during" in (drifting(18.58) or "")
-    assert [look["seconds"] for look in seen.table()["looks"]["fixed"]] == [pytest.approx(1e-3)] * 3 + [
-        pytest.approx(1.2e-3)
-    ]
+    assert "changed by 20 % between" in (drifting(seen.drift()) or "")
+    assert "changed by a factor of 20 between" in (drifting(18.58) or "")
+    seconds = [look["seconds"] for look in seen.table()["looks"]["fixed"]]
+    assert seconds == pytest.approx([1e-3, 1e-3, 1.2e-3, 1.2e-3])
 
 
 def test_it_looks_again_when_it_is_due(clock: Clock) -> None:
@@ -70,7 +69,7 @@ def test_a_resumed_run_knows_what_was_seen_before(clock: Clock) -> None:
     clock.now = 510.0
     resumed.look()
     assert [round(at) for at, _ in resumed.seen["fixed"]] == [0, 30, 30, 40]
-    assert resumed.drift() > 0.08  # from the median, between what was seen before and after
+    assert resumed.drift() == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("name", controls.WORK)

@@ -8,15 +8,13 @@ from time import monotonic
 import pytest
 from rich.console import Console
 
+from stats import conditions
 from stats.shares import varied
 
 from ..cases.ledger import spent
 from ..cases.outcome import FAILURES
 from .run import Run
 from .table import rankings
-
-DRIFT = 0.05
-"""The share by which a control may move within a run before the run says so."""
 
 
 class Progress:
@@ -70,7 +68,8 @@ class Progress:
             for it in rankings(run.rows, run.skips, run.baseline_impl, console.width):
                 console.print(it, highlight=False)
         terminalreporter.write(text.get())
-        for line in (*skips(run.skips), _shares(), drifting(run.controls.drift())):
+        of_machine = drifting(run.controls.drift()), conditions.disturbed(run.rows)
+        for line in (*skips(run.skips), _shares(), *of_machine):
             if line:
                 terminalreporter.write_line(line)
         if run.planned == set() and run.name:
@@ -125,9 +124,9 @@ def _shares() -> str:
 
 def drifting(drift: float) -> str | None:
     """One sentence when the machine drifted; None when it stood still."""
-    if drift <= DRIFT:
+    if drift <= conditions.DRIFT:
         return None
     return (
-        f"machine drift: the control workload's time varied by up to {varied(drift)} during this run; "
+        f"machine drift: the control workload's time changed by {varied(drift)} between the halves of this run; "
         "ratios within a case hold, medians in seconds may not"
     )

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from stats import conditions
+
 from ..cases.ledger import spending
 
 EVERY = 20.0
@@ -65,12 +67,8 @@ class Controls:
         return self._began is None or self.clock() - self._last >= EVERY
 
     def drift(self) -> float:
-        """The largest distance of a look from the control's median over the run, as a share of it."""
-        found = [0.0]
-        for looks in self.seen.values():
-            middle = median(seconds for _, seconds in looks)
-            found += [abs(seconds / middle - 1) for _, seconds in looks]
-        return max(found)
+        """See `conditions.drift`."""
+        return conditions.drift({name: [seconds for _, seconds in looks] for name, looks in self.seen.items()})
 
     def restore(self, table: dict[str, Any]) -> None:
         """Know what an earlier process of the same run saw."""

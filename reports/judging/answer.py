@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from stats import estimate, ratios, shares
+from stats import conditions, estimate, ratios, shares
 
 from ..reading import units, words
 from ..reading.axes import length_axes
@@ -26,9 +26,6 @@ LOW, MEDIUM, HIGH = "LOW", "MEDIUM", "HIGH"
 #: Up to the first a value counts as HIGH, up to the second as MEDIUM.
 HALF_WIDTH = (0.03, 0.10)
 ENOUGH_PROCESSES, MOST_PROCESSES = 5, 20
-
-DRIFT = 0.05
-"""What the control workload's time varied by is told above this. It is no grade: the longer a run, the more it is."""
 
 Cell = Mapping[str, Any]
 
@@ -124,8 +121,10 @@ def trust(run: Run, frame: pd.DataFrame, cells: Sequence[Cell]) -> Trust:
     if not run.complete:
         grades.append(LOW)
         reasons.append("the run is not complete")
+    if disturbed := conditions.disturbed(run.rows):
+        reasons.append(disturbed)
     drift = run.controls.get("drift")
-    if isinstance(drift, int | float) and DRIFT < drift < math.inf:
+    if isinstance(drift, int | float) and conditions.DRIFT < drift < math.inf:
         reasons.append(f"meanwhile the control workload's time varied by {shares.varied(drift)}")
     word = min(grades, key=(LOW, MEDIUM, HIGH).index)
     return Trust(word, tuple(reasons), *(_settling(run, fewest, half) if word != HIGH else ("", None)))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from statistics import mean, median
 from typing import Any
 
-from stats import saved, shares, verdict
+from stats import conditions, saved, shares, verdict
 from stats.estimate import Estimate
 from stats.ratios import Samples
 from stats.saved import Changes
@@ -25,9 +25,6 @@ from .compared import Cell, Comparison, Key, changes, worst_first
 
 BROKEN = ("wrong", "error", "timeout")
 """Reasons for which a cell without numbers is a fault of the implementation."""
-
-DRIFT = 0.05
-"""Controls that changed by more than this share, while a run was made or from one to the other, are named."""
 
 SECONDS_BETWEEN_RUNS, DF_BETWEEN_RUNS = 0.12, 10
 """Standard deviation, in logarithms, of what two runs of unchanged code disagree about seconds beyond their controls, and the
@@ -214,11 +211,13 @@ def _notes(base: Run, head: Run) -> Iterator[str]:
     if different := fingerprint.environment(base, head):
         yield f"the environment differs: {fingerprint.described(different)}"
     shift = _shift(base, head)
-    if abs(math.expm1(shift)) > DRIFT and not fingerprint.differing(base, head):
+    if abs(math.expm1(shift)) > conditions.DRIFT and not fingerprint.differing(base, head):
         yield f"the controls changed by {shares.signed(shift)} from {base.name} to {head.name}, and so may seconds"
     for run in (base, head):
         if not run.complete:
             yield f"{run.name} is not complete"
+        if why := conditions.disturbed(run.rows):
+            yield f"{run.name}: {why}"
 
 
 def _shift(base: Run, head: Run) -> float:

@@ -326,6 +326,16 @@ def uncontrolled(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "controls": {}}
 
 
+def test_a_disturbed_run_is_named(compared: Any) -> None:
+    base, head = tracked.run(1), tracked.run(2)
+    for row in head["benchmarks"]:
+        row["extra_info"]["switches_involuntary"] = 500 * row["stats"]["median"]
+    said = [note for note in compared(base, head).notes if "disturbed" in note]
+    assert len(said) == 1 and said[0].startswith(
+        "0002_head: the run was disturbed: timed calls were interrupted 500 times"
+    )
+
+
 def test_what_the_machine_did_that_day_cancels(compared: Any) -> None:
     days = [by_turns(seed, noise=replace(QUIET, day=0.3)) for seed in (1, 3)]
     this = compared(*days)
