@@ -1,7 +1,7 @@
 """`python -m tests.experiments.saved`: what two saved runs tell, of runs of one machine over some hours, all pairs of them.
 
 The runs lie in `tests/data/saved_runs.npz`: every sample of each, in steps of a ten-thousandth, with the hour, the load, and
-what was made slower inside the call of one implementation. `--record FILE` writes that anew, from lines "RUN.json IMPL SHARE
+what was made slower inside the call of one implementation. `--add FILE` adds runs to it, from lines "RUN.json IMPL SHARE
 LOAD": IMPL is `-` where nothing was made slower, LOAD says how many other processes kept the machine busy.
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from reports.judging import processes
 from reports.pages.tables import markdown
-from stats import ratios, saved, verdict
+from stats import conditions, ratios, saved, verdict
 from stats.effects import Key
 from stats.estimate import quantile
 from stats.ratios import Samples
@@ -58,14 +58,16 @@ class Timed:
     load: int
     """Processes beside it that kept the machine busy."""
     samples: dict[Key, Samples]
+    disturbed: bool | None = None
+    """Whether it said so itself; None of a run whose file told less."""
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--record", type=Path, metavar="FILE")
+    options.add_argument("--add", type=Path, metavar="FILE")
     asked = options.parse_args()
-    if asked.record:
-        record(asked.record.read_text().split("\n"))
+    if asked.add:
+        add(asked.add.read_text().split("\n"))
     runs = read()
     idle, loaded, slower = (
         [it for it in runs if it.impl == "-" and not it.load],
@@ -79,6 +81,10 @@ def main() -> None:
     few = {"sdpa", "fused", "packed"}
     unchanged += [_unchanged("idle, of three implementations", list(combinations(idle, 2)), few)]
     print(markdown(HEADINGS, unchanged), end="\n\n")
+    for what, of in (("idle", [*idle, *slower]), ("loaded", loaded)):
+        said = [it.disturbed for it in of if it.disturbed is not None]
+        print(f"{sum(said)} of {len(said)} {what} runs say that they were disturbed")
+    print()
     print(markdown(OF_SLOWER, list(_slower(idle, slower))), end="\n\n")
     print(markdown(OF_SLOWER, list(_slower(idle, slower, few))), end="\n\n")
     print(markdown(ESTIMATED, list(_estimated(idle))), end="\n\n")
@@ -208,15 +214,18 @@ def _share(flags: Sequence[float]) -> str:
     return f"{sum(flags):.0f} of {len(flags)} ({np.mean(flags):.1%})" if flags else "–"
 
 
-def record(lines: Sequence[str]) -> None:
-    """Write what the files say."""
-    about, columns = [], defaultdict(list)
-    for i, line in enumerate(filter(None, lines)):
+def add(lines: Sequence[str]) -> None:
+    """Write what the files say behind what is known."""
+    known: Mapping[str, Any] = dict(np.load(RECORD))
+    about = json.loads(str(known["about"]))
+    columns = {name: [of] for name, of in known.items() if name != "about"}
+    for i, line in enumerate(filter(None, lines), len(about)):
         path, impl, share, load = line.split()
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         about.append(
-            {"name": f"{i:02}", "at": data["datetime"][:16], "impl": impl, "share": float(share), "load": int(load)}
-        )
+            {"name": f"{i:02}", "at": data["datetime"][:16], "impl": impl, "share": float(share), "load": int(load),
+             "disturbed": bool(conditions.disturbed(data["benchmarks"]))}
+        )  # fmt: skip
         about[-1]["cells"] = cells = []
         for row in data["benchmarks"]:
             samples = processes.samples(row)
