@@ -8,8 +8,8 @@ far all cells of an implementation do. `tests/experiments/saved.py` prints what 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -66,46 +66,41 @@ class Changes:
 def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: Collection[str]) -> Changes:
     """Of the cells of both runs that have an anchor. `changed`: implementations that are no anchors; where all are, the others
     of a case are its anchors all the same, and what all have in common can't be seen."""
-    both = [key for key in base if key in head]
-    names = {impl for impl, _ in both}
-    changed = {*changed} if names - {*changed} else set()
-    timed = _Timed(base, head, both)
+    timed = _Timed(base, head)
+    changed = {*changed} if {impl for impl, _ in timed.levels} - {*changed} else set()
     cells = _differences(timed, changed)
-    steady = [impl for impl in dict.fromkeys(impl for impl, _ in cells) if impl not in changed | timed.others]
-    found, spreads = {}, {}
-    for impl in dict.fromkeys(impl for impl, _ in cells):
+    names = list(dict.fromkeys(impl for impl, _ in cells))
+    steady = [impl for impl in names if impl not in changed | timed.others]
+    found, alone, spreads = {}, {}, []
+    for impl in names:
+        own = {key: it for key, it in cells.items() if key[0] == impl}
         placebos = [name for name in steady if name != impl and (_plain(name) or not _plain(impl))]
-        spreads[impl] = of_cells, of_impls = _spreads(cells, placebos, impl in timed.others)
-        pooled = _pooled(_of(cells, impl), of_cells)
-        error = math.hypot(pooled.error, of_impls)
-        found[impl] = Estimate(pooled.mean, error, WEIGHT + len(placebos), pooled.pairs)
-    of_cells, of_impls = map(median, zip(*spreads.values(), strict=True)) if spreads else (math.nan, math.nan)
-    alone = {
-        key: Estimate(it.mean, math.hypot(it.error, *spreads[key[0]]), LONG_TAILED, it.pairs)
-        for key, it in cells.items()
-    }
+        of_cells, of_impls = _spreads(cells, placebos, impl in timed.others)
+        pooled = _pooled(own.values(), of_cells)
+        found[impl] = replace(pooled, error=math.hypot(pooled.error, of_impls), df=WEIGHT + len(placebos))
+        for key, it in own.items():
+            alone[key] = replace(it, error=math.hypot(it.error, of_cells, of_impls), df=LONG_TAILED)
+        spreads.append((of_cells, of_impls))
+    of_cells, of_impls = map(median, zip(*spreads, strict=True)) if spreads else (math.nan, math.nan)
     return Changes(alone, found, len({*steady} - changed), of_cells, of_impls)
 
 
 class _Timed:
-    """The samples of both runs by round, each less its cell's level in base."""
+    """The samples of both runs by process and round, each less its cell's level in base."""
 
-    def __init__(self, base: Mapping[Key, Samples], head: Mapping[Key, Samples], both: Iterable[Key]) -> None:
-        self.cases: dict[str, list[str]] = {}
-        for impl, case in both:
-            self.cases.setdefault(case, []).append(impl)
+    def __init__(self, base: Mapping[Key, Samples], head: Mapping[Key, Samples]) -> None:
         self._sides = base, head
-        self._levels = {key: float(np.median(np.log(base[key].seconds))) for key in both}
-        self._rounds = {(side, key): self._by_round(side, key) for side in (0, 1) for key in both}
-        self.others = {impl for impl, case in both if self._is_of_another_kind(impl, case)}
-
-    def _is_of_another_kind(self, impl: str, case: str) -> bool:
-        beside = median(self._levels[name, case] for name in self.cases[case])
-        return self._levels[impl, case] - beside > math.log(ANOTHER_KIND)
+        self.levels = {key: float(np.median(np.log(it.seconds))) for key, it in base.items() if key in head}
+        self._rounds = {(side, key): self._by_round(side, key) for side in (0, 1) for key in self.levels}
+        self.cases: dict[str, list[str]] = {}
+        for impl, case in self.levels:
+            self.cases.setdefault(case, []).append(impl)
+        usual = {case: median(self.levels[name, case] for name in names) for case, names in self.cases.items()}
+        self.others = {key[0] for key, level in self.levels.items() if level - usual[key[1]] > math.log(ANOTHER_KIND)}
 
     def _by_round(self, side: int, key: Key) -> Rounds:
         of = self._sides[side][key]
-        logs = np.log(of.seconds) - self._levels[key]
+        logs = np.log(of.seconds) - self.levels[key]
         return dict(zip(zip(of.processes, of.rounds, strict=True), logs.tolist(), strict=True))
 
     def visits(self, side: int, key: Key, anchors: Sequence[str]) -> Array:
@@ -113,33 +108,30 @@ class _Timed:
         anchors took part, or else any; less the anchors' level in the run where they share no round."""
         beside = [self._rounds[side, (name, key[1])] for name in anchors]
         own, of = self._rounds[side, key], self._sides[side][key]
-        for fewest in (len(anchors), 1):
-            found: dict[tuple[int, int], list[float]] = {}
-            for process, visit, at in zip(of.processes, of.visits, own, strict=True):
-                known = [rounds[at] for rounds in beside if at in rounds]
-                if len(known) >= fewest:
-                    found.setdefault((process, visit), []).append(own[at] - median(known))
-            if found:
-                return np.array([median(logs) for logs in found.values()])
-        usual = median(median(rounds.values()) for rounds in beside)
-        found = {}
-        for process, visit, log in zip(of.processes, of.visits, own.values(), strict=True):
-            found.setdefault((process, visit), []).append(log - usual)
+        known = {at: [rounds[at] for rounds in beside if at in rounds] for at in own}
+        most = max(map(len, known.values()))
+        if not most:
+            usual = median(median(rounds.values()) for rounds in beside)
+            known = {at: [usual] for at in own}
+        fewest = most if most == len(anchors) else 1
+        found: dict[tuple[int, int], list[float]] = {}
+        for process, visit, at in zip(of.processes, of.visits, own, strict=True):
+            if len(known[at]) >= fewest:
+                found.setdefault((process, visit), []).append(own[at] - median(known[at]))
         return np.array([median(logs) for logs in found.values()])
 
 
 def _differences(timed: _Timed, changed: Collection[str]) -> dict[Key, Estimate]:
     """head - base of each cell that has an anchor, with the error that its visits show."""
     sides: dict[tuple[int, Key], Estimate] = {}
-    for case, names in timed.cases.items():
-        for impl in names:
-            anchors = [name for name in names if name not in {impl, *changed} | timed.others]
-            anchors = [name for name in anchors if _plain(name)] or anchors
-            levels = [timed.visits(side, (impl, case), anchors) for side in (0, 1)] if anchors else []
-            if levels and min(map(len, levels)) >= FEWEST_VISITS:
-                for side, visits in enumerate(levels):
-                    spread, n = float(visits.std(ddof=1)), len(visits)
-                    sides[side, (impl, case)] = Estimate(float(visits.mean()), spread / math.sqrt(n), n - 1, n, spread)
+    for impl, case in ((impl, case) for case, names in timed.cases.items() for impl in names):
+        anchors = [name for name in timed.cases[case] if name not in {impl, *changed} | timed.others]
+        anchors = [name for name in anchors if _plain(name)] or anchors
+        levels = [timed.visits(side, (impl, case), anchors) for side in (0, 1)] if anchors else []
+        if levels and min(map(len, levels)) >= FEWEST_VISITS:
+            for side, visits in enumerate(levels):
+                spread, n = float(visits.std(ddof=1)), len(visits)
+                sides[side, (impl, case)] = Estimate(float(visits.mean()), spread / math.sqrt(n), n - 1, n, spread)
     known = moderated(sides)
     return {
         key: Estimate(known[1, key].mean - it.mean, math.hypot(it.error, known[1, key].error), it.df, it.pairs)
@@ -150,16 +142,21 @@ def _differences(timed: _Timed, changed: Collection[str]) -> dict[Key, Estimate]
 
 def _spreads(cells: Mapping[Key, Estimate], placebos: Sequence[str], of_another_kind: bool) -> tuple[float, float]:
     """By how much unchanged cells and implementations move beyond their visits' error: standard deviations."""
-    moved = [it for key, it in cells.items() if key[0] in placebos]
-    beyond = [min(abs(it.mean), FARTHEST) ** 2 - it.error**2 for it in moved]
-    of_cells = (WEIGHT * USUAL_OF_CELLS**2 + sum(beyond)) / (WEIGHT + len(beyond))
+    by_impl = {name: [it for key, it in cells.items() if key[0] == name] for name in placebos}
+    moved = [it for own in by_impl.values() for it in own]
+    of_cells = _spread(USUAL_OF_CELLS, [replace(it, mean=min(abs(it.mean), FARTHEST)) for it in moved])
     if moved:
-        of_cells = min(of_cells, (1.4826 * median(abs(it.mean) for it in moved)) ** 2)
-    of_cells = math.sqrt(max(of_cells, LEAST * USUAL_OF_CELLS**2))
-    pooled = [] if of_another_kind else [_pooled(_of(cells, name), of_cells) for name in placebos]
-    usual = ANOTHER_KINDS if of_another_kind else USUAL_OF_IMPLEMENTATIONS
-    squares = WEIGHT * usual**2 + sum(it.mean**2 - it.error**2 for it in pooled)
-    return of_cells, math.sqrt(max(squares / (WEIGHT + len(pooled)), LEAST * usual**2))
+        of_cells = min(of_cells, 1.4826 * median(abs(it.mean) for it in moved))
+    of_cells = max(of_cells, math.sqrt(LEAST) * USUAL_OF_CELLS)
+    if of_another_kind:
+        return of_cells, ANOTHER_KINDS
+    return of_cells, _spread(USUAL_OF_IMPLEMENTATIONS, [_pooled(own, of_cells) for own in by_impl.values()])
+
+
+def _spread(usual: float, moved: Sequence[Estimate]) -> float:
+    """The standard deviation of what moved beyond its error, beside what is usual."""
+    squares = WEIGHT * usual**2 + sum(it.mean**2 - it.error**2 for it in moved)
+    return math.sqrt(max(squares / (WEIGHT + len(moved)), LEAST * usual**2))
 
 
 def _plain(impl: str) -> bool:
@@ -167,11 +164,7 @@ def _plain(impl: str) -> bool:
     return "+" not in impl
 
 
-def _of(cells: Mapping[Key, Estimate], impl: str) -> list[Estimate]:
-    return [it for key, it in cells.items() if key[0] == impl]
-
-
-def _pooled(cells: Sequence[Estimate], spread: float) -> Estimate:
+def _pooled(cells: Collection[Estimate], spread: float) -> Estimate:
     """The mean over an implementation's cells, weighted by what is known of each; cells far from its middle weigh less."""
     means, variances = np.array([(it.mean, it.error**2 + spread**2) for it in cells]).T
     far = abs(means - np.median(means)) / (CAPPED * np.sqrt(variances))
