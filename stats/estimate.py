@@ -48,6 +48,16 @@ class Variance:
     value: float
     df: float
 
+    def __add__(self, other: Variance) -> Variance:
+        """Of the sum of two that are independent; its degrees of freedom are those of Welch and Satterthwaite."""
+        total = self.value + other.value
+        return Variance(total, total**2 / (self.value**2 / self.df + other.value**2 / other.df))
+
+    def moderated(self, prior: Variance) -> Variance:
+        """The mean of two estimates of one variance, weighted by their degrees of freedom."""
+        df = self.df + prior.df
+        return Variance((self.df * self.value + prior.df * prior.value) / df, df)
+
 
 PRIOR = Variance(BETWEEN_PROCESSES**2, 8)
 """Between processes. Over the cells of a stored run it varies like a variance of 3 to 20 degrees of freedom."""
@@ -101,24 +111,23 @@ def of_processes(logs: Logs, between: Variance = PRIOR) -> Estimate:
     What a process should scatter by follows from its visits and from `between`; it is moderated by what the processes do
     (Smyth 2004). Where each of them has one visit, the parts can't be told apart, and the error is Student's.
     """
+    if not logs:
+        return Estimate(math.nan, df=0, pairs=0)
+    seen, within = _parts(logs)
+    if within.df:
+        seen = seen.moderated(within + between)
+    mean = float(np.mean([np.mean(visits) for visits in logs.values()]))
+    error = math.sqrt(seen.value / len(logs)) if seen.df else math.nan
+    return Estimate(mean, error, seen.df, sum(map(len, logs.values())))
+
+
+def _parts(logs: Logs) -> tuple[Variance, Variance]:
+    """Of the means of processes: what is seen of them, and what the visits of each alone would make it."""
     means = [float(np.mean(visits)) for visits in logs.values()]
     K, visits = len(means), sum(map(len, logs.values()))
-    if not K:
-        return Estimate(math.nan, pairs=0)
-    of_a_process = Variance(float(np.var(means, ddof=1)) if K > 1 else 0.0, K - 1)
-    within = _within(logs)
-    if within.df:
-        of_a_process = moderated(of_a_process, added(Variance(within.value * K / visits, within.df), between))
-    if not of_a_process.df:
-        return Estimate(means[0], pairs=visits)
-    return Estimate(float(np.mean(means)), math.sqrt(of_a_process.value / K), of_a_process.df, visits)
-
-
-def _within(logs: Logs) -> Variance:
-    """Of the visits of a process about its mean."""
-    df = sum(map(len, logs.values())) - len(logs)
-    squares = sum(float(((np.array(v) - np.mean(v)) ** 2).sum()) for v in logs.values())
-    return Variance(squares / max(1, df), df)
+    squares = sum(float(((np.array(v) - mean) ** 2).sum()) for v, mean in zip(logs.values(), means, strict=True))
+    seen = Variance(float(np.var(means, ddof=1)) if K > 1 else 0.0, K - 1)
+    return seen, Variance(squares / max(1, visits - K) * K / max(1, visits), visits - K)
 
 
 def between_processes(pairs: Iterable[Logs]) -> Variance:
@@ -126,56 +135,19 @@ def between_processes(pairs: Iterable[Logs]) -> Variance:
 
     `PRIOR` alone for a run of one process. Medians over the pairs: a few of them scatter a hundred times as much as the others.
     """
-    several = [logs for logs in pairs if len(logs) > 1 and _within(logs).df]
+    several = [(seen, within) for seen, within in map(_parts, pairs) if seen.df > 0 and within.df]
     if not several:
         return PRIOR
-    K = int(np.median([len(logs) for logs in several]))
-    means = np.median([np.var([np.mean(visits) for visits in logs.values()], ddof=1) for logs in several])
-    visits = np.median([_within(logs).value * len(logs) / sum(map(len, logs.values())) for logs in several])
-    seen = max(
-        0.0, float(means / (chdtri(K - 1, 0.5) / (K - 1)) - visits)
-    )  # the median of chi-squared lies below its mean
-    return Variance(moderated(Variance(seen, OF_A_PROCESS * (K - 1)), PRIOR).value, PRIOR.df)
-
-
-def moderated(own: Variance, prior: Variance) -> Variance:
-    """The mean of two estimates of a variance, weighted by their degrees of freedom."""
-    df = own.df + prior.df
-    return Variance((own.df * own.value + prior.df * prior.value) / df, df)
+    df = int(np.median([seen.df for seen, _ in several]))
+    means, visits = np.median([[seen.value, within.value] for seen, within in several], axis=0)
+    beyond = float(means / (chdtri(df, 0.5) / df) - visits)  # the median of chi-squared lies below its mean
+    return replace(Variance(max(0.0, beyond), OF_A_PROCESS * df).moderated(PRIOR), df=PRIOR.df)
 
 
 def half_width(logs: Logs) -> float:
     """Half of the 95 % interval that visits alone give: what more time could make narrower. Infinite where they are too few."""
-    within = _within(logs)
-    if within.df < 1:
-        return math.inf
-    return math.sqrt(within.value / sum(map(len, logs.values()))) * quantile(1 - LEVEL / 2, within.df)
-
-
-def added(*parts: Variance) -> Variance:
-    """The sum of independent variances, with the degrees of freedom of Welch and Satterthwaite."""
-    total = sum(part.value for part in parts)
-    below = sum(part.value**2 / part.df for part in parts)
-    return Variance(total, total**2 / below if below else math.inf)
-
-
-def widened(estimate: Estimate, term: float) -> Estimate:
-    """With the error of something more that is known, and so has degrees of freedom without end."""
-    total = added(Variance(estimate.error**2, estimate.df), Variance(term**2, math.inf))
-    return replace(estimate, error=math.sqrt(total.value), df=total.df)
-
-
-def interval(medians: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % interval of the geometric mean of positive numbers, one a process (Student's, of their logarithms).
-
-    None of fewer than two.
-    """
-    if len(medians) < 2:
-        return None
-    logs = np.log(medians)
-    half = quantile(1 - LEVEL / 2, len(logs) - 1) * np.std(logs, ddof=1) / math.sqrt(len(logs))
-    low, high = np.exp([np.mean(logs) - half, np.mean(logs) + half])
-    return float(low), float(high)
+    _, within = _parts(logs)
+    return math.sqrt(within.value / len(logs)) * quantile(1 - LEVEL / 2, within.df) if within.df else math.inf
 
 
 def quantile(share: float, df: float) -> float:
@@ -201,4 +173,4 @@ def _range(among: int, df: int) -> float:
 
 def exp_or_inf(log: float) -> float:
     """Of an end of an interval; so wide that it is beyond all numbers is infinitely wide."""
-    return math.exp(log) if log < 700 else math.inf
+    return math.inf if log > 700 else math.exp(log)

@@ -38,6 +38,15 @@ class Samples:
     visits: Sequence[int]
     processes: Sequence[int]
 
+    def by_visit(self) -> dict[tuple[int, int], dict[int, float]]:
+        """Seconds by round, of each process and visit."""
+        found: dict[tuple[int, int], dict[int, float]] = {}
+        for process, visit, round_, seconds in sorted(
+            zip(self.processes, self.visits, self.rounds, self.seconds, strict=True)
+        ):
+            found.setdefault((process, visit), {})[round_] = seconds
+        return found
+
 
 @dataclass(frozen=True)
 class Ratio:
@@ -87,44 +96,29 @@ class Ratio:
 UNKNOWN = Ratio(math.nan, math.nan, math.nan, 0, 0)
 
 
-def log_ratios(of: Samples, over: Samples) -> dict[int, list[float]]:
-    """log(seconds / seconds) by process, one a visit: the median over the rounds that both took part in."""
-    base = dict(zip(over.rounds, over.seconds, strict=True))
-    visits: dict[tuple[int, int], list[float]] = {}
-    for seconds, round_, visit, process in zip(of.seconds, of.rounds, of.visits, of.processes, strict=True):
-        if round_ in base:
-            visits.setdefault((process, visit), []).append(math.log(seconds / base[round_]))
+def paired(of: Samples, over: Samples, one_case: bool = True) -> Logs:
+    """log(seconds / seconds) by process, one a visit: the median over the rounds that both took part in.
+
+    Two that share no round, which may not have fitted into memory at once, are paired as those of two cases: by visit.
+    """
+    base = dict(zip(over.rounds, over.seconds, strict=True)) if one_case else {}
     found: dict[int, list[float]] = {}
-    for (process, _), logs in sorted(visits.items()):
-        found.setdefault(process, []).append(float(np.median(logs)))
-    return found
+    for (process, _), times in of.by_visit().items():
+        if logs := [math.log(seconds / base[round_]) for round_, seconds in times.items() if round_ in base]:
+            found.setdefault(process, []).append(float(np.median(logs)))
+    return found or _paired_by_visit(of, over)
 
 
-def paired_logs(of: Samples, over: Samples) -> dict[int, list[float]]:
-    """`log_ratios`; of two that share no round, which may not have fitted into memory at once, `logs_by_visit`."""
-    return log_ratios(of, over) or logs_by_visit(of, over)
-
-
-def ratio(of: Samples, over: Samples) -> Ratio:
-    """How much longer one implementation takes than another, from what was timed by turns."""
-    return ratio_of_logs(paired_logs(of, over))
-
-
-def ratio_by_visit(of: Samples, over: Samples) -> Ratio:
-    """How much longer one row takes than one of another case, whose rounds are others."""
-    return ratio_of_logs(logs_by_visit(of, over))
-
-
-def logs_by_visit(of: Samples, over: Samples) -> dict[int, list[float]]:
-    """log(seconds / seconds) by process, of two rows that share no round.
-
-    A process visits all of its cases in one pass, in an order drawn anew, before it comes to the first again. So each visit
+def _paired_by_visit(of: Samples, over: Samples) -> Logs:
+    """A process visits all of its cases in one pass, in an order drawn anew, before it comes to the first again. So each visit
     of the row that has fewer is divided by the nearest of the other in its process; of two that were each timed in a process
     of their own, which take turns, by the nearest of all.
     """
-    visits, others = _visit_medians(of), _visit_medians(over)
+    visits, others = (
+        {where: float(np.median([*times.values()])) for where, times in side.by_visit().items()} for side in (of, over)
+    )
     if len(visits) > len(others):
-        return {process: [-log for log in logs] for process, logs in logs_by_visit(over, of).items()}
+        return {process: [-log for log in logs] for process, logs in _paired_by_visit(over, of).items()}
     in_turns = all(len({process for process, _ in side}) == 1 for side in (visits, others))
     found: dict[int, list[float]] = {}
     for (process, visit), seconds in visits.items():
@@ -135,25 +129,17 @@ def logs_by_visit(of: Samples, over: Samples) -> dict[int, list[float]]:
     return found
 
 
-def _visit_medians(samples: Samples) -> dict[tuple[int, int], float]:
-    """Seconds by process and visit."""
-    found: dict[tuple[int, int], list[float]] = {}
-    for seconds, process, visit in zip(samples.seconds, samples.processes, samples.visits, strict=True):
-        found.setdefault((process, visit), []).append(seconds)
-    return {where: float(np.median(times)) for where, times in sorted(found.items())}
+def ratio(of: Samples | None, over: Samples | None, one_case: bool = True) -> Ratio:
+    """How many times as long the first takes; UNKNOWN where either can't be paired."""
+    return _ratio(paired(of, over, one_case)) if of and over else UNKNOWN
 
 
-def ratio_of_logs(logs: Logs, among: int = 2, between: Variance = PRIOR) -> Ratio:
+def _ratio(logs: Logs, among: int = 2, between: Variance = PRIOR) -> Ratio:
     """From log ratios by process, one a visit. Intervals of all pairs `among` so many implementations hold with 95 %."""
     found = of_processes(logs, between)
-    if not logs:
-        return UNKNOWN
-    if not found.testable:
-        return Ratio(math.exp(found.mean), math.nan, math.nan, len(logs), found.pairs)
     half = found.error * simultaneous(among, found.df)
-    return Ratio(
-        math.exp(found.mean), exp_or_inf(found.mean - half), exp_or_inf(found.mean + half), len(logs), found.pairs
-    )
+    value, low, high = (exp_or_inf(found.mean + way * half) for way in (0, -1, 1))
+    return Ratio(value, low, high, len(logs), found.pairs)
 
 
 def compared(cases: Mapping[Case, Mapping[Key, Samples]]) -> dict[Case, dict[tuple[Key, Key], Ratio]]:
@@ -161,16 +147,14 @@ def compared(cases: Mapping[Case, Mapping[Key, Samples]]) -> dict[Case, dict[tup
 
     An interval includes 1 where the medians of the two, which tables are sorted by, have the other order.
     """
-    logs = {
-        case: {(a, b): paired_logs(rows[a], rows[b]) for a, b in combinations(rows, 2)} for case, rows in cases.items()
-    }
+    logs = {case: {(a, b): paired(rows[a], rows[b]) for a, b in combinations(rows, 2)} for case, rows in cases.items()}
     between = between_processes(pair for pairs in logs.values() for pair in pairs.values())
     found: dict[Case, dict[tuple[Key, Key], Ratio]] = {}
     for case, pairs in logs.items():
         medians = {name: float(np.median(samples.seconds)) for name, samples in cases[case].items()}
         found[case] = {}
         for (a, b), pair in pairs.items():
-            it = ratio_of_logs(pair, len(medians), between)
+            it = _ratio(pair, len(medians), between)
             if (it.slower and medians[a] < medians[b]) or (it.faster and medians[a] > medians[b]):
                 it = replace(it, low=min(it.low, 1.0), high=max(it.high, 1.0))
             found[case] |= {(a, b): it, (b, a): it.inverse}

@@ -231,7 +231,7 @@ class Measuring:
     def _half_widths(self, cells: Sequence[Cell]) -> dict[Key, float]:
         """How well the ratio of each cell to the first is known from the visits so far."""
         base, *others = (samples_of(self._run.samples.get(cell.key, [])) for cell in cells)
-        logs = (ratios.log_ratios(other, base) for other in others)
+        logs = (ratios.paired(other, base) for other in others)
         return {cell.key: half_width(it) for cell, it in zip(cells[1:], logs, strict=True)}
 
     def _finish(self, workers: Sequence[Worker]) -> None:

@@ -121,11 +121,11 @@ def _verdicts(base: Run, head: Run, judged: Mapping[Key, Verdict]) -> dict[Key, 
     verdicts = {}
     for key in dict.fromkeys([*rows[0], *rows[1], *skipped[0], *skipped[1]]):
         if "wrong" in tuple(side.get(key, {}).get("reason") for side in skipped):
-            verdicts[key] = verdict.without_numbers(verdict.WRONG, _wrong(key, skipped))
+            verdicts[key] = Verdict(verdict.WRONG, _wrong(key, skipped))
         elif key in rows[0] and key not in rows[1]:
-            verdicts[key] = verdict.without_numbers(verdict.GONE, _why_absent(skipped[1].get(key), "head"))
+            verdicts[key] = Verdict(verdict.GONE, _why_absent(skipped[1].get(key), "head"))
         elif key in rows[1] and key not in rows[0]:
-            verdicts[key] = verdict.without_numbers(verdict.NEW, _why_absent(skipped[0].get(key), "base"))
+            verdicts[key] = Verdict(verdict.NEW, _why_absent(skipped[0].get(key), "base"))
         elif key in rows[0]:
             before, after = rows[0][key], rows[1][key]
             verdicts[key] = judged.get(key) or _unjudged(before, after, _why_not(base, head, before, after))
@@ -149,7 +149,7 @@ def _why_unjudged(base: Run, head: Run, other: Mapping[str, Any]) -> str:
 
 def _unjudged(before: Row, after: Row, reason: str) -> Verdict:
     """The ratio alone."""
-    return replace(verdict.without_numbers(verdict.INCONCLUSIVE, reason), ratio=_typical(after) / _typical(before))
+    return replace(Verdict(verdict.INCONCLUSIVE, reason), ratio=_typical(after) / _typical(before))
 
 
 def _cell(key: Key, said: Verdict, base: Run, head: Run, margin: float) -> Cell:
@@ -181,11 +181,11 @@ def _meaning(row: Row) -> Any:
 
 def _typical(row: Row | None) -> float:
     """Seconds."""
-    return math.exp(mean(processes.logs(row))) if row else math.nan
+    return math.exp(mean(list(map(math.log, processes.medians(row))))) if row else math.nan
 
 
 def _count(row: Row | None) -> int:
-    return len(processes.logs(row)) if row else 0
+    return len(list(map(math.log, processes.medians(row)))) if row else 0
 
 
 def _wrong(key: Key, skipped: tuple[dict[Key, Row], dict[Key, Row]]) -> str:

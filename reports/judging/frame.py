@@ -122,7 +122,7 @@ def ratio(of: Mapping[str, Any], over: Mapping[str, Any]) -> Ratio:
     """How many times as long one row takes as another of its run."""
     if of["id"] == over["id"] and over["impl"] in of["over"]:
         return of["over"][over["impl"]]  # type: ignore[no-any-return]
-    return processes.ratio(of["samples"], over["samples"], one_case=of["id"] == over["id"])
+    return ratios.ratio(of["samples"], over["samples"], one_case=of["id"] == over["id"])
 
 
 def quotients(frame: pd.DataFrame, axis: str, one: Any, other: Any) -> list[tuple[Ratio, dict[str, Any]]]:

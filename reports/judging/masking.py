@@ -11,8 +11,9 @@ from typing import Any
 
 import pandas as pd
 
+from stats import ratios
+
 from ..reading.axes import KNOWN_AXES, axis_names
-from . import processes
 
 COLUMNS = ("work_share", "mask_efficiency", "mask_efficiency_low", "mask_efficiency_high")
 
@@ -59,7 +60,7 @@ def _efficiency(row: Row, unmasked: Row | None) -> tuple[float, ...]:
     if unmasked is None or not 0 < row["flops"] < unmasked["flops"] or _padded(row):
         return (math.nan,) * len(COLUMNS)
     share = row["flops"] / unmasked["flops"]
-    known = processes.ratio(unmasked["samples"], row["samples"], one_case=False)
+    known = ratios.ratio(unmasked["samples"], row["samples"], one_case=False)
     value = known.value if known.processes else unmasked["median"] / row["median"]
     return share, *(share * it for it in (value, known.low, known.high))
 

@@ -8,13 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from stats import estimate, ratios, shares
-from stats.ratios import Ratio, Samples
+from stats import estimate, shares
+from stats.ratios import Samples
 
 from ..reading import units
-
-SAMPLE_KEYS = ("sample_rounds", "sample_visits", "sample_processes")
-"""What a row says of each of its samples, beside the samples themselves."""
 
 BETWEEN, BETWEEN_NODES, WITHIN = "between processes", "between nodes", "within the run's processes"
 
@@ -30,33 +27,16 @@ def samples(row: Mapping[str, Any]) -> Samples | None:
     rounds tells no interval.
     """
     extra, seconds = row["extra_info"], row["stats"].get("data")
-    places = [extra.get(key) for key in SAMPLE_KEYS]
+    places = [extra.get(f"sample_{what}") for what in ("rounds", "visits", "processes")]
     if seconds and all(isinstance(place, list) and len(place) == len(seconds) for place in places):
         timed = [block for block in zip(seconds, *places, strict=True) if positive(block[0])]
         return Samples(*map(list, zip(*timed, strict=True))) if timed else None
     return _merged(extra.get("process_medians"))
 
 
-def took_turns(row: Mapping[str, Any]) -> bool:
-    """Whether its samples know the rounds in which they were timed."""
-    return isinstance(row["extra_info"].get("sample_rounds"), list)
-
-
-def ratio(of: Samples | None, over: Samples | None, one_case: bool = True) -> Ratio:
-    """How many times as long the first takes; `ratios.UNKNOWN` where either can't be paired."""
-    if of is None or over is None:
-        return ratios.UNKNOWN
-    return ratios.ratio(of, over) if one_case else ratios.ratio_by_visit(of, over)
-
-
 def medians(row: Mapping[str, Any]) -> list[float]:
     """Seconds, one number per process. A row without `process_medians` is one process, and its datum the row's median."""
     return _times(row["extra_info"].get("process_medians")) or _times([row["stats"]["median"]])
-
-
-def logs(row: Mapping[str, Any]) -> list[float]:
-    """Logarithms of the medians in seconds."""
-    return [math.log(value) for value in medians(row)]
 
 
 def several(frame: pd.DataFrame) -> bool:
@@ -66,8 +46,11 @@ def several(frame: pd.DataFrame) -> bool:
 
 def interval(process_medians: Any) -> tuple[float, float] | None:
     """The 95 % interval, in seconds, of what a fresh process would usually measure; None with too few of them."""
-    times = _times(process_medians)
-    return estimate.interval(times) if len(times) >= estimate.ENOUGH_PROCESSES else None
+    logs = {process: [math.log(seconds)] for process, seconds in enumerate(_times(process_medians))}
+    if len(logs) < estimate.ENOUGH_PROCESSES:
+        return None
+    low, high = estimate.of_processes(logs).interval()
+    return math.exp(low), math.exp(high)
 
 
 def said(process_medians: Any) -> str:

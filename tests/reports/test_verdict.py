@@ -311,7 +311,7 @@ def test_two_cases_are_paired_by_the_visits_that_lie_nearest() -> None:
     mood = {0: 1.0, 10: 1.0, 20: 2.0, 30: 2.0}
     of = visited({visit + 3: 3 * mood[visit] for visit in mood})
     over = visited({visit + 5: mood[visit] for visit in (10, 20, 30)})
-    found, inverse = ratios.ratio_by_visit(of, over), ratios.ratio_by_visit(over, of)
+    found, inverse = ratios.ratio(of, over, one_case=False), ratios.ratio(over, of, one_case=False)
     assert (found.value, found.visits, found.processes) == (pytest.approx(3), 3, 1)
     half = estimate.BETWEEN_PROCESSES * stats.t.ppf(0.975, estimate.PRIOR.df)
     assert math.log(found.high / found.low) / 2 == pytest.approx(half, rel=1e-3)
@@ -319,7 +319,7 @@ def test_two_cases_are_paired_by_the_visits_that_lie_nearest() -> None:
 
 
 def test_two_cases_of_two_processes_are_paired_by_visits_where_they_share_none() -> None:
-    found = ratios.ratio_by_visit(visited({0: 1.0, 10: 2.0}), visited({4: 2.0, 14: 4.0}, process=1))
+    found = ratios.ratio(visited({0: 1.0, 10: 2.0}), visited({4: 2.0, 14: 4.0}, process=1), one_case=False)
     assert found.value == pytest.approx(0.5) and found.known
 
 
