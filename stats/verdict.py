@@ -65,13 +65,13 @@ class Verdict:
     """What can be said of a cell or an implementation. Ratios are head over base: above 1 is slower. NaN where unknown."""
 
     word: str
-    ratio: float
-    low: float
-    """Lower end of the ratio's 95 % interval; what lies within the margin has all of it there."""
-    high: float
-    detectable: float
-    """Smallest change, as ratio - 1, that had an 80 % chance of being seen, had it been the only one."""
     reason: str
+    ratio: float = math.nan
+    low: float = math.nan
+    """Lower end of the ratio's 95 % interval; what lies within the margin has all of it there."""
+    high: float = math.nan
+    detectable: float = math.nan
+    """Smallest change, as ratio - 1, that had an 80 % chance of being seen, had it been the only one."""
 
 
 @dataclass(frozen=True)
@@ -82,22 +82,21 @@ class Limits:
     minimum: float
 
     @classmethod
-    def of(cls, margin: float, minimum: float | None = None) -> Limits:
-        """Of shares like 0.01.
+    def of(cls, margin: float) -> Limits:
+        """Of a share like 0.01.
 
         Raises:
             ValueError: the margin is negative or not finite.
         """
         if not (math.isfinite(margin) and margin >= 0):
             raise ValueError(f"the margin is a share like 0.01, not {margin}")
-        return cls(math.log1p(margin), math.log1p(MINIMUM * margin if minimum is None else minimum))
+        return cls(math.log1p(margin), math.log1p(MINIMUM * margin))
 
 
 def of_effects(
     cells: Mapping[Key, Estimate],
     implementations: Mapping[str, Estimate] | None = None,
     margin: float = MARGIN,
-    minimum: float | None = None,
 ) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
     """Verdicts on cells, and on the implementations that have an effect of their own.
 
@@ -108,20 +107,19 @@ def of_effects(
     Raises:
         ValueError: the margin is negative or not finite.
     """
-    limits, counts = Limits.of(margin, minimum), Counter(impl for impl, _ in cells)
+    limits, counts = Limits.of(margin), Counter(impl for impl, _ in cells)
     alone = {key[0]: it for key, it in cells.items() if counts[key[0]] == 1}
     wholes = {impl: alone.get(impl, it) for impl, it in (implementations or {}).items()}
     known = {impl: it for impl, it in wholes.items() if it.testable}
     found = {impl: _verdict(it, limits, len(known)) for impl, it in wholes.items()}
-    testable = [key for key, it in cells.items() if it.testable]
+    testable = sum(it.testable for it in cells.values())
     verdicts = {}
-    for key, cell in cells.items():
-        whole, own = found.get(key[0]), known.get(key[0])
-        together = (
-            own is not None and whole is not None and _exceeds(own, limits, FALSE_ALARMS / len(known)) == _way(cell)
-        )
-        inherits = whole is not None and whole.word in (SLIGHT, UNCHANGED) and own is not None and _meet(cell, own)
-        verdicts[key] = _verdict(cell, limits, counts[key[0]] if together else len(testable), inherits)
+    for (impl, case), cell in cells.items():
+        together = inherits = False
+        if own := known.get(impl):
+            together = _exceeds(own, limits, FALSE_ALARMS / len(known)) == (1 if cell.mean > 0 else -1)
+            inherits = found[impl].word in (SLIGHT, UNCHANGED) and _meet(cell, own)
+        verdicts[impl, case] = _verdict(cell, limits, counts[impl] if together else testable, inherits)
     return verdicts, found
 
 
@@ -133,12 +131,6 @@ def of_pairs(
     if why := drifted(controls):
         return {key: replace(it, word=INCONCLUSIVE, reason=why) for key, it in cells.items()}, {}
     return cells, implementations
-
-
-def without_numbers(word: str, reason: str) -> Verdict:
-    """A verdict on a cell that can't be compared: BROKEN, WRONG, NEW, GONE, or INCONCLUSIVE for a reason known beforehand."""
-    nan = math.nan
-    return Verdict(word, nan, nan, nan, nan, reason)
 
 
 def drifted(controls: Mapping[str, ArrayLike]) -> str:
@@ -156,7 +148,7 @@ def _verdict(effect: Estimate, limits: Limits, among: int, inherits: bool = Fals
     if not effect.testable:
         known = math.isfinite(effect.mean)
         reason = "measured too rarely for an interval" if known else "no pair with two numbers"
-        return replace(without_numbers(INCONCLUSIVE, reason), ratio=math.exp(effect.mean))
+        return Verdict(INCONCLUSIVE, reason, math.exp(effect.mean))
     low, high = effect.interval(LEVEL)
     way = _exceeds(effect, limits, FALSE_ALARMS / among)
     within = (-limits.margin < low and high < limits.margin) or (inherits and way != 0)
@@ -165,17 +157,13 @@ def _verdict(effect: Estimate, limits: Limits, among: int, inherits: bool = Fals
         effect.reach(FALSE_ALARMS / among) + estimate.quantile(POWER, effect.df)
     )
     ratio, low, high = (estimate.exp_or_inf(log) for log in (min(max(effect.mean, low), high), low, high))
-    return Verdict(word, ratio, low, high, estimate.exp_or_inf(detectable) - 1, _reason(word, limits, low, high))
+    return Verdict(word, _reason(word, limits, low, high), ratio, low, high, estimate.exp_or_inf(detectable) - 1)
 
 
 def _exceeds(effect: Estimate, limits: Limits, level: float) -> int:
     """1 or -1 where it is shown to be slower or faster by more than the minimum effect; else 0."""
     low, high = effect.interval(level)
     return (low > limits.minimum) - (high < -limits.minimum)
-
-
-def _way(effect: Estimate) -> int:
-    return 1 if effect.mean > 0 else -1
 
 
 def _meet(one: Estimate, other: Estimate) -> bool:

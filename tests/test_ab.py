@@ -483,7 +483,7 @@ def test_each_implementation_has_a_sentence(command: Any) -> None:
 
 
 def line(word: str, ratio: float = 1.0, **changes: Any) -> Line:
-    return Line("sdpa", f"T{ratio}", Verdict(word, ratio, ratio, ratio, 0.01, "because"), **changes)
+    return Line("sdpa", f"T{ratio}", Verdict(word, "because", ratio, ratio, ratio, 0.01), **changes)
 
 
 def facts_of(base: int, head: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -520,7 +520,7 @@ def test_more_minutes_for_a_saved_comparison(
     *_, saved = command({}, "--margin", "0.02")
     assert saved["margin"] == 0.02
     monkeypatch.setattr(comparison, "until_settled", lambda *given: Judged([*given[5], Pair({})], {
-        key: Verdict(UNCHANGED, 1.0, 1.0, 1.0, 0.01, "x") for key in given[1]}, ""))  # fmt: skip
+        key: Verdict(UNCHANGED, "x", 1.0, 1.0, 1.0, 0.01) for key in given[1]}, ""))  # fmt: skip
     assert main(("ab", "--continue", str(file), "--budget", "0.01")) == 0
     more = json.loads(sorted(repository.glob("results/*/ab/*.json"))[-1].read_text())
     before = json.loads(file.read_text())

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from stats.verdict import BROKEN, GONE, INCONCLUSIVE, NEW, WRONG, Verdict, without_numbers
+from stats.verdict import BROKEN, GONE, INCONCLUSIVE, NEW, WRONG, Verdict
 
 from ..cases.case import Case
 from ..cases.cells import Key
@@ -135,7 +135,7 @@ def compare(plan: Plan, tell: Tell) -> Comparison:
 
 def _all_broken(plan: Plan, why: str, seconds: float) -> Comparison:
     """Where head's code can't even be imported."""
-    line = Line("all", "implementations", without_numbers(BROKEN, why), failed=("head",))
+    line = Line("all", "implementations", Verdict(BROKEN, why), failed=("head",))
     return Comparison(plan, (line,), (), "", ({}, {}), seconds)
 
 
@@ -158,7 +158,7 @@ def _without_numbers(failures: Mapping[str, Failure], name: str, allow_gone: Col
     """What is said of a cell that a side has no number for; `name` is what head calls the implementation."""
     word = _word({side: failure.reason for side, failure in failures.items()}, name in allow_gone)
     hint = f" (--allow-gone {name} where that is meant)" if word == BROKEN and not _raised(failures) else ""
-    return without_numbers(word, "; ".join(_sentence(it, len(failures) == 1) for it in failures.values()) + hint)
+    return Verdict(word, "; ".join(_sentence(it, len(failures) == 1) for it in failures.values()) + hint)
 
 
 def _word(reasons: Mapping[str, str], may_go: bool) -> str:

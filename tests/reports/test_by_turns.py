@@ -32,7 +32,7 @@ def document(logs: Logs, without: dict[tuple[str, str], tuple[str, str]] | None 
     rng = random.Random(0)
     known = logs | {("control", "python"): [rng.gauss(0, 1e-4) for _ in range(count)]}
     judged = verdict.of_pairs(logs, {})[0]
-    said = {**judged, **{key: verdict.without_numbers(*told) for key, told in (without or {}).items()}}
+    said = {**judged, **{key: verdict.Verdict(*told) for key, told in (without or {}).items()}}
     cells = [
         {"impl": impl, "id": id_, "base": FACTS, "head": FACTS, "failed": [], **vars(it)}
         for (impl, id_), it in said.items()
