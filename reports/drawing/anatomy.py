@@ -1,5 +1,4 @@
-"""What a layer is made of: the core beside the layer, backward beside forward, compiling beside running; and the kernel that
-was chosen beside the best one."""
+"""What a layer is made of: the core beside the layer, backward beside forward, compiling beside running."""
 
 from __future__ import annotations
 
@@ -11,8 +10,6 @@ from typing import Any
 import pandas as pd
 
 from ..judging import frame as fr
-from ..judging import regret
-from ..judging.regret import Regret
 from ..reading import words
 from ..reading.axes import axis_names
 from ..reading.words import COMPILED, base
@@ -57,17 +54,6 @@ class Compiling:
     at: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Choice:
-    """An implementation that chose among kernels, beside the best of these; `place` is what varies but for T."""
-
-    impl: str
-    place: str
-    T: int
-    regret: Regret
-    at: dict[str, Any]
-
-
 def cores(frame: pd.DataFrame) -> list[Pair]:
     """The core, q, k and v to o, beside the whole layer with its projections, wherever both were measured."""
     return _pairs(frame, "scope", "core", "layer")
@@ -81,13 +67,6 @@ def passes(frame: pd.DataFrame) -> list[Pair]:
 def compilings(frame: pd.DataFrame) -> list[Compiling]:
     """Every compiled cell whose eager form was measured too, and whose time of compiling is known."""
     return list(_compilings(frame)) if "compile_s" in frame else []
-
-
-def choices(frame: pd.DataFrame) -> list[Choice]:
-    """Every case in which a kernel was chosen, and the others were measured too, each pinned."""
-    said = fr.varying(frame)
-    found = ((it, it.row) for it in regret.regrets(frame))
-    return [Choice(it.impl, _place(row, said), int(row["T"]), it, _at(row, said)) for it, row in found]
 
 
 def _pairs(frame: pd.DataFrame, axis: str, one: str, other: str) -> list[Pair]:

@@ -21,7 +21,7 @@ STATS = ("median", "q1", "q3", "min", "max", "mean", "stddev", "iqr", "rounds", 
 _RATIO = ("ratio", "ratio_low", "ratio_high")
 _NUMBERS = (
     "error", "error_bound", "peak_bytes", "flops", "bytes", "processes", "page_faults", "switches_voluntary",
-    "switches_involuntary", *_RATIO,
+    "switches_involuntary", "roof", "peak_rss_bytes", "calls_compared", *_RATIO,
 )  # fmt: skip
 
 #: Two ranges of bytes this close are one answer: allocators round.
@@ -125,15 +125,6 @@ def ratio(of: Mapping[str, Any], over: Mapping[str, Any]) -> Ratio:
     return ratios.ratio(of["samples"], over["samples"], one_case=of["id"] == over["id"])
 
 
-def quotients(frame: pd.DataFrame, axis: str, one: Any, other: Any) -> list[tuple[Ratio, dict[str, Any]]]:
-    """Time at one value of an axis over that at another, all else but what follows from it being equal; and the first's
-    row."""
-    keys = ["impl", *(key for key in varying(frame) if key != axis)]
-    sides = [frame[frame[axis] == value].drop_duplicates(keys) for value in (one, other)]
-    rows, over = ({tuple(row[key] for key in keys): row for row in records(side)} for side in map(_comparing, sides))
-    return [(ratio(rows[key], over[key]), rows[key]) for key in rows if key in over]
-
-
 def exported(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame without what only the judge reads."""
     return frame.drop(columns=["samples", "over"])
@@ -202,11 +193,6 @@ def _ratios(frame: pd.DataFrame, baseline_impl: str | None) -> dict[str, list[fl
         for key, value in zip(_RATIO, judged, strict=True):
             found[key].append(value)
     return found
-
-
-def _comparing(frame: pd.DataFrame) -> pd.DataFrame:
-    """With None for what is missing: NaN equals nothing."""
-    return frame.astype(object).where(frame.notna(), None)
 
 
 def _processes(samples: Samples | None) -> float:

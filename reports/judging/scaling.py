@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import optimize, stats
+from scipy import stats
 
 from . import frame as fr
 
@@ -20,9 +20,6 @@ GIB = 2**30
 
 #: An exponent that is known no better, up or down, is not resolved: it can't tell T from T**1.5, and predicts nothing.
 UNSURE = 0.25
-
-#: A sum of powers that is further from a measured peak than this share says nothing of what it is made of.
-MISSED = 0.05
 
 
 @dataclass(frozen=True)
@@ -47,15 +44,6 @@ class Power:
 
 
 @dataclass(frozen=True)
-class Mix:
-    """y = constant + linear * T + quadratic * T², none below 0: what each is of y at the longest T, together 1."""
-
-    constant: float
-    linear: float
-    quadratic: float
-
-
-@dataclass(frozen=True)
 class Growth:
     """One implementation at one setting of all axes but T. None is what can't be said, or is not resolved."""
 
@@ -63,8 +51,6 @@ class Growth:
     setting: dict[str, Any]
     time: Power | None
     memory: Power | None
-    made_of: Mix | None
-    """What the peak is made of: a part that is linear bends the exponent of one that is quadratic, and says so here."""
     memory_ends_at: float | None
     """The T at which the peak would be all of the machine's memory."""
     met_at: int | None
@@ -72,7 +58,7 @@ class Growth:
 
     @property
     def tells(self) -> bool:
-        return any((self.time, self.memory, self.made_of, self.met_at))
+        return any((self.time, self.memory, self.met_at))
 
 
 def growths(frame: pd.DataFrame, skipped: pd.DataFrame, machine: dict[str, Any]) -> list[Growth]:
@@ -105,19 +91,6 @@ def power(T: Sequence[float], y: Sequence[float]) -> Power | None:
     return Power(slope, slope - half, slope + half, math.exp(fit.intercept), tuple(t for t, _ in upper))
 
 
-def mix(T: Sequence[float], y: Sequence[float]) -> Mix | None:
-    """Least squares of relative errors over all lengths; None with fewer than four, or where the sum is further than
-    MISSED from any of them."""
-    known = np.array(_known(T, y), dtype=float)
-    if len(known) < LEAST_POINTS + 1:
-        return None
-    lengths, values = known.T / known[-1][:, None]  # as shares of the longest's
-    terms = np.stack([np.ones_like(lengths), lengths, lengths**2], axis=1) / values[:, None]
-    parts, _ = optimize.nnls(terms, np.ones_like(values))
-    missed = float(np.abs(terms @ parts - 1).max())
-    return Mix(*map(float, parts / parts.sum())) if missed <= MISSED else None
-
-
 def _known(T: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
     """The positive points, by T."""
     return sorted({t: v for t, v in zip(T, y, strict=True) if t > 0 and v > 0 and math.isfinite(v)}.items())
@@ -133,7 +106,6 @@ def _growth(
         setting=values,
         time=_resolved(power(list(rows["T"]), list(rows["median"]))),
         memory=memory,
-        made_of=mix(list(rows["T"]), list(rows["peak_bytes"])),
         memory_ends_at=memory.reaches(available) if memory and available else None,
         met_at=_met(impl, rows, skipped),
     )

@@ -23,7 +23,7 @@ from ..drawing.chart import FIRST, NUMBERS, Chart, Source, Spec
 from ..drawing.charts import CHARTS
 from ..drawing.interactive import Control
 from ..drawing.palette import Palette, foremost, themed
-from ..judging import advice, answer, controls, findings, processes, proofs, published, regret, roofline, scaling
+from ..judging import advice, answer, controls, findings, processes, published, roofline, scaling
 from ..judging import frame as fr
 from ..judging.answer import Trust
 from ..reading import units, words
@@ -113,11 +113,10 @@ def html(this: Report, figures: Sequence[Chart] = ()) -> str:
         legend=tables.legend(this.frame, this.run.baseline_impl),
         scalings=_scalings(this),
         power=tables.power,
-        made_of=tables.made_of,
         length=tables.length,
         parts=_parts(this.frame),
         inside=_inside(this),
-        calls_compared=proofs.calls(this.frame),
+        calls_compared=findings.calls(this.frame),
         between=processes.between(this.frame) if processes.several(this.frame) else "",
         machine_line=machine_line(this.run.machine),
         looks=controls.looks(this.run.controls),
@@ -276,7 +275,7 @@ class ByLength:
 
 
 #: A part of a layer, and what its table says of it: the number, and after ': ' what it is made of.
-_Found = tuple[anatomy.Pair | anatomy.Compiling | anatomy.Choice, str]
+_Found = tuple[anatomy.Pair | anatomy.Compiling, str]
 
 
 def _parts(frame: pd.DataFrame) -> list[ByLength]:
@@ -292,12 +291,10 @@ def _parts(frame: pd.DataFrame) -> list[ByLength]:
         (one, f"{_calls(one)}: {_compiled(one)}, then {s(one.compiled)} a call instead of {s(one.eager)}")
         for one in anatomy.compilings(frame)
     ]
-    choices: list[_Found] = [(one, f"{regret.said(one.regret)}: {one.regret.pinned}") for one in anatomy.choices(frame)]
     found = {
         "The core as a share of its layer; the rest are the projections": cores,
         "Forward and backward together, over forward": passes,
         "Calls after which compiling has paid, against the eager form": compilings,
-        "Regret: the time of the kernel that was chosen over that of the fastest one": choices,
     }
     return [_by_length(title, cells) for title, cells in found.items() if cells]
 

@@ -12,7 +12,7 @@ import pandas as pd
 from stats import ratios
 
 from ..drawing import interactive
-from ..judging import advice, processes, published, scaling
+from ..judging import advice, findings, processes, published, scaling
 from ..judging import frame as fr
 from ..reading import units, words
 
@@ -151,14 +151,6 @@ def power(fit: scaling.Power | None) -> str:
     return f"{fit.exponent:.2f} ({fit.low:.2f} to {fit.high:.2f})" if fit else units.MISSING
 
 
-def made_of(mix: scaling.Mix | None) -> str:
-    """'92 % T², 8 % T': what memory is made of at the longest T, less what is under one in a hundred."""
-    parts = [(mix.quadratic, " T²"), (mix.linear, " T"), (mix.constant, " fixed")] if mix else []
-    return (
-        ", ".join(f"{share:.0%}{power}".replace("%", " %") for share, power in parts if share >= 0.01) or units.MISSING
-    )
-
-
 def length(T: float) -> str:
     """About how many tokens: two digits are as many as a prediction has."""
     if T > 1e9:
@@ -201,7 +193,7 @@ def _line(at: int, row: dict[str, Any], slowest: float) -> Line:
         error=f"{error:.1e}" if error == error else units.MISSING,
         of_bound=units.percent(error / bound) if bound > 0 else units.MISSING,
         rank=rank(row),
-        ratio=units.bounded_times(row["speedup"], 1 / row["ratio_high"], 1 / row["ratio_low"]),
+        ratio=findings.speedup(row),
         share=min(1.0, middle / slowest) if middle == middle and slowest > 0 else 0.0,
         best=bool(row["tied"]),
         row=at,

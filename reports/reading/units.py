@@ -9,7 +9,6 @@ from stats.shares import UNRESOLVED, significant, too_wide
 
 MISSING = "–"
 
-_JOULES = ((1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"))
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 #: Steps of a logarithmic axis within a decade, or an octave, each finer than the one before.
@@ -33,11 +32,6 @@ def seconds(value: float, digits: int = 3) -> str:
 def memory(value: float, digits: int = 3) -> str:
     """2_621_440 bytes -> '2.50 MiB'."""
     return _scaled(value, _BYTES, digits)
-
-
-def energy(value: float, digits: int = 3) -> str:
-    """0.00123 joules -> '1.23 mJ'."""
-    return _scaled(value, _JOULES, digits)
 
 
 def tick(text: str) -> str:

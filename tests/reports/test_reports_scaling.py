@@ -10,7 +10,6 @@ import synthetic_runs as synthetic
 
 from reports.drawing import anatomy
 from reports.judging import frame, processes, scaling
-from reports.pages import tables
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 
@@ -114,18 +113,3 @@ def test_when_compiling_pays(eager: float, compiled: float, pays_after: int | No
     [one] = anatomy.compilings(frame.tidy(as_run(synthetic.document(rows))))
     assert (one.tied, one.impl) == (tied, "a+compile")
     assert one.pays_after == (pays_after if pays_after is None else pytest.approx(pays_after, rel=1e-3))
-
-
-def test_a_linear_part_that_bends_the_exponent_is_told() -> None:
-    lengths = [128, 256, 512, 1024, 2048, 4096]
-    peaks = [8.0 * T**2 + 2816.0 * T for T in lengths]  # a layer with its heads one after the other
-    fit, mix = scaling.power(lengths, peaks), scaling.mix(lengths, peaks)
-    assert fit and fit.exponent < 1.9
-    assert mix and mix.quadratic == pytest.approx(8 * 4096 / (8 * 4096 + 2816)) and mix.constant == pytest.approx(0)
-    assert tables.made_of(mix) == "92 % T², 8 % T"
-
-
-def test_what_memory_is_made_of_is_not_guessed() -> None:
-    assert scaling.mix([64, 128, 256], [1.0, 2.0, 4.0]) is None
-    assert scaling.mix([64, 128, 256, 512], [1.0, 20.0, 3.0, 50.0]) is None
-    assert tables.made_of(None) == "–"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ...judging import findings
 from ...judging import frame as fr
 from ...reading import units, words
 from ..canvas import log_scale
@@ -49,6 +48,4 @@ def _several_dtypes(part: pd.DataFrame) -> bool:
     return bool(part["dtype"].nunique() > 1)
 
 
-CHARTS = (
-    Chart("dtype", "Latency by dtype", draw=latency_by_dtype, finding=lambda source: findings.dtypes(source.usable)),
-)
+CHARTS = (Chart("dtype", "Latency by dtype", draw=latency_by_dtype),)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ...judging import findings
 from ...judging import frame as fr
 from ..canvas import log_scale
 from ..chart import Chart, Source
@@ -20,13 +21,14 @@ def latency_against_memory(source: Source, narrow: bool = False) -> Figure | Non
     panels, dropped = panels_of(rows, narrow)
     if not panels:
         return None
-    note = f"{constants(rows)} · down and left is better; the line joins those that nobody is shown to beat in both{dropped}"
+    note = f"{constants(rows)} · down and left is better; the line joins those that nobody beats in both, by medians{dropped}"
     page = line_sheet(panels, rows, "Latency against memory", note, narrow)
     for index, (ax, panel) in enumerate(zip(page.axes, panels, strict=True)):
         beside = pd.concat([panel.rows for panel in panels[page.beside(index)]])
         log_scale(ax.xaxis, list(beside["peak_bytes"]), MEMORY.tick, 2, most=3 if narrow else 5)
         log_scale(ax.yaxis, list(beside["median"]), LATENCY.tick, 10)
-        best = panel.rows[panel.rows["impl"].isin(findings.front(panel.rows))].sort_values("peak_bytes")
+        best = panel.rows.sort_values(["median", "peak_bytes"])
+        best = best[best["peak_bytes"] < best["peak_bytes"].cummin().shift(fill_value=math.inf)]
         ax.plot(best["peak_bytes"], best["median"], color=GRID[0], lw=5, solid_capstyle="round", zorder=1)
         ends = []
         for row in fr.records(panel.rows):
@@ -40,9 +42,4 @@ def latency_against_memory(source: Source, narrow: bool = False) -> Figure | Non
     return page.figure
 
 
-CHARTS = (
-    Chart(
-        "latency-against-memory", "Latency against memory", draw=latency_against_memory,
-        finding=lambda source: findings.unbeaten(source.usable),
-    ),
-)  # fmt: skip
+CHARTS = (Chart("latency-against-memory", "Latency against memory", draw=latency_against_memory),)

@@ -156,10 +156,7 @@ def _name_far(ax: Axes, rows: pd.DataFrame, x: str, measure: Measure, source: So
 
 
 CHARTS = (
-    Chart(
-        "latency", "Latency", NUMBERS, latency_by_T, interactive.turned(interactive.LATENCY),
-        lambda source: findings.growth(source.usable, "T"), order=1,
-    ),
+    Chart("latency", "Latency", NUMBERS, latency_by_T, interactive.turned(interactive.LATENCY), order=1),
     Chart(
         "memory", "Peak memory", NUMBERS, memory_by_T, interactive.turned(interactive.MEMORY),
         lambda source: findings.lean(source.usable), order=2,
