@@ -140,7 +140,7 @@ def picker(source: Source, runs: Sequence[str] = ()) -> list[Control]:
     at = start(rows, axes[0] if axes else None)
     controls = [
         *([Control("at_run", "run", [(ALL_RUNS, "all"), *enumerate(runs)], ALL_RUNS)] if runs else []),
-        *(Control(f"at_{axis}", axis, _options(rows, axis), plain(value)) for axis, value in at.items()),
+        *(Control(f"at_{axis}", axis, _options(rows, axis), fr.plain(value)) for axis, value in at.items()),
         Control("over", "relative to", [(name, name) for name in over], over[0] if over else ""),
         Control("x_axis", "along", [(axis, labelled(axis)) for axis in axes], axes[0] if axes else ""),
         Control("scale", "scale", [("log", "log"), ("linear", "linear")], "log"),
@@ -242,7 +242,7 @@ def judged(chart: alt.Chart, looks: Mapping[str, Any], shown: str) -> alt.Chart:
 
 def standing(at: Mapping[str, Any]) -> list[alt.Parameter]:
     """Where every axis that varies stands."""
-    return [alt.param(name=f"at_{axis}", value=plain(value)) for axis, value in at.items()]
+    return [alt.param(name=f"at_{axis}", value=fr.plain(value)) for axis, value in at.items()]
 
 
 def along(frame: pd.DataFrame) -> list[str]:
@@ -429,23 +429,13 @@ def rows(frame: pd.DataFrame) -> dict[str, Any]:
     table = table.assign(shown=list(map(name_of, fr.records(frame))))
     return {
         "columns": list(table.columns),
-        "rows": [list(map(plain, line)) for line in table.itertuples(index=False)],
+        "rows": [list(map(fr.plain, line)) for line in table.itertuples(index=False)],
     }
 
 
 def name_of(row: Mapping[str, Any]) -> str:
     """The name of a row's implementation as `names` has it."""
     return words.marked(row["impl"], [row["impl"]] if row["wrong"] else [])
-
-
-def plain(value: Any) -> Any:
-    """As JSON knows it."""
-    value = value.item() if hasattr(value, "item") else value
-    if isinstance(value, float) and value.is_integer():
-        return int(value)  # sizes are floats where some are missing, and a browser spells 128.0 as 128: no such option
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else None if value is pd.NA else str(value)
 
 
 def start(frame: pd.DataFrame, x: str | None) -> dict[str, Any]:
@@ -512,7 +502,7 @@ def _product(axes: Sequence[str]) -> str:
 
 
 def _options(frame: pd.DataFrame, axis: str) -> list[tuple[Any, str]]:
-    found = [plain(v) for v in frame[axis].dropna().unique()]
+    found = [fr.plain(v) for v in frame[axis].dropna().unique()]
     values = found if any(isinstance(v, str) for v in found) else sorted(found)
     known = [(v, _option(axis, v)) for v in values]
     return [*([(None, "none")] if frame[axis].isna().any() else []), *known]

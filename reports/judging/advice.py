@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,62 +40,47 @@ NOT_SHOWN = "smallest median; no difference is shown"
 
 def main(arguments: Sequence[str]) -> int:
     """`python -m reports advise`: exit code 0; 3 for a mistake of the user's, reported in one line on stderr."""
-    options, unknown = _parser().parse_known_args(arguments)
-    try:
-        chosen = _chosen(options)
-        if unknown:  # unless it is an axis of this run's
-            options = _parser().parse_args(arguments)
-        asked = {axis: value for axis in axis_names() if (value := getattr(options, axis, None)) is not None}
-        if options.run is None:
-            chosen = [_answering(chosen[0], asked)]
-        if options.emit:
-            trusted = [(run, _trusted(fr.tidy(run))) for run in chosen]
-            rows = [(run, _narrowed(frame, _meant(frame, asked))[0]) for run, frame in trusted]
-            print(dispatcher.emit(options.emit, rows))
-            return 0
-        [run] = chosen
-        table = advise(fr.tidy(run), asked)
-    except RunError as error:
-        return command.complain(str(error))
+    options, _ = _parser().parse_known_args(arguments)
+    return command.answered(lambda options: _answer(options, arguments), options)
+
+
+def _answer(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    several = options.emit and options.run is not None
+    chosen = list(command.several([options.run], command.results(options))) if several else [command.chosen(options)]
+    options = _parser().parse_args(arguments)  # the axes of that run are options, too
+    asked = {axis: value for axis in axis_names() if (value := getattr(options, axis)) is not None}
+    if options.run is None:
+        chosen = [_answering(chosen[0], _meant(asked))]
+    if options.emit:
+        print(dispatcher.emit(options.emit, [(run, _narrowed(fr.tidy(run), _meant(asked))[0]) for run in chosen]))
+        return command.FINE
+    [run] = chosen
+    table = advise(fr.tidy(run), asked)
     if options.json:
         origin = {"run": run.name, "date": run.date, "commit": run.commit_id}
         print(json.dumps({**origin, **table}, indent=2, ensure_ascii=False, allow_nan=False))
     else:
         print(f"from run {run.name}" + (f" of {run.date[:10]}" if run.date else ""))
         _print(table)
-    return 0
-
-
-def _chosen(options: argparse.Namespace) -> list[Run]:
-    """The run to read; for a module several, oldest first."""
-    if options.emit and options.run is not None:
-        return list(command.several([options.run], command.results(options)))
-    return [command.chosen(options)]
+    return command.FINE
 
 
 def _answering(newest: Run, asked: Mapping[str, Any]) -> Run:
-    """The newest run of this machine that holds what is asked for; where none does, the newest that holds anything."""
-    files = runs.newest_first(newest.path.parent.parent)
-    others = [file for file in files if file.parent == newest.path.parent and file != newest.path]
-    forms = (asked, _against_a_cache(asked))
-    for run in itertools.chain([newest], _readable(others[:MOST_RUNS])):
-        if any(form.items() <= row["extra_info"].items() for row in run.rows for form in forms):
-            return run
-        newest = newest if newest.rows else run
+    """The newest run of this machine that holds what is asked for; where none does, the newest."""
+    files = runs.newest_first(newest.path.parent.parent)[:MOST_RUNS]
+    for file in (file for file in files if file.parent == newest.path.parent):
+        with contextlib.suppress(RunError):
+            run = runs.read(file)
+            if any(asked.items() <= row["extra_info"].items() for row in run.rows):
+                return run
     return newest
 
 
-def _against_a_cache(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+def _meant(asked: Mapping[str, Any]) -> Mapping[str, Any]:
     """`--mode decode --T 64` as `pytest bench/` reads it: one new token against a cache of 64. Anything else is as it was."""
-    if asked.get("mode") != "decode" or "T" not in asked or "T_kv" in asked:
+    if asked.get("mode") != "decode" or asked.get("T", 1) == 1 or "T_kv" in asked:
         return asked
     return {**asked, "T": 1, "T_kv": asked["T"]}
-
-
-def _readable(files: Iterable[Path]) -> Iterator[Run]:
-    for file in files:
-        with contextlib.suppress(RunError):
-            yield runs.read(file)
 
 
 def advise(frame: pd.DataFrame, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -106,81 +91,89 @@ def advise(frame: pd.DataFrame, asked: Mapping[str, Any] | None = None) -> dict[
 
     Keys: `asked`; `read_as`, the axes that were answered for instead, where `decode` was asked for at a T that is the length
     of its cache; `not_measured`, a list of {axis, asked, nearest}; `left_out`, names; `cells`, one for each case
-    (see `choice`); `crossovers` (see `crossovers`); `axes`, those that vary in the run.
+    (see `choice`); `crossovers` (see `crossovers`), of all lengths; `axes`, those that vary in the run.
 
     Raises:
         RunError: nothing was measured that answers the question; the message lists what was.
     """
-    trusted, asked = _trusted(frame), asked or {}
-    meant = _meant(trusted, asked)
-    rows, not_measured = _narrowed(trusted, meant)
-    axes = fr.varying(trusted)
+    asked = asked or {}
+    meant = _meant(asked)
+    rows, not_measured = _narrowed(frame, meant)
+    along, _ = _narrowed(frame, {axis: value for axis, value in meant.items() if axis not in ("T", "T_kv")})
+    axes = fr.varying(fr.trusted(frame))
     return {
         "asked": dict(asked),
         "read_as": {axis: value for axis, value in meant.items() if asked.get(axis) != value},
         "not_measured": not_measured,
-        "left_out": sorted(set(frame.loc[frame["wrong"].astype(bool) & frame["median"].notna(), "impl"])),
+        "left_out": sorted(set(frame.loc[frame["wrong"] & frame["median"].notna(), "impl"])),
         "axes": axes,
         "cells": [
             choice(part) for _, group in fr.groups(rows, axes) for _, part in group.groupby("id", sort=False)
         ],
-        "crossovers": list(crossovers(_without(trusted, rows, "T"))),
+        "crossovers": list(crossovers(along)),
     }  # fmt: skip
 
 
 def choice(rows: pd.DataFrame) -> dict[str, Any]:
     """What to use in one case, from all its rows.
 
-    `fastest`, who leads, its `seconds` and `bytes`, and its `standing` (see `ratios.standings`); `ties`, those that are
-    level with it; `not_resolved`, those that may be, or may take half as long again; `next_best` and how many times as long
-    that takes, `ahead`, with its interval `ahead_low`, `ahead_high`; `shown`, whether anything is shown of who is faster (if
-    not, `fastest` is the smallest median); `leanest`, the one with the smallest peak among those that take at most 10 % more
-    time than the fastest, with `leanest_bytes` and `leanest_seconds`, None where no memory is known; `peaks`, the bytes of
-    all; `measured`, how many there were to choose from.
+    `fastest`, who leads, its `seconds` and `bytes`, and its `standing` (see `ratios.standings`), empty where nothing is shown
+    of who is faster: then `fastest` is the smallest median; `ties`, those that are level with it; `not_resolved`, those that
+    may be, or may take half as long again; `next_best` and how many times as long that takes, `ahead`, with its interval
+    `ahead_low`, `ahead_high`; `leanest`, the one with the smallest peak among those that take at most 10 % more time than
+    the fastest, with `leanest_bytes` and `leanest_seconds`, None where no memory is known; `peaks`, the bytes of all;
+    `measured`, how many there were to choose from.
     """
-    ranked = fr.records(rows.sort_values("median"))
-    best, *others = ranked
-    lead = {row["impl"]: fr.ratio(row, best) for row in others}
-    others.sort(key=lambda row: lead[row["impl"]].value)
-    next_best = min(lead, key=lambda name: lead[name].value, default=None) if best["leads"] else None
-    ahead = lead[next_best] if next_best else UNKNOWN
-    near = fr.leanest(pd.DataFrame([row for row in ranked if times(row, best) <= NEARLY]))
-    lean = fr.records(near)[0] if len(near) else None
+    best, *others = fr.ranked(rows)
+    others.sort(key=lambda row: times(row, best))
+    next_best = others[0] if others and best["leads"] else None
+    ahead = fr.ratio(next_best, best) if next_best else UNKNOWN
+    known = [row for row in (best, *others) if row["peak_bytes"] > 0]
+    near = [row for row in known if times(row, best) <= NEARLY]
+    most = fr.LEAN_WITHIN * min((row["peak_bytes"] for row in near), default=0)
+    lean: Mapping[str, Any] = next((row for row in near if row["peak_bytes"] <= most), {})
+    found = {
+        "id": best["id"],
+        **{axis: best[axis] for axis in axis_names()},
+        "fastest": best["impl"], "seconds": best["median"], "bytes": best["peak_bytes"], "standing": best["standing"],
+        "next_best": next_best and next_best["impl"],
+        "ahead": ahead.value, "ahead_low": ahead.low, "ahead_high": ahead.high,
+        "leanest": lean.get("impl"), "leanest_bytes": lean.get("peak_bytes"), "leanest_seconds": lean.get("median"),
+        "measured": len(rows),
+    }  # fmt: skip
     return {
-        "id": str(best["id"]),
-        **{axis: _plain(best[axis]) for axis in axis_names()},
-        "fastest": best["impl"],
-        "seconds": float(best["median"]),
-        "bytes": _plain(best["peak_bytes"]),
-        "standing": best["standing"],
+        **{key: fr.plain(value) for key, value in found.items()},
         "ties": [row["impl"] for row in others if row["standing"] == LEVEL_WITH_IT],
         "not_resolved": [row["impl"] for row in others if row["standing"] == NOT_RESOLVED],
-        "shown": bool(best["standing"]),
-        "next_best": next_best,
-        **{key: _plain(value) for key, value in (("ahead", ahead.value), ("ahead_low", ahead.low), ("ahead_high", ahead.high))},
-        "leanest": lean and lean["impl"],
-        "leanest_bytes": lean and float(lean["peak_bytes"]),
-        "leanest_seconds": lean and float(lean["median"]),
-        "peaks": {row["impl"]: float(row["peak_bytes"]) for row in ranked if row["peak_bytes"] > 0},
-        "measured": len(ranked),
-    }  # fmt: skip
+        "peaks": {row["impl"]: row["peak_bytes"] for row in known},
+    }
+
+
+def times(row: Mapping[str, Any], best: Mapping[str, Any]) -> float:
+    """How many times as long it takes as the fastest; by medians where they can't be paired."""
+    paired = fr.ratio(row, best)
+    return paired.value if paired.processes else float(row["median"] / best["median"])
 
 
 def crossovers(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Where, over T, one of two best implementations overtakes the other; all other axes being equal.
+    """Where, from one measured T to the next, another implementation is the best one; all other axes being equal.
 
-    Each is between two neighbouring measured T, at both of which a difference is shown; the point, `crosses_at`, is
-    interpolated in log-log.
+    At both a difference is shown; the point between them, `crosses_at`, is interpolated in log-log.
     """
     frame = fr.own_keys_unsaid(frame)
     axes = [axis for axis in fr.varying(frame) if axis != "T"]
     for values, part in fr.groups(frame, axes):
-        if part["T"].nunique() < 2:
-            continue
-        ranked = part.sort_values("median").drop_duplicates("T")
-        best = list(dict.fromkeys(ranked.sort_values("T")["impl"]))
-        for one, other in itertools.combinations(best, 2):
-            yield from ({**_plainly(values), **crossing} for crossing in _crossings(part, one, other))
+        best = [fr.ranked(rows)[0] for _, rows in part.groupby("T")]
+        for one, other in itertools.pairwise(best):
+            low, high = fr.plain(one["T"]), fr.plain(other["T"])
+            first, last = (a["over"].get(b["impl"], UNKNOWN) for a, b in ((one, other), (other, one)))
+            if first.faster and last.faster:
+                share = math.log(first.value) / (math.log(first.value) + math.log(last.value))
+                yield {
+                    **{axis: fr.plain(value) for axis, value in values.items()},
+                    "from": one["impl"], "to": other["impl"],
+                    "crosses_at": low * (high / low) ** share, "between": [low, high],
+                }  # fmt: skip
 
 
 def sentence(crossing: Mapping[str, Any]) -> str:
@@ -194,28 +187,19 @@ def verdict_text(cell: Mapping[str, Any]) -> str:
     said = []
     if cell["measured"] < 2:
         said.append("the only one")
-    elif not cell["shown"]:
+    elif not cell["standing"]:
         said.append(NOT_SHOWN)
     elif cell["standing"] == FASTEST:
         said.append("faster")
     if cell["ties"]:
-        lean = _leaner(cell)
-        said.append(
-            f"level with {lean}, which needs less memory"
-            if lean
-            else f"level with {words.listing(cell['ties'], most=1)}"
-        )
+        leaner = cell["leanest"] in cell["ties"] and (cell["bytes"] or 0) > LEANER * cell["leanest_bytes"]
+        level = f"{cell['leanest']}, which needs less memory" if leaner else words.listing(cell["ties"], most=1)
+        said.append(f"level with {level}")
     if cell["not_resolved"]:
         # of what is claimed it is known that it isn't far slower than any other, though it may be far faster
         bounded = "at least level with" if claimed(cell) else "not resolved from"
         said.append(f"{bounded} {words.listing(cell['not_resolved'], most=1)}")
     return "; ".join(said)
-
-
-def _leaner(cell: Mapping[str, Any]) -> str:
-    """Who is level with the fastest and needs much less memory, or ''."""
-    there = cell["leanest"] in cell["ties"] and cell["bytes"]
-    return cell["leanest"] if there and cell["bytes"] > LEANER * cell["leanest_bytes"] else ""
 
 
 def claimed(cell: Mapping[str, Any]) -> bool:
@@ -231,83 +215,25 @@ def ahead(cell: Mapping[str, Any]) -> str:
     return units.span(low, high) if low else units.MISSING
 
 
-def times(row: Mapping[str, Any], best: Mapping[str, Any]) -> float:
-    """How many times as long it takes as the fastest; by medians where they can't be paired."""
-    paired = fr.ratio(row, best)
-    return paired.value if paired.processes else float(row["median"] / best["median"])
-
-
-def _crossings(part: pd.DataFrame, one: str, other: str) -> Iterator[dict[str, Any]]:
-    a, b = (part[part["impl"] == name].drop_duplicates("T").set_index("T").sort_index() for name in (one, other))
-    ratios = {T: fr.ratio(a.loc[T], b.loc[T]) for T in a.index.intersection(b.index)}
-    for (low, before), (high, after) in itertools.pairwise(ratios.items()):
-        if not ((before.faster and after.slower) or (before.slower and after.faster)):
-            continue
-        lead, end = math.log(before.value), math.log(after.value)  # below 0: `one` is ahead
-        ahead, behind = (one, other) if lead < 0 else (other, one)
-        yield {
-            "from": ahead,
-            "to": behind,
-            "crosses_at": float(low * (high / low) ** (lead / (lead - end))),
-            "between": [_plain(low), _plain(high)],
-        }
-
-
-def _trusted(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows with a number, of what was right everywhere; raises RunError where there are none."""
-    trusted = frame[frame["median"].notna() & ~frame["wrong"].astype(bool)]
-    if trusted.empty:
+def _narrowed(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """The rows that answer, of what was right everywhere, and where they stand for something that was not measured. Words
+    first: they have no neighbours."""
+    frame, missed = fr.trusted(frame), []
+    if frame.empty:
         raise RunError(
             "no implementation of this run has a number and was right everywhere: there is nothing to advise"
         )
-    return trusted
-
-
-def _meant(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is asked; of a cache where its mode was measured at no such T."""
-    literal = (frame["mode"] == asked.get("mode")) & (frame["T"] == asked.get("T"))
-    return asked if literal.any() else _against_a_cache(asked)
-
-
-def _narrowed(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """The rows that answer, and where they stand for something that was not measured. Words first: they have no
-    neighbours."""
-    missed = []
     for axis in sorted(asked, key=lambda axis: KNOWN_AXES[axis].is_number):
-        wanted, known = asked[axis], sorted(frame[axis].dropna().unique(), key=lambda v: (str(type(v)), v))
-        near = [wanted] if wanted in known else _neighbours(wanted, known) if KNOWN_AXES[axis].is_number else []
+        wanted, known = asked[axis], sorted(frame[axis].dropna().unique())
+        near = [value for value in known if value == wanted]
+        if not near and KNOWN_AXES[axis].is_number:
+            near = [v for v in known if v < wanted][-1:] + [v for v in known if v > wanted][:1]
+            missed.append({"axis": axis, "asked": wanted, "nearest": list(map(fr.plain, near))})
         if not near:
             listed = ", ".join(map(words.number, known)) or f"no {axis}"
             raise RunError(f"{axis} = {wanted} was not measured here; measured: {listed}")
-        if near != [wanted]:
-            missed.append({"axis": axis, "asked": wanted, "nearest": [_plain(value) for value in near]})
         frame = frame[frame[axis].isin(near)]
     return frame, missed
-
-
-def _neighbours(wanted: float, known: Sequence[Any]) -> list[Any]:
-    """The nearest below and the nearest above, where there are any."""
-    return [v for v in known if v < wanted][-1:] + [v for v in known if v > wanted][:1]
-
-
-def _without(frame: pd.DataFrame, rows: pd.DataFrame, axis: str) -> pd.DataFrame:
-    """All of the frame that agrees with the rows on every axis that varies, but for one and what follows from it."""
-    frame, rows = fr.own_keys_unsaid(frame), fr.own_keys_unsaid(rows)
-    axes = [a for a in fr.varying(frame) if a != axis]
-    if not axes:
-        return frame
-    wanted = pd.MultiIndex.from_frame(rows[axes].drop_duplicates())
-    return frame[pd.MultiIndex.from_frame(frame[axes]).isin(wanted)]
-
-
-def _plain(value: Any) -> Any:
-    """As JSON knows it."""
-    value = value.item() if hasattr(value, "item") else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _plainly(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {axis: _plain(value) for axis, value in values.items()}
 
 
 COLUMNS = ("case", "use", "time", "next best", "ahead by", "memory", "verdict")

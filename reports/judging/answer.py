@@ -63,7 +63,7 @@ def headline(cells: Sequence[Cell], axes: Sequence[str]) -> tuple[str, str]:
     rivals = [cell for cell in cells if cell["measured"] > 1]
     if not rivals:
         return "No answer: no case of this run has two implementations that were right everywhere.", ""
-    if not any(cell["shown"] for cell in rivals):
+    if not any(cell["standing"] for cell in rivals):
         return f"No answer yet: {processes.NO_INTERVAL}.", ""
     cases = words.plural(len(rivals), "case")
     if text := _one_for_all(rivals):

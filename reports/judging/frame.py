@@ -112,6 +112,26 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in frame.to_numpy(dtype=object).tolist()]
 
 
+def plain(value: Any) -> Any:
+    """As JSON knows it."""
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # sizes are floats where some are missing, and a browser spells 128.0 as 128: no such option
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else None if value is pd.NA else str(value)
+
+
+def trusted(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows with a number, of implementations that were right everywhere."""
+    return frame[frame["median"].notna() & ~frame["wrong"]]
+
+
+def ranked(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a case by their medians; the one that leads first."""
+    return records(rows.sort_values(["leads", "median"], ascending=[False, True]))
+
+
 def leanest(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows whose peak memory is within a hundredth of the smallest."""
     known = frame.dropna(subset=["peak_bytes"])

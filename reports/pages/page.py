@@ -330,7 +330,7 @@ def _by_length(title: str, cells: Sequence[_Found]) -> ByLength:
     at: dict[tuple[str, str], dict[str, Any]] = {}
     for one, text in sorted(cells, key=lambda cell: cell[0].T):
         texts.setdefault((one.impl, one.place), {})[one.T] = text
-        at[one.impl, one.place] = {axis: interactive.plain(value) for axis, value in one.at.items()}
+        at[one.impl, one.place] = {axis: fr.plain(value) for axis, value in one.at.items()}
     return ByLength(title, [(*key, at[key], found) for key, found in texts.items()])
 
 
@@ -340,7 +340,7 @@ def _scalings(this: Report) -> list[tuple[str, dict[str, Any], list[scaling.Grow
     for growth in scaling.growths(this.frame, this.skipped, this.run.machine):
         settings.setdefault(words.place(growth.setting, always=growth.setting), []).append(growth)
     return [
-        (setting, {axis: interactive.plain(value) for axis, value in growths[0].setting.items()}, growths)
+        (setting, {axis: fr.plain(value) for axis, value in growths[0].setting.items()}, growths)
         for setting, growths in settings.items()
         if any(it.tells for it in growths)
     ]

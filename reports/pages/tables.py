@@ -11,7 +11,6 @@ import pandas as pd
 
 from stats import ratios
 
-from ..drawing import interactive
 from ..judging import advice, findings, processes, published, scaling
 from ..judging import frame as fr
 from ..reading import units, words
@@ -82,7 +81,7 @@ def case_tables(frame: pd.DataFrame) -> list[CaseTable]:
     for _, rows in fr.groups(frame, said):
         for case, part in rows.groupby("id", sort=False):
             title = words.place(fr.settings(part), always=[*said, "B", "H", "D_h", "T"])
-            at = {axis: interactive.plain(part[axis].iloc[0]) for axis in said}
+            at = {axis: fr.plain(part[axis].iloc[0]) for axis in said}
             tables.append(CaseTable(str(case), title or str(case), at, _lines(part)))
     return tables
 

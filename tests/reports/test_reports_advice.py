@@ -51,7 +51,7 @@ def test_where_nothing_is_shown_the_choice_is_the_smallest_median() -> None:
         measured = cells[cell["id"]]
         best = min(measured, key=lambda impl: measured[impl]["median"])
         assert cell["fastest"] == best and cell["seconds"] == measured[best]["median"]
-        assert (cell["shown"], cell["ties"]) == (False, [])  # cell after cell, in one process
+        assert (cell["standing"], cell["ties"]) == ("", [])  # cell after cell, in one process
         near = {impl: m["peak"] for impl, m in measured.items() if m["median"] <= 1.1 * measured[best]["median"]}
         assert cell["leanest"] in near and cell["leanest_bytes"] <= 1.01 * min(near.values())
 
@@ -72,17 +72,17 @@ def test_a_length_that_was_not_measured_stands_for_its_neighbours(tiny: Run) -> 
 def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(
     as_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As `pytest bench/ --mode decode --T 64` has it, beside several new tokens, which are asked for by their own number."""
+    """As `pytest bench/ --mode decode --T 64` has it, beside several, asked for with their cache's length."""
     cases = [synthetic.case(T=T, T_kv=T_kv, mode="decode") for T, T_kv in ((1, 64), (1, 256), (4, 256))]
     cases.append(synthetic.case(T=64))
     data = synthetic.document([synthetic.row("a", case, [1e-3, 1e-3, 1e-3]) for case in cases], registry=["a"])
 
-    def found(T: int) -> tuple[Any, list[tuple[int, int]], list[Any]]:
-        table = advice.advise(frame.tidy(as_run(data)), {"mode": "decode", "T": T})
+    def found(T: int, **cache: int) -> tuple[Any, list[tuple[int, int]], list[Any]]:
+        table = advice.advise(frame.tidy(as_run(data)), {"mode": "decode", "T": T, **cache})
         return table["read_as"], [(cell["T"], cell["T_kv"]) for cell in table["cells"]], table["not_measured"]
 
     assert found(64) == ({"T": 1, "T_kv": 64}, [(1, 64)], [])
-    assert found(4) == ({}, [(4, 256)], [])
+    assert found(4, T_kv=256) == ({}, [(4, 256)], [])
     between = {"axis": "T_kv", "asked": 100, "nearest": [64, 256]}
     assert found(100) == ({"T": 1, "T_kv": 100}, [(1, 64), (1, 256)], [between])
     synthetic.save(data, tmp_path / "results", "0001_decode")
@@ -158,7 +158,7 @@ def test_who_was_wrong_takes_nobodys_place(as_run: Any) -> None:
     data = two({64: (1e-3, 2e-3)})
     data["skipped"] = [{"impl": "a", "id": "x", "reason": "wrong", "detail": ""}]
     [cell] = advice.advise(frame.tidy(as_run(data)))["cells"]
-    assert (cell["fastest"], cell["shown"]) == ("b", True)
+    assert (cell["fastest"], cell["standing"]) == ("b", "fastest")
 
 
 def test_a_crossover_out_of_a_tie_is_none(as_run: Any) -> None:

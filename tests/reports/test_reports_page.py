@@ -140,8 +140,8 @@ def test_a_size_is_spelled_as_a_browser_spells_it() -> None:
     """Where others are missing, a column of sizes holds floats: an option `128.0` would never be found chosen."""
     found = interactive._options(pd.DataFrame({"page": [None, 128, 16]}), "page")
     assert json.dumps(found) == '[[null, "none"], [16, "16"], [128, "128"]]'
-    assert interactive.plain(0.5) == 0.5
-    assert interactive.plain(float("nan")) is None
+    assert frame.plain(0.5) == 0.5
+    assert frame.plain(float("nan")) is None
 
 
 def test_ids_in_the_page_are_unique_and_every_reference_has_its_target(quick: Path) -> None:

@@ -101,7 +101,7 @@ def _strips(row: Mapping[str, Any], axes: list[str]) -> dict[str, Any]:
         words.number(len(samples.seconds)), words.number(len(found)), units.seconds(median), f"+{units.percent(tenth)} or more",
         _a_call(row["page_faults"]), _a_call(row["switches_involuntary"]),
     ]  # fmt: skip
-    at = {axis: interactive.plain(row[axis]) for axis in dict.fromkeys([*axes, "T", "T_kv"])}
+    at = {axis: fr.plain(row[axis]) for axis in dict.fromkeys([*axes, "T", "T_kv"])}
     strips = {"strips": [[0], *found.values()], "process": [CELL, *range(1, len(found) + 1)]}
     return {
         "impl": row["impl"],

@@ -64,7 +64,7 @@ def _told(row: dict[str, Any], axes: Sequence[str], hiding: Sequence[str]) -> di
     """A row as the page has it: no further out than the axis reaches."""
     mask, shown, text = words.place({axis: row[axis] for axis in hiding}), interactive.name_of(row), _text(row)
     return {
-        **{axis: interactive.plain(row[axis]) for axis in axes}, "impl": row["impl"], "shown": shown, "mask": mask,
+        **{axis: fr.plain(row[axis]) for axis in axes}, "impl": row["impl"], "shown": shown, "mask": mask,
         "share": row["work_share"], "at": min(row["mask_efficiency"], END), "low": min(_low(row), END),
         "high": min(_high(row), END), "skips": masking.skips(row), "text": text, "none": f"{row['work_share']:.2f}",
         "label": f"{shown}, {mask}, {text}",
