@@ -29,6 +29,10 @@ ANOTHER_KIND, ANOTHER_KINDS = 10.0, 0.1
 """An implementation that takes so many times as long as the others of its case is bound by something else, such as the
 interpreter: it is no anchor, and moves by itself with this standard deviation."""
 
+STEADY, BEYOND = 0.2, 0.3
+"""Where the seconds of unchanged code changed by more than STEADY, in logarithms, the machine is another one (a virtual machine
+that was moved, a neighbour), faster at this and slower at that: implementations move by BEYOND times what exceeds it."""
+
 CAPPED = 2.0
 """A cell this many of its errors away from the middle of its implementation weighs less."""
 
@@ -61,28 +65,33 @@ class Changes:
     """Standard deviation by which the placebos' cells moved."""
     of_implementations: float
     """... and all cells of a placebo together."""
+    shift: float
+    """Of log seconds of unchanged code, in the middle of its cells."""
 
 
 def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: Collection[str]) -> Changes:
     """Of the cells of both runs that have an anchor. `changed`: implementations that are no anchors; where all are, the others
     of a case are its anchors all the same, and what all have in common can't be seen."""
     timed = _Timed(base, head)
+    shift = timed.shift(changed)
     changed = {*changed} if {impl for impl, _ in timed.levels} - {*changed} else set()
     cells = _differences(timed, changed)
     names = list(dict.fromkeys(impl for impl, _ in cells))
     steady = [impl for impl in names if impl not in changed | timed.others]
+    beyond = BEYOND * max(0.0, abs(shift) - STEADY)
     found, alone, spreads = {}, {}, []
     for impl in names:
         own = {key: it for key, it in cells.items() if key[0] == impl}
         placebos = [name for name in steady if name != impl and (_plain(name) or not _plain(impl))]
         of_cells, of_impls = _spreads(cells, placebos, impl in timed.others)
+        of_impls = math.hypot(of_impls, beyond)
         pooled = _pooled(own.values(), of_cells)
         found[impl] = replace(pooled, error=math.hypot(pooled.error, of_impls), df=WEIGHT + len(placebos))
         for key, it in own.items():
             alone[key] = replace(it, error=math.hypot(it.error, of_cells, of_impls), df=LONG_TAILED)
         spreads.append((of_cells, of_impls))
     of_cells, of_impls = map(median, zip(*spreads, strict=True)) if spreads else (math.nan, math.nan)
-    return Changes(alone, found, len({*steady} - changed), of_cells, of_impls)
+    return Changes(alone, found, len({*steady} - changed), of_cells, of_impls, shift)
 
 
 class _Timed:
@@ -102,6 +111,13 @@ class _Timed:
         of = self._sides[side][key]
         logs = np.log(of.seconds) - self.levels[key]
         return dict(zip(zip(of.processes, of.rounds, strict=True), logs.tolist(), strict=True))
+
+    def shift(self, changed: Collection[str]) -> float:
+        """The middle of the changes of log seconds from base to head; 0 where all code changed."""
+        moved = [
+            median(rounds.values()) for (side, key), rounds in self._rounds.items() if side and key[0] not in changed
+        ]
+        return median(moved) if moved else 0.0
 
     def visits(self, side: int, key: Key, anchors: Sequence[str]) -> Array:
         """By visit, the median over its rounds of the cell's log time less the anchors' median; over the rounds in which all

@@ -59,7 +59,11 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
         head.name,
         margin,
         sorted(cells, key=worst_first),
-        notes=list(dict.fromkeys([*_notes(base, head), *_notes_on(found, changed), *_open(base, head, open_)])),
+        notes=list(
+            dict.fromkeys(
+                [*_notes(base, head), *_notes_on(found, changed, base.name, head.name), *_open(base, head, open_)]
+            )
+        ),
         machine=head.machine,
         commands=[
             *(f"{run.command}  # {run.name}, at {run.commit_id or 'an unknown commit'}" for run in (base, head)),
@@ -233,7 +237,7 @@ def _looks(run: Run) -> dict[str, float]:
     return {name: mean(math.log(look["seconds"]) for look in looks) for name, looks in seen.items() if looks}
 
 
-def _notes_on(found: Changes, changed: set[str]) -> Iterator[str]:
+def _notes_on(found: Changes, changed: set[str], base: str, head: str) -> Iterator[str]:
     if not found.implementations:
         return
     if not found.implementations.keys() - changed:
@@ -242,6 +246,11 @@ def _notes_on(found: Changes, changed: set[str]) -> Iterator[str]:
             "which two runs know badly and `python -m bench ab --base REF` well"
         )
         return
+    if abs(found.shift) > saved.STEADY:
+        yield (
+            f"seconds of unchanged code changed by {shares.signed(found.shift)} from {base} to {head}, as on another machine: "
+            "only large changes can be told"
+        )
     cells, impls = (shares.percent(math.expm1(spread)) for spread in (found.of_cells, found.of_implementations))
     yield (
         f"changes are relative to {words.plural(found.placebos, 'implementation')} whose code is the same in both runs. These "

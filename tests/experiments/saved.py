@@ -62,6 +62,9 @@ class Timed:
     """Whether it said so itself; None of a run whose file told less."""
 
 
+Pair = tuple[Timed, Timed]
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--add", type=Path, metavar="FILE")
@@ -76,23 +79,35 @@ def main() -> None:
     )
     print(f"{len(idle)} idle runs, {len(loaded)} beside a load, {len(slower)} with a slow-down, "
           f"{min(it.at for it in runs)} to {max(it.at for it in runs)}\n")  # fmt: skip
-    unchanged = [_unchanged("idle", list(combinations(idle, 2)))]
-    unchanged += [_unchanged("one beside a load", [(a, b) for a in idle for b in loaded])]
+    steady, moved = _by_shift(list(combinations(idle, 2)))
     few = {"sdpa", "fused", "packed"}
-    unchanged += [_unchanged("idle, of three implementations", list(combinations(idle, 2)), few)]
+    unchanged = [
+        _unchanged("idle", steady),
+        _unchanged("idle, as on another machine", moved),
+        _unchanged("one beside a load", [(a, b) for a in idle for b in loaded]),
+        _unchanged("idle, of three implementations", steady, few),
+    ]
     print(markdown(HEADINGS, unchanged), end="\n\n")
     for what, of in (("idle", [*idle, *slower]), ("loaded", loaded)):
         said = [it.disturbed for it in of if it.disturbed is not None]
         print(f"{sum(said)} of {len(said)} {what} runs say that they were disturbed")
     print()
     print(markdown(OF_SLOWER, list(_slower(idle, slower))), end="\n\n")
+    print("of three implementations:\n")
     print(markdown(OF_SLOWER, list(_slower(idle, slower, few))), end="\n\n")
     print(markdown(ESTIMATED, list(_estimated(idle))), end="\n\n")
     print(markdown(RANKED, [_ranked(idle)]), end="\n\n")
     print(markdown(ALONE, [_alone(idle, share) for share in (0.05, 0.1, 0.2, 0.5)]))
 
 
-def _unchanged(what: str, pairs: Sequence[tuple[Timed, Timed]], only: set[str] | None = None) -> tuple[str, ...]:
+def _by_shift(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
+    """Those whose seconds changed little from one run to the other, and the others."""
+    moved = [abs(changes(*pair).shift) > saved.STEADY for pair in pairs]
+    steady, others = ([pair for pair, it in zip(pairs, moved, strict=True) if it == which] for which in (False, True))
+    return steady, others
+
+
+def _unchanged(what: str, pairs: Sequence[Pair], only: set[str] | None = None) -> tuple[str, ...]:
     counts: dict[str, list[float]] = defaultdict(list)
     for base, head in pairs:
         found = changes(base, head, only)
@@ -114,25 +129,18 @@ def _unchanged(what: str, pairs: Sequence[tuple[Timed, Timed]], only: set[str] |
 def _slower(idle: Sequence[Timed], slower: Sequence[Timed], only: set[str] | None = None) -> Iterator[tuple[str, ...]]:
     """Each run that was made slower against each idle one."""
     for share in sorted({it.share for it in slower}):
-        found, holds, of_cells = [], [], []
         runs = [it for it in slower if it.share == share and (only is None or it.impl in only)]
-        for head in runs:
-            for base in idle:
-                changed = changes(base, head, only)
-                cells, implementations = _of_changed(changed, head.impl)
+        names = ", ".join(it.impl for it in runs)
+        kinds = "idle", "idle, as on another machine"
+        for kind, pairs in zip(kinds, _by_shift([(base, head) for head in runs for base in idle]), strict=True):
+            found, holds, of_cells = [], [], []
+            for base, head in pairs:
+                cells, implementations = _of_changed(changes(base, head, only), head.impl)
                 said = implementations[head.impl]
                 found.append(said.word in CHANGED and said.ratio > 1)
                 holds.append(said.low <= 1 + share <= said.high)
                 of_cells += [it.word in CHANGED and it.ratio > 1 for it in cells.values()]
-        what = "idle, of three implementations" if only else "idle"
-        yield (
-            f"{len(found)} {what}",
-            f"{share:.0%}",
-            ", ".join(it.impl for it in runs),
-            _share(found),
-            _share(holds),
-            _share(of_cells),
-        )
+            yield f"{len(found)} {kind}", f"{share:.0%}", names, _share(found), _share(holds), _share(of_cells)
 
 
 def _ranked(runs: Sequence[Timed]) -> tuple[str, ...]:
