@@ -1,42 +1,39 @@
-"""When a cell's time changed: change points in a series of runs. They say when; whether is for the verdicts to say.
+"""When a level changed: steps in a series of runs. They say when; whether is for the verdicts to say.
 
-Two detectors must agree. Pelt (Killick and others 2012) with a Gaussian kernel, for which nothing is far away beyond a few
-times the noise, so that a single odd run changes no level; on logarithms divided by the series' own noise. That noise is taken
-from differences of neighbours, which a few steps hardly touch. Then Student's t-test of the runs on either side of what it
-found, whose noise is what those runs spread by, and more where each resembles the one before.
-`tests/experiments/history.py` prints what either finds.
+Runs are looked at as they came, one more at a time, so that what was shown stays shown. At every position Student's t of a step
+there, in a model in which each run resembles the one before it by an unknown share (AR(1), generalized least squares): the
+chance of such a t is the mean over the shares, each weighted by how likely it makes the runs. `tests/experiments/history.py`
+prints what is found.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
 
 import numpy as np
-import ruptures
 from numpy.typing import ArrayLike, NDArray
+from scipy.ndimage import median_filter
 from scipy.special import stdtr
 
 MIN_RUNS = 3
 """Runs that a level needs on either side: a step shows from the third run on."""
 
-NEWEST = 300
-"""Numbers that steps are looked for in: Pelt's time grows with the square of the length where nothing changed."""
+FALSE_STEPS = 15
+"""At most so many of 100 series without a step show one within a year of daily runs: independent ones, long-tailed ones
+(Student's, 3 degrees), and those in which each run resembles the one before by 0.6."""
 
-REACH = 0.1
-"""Of the kernel, exp(-REACH * distance²), distances in units of noise: at five times the noise little is left of it."""
+LEVEL = FALSE_STEPS / 100 / 75
+"""Of one look at a series, for all positions. A year of daily looks errs as often as 75 that are independent (simulated)."""
 
-PENALTY = 0.8
-"""Times log(numbers): what a step must save of the kernel's cost. Simulated on 12 runs of independent noise: with 0.8, a step
-where there is none in 1 of 100 series (normal; 1 of 160 with Student's heavy tails), and of steps of 4, 5 and 6 times the noise
-in the middle 84, 96 and 100 of 100 found, in the right place. With 0.6, twice as many false steps for 89, 98 and 99; with 1, a
-third of them for 73, 92 and 98. Longer series have fewer false steps; in 400 numbers, six times the noise shows after four."""
+ALIKE = np.array([[0.0], [0.2], [0.4], [0.6], [0.8]])
+"""Shares by which a run may resemble the one before it."""
 
-SECOND_VOTE = 0.001
-"""Level of the t-test."""
+ODD = 3.0
+"""Times the noise: a run farther from the median of the five around it counts as this far."""
 
 LEAST_NOISE = 0.002
 """In logarithms: runs that agree by chance make no ruler for others."""
@@ -52,6 +49,8 @@ RECOVERED_WITHIN = 0.02
 """A later level this close to the one before a slow-down has recovered from it."""
 
 _NORMAL = 0.6745  # median of the absolute value of a standard normal
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -76,14 +75,12 @@ class Step:
         return self.ratio > 1
 
 
-def steps(seconds: ArrayLike, votes: int = 2, smallest: float = SMALLEST) -> list[Step]:
-    """Where the level of one unbroken series changed, oldest first; none in fewer than twice MIN_RUNS numbers.
-
-    Only the NEWEST numbers are looked at. With one vote, what the first detector finds.
-    """
-    given = np.atleast_1d(np.asarray(seconds, float))
-    older, logs = max(given.size - NEWEST, 0), np.log(given[-NEWEST:])
-    found = [replace(step, at=step.at + older) for step in _steps(logs, votes)]
+def steps(seconds: ArrayLike, smallest: float = SMALLEST) -> list[Step]:
+    """Where the level of one unbroken series changed, oldest first; none in fewer than twice MIN_RUNS numbers."""
+    logs = np.log(np.atleast_1d(np.asarray(seconds, float)))
+    at = [*places(logs)]
+    levels = [math.exp(float(np.median(part))) for part in np.split(logs, at)] if at else []
+    found = [Step(*each) for each in zip(at, levels, levels[1:], strict=False)]
     return with_recoveries([step for step in found if abs(math.log(step.ratio)) >= math.log1p(smallest)])
 
 
@@ -98,41 +95,42 @@ def _recovered(step: Step, later: Sequence[Step]) -> int | None:
     return next(back, None) if step.slower else None
 
 
-def _steps(logs: NDArray[np.float64], votes: int) -> list[Step]:
+def places(logs: Array) -> Iterator[int]:
+    """Positions of steps. Two runs after a step showed, it is better known where it is."""
     if logs.size < 2 * MIN_RUNS:
-        return []
-    search = ruptures.KernelCPD(kernel="rbf", min_size=MIN_RUNS, params={"gamma": REACH})
-    ends = search.fit((logs / _noise(logs))[:, None]).predict(pen=PENALTY * math.log(len(logs)))
-    if votes > 1:
-        ends = _seconded(logs, ends)
-    starts = [0, *ends[:-1]]
-    levels = [math.exp(float(np.median(logs[a:b]))) for a, b in zip(starts, ends, strict=True)]
-    return [Step(at, levels[i], levels[i + 1]) for i, at in enumerate(ends[:-1])]
+        return
+    logs = _tamed(logs)
+    start, end = 0, 2 * MIN_RUNS
+    while end <= logs.size:
+        if _likeliest(logs[start:end])[1] <= LEVEL:
+            start += _likeliest(logs[start : end + MIN_RUNS - 1])[0]
+            end = start + 2 * MIN_RUNS
+            yield start
+        else:
+            end += 1
 
 
-def _seconded(logs: NDArray[np.float64], ends: Sequence[int]) -> list[int]:
-    """The ends of levels without those that the second detector doesn't find, the least likely first."""
-    left = [*ends]
-    while len(left) > 1:
-        edges = [0, *left]
-        p = [_p_of_step(logs[a:at], logs[at:b]) for a, at, b in zip(edges, left[:-1], left[1:], strict=False)]
-        if max(p) <= SECOND_VOTE:
-            break
-        del left[p.index(max(p))]
-    return left
+def _tamed(logs: Array) -> Array:
+    """Without runs that are farther from those around them than ODD."""
+    around = median_filter(logs, 5, mode="mirror")
+    noise = float(np.median(np.abs(np.diff(logs)))) / _NORMAL / math.sqrt(2)
+    reach = ODD * max(noise, LEAST_NOISE)
+    return np.clip(logs, around - reach, around + reach)
 
 
-def _p_of_step(before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
-    """Of Student's test that the levels are one, of runs that resemble the one before them by as much as these do."""
-    rest = np.concatenate([before - before.mean(), after - after.mean()])
-    df, squares = rest.size - 2, float((rest**2).sum())
-    alike = max(0.0, float((rest[1:] * rest[:-1]).sum()) / squares) if squares else 0.0
-    spread = max(math.sqrt(squares / df * (1 + alike) / (1 - alike)), LEAST_NOISE)
-    error = spread * math.sqrt(1 / before.size + 1 / after.size)
-    return 2 * float(stdtr(df, -abs(float(after.mean() - before.mean())) / error))
-
-
-def _noise(logs: NDArray[np.float64]) -> float:
-    """Standard deviation of one run, from the median absolute difference of neighbours."""
-    neighbours = float(np.median(np.abs(np.diff(logs)))) / _NORMAL / math.sqrt(2)
-    return max(neighbours, LEAST_NOISE)
+def _likeliest(logs: Array) -> tuple[int, float]:
+    """Where a step is likeliest, and the chance of such a t at any position where there is none."""
+    at = np.arange(MIN_RUNS, logs.size - MIN_RUNS + 1)
+    df, after, apart = logs.size - 3, logs.size - 1 - at, 1 - ALIKE
+    fresh = (
+        logs[1:] - ALIKE * logs[:-1]
+    )  # what is new in each run; in it a step is 1 at its place, and `apart` after it
+    fresh -= fresh.mean(axis=1, keepdims=True)
+    sums = fresh[:, at - 1] + apart * (fresh[:, ::-1].cumsum(axis=1)[:, ::-1] - fresh)[:, at - 1]
+    squares = 1 + apart**2 * after - (1 + apart * after) ** 2 / (logs.size - 1)
+    rest = np.maximum((fresh**2).sum(axis=1, keepdims=True) - sums**2 / squares, df * LEAST_NOISE**2)
+    t = np.abs(sums) * np.sqrt(df / squares / rest)
+    weights = (1 - ALIKE**2) * (rest / rest.min(axis=0)) ** (-df / 2)
+    weights /= weights.sum(axis=0)
+    best = int((weights * t).sum(axis=0).argmax())
+    return int(at[best]), 2 * at.size * float(weights[:, best] @ stdtr(df, -t[:, best]))

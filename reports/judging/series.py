@@ -12,7 +12,7 @@ from typing import Any
 
 from stats import steps as stepping
 from stats.days import Case, Point
-from stats.steps import MIN_RUNS, NEWEST, Step
+from stats.steps import MIN_RUNS, Step
 
 from ..reading import fingerprint
 from ..reading.runs import Run
@@ -66,21 +66,20 @@ class Series:
         return self.points[self.steps[-1].at].run if self.steps else -1
 
     def _steps(self, piece: range) -> list[Step]:
-        """Of steps that are too near to be two, the one relative to the others. A step in seconds alone is the machine's
-        where the others are known, and takes no other step back."""
-        relative: list[Step] = []
+        """Of steps that are too near to be two, the one relative to the others. A step in seconds alone counts where the others
+        are not known: where they are, it is the machine's."""
+        found: list[Step] = []
         stretches = self._stretches(piece)
         for one in stretches:
-            relative += [step for step in _found(one, relative=True) if not _near(step, relative)]
-        seconds = _found({at: self.points[at].median for at in piece})
-        seconds = [step for step in seconds if not _near(step, relative)]
-        common = [step for step in seconds if any(_within(step.at, one) for one in stretches)]
-        own = sorted([*relative, *(step for step in seconds if step not in common)], key=_at)
-        return sorted([*stepping.with_recoveries(own), *common], key=_at)
+            found += [step for step in _found(one, relative=True) if not _near(step, found)]
+        for step in _found({at: self.points[at].median for at in piece}):
+            if not (_near(step, found) or any(_within(step.at, one) for one in stretches)):
+                found.append(step)
+        return stepping.with_recoveries(sorted(found, key=lambda step: step.at))
 
     def _stretches(self, piece: range) -> list[dict[int, float]]:
         """By position, seconds as on a usual day of the case, where that is known; the longest stretch first."""
-        at = {self.points[position].run: position for position in piece[-NEWEST:]}
+        at = {self.points[position].run: position for position in piece}
         usual = self.case.as_usual(self.impl, min(at), max(at) + 1)
         stretches = [{at[run]: seconds for run, seconds in one.items() if run in at} for one in usual]
         return sorted(stretches, key=len, reverse=True)
@@ -90,7 +89,7 @@ def _found(seconds: Mapping[int, float], relative: bool = False) -> list[Step]:
     """Steps of a stretch, at its own positions."""
     smallest = stepping.SMALLEST_RELATIVE if relative else stepping.SMALLEST
     positions, found = [*seconds], stepping.steps([*seconds.values()], smallest=smallest)
-    return stepping.with_recoveries([replace(step, at=positions[step.at], relative=relative) for step in found])
+    return [replace(step, at=positions[step.at], relative=relative) for step in found]
 
 
 def _near(step: Step, found: Iterable[Step]) -> bool:
@@ -100,10 +99,6 @@ def _near(step: Step, found: Iterable[Step]) -> bool:
 def _within(at: int, stretch: Mapping[int, float]) -> bool:
     """Whether a stretch has what is before and after a step."""
     return bool(stretch) and min(stretch) < at <= max(stretch)
-
-
-def _at(step: Step) -> int:
-    return step.at
 
 
 def oldest_first(kept: Iterable[Kept]) -> list[Kept]:

@@ -12,10 +12,9 @@ import pyarrow as pa
 from markupsafe import Markup
 from pyarrow import csv as pa_csv
 
-from stats import steps
 from stats.days import MIN_OTHERS, Point
 from stats.shares import bound
-from stats.steps import MIN_RUNS, Step
+from stats.steps import FALSE_STEPS, MIN_RUNS, Step
 from stats.verdict import REGRESSED, UNCHANGED
 
 from ..drawing import history_chart
@@ -144,9 +143,9 @@ def html(this: History) -> str:
         colours=list(themed().values()),
         machine=dict(page.flat(newest.machine)),
         min_runs=MIN_RUNS,
+        false_steps=FALSE_STEPS,
         min_others=MIN_OTHERS,
         named=history_chart.NEWEST,
-        looked_at=steps.NEWEST,
     )
 
 

@@ -2,7 +2,9 @@
 
 Every process of every run finds the real run's median, times noise; what is planted stands in `PLANTED`. Prints what
 `python -m reports history` says of them, and which of the planted steps it finds at their run. `--table N` prints instead what
-one detector and two find in N series of made-up noise of each kind: false steps, and steps found within a run of their place.
+is found in N series of made-up noise of each kind: false steps, also within a year of daily runs, and steps within a run of
+their place.
+`--real` prints what is found in the real runs of `saved.py`, of unchanged code, with a slow-down of one implementation planted.
 `--days N` prints what is found in N cells whose machine is faster on some days than on others: in seconds alone, and with what
 is found relative to the other implementations of the case.
 """
@@ -16,7 +18,7 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from pathlib import Path
@@ -27,15 +29,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reports.__main__ import main as reports
-from reports.judging import cache, series
+from reports.judging import cache, processes, series
 from reports.pages.tables import markdown
 from reports.reading import runs
 from stats import steps
 from stats.days import Case, Point
 
+from . import saved
+
 SOURCE = Path(__file__).resolve().parents[2] / "results" / "published" / "0001_quick.json"
 FIRST = datetime(2026, 11, 1, 3, tzinfo=UTC)
 RUNS, PROCESSES = 12, 5
+YEAR = 365
 
 PLANTED = {"sdpa": (1.08, range(7, RUNS + 1)), "einsum": (1.15, range(3, 5)), "packed": (1.12, range(4, 8))}
 """How much slower, and in which runs: one to the end, one for two runs, one for four. Runs are counted from 1."""
@@ -49,6 +54,7 @@ def main() -> None:
     options.add_argument("folder", type=Path, nargs="?")
     options.add_argument("--table", type=int, default=0, metavar="N", help="series of each kind, for the table")
     options.add_argument("--days", type=int, default=0, metavar="N", help="cells of each kind, for the table of days")
+    options.add_argument("--real", action="store_true", help="the real runs")
     options.add_argument("--source", type=Path, default=SOURCE, help="the real run")
     options.add_argument("--noise", type=float, default=0.02, help="standard deviation of a process, as a share")
     options.add_argument("--seed", type=int, default=0)
@@ -59,8 +65,11 @@ def main() -> None:
     if asked.days:
         print(markdown(BY_DAY, list(found_by_day(asked.days))))
         return
+    if asked.real:
+        print(markdown(OF_REAL, list(found_in_real())))
+        return
     if asked.folder is None:
-        options.error("give a FOLDER for the runs, --table N, or --days N")
+        options.error("give a FOLDER for the runs, --table N, --days N or --real")
     results = asked.folder / "results"
     write(json.loads(asked.source.read_text(encoding="utf-8")), results, asked.noise, random.Random(asked.seed))
     reports(["baseline", "set", "0001", "--results", str(results)])
@@ -69,7 +78,7 @@ def main() -> None:
         print(sentence)
 
 
-HEADINGS = ("noise", "runs", "planted", "where", "one detector", "two detectors")
+HEADINGS = ("noise", "runs", "planted", "where", "found")
 
 NOISES: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
     "normal": lambda rng, count: rng.normal(0, 1, count),
@@ -88,16 +97,57 @@ def _drifting(fresh: NDArray[np.float64], kept: float = 0.6) -> NDArray[np.float
 def table(count: int) -> Iterator[list[str]]:
     """Of steps of 4 and 6 times the noise, in the middle and three runs from the end."""
     for noise, draw in NOISES.items():
+        rng = np.random.default_rng(YEAR)
+        shown = sum(next(steps.places(0.01 * draw(rng, YEAR)), None) is not None for _ in range(count))
+        yield [noise, f"{YEAR}, one more a day", "nothing", "", f"{shown / count:.1%}"]
         for runs_ in (12, 40):
             for size, at in ((0, 0), (4, runs_ // 2), (6, runs_ // 2), (4, runs_ - 3), (6, runs_ - 3)):
                 rng = np.random.default_rng(runs_)
-                found = [0, 0]
+                found = 0
                 for _ in range(count):
                     seconds = np.exp(0.01 * (draw(rng, runs_) + size * (np.arange(runs_) >= at)))
-                    for votes in (1, 2):
-                        found[votes - 1] += any(not size or abs(it.at - at) <= 1 for it in steps.steps(seconds, votes))
+                    found += any(not size or abs(it.at - at) <= 1 for it in steps.steps(seconds))
                 what = [f"{size} x noise", f"run {at + 1}"] if size else ["nothing", ""]
-                yield [noise, str(runs_), *what, *(f"{hits / count:.1%}" for hits in found)]
+                yield [noise, str(runs_), *what, f"{found / count:.1%}"]
+
+
+OF_REAL = ("slower", "from run", "of", "cells found", "implementations with one", "of the unchanged cells")
+
+
+def found_in_real() -> Iterator[list[str]]:
+    """Each implementation in turn becomes slower."""
+    real = sorted((it for it in saved.read() if it.impl == "-" and not it.load), key=lambda it: it.at)
+    impls = dict.fromkeys(impl for impl, _ in real[0].samples)
+    timed = [{key: _timed(run, key) for key in run.samples} for run in real]
+    for share, (at, count) in product((0.0, 0.05, 0.1, 0.2), ((6, 12), (9, 12), (10, 19), (16, 19))):
+        cells, moved, others = [], [], []
+        for slower in impls:
+            found = list(_series(timed[:count], slower, share, at))
+            mine = [any(abs(it.at - at) <= 1 and it.slower for it in one.steps) for one in found if one.impl == slower]
+            cells += mine
+            moved.append(any(mine))
+            others += [bool(one.steps) for one in found if one.impl != slower]
+        yield [f"{share:.0%}", str(at + 1), str(count), *(f"{sum(of)} of {len(of)}" for of in (cells, moved, others))]
+
+
+def _timed(run: saved.Timed, key: saved.Key) -> tuple[float, float]:
+    """Seconds, and how many times those of `fused`."""
+    return median(run.samples[key].seconds), processes.ratio(run.samples[key], run.samples["fused", key[1]]).value
+
+
+def _series(
+    timed: Sequence[Mapping[saved.Key, tuple[float, float]]], slower: str, share: float, at: int
+) -> Iterator[series.Series]:
+    cases: dict[str, dict[str, list[Point]]] = {}
+    for run, cells in enumerate(timed):
+        by = 1 + share if run >= at else 1.0
+        for (impl, case), (seconds, ratio) in cells.items():
+            own, over = by if impl == slower else 1.0, by if slower == "fused" else 1.0
+            point = Point(run, seconds * own, 0, 0, 1, "", f"{impl} {own}", ratio * own / over)
+            cases.setdefault(case, {}).setdefault(impl, []).append(point)
+    for case, impls in cases.items():
+        of = Case(impls)
+        yield from (series.Series(impl, case, {}, tuple(points), of) for impl, points in impls.items())
 
 
 OTHERS = 3

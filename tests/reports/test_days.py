@@ -159,20 +159,22 @@ def test_a_slow_down_recovers_where_other_others_are_known() -> None:
     assert found.steps[0].recovered == 24 and found.standing is None
 
 
-def test_what_the_machine_does_to_all_takes_no_slow_down_back() -> None:
+def test_what_happens_to_all_at_once_is_the_machines() -> None:
     logs = measured(0, runs=30, day=0.01)
     logs[:, 20:] -= np.log(1.3)
+    assert not cell(logs).steps
     logs[0, 10:] += np.log(1.2)
-    assert places(found := cell(logs)) == [(10, True), (20, False)]
-    assert [step.relative for step in found.steps] == [True, False] and found.standing == found.steps[0]
+    assert places(found := cell(logs)) == [(10, True)]
+    assert found.steps[0].relative and found.standing == found.steps[0]
 
 
-def test_what_changes_in_all_at_once_shows_in_seconds() -> None:
+def test_what_changes_in_all_with_their_code_shows_in_seconds() -> None:
     logs = measured(0, day=0.01)
     logs[:, 6:] += np.log(1.2)
-    (step,) = cell(logs).steps
+    found = cell(logs, {row: [run >= 6 for run in range(RUNS)] for row in range(4)})
+    (step,) = found.steps
     assert step.at == 6 and not step.relative and step.ratio == pytest.approx(1.2, abs=0.03)
-    assert cell(logs).usual == {}
+    assert found.usual == {}
 
 
 def test_a_step_that_shows_either_way_is_one() -> None:
