@@ -22,12 +22,13 @@ from scipy.special import stdtr
 MIN_RUNS = 3
 """Runs that a level needs on either side: a step shows from the third run on."""
 
-FALSE_STEPS = 15
+FALSE_STEPS = 20
 """At most so many of 100 series without a step show one within a year of daily runs: independent ones, long-tailed ones
 (Student's, 3 degrees), and those in which each run resembles the one before by 0.6."""
 
-LEVEL = FALSE_STEPS / 100 / 75
-"""Of one look at a series, for all positions. A year of daily looks errs as often as 75 that are independent (simulated)."""
+LEVEL = FALSE_STEPS / 100 / 100
+"""Of one look at a series, for all positions. A year of daily looks errs at most as often as 100 independent
+ones (simulated)."""
 
 ALIKE = np.array([[0.0], [0.2], [0.4], [0.6], [0.8]])
 """Shares by which a run may resemble the one before it."""
