@@ -48,7 +48,6 @@ class Report:
     advice: dict[str, Any] | None
     """None where nothing can be advised."""
     headline: str
-    detail: str
     trust: Trust
 
     @property
@@ -67,12 +66,12 @@ def report(run: Run) -> Report:
     table: dict[str, Any] | None = None
     try:
         table = advice.advise(frame)
-        headline, detail = answer.headline(table["cells"], table["axes"])
+        headline = answer.headline(table["cells"], table["axes"])
     except RunError as error:
-        headline, detail = found[0] if frame["median"].isna().all() else f"No answer: {error}.", ""
+        headline = found[0] if frame["median"].isna().all() else f"No answer: {error}."
     trust = answer.trust(run, frame, table["cells"] if table else [])
     source = Source(frame, palette, run.baseline_impl, run)
-    return Report(run, source, skipped, [it for it in found if it != headline], table, headline, detail, trust)
+    return Report(run, source, skipped, [it for it in found if it != headline], table, headline, trust)
 
 
 def write(run: Run, folder: Path) -> Path:
@@ -188,7 +187,7 @@ def _at(values: Mapping[str, Any], axes: Sequence[str]) -> dict[str, Any]:
 def _summary(this: Report) -> str:
     trust = f"Confidence: {this.trust.word} ({'; '.join(this.trust.reasons)})."
     settle = f"To settle it: {this.trust.command}" if this.trust.command else ""
-    said = [text for text in (this.headline, this.detail, trust, settle, *this.findings) if text]
+    said = [text for text in (this.headline, trust, settle, *this.findings) if text]
     cases = list(advice.lines(this.advice)) if this.advice else []
     beside = tables.beside(this.frame, this.run.published)
     return tables.summary(said, cases, this.frame, this.skipped, this.run.name, this.run.baseline_impl, beside)

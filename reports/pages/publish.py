@@ -85,7 +85,7 @@ def text(folder: Path) -> str:
 def _section(run: Run) -> Iterator[str]:
     this = page.report(run)
     yield f"## {escape(run.sweep or run.name)}\n"
-    yield f"**{escape(this.headline)}** {escape(this.detail)}\n"
+    yield f"**{escape(this.headline)}**\n"
     yield f"Confidence: {this.trust.word} ({escape('; '.join(this.trust.reasons))}).\n"
     commit = f"commit {run.commit_id or 'unknown'}"
     yield f"{escape(page.machine_line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`\n"
