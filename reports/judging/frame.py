@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from stats import ratios
-from stats.ratios import Ratio, Samples
+from stats.ratios import Ratio
 
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run
@@ -18,6 +18,7 @@ from . import masking, processes
 #: Seconds, from pytest-benchmark's stats.
 STATS = ("median", "q1", "q3", "min", "max", "mean", "stddev", "iqr", "rounds", "iterations")
 
+JUDGED = ("over", "rank_low", "rank_high", "standing", "leads")
 _RATIO = ("ratio", "ratio_low", "ratio_high")
 _NUMBERS = (
     "error", "error_bound", "peak_bytes", "flops", "bytes", "processes", "page_faults", "switches_voluntary",
@@ -54,10 +55,12 @@ def tidy(run: Run) -> pd.DataFrame:
         frame[key] = pd.to_numeric(frame[key], errors="coerce").astype(float)
     frame["impl"] = frame["impl"].astype(str)
     frame["samples"] = pd.Series(list(map(processes.samples, run.rows)), dtype=object)
-    frame["processes"] = frame["processes"].fillna(frame["samples"].map(_processes)).fillna(1)
+    counted = frame["samples"].map(lambda samples: len(set(samples.processes)), na_action="ignore").astype(float)
+    frame["processes"] = frame["processes"].fillna(counted).fillna(1)
     frame["wrong"] = frame["impl"].isin(run.wrong)
-    frame = frame.assign(**_judged(frame), **masking.columns(records(frame)))
-    frame = frame.assign(**_ratios(frame, run.baseline_impl))
+    frame = frame.join(_judged(frame)).assign(**masking.columns(records(frame)))
+    compared = [_ratio(row, run.baseline_impl) for row in records(frame)]
+    frame[[*_RATIO]] = pd.DataFrame(compared, frame.index, _RATIO, float)
     frame["speedup"] = (1 / frame["ratio"]).fillna(_over_baseline(frame, run.baseline_impl))
     frame["spread"] = (frame["q3"] - frame["q1"]) / frame["median"]
     frame["tied"] = frame["standing"].isin((ratios.FASTEST, ratios.LEVEL_WITH_IT))
@@ -169,54 +172,30 @@ def _facts(extra: Mapping[str, Any]) -> dict[str, Any]:
     return {**unsaid, **{key: value for key, value in extra.items() if not key.startswith("sample_")}}
 
 
-def _judged(frame: pd.DataFrame) -> dict[str, pd.Series[Any]]:
+def _judged(frame: pd.DataFrame) -> pd.DataFrame:
     """Ratios of every row to the others of its case, ranks and standings; implementations that were wrong have no rank."""
-    cases = {case: part.sort_values("median") for case, part in frame.groupby("id", sort=False)}
-    samples = {
-        case: {impl: it for impl, it in zip(part["impl"], part["samples"], strict=True) if it}
-        for case, part in cases.items()
-    }
-    over: dict[int, dict[str, Ratio]] = {at: {} for at in frame.index}
-    found: dict[str, dict[int, Any]] = {"rank_low": {}, "rank_high": {}, "standing": {}, "leads": {}}
-    for case, pairs in ratios.compared(samples).items():
-        rows = dict(zip(cases[case]["impl"], cases[case].index.tolist(), strict=True))
-        for (one, other), ratio in pairs.items():
-            over[rows[one]][other] = ratio
-        trusted = [name for name in samples[case] if not frame.at[rows[name], "wrong"]]
-        if len(trusted) > 1:
-            trusted = [one for one in trusted if any(pairs[one, it].known for it in trusted if it != one)]
-        if not trusted:
-            continue
-        found["leads"][rows[trusted[0]]] = True
-        standings = ratios.standings(trusted, pairs)
-        for name, (low, high) in ratios.ranks(trusted, pairs).items():
-            at = rows[name]
-            found["rank_low"][at], found["rank_high"][at], found["standing"][at] = low, high, standings[name]
-    return {
-        "over": pd.Series(over, frame.index, dtype=object),
-        "rank_low": pd.Series(found["rank_low"], frame.index, dtype=float),
-        "rank_high": pd.Series(found["rank_high"], frame.index, dtype=float),
-        "standing": pd.Series(found["standing"], frame.index, dtype=object).fillna(""),
-        "leads": pd.Series(frame.index.isin(list(found["leads"])), frame.index),
-    }
+    timed = frame[frame["samples"].notna()].sort_values("median").drop_duplicates(["id", "impl"])
+    cases = {case: part.set_index("impl") for case, part in timed.assign(at=timed.index).groupby("id", sort=False)}
+    nothing = {"rank_low": math.nan, "rank_high": math.nan, "standing": "", "leads": False}
+    found: dict[Any, dict[str, Any]] = {at: {"over": {}, **nothing} for at in frame.index}
+    for case, pairs in ratios.compared({case: part["samples"].to_dict() for case, part in cases.items()}).items():
+        at, right = cases[case]["at"].to_dict(), list(cases[case].index[~cases[case]["wrong"]])
+        right = [one for one in right if len(right) == 1 or any(pairs[one, it].known for it in right if it != one)]
+        for (one, other), it in pairs.items():
+            found[at[one]]["over"][other] = it
+        standings = ratios.standings(right, pairs) if right else {}
+        for one, (low, high) in ratios.ranks(right, pairs).items():
+            found[at[one]] |= {"rank_low": low, "rank_high": high, "standing": standings[one], "leads": one == right[0]}
+    judged = pd.DataFrame.from_dict(found, orient="index", columns=JUDGED)
+    return judged.astype({"rank_low": float, "rank_high": float, "leads": bool})
 
 
-def _ratios(frame: pd.DataFrame, baseline_impl: str | None) -> dict[str, list[float]]:
-    """What the judge says of each row against the baseline implementation; of rows without samples, what the file says."""
-    based = set(frame.loc[frame["impl"] == baseline_impl, "id"])
-    found: dict[str, list[float]] = {key: [] for key in _RATIO}
-    for row in records(frame):
-        one = row["over"].get(baseline_impl)
-        judged = (one.value, one.low, one.high) if one and one.processes else tuple(row[key] for key in _RATIO)
-        if row["impl"] == baseline_impl and row["id"] in based:
-            judged = (1.0, 1.0, 1.0)
-        for key, value in zip(_RATIO, judged, strict=True):
-            found[key].append(value)
-    return found
-
-
-def _processes(samples: Samples | None) -> float:
-    return len(set(samples.processes)) if samples else math.nan
+def _ratio(row: Mapping[str, Any], baseline_impl: str | None) -> tuple[float, ...]:
+    """What the judge says of a row against the baseline implementation; of one without samples, what the file says."""
+    if row["impl"] == baseline_impl:
+        return 1.0, 1.0, 1.0
+    one = row["over"].get(baseline_impl, ratios.UNKNOWN)
+    return (one.value, one.low, one.high) if one.processes else tuple(row[key] for key in _RATIO)
 
 
 def _columns(records: list[dict[str, Any]]) -> list[str]:

@@ -6,6 +6,7 @@ A case is compared with the same one without its mask. Their rounds are others, 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -37,18 +38,13 @@ def hiding_axes() -> list[str]:
     return [axis for axis in axis_names() if KNOWN_AXES[axis].hides]
 
 
-def skippers(rows: Iterable[Row]) -> tuple[dict[str, int], dict[str, int]]:
+def skippers(rows: Iterable[Row]) -> tuple[Counter[str], Counter[str]]:
     """By implementation: in how many masked cases it is shown to skip hidden work, and in how many that could be shown.
 
     Work was skipped where the call is faster with the mask than without.
     """
-    shown, known = dict[str, int](), dict[str, int]()
-    for row in rows:
-        if math.isfinite(row["mask_efficiency_low"]) and not row["wrong"]:
-            name = row["impl"]
-            known[name] = known.get(name, 0) + 1
-            shown[name] = shown.get(name, 0) + skips(row)
-    return shown, known
+    known = [row for row in rows if math.isfinite(row["mask_efficiency_low"]) and not row["wrong"]]
+    return Counter(row["impl"] for row in known if skips(row)), Counter(row["impl"] for row in known)
 
 
 def skips(row: Row) -> bool:

@@ -18,10 +18,9 @@ COLUMNS = ("case", "published", "theirs", "nearest here", "ours", "fastest here"
 
 def table(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     """For people: a line a figure whose case was measured, in the order of the run file; its last column counts `sources`."""
-    right = frame[~frame["wrong"]]
-    listed = sources(frame, published)
+    right, listed = fr.trusted(frame), sources(frame, published)
     return [
-        _line(right[right["id"] == it.get("id")], it, 1 + listed.index(_source(it)))
+        (*_line(right[right["id"] == it["id"]], it), str(1 + listed.index(_source(it))))
         for it in _measured(frame, published)
     ]
 
@@ -31,41 +30,32 @@ def sources(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[st
     return list(dict.fromkeys(map(_source, _measured(frame, published))))
 
 
-def orders(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[str]:
+def orders(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Whether implementations rank here as they do there: a sentence a case and machine with three of them or more."""
-    right = {key: fr.records(part) for key, part in frame[~frame["wrong"]].groupby("id", sort=False)}
     theirs: dict[tuple[str, str], dict[str, float]] = {}
-    for it in published:
-        theirs.setdefault((str(it.get("id")), str(it.get("machine"))), {})[str(it.get("impl"))] = float(it["seconds"])
-    return [
-        sentence
-        for (case, machine), times in theirs.items()
-        for sentence in _order(
-            {row["impl"]: row for row in right.get(case, []) if row["impl"] in times}, times, machine
+    for it in _measured(frame, published):
+        theirs.setdefault((it["id"], str(it.get("machine"))), {})[str(it.get("impl"))] = it["seconds"]
+    right = fr.trusted(frame)
+    for (case, machine), times in theirs.items():
+        here = fr.records(right[(right["id"] == case) & right["impl"].isin(list(times))].sort_values("median"))
+        if len(here) < 3:
+            continue
+        there = sorted(here, key=lambda row: times[row["impl"]])
+        ratios = [fr.ratio(faster, slower) for faster, slower in combinations(there, 2)]
+        alike, opposite = sum(it.faster for it in ratios), sum(it.slower for it in ratios)
+        yield (
+            f"Best first, {_names(there)} on {machine}; {_names(here)} here: of {len(ratios)} pairs {alike} in the same order, "
+            f"{opposite} in the other, {len(ratios) - alike - opposite} not told apart here."
         )
-    ]
 
 
-def _order(rows: Mapping[str, Mapping[str, Any]], times: Mapping[str, float], machine: str) -> Iterator[str]:
-    """`rows`: what was measured here of one case, of the implementations that have `times` there."""
-    if len(rows) < 3:
-        return
-    alike = opposite = 0
-    for faster, slower in combinations(sorted(rows, key=times.__getitem__), 2):
-        ratio = fr.ratio(rows[faster], rows[slower])
-        alike, opposite = alike + ratio.faster, opposite + ratio.slower
-    pairs = len(rows) * (len(rows) - 1) // 2
-    there = ", ".join(sorted(rows, key=times.__getitem__))
-    here = ", ".join(sorted(rows, key=lambda name: float(rows[name]["median"])))
-    yield (
-        f"Best first, {there} on {machine}; {here} here: of {pairs} pairs {alike} in the same order, {opposite} in the "
-        f"other, {pairs - alike - opposite} not told apart here."
-    )
+def _names(rows: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(row["impl"] for row in rows)
 
 
 def _measured(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The figures whose case has a right row."""
-    ids = set(frame.loc[~frame["wrong"], "id"])
+    ids = set(fr.trusted(frame)["id"])
     return [it for it in published if it.get("id") in ids]
 
 
@@ -74,24 +64,17 @@ def _source(figure: Mapping[str, Any]) -> str:
     return f"{source}; machine: {machine}; {differs}"
 
 
-def _line(case: pd.DataFrame, figure: dict[str, Any], source: int) -> tuple[str, ...]:
-    """`case`: the rows of the figure's case; `source`: its place among `sources`, from 1."""
-    title = words.place(fr.settings(case), always=("B", "H", "D_h", "T"))
-    flops, nearest = float(case["flops"].iloc[0]), case[case["impl"] == figure.get("impl")]
-    ahead = case.sort_values(["leads", "median"], ascending=[False, True]).iloc[0]
+def _line(case: pd.DataFrame, figure: Mapping[str, Any]) -> tuple[str, ...]:
+    """A figure beside the rows of its case."""
+    best, *_ = rows = fr.ranked(case)
+    nearest = [_time(row["median"], row) for row in rows if row["impl"] == figure.get("impl")]
     kernel, impl = (str(figure.get(name) or units.MISSING) for name in ("kernel", "impl"))
     return (
-        title,
-        kernel,
-        _time(float(figure["seconds"]), flops),
-        impl,
-        _time(float(nearest["median"].iloc[0]), flops) if len(nearest) else units.MISSING,
-        str(ahead["impl"]),
-        _time(float(ahead["median"]), flops),
-        str(source),
-    )
+        words.place(best, always=("B", "H", "D_h", "T")), kernel, _time(figure["seconds"], best),
+        impl, nearest[0] if nearest else units.MISSING, best["impl"], _time(best["median"], best),
+    )  # fmt: skip
 
 
-def _time(seconds: float, flops: float) -> str:
-    """'8.28 ms, 0.519 TFLOP/s'"""
-    return f"{units.seconds(seconds)}, {shares.significant(flops / seconds / 1e12)} TFLOP/s"
+def _time(seconds: float, row: Mapping[str, Any]) -> str:
+    """'8.28 ms, 0.519 TFLOP/s', by the operations of the row's case."""
+    return f"{units.seconds(seconds)}, {shares.significant(row['flops'] / seconds / 1e12)} TFLOP/s"

@@ -13,6 +13,7 @@ import pandas as pd
 
 from ..reading import units, words
 from . import frame as fr
+from .processes import positive
 
 AXES = ("device", "dtype", "autocast", "threads")
 """What decides a row's roof."""
@@ -49,10 +50,16 @@ def table(roofs: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     lines: list[tuple[str, ...]] = []
     for roof in roofs:
         device, threads = str(roof.get("device")), str(roof.get("threads"))
-        if _positive(roof.get("flops_per_s")):
-            what = f"a product in {words.value('dtype', roof.get('dtype'))}"
-            lines.append((device, what, threads, f"{_si(roof['flops_per_s'])}FLOP/s"))
-        elif _positive(roof.get("bytes_per_s")):
+        if positive(roof.get("flops_per_s")):
+            lines.append(
+                (
+                    device,
+                    f"a product in {words.value('dtype', roof.get('dtype'))}",
+                    threads,
+                    f"{_si(roof['flops_per_s'])}FLOP/s",
+                )
+            )
+        elif positive(roof.get("bytes_per_s")):
             what = f"a copy of {units.memory(roof.get('footprint') or math.nan)}"
             lines.append((device, what, threads, f"{_si(roof['bytes_per_s'])}B/s"))
     return lines
@@ -63,16 +70,19 @@ def _slopes(roofs: Sequence[dict[str, Any]], where: Mapping[str, Any]) -> Iterat
     a part of it was not measured."""
     here = [r for r in roofs if r.get("device") == where["device"] and where["threads"] in (None, r.get("threads"))]
     dtype = where["autocast"] or where["dtype"]
-    products = {r.get("dtype"): r["flops_per_s"] for r in here if _positive(r.get("flops_per_s"))}
-    fastest = max({dtype, *_faster(dtype)} & set(products), key=products.__getitem__, default=None)
-    copies = sorted((r for r in here if _positive(r.get("bytes_per_s"))), key=lambda r: r.get("footprint") or 0)
-    if fastest is None or not copies:
+    own = {dtype, "float32"} if dtype in _NARROW else {dtype}
+    products = [
+        (r["flops_per_s"], r["dtype"]) for r in here if r.get("dtype") in own and positive(r.get("flops_per_s"))
+    ]
+    copies = [(r.get("footprint") or 0, r["bytes_per_s"]) for r in here if positive(r.get("bytes_per_s"))]
+    if not products or not copies:
         return
-    product = f"product in {words.value('dtype', fastest)}, {_si(products[fastest])}FLOP/s"
-    large, fast = copies[-1]["bytes_per_s"], max(r["bytes_per_s"] for r in copies)
-    yield f"large copy, {_si(large)}B/s", product, large, products[fastest]
+    peak, fastest = max(products)
+    product = f"product in {words.value('dtype', fastest)}, {_si(peak)}FLOP/s"
+    large, fast = max(copies)[1], max(rate for _, rate in copies)
+    yield f"large copy, {_si(large)}B/s", product, large, peak
     if fast > large:
-        yield f"fastest copy, {_si(fast)}B/s", product, fast, products[fastest]
+        yield f"fastest copy, {_si(fast)}B/s", product, fast, peak
 
 
 def _corners(
@@ -81,14 +91,6 @@ def _corners(
     ridge = peak / bandwidth
     for intensity in (min(low, ridge / 2), ridge, max(high, ridge * 2)):
         yield {"label": label, "product": product, "intensity": intensity, "rate": min(peak, intensity * bandwidth)}
-
-
-def _faster(dtype: str) -> tuple[str, ...]:
-    return ("float32",) if dtype in _NARROW else ()
-
-
-def _positive(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and value > 0
 
 
 def _si(value: float) -> str:

@@ -13,6 +13,7 @@ import pandas as pd
 from scipy import stats
 
 from . import frame as fr
+from . import processes
 
 LEAST_POINTS = 3
 CONFIDENCE = 0.95
@@ -20,6 +21,9 @@ GIB = 2**30
 
 #: An exponent that is known no better, up or down, is not resolved: it can't tell T from T**1.5, and predicts nothing.
 UNSURE = 0.25
+
+_T = re.compile(r"(?<![^-])T(\d+)(?=-|$)")
+"""In the id of a case."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,8 @@ class Power:
         return self.high - self.exponent <= UNSURE
 
     def reaches(self, y: float) -> float | None:
-        """The T at which the curve is that high; None if it doesn't climb, or by how much is not sure."""
-        if self.exponent <= 0 or not self.resolved or y <= 0:
-            return None
-        return math.exp(math.log(y / self.factor) / self.exponent)
+        """The T at which the curve is that high; None if it doesn't climb."""
+        return math.exp(math.log(y / self.factor) / self.exponent) if self.exponent > 0 else None
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,9 @@ def growths(frame: pd.DataFrame, skipped: pd.DataFrame, machine: dict[str, Any])
     """
     usable = fr.own_keys_unsaid(frame.dropna(subset=["T"]))
     axes = [axis for axis in fr.varying(usable) if axis != "T"]
+    stopped = skipped[skipped["reason"] == "out_of_memory"]
     return [
-        _growth(str(impl), values, rows, skipped, machine)
+        _growth(str(impl), values, rows, stopped.loc[stopped["impl"] == impl, "id"], machine.get("memory_gib"))
         for values, part in fr.groups(usable, axes)
         for impl, rows in part.groupby("impl", sort=False)
         if rows["T"].nunique() > 1
@@ -81,7 +84,7 @@ def power(T: Sequence[float], y: Sequence[float]) -> Power | None:
 
     The interval is Student's, of the slope. With three points it has one degree of freedom and is wide.
     """
-    known = _known(T, y)
+    known = sorted({t: v for t, v in zip(T, y, strict=True) if t > 0 and 0 < v < math.inf}.items())
     upper = known[-max(LEAST_POINTS, math.ceil(len(known) / 2)) :]
     if len(upper) < LEAST_POINTS:
         return None
@@ -91,47 +94,19 @@ def power(T: Sequence[float], y: Sequence[float]) -> Power | None:
     return Power(slope, slope - half, slope + half, math.exp(fit.intercept), tuple(t for t, _ in upper))
 
 
-def _known(T: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
-    """The positive points, by T."""
-    return sorted({t: v for t, v in zip(T, y, strict=True) if t > 0 and v > 0 and math.isfinite(v)}.items())
-
-
-def _growth(
-    impl: str, values: dict[str, Any], rows: pd.DataFrame, skipped: pd.DataFrame, machine: dict[str, Any]
-) -> Growth:
-    memory = _resolved(power(list(rows["T"]), list(rows["peak_bytes"])))
-    available = _host_bytes(machine) if set(rows["device"]) == {"cpu"} else None
+def _growth(impl: str, setting: dict[str, Any], rows: pd.DataFrame, stopped: pd.Series[str], gib: Any) -> Growth:
+    """`stopped`: ids of the implementation's cases that were out of memory; `gib`: memory of the host, where it is known."""
+    fits = (power(list(rows["T"]), list(rows[column])) for column in ("median", "peak_bytes"))
+    time, memory = (fit if fit and fit.resolved else None for fit in fits)
+    bounded = memory is not None and processes.positive(gib) and set(rows["device"]) == {"cpu"}
+    here = set(rows["id"].str.replace(_T, "", regex=True))
     return Growth(
         impl=impl,
-        setting=values,
-        time=_resolved(power(list(rows["T"]), list(rows["median"]))),
+        setting=setting,
+        time=time,
         memory=memory,
-        memory_ends_at=memory.reaches(available) if memory and available else None,
-        met_at=_met(impl, rows, skipped),
+        memory_ends_at=memory.reaches(gib * GIB) if memory and bounded else None,
+        met_at=min(
+            (int(found[1]) for id in stopped if _T.sub("", id) in here and (found := _T.search(id))), default=None
+        ),
     )
-
-
-def _resolved(fit: Power | None) -> Power | None:
-    return fit if fit and fit.resolved else None
-
-
-def _host_bytes(machine: dict[str, Any]) -> float | None:
-    gib = machine.get("memory_gib")
-    return gib * GIB if isinstance(gib, int | float) and gib > 0 else None
-
-
-def _met(impl: str, rows: pd.DataFrame, skipped: pd.DataFrame) -> int | None:
-    cells = skipped[(skipped["reason"] == "out_of_memory") & (skipped["impl"] == impl)]
-    here = {_any_length(case) for case in rows["id"]}
-    lengths = [_length(case) for case in cells["id"] if _any_length(case) in here]
-    return min((T for T in lengths if T is not None), default=None)
-
-
-def _length(case: str) -> int | None:
-    found = re.search(r"(?:^|-)T(\d+)(?=-|$)", str(case))
-    return int(found[1]) if found else None
-
-
-def _any_length(case: str) -> str:
-    """A case's id without its T."""
-    return re.sub(r"(^|-)T\d+(?=-|$)", r"\1T*", str(case))

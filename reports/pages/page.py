@@ -129,7 +129,7 @@ def html(this: Report, figures: Sequence[Chart] = ()) -> str:
         published=published.table(this.frame, this.run.published),
         published_columns=published.COLUMNS,
         published_sources=published.sources(this.frame, this.run.published),
-        published_orders=published.orders(this.frame, this.run.published),
+        published_orders=list(published.orders(this.frame, this.run.published)),
         wrong_mark=words.WRONG,
     )
 
