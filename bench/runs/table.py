@@ -29,7 +29,7 @@ LEGEND = {
 }
 """What a column says, for those that don't say it by themselves."""
 
-DISPENSABLE = ("error", "kernel", "memory")
+DISPENSABLE = ("kernel", "memory", "error")
 """Columns that are left out where a terminal is narrow, the least needed first."""
 
 
