@@ -5,10 +5,10 @@ What can be chosen is a file in `templates/kernels/`, called as the implementati
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
-from keyword import iskeyword
+from collections.abc import Iterator, Mapping, Sequence
+from keyword import kwlist
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,9 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
     Raises:
         RunError: it can't be written there, or the runs don't go together or hold nothing to choose from.
     """
-    if path.suffix != ".py" or not path.stem.isidentifier() or iskeyword(path.stem):
-        raise RunError(f"--emit {path}: expected a Python module, as attention_here.py")
-    if path.stem in {*sys.stdlib_module_names, "torch", "numpy"}:
-        raise RunError(f"--emit {path}: {path.stem} is a module of Python's or of torch's; choose another name")
+    taken = {*sys.stdlib_module_names, *kwlist, "torch", "numpy"}
+    if path.suffix != ".py" or not path.stem.isidentifier() or path.stem in taken:
+        raise RunError(f"--emit {path}: expected a Python module of a name that is free, as attention_here.py")
     known = measured(runs, kernels())
     if not known:
         others = ", ".join(kernels())
@@ -46,16 +45,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
     chosen = (
         f"{', '.join(names)} in {len(table)} of {len(known)} settings, else" if names else "nothing was faster than"
     )
-    return f"{path} is written: {chosen} SDPA{_gap(known.values())}"
-
-
-def _gap(by_length: Iterable[Collection[int]]) -> str:
-    """A sentence where two measured lengths lie so far apart that kernels may change places between them."""
-    gaps = {pair for lengths in by_length for pair in pairwise(sorted(lengths))}
-    first, last = max(gaps, key=lambda gap: gap[1] / gap[0], default=(1, 1))
-    if last <= 2 * first:
-        return ""
-    return f". Nothing was measured between {first} and {last} tokens: more lengths, better choices"
+    return f"{path} is written: {chosen} SDPA"
 
 
 def kernels() -> dict[str, str]:
@@ -106,18 +96,9 @@ def _evidence(stretch: Stretch) -> str:
 
 
 def _provenance(runs: Sequence[Run]) -> Iterator[str]:
+    """Of a run file's words only what can stand in a docstring."""
     machine: Mapping[str, Any] = runs[-1].machine
     parts = [machine.get("cpu"), machine.get("gpu"), f"{machine.get('cores')} cores", f"torch {machine.get('torch')}"]
-    yield _plain(f"Machine: {', '.join(str(part) for part in parts if part)}")
-    for run in runs:
-        commit = f", commit {run.commit_id}" if run.commit_id else ""
-        yield _plain(f"Run: {run.name} of {run.date[:10]}{commit}")
-
-
-def _plain(text: str) -> str:
-    """As it can stand in a docstring: it neither ends it nor escapes anything."""
-    return (
-        "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
-        .replace("\\", "/")
-        .replace('"', "'")
-    )
+    said = [f"Machine: {', '.join(str(part) for part in parts if part)}"]
+    said += [f"Run: {run.name} of {run.date[:10]}" + f", commit {run.commit_id}" * bool(run.commit_id) for run in runs]
+    return (re.sub(r"[^\w .,:()/+@-]+", " ", line) for line in said)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from stats import ratios
 from stats.ratios import Ratio
@@ -83,15 +84,16 @@ def varying(frame: pd.DataFrame) -> list[str]:
 
 
 def groups(frame: pd.DataFrame, axes: list[str]) -> list[tuple[dict[str, Any], pd.DataFrame]]:
-    """The frame split by the values of some axes, in their natural order: (values, rows) each."""
-    if frame.empty:
-        return []
+    """The frame split by the values of some axes, (values, rows) each: numbers by size, words as they came in the file."""
     if not axes:
-        return [({}, frame)]
-    split = frame.groupby(axes, sort=False, dropna=False)
-    parts = [(dict(zip(axes, values, strict=True)), part) for values, part in split]
-    first_seen = {axis: list(pd.unique(frame[axis])) for axis in axes}
-    return sorted(parts, key=lambda part: [_order(part[0][axis], first_seen[axis]) for axis in axes])
+        return [({}, frame)] * (not frame.empty)
+    keys = [
+        frame[axis]
+        if is_numeric_dtype(frame[axis])
+        else pd.Series(pd.factorize(frame[axis], use_na_sentinel=False)[0], frame.index)
+        for axis in axes
+    ]
+    return [({axis: part[axis].iloc[0] for axis in axes}, part) for _, part in frame.groupby(keys, dropna=False)]
 
 
 def own_keys_unsaid(frame: pd.DataFrame) -> pd.DataFrame:
@@ -218,9 +220,3 @@ def _may_follow() -> list[tuple[str, tuple[str, ...]]]:
 
 def _follows(frame: pd.DataFrame, axis: str, sources: list[str]) -> bool:
     return bool((frame.groupby(sources, dropna=False)[axis].nunique(dropna=False) == 1).all())
-
-
-def _order(value: Any, seen: list[Any]) -> tuple[int, float]:
-    """Numbers by size, words as they came in the file."""
-    is_number = isinstance(value, int | float) or hasattr(value, "dtype")
-    return (0, float(value)) if is_number and value == value else (1, float(seen.index(value) if value in seen else 0))

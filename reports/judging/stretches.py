@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from stats.ratios import UNKNOWN, Ratio
 
@@ -30,9 +29,6 @@ CAUSAL = {"none": False, "causal": True}
 
 OF_LAYERS = ("d_model", "source", "qkv_bias", "out_bias", "scope")
 """Axes that change what is around a kernel, and not the kernel."""
-
-UNKNOWN_LOG = 50.0
-"""Stands for a logarithm that isn't known: far above 0, where nothing is chosen."""
 
 MAY_LOSE = 0.03
 """Share of SDPA's time that a choice may lose at the far end of its interval. To lose nothing for certain would leave SDPA
@@ -99,7 +95,8 @@ def measured(runs: Sequence[tuple[Run, Rows]], kernels: Collection[str]) -> dict
 def stretches(by_length: ByLength) -> Iterator[Stretch]:
     """Where a kernel is probably faster than SDPA and certainly not much slower, and which most so.
 
-    Between two measured lengths ratios and their intervals are interpolated in log-log.
+    Between two measured lengths ratios and their intervals are interpolated in log-log; beside one that isn't known nothing is
+    chosen.
     """
     keys, lengths = np.arange(min(by_length), max(by_length) + 1), sorted(by_length)
     names = sorted({name for ratios in by_length.values() for name in ratios})
@@ -107,7 +104,8 @@ def stretches(by_length: ByLength) -> Iterator[Stretch]:
     for i, name in enumerate(names):
         ratios = [by_length[T].get(name, UNKNOWN) for T in lengths]
         value, high = (
-            _interpolated(keys, lengths, ends) for ends in zip(*((it.value, it.high) for it in ratios), strict=True)
+            np.interp(np.log(keys), np.log(lengths), np.log(ends))
+            for ends in ([it.value for it in ratios], [it.high for it in ratios])
         )
         wins = (high < math.log1p(MAY_LOSE)) & (value < least)
         least[wins], chosen[wins] = value[wins], i
@@ -120,24 +118,15 @@ def stretches(by_length: ByLength) -> Iterator[Stretch]:
 
 def _setting(row: Mapping[str, Any], machine: Mapping[str, Any]) -> Setting | None:
     """None of a case that has more to it than a call without mask and dropout."""
-    is_own = {*Setting._fields, *OF_LAYERS, "T_kv", "mask", "mode"}.__contains__
-    is_usual = all(
-        pd.isna(row[axis]) or row[axis] in KNOWN_AXES[axis].unsaid for axis in axis_names() if not is_own(axis)
-    )
+    own = {*Setting._fields, *OF_LAYERS, "T_kv", "mask", "mode"}
+    others = [axis for axis in axis_names() if axis not in own]
+    is_usual = all(pd.isna(row[axis]) or row[axis] in KNOWN_AXES[axis].unsaid for axis in others)
+    is_known = row["mask"] in CAUSAL and row["mode"] in GRADIENTS and row["dtype"] in SHORT_DTYPE
     on_gpu = row["device"] == "cuda"
     device = machine.get("gpu") if on_gpu else row["device"]
-    is_known = row["mask"] in CAUSAL and row["mode"] in GRADIENTS and row["dtype"] in SHORT_DTYPE
     sizes = [row[name] for name in ("threads", "B", "H", "H_kv", "D_h", "D_v", "T", "T_kv")]
     if not (is_usual and is_known and isinstance(device, str)) or any(map(pd.isna, sizes)):
         return None
     threads, B, H, H_kv, D_h, D_v, T, T_kv = map(int, sizes)
-    return Setting(
-        device=device, threads=None if on_gpu else threads, dtype=row["dtype"], gradients=GRADIENTS[row["mode"]],
-        is_causal=CAUSAL[row["mask"]], B=B, H=H, H_kv=H_kv, D_h=D_h, D_v=D_v, T=None if T_kv == T else T,
-    )  # fmt: skip
-
-
-def _interpolated(keys: NDArray[np.int64], lengths: Sequence[int], values: Sequence[float]) -> NDArray[np.float64]:
-    """Logarithms at these numbers of keys."""
-    logs = [math.log(value) if 0 < value < math.inf else UNKNOWN_LOG for value in values]
-    return np.interp(np.log(keys), np.log(lengths), logs)
+    of_call = row["dtype"], GRADIENTS[row["mode"]], CAUSAL[row["mask"]]
+    return Setting(device, None if on_gpu else threads, *of_call, B, H, H_kv, D_h, D_v, None if T_kv == T else T)
