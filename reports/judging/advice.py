@@ -259,21 +259,20 @@ def _print(table: Mapping[str, Any]) -> None:
     for miss in table["not_measured"]:
         nearest = " and ".join(map(words.number, miss["nearest"]))
         console.print(f"{miss['axis']} = {words.number(miss['asked'])} was not measured; the nearest: {nearest}")
-    left_out = () if console.width >= ROOMY else ("memory",)
+    shown = [i for i, heading in enumerate(COLUMNS) if heading != "memory" or console.width >= ROOMY]
     grid = Table(box=None, pad_edge=False)
-    for heading in COLUMNS:
-        if heading not in left_out:
-            right = heading in ("time", "ahead by", "memory")
-            grid.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
+    for heading in (COLUMNS[i] for i in shown):
+        right = heading in ("time", "ahead by", "memory")
+        grid.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
     for line in lines(table):
-        grid.add_row(*(text for heading, text in zip(COLUMNS, line, strict=True) if heading not in left_out))
+        grid.add_row(*(line[i] for i in shown))
     console.print(grid)
     for crossing in table["crossovers"]:
         console.print(f"{words.place(crossing, always=table['axes'])}: {sentence(crossing)}")
     if table["left_out"]:
         console.print(f"left out, wrong somewhere in this run: {', '.join(table['left_out'])}")
-    if left_out:
-        console.print(f"left out for want of room: {', '.join(left_out)} (--json has all)")
+    if len(shown) < len(COLUMNS):
+        console.print("left out for want of room: memory (--json has all)")
 
 
 def _parser() -> command.Parser:
