@@ -45,7 +45,7 @@ from bench.workers.client import Lost, Refused, Setting, Side, WorkerClient
 from bench.workers.tasks import Tasks
 from reports.__main__ import main as report
 from reports.judging import by_turns
-from reports.judging.compared import Comparison as Shown
+from reports.judging.comparison import Comparison as Shown
 from reports.pages.comparison_text import as_markdown
 from stats.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict
 

@@ -12,8 +12,7 @@ from stats.verdict import REGRESSED
 from ..reading import baseline_file, command, fingerprint, runs, words
 from ..reading.baseline_file import Baseline, Entry
 from ..reading.runs import Run, RunError
-from .compared import Cell, Comparison
-from .comparison import compare
+from .comparison import Cell, Comparison, compare
 
 _EPILOG = """\
 A baseline changes by this command only. A run with regressions against the

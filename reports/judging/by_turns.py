@@ -14,7 +14,7 @@ from stats.verdict import Verdict
 
 from ..reading import runs
 from ..reading.runs import RunError
-from .compared import Cell, Comparison, Key, changes, worst_first
+from .comparison import Cell, Comparison, Key, changes, worst_first
 
 SIDES = ("base", "head")
 CONTROL = "control"

@@ -1,14 +1,16 @@
-"""Two saved runs side by side: cells matched by implementation and case, time judged, all else compared exactly.
+"""What a comparison says, of two saved runs or of two sides that took turns: cells, implementations, an exit code.
 
-A time is judged relative to the implementations of its case whose code is the same in both runs (`stats.saved`), so what the
-machine did between the runs cancels, as far as it did it to all of them.
+Of two runs cells are matched by implementation and case, their time is judged, all else compared exactly. A time is judged
+relative to the implementations of its case whose code is the same in both runs (`stats.saved`), so what the machine did between
+the runs cancels, as far as it did it to all of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import mean, median
 from typing import Any
 
@@ -19,11 +21,14 @@ from stats.saved import Changes
 from stats.verdict import Verdict
 
 from ..reading import fingerprint, words
+from ..reading.command import FINE, NOT_JUDGED, REGRESSED
 from ..reading.runs import Run
 from . import processes
-from .compared import Cell, Comparison, Key, changes, worst_first
 
-BROKEN = ("wrong", "error", "timeout")
+EXACT = ("peak_bytes", "kernel", "operators", "error")
+"""What every call of a cell repeats to the last digit, so that any difference is reported."""
+
+FAILED = ("wrong", "error", "timeout")
 """Reasons for which a cell without numbers is a fault of the implementation."""
 
 SECONDS_BETWEEN_RUNS, DF_BETWEEN_RUNS = 0.12, 10
@@ -36,7 +41,101 @@ NOTHING_BESIDE = (
     "no other implementation of its case was timed beside it in both runs; `python -m bench ab` compares it alone"
 )
 
-Row = dict[str, Any]
+SIDES = ("base", "head")
+
+Key = tuple[str, str]
+"""An implementation, and the id of a case."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A fact that should be equal and isn't. `worse` when it counts as a regression: memory beyond the margin."""
+
+    what: str
+    base: Any
+    head: Any
+    worse: bool
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One implementation in one case. Seconds are typical of the processes, NaN where there are none.
+
+    The ratio is that of sides by turns; of two runs, relative to the implementations of the case whose code is unchanged.
+    """
+
+    impl: str
+    id: str
+    verdict: Verdict
+    base: float
+    head: float
+    processes: tuple[int, int]
+    """How many each side has."""
+    changes: tuple[Change, ...] = ()
+    broken: bool = False
+    """Head gives a wrong answer, fails or hangs where base does not."""
+
+    @property
+    def regressed(self) -> bool:
+        """In time, in memory, or altogether."""
+        return self.broken or self.verdict.word == verdict.REGRESSED or any(change.worse for change in self.changes)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Cells with the worst first, and what to know before believing them."""
+
+    base: str
+    head: str
+    margin: float
+    cells: list[Cell]
+    notes: list[str]
+    machine: Mapping[str, Any]
+    commands: Sequence[str]
+    """That do it again."""
+    implementations: Mapping[str, Verdict] = field(default_factory=dict)
+    """On the mean over the cells of each."""
+    asked: Sequence[str] = ()
+    """Implementations that one wants to know of: those whose code changed; none: all."""
+    shared: Verdict | None = None
+    """On all cells together, where all implementations changed alike."""
+    unjudged: str = ""
+    """Why nothing can be said of the code; or ''."""
+
+    @property
+    def regressed(self) -> list[Cell]:
+        return [cell for cell in self.cells if cell.regressed]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many cells have each word, in the words' order; only words that occur."""
+        counted = Counter(cell.verdict.word for cell in self.cells)
+        return {word: counted[word] for word in verdict.WORDS if counted[word]}
+
+    @property
+    def code(self) -> int:
+        """Of the command: 0 nothing regressed, 1 something did, 2 nothing could be judged."""
+        shared = {self.shared.word} if self.shared else set()
+        if self.regressed or verdict.REGRESSED in shared | {it.word for it in self.implementations.values()}:
+            return REGRESSED
+        of_cells = {cell.verdict.word for cell in self.cells if cell.impl in (self.asked or {cell.impl})}
+        of_impls = {it.word for name, it in self.implementations.items() if name in (self.asked or {name})}
+        open_ = verdict.INCONCLUSIVE in of_cells and not (of_cells | of_impls) & {*verdict.SETTLED}
+        return NOT_JUDGED if self.unjudged or open_ or verdict.INCONCLUSIVE in shared else FINE
+
+
+def changes(base: Mapping[str, Any], head: Mapping[str, Any], margin: float) -> Iterator[Change]:
+    """Of a cell, from what is known of it on both sides."""
+    for what in EXACT:
+        before, after = base.get(what), head.get(what)
+        if before is not None and after is not None and before != after:
+            yield Change(what, before, after, worse=what == "peak_bytes" and after > before * (1 + margin))
+
+
+def worst_first(cell: Cell) -> tuple[bool, int, float]:
+    """To sort cells by."""
+    size = abs(math.log(cell.verdict.ratio)) if cell.verdict.ratio > 0 else 0.0
+    return not cell.regressed, verdict.WORDS.index(cell.verdict.word), -size
 
 
 def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
@@ -47,175 +146,171 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     """
     again = "" if margin is None else f" --margin {margin:g}"
     margin = verdict.MARGIN_OF_RUNS if margin is None else margin
-    other, changed = fingerprint.differing(base, head), _changed(base, head)
-    found = saved.changes(*({}, {}) if other else _timed(base, head), changed)
+    machines = fingerprint.described(fingerprint.differing(base, head))
+    other = f"another machine: {machines}" if machines else ""
+    cells, shift = _matched(base, head), _shift(base, head)
+    both = {key: sides for key, sides in cells.items() if all(side.logs for side in sides)}
+    hashes = {key: [side.facts.get("impl_hash") for side in sides] for key, sides in both.items()}
+    changed = {impl for (impl, _), (old, new) in hashes.items() if old is None or old != new}
+    alike = {key: sides for key, sides in both.items() if not other and not _redefined(sides)}
+    before, after = ({key: it for key, sides in alike.items() if (it := sides[i].samples)} for i in (0, 1))
+    found = saved.changes(before, after, changed)
     judged, implementations = _judged(found, changed, margin)
-    open_ = {
-        name: said for name, said in implementations.items() if name in changed and said.word == verdict.INCONCLUSIVE
-    }
-    cells = [_cell(key, said, base, head, margin) for key, said in _verdicts(base, head, judged).items()]
+    asked = tuple(name for name in implementations if name in changed)
+    open_ = {name: said for name in asked if (said := implementations[name]).word == verdict.INCONCLUSIVE}
+    shown = [
+        _cell(key, sides, _wrong(sides) or judged.get(key) or _unjudged(sides, other), margin)
+        for key, sides in cells.items()
+        if any(side.logs for side in sides) or _wrong(sides)
+    ]
     return Comparison(
         base.name,
         head.name,
         margin,
-        sorted(cells, key=worst_first),
-        notes=list(
-            dict.fromkeys(
-                [*_notes(base, head), *_notes_on(found, changed, base.name, head.name), *_open(base, head, open_)]
-            )
-        ),
+        sorted(shown, key=worst_first),
+        notes=list(dict.fromkeys([*_notes(base, head, shift), *_notes_on(found, asked), *_open(base, head, open_)])),
         machine=head.machine,
         commands=[
             *(f"{run.command}  # {run.name}, at {run.commit_id or 'an unknown commit'}" for run in (base, head)),
             f"python -m reports compare {base.name} {head.name}{again}",
         ],
         implementations=implementations,
-        shared=_shared(base, head, changed, margin) if not other else None,
-        asked=tuple(name for name in implementations if name in changed) or tuple(implementations),
-        unjudged="" if implementations else _why_unjudged(base, head, other),
+        shared=None if {impl for impl, _ in alike} - changed else _shared(alike.values(), shift, margin),
+        asked=asked or tuple(implementations),
+        unjudged="" if implementations else other or ("no cell has a verdict" if both else "no cell in common"),
     )
 
 
-def _timed(base: Run, head: Run) -> tuple[dict[Key, Samples], dict[Key, Samples]]:
-    """The samples of the cells that mean the same in both runs."""
-    rows = _rows(base), _rows(head)
-    same = [key for key in rows[0] if key in rows[1] and _meaning(rows[0][key]) == _meaning(rows[1][key])]
-    found = ({key: processes.samples(of[key]) for key in same} for of in rows)
-    before, after = ({key: it for key, it in of.items() if it} for of in found)
-    return before, after
+@dataclass(frozen=True)
+class _Side:
+    """What a run says of a cell."""
+
+    facts: Mapping[str, Any]
+    logs: Sequence[float]
+    """log(seconds), one a process."""
+    samples: Samples | None
+    skipped: Mapping[str, Any]
+    """Its reason and detail where it has no numbers."""
+
+    @property
+    def seconds(self) -> float:
+        """Typical of the processes."""
+        return math.exp(mean(self.logs)) if self.logs else math.nan
 
 
-def _changed(base: Run, head: Run) -> set[str]:
-    """Implementations that call something else than they did in a cell, or of which that isn't known."""
-    before, after = (
-        {key: row["extra_info"].get("impl_hash") for key, row in _rows(run).items()} for run in (base, head)
-    )
-    return {key[0] for key in before.keys() & after.keys() if before[key] is None or before[key] != after[key]}
+_NOWHERE = _Side({}, (), None, {})
+
+_Sides = tuple[_Side, _Side]
+
+
+def _matched(base: Run, head: Run) -> dict[Key, _Sides]:
+    before, after = _cells(base), _cells(head)
+    return {key: (before.get(key, _NOWHERE), after.get(key, _NOWHERE)) for key in before | after}
+
+
+def _cells(run: Run) -> dict[Key, _Side]:
+    skipped = {_key(cell): cell for cell in run.skipped}
+    found = {key: replace(_NOWHERE, skipped=cell) for key, cell in skipped.items()}
+    for row in run.rows:
+        key, logs = _key(row["extra_info"]), [math.log(seconds) for seconds in processes.medians(row)]
+        found[key] = _Side(row["extra_info"], logs, processes.samples(row), skipped.get(key, {}))
+    return found
+
+
+def _key(facts: Mapping[str, Any]) -> Key:
+    return str(facts["impl"]), str(facts["id"])
+
+
+def _redefined(sides: _Sides) -> bool:
+    """Whether the benchmark itself was changed."""
+    before, after = (side.facts.get("case_hash") for side in sides)
+    return bool(before != after)
 
 
 def _judged(found: Changes, changed: set[str], margin: float) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
     """What changed is judged for itself, so that others beside it take nothing from what can be seen of it."""
     cells: dict[Key, Verdict] = {}
     implementations: dict[str, Verdict] = {}
-    for other in (False, True):
-        of_cells = {key: it for key, it in found.cells.items() if (key[0] in changed) != other}
-        of_impls = {impl: it for impl, it in found.implementations.items() if (impl in changed) != other}
-        said = verdict.of_effects(of_cells, of_impls, margin)
+    for group in (changed, found.implementations.keys() - changed):
+        said = verdict.of_effects(
+            {key: it for key, it in found.cells.items() if key[0] in group},
+            {impl: it for impl, it in found.implementations.items() if impl in group},
+            margin,
+        )
         cells |= said[0]
         implementations |= said[1]
     return cells, implementations
 
 
-def _shared(base: Run, head: Run, changed: set[str], margin: float) -> Verdict | None:
-    """On what the cells of both runs have in common, where all of their code changed: by how much more their seconds changed
-    than the controls' did."""
-    rows = _rows(base), _rows(head)
-    same = [key for key in rows[0].keys() & rows[1].keys() if _meaning(rows[0][key]) == _meaning(rows[1][key])]
-    if not same or {impl for impl, _ in same} - changed:
+def _shared(cells: Collection[_Sides], shift: float, margin: float) -> Verdict | None:
+    """On what cells have in common: by how much more their seconds changed than the controls' did."""
+    if not cells:
         return None
-    moved = median(math.log(_typical(rows[1][key]) / _typical(rows[0][key])) for key in same) - _shift(base, head)
-    known = Estimate(moved, SECONDS_BETWEEN_RUNS, DF_BETWEEN_RUNS, len(same))
-    cells, _ = verdict.of_effects({("all", "all"): known}, margin=margin)
-    return cells["all", "all"]
+    moved = median(mean(after.logs) - mean(before.logs) for before, after in cells) - shift
+    known = Estimate(moved, SECONDS_BETWEEN_RUNS, DF_BETWEEN_RUNS, len(cells))
+    return verdict.of_effects({("all", "all"): known}, margin=margin)[0]["all", "all"]
 
 
-def _verdicts(base: Run, head: Run, judged: Mapping[Key, Verdict]) -> dict[Key, Verdict]:
-    rows = _rows(base), _rows(head)
-    skipped = _skipped(base), _skipped(head)
-    verdicts = {}
-    for key in dict.fromkeys([*rows[0], *rows[1], *skipped[0], *skipped[1]]):
-        if "wrong" in tuple(side.get(key, {}).get("reason") for side in skipped):
-            verdicts[key] = Verdict(verdict.WRONG, _wrong(key, skipped))
-        elif key in rows[0] and key not in rows[1]:
-            verdicts[key] = Verdict(verdict.GONE, _why_absent(skipped[1].get(key), "head"))
-        elif key in rows[1] and key not in rows[0]:
-            verdicts[key] = Verdict(verdict.NEW, _why_absent(skipped[0].get(key), "base"))
-        elif key in rows[0]:
-            before, after = rows[0][key], rows[1][key]
-            verdicts[key] = judged.get(key) or _unjudged(before, after, _why_not(base, head, before, after))
-    return verdicts
-
-
-def _why_not(base: Run, head: Run, before: Row, after: Row) -> str:
-    """Of a cell of both runs that has no verdict."""
-    if other := fingerprint.differing(base, head):
-        return f"another machine: {fingerprint.described(other)}"
-    if _meaning(before) != _meaning(after):
-        return "the benchmark itself was changed"
-    return NOTHING_BESIDE if processes.samples(before) and processes.samples(after) else ONE_PROCESS
-
-
-def _why_unjudged(base: Run, head: Run, other: Mapping[str, Any]) -> str:
-    if other:
-        return f"another machine: {fingerprint.described(dict(other))}"
-    return "no cell has a verdict" if _rows(base).keys() & _rows(head).keys() else "no cell in common"
-
-
-def _unjudged(before: Row, after: Row, reason: str) -> Verdict:
-    """The ratio alone."""
-    return replace(Verdict(verdict.INCONCLUSIVE, reason), ratio=_typical(after) / _typical(before))
-
-
-def _cell(key: Key, said: Verdict, base: Run, head: Run, margin: float) -> Cell:
-    before, after = _rows(base).get(key), _rows(head).get(key)
+def _cell(key: Key, sides: _Sides, said: Verdict, margin: float) -> Cell:
+    before, after = sides
     return Cell(
-        impl=key[0],
-        id=key[1],
+        *key,
         verdict=said,
-        base=_typical(before),
-        head=_typical(after),
-        processes=(_count(before), _count(after)),
-        changes=tuple(changes(before["extra_info"], after["extra_info"], margin)) if before and after else (),
-        broken=_skipped(head).get(key, {}).get("reason") in BROKEN,
+        base=before.seconds,
+        head=after.seconds,
+        processes=(len(before.logs), len(after.logs)),
+        changes=tuple(changes(before.facts, after.facts, margin)),
+        broken=after.skipped.get("reason") in FAILED,
     )
 
 
-def _rows(run: Run) -> dict[Key, Row]:
-    return {(str(row["extra_info"]["impl"]), str(row["extra_info"]["id"])): row for row in run.rows}
+def _wrong(sides: _Sides) -> Verdict | None:
+    """A wrong answer on either side."""
+    said = [
+        f"{name}: {side.skipped['detail']}"
+        for name, side in zip(SIDES, sides, strict=True)
+        if side.skipped.get("reason") == "wrong"
+    ]
+    return Verdict(verdict.WRONG, f"wrong answer in {'; '.join(said)}") if said else None
 
 
-def _skipped(run: Run) -> dict[Key, Row]:
-    return {(str(cell["impl"]), str(cell["id"])): cell for cell in run.skipped}
+def _unjudged(sides: _Sides, other: str) -> Verdict:
+    """Why a cell has no verdict, with the ratio alone. `other` says how the machines differ, where they do."""
+    before, after = sides
+    for word, name, side in ((verdict.GONE, "head", after), (verdict.NEW, "base", before)):
+        if not side.logs:
+            parts = (
+                str(side.skipped.get("reason", "not")).replace("_", " ") + f" in {name}",
+                side.skipped.get("detail"),
+            )
+            return Verdict(word, ": ".join(filter(None, parts)))
+    alone = NOTHING_BESIDE if before.samples and after.samples else ONE_PROCESS
+    reason = other or ("the benchmark itself was changed" if _redefined(sides) else alone)
+    return Verdict(verdict.INCONCLUSIVE, reason, after.seconds / before.seconds)
 
 
-def _meaning(row: Row) -> Any:
-    """A hash of the benchmark's own source, where the run recorded it."""
-    return row["extra_info"].get("case_hash")
+def _shift(base: Run, head: Run) -> float:
+    """By how much the controls that both runs looked at changed on average, in logarithms."""
+    before, after = (
+        {name: mean(math.log(look["seconds"]) for look in looks) for name, looks in seen.items() if looks}
+        for seen in (run.controls.get("looks", {}) for run in (base, head))
+    )
+    moved = [after[name] - before[name] for name in before.keys() & after.keys()]
+    return mean(moved) if moved else 0.0
 
 
-def _typical(row: Row | None) -> float:
-    """Seconds."""
-    return math.exp(mean(list(map(math.log, processes.medians(row))))) if row else math.nan
-
-
-def _count(row: Row | None) -> int:
-    return len(list(map(math.log, processes.medians(row)))) if row else 0
-
-
-def _wrong(key: Key, skipped: tuple[dict[Key, Row], dict[Key, Row]]) -> str:
-    sides = {"base": skipped[0].get(key), "head": skipped[1].get(key)}
-    reasons = [f"{name}: {cell['detail']}" for name, cell in sides.items() if cell and cell["reason"] == "wrong"]
-    return f"wrong answer in {'; '.join(reasons)}"
-
-
-def _why_absent(cell: Row | None, side: str) -> str:
-    if cell is None:
-        return f"not in {side}"
-    reason = str(cell["reason"]).replace("_", " ")
-    return f"{reason} in {side}: {cell['detail']}" if cell["detail"] else f"{reason} in {side}"
-
-
-def _notes(base: Run, head: Run) -> Iterator[str]:
+def _notes(base: Run, head: Run, shift: float) -> Iterator[str]:
     if base.path.resolve() == head.path.resolve():
         yield "base and head are the same run"
-    if different := fingerprint.differing(base, head):
-        yield f"measured on different machines, so there is no verdict: {fingerprint.described(different)}"
-    if different := fingerprint.software(base, head):
-        yield f"compared across versions: {fingerprint.described(different)}"
-    if different := fingerprint.environment(base, head):
-        yield f"the environment differs: {fingerprint.described(different)}"
-    shift = _shift(base, head)
-    if abs(math.expm1(shift)) > conditions.DRIFT and not fingerprint.differing(base, head):
+    machines = fingerprint.differing(base, head)
+    for what, different in (
+        ("measured on different machines, so there is no verdict", machines),
+        ("compared across versions", fingerprint.software(base, head)),
+        ("the environment differs", fingerprint.environment(base, head)),
+    ):
+        if different:
+            yield f"{what}: {fingerprint.described(different)}"
+    if abs(math.expm1(shift)) > conditions.DRIFT and not machines:
         yield f"the controls changed by {shares.signed(shift)} from {base.name} to {head.name}, and so may seconds"
     for run in (base, head):
         if not run.complete:
@@ -224,38 +319,23 @@ def _notes(base: Run, head: Run) -> Iterator[str]:
             yield f"{run.name}: {why}"
 
 
-def _shift(base: Run, head: Run) -> float:
-    """By how much the controls that both runs looked at changed on average, in logarithms."""
-    before, after = _looks(base), _looks(head)
-    moved = [after[name] - before[name] for name in before.keys() & after.keys()]
-    return mean(moved) if moved else 0.0
-
-
-def _looks(run: Run) -> dict[str, float]:
-    """log(seconds) of each control in the mean over all looks at it."""
-    seen = run.controls.get("looks") or {}
-    return {name: mean(math.log(look["seconds"]) for look in looks) for name, looks in seen.items() if looks}
-
-
-def _notes_on(found: Changes, changed: set[str], base: str, head: str) -> Iterator[str]:
-    if not found.implementations:
-        return
-    if not found.implementations.keys() - changed:
+def _notes_on(found: Changes, changed: Collection[str]) -> Iterator[str]:
+    if len(changed) < len(found.implementations):
+        if abs(found.shift) > saved.STEADY:
+            yield (
+                f"seconds of unchanged code changed by {shares.signed(found.shift)} from base to head, as on another machine: "
+                "only large changes can be told"
+            )
+        cells, impls = (shares.percent(math.expm1(spread)) for spread in (found.of_cells, found.of_implementations))
+        yield (
+            f"changes are relative to {words.plural(found.placebos, 'implementation')} whose code is the same in both runs. "
+            f"These moved by {impls}, and a cell of theirs by {cells} (standard deviations)"
+        )
+    elif changed:
         yield (
             "the code of all implementations changed: each is judged relative to the others, and what they share by seconds, "
             "which two runs know badly and `python -m bench ab --base REF` well"
         )
-        return
-    if abs(found.shift) > saved.STEADY:
-        yield (
-            f"seconds of unchanged code changed by {shares.signed(found.shift)} from {base} to {head}, as on another machine: "
-            "only large changes can be told"
-        )
-    cells, impls = (shares.percent(math.expm1(spread)) for spread in (found.of_cells, found.of_implementations))
-    yield (
-        f"changes are relative to {words.plural(found.placebos, 'implementation')} whose code is the same in both runs. These "
-        f"moved by {impls}, and a cell of theirs by {cells} (standard deviations)"
-    )
 
 
 def _open(base: Run, head: Run, found: Mapping[str, Verdict]) -> Iterator[str]:
@@ -263,11 +343,8 @@ def _open(base: Run, head: Run, found: Mapping[str, Verdict]) -> Iterator[str]:
     if not found:
         return
     seen = shares.percent(max(said.detectable for said in found.values()))
-    clean = base.commit_id and head.commit_id and not (base.commit.get("dirty") or head.commit.get("dirty"))
-    sides = (
-        f"--base {base.commit_id} --head {head.commit_id}"
-        if clean and base.commit_id != head.commit_id
-        else "--base REF"
-    )
+    ids = base.commit_id, head.commit_id
+    clean = all(ids) and not (base.commit.get("dirty") or head.commit.get("dirty")) and ids[0] != ids[1]
+    sides = f"--base {ids[0]} --head {ids[1]}" if clean else "--base REF"
     command = f"python -m bench ab {sides} --impl {','.join(found)}"
     yield f"of {words.listing(found)} these runs would have told a change of {seen}; `{command}` tells 1 % in a few minutes"

@@ -15,8 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..judging import by_turns
-from ..judging.compared import Comparison
-from ..judging.comparison import compare
+from ..judging.comparison import Comparison, compare
 from ..reading import baseline_file, command, fingerprint, runs
 from ..reading.command import NOT_JUDGED
 from ..reading.runs import Run, RunError

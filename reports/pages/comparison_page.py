@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from stats.verdict import UNCHANGED
 
 from ..drawing.palette import Palette, themed
-from ..judging.compared import Cell, Comparison
+from ..judging.comparison import Cell, Comparison
 from ..reading import units
 from . import page
 from .comparison_text import HEADINGS, answer, columns, counted, machine, sentences

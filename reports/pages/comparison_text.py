@@ -14,7 +14,7 @@ from rich.text import Text
 from stats import shares, verdict
 from stats.verdict import CHANGED, IMPROVED, REGRESSED, SLIGHT, UNCHANGED, Verdict
 
-from ..judging.compared import Cell, Change, Comparison
+from ..judging.comparison import Cell, Change, Comparison
 from ..reading import units
 from ..reading.command import FINE, NOT_JUDGED, as_typed
 from ..reading.words import listing, plural

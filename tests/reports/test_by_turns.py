@@ -15,7 +15,7 @@ import pytest
 
 from reports.__main__ import main
 from reports.judging import by_turns
-from reports.judging.compared import Comparison
+from reports.judging.comparison import Comparison
 from reports.pages.comparison_text import as_data, as_markdown, sentences, summary
 from reports.reading.runs import RunError
 from stats import shares, verdict
