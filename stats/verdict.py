@@ -74,25 +74,6 @@ class Verdict:
     """Smallest change, as ratio - 1, that had an 80 % chance of being seen, had it been the only one."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """In logarithms: the margin, and the minimum effect."""
-
-    margin: float
-    minimum: float
-
-    @classmethod
-    def of(cls, margin: float) -> Limits:
-        """Of a share like 0.01.
-
-        Raises:
-            ValueError: the margin is negative or not finite.
-        """
-        if not (math.isfinite(margin) and margin >= 0):
-            raise ValueError(f"the margin is a share like 0.01, not {margin}")
-        return cls(math.log1p(margin), math.log1p(MINIMUM * margin))
-
-
 def of_effects(
     cells: Mapping[Key, Estimate],
     implementations: Mapping[str, Estimate] | None = None,
@@ -107,19 +88,21 @@ def of_effects(
     Raises:
         ValueError: the margin is negative or not finite.
     """
-    limits, counts = Limits.of(margin), Counter(impl for impl, _ in cells)
+    if not (math.isfinite(margin) and margin >= 0):
+        raise ValueError(f"the margin is a share like 0.01, not {margin}")
+    counts = Counter(impl for impl, _ in cells)
     alone = {key[0]: it for key, it in cells.items() if counts[key[0]] == 1}
     wholes = {impl: alone.get(impl, it) for impl, it in (implementations or {}).items()}
     known = {impl: it for impl, it in wholes.items() if it.testable}
-    found = {impl: _verdict(it, limits, len(known)) for impl, it in wholes.items()}
+    found = {impl: _verdict(it, margin, len(known)) for impl, it in wholes.items()}
     testable = sum(it.testable for it in cells.values())
     verdicts = {}
     for (impl, case), cell in cells.items():
         together = inherits = False
         if own := known.get(impl):
-            together = _exceeds(own, limits, FALSE_ALARMS / len(known)) == (1 if cell.mean > 0 else -1)
+            together = _exceeds(own, margin, FALSE_ALARMS / len(known)) == (1 if cell.mean > 0 else -1)
             inherits = found[impl].word in (SLIGHT, UNCHANGED) and _meet(cell, own)
-        verdicts[impl, case] = _verdict(cell, limits, counts[impl] if together else testable, inherits)
+        verdicts[impl, case] = _verdict(cell, margin, counts[impl] if together else testable, inherits)
     return verdicts, found
 
 
@@ -143,27 +126,28 @@ def drifted(controls: Mapping[str, ArrayLike]) -> str:
     return ""
 
 
-def _verdict(effect: Estimate, limits: Limits, among: int, inherits: bool = False) -> Verdict:
+def _verdict(effect: Estimate, margin: float, among: int, inherits: bool = False) -> Verdict:
     """`among` so many; `inherits`: it lies within the margin since its implementation does, if it is known to have changed."""
     if not effect.testable:
         known = math.isfinite(effect.mean)
         reason = "measured too rarely for an interval" if known else "no pair with two numbers"
         return Verdict(INCONCLUSIVE, reason, math.exp(effect.mean))
     low, high = effect.interval(LEVEL)
-    way = _exceeds(effect, limits, FALSE_ALARMS / among)
-    within = (-limits.margin < low and high < limits.margin) or (inherits and way != 0)
+    way = _exceeds(effect, margin, FALSE_ALARMS / among)
+    within = (max(-low, high) < math.log1p(margin)) or (inherits and way != 0)
     word = SLIGHT if way and within else {1: REGRESSED, -1: IMPROVED}.get(way, UNCHANGED if within else INCONCLUSIVE)
-    detectable = limits.minimum + effect.error * (
+    detectable = math.log1p(MINIMUM * margin) + effect.error * (
         effect.reach(FALSE_ALARMS / among) + estimate.quantile(POWER, effect.df)
     )
     ratio, low, high = (estimate.exp_or_inf(log) for log in (min(max(effect.mean, low), high), low, high))
-    return Verdict(word, _reason(word, limits, low, high), ratio, low, high, estimate.exp_or_inf(detectable) - 1)
+    return Verdict(word, _reason(word, margin, low, high), ratio, low, high, estimate.exp_or_inf(detectable) - 1)
 
 
-def _exceeds(effect: Estimate, limits: Limits, level: float) -> int:
+def _exceeds(effect: Estimate, margin: float, level: float) -> int:
     """1 or -1 where it is shown to be slower or faster by more than the minimum effect; else 0."""
     low, high = effect.interval(level)
-    return (low > limits.minimum) - (high < -limits.minimum)
+    least = math.log1p(MINIMUM * margin)
+    return (low > least) - (high < -least)
 
 
 def _meet(one: Estimate, other: Estimate) -> bool:
@@ -172,16 +156,11 @@ def _meet(one: Estimate, other: Estimate) -> bool:
     return max(a, c) <= min(b, d)
 
 
-def _reason(word: str, limits: Limits, low: float, high: float) -> str:
-    least, most = _share(limits.minimum), _share(limits.margin)
+def _reason(word: str, margin: float, low: float, high: float) -> str:
+    least, most = (f"{share * 100:.3g} %" for share in (MINIMUM * margin, margin))
     return {
         REGRESSED: f"slower by more than {least}",
         IMPROVED: f"faster by more than {least}",
         SLIGHT: f"{'slower' if low > 1 else 'faster'}, within the margin of {most}",
         UNCHANGED: f"shown to be within {most}",
     }.get(word) or f"{bound(low, high)}: its interval crosses the margin of {most}"
-
-
-def _share(log: float) -> str:
-    """log(1.01) -> '1 %'."""
-    return f"{math.expm1(log) * 100:.3g} %"
