@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from stats.verdict import REGRESSED
 
 from ..reading import baseline_file, command, fingerprint, runs, words
 from ..reading.baseline_file import Baseline, Entry
 from ..reading.runs import Run, RunError
-from .comparison import Cell, Comparison, compare
+from .comparison import Cell, compare
 
 _EPILOG = """\
 A baseline changes by this command only. A run with regressions against the
@@ -70,13 +69,8 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
     this = compare(current, run)
     slower = {name: said for name, said in this.implementations.items() if said.word == REGRESSED}
     yield from (f"{name} is slower by {said.ratio - 1:.0%}" for name, said in slower.items())
-    exact = (cell for cell in this.regressed if cell.broken or any(change.worse for change in cell.changes))
-    alone = (cell for cell in this.regressed if cell.impl not in slower)
-    yield from dict.fromkeys(map(_refusal, (*exact, *alone)))
-    _say_if_unjudged(this)
-
-
-def _say_if_unjudged(this: Comparison) -> None:
+    told = (cell for cell in this.regressed if cell.faulty or cell.impl not in slower)
+    yield from map(_refusal, sorted(told, key=lambda cell: not cell.faulty))
     if this.code == command.NOT_JUDGED:
         command.warn(f"nothing could be judged against {this.base}, so a slow-down may hide in {this.head}")
 
@@ -84,7 +78,7 @@ def _say_if_unjudged(this: Comparison) -> None:
 def _refusal(cell: Cell) -> str:
     if cell.broken:
         return f"{cell.impl} is broken at {cell.id}"
-    if any(change.worse for change in cell.changes):
+    if cell.faulty:
         return f"{cell.impl} needs more memory at {cell.id}"
     return f"{cell.impl} is slower by {cell.verdict.ratio - 1:.0%} at {cell.id}"
 
@@ -94,18 +88,16 @@ def _show(options: argparse.Namespace) -> int:
     RunError: a baseline file can't be read.
     """
     results = command.results(options)
-    folders = sorted(path.parent for path in results.glob(f"*/{baseline_file.NAME}"))
-    for folder in folders:
-        _print(folder)
-    if not folders:
+    found = [baseline_file.read(path.parent) for path in sorted(results.glob(f"*/{baseline_file.NAME}"))]
+    for baseline in filter(None, found):
+        _print(baseline)
+    if not found:
         print(command.as_typed(f"no baseline in {results} yet; {baseline_file.HOW_TO_SET_ONE}"))
     return command.FINE
 
 
-def _print(folder: Path) -> None:
-    baseline = baseline_file.read(folder)
-    assert baseline is not None, "its file was just listed"
-    print(folder.name)
+def _print(baseline: Baseline) -> None:
+    print(baseline.folder.name)
     for entry in reversed(baseline.history):
         mark = "*" if entry is baseline.current else " "
         print(f"  {mark} {entry.at}  {entry.run.removesuffix('.json')}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
@@ -14,9 +15,9 @@ from stats.verdict import Verdict
 
 from ..reading import runs
 from ..reading.runs import RunError
-from .comparison import Cell, Comparison, Key, changes, worst_first
+from ..reading.words import plural
+from .comparison import SIDES, Cell, Comparison, Key, changes, worst_first
 
-SIDES = ("base", "head")
 CONTROL = "control"
 """Stands where a cell has its implementation."""
 
@@ -33,21 +34,16 @@ Logs = dict[Key, list[float]]
 def find(name: str, results: Path) -> Path | None:
     """A saved comparison: its path, or `ab/NAME` as runs are named; None for what is none."""
     if (path := Path(name)).is_file():
-        return path if path.resolve().parent.name == FOLDER or _is_one(path) else None
+        with suppress(RunError):
+            read(path)
+            return path
+        return path if path.resolve().parent.name == FOLDER else None
     folder, _, wanted = name.removesuffix(".json").rpartition("/")
     if folder.rpartition("/")[2] != FOLDER:
         return None
     known = [path for path in results.glob(f"*/{FOLDER}/*.json") if runs.is_numbered(path)]
     matching = [path for path in known if wanted in (path.stem, *path.stem.split("_", 1))]
     return max(matching, key=lambda path: path.stat().st_mtime_ns, default=None)
-
-
-def _is_one(path: Path) -> bool:
-    try:
-        read(path)
-    except RunError:
-        return False
-    return True
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -69,21 +65,29 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
         RunError: it can't be read, or is no comparison.
     """
     data = read(path)
-    kept = data["margin"] if margin is None else margin
-    logs = _logs(data["pairs"])
+    pairs, kept = data["pairs"], data["margin"] if margin is None else margin
+    logs, times = _logs(pairs), _times(pairs)
     controls = {key[1]: of for key, of in logs.items() if key[0] == CONTROL and not any(map(math.isnan, of))}
     measured = {key: of for key, of in logs.items() if key[0] != CONTROL}
-    judged, implementations = verdict.of_pairs(measured, controls, kept)
-    judged = judged if margin is not None else {}
-    implementations = {} if data["moved"] else implementations
-    times = _times(data["pairs"])
-    cells = sorted((_cell(cell, data, judged, logs, times, kept) for cell in data["cells"]), key=worst_first)
-    base, head = (data["sides"][side] for side in SIDES)
+    judged, found = verdict.of_pairs(measured, controls, kept)
+    implementations = {} if data["moved"] else found
+    pace = mean(pair.get("seconds") or 0.0 for pair in pairs) if pairs else 0.0
+    cells = []
+    for cell in data["cells"]:
+        key, said = (str(cell["impl"]), str(cell["id"])), _saved(cell)
+        if margin is not None and math.isfinite(said.ratio):
+            said = judged.get(key, said)
+        count = sum(map(math.isfinite, logs.get(key, ())))
+        base, head = (median(times.get((key, side), [math.nan])) for side in (0, 1))
+        before, after = (cell.get(side) or {} for side in SIDES)
+        broken = said.word == verdict.BROKEN or list(cell.get("failed") or ()) == ["head"]
+        said = _with_reach(said, count * pace)
+        cells.append(Cell(*key, said, base, head, (count, count), tuple(changes(before, after, kept)), broken))
     return Comparison(
-        base=base["label"],
-        head=head["label"],
+        data["sides"]["base"]["label"],
+        data["sides"]["head"]["label"],
         margin=kept,
-        cells=cells,
+        cells=sorted(cells, key=worst_first),
         notes=list(_notes(data, controls, cells, path)),
         machine=data["fingerprints"]["head"],
         commands=[data["command"]],
@@ -99,46 +103,20 @@ def _logs(pairs: Sequence[Mapping[str, Any]]) -> Logs:
     return {key: [pair.get(key, math.nan) for pair in by_key] for key in keys}
 
 
-def _cell(
-    cell: Mapping[str, Any],
-    data: Mapping[str, Any],
-    judged: Mapping[Key, Verdict],
-    logs: Logs,
-    times: _Times,
-    margin: float,
-) -> Cell:
-    key = (str(cell["impl"]), str(cell["id"]))
-    saved = {name: cell.get(name) for name in Verdict.__dataclass_fields__}
-    known: dict[str, Any] = {name: math.nan if value is None else value for name, value in saved.items()}
-    said = Verdict(**known)
-    if math.isfinite(said.ratio):
-        said = judged.get(key, said)
-    count = sum(map(math.isfinite, logs.get(key, ())))
-    pace = mean(pair.get("seconds") or 0.0 for pair in data["pairs"]) if data["pairs"] else 0.0
-    facts: list[Any] = [cell.get(side) for side in SIDES]
-    base, head = (median(times.get((key, side), [math.nan])) for side in (0, 1))
-    return Cell(
-        *key,
-        verdict=_with_reach(said, count * pace),
-        base=base,
-        head=head,
-        processes=(count, count),
-        changes=tuple(changes(facts[0], facts[1], margin)) if all(facts) else (),
-        broken=said.word == verdict.BROKEN or list(cell.get("failed") or ()) == ["head"],
-    )
-
-
-_Times = dict[tuple[Key, int], list[float]]
-
-
-def _times(pairs: Sequence[Mapping[str, Any]]) -> _Times:
+def _times(pairs: Sequence[Mapping[str, Any]]) -> dict[tuple[Key, int], list[float]]:
     """Seconds of one call in every block, by cell and side."""
-    found: _Times = {}
+    found: dict[tuple[Key, int], list[float]] = {}
     for pair in pairs:
         blocks, keys = pair.get("blocks") or {}, [(impl, case) for impl, case, _ in pair["logs"]]
         for cell, side, seconds in zip(*(blocks.get(name, ()) for name in ("cell", "side", "seconds")), strict=True):
             found.setdefault((keys[cell], side), []).append(seconds)
     return found
+
+
+def _saved(cell: Mapping[str, Any]) -> Verdict:
+    known: dict[str, Any] = {name: cell.get(name) for name in Verdict.__dataclass_fields__}
+    known |= {name: math.nan for name, value in known.items() if value is None}
+    return Verdict(**known)
 
 
 def _with_reach(said: Verdict, spent: float) -> Verdict:
@@ -149,11 +127,10 @@ def _with_reach(said: Verdict, spent: float) -> Verdict:
     if said.word != verdict.INCONCLUSIVE or not said.detectable < 1:  # two or three pairs tell nothing of more of them
         return said
     reason = f"{said.reason}; minimum detectable change {shares.percent(said.detectable)}"
-    aim = max((aim for aim in AIMS if aim < said.detectable / 2), default=0.0)
-    minutes = spent * (said.detectable / aim) ** 2 / 60 if aim else 0.0
-    return replace(
-        said, reason=f"{reason}; {shares.percent(aim)} would take {minutes:,.0f} min" if minutes >= 1 else reason
-    )
+    aims = [aim for aim in AIMS if aim < said.detectable / 2]
+    if aims and (minutes := spent * (said.detectable / aims[-1]) ** 2 / 60) >= 1:
+        reason += f"; {shares.percent(aims[-1])} would take {minutes:,.0f} min"
+    return replace(said, reason=reason)
 
 
 def _shared(
@@ -171,21 +148,17 @@ def _shared(
 def _notes(
     data: Mapping[str, Any], controls: Mapping[str, Sequence[float]], cells: Sequence[Cell], path: Path
 ) -> Iterator[str]:
-    count, threads = len(data["pairs"]), data["threads"]
+    pairs = data["pairs"]
     yield (
-        f"{count} pair{'s' * (count != 1)} of fresh processes in {data['seconds']:.0f} s, "
-        f"{threads} thread{'s' * (threads != 1)}, seed {data['seed']}"
+        f"{plural(len(pairs), 'pair')} of fresh processes in {data['seconds']:.0f} s, "
+        f"{plural(data['threads'], 'thread')}, seed {data['seed']}"
     )
     base, head = (data["fingerprints"][side] for side in SIDES)
     yield from (f"{name}: {base[name]} → {head[name]}" for name in base if base[name] != head.get(name))
-    drift = ", ".join(f"{name} {shares.signed(median(logs))}" for name, logs in controls.items() if logs)
-    if drift:
+    if controls:
+        drift = ", ".join(f"{name} {shares.signed(median(logs))}" for name, logs in controls.items())
         yield f"the control workloads' time changed by: {drift}"
     yield from (f"on neither side: {text}" for text in data["neither"])
     yield from data.get("self_test", ())
-    if (
-        data["pairs"]
-        and any(cell.verdict.word == verdict.INCONCLUSIVE for cell in cells)
-        and "blocks" in data["pairs"][0]
-    ):
+    if pairs and "blocks" in pairs[0] and any(cell.verdict.word == verdict.INCONCLUSIVE for cell in cells):
         yield f"more minutes for what is open: python -m bench ab --continue {path}"

@@ -76,9 +76,13 @@ class Cell:
     """Head gives a wrong answer, fails or hangs where base does not."""
 
     @property
+    def faulty(self) -> bool:
+        """Whether it is broken or needs more memory."""
+        return self.broken or any(change.worse for change in self.changes)
+
+    @property
     def regressed(self) -> bool:
-        """In time, in memory, or altogether."""
-        return self.broken or self.verdict.word == verdict.REGRESSED or any(change.worse for change in self.changes)
+        return self.faulty or self.verdict.word == verdict.REGRESSED
 
 
 @dataclass(frozen=True)

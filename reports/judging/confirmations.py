@@ -15,6 +15,7 @@ from .. import CHECKOUT
 from ..reading.axes import KNOWN_AXES
 from ..reading.runs import Run, RunError
 from . import by_turns
+from .comparison import SIDES
 from .series import Series
 
 Commits = tuple[str, str]
@@ -75,7 +76,7 @@ def known(folder: Path) -> Known:
             data = by_turns.read(path)
         except RunError:
             continue
-        base, head = (data["sides"][side].get("commit") for side in by_turns.SIDES)
+        base, head = (data["sides"][side].get("commit") for side in SIDES)
         if base and head:
             for cell in by_turns.comparison(path).cells:
                 found[(base, head), cell.impl, cell.id] = cell.verdict

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
 from ..reading import units
 
 
-def seen(controls: dict[str, Any]) -> dict[str, list[dict[str, float]]]:
-    """The looks at every control that can be read: `at` and `seconds`."""
-    looks = controls.get("looks")
+def seen(controls: Mapping[str, Any]) -> dict[str, list[dict[str, float]]]:
+    """The looks at every control whose time is known: `at` and `seconds`."""
     return {
-        str(name): [look for look in those if _is_look(look)]
-        for name, those in (looks if isinstance(looks, dict) else {}).items()
-        if isinstance(those, list)
+        name: [look for look in looks if isinstance(look.get("at"), int | float)]
+        for name, looks in controls.get("looks", {}).items()
     }
 
 
-def looks(controls: dict[str, Any]) -> list[tuple[str, ...]]:
+def looks(controls: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Name, how many looks, median, fastest and slowest of every control."""
     rows = []
     for name, those in seen(controls).items():
@@ -26,7 +25,3 @@ def looks(controls: dict[str, Any]) -> list[tuple[str, ...]]:
         if spent:
             rows.append((name, str(len(spent)), *map(units.seconds, (median(spent), spent[0], spent[-1]))))
     return rows
-
-
-def _is_look(look: Any) -> bool:
-    return isinstance(look, dict) and all(isinstance(look.get(key), int | float) for key in ("at", "seconds"))

@@ -83,7 +83,7 @@ def sentences(this: Comparison) -> Iterator[str]:
         if name not in still and (said := _sentence(this, name, cells)):
             yield said
     if still:
-        yield f"{listing(still)} are as fast as before, within {_share(this.margin)}"
+        yield f"{listing(still)} are as fast as before, within {shares.percent(this.margin)}"
 
 
 def _stands_still(this: Comparison, name: str, cells: list[Cell]) -> bool:
@@ -104,9 +104,9 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
         where = f"in {words[found.word]} of {len(cells)} cells" if words[found.word] else f"over its {len(cells)} cells"
         said = f"{_change(found, than)} {where}"
     elif found.word == SLIGHT:
-        said = f"{_change(found, than)} over its {len(cells)} cells, within the margin of {_share(this.margin)}"
+        said = f"{_change(found, than)} over its {len(cells)} cells, within the margin of {shares.percent(this.margin)}"
     elif found.word == UNCHANGED:
-        said = f"as fast as {base or 'before'}, within {_share(this.margin)}"
+        said = f"as fast as {base or 'before'}, within {shares.percent(this.margin)}"
     elif math.isfinite(found.low) and not shares.too_wide(found.low, found.high):
         perhaps = "" if found.low < 1 < found.high else "perhaps "
         said = f"{perhaps}{shares.bound(found.low, found.high)}{than}"
@@ -118,7 +118,7 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
 def _by(word: str, cells: list[Cell]) -> str:
     """' (7.2 to 142 %)' over the cells of this word."""
     sizes = sorted(abs(cell.verdict.ratio - 1) for cell in cells if cell.verdict.word == word)
-    ends = dict.fromkeys(map(_share, (sizes[0], sizes[-1])))
+    ends = dict.fromkeys(map(shares.percent, (sizes[0], sizes[-1])))
     return f" ({' to '.join(ends).replace(' % to', ' to')})"
 
 
@@ -134,7 +134,7 @@ def answer(this: Comparison) -> str:
 
 def counted(this: Comparison) -> str:
     """'23 UNCHANGED within 1 %, 1 INCONCLUSIVE; 1 cell with another kernel'"""
-    within = {UNCHANGED: f" within {_share(this.margin)}", verdict.INCONCLUSIVE: _bound(this)}
+    within = {UNCHANGED: f" within {shares.percent(this.margin)}", verdict.INCONCLUSIVE: _bound(this)}
     counts = ", ".join(f"{count} {word}{within.get(word, '')}" for word, count in this.counts.items()) or "no cell"
     if len(this.implementations) > 1:
         known = Counter(said.word for said in this.implementations.values())
@@ -151,7 +151,7 @@ def _bound(this: Comparison) -> str:
     open_ = [cell.verdict for cell in this.cells if cell.verdict.word == verdict.INCONCLUSIVE]
     widest = max((it.high for it in open_), default=math.nan)
     if all(it.high > 1 for it in open_) and widest <= TWICE:
-        return f" (at most {_share(widest - 1)} slower)"
+        return f" (at most {shares.percent(widest - 1)} slower)"
     reasons = {it.reason for it in open_}
     return f" ({reasons.pop()})" if len(reasons) == 1 and this.unjudged not in reasons else ""
 
@@ -295,10 +295,6 @@ def machine(machine: Mapping[str, Any]) -> str:
 def _setting(value: Any) -> str:
     """'MALLOC_TOP_PAD_=1 MALLOC_MMAP_MAX_=0' of several settings."""
     return " ".join(f"{name}={it}" for name, it in value.items()) if isinstance(value, Mapping) else str(value)
-
-
-def _share(share: float) -> str:
-    return f"{share * 100:.2g} %" if share < 1 else f"{share * 100:.0f} %"
 
 
 def _percent(ratio: float, digits: int = 1) -> str:
