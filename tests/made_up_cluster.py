@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from bench.cluster.engine import Lost, Result, Task
+from bench.cluster.engine import Result, Task
 
 from .conftest import CHECKOUT
 
@@ -66,7 +66,7 @@ class MadeUpCluster:
         self,
         nodes: Mapping[str, str],
         cases: tuple[str, ...],
-        fate: Callable[[str, Task], Lost | Result | None] = lambda node, task: None,
+        fate: Callable[[str, Task], Result | None] = lambda node, task: None,
         measured: Counter[tuple[str, str]] | None = None,
     ):
         self.there = dict(nodes)
@@ -84,7 +84,7 @@ class MadeUpCluster:
         self.asked.append((node, task["case"]))
         self._tasks[node] = task
 
-    def ended(self, seconds: float) -> list[tuple[str, Result | Lost]]:
+    def ended(self, seconds: float) -> list[tuple[str, Result]]:
         for node, task in self._tasks.items():
             del self._tasks[node]
             return [(node, self._fate(node, task) or self._answer(node, task))]

@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from bench.cluster import archive, command, node
-from bench.cluster.agreement import disagreements
-from bench.cluster.driver import Driver
-from bench.cluster.engine import Lost, Result, Task
-from bench.cluster.merging import merged
-from bench.cluster.state import TRIES, Answer, Job, State
+from bench.cluster.driver import TRIES, Driver, Job
+from bench.cluster.engine import Result, Task
+from bench.cluster.merging import disagreements, merged
 from bench.cluster.sweep import Sweep
 from bench.runs.journal import Journal
 from bench.selection.mistake import Mistake
@@ -30,17 +28,14 @@ NODES = {"a1": "a", "a2": "a", "b1": "b"}
 TASK = {"arguments": [], "digest": "", "environment": {}}
 
 
-def driven(cluster: MadeUpCluster, journal: Journal, processes: int = 2, **kinds: int | None) -> State:
+def driven(cluster: MadeUpCluster, journal: Journal, processes: int = 2, **kinds: int | None) -> Driver:
     """The sweep to its end, from where its journal is."""
-    state = State(processes)
-    for line in journal.lines:
-        state.take(line)
-    asked = kinds or dict.fromkeys(cluster.there.values())
-    Driver(cluster, journal, state, TASK, asked, lambda line: None, rest=0.0).run()
-    return state
+    driver = Driver(cluster, journal, processes, TASK, kinds or dict.fromkeys(cluster.there.values()), rest=0.0)
+    driver.run()
+    return driver
 
 
-def rows_of(state: State, kind: str) -> dict[tuple[str, str], dict[str, Any]]:
+def rows_of(state: Driver, kind: str) -> dict[tuple[str, str], dict[str, Any]]:
     return {(row["extra_info"]["impl"], row["group"]): row for row in merged(state, kind)["benchmarks"]}
 
 
@@ -90,17 +85,17 @@ def test_columns_of_several_jobs_become_one_by_what_they_are(tmp_path: Path) -> 
 
 
 def test_a_node_that_dies_costs_one_job_which_another_of_its_type_does(tmp_path: Path) -> None:
-    def dies(of: str, task: Task) -> Lost | None:
+    def dies(of: str, task: Task) -> Result | None:
         if of == "a1" and task["case"]:
             cluster.there.pop("a1", None)
-            return Lost("its cable")
+            return {"lost": "its cable"}
         return None
 
     cluster = MadeUpCluster(NODES, CASES, dies)
     state = driven(cluster, Journal.start(tmp_path, "x", {}))
     (lost,) = state.losses
-    assert state.losses[lost] == ["its cable"] and state.answers[lost].node == "a2"
-    assert len(state.answers) == 8 and {it.node for it in state.answers.values()} == {"a2", "b1"}
+    assert state.losses[lost] == ["its cable"] and state.answers[lost]["node"] == "a2"
+    assert len(state.answers) == 8 and {it["node"] for it in state.answers.values()} == {"a2", "b1"}
     asked = Counter(case for _, case in cluster.asked if case)
     assert asked == {case: 4 + (case == lost.case) for case in CASES}
     assert rows_of(state, "a").keys() == rows_of(state, "b").keys()
@@ -115,8 +110,8 @@ def test_a_driver_that_dies_behind_any_line_goes_on_and_measures_nothing_twice(t
         killed = tmp_path / str(kept) / "x.0-0.journal"
         killed.parent.mkdir()
         killed.write_text("".join(lines[:kept]) + lines[kept][:50])
-        known = [Job(*line["answer"]["job"]) for line in map(json.loads, lines[1:kept]) if "answer" in line]
-        cluster = MadeUpCluster(NODES, CASES, measured=Counter((it.kind, it.case) for it in known))
+        known = [Job(*line["job"]) for line in map(json.loads, lines[1:kept]) if "run" in line["answer"]]
+        cluster = MadeUpCluster(NODES, CASES, measured=Counter((it.kind, str(it.case)) for it in known))
         state = driven(cluster, Journal.reopen(killed))
         assert state.answers.keys() == whole.answers.keys()
         assert sum(case is not None for _, case in cluster.asked) == 8 - len(known)
@@ -143,7 +138,7 @@ def test_a_node_that_is_another_machine_is_refused(tmp_path: Path) -> None:
 
     state = driven(MadeUpCluster(NODES, CASES, other), Journal.start(tmp_path, "x", {}))
     assert state.refused == {"a2": "a has cores 2, not 4"}
-    assert {it.node for it in state.answers.values()} == {"a1", "b1"} and len(state.answers) == 8
+    assert {it["node"] for it in state.answers.values()} == {"a1", "b1"} and len(state.answers) == 8
 
 
 def test_nodes_with_another_torch_are_refused(tmp_path: Path) -> None:
@@ -156,7 +151,9 @@ def test_nodes_with_another_torch_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_no_node_survives_is_given_up(tmp_path: Path) -> None:
-    cluster = MadeUpCluster(NODES, CASES, lambda of, task: Lost("out of memory") if task["case"] == CASES[1] else None)
+    cluster = MadeUpCluster(
+        NODES, CASES, lambda of, task: {"lost": "out of memory"} if task["case"] == CASES[1] else None
+    )
     state = driven(cluster, Journal.start(tmp_path, "x", {}), 1, a=None)
     assert [case for _, case in cluster.asked].count(CASES[1]) == TRIES
     data = merged(state, "a")
@@ -174,9 +171,9 @@ def test_as_many_nodes_measure_as_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_nodes_whose_controls_disagree_are_named() -> None:
-    def answer(name: str, *seconds: float) -> Answer:
+    def answer(name: str, *seconds: float) -> Result:
         looks = [{"at": 0.0, "seconds": s} for s in seconds]
-        return Answer(Job("a", "c", 0), name, 0.0, {"controls": {"looks": {"product": looks}}})
+        return {"node": name, "run": {"controls": {"looks": {"product": looks}}}}
 
     alike = answer("n1", 1.0, 1.01, 0.99), answer("n2", 1.02, 1.0, 1.03)
     assert not [*disagreements(alike)]

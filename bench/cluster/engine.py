@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 Task = dict[str, Any]
 """What a node is to do; see `node.do`."""
 
 Result = dict[str, Any]
-"""What it answered; its `node` is the machine that it came from."""
-
-
-@dataclass(frozen=True)
-class Lost:
-    """The node, or the process that did a task there, is gone."""
-
-    why: str
+"""What it answered, with the `node` that it came from; or why it is `lost`, the node or the process that did the task there."""
 
 
 class Engine(Protocol):
@@ -29,7 +21,7 @@ class Engine(Protocol):
     def start(self, node: str, task: Task) -> None:
         """Begin a task on a node that has none."""
 
-    def ended(self, seconds: float) -> list[tuple[str, Result | Lost]]:
+    def ended(self, seconds: float) -> list[tuple[str, Result]]:
         """The nodes whose tasks have ended, with what came of each; waits so many seconds, at most, for the first."""
 
     def close(self) -> None:

@@ -20,6 +20,8 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Callable
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -31,24 +33,18 @@ PR_SET_PDEATHSIG = 1
 """Of Linux' prctl."""
 
 
-Lease = tuple[str, str]
-"""A file, and what it holds as long as the driver that began a task wants its answer."""
-
-
-def do(archive: bytes | str, task: dict[str, Any], lease: Lease | None = None) -> dict[str, Any]:
+def do(archive: bytes | Path, task: dict[str, Any]) -> dict[str, Any]:
     """What came of a task: `plan`, or `run`, the contents of a run file; else `refused` or `failed`, and why.
 
-    `archive`: the code, or the file it lies in. A task whose lease has gone to another driver is given up.
+    `archive`: the code, or the file it lies in. A task whose file is gone is given up: so is its driver.
     """
     known = {"node": socket.gethostname(), "began": time.time()}
     if why := other_environment(task["environment"]):
         return known | {"refused": why}
-    data = archive if isinstance(archive, bytes) else Path(archive).read_bytes()
-    if hashlib.sha256(data).hexdigest() != task["digest"]:
-        return known | {"refused": "the code that arrived is not what was sent"}
-    code = unpacked(data, task["digest"])
+    data = archive if isinstance(archive, bytes) else archive.read_bytes()
+    code = unpacked(data, hashlib.sha256(data).hexdigest())
     with tempfile.TemporaryDirectory(prefix="attention-bench-") as folder:
-        return known | _done(code, Path(folder), task, lease)
+        return known | _done(code, Path(folder), task, lambda: isinstance(archive, bytes) or archive.exists())
 
 
 def environment() -> dict[str, str]:
@@ -93,7 +89,7 @@ def unpacked(archive: bytes, digest: str) -> Path:
     return code
 
 
-def _done(code: Path, folder: Path, task: dict[str, Any], lease: Lease | None) -> dict[str, Any]:
+def _done(code: Path, folder: Path, task: dict[str, Any], wanted: Callable[[], bool]) -> dict[str, Any]:
     """An ordinary run of the suite, in a folder of its own."""
     command = [sys.executable, str(code / "bench"), "sweep", "--processes=1", "--save=job", *task["arguments"]]
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
@@ -105,36 +101,18 @@ def _done(code: Path, folder: Path, task: dict[str, Any], lease: Lease | None) -
         command += [f"--case={task['case']}"]
     with (folder / "said").open("w") as said:
         process = subprocess.Popen(command, cwd=folder, env=env, stdout=said, stderr=said, preexec_fn=_ends_with_parent)
-        if not _finished(process, lease):
-            return {"failed": -1, "said": "the driver is gone"}
+        while process.poll() is None:
+            if not wanted():
+                process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(LOOK)
     if (plan := folder / "plan.json").exists():
         return {"plan": json.loads(plan.read_text(encoding="utf-8"))}
     for file in folder.glob("results/*/*.json"):
         return {"run": json.loads(file.read_text(encoding="utf-8"))}
     lines = (folder / "said").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return {"failed": process.returncode, "said": lines[-1] if lines else "it said nothing"}
-
-
-def _finished(process: subprocess.Popen[Any], lease: Lease | None) -> bool:
-    """Wait for its end; False, and it is killed, when the lease has gone to another driver."""
-    while True:
-        try:
-            process.wait(LOOK if lease else None)
-            return True
-        except subprocess.TimeoutExpired:
-            if lease and not _holds(lease):
-                process.kill()
-                process.wait()
-                return False
-
-
-def _holds(lease: Lease) -> bool:
-    """Whether the driver still wants the answer."""
-    path, token = lease
-    try:
-        return Path(path).read_text(encoding="utf-8") == token
-    except OSError:
-        return False
+    said_last = lines[-1].removeprefix("ERROR: ") if lines else "it said nothing"
+    return {"failed": f"{said_last} (exit code {process.returncode})"}
 
 
 def _ends_with_parent() -> None:

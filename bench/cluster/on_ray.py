@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..selection.mistake import Mistake
 from . import node as on_node
-from .engine import Lost, Result, Task
+from .engine import Result, Task
 
 TYPE = "type:"
 """How a node's resource begins that names its type: `ray start --resources '{"type:a": 1}'`."""
@@ -65,7 +65,7 @@ class OnRay:
         whole = {"num_cpus": has["CPU"], "num_gpus": has.get("GPU", 0)}
         self._tasks[self._on(self._there[node], on_node.do, **whole).remote(self._archive, task)] = node
 
-    def ended(self, seconds: float) -> list[tuple[str, Result | Lost]]:
+    def ended(self, seconds: float) -> list[tuple[str, Result]]:
         if not self._tasks:
             time.sleep(seconds)
             return []
@@ -76,13 +76,13 @@ class OnRay:
     def close(self) -> None:
         ray.shutdown()
 
-    def _result(self, reference: Any, node: str) -> Result | Lost:
+    def _result(self, reference: Any, node: str) -> Result:
         try:
             result: Result = ray.get(reference)
         except RayTaskError as error:
-            return Lost(str(error).strip().splitlines()[-1])
+            return {"lost": str(error).strip().splitlines()[-1]}
         except RayError as error:
-            return Lost(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+            return {"lost": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
         return result | {"node": node}
 
     def _ask(self, name: str, it: Mapping[str, Any]) -> None:

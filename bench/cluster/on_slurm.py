@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tempfile
 import time
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import submitit
 
 from ..selection.mistake import Mistake
 from . import node as on_node
-from .engine import Lost, Result, Task
+from .engine import Result, Task
 
 LOCAL = "local"
 """The address of submitit's own executor, whose jobs are processes of this machine."""
@@ -56,37 +56,38 @@ class OnSlurm:
         self._places = _places(kinds or {LOCAL: 1}) if local else _places(_partitions(kinds))
         self._jobs: dict[str, Any] = {}
         self._folder = folder
+        for old in folder.glob("code-*"):  # jobs of a driver that was killed end without it
+            old.unlink()
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "code.zip").write_bytes(archive)
-        self._lease = str(folder / "lease"), uuid.uuid4().hex
-        Path(self._lease[0]).write_text(self._lease[1], encoding="utf-8")
+        self._code = Path(tempfile.mkstemp(".zip", "code-", folder)[1])
+        self._code.write_bytes(archive)
 
     def nodes(self) -> Mapping[str, str]:
         return self._places
 
     def start(self, node: str, task: Task) -> None:
         self._executor.update_parameters(slurm_partition=self._places[node])
-        self._jobs[node] = self._executor.submit(on_node.do, str(self._folder / "code.zip"), task, self._lease)
+        self._jobs[node] = self._executor.submit(on_node.do, self._code, task)
 
-    def ended(self, seconds: float) -> list[tuple[str, Result | Lost]]:
+    def ended(self, seconds: float) -> list[tuple[str, Result]]:
         until = time.monotonic() + seconds
         while not (ended := [node for node, job in self._jobs.items() if job.done()]) and time.monotonic() < until:
             time.sleep(LOOK)
         return [(node, _result(self._jobs.pop(node))) for node in ended]
 
     def close(self) -> None:
-        """Jobs that are still there end as soon as they find no lease."""
+        """Jobs that are still there end as soon as they find no code."""
         for job in self._jobs.values():
             job.cancel(check=False)
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _result(job: Any) -> Result | Lost:
+def _result(job: Any) -> Result:
     try:
         result: Result = job.result()
         return result
     except (submitit.core.utils.UncompletedJobError, submitit.core.utils.FailedJobError) as error:
-        return Lost(str(error).strip().splitlines()[-1])
+        return {"lost": str(error).strip().splitlines()[-1]}
 
 
 def _read(text: str) -> str | int:

@@ -23,10 +23,9 @@ from ..selection.mistake import Mistake
 from ..terminal import as_typed
 from . import node
 from .archive import pack
-from .driver import Driver
+from .driver import Driver, tell
 from .engine import Engine
 from .merging import merged
-from .state import State
 
 FOLDER = "cluster"
 """Where journals lie, under results/."""
@@ -79,32 +78,30 @@ class Sweep:
             if not kinds:
                 raise Mistake("the cluster has no node")
             journal = self.journal or Journal.start(self.results / FOLDER, self.name, self.header)
-            state = State(self.header["processes"])
-            for line in journal.lines:
-                state.take(line)
             task = {name: self.header[name] for name in ("arguments", "digest", "environment")}
+            driver = Driver(engine, journal, self.header["processes"], task, kinds)
             try:
-                Driver(engine, journal, state, task, kinds, _tell).run()
+                driver.run()
             except KeyboardInterrupt:
-                _tell(f"unfinished; `--resume {self.name}` goes on")
+                tell(f"unfinished; `--resume {self.name}` goes on")
                 raise
             except Mistake as mistake:
-                if not state.answers:
+                if not driver.answers:
                     journal.delete()
                     raise
                 return complain(f"{mistake}; `--resume {self.name}` goes on", UNFINISHED)
-        return self._save(journal, state)
+        return self._save(journal, driver)
 
-    def _save(self, journal: Journal, state: State) -> int:
+    def _save(self, journal: Journal, driver: Driver) -> int:
         """A run file for each type of node, once."""
         of_all = {"commit_info": get_commit_info(), "command": self.header["command"], "journal": journal.path.name}
         code, files = 0, []
         for kind in self.header["kinds"]:
-            if not any(job.kind == kind for job in state.answers):
-                why = next(its[-1] for job, its in state.losses.items() if job.kind == kind)
-                code = complain(f"{kind}: nothing was measured: {why}", 1)
+            if not any(job.kind == kind for job in driver.answers):
+                why = [*driver.given_up(kind).values()]
+                code = complain(f"{kind}: nothing was measured: {why[0]}", 1)
                 continue
-            data = merged(state, kind) | of_all
+            data = merged(driver, kind) | of_all
             files.append(self._file(kind, data))
             for line in (*data["notes"], *skips(data["skipped"]), f"saved: {files[-1]}"):
                 print(f"{kind}: {line}")
@@ -147,7 +144,3 @@ def _archive(arguments: Sequence[str]) -> bytes:
 
 def _digest(archive: bytes) -> str:
     return hashlib.sha256(archive).hexdigest()
-
-
-def _tell(line: str) -> None:
-    print(line, flush=True)

@@ -76,7 +76,7 @@ def answered(folder: Path) -> list[tuple[str, str, int]]:
     """The jobs whose answers are in the journal."""
     (journal,) = folder.glob("results/cluster/x.*.journal")
     lines = [json.loads(line) for line in journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    return [tuple(line["answer"]["job"]) for line in lines if "answer" in line]
+    return [tuple(line["job"]) for line in lines if "run" in line.get("answer", ())]
 
 
 def check_same_cells(data: dict[str, Any], alone: dict[str, Any]) -> None:

@@ -14,12 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from bench.cluster.driver import Driver
-from bench.cluster.engine import Lost, Result, Task
+from bench.cluster.engine import Result, Task
 from bench.cluster.merging import merged
-from bench.cluster.state import State
 from bench.runs.journal import Journal
 from bench.runs.saving import save
 
@@ -45,7 +45,7 @@ class Crowd:
     def start(self, node: str, task: Task) -> None:
         self._tasks[node] = task
 
-    def ended(self, seconds: float) -> list[tuple[str, Result | Lost]]:
+    def ended(self, seconds: float) -> list[tuple[str, Result]]:
         node = next(iter(self._tasks))
         case = self._tasks.pop(node)["case"]
         if case is None:
@@ -78,16 +78,18 @@ def main() -> None:
 
 def _measure(nodes: int, cases: int) -> None:
     with tempfile.TemporaryDirectory() as name:
-        folder, cluster, state = Path(name), Crowd(nodes, cases), State(PROCESSES)
+        folder, cluster = Path(name), Crowd(nodes, cases)
         journal = Journal.start(folder, "x", {})
         began = time.perf_counter()
-        Driver(cluster, journal, state, {}, {"a": None}, lambda line: None).run()
+        driver = Driver(cluster, journal, PROCESSES, {}, {"a": None})
+        with redirect_stdout(None):
+            driver.run()
         driven, answers = time.perf_counter(), _memory()
-        data = merged(state, "a")
+        data = merged(driver, "a")
         file = save(folder, "x", data, indent=None)
         ended = time.perf_counter()
-        rows, jobs = len(data["benchmarks"]), len(state.answers)
-        assert rows == len(state.plans["a"].cells) and data["complete"]
+        rows, jobs = len(data["benchmarks"]), len(driver.answers)
+        assert rows == len(driver.plans["a"]["cells"]) and data["complete"]
         sizes = [path.stat().st_size / 2**20 for path in (journal.path, file)]
         print(
             f"{rows:>8,}{jobs:>8,}{1e3 * (driven - began) / jobs:>8.2f} ms{answers:>6.0f} MiB{ended - driven:>7.1f} s"
