@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import cloudpickle
 import submitit
@@ -59,7 +59,7 @@ class OnSlurm:
         for old in folder.glob("code-*"):  # jobs of a driver that was killed end without it
             old.unlink()
         folder.mkdir(parents=True, exist_ok=True)
-        self._code = Path(tempfile.mkstemp(".zip", "code-", folder)[1])
+        self._code = folder / f"code-{uuid4().hex}.zip"
         self._code.write_bytes(archive)
 
     def nodes(self) -> Mapping[str, str]:

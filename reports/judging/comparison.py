@@ -175,7 +175,7 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
         notes=list(dict.fromkeys([*_notes(base, head, shift), *_notes_on(found, asked), *_open(base, head, open_)])),
         machine=head.machine,
         commands=[
-            *(f"{run.command}  # {run.name}, at {run.commit_id or 'an unknown commit'}" for run in (base, head)),
+            *(f"{run.command}  # {run.name}, at {_commit(run)}" for run in (base, head)),
             f"python -m reports compare {base.name} {head.name}{again}",
         ],
         implementations=implementations,
@@ -183,6 +183,11 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
         asked=asked or tuple(implementations),
         unjudged="" if implementations else other or ("no cell has a verdict" if both else "no cell in common"),
     )
+
+
+def _commit(run: Run) -> str:
+    dirty = " with changes that were not committed" if run.commit.get("dirty") else ""
+    return f"{run.commit_id or 'an unknown commit'}{dirty}"
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def terminal(this: Comparison, whole: bool = False) -> RenderableType:
         *(Text(_plain(sentence), "bold") for sentence in sentences(this)),
         *(part for cell in shown for part in _lines(cell)),
         *(Text(f"note: {as_typed(_plain(note))}") for note in this.notes),
-        *([Text(f"{plural(len(this.cells) - len(shown), 'cell')} more, none of which changed by itself: --all lists them")]
+        *([Text(f"{plural(len(this.cells) - len(shown), 'cell')} more, of none of which a change is shown: --all lists them")]
           if len(shown) < len(this.cells) else []),
         Text(_plain(summary(this)), "bold"),
     )  # fmt: skip
@@ -108,6 +108,8 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     elif found.word == UNCHANGED:
         said = f"as fast as {base or 'before'}, within {shares.percent(this.margin)}"
     elif math.isfinite(found.low) and not shares.too_wide(found.low, found.high):
+        if this.asked and name not in this.asked and not others:
+            return ""
         perhaps = "" if found.low < 1 < found.high else "perhaps "
         said = f"{perhaps}{shares.bound(found.low, found.high)}{than}"
     else:
@@ -151,7 +153,7 @@ def _bound(this: Comparison) -> str:
     open_ = [cell.verdict for cell in this.cells if cell.verdict.word == verdict.INCONCLUSIVE]
     widest = max((it.high for it in open_), default=math.nan)
     if all(it.high > 1 for it in open_) and widest <= TWICE:
-        return f" (at most {shares.percent(widest - 1)} slower)"
+        return f" (the least known at most {shares.percent(widest - 1)} slower)"
     reasons = {it.reason for it in open_}
     return f" ({reasons.pop()})" if len(reasons) == 1 and this.unjudged not in reasons else ""
 

@@ -362,6 +362,16 @@ def test_another_machine_under_the_same_name_is_told_and_blames_nobody(compared:
     )
 
 
+def test_what_is_open_is_said_of_changed_code_alone(compared: Any) -> None:
+    noisy = replace(QUIET, visit=0.2)
+    base, head = by_turns(1, noise=noisy), by_turns(2, {"sdpa": 1.03}, noise=noisy)
+    head["commit_info"] = {"id": "abc", "dirty": True}
+    this = compared(base, head)
+    assert this.implementations["sdpa"].word == this.implementations["fused"].word == "INCONCLUSIVE"
+    assert [sentence.split()[0] for sentence in sentences(this)] == ["sdpa"]
+    assert this.commands[1].endswith("at abc with changes that were not committed")
+
+
 def test_a_slow_down_is_found_and_blames_no_other(compared: Any) -> None:
     this = compared(by_turns(1), by_turns(2, {"sdpa": 1.10}))
     assert {name for name, it in this.implementations.items() if it.word != "UNCHANGED"} == {"sdpa"} and this.code == 1
