@@ -42,9 +42,11 @@ def signed(log: float) -> str:
 
 
 def bound(low: float, high: float) -> str:
-    """What the interval of a ratio leaves possible: 'at most 0.9 % slower'."""
+    """What the interval of a ratio leaves possible: 'between 0.4 % faster and 0.9 % slower'."""
     if too_wide(low, high):
         return UNRESOLVED
     if high <= 1:
         return f"{percent(1 - high)} to {percent(1 - low)} faster"
-    return f"{percent(low - 1)} to {percent(high - 1)} slower" if low >= 1 else f"at most {percent(high - 1)} slower"
+    if low >= 1:
+        return f"{percent(low - 1)} to {percent(high - 1)} slower"
+    return f"between {percent(1 - low)} faster and {percent(high - 1)} slower"

@@ -27,7 +27,7 @@ LOW, MEDIUM, HIGH = "LOW", "MEDIUM", "HIGH"
 
 #: Up to the first a value counts as HIGH, up to the second as MEDIUM.
 HALF_WIDTH = (0.03, 0.10)
-ENOUGH_PROCESSES, MOST_PROCESSES = 5, 20
+ADVISED_PROCESSES, MOST_PROCESSES = 5, 20
 
 Cell = Mapping[str, Any]
 
@@ -132,7 +132,7 @@ def _known_to(half: float) -> str:
 def _settling(command: str, fewest: int, half: float | None) -> str:
     """The command that would settle what is open; '' where more processes would not."""
     wider = (half / HALF_WIDTH[0]) ** 2 if half else 1.0
-    wanted = min(MOST_PROCESSES, max(ENOUGH_PROCESSES, math.ceil(max(1, fewest) * wider)))
+    wanted = min(MOST_PROCESSES, max(ADVISED_PROCESSES, math.ceil(max(1, fewest) * wider)))
     kept = re.sub(r" --processes[ =]\S+", "", command)
     return f"{kept} --processes {wanted}" if command and wanted > fewest else ""
 

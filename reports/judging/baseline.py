@@ -15,8 +15,8 @@ from .comparison import Cell, compare
 
 _EPILOG = """\
 A baseline changes by this command only. A run with regressions against the
-current one is refused, unless --accept says why they are right; history shows
-that reason.
+current one, or that can't be compared with it, is refused, unless --accept says
+why that is right; history shows that reason.
 
 Exit code: 0 set (or shown); 1 refused; 3 a mistake in the command.
 """
@@ -72,7 +72,7 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
     told = (cell for cell in this.regressed if cell.faulty or cell.impl not in slower)
     yield from map(_refusal, sorted(told, key=lambda cell: not cell.faulty))
     if this.code == command.NOT_JUDGED:
-        command.warn(f"nothing could be judged against {this.base}, so a slow-down may hide in {this.head}")
+        yield f"nothing could be judged against {this.base}, so a slow-down may hide in it"
 
 
 def _refusal(cell: Cell) -> str:

@@ -11,12 +11,13 @@ from statistics import mean, median
 from typing import Any
 
 from stats import shares, verdict
+from stats.effects import Key
 from stats.verdict import Verdict
 
 from ..reading import runs
 from ..reading.runs import RunError
 from ..reading.words import plural
-from .comparison import SIDES, Cell, Comparison, Key, changes, worst_first
+from .comparison import SIDES, Cell, Comparison, changes, worst_first
 
 CONTROL = "control"
 """Stands where a cell has its implementation."""

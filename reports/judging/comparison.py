@@ -15,13 +15,13 @@ from statistics import mean, median
 from typing import Any
 
 from stats import conditions, saved, shares, verdict
+from stats.effects import Key
 from stats.estimate import Estimate
 from stats.ratios import Samples
 from stats.saved import Changes
 from stats.verdict import Verdict
 
-from ..reading import fingerprint, words
-from ..reading.command import FINE, NOT_JUDGED, REGRESSED
+from ..reading import command, fingerprint, words
 from ..reading.runs import Run
 from . import processes
 
@@ -42,9 +42,6 @@ NOTHING_BESIDE = (
 )
 
 SIDES = ("base", "head")
-
-Key = tuple[str, str]
-"""An implementation, and the id of a case."""
 
 
 @dataclass(frozen=True)
@@ -121,11 +118,11 @@ class Comparison:
         """Of the command: 0 nothing regressed, 1 something did, 2 nothing could be judged."""
         shared = {self.shared.word} if self.shared else set()
         if self.regressed or verdict.REGRESSED in shared | {it.word for it in self.implementations.values()}:
-            return REGRESSED
+            return command.REGRESSED
         of_cells = {cell.verdict.word for cell in self.cells if cell.impl in (self.asked or {cell.impl})}
         of_impls = {it.word for name, it in self.implementations.items() if name in (self.asked or {name})}
         open_ = verdict.INCONCLUSIVE in of_cells and not (of_cells | of_impls) & {*verdict.SETTLED}
-        return NOT_JUDGED if self.unjudged or open_ or verdict.INCONCLUSIVE in shared else FINE
+        return command.NOT_JUDGED if self.unjudged or open_ or verdict.INCONCLUSIVE in shared else command.FINE
 
 
 def changes(base: Mapping[str, Any], head: Mapping[str, Any], margin: float) -> Iterator[Change]:
@@ -355,5 +352,5 @@ def _open(base: Run, head: Run, found: Mapping[str, Verdict]) -> Iterator[str]:
     ids = base.commit_id, head.commit_id
     clean = all(ids) and not (base.commit.get("dirty") or head.commit.get("dirty")) and ids[0] != ids[1]
     sides = f"--base {ids[0]} --head {ids[1]}" if clean else "--base REF"
-    command = f"python -m bench ab {sides} --impl {','.join(found)}"
-    yield f"of {words.listing(found)} these runs would have told a change of {seen}; `{command}` tells 1 % in a few minutes"
+    asked = f"python -m bench ab {sides} --impl {','.join(found)}"
+    yield f"of {words.listing(found)} these runs would have told a change of {seen}; `{asked}` tells 1 % in a few minutes"

@@ -138,13 +138,14 @@ def test_more_memory_and_wrong_answers_need_a_reason_too(
     assert baseline("set", "wrong") == 1 and "sdpa is broken at" in capsys.readouterr().err
 
 
-def test_a_run_that_could_not_be_judged_is_taken_with_a_warning(
+def test_a_run_that_could_not_be_judged_needs_a_reason_too(
     saved: Path, results: Path, baseline: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     baseline("set", "first")
     tracked.save(tracked.run(4, processes=1), results, "0004_moved")
-    assert baseline("set", "moved") == 0
-    assert "a slow-down may hide in 0004_moved" in capsys.readouterr().err
+    assert baseline("set", "moved") == 1
+    assert "nothing could be judged against 0001_first, so a slow-down may hide in it" in capsys.readouterr().err
+    assert baseline("set", "moved", "--accept", "another way of timing") == 0
 
 
 def test_published_runs_are_nobodys_baseline(results: Path, baseline: Any, capsys: pytest.CaptureFixture[str]) -> None:

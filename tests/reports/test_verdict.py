@@ -248,10 +248,11 @@ def test_pairs_that_were_not_measured_are_left_out() -> None:
 def test_what_is_inconclusive_says_what_is_possible() -> None:
     said = of(0.002, 0.01)
     assert said.word == INCONCLUSIVE
-    assert said.reason == f"at most {(said.high - 1) * 100:.2g} % slower: its interval crosses the margin of 1 %"
+    bounds = f"between {(1 - said.low) * 100:.2g} % faster and {(said.high - 1) * 100:.2g} % slower"
+    assert said.reason == f"{bounds}: its interval crosses the margin of 1 %"
     assert shares.bound(1.002, 1.019) == "0.2 % to 1.9 % slower"
     assert shares.bound(0.9, 0.995) == "0.5 % to 10 % faster"
-    assert shares.bound(0.5, 2.5) == "at most 150 % slower"
+    assert shares.bound(0.5, 2.5) == "between 50 % faster and 150 % slower"
     assert of(0.0, 5.0).reason.startswith("not resolved") and of(0.0, 5000.0).detectable == math.inf
 
 
