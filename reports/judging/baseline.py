@@ -69,6 +69,8 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
     this = compare(current, run)
     slower = {name: said for name, said in this.implementations.items() if said.word == REGRESSED}
     yield from (f"{name} is slower by {said.ratio - 1:.0%}" for name, said in slower.items())
+    if this.shared and this.shared.word == REGRESSED:
+        yield f"all implementations are slower by {this.shared.ratio - 1:.0%}"
     told = (cell for cell in this.regressed if cell.faulty or cell.impl not in slower)
     yield from map(_refusal, sorted(told, key=lambda cell: not cell.faulty))
     if this.code == command.NOT_JUDGED:

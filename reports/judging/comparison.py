@@ -28,7 +28,7 @@ from . import processes
 EXACT = ("peak_bytes", "kernel", "operators", "error")
 """What every call of a cell repeats to the last digit, so that any difference is reported."""
 
-FAILED = ("wrong", "error", "timeout")
+FAILED = ("wrong", "error", "timeout", "out_of_memory")
 """Reasons for which a cell without numbers is a fault of the implementation."""
 
 SECONDS_BETWEEN_RUNS, DF_BETWEEN_RUNS = 0.12, 10
@@ -157,13 +157,16 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     before, after = ({key: it for key, sides in alike.items() if (it := sides[i].samples)} for i in (0, 1))
     found = saved.changes(before, after, changed)
     judged, implementations = _judged(found, changed, margin)
-    asked = tuple(name for name in implementations if name in changed)
-    open_ = {name: said for name in asked if (said := implementations[name]).word == verdict.INCONCLUSIVE}
+    asked = tuple(dict.fromkeys(impl for impl, _ in alike if impl in changed))
+    judged_of = {name: implementations[name] for name in asked if name in implementations}
+    open_ = {name: said for name, said in judged_of.items() if said.word == verdict.INCONCLUSIVE}
+    shared = None if {impl for impl, _ in alike} - changed else _shared(alike.values(), shift, margin)
     shown = [
         _cell(key, sides, _wrong(sides) or judged.get(key) or _unjudged(sides, other), margin)
         for key, sides in cells.items()
         if any(side.logs for side in sides) or _wrong(sides)
     ]
+    nothing = "no cell has a verdict" if both else "no cell in common"
     return Comparison(
         base.name,
         head.name,
@@ -176,9 +179,9 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
             f"python -m reports compare {base.name} {head.name}{again}",
         ],
         implementations=implementations,
-        shared=None if {impl for impl, _ in alike} - changed else _shared(alike.values(), shift, margin),
+        shared=shared,
         asked=asked or tuple(implementations),
-        unjudged="" if implementations else other or ("no cell has a verdict" if both else "no cell in common"),
+        unjudged="" if implementations or (shared and shared.word in verdict.SETTLED) else other or nothing,
     )
 
 
@@ -266,7 +269,7 @@ def _cell(key: Key, sides: _Sides, said: Verdict, margin: float) -> Cell:
         head=after.seconds,
         processes=(len(before.logs), len(after.logs)),
         changes=tuple(changes(before.facts, after.facts, margin)),
-        broken=after.skipped.get("reason") in FAILED,
+        broken=after.skipped.get("reason") in FAILED and before.skipped.get("reason") not in FAILED,
     )
 
 
@@ -326,7 +329,7 @@ def _notes(base: Run, head: Run, shift: float) -> Iterator[str]:
 
 
 def _notes_on(found: Changes, changed: Collection[str]) -> Iterator[str]:
-    if len(changed) < len(found.implementations):
+    if found.implementations.keys() - changed:
         if abs(found.shift) > saved.STEADY:
             yield (
                 f"seconds of unchanged code changed by {shares.signed(found.shift)} from base to head, as on another machine: "

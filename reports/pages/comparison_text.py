@@ -69,7 +69,9 @@ def sentences(this: Comparison) -> Iterator[str]:
     Those whose code changed come first; those of which no cell changed share a sentence.
     """
     if this.shared and this.shared.word in CHANGED:
-        yield f"all implementations: {_change(this.shared)}, so it is what they share"
+        names = list(dict.fromkeys(cell.impl for cell in this.cells))
+        what = "all implementations: " if len(names) > 1 else f"{names[0]} is "
+        yield f"{what}{_change(this.shared)}, {'so it is what they share' if len(names) > 1 else 'by seconds'}"
     elif this.shared:
         yield f"what all implementations share is {shares.bound(this.shared.low, this.shared.high)}"
     by_impl: dict[str, list[Cell]] = {name: [] for name in this.asked}
@@ -83,7 +85,11 @@ def sentences(this: Comparison) -> Iterator[str]:
         if name not in still and (said := _sentence(this, name, cells)):
             yield said
     if still:
-        yield f"{listing(still)} are as fast as before, within {shares.percent(this.margin)}"
+        yield f"{listing(still)} are as fast as {_before(this)}, within {shares.percent(this.margin)}"
+
+
+def _before(this: Comparison) -> str:
+    return "before, beside the others" if this.shared else "before"
 
 
 def _stands_still(this: Comparison, name: str, cells: list[Cell]) -> bool:
@@ -97,6 +103,8 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     words = Counter(cell.verdict.word for cell in cells)
     others = [f"{WAYS[word]} in {words[word]} of {len(cells)} cells{_by(word, cells)}" for word in WAYS if words[word]]
     found = this.implementations.get(name)
+    if found is None and name in this.asked and not this.shared:
+        return f"{head} changed, and can't be judged: {cells[0].verdict.reason}"
     if found is None:
         return f"{head} is {' and '.join(others)}" if others and not this.unjudged else ""
     others = [part for part in others if not part.startswith(WAYS.get(found.word, "-"))]
@@ -106,7 +114,7 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     elif found.word == SLIGHT:
         said = f"{_change(found, than)} over its {len(cells)} cells, within the margin of {shares.percent(this.margin)}"
     elif found.word == UNCHANGED:
-        said = f"as fast as {base or 'before'}, within {shares.percent(this.margin)}"
+        said = f"as fast as {base or _before(this)}, within {shares.percent(this.margin)}"
     elif math.isfinite(found.low) and not shares.too_wide(found.low, found.high):
         if this.asked and name not in this.asked and not others:
             return ""
@@ -196,6 +204,8 @@ def as_data(this: Comparison) -> dict[str, Any]:
         "margin": this.margin,
         "exit_code": this.code,
         "counts": this.counts,
+        "unjudged": this.unjudged,
+        "shared": _finite(vars(this.shared)) if this.shared else None,
         "sentences": list(sentences(this)),
         "implementations": {name: _finite(vars(said)) for name, said in this.implementations.items()},
         "notes": this.notes,

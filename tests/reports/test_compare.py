@@ -362,6 +362,33 @@ def test_another_machine_under_the_same_name_is_told_and_blames_nobody(compared:
     )
 
 
+def test_changed_code_beside_nothing_is_not_called_fine(compared: Any) -> None:
+    """What can't be judged isn't hidden behind others that are unchanged."""
+    others = ("fused", "einsum", "linear")
+    base, head = by_turns(1, impls=others), by_turns(2, impls=others)
+    base["benchmarks"] += by_turns(3, impls=("sdpa",), T=(2048,))["benchmarks"]
+    head["benchmarks"] += by_turns(4, {"sdpa": 3.0}, impls=("sdpa",), T=(2048,))["benchmarks"]
+    this = compared(base, head)
+    assert this.code == 2 and this.asked == ("sdpa",)
+    assert next(sentences(this)).startswith("sdpa changed, and can't be judged: no other implementation of its case")
+
+
+def test_one_implementation_alone_is_judged_by_seconds(compared: Any) -> None:
+    this = compared(by_turns(1, impls=("sdpa",)), by_turns(2, {"sdpa": 4.0}, impls=("sdpa",)))
+    assert this.code == 1 and not this.unjudged
+    assert re.match(r"sdpa is [\d.]+ % slower \(.*\), by seconds", next(sentences(this)))
+
+
+def test_what_fails_in_both_runs_has_not_regressed(compared: Any) -> None:
+    sides = [tracked.without(tracked.run(seed), "sdpa", "wrong", "off by 3") for seed in (1, 2)]
+    assert compared(*sides).code == 0
+
+
+@pytest.mark.parametrize("reason", ["wrong", "error", "timeout", "out_of_memory"])
+def test_what_fails_in_head_alone_has_regressed(reason: str, compared: Any) -> None:
+    assert compared(tracked.run(1), tracked.without(tracked.run(2), "sdpa", reason, "so")).code == 1
+
+
 def test_what_is_open_is_said_of_changed_code_alone(compared: Any) -> None:
     noisy = replace(QUIET, visit=0.2)
     base, head = by_turns(1, noise=noisy), by_turns(2, {"sdpa": 1.03}, noise=noisy)
