@@ -8,7 +8,7 @@ showed needn't be taken back.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -48,6 +48,10 @@ class Watched(Estimate):
 
     looks: tuple[Estimate, ...] = ()
 
+    @property
+    def states(self) -> Sequence[Estimate]:
+        return [replace(self, looks=self.looks[:i]) for i in range(1, len(self.looks) + 1)]
+
     def reach(self, level: float) -> float:
         return super().reach(per_look(level))
 
@@ -80,31 +84,37 @@ def of_pairs(
 
     Each cell brings log(head / base) of every pair of fresh processes, NaN where it was not in it. Pairs that lack some of an
     implementation's cells count for those that they have. Sides that take turns every few milliseconds see the same machine, so
-    the mean of the `controls` is subtracted only where one of them changed.
+    the mean of the `controls` is subtracted only from the look on at which one of them is shown to have changed.
     """
-    shift = _shift({name: np.asarray(of, float) for name, of in controls.items()})
-    arrays = {key: np.asarray(of, float) - shift for key, of in logs.items()}
+    shift, since = _shift({name: np.asarray(of, float) for name, of in controls.items()})
+    arrays = {key: np.asarray(of, float) for key, of in logs.items()}
     by_impl: dict[str, list[Array]] = {}
     for (impl, _), of in arrays.items():
         if np.isfinite(of).any():
             by_impl.setdefault(impl, []).append(of)
     together = {impl: np.array(cells) for impl, cells in by_impl.items()}
-    return _watched({key: of[None] for key, of in arrays.items()}), _watched(together)
+    return _watched({key: of[None] for key, of in arrays.items()}, shift, since), _watched(together, shift, since)
 
 
-def _shift(controls: Mapping[str, Array]) -> Array | float:
-    """By pair, the controls' mean where any of them is shown to have changed; else 0."""
-    ends = (it.interval(MOVED) for it in _watched({name: of[None] for name, of in controls.items()}).values())
-    changed = any(low > 0 or high < 0 for low, high in ends)
-    return np.array(list(controls.values())).mean(axis=0) if changed else 0.0
+def _shift(controls: Mapping[str, Array]) -> tuple[Array, float]:
+    """By pair, the controls' mean; and after how many pairs one of them is shown to have changed, infinite where none is."""
+    since = math.inf
+    for it in _watched({name: of[None] for name, of in controls.items()}).values():
+        ends = (state.interval(MOVED) for state in it.states)
+        since = min([since, *(FIRST_LOOK + i for i, (low, high) in enumerate(ends) if low > 0 or high < 0)])
+    return np.array([*controls.values()]).mean(axis=0) if controls else np.empty(0), since
 
 
-def _watched(groups: Mapping[K, Array]) -> dict[K, Watched]:
-    """Of groups of cells, (cells, pairs) each; the spreads of all groups inform each other's at every look."""
+def _watched(groups: Mapping[K, Array], shift: Array | None = None, since: float = math.inf) -> dict[K, Watched]:
+    """Of groups of cells, (cells, pairs) each; the spreads of all groups inform each other's at every look.
+
+    From `since` pairs on, each pair's `shift` is subtracted.
+    """
     most = max((cells.shape[1] for cells in groups.values()), default=0)
     looks: dict[K, list[Estimate]] = {key: [] for key in groups}
     for count in range(FIRST_LOOK, most + 1):
-        known = {key: paired(_by_pair(cells[:, :count])) for key, cells in groups.items()}
+        less = 0.0 if shift is None or count < since else shift[:count]
+        known = {key: paired(_by_pair(cells[:, :count] - less)) for key, cells in groups.items()}
         for key, found in moderated({key: it for key, it in known.items() if it.pairs >= FIRST_LOOK}).items():
             if np.isfinite(groups[key][:, count - 1]).any():
                 looks[key].append(found)

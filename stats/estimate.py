@@ -77,6 +77,11 @@ class Estimate:
     def testable(self) -> bool:
         return math.isfinite(self.mean) and math.isfinite(self.error)
 
+    @property
+    def states(self) -> Sequence[Estimate]:
+        """What was known after each look at it."""
+        return [self]
+
     def reach(self, level: float) -> float:
         """Half of the interval, in errors."""
         return quantile(1 - level / 2, self.df)

@@ -83,7 +83,7 @@ def of_effects(
 
     An implementation exceeds the minimum effect at FALSE_ALARMS divided by their number. A cell does so at that of its
     implementation divided by its cells, where that changed in the same direction, else divided by all cells. A cell whose
-    interval meets that of its implementation has changed as that did: it lies within the margin where that does.
+    interval met that of its implementation has changed as that did: it lies within the margin where that does.
 
     Raises:
         ValueError: the margin is negative or not finite.
@@ -101,7 +101,7 @@ def of_effects(
         together = inherits = False
         if own := known.get(impl):
             together = _exceeds(own, margin, FALSE_ALARMS / len(known)) == (1 if cell.mean > 0 else -1)
-            inherits = found[impl].word in (SLIGHT, UNCHANGED) and _meet(cell, own)
+            inherits = _met(cell, own, margin)
         verdicts[impl, case] = _verdict(cell, margin, counts[impl] if together else testable, inherits)
     return verdicts, found
 
@@ -134,7 +134,7 @@ def _verdict(effect: Estimate, margin: float, among: int, inherits: bool = False
         return Verdict(INCONCLUSIVE, reason, math.exp(effect.mean))
     low, high = effect.interval(LEVEL)
     way = _exceeds(effect, margin, FALSE_ALARMS / among)
-    within = (max(-low, high) < math.log1p(margin)) or (inherits and way != 0)
+    within = _within(effect, margin) or (inherits and way != 0)
     word = SLIGHT if way and within else {1: REGRESSED, -1: IMPROVED}.get(way, UNCHANGED if within else INCONCLUSIVE)
     detectable = math.log1p(MINIMUM * margin) + effect.error * (
         effect.reach(FALSE_ALARMS / among) + estimate.quantile(POWER, effect.df)
@@ -150,9 +150,18 @@ def _exceeds(effect: Estimate, margin: float, level: float) -> int:
     return (low > least) - (high < -least)
 
 
-def _meet(one: Estimate, other: Estimate) -> bool:
-    """Whether two intervals have a number in common."""
-    (a, b), (c, d) = one.interval(), other.interval()
+def _within(effect: Estimate, margin: float) -> bool:
+    low, high = effect.interval(LEVEL)
+    return max(-low, high) < math.log1p(margin)
+
+
+def _met(cell: Estimate, own: Estimate, margin: float) -> bool:
+    """Whether the cell's interval met that of its implementation at the look that first showed this to be within the margin:
+    later looks take nothing back."""
+    first = next((i for i, state in enumerate(own.states) if _within(state, margin)), None)
+    if first is None or not cell.testable:
+        return False
+    (a, b), (c, d) = cell.states[: first + 1][-1].interval(), own.states[first].interval()
     return max(a, c) <= min(b, d)
 
 

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -216,6 +217,36 @@ def test_controls_that_changed_are_subtracted_and_only_those() -> None:
     logs = {("sdpa", str(i)): rng.normal(0.02, 0.0005, 8) for i in range(3)}
     said = [of_pairs(logs, {"loop": rng.normal(*moved, 8)})[1]["sdpa"] for moved in ((0.02, 0.0005), (0.0, 0.02))]
     assert [it.word for it in said] == [UNCHANGED, REGRESSED] and said[1].high / said[1].low < 1.003
+
+
+def _replayed(logs: dict[Any, Any], controls: dict[str, Any], pairs: int) -> list[dict[Any, str]]:
+    """The words on all cells and implementations, after each pair from the fourth on."""
+    found = []
+    for count in range(4, pairs + 1):
+        known = ({key: of[:count] for key, of in them.items()} for them in (logs, controls))
+        cells, implementations = of_pairs(*known, 0.01)
+        found.append({key: it.word for key, it in (cells | implementations).items()})
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_cell_that_is_slower_within_the_margin_stays_so(seed: int) -> None:
+    """Its implementation's interval shrinks away from it."""
+    rng = np.random.default_rng(seed)
+    logs = {
+        ("i", f"c{i}"): (0.0125 if not i else 0.005) + rng.normal(0, 0.006 if not i else 0.002, 25) for i in range(8)
+    }
+    words = [it["i", "c0"] for it in _replayed(logs, {}, 25)]
+    assert SLIGHT not in words or words[words.index(SLIGHT) :] == [SLIGHT] * (len(words) - words.index(SLIGHT))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_control_that_is_shown_to_move_takes_no_verdict_back(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    logs = {("a", f"c{i}"): 0.012 + rng.normal(0, 0.003, 25) for i in range(4)}
+    words = [it["a"] for it in _replayed(logs, {"loop": 0.006 + rng.normal(0, 0.004, 25)}, 25)]
+    told = next((i for i, word in enumerate(words) if word == REGRESSED), len(words))
+    assert set(words[told:]) <= {REGRESSED, SLIGHT}
 
 
 def test_a_control_that_moved_far_speaks_of_the_machine() -> None:
