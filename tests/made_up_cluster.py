@@ -1,18 +1,15 @@
-"""A cluster that is made up: its nodes answer with processes of the published run, and are lost when a test wants it."""
+"""A cluster that is made up: its nodes answer with cases of the published run, and are lost when a test wants it."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from bench.cluster.engine import Result, Task
+from bench.cluster.driver import Result, Task
 
 from .conftest import CHECKOUT
-
-EACH = ("sample_rounds", "sample_visits", "sample_processes", "sample_times", "sample_fastest")
 
 
 @cache
@@ -32,31 +29,14 @@ def cells(*cases: str) -> list[tuple[str, str]]:
     return [key for key in (*rows, *skipped) if key[1] in cases]
 
 
-def job(case: str, process: int) -> dict[str, Any]:
-    """What a run of one case in one process would have saved, had it been that process of the published one."""
-    data = published()
-    rows = [_of_process(row, process) for row in data["benchmarks"] if row["group"] == case]
-    for name in ("sample_rounds", "sample_visits"):
-        first = min(min(row["extra_info"][name]) for row in rows)
-        for row in rows:
-            row["extra_info"][name] = [number - first for number in row["extra_info"][name]]
-    skipped = [entry for entry in data["skipped"] if entry["id"] == case]
-    timing = data["timing"] | {"processes": 1}
-    return data | {"benchmarks": rows, "skipped": skipped, "timing": timing, "asked": {"case": case}}
-
-
-def _of_process(row: dict[str, Any], process: int) -> dict[str, Any]:
-    """The row with the samples of one process, which is the only one."""
-    columns, seconds = dict(row["extra_info"]), row["stats"]["data"]
-    mine = [i for i, of in enumerate(columns["sample_processes"]) if of == process]
-    columns |= {name: [columns[name][i] for i in mine] for name in EACH}
-    columns |= {"sample_processes": [0] * len(mine), "process_medians": [columns["process_medians"][process]]}
-    (middle,) = columns["process_medians"]
-    columns |= {"processes": 1, "roof": columns["roof"] * row["stats"]["median"] / middle}
-    return row | {
-        "extra_info": columns,
-        "stats": row["stats"] | {"data": [seconds[i] for i in mine], "median": middle},
+def job(case: str) -> dict[str, Any]:
+    """What a run of one case would have saved, had it been that case of the published one."""
+    data = json.loads(json.dumps(published()))
+    of_case = {
+        "benchmarks": [row for row in data["benchmarks"] if row["group"] == case],
+        "skipped": [entry for entry in data["skipped"] if entry["id"] == case],
     }
+    return dict(data) | of_case | {"asked": {"case": case}}
 
 
 class MadeUpCluster:
@@ -67,13 +47,11 @@ class MadeUpCluster:
         nodes: Mapping[str, str],
         cases: tuple[str, ...],
         fate: Callable[[str, Task], Result | None] = lambda node, task: None,
-        measured: Counter[tuple[str, str]] | None = None,
     ):
         self.there = dict(nodes)
         self.asked: list[tuple[str, str | None]] = []
         """Node and case of every task."""
         self._cases, self._fate = cases, fate
-        self._measured = measured or Counter()
         self._tasks: dict[str, Task] = {}
 
     def nodes(self) -> Mapping[str, str]:
@@ -96,8 +74,4 @@ class MadeUpCluster:
     def _answer(self, node: str, task: Task) -> Result:
         case = task["case"]
         known = {"node": node, "began": float(len(self.asked))}
-        if case is None:
-            return known | {"plan": {"cells": cells(*self._cases), "machine": published()["machine_info"]}}
-        kind = self.there.get(node, "")
-        self._measured[kind, case] += 1
-        return known | {"run": job(case, (self._measured[kind, case] - 1) % 5)}
+        return known | ({"cells": cells(*self._cases)} if case is None else {"run": job(case)})

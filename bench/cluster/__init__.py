@@ -1,1 +1,1 @@
-"""One sweep on many machines: jobs on the nodes of a cluster, a journal of their answers, a run file for each type of node."""
+"""One sweep on many machines: a job for each case, a journal of their answers, a run file for each type of node."""

@@ -69,8 +69,11 @@ def _measured(options: argparse.Namespace, others: list[str], command: str) -> i
         if option.partition("=")[0] in WITHOUT:
             raise Mistake(f"{option} does not go with --cluster")
     asked = {
-        "arguments": [*others, *["--quiet-machine"] * options.quiet_machine],
-        "processes": options.processes or PROCESSES,
+        "arguments": [
+            *others,
+            *["--quiet-machine"] * options.quiet_machine,
+            f"--processes={options.processes or PROCESSES}",
+        ],
         "kinds": node_types(options.node_types),
         "command": command,
     }

@@ -1,4 +1,4 @@
-"""Slurm, by submitit: a type is a partition, and a node is one of as many places as are asked for at a time.
+"""Slurm, by submitit: a type is a partition, and a node is one of as many jobs as run in it at a time.
 
 A job has a node to itself, and lies with its answer in a folder that all nodes share.
 """
@@ -18,7 +18,7 @@ import submitit
 
 from ..selection.mistake import Mistake
 from . import node as on_node
-from .engine import Result, Task
+from .driver import Result, Task
 
 LOCAL = "local"
 """The address of submitit's own executor, whose jobs are processes of this machine."""
@@ -30,7 +30,7 @@ OF_ALL = ("timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node")
 """Parameters that submitit has for every cluster."""
 
 LOOK = 0.2
-"""Seconds between two looks at the folder."""
+"""Seconds between two checks of the jobs."""
 
 
 class OnSlurm:
@@ -53,20 +53,20 @@ class OnSlurm:
             self._executor.update_parameters(**{"timeout_min": MINUTES} | given | fixed)
         except (RuntimeError, ValueError, NameError) as error:
             raise Mistake(f"--cluster slurm: {str(error).splitlines()[0]}") from None
-        self._places = _places(kinds or {LOCAL: 1}) if local else _places(_partitions(kinds))
+        known = kinds or {LOCAL: 1} if local else _partitions(kinds)
+        self._nodes = {f"{kind}/{i + 1}": kind for kind, most in known.items() for i in range(most or 1)}
         self._jobs: dict[str, Any] = {}
         self._folder = folder
-        for old in folder.glob("code-*"):  # jobs of a driver that was killed end without it
-            old.unlink()
-        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)  # jobs of a driver that was killed end when their code is gone
+        folder.mkdir(parents=True)
         self._code = folder / f"code-{uuid4().hex}.zip"
         self._code.write_bytes(archive)
 
     def nodes(self) -> Mapping[str, str]:
-        return self._places
+        return self._nodes
 
     def start(self, node: str, task: Task) -> None:
-        self._executor.update_parameters(slurm_partition=self._places[node])
+        self._executor.update_parameters(slurm_partition=self._nodes[node])
         self._jobs[node] = self._executor.submit(on_node.do, self._code, task)
 
     def ended(self, seconds: float) -> list[tuple[str, Result]]:
@@ -76,7 +76,7 @@ class OnSlurm:
         return [(node, _result(self._jobs.pop(node))) for node in ended]
 
     def close(self) -> None:
-        """Jobs that are still there end as soon as they find no code."""
+        """Jobs that are still there end when they find no code."""
         for job in self._jobs.values():
             job.cancel(check=False)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -84,8 +84,7 @@ class OnSlurm:
 
 def _result(job: Any) -> Result:
     try:
-        result: Result = job.result()
-        return result
+        return dict(job.result())
     except (submitit.core.utils.UncompletedJobError, submitit.core.utils.FailedJobError) as error:
         return {"lost": str(error).strip().splitlines()[-1]}
 
@@ -94,22 +93,16 @@ def _read(text: str) -> str | int:
     return int(text) if text.isdigit() else text
 
 
-def _places(kinds: Mapping[str, int | None]) -> dict[str, str]:
-    return {f"{kind}/{i + 1}": kind for kind, places in kinds.items() for i in range(places or 1)}
-
-
-def _partitions(kinds: Mapping[str, int | None]) -> dict[str, int | None]:
+def _partitions(kinds: Mapping[str, int | None]) -> dict[str, int]:
     """How many jobs each partition takes at a time: as many as are asked for, or as it has nodes."""
+    command = ["sinfo", "--noheader", "--format=%P %D"]
     try:
-        said = subprocess.run(
-            ["sinfo", "--noheader", "--format=%P %D"], capture_output=True, text=True, check=True
-        ).stdout
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise Mistake(f"--cluster slurm: sinfo: {error}") from None
     lines = [line.split() for line in said.splitlines()]
     there = {name.removesuffix("*"): int(nodes) for name, nodes in lines}
     wanted = kinds or {name.removesuffix("*"): None for name, _ in lines if name.endswith("*")}
-    for kind in wanted:
-        if kind not in there:
-            raise Mistake(f"--node-types: Slurm has no partition {kind}; known: {', '.join(there)}")
-    return {kind: places or there[kind] for kind, places in wanted.items()}
+    if unknown := wanted.keys() - there.keys():
+        raise Mistake(f"--node-types: Slurm has no partition {unknown.pop()}; known: {', '.join(there)}")
+    return {kind: most or there[kind] for kind, most in wanted.items()}

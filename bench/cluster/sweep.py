@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +21,8 @@ from ..runs.saving import load, numbering, run_files, save
 from ..selection.command import complain
 from ..selection.mistake import Mistake
 from ..terminal import as_typed
-from . import node
 from .archive import pack
-from .driver import Driver, tell
-from .engine import Engine
+from .driver import Driver, Engine, tell
 from .merging import merged
 
 FOLDER = "cluster"
@@ -35,15 +33,15 @@ UNFINISHED = 2
 
 @dataclass
 class Sweep:
-    """What was asked for, the code that answers it, and what is known by now."""
+    """What was asked for, the code, and the journal."""
 
     results: Path
     name: str
     header: Line
-    """What was asked for: `arguments` of a run, `processes`, `kinds` of nodes; `digest` of the code, its `environment`."""
+    """`arguments` of a run, `kinds` of nodes, `command` line, `digest` of the code."""
     archive: bytes
     journal: Journal | None = None
-    """None until nodes are there."""
+    """None until there are nodes."""
 
     @classmethod
     def new(cls, results: Path, name: str, asked: Line) -> Sweep:
@@ -51,7 +49,7 @@ class Sweep:
             again = f"`python -m bench sweep --cluster ... --resume {name}` goes on"
             raise Mistake(f"sweep {name} was begun and not finished: {again}")
         archive = _archive(asked["arguments"])
-        return cls(results, name, asked | {"digest": _digest(archive), "environment": node.environment()}, archive)
+        return cls(results, name, asked | {"digest": hashlib.sha256(archive).hexdigest()}, archive)
 
     @classmethod
     def resumed(cls, results: Path, name: str) -> Sweep:
@@ -62,24 +60,18 @@ class Sweep:
             raise Mistake(f"sweep {name} is being measured right now, by process {pid}")
         header = journals.header_of(path)
         archive = _archive(header["arguments"])
-        if header["digest"] != _digest(archive):
+        if header["digest"] != hashlib.sha256(archive).hexdigest():
             raise Mistake(f"the code has changed since sweep {name} was begun; begin another one: --save NAME")
         return cls(results, name, header, archive, Journal.reopen(path))
 
-    @property
-    def folder(self) -> Path:
-        """What engines may put files in."""
-        return self.results / FOLDER / self.name
-
     def measure(self, engine: Engine) -> int:
-        """All that is left, and the run files; gives the exit code."""
+        """Measure all that is left and write the run files; gives the exit code."""
         with closing(engine):
             kinds = self.header["kinds"] = self.header["kinds"] or dict.fromkeys(engine.nodes().values())
             if not kinds:
                 raise Mistake("the cluster has no node")
             journal = self.journal or Journal.start(self.results / FOLDER, self.name, self.header)
-            task = {name: self.header[name] for name in ("arguments", "digest", "environment")}
-            driver = Driver(engine, journal, self.header["processes"], task, kinds)
+            driver = Driver(engine, journal, self.header["arguments"], kinds)
             try:
                 driver.run()
             except KeyboardInterrupt:
@@ -112,7 +104,7 @@ class Sweep:
         return code
 
     def _file(self, kind: str, data: dict[str, Any]) -> Path:
-        """Where the run of a type is, saved now or by a driver that was killed right after."""
+        """Save the run of a type, unless a driver that was killed right after has saved it."""
         folder = self.results / re.sub(r"[^\w.+-]+", "_", kind)
         folder.mkdir(parents=True, exist_ok=True)
         with numbering(folder):
@@ -121,7 +113,7 @@ class Sweep:
 
 
 def engine_of(name: str, address: str | None, options: Mapping[str, str], sweep: Sweep) -> Engine:
-    """The cluster, reached; raises `Mistake` where it can't be."""
+    """Reach the cluster; raises `Mistake` where that fails."""
     try:
         if name == "ray":
             from .on_ray import OnRay
@@ -129,18 +121,14 @@ def engine_of(name: str, address: str | None, options: Mapping[str, str], sweep:
             return OnRay(address, sweep.archive)
         from .on_slurm import OnSlurm
 
-        return OnSlurm(address, sweep.archive, sweep.header["kinds"], options, sweep.folder)
+        return OnSlurm(address, sweep.archive, sweep.header["kinds"], options, sweep.results / FOLDER / sweep.name)
     except ModuleNotFoundError as error:
         package = {"ray": "ray", "slurm": "submitit"}[name]
         raise Mistake(f"--cluster {name} needs {error.name}: python -m pip install {package}") from None
 
 
-def _archive(arguments: Sequence[str]) -> bytes:
+def _archive(arguments: list[str]) -> bytes:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--impl", action="append", default=[])
     given = parser.parse_known_args(arguments)[0].impl
     return pack(Path.cwd(), [name.strip() for text in given for name in text.split(",")])
-
-
-def _digest(archive: bytes) -> str:
-    return hashlib.sha256(archive).hexdigest()

@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from ..conftest import CHECKOUT, environment, started
@@ -18,6 +21,9 @@ os.environ |= {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 
 SWEEP = ("--T", "16,24,32", "--H", "2", "--dtype", "float32", "--impl", "fused,sdpa,linear", "--cell-time", "0.05")
 PROCESSES = 2
+CASES = 3
+MEASURED = "float32-cpu: "
+"""In every line that tells of an answer."""
 
 Cells = dict[tuple[str, str], dict[str, Any]]
 
@@ -32,14 +38,25 @@ class Sweeping:
         self.process = subprocess.Popen(command, cwd=folder, env=env, **pipes)
         self.said: list[str] = []
 
-    def until(self, words: str, times: int = 1) -> None:
-        """Wait for so many lines that hold these words."""
+    def until(self, words: str) -> None:
+        """Wait for a line that holds these words."""
         for line in self._lines():
             self.said.append(line)
-            times -= words in line
-            if not times:
+            if words in line:
                 return
         pytest.fail(f"{words!r} was never said:\n{''.join(self.said)}")
+
+    def stopped_job(self, processes: Callable[[], Iterable[psutil.Process]]) -> psutil.Process:
+        """Stop one of the processes while it measures a case: it can't answer any more, however far it had come."""
+        while self.process.poll() is None:
+            for process in processes():
+                with suppress(psutil.NoSuchProcess):  # it has just ended
+                    process.suspend()
+                    if any("--case=" in " ".join(child.cmdline()) for child in process.children(recursive=True)):
+                        return process
+                    process.resume()
+            time.sleep(0.1)
+        pytest.fail("the sweep ended before a job was stopped")
 
     def end(self) -> str:
         """All that it said."""
@@ -72,7 +89,7 @@ def runs_of(folder: Path) -> dict[str, dict[str, Any]]:
     return {file.parent.name: json.loads(file.read_text()) for file in sorted(folder.glob("results/*/*_x.json"))}
 
 
-def answered(folder: Path) -> list[tuple[str, str, int]]:
+def answered(folder: Path) -> list[tuple[str, str]]:
     """The jobs whose answers are in the journal."""
     (journal,) = folder.glob("results/cluster/x.*.journal")
     lines = [json.loads(line) for line in journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
@@ -80,14 +97,13 @@ def answered(folder: Path) -> list[tuple[str, str, int]]:
 
 
 def check_same_cells(data: dict[str, Any], alone: dict[str, Any]) -> None:
-    """As on one machine: every cell once, from as many processes, with the same proof and the same reasons."""
+    """As on one machine: every cell once, from as many processes, with the same checks and the same reasons."""
     keys, known = ([(row["extra_info"]["impl"], row["group"]) for row in run["benchmarks"]] for run in (data, alone))
     assert keys == known and len({*keys}) == len(keys)
     assert data["skipped"] == alone["skipped"] and data["complete"]
     for row, other in zip(data["benchmarks"], alone["benchmarks"], strict=True):
         now, was = row["extra_info"], other["extra_info"]
-        assert now["processes"] == len(now["process_nodes"]) == PROCESSES
-        assert len({*now["sample_processes"]}) == PROCESSES
+        assert now["processes"] == len(now["process_nodes"]) == len({*now["sample_processes"]}) == PROCESSES
         for name in ("case_hash", "impl_hash", "peak_bytes", "flops", "bytes", "error_bound", "kernel"):
             assert now[name] == was[name], name
         assert now["ratio_low"] <= now["ratio"] <= now["ratio_high"]

@@ -17,17 +17,15 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from bench.cluster.driver import Driver
-from bench.cluster.engine import Result, Task
+from bench.cluster.driver import Driver, Result, Task
 from bench.cluster.merging import merged
 from bench.runs.journal import Journal
 from bench.runs.saving import save
 
 from ..conftest import CHECKOUT
-from ..made_up_cluster import job, published
+from ..made_up_cluster import job
 
 PATTERN = "B1-T64-H8-D_h64-float32-cpu"
-PROCESSES = 5
 
 
 class Crowd:
@@ -37,7 +35,7 @@ class Crowd:
         self._nodes = {f"n{i}": "a" for i in range(nodes)}
         self._tasks: dict[str, Task] = {}
         self._cases = [PATTERN.replace("B1", f"B{i + 1}") for i in range(cases)]
-        self._job = json.dumps(job(PATTERN, 0))
+        self._job = json.dumps(job(PATTERN))
 
     def nodes(self) -> Mapping[str, str]:
         return self._nodes
@@ -50,8 +48,7 @@ class Crowd:
         case = self._tasks.pop(node)["case"]
         if case is None:
             names = [row["extra_info"]["impl"] for row in json.loads(self._job)["benchmarks"]]
-            cells = [(name, case) for case in self._cases for name in names]
-            return [(node, {"node": node, "plan": {"cells": cells, "machine": published()["machine_info"]}})]
+            return [(node, {"node": node, "cells": [(name, case) for case in self._cases for name in names]})]
         run = json.loads(self._job.replace(PATTERN, case))
         return [(node, {"node": node, "began": time.time(), "run": run})]
 
@@ -81,7 +78,7 @@ def _measure(nodes: int, cases: int) -> None:
         folder, cluster = Path(name), Crowd(nodes, cases)
         journal = Journal.start(folder, "x", {})
         began = time.perf_counter()
-        driver = Driver(cluster, journal, PROCESSES, {}, {"a": None})
+        driver = Driver(cluster, journal, [], {"a": None})
         with redirect_stdout(None):
             driver.run()
         driven, answers = time.perf_counter(), _memory()
@@ -89,7 +86,7 @@ def _measure(nodes: int, cases: int) -> None:
         file = save(folder, "x", data, indent=None)
         ended = time.perf_counter()
         rows, jobs = len(data["benchmarks"]), len(driver.answers)
-        assert rows == len(driver.plans["a"]["cells"]) and data["complete"]
+        assert rows == len(driver.cells["a"]) and data["complete"]
         sizes = [path.stat().st_size / 2**20 for path in (journal.path, file)]
         print(
             f"{rows:>8,}{jobs:>8,}{1e3 * (driven - began) / jobs:>8.2f} ms{answers:>6.0f} MiB{ended - driven:>7.1f} s"
