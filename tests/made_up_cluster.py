@@ -51,7 +51,7 @@ class MadeUpCluster:
         self.there = dict(nodes)
         self.asked: list[tuple[str, str | None]] = []
         """Node and case of every task."""
-        self._cases, self._fate = cases, fate
+        self._cases, self._fate, self._answered = cases, fate, 0
         self._tasks: dict[str, Task] = {}
 
     def nodes(self) -> Mapping[str, str]:
@@ -73,5 +73,6 @@ class MadeUpCluster:
 
     def _answer(self, node: str, task: Task) -> Result:
         case = task["case"]
-        known = {"node": node, "began": float(len(self.asked))}
+        self._answered += 1
+        known = {"node": node, "began": float(self._answered)}
         return known | ({"cells": cells(*self._cases)} if case is None else {"run": job(case)})

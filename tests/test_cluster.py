@@ -20,6 +20,7 @@ from bench.selection.mistake import Mistake
 from .made_up_cluster import MadeUpCluster, cells, job, published
 
 CASES = ("B1-T64-H1-D_h64-float32-cpu", "B1-T64-H8-D_h64-float32-cpu")
+THIRD = "B1-T256-H8-D_h64-float32-cpu"
 NODES = {"a1": "a", "a2": "a", "b1": "b"}
 
 
@@ -37,12 +38,15 @@ def test_rows_of_many_nodes_are_those_of_one_run(tmp_path: Path) -> None:
     assert data["skipped"] == [it for it in published()["skipped"] if it["id"] in CASES]
     assert {*data["nodes"]} == {"n1", "n2"} and "case" not in data["asked"]
     processes: dict[str, set[int]] = {}
+    later: dict[str, float] = {}
     for row in data["benchmarks"]:
         now, was = row["extra_info"], whole[tuple(row["params"].values())]["extra_info"]
         assert row["stats"] == whole[tuple(row["params"].values())]["stats"]
         moved = {"sample_times", "sample_visits", "sample_processes", "process_nodes"}
         assert {name: now[name] for name in now.keys() - moved} == {name: was[name] for name in was.keys() - moved}
         processes.setdefault(row["group"], set()).update(now["sample_processes"])
+        later[row["group"]] = now["sample_times"][0] - was["sample_times"][0]
+    assert [*later.values()] == pytest.approx([0.0, 1.0])  # the second job began a second after the first
     assert not set.intersection(*processes.values())  # a ratio between two cases would be one between two nodes
 
 
@@ -85,9 +89,11 @@ def test_a_node_that_is_another_machine_is_refused(tmp_path: Path) -> None:
         run = job(task["case"])
         return {"node": of, "began": 0.0, "run": run | {"machine_info": run["machine_info"] | {"cores": 4}}}
 
-    state = driven(MadeUpCluster(NODES, CASES, other), Journal.start(tmp_path, "x", {}))
+    cluster = MadeUpCluster(NODES, (*CASES, THIRD), other)
+    state = driven(cluster, Journal.start(tmp_path, "x", {}))
     assert state.refused == {"a2": "a has cores 2, not 4"}
-    assert {it["node"] for it in state.answers.values()} == {"a1", "b1"} and len(state.answers) == 4
+    assert [of for of, case in cluster.asked if case].count("a2") == 1
+    assert {it["node"] for it in state.answers.values()} == {"a1", "b1"} and len(state.answers) == 6
 
 
 def test_a_mistake_in_the_options_ends_the_sweep(tmp_path: Path) -> None:
