@@ -15,6 +15,7 @@ from _pytest.config.argparsing import Parser
 
 from bench import __main__ as bench_main
 from bench import console
+from bench.ab import ab
 from bench.cases.case import AXES
 from bench.selection.options import pytest_addoption
 from reports import __main__ as reports_main
@@ -112,6 +113,8 @@ def options(pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]) -> 
                 shown = re.findall(r"^ .*?(--[A-Za-z][\w-]*)", capsys.readouterr().out, re.MULTILINE)
                 found.setdefault(name, set()).update(shown)
     found["sweep"] |= of_run
+    found["ab"] |= {*ab._parser()._option_string_actions}  # those that its help leaves out, too
+    found["bisect"] |= found["ab"]
     found["advise"] |= {f"--{name}" for name in AXES}
     found["report"] -= {"--T"}  # of another command, which its help names
     return found
@@ -137,7 +140,7 @@ def test_every_command_that_is_shown_has_the_options_that_it_is_shown_with(optio
 
 
 def test_every_option_that_a_sentence_names_is_one(options: dict[str, set[str]]) -> None:
-    known = set().union(*options.values()) | {"--group", "--detach"}  # pip's and git's
+    known = set().union(*options.values()) | {"--format", "--logdir", "--resources", "--look", "--c"}  # of git, TensorBoard, Ray and CSS
     wrong = []
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
