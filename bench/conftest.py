@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from . import starting, terminal
+from . import CHECKOUT, starting, terminal
 from .cases.cells import Cell, Key
 from .cases.modes import MODES
 from .cases.outcome import FAILURES, Unsupported
@@ -60,7 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for option, what in (("save_traces", "--save-traces saves traces with"), ("report", "--report makes the page of")):
         if config.getoption(option) and not (run.name or config.getoption("resume")):
             raise pytest.UsageError(f"{what} a run: name it, with --benchmark-save=NAME")
-    config.option.benchmark_storage = f"file://{run.folder.parent}"
+    there = run.folder.parent.is_dir()  # else pytest-benchmark would make an empty folder, for --help as well
+    config.option.benchmark_storage = f"file://{run.folder.parent if there else CHECKOUT / 'bench'}"
     if not any(str(it).startswith(OF_TABLE) for it in config.invocation_params.args):
         config.option.benchmark_quiet = True  # the suite's own table stands at the end
     progress = config.stash[PROGRESS] = Progress(config, run)

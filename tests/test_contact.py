@@ -119,6 +119,8 @@ def test_nothing_selected_is_not_called_saved(at_a_shell: pytest.Pytester) -> No
 def test_only_modes_that_are_measured_are_collected(at_a_shell: pytest.Pytester) -> None:
     options = ("--impl", "sdpa,fused", "--T", "16", "--H", "2", "--dtype", "float32", "--collect-only")
     assert "collected 2 items" in at_a_shell.runpytest_inprocess(BENCH, *options).outlines
+    at_a_shell.runpytest_inprocess(BENCH, "--help")
+    assert not (at_a_shell.path / "results").exists()  # since nothing is saved
 
 
 def test_obstacles_are_seen_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
