@@ -146,11 +146,11 @@ def asked(config: pytest.Config) -> dict[str, Any]:
             raise pytest.UsageError("--smoke is a sweep itself: leave out --sweep, or leave out --smoke")
         given |= {"sweep": ["smoke"], "impl": [*given.get("impl", []), "sdpa"]}
     for name, values in given.items():
-        if name != "impl" and len(values) > 1:
+        if name not in ("impl", "case") and len(values) > 1:  # a node of a cluster adds a narrower --case
             raise pytest.UsageError(
                 f"--{name} is given {len(values)} times: give it once, as in --{name} {','.join(values)}"
             )
-    return {name: value if name == "impl" else value[0] for name, value in given.items()}
+    return {name: value if name == "impl" else value[-1] for name, value in given.items()}
 
 
 def settle_timing(config: pytest.Config, begun: dict[str, float]) -> dict[str, float]:
