@@ -118,7 +118,8 @@ def _declared(it: Any) -> Limits:
         if not isinstance(value, kinds[name]):
             raise ValueError(f"limits[{name!r}] is {value!r}, which is no {kinds[name].__name__}")
         if (axis := AXES.get(name.removesuffix("s"))) and axis.values:
-            found[name] = tuple(_read(name, axis, word) for word in ([value] if isinstance(value, str) else value))
+            words = [given[name]] if isinstance(value, str) else given[name]
+            found[name] = tuple(_read(name, axis, word) for word in words)
     return Limits(**found)
 
 
