@@ -41,11 +41,12 @@ def remaining(planned: Sequence[float], passed: float, visits: int, later_batche
     """Seconds, from what the visits of a batch of processes are planned to take, each, and what the first ones took together.
 
     Calls that are long are timed in the later visits alone, so those before don't tell what is left; what the plan lacks
-    (caches that are filled, answers that are compared) is the same in each.
+    (caches that are filled, answers that are compared) is the same in each, and twice as much in the first, where calls
+    on fresh inputs are timed as well.
     """
-    lacking = max(0.0, passed - sum(planned[:visits])) / visits
+    lacking = max(0.0, passed - sum(planned[:visits])) / (visits + 1)
     return (
         sum(planned[visits:])
         + lacking * (len(planned) - visits)
-        + later_batches * (sum(planned) + lacking * len(planned))
+        + later_batches * (sum(planned) + lacking * (len(planned) + 1))
     )

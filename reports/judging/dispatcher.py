@@ -37,7 +37,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
     if not known:
         others = ", ".join(kernels())
         raise RunError(
-            f"nothing to choose from: no case without a mask, or a causal one, has {SDPA} and one of {others}"
+            f"nothing to choose from: no case without a mask, or a causal one, has {SDPA} and one of {others}{_left_out(runs)}"
         )
     table = {setting: found for setting, by_length in known.items() if (found := list(stretches(by_length)))}
     _write(path, module(path.stem, [run for run, _ in runs], table))
