@@ -133,10 +133,10 @@ SWEEPS = {
     for sweep in (
         Sweep("quick", "what each way of writing attention costs, in two minutes",
               (_grid(dtype=BOTH, H=(1, 8), T=(64, 256, 1024)),)),
-        Sweep("smoke", "whether a kernel is right, and a first comparison, in half a minute", (_grid(T=(64, 256, 1024)),)),
         Sweep("ladder", "one head, short sequences, loops included", (_grid(H=1, T=(16, 32, 64, 128, 256)),)),
         Sweep("length", "how time and memory grow with the sequence",
               (_grid(dtype=BOTH, T=(128, 256, 512, 1024, 2048, 4096)),)),
+        Sweep("smoke", "whether a kernel is right, and a first comparison, in half a minute", (_grid(T=(64, 256, 1024)),)),
         Sweep("heads", "the same width shared among more and more heads",
               (_grid(d_model=1024, dtype=BOTH, T=512, H=(1, 2, 4, 8, 16, 32)),)),
         Sweep("dtype", "what a narrower number buys",
