@@ -101,7 +101,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--impl", metavar="NAMES", action="append", default=[],
                     help="exactly what runs, as NAME,NAME: NAME+compile for a compiled form; "
                          "NAME=package.module:attr for a kernel or layer of your own")  # fmt: skip
-    group.addoption("--smoke", action="store_true", help="three small cases of --impl beside sdpa: less than a minute")
+    group.addoption(
+        "--smoke", action="store_true", help="three small cases of --impl (or of fused) beside sdpa: less than a minute"
+    )
     group.addoption("--baseline", action="append", metavar="NAME",
                     help="which of them speed-ups are over (default: sdpa beside one of your own, else fused, the plain "
                          "formula)")  # fmt: skip
@@ -144,7 +146,7 @@ def asked(config: pytest.Config) -> dict[str, Any]:
     if config.getoption("smoke"):
         if "sweep" in given:
             raise pytest.UsageError("--smoke is a sweep itself: leave out --sweep, or leave out --smoke")
-        given |= {"sweep": ["smoke"], "impl": [*given.get("impl", []), "sdpa"]}
+        given |= {"sweep": ["smoke"], "impl": [*(given.get("impl") or ["fused"]), "sdpa"]}
     for name, values in given.items():
         if name not in ("impl", "case") and len(values) > 1:  # a node of a cluster adds a narrower --case
             raise pytest.UsageError(
