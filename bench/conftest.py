@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from . import starting, terminal
+from . import CHECKOUT, starting, terminal
 from .cases.cells import Cell, Key
 from .cases.modes import MODES
 from .cases.outcome import FAILURES, Unsupported
@@ -23,7 +23,7 @@ from .runs.run import Run, begin
 from .runs.saving import numbering, reports, save
 from .runs.traces import Traces
 from .selection.mistake import Mistake
-from .selection.options import pytest_addoption, seed_of
+from .selection.options import pytest_addoption, refuse_unused, seed_of
 from .timing.machine import fingerprint
 from .workers.client import Setting, Side, WorkerClient
 
@@ -32,10 +32,14 @@ __all__ = ["pytest_addoption"]
 RUN = pytest.StashKey[Run]()
 PROGRESS = pytest.StashKey[Progress]()
 
+OF_TABLE = tuple(f"--benchmark-{name}" for name in ("compare", "columns", "sort", "group-by", "name"))
+"""How options begin that ask for pytest-benchmark's own table."""
+
 
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """`--list` and `--dry-run` answer and leave."""
     terminal.prepare()
+    refuse_unused(config)
     try:
         if config.getoption("attention_list"):
             show_registry()
@@ -56,8 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for option, what in (("save_traces", "--save-traces saves traces with"), ("report", "--report makes the page of")):
         if config.getoption(option) and not (run.name or config.getoption("resume")):
             raise pytest.UsageError(f"{what} a run: name it, with --benchmark-save=NAME")
-    config.option.benchmark_storage = f"file://{run.folder.parent}"
-    if not (config.option.benchmark_compare or config.option.benchmark_columns):
+    there = run.folder.parent.is_dir()  # else pytest-benchmark would make an empty folder, for --help as well
+    config.option.benchmark_storage = f"file://{run.folder.parent if there else CHECKOUT / 'bench'}"
+    if not any(str(it).startswith(OF_TABLE) for it in config.invocation_params.args):
         config.option.benchmark_quiet = True  # the suite's own table stands at the end
     progress = config.stash[PROGRESS] = Progress(config, run)
     config.pluginmanager.register(progress, "attention-progress")

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from keyword import iskeyword
 from pathlib import Path
 
@@ -34,57 +39,28 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "baseline": ((*REPORTS, "baseline"), "what later runs are compared with"),
     "history": ((*REPORTS, "history"), "every cell over all runs of this machine"),
     "new-kernel": ((), "write FILE (default: mine.py), a kernel to begin with"),
-    "completion": ((), 'for bash and zsh: eval "$(attention-bench completion)"'),
+    "new-layer": ((), "write FILE (default: mine.py), a layer to begin with"),
+    "completion": ((), "for bash and zsh: attention-bench completion >> ~/.bashrc"),
 }
 
-OWN = {"new-kernel": "[FILE]", "completion": ""}
+OWN = {"new-kernel": "[FILE]", "new-layer": "[FILE]", "completion": ""}
 """Commands that are answered here, with their arguments."""
 
-KERNEL = '''\
-"""A kernel of your own: attention-bench run --impl mine={name}:mine,sdpa,fused --T 256,1024 --benchmark-save=mine"""
-
-import torch
-
-
-def mine(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    """q (B, H, T, D_h), k (B, H, T_kv, D_h), v (B, H, T_kv, D_v) -> o (B, H, T, D_v)"""
-    scores = q @ k.mT / q.shape[-1] ** 0.5  # (B, H, T, T_kv)
-    if is_causal:  # query i sees key j <= i
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-        scores = scores.masked_fill(future, -torch.inf)
-    if attn_mask is not None:  # True where a key may be seen: padding
-        scores = scores.masked_fill(~attn_mask, -torch.inf)
-    return scores.softmax(dim=-1) @ v
-
-
-# What it can't do; the cells beyond are skipped with a sentence. Everything that isn't named here is possible.
-mine.limits = {{
-    "grouped": False,  # fewer key-value heads than query heads
-    "dropout": False,
-    # "max_T": 4096,  # longest sequence
-    # "dtypes": ("float16", "bfloat16"),
-    # "modes": ("forward", "backward", "decode"),
-}}
-'''
-
 COMPLETION = """\
-# Completion of commands and options, for bash and zsh: eval "$(attention-bench completion)"
-[ -z "$ZSH_VERSION" ] || {{ autoload -Uz bashcompinit && bashcompinit; }}
-_attention_bench() {{
-    local word="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}" options
-    COMPREPLY=()
-    if [ "$COMP_CWORD" = 1 ]; then
-        COMPREPLY=($(compgen -W "{commands}" -- "$word"))
-    elif [[ "$word" == -* ]]; then
-        local known="_attention_bench_${{command//-/_}}"
-        eval "options=\\"\\$$known\\""
-        if [ -z "$options" ]; then
-            options="$(attention-bench "$command" --help 2>/dev/null | grep -oE -- '--[A-Za-z][A-Za-z_-]*' | sort -u)"
-            eval "$known=\\$options"
-        fi
-        COMPREPLY=($(compgen -W "$options" -- "$word"))
-    fi
-}}
+# Completion for bash and zsh: attention-bench completion >> ~/.bashrc (or ~/.zshrc)
+[ -z "$ZSH_VERSION" ] || { autoload -Uz bashcompinit && bashcompinit; }
+_attention_bench() {
+    local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" list="" known=""
+    case "$COMP_CWORD:$before" in
+        1:*) known="COMMANDS" ;;
+VALUES
+        *) case "${COMP_WORDS[1]}" in
+OPTIONS
+            esac ;;
+    esac
+    [[ "$word" != *,* || "$word" == -* ]] || list="${word%,*},"
+    COMPREPLY=($(compgen -P "$list" -W "$known" -- "${word##*,}"))
+}
 complete -o default -F _attention_bench attention-bench
 """
 
@@ -97,6 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name in ("-h", "--help"):
         print(_help())
         return 0
+    if name == "--version":
+        project = tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        print(f"attention-bench {project['version']}, torch {version('torch')}, Python {platform.python_version()}")
+        return 0
     if name not in COMMANDS:
         return _complain(f"unknown command {name!r}{nearest(name, COMMANDS)} (--help shows all)")
     command, about = COMMANDS[name]
@@ -104,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if rest in (["-h"], ["--help"]):
             print(f"usage: attention-bench {name} {OWN[name]}".rstrip() + f"\n\n{about[0].upper()}{about[1:]}.")
             return 0
-        return new_kernel(rest) if name == "new-kernel" else completion(rest)
+        return completion(rest) if name == "completion" else begin(name, rest)
     if name == "list" and {"-h", "--help"} & {*rest}:
         print(f"usage: attention-bench list\n\nShow {about}.")
         return 0
@@ -115,34 +95,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.execv(sys.executable, [sys.executable, *command, *rest])
 
 
-def new_kernel(arguments: Sequence[str]) -> int:
-    """Write a kernel to begin with; never over another, nor under a name that means another module."""
+def begin(command: str, arguments: Sequence[str]) -> int:
+    """Write a kernel or layer to begin with; never over another, nor under a name that means another module."""
     if len(arguments) > 1:
-        return _complain(f"new-kernel {' '.join(arguments)}: one FILE, not {len(arguments)}")
+        return _complain(f"{command} {' '.join(arguments)}: one FILE, not {len(arguments)}")
     path = Path(arguments[0] if arguments else "mine.py")
     if path.suffix != ".py" or not path.stem.isidentifier() or iskeyword(path.stem):
-        return _complain(f"new-kernel {path}: a kernel lies in a module, as in my_kernel.py")
+        return _complain(f"{command} {path}: expected a module, as in my_kernel.py")
     if path.stem in sys.stdlib_module_names or path.stem in ("torch", "numpy"):
-        return _complain(f"new-kernel {path}: {path.stem} is a module of Python's or of torch's; choose another name")
+        return _complain(f"{command} {path}: {path.stem} is a module of Python's or of torch's; choose another name")
+    attr = {"new-kernel": "mine", "new-layer": "Mine"}[command]
+    run = f"attention-bench run --smoke --impl mine={path.stem}:{attr}"
+    text = (HOME / "bench" / "templates" / f"{command[4:]}.py.txt").read_text(encoding="utf-8")
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(KERNEL.format(name=path.stem))
+            file.write(text.format(name=path.stem, run=run))
     except OSError as error:
         return _complain(f"{path} can't be written: {error.strerror}")
     there = "" if path.parent == Path() else f"cd {path.parent}; "
-    first = f"{there}attention-bench run --impl mine={path.stem}:mine,sdpa,fused --T 256,1024 --benchmark-save=mine"
-    print(
-        f"{path} is written. Edit it, measure it beside two others, make the page:\n  {first}\n  attention-bench report"
-    )
+    print(f"{path} is written. Edit it; then check it, and time it beside sdpa:\n  {there}{run}")
     return 0
 
 
 def completion(arguments: Sequence[str]) -> int:
-    """Print what a shell needs."""
+    """Print what a shell needs: commands, the options of each, and the values of those that have some."""
     if arguments:
         return _complain(f"completion {' '.join(arguments)}: takes no arguments")
-    print(COMPLETION.format(commands=" ".join(COMMANDS)), end="")
+    sys.path.insert(0, str(HOME))
+    from impls import registered
+
+    from .cases.case import AXES
+    from .cases.sweep import SWEEPS
+
+    names = [impl.name for impl in registered()]
+    known = {"sweep": [*SWEEPS], "impl": names, "baseline": names}
+    known |= {name: ["on", "off"] if it.kind == "switch" else [*it.values] for name, it in AXES.items()}
+    values = [f'        *:--{name}) known="{" ".join(words)}" ;;' for name, words in known.items() if words]
+    with ThreadPoolExecutor() as pool:
+        of_commands = zip(COMMANDS, pool.map(_options, COMMANDS), strict=True)
+        options = [f'            {name}) known="{" ".join(of)}" ;;' for name, of in of_commands]
+    filled = {"COMMANDS": " ".join(COMMANDS), "VALUES": "\n".join(values), "OPTIONS": "\n".join(options)}
+    print(re.sub("COMMANDS|VALUES|OPTIONS", lambda found: filled[found[0]], COMPLETION), end="")
     return 0
+
+
+def _options(command: str) -> list[str]:
+    """What the help of a command shows."""
+    if command in (*OWN, "list"):
+        return []
+    asked = [sys.executable, *COMMANDS[command][0], "--help"]
+    shown = "" if command == "run" else subprocess.run(asked, capture_output=True, text=True).stdout
+    shown += _run_help() if command in ("run", "sweep") else ""
+    return sorted({*re.findall(r"^ .*?(--[A-Za-z][\w-]*)", shown, re.MULTILINE)})
 
 
 def _run_help() -> str:
@@ -174,7 +178,8 @@ def _complain(message: str) -> int:
 
 def _help() -> str:
     lines = [f"  {name:<11} {about}" for name, (_, about) in COMMANDS.items()]
-    return "\n".join(["usage: attention-bench COMMAND [options]", "", *lines, "", "Each has its own --help."])
+    end = "Each has its own --help; --version shows versions."
+    return "\n".join(["usage: attention-bench COMMAND [options]", "", *lines, "", end])
 
 
 if __name__ == "__main__":

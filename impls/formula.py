@@ -20,7 +20,10 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, dropout_p: float, *,
     bias: Tensor | None = None, softcap: float | None = None, sinks: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """softmax(q kᵀ · scale) v; the scores are stored. (..., T, D_h), (..., T_kv, D_h), (..., T_kv, D_v) -> (..., T, D_v)"""
+    """The plain formula, softmax(q kᵀ · scale) v; the scores are stored.
+
+    (..., T, D_h), (..., T_kv, D_h), (..., T_kv, D_v) -> (..., T, D_v)
+    """
     scores = attention_scores(q, k, scale)
     if softcap is not None:
         scores = capped(scores, softcap)

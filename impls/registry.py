@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib.util import find_spec
 from inspect import signature
@@ -157,42 +157,19 @@ COMPILE = "+compile"
 _registry: dict[str, Impl] = {}
 
 
-def register(
-    name: str,
-    *,
-    takes_mask: bool = False,
-    common: bool = True,
-    baseline: bool = False,
-    compiled_by_default: bool = False,
-    dispatches: str | None = None,
-    pins: str | None = None,
-    scores: Callable[[Any], int] | None = None,
-    tokens: Callable[[Any], int] | None = None,
-    **limits: Any,
-) -> Callable[[Any], Any]:
+def register(name: str, *, takes_mask: bool = False, **declared: Any) -> Callable[[Any], Any]:
     """Register the decorated kernel (a function), core (a `KernelCore` class) or layer (any other `nn.Module` class).
 
-    `limits` are the fields of `Limits`, the others those of `Impl`; a kernel that `takes_mask` is given the causal mask as
-    `attn_mask`, where others get `is_causal`. Raises ValueError when the name is taken.
+    `declared` are fields of `Limits`, and of `Impl` from `common` to `tokens`; a kernel that `takes_mask` is given the causal
+    mask as `attn_mask`, where others get `is_causal`. Raises ValueError when the name is taken.
 
         @register("mine", max_T=4096)
         def mine(q, k, v, *, is_causal=False, attn_mask=None, scale=None, enable_gqa=False, dropout_p=0.0): ...
     """
+    own = {it.name: declared.pop(it.name) for it in fields(Impl) if it.name in declared}
 
     def added(it: Any) -> Any:
-        impl = make(name, it, takes_mask=takes_mask, limits=Limits(**limits))
-        add(
-            replace(
-                impl,
-                common=common,
-                baseline=baseline,
-                compiled_by_default=compiled_by_default,
-                dispatches=dispatches,
-                pins=pins,
-                scores=scores,
-                tokens=tokens,
-            )
-        )
+        add(replace(make(name, it, takes_mask=takes_mask, limits=Limits(**declared)), **own))
         return it
 
     return added

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from _pytest.config.argparsing import Parser
 
+from bench import __main__ as bench_main
 from bench import console
+from bench.ab import ab
+from bench.cases.case import AXES
+from bench.selection.options import pytest_addoption
+from reports import __main__ as reports_main
 
 from .conftest import CHECKOUT, environment, run_files
 
@@ -54,7 +63,7 @@ def test_the_public_names_are_those_of_what_is_installed(site: Path, tmp_path: P
 
 
 def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site: Path, hostile: Path) -> None:
-    assert "attention-bench run --impl mine=mine:mine" in run(site, hostile, "new-kernel").stdout
+    assert "attention-bench run --smoke --impl mine=mine:mine" in run(site, hostile, "new-kernel").stdout
     again = run(site, hostile, "new-kernel")
     assert (again.returncode, again.stderr) == (2, "attention-bench: mine.py can't be written: File exists\n")
     done = run(site, hostile, "run", "--impl", "mine=mine:mine,sdpa", "--T", "16", "--H", "2", "--dtype", "float32",
@@ -87,3 +96,55 @@ def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> N
 def test_list_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert console.main(["list", "--help"]) == 0
     assert capsys.readouterr().out.startswith("usage: attention-bench list\n")
+
+
+@pytest.fixture
+def options(pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]) -> dict[str, set[str]]:
+    """The options of every command, those of pytest and pytest-benchmark for `run` included."""
+    parser = Parser(_ispytest=True)
+    pytest_addoption(parser)
+    of_run = {*parser.optparser._option_string_actions, *pytestconfig._parser.optparser._option_string_actions}
+    found = {"run": of_run, "list": set[str]()}
+    for room, names in ((bench_main, bench_main.COMMANDS), (reports_main, ["report", *reports_main.COMMANDS])):
+        for name in names:
+            for words in ([name], [name, "set"]) if name == "baseline" else ([name],):
+                with suppress(SystemExit):
+                    room.main([*words, "--help"] if name != "report" else ["--help"])
+                shown = re.findall(r"^ .*?(--[A-Za-z][\w-]*)", capsys.readouterr().out, re.MULTILINE)
+                found.setdefault(name, set()).update(shown)
+    found["sweep"] |= of_run
+    found["ab"] |= {*ab._parser()._option_string_actions}  # those that its help leaves out, too
+    found["bisect"] |= found["ab"]
+    found["advise"] |= {f"--{name}" for name in AXES}
+    found["report"] -= {"--T"}  # of another command, which its help names
+    return found
+
+
+TYPED = re.compile(
+    r"(pytest(?: PATH/TO/| )bench/?|python -m (?:bench|reports)|python PATH/TO/(?:bench|reports)|attention-bench) ?([^`\n#;|]*)"
+)
+SOURCES = sorted(path for folder in ("bench", "reports") for path in (CHECKOUT / folder).rglob("*.py"))
+OPTION = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*")
+
+
+def test_every_command_that_is_shown_has_the_options_that_it_is_shown_with(options: dict[str, set[str]]) -> None:
+    wrong = []
+    for path in (CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md")), *SOURCES):
+        for before, after in TYPED.findall(path.read_text(encoding="utf-8")):
+            first = next(iter(after.split()), "")
+            command = first if first in options else "run" if before.startswith("pytest") else "report"
+            wrong += [
+                f"{path.name}: {before} {after}: {it}" for it in OPTION.findall(after) if it not in options[command]
+            ]
+    assert wrong == []
+
+
+def test_every_option_that_a_sentence_names_is_one(options: dict[str, set[str]]) -> None:
+    others = {"--format", "--logdir", "--resources", "--look", "--c"}  # of git, TensorBoard, Ray and CSS
+    known = others.union(*options.values())
+    wrong = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+                wrong += [f"{path.name}:{node.lineno}: {it}" for it in OPTION.findall(node.value) if it not in known]
+    assert wrong == []

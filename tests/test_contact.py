@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,13 +26,15 @@ from bench.cases.sweep import SWEEPS
 from bench.runs import listing, saving
 from bench.runs.lacking import refusal
 from bench.runs.measuring import Measuring
-from bench.runs.progress import skips
-from bench.runs.remaining import guessed, remaining
-from bench.selection.options import clock_text
+from bench.runs.progress import skips, unchecked
+from bench.runs.remaining import guessed, parts, remaining
+from bench.runs.run import Run
+from bench.selection.choice import impls_named
+from bench.selection.options import Selection, clock_text
 from reports import __main__ as reports_main
 from reports.reading import command as reports_command
 
-from .conftest import CHECKOUT, environment
+from .conftest import CHECKOUT, environment, gated
 
 CASE = Case.of(T=16, H=2, D_h=64)
 BENCH = str(CHECKOUT / "bench")
@@ -43,10 +46,40 @@ def at_a_shell(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> py
     return pytester
 
 
+MISTAKEN = """
+from torch import nn
+
+class Sizes(nn.Module):
+    def __init__(self, d_model, n_heads=8): ...
+
+def unknown(q, k, v, **_): ...
+def word(q, k, v, **_): ...
+def text(q, k, v, **_): ...
+unknown.limits, word.limits, text.limits = {"dtype": "float32"}, {"dtypes": ("half",)}, {"max_T": "64"}
+"""
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         (["--T", ""], "--T is empty: give it a value, or leave it out"),
+        (["--T", "64", "128"], "unexpected argument '128': several values are joined by commas, as in --T 64,128"),
+        (["mine.py", "--dry-run"], "'mine.py': a kernel of your own is named by --impl mine=mine:FUNCTION"),
+        (["--T", "16", "--T", "32"], "--T is given 2 times: give it once, as in --T 16,32"),
+        (["--benchmark-min-rounds=3"], "--benchmark-min-rounds=3 changes nothing here: --cell-time, "),
+        (["--list", "--T", "16"], "--list shows everything: leave out --T"),
+        (["--smoke", "--sweep", "quick"], "--smoke is a sweep itself"),
+        (["--scope", "core", "--qkv_bias", "on"], "a core has no projections: leave out --qkv_bias"),
+        (["--swep", "quick"], "unrecognized arguments: --swep quick; did you mean --sweep?"),
+        (["--impl", "sdpa", "--baseline", "fused"], "--baseline fused: not among what runs: sdpa"),
+        (["--impl", "mine"], "--impl mine: of mine.py name a function too, as in mine=mine:FUNCTION"),
+        (["--impl", "flash"], "did you mean sdpa_flash or flash_attn?"),
+        (["--device", "gpu"], "did you mean cuda?"),
+        (["--mask", "sliding"], "did you mean --window?"),
+        (["--impl", "x=mine:unknown"], "limits has no 'dtype'; known: "),
+        (["--impl", "x=mine:word"], "limits['dtypes']: 'half' is not one of float32, bfloat16, "),
+        (["--impl", "x=mine:text"], "limits['max_T'] is '64', which is no int"),
+        (["--impl", "x=mine:Sizes"], "Sizes(d_model, n_heads=8) takes sizes, but a layer is built from one LayerShape"),
         (["--sweep", ""], "--sweep is empty"),
         (["--requests", "2x16:16", "--T", "9"], "--requests gives both lengths: leave out --T and --T_kv"),
         (["--resume", ""], "--resume is empty"),
@@ -69,6 +102,7 @@ def test_a_mistake_is_answered_in_one_line(at_a_shell: pytest.Pytester, options:
     folder = at_a_shell.path / "results" / str(get_machine_id())
     folder.mkdir(parents=True)
     (folder / "0001_nightly.json").write_text("{}")
+    (at_a_shell.path / "mine.py").write_text(MISTAKEN)
     done = at_a_shell.runpytest_inprocess(BENCH, *options)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in done.errlines + done.outlines if line.strip()]
@@ -85,6 +119,8 @@ def test_nothing_selected_is_not_called_saved(at_a_shell: pytest.Pytester) -> No
 def test_only_modes_that_are_measured_are_collected(at_a_shell: pytest.Pytester) -> None:
     options = ("--impl", "sdpa,fused", "--T", "16", "--H", "2", "--dtype", "float32", "--collect-only")
     assert "collected 2 items" in at_a_shell.runpytest_inprocess(BENCH, *options).outlines
+    at_a_shell.runpytest_inprocess(BENCH, "--help")
+    assert not (at_a_shell.path / "results").exists()  # since nothing is saved
 
 
 def test_obstacles_are_seen_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,9 +164,31 @@ def test_failures_are_told_once_a_reason_and_last() -> None:
     ]
 
 
+def test_the_counts_of_a_plan_add_up_to_the_cells_that_were_asked_for(at_a_shell: pytest.Pytester) -> None:
+    asked = ("--impl", "loop,sdpa,parameter,fused", "--T", "64,512", "--H", "1,2", "--dtype", "float32", "--dry-run")
+    printed = at_a_shell.runpytest_inprocess(BENCH, *asked).outlines
+    listed = [names.split(", ") for line in printed if line.startswith("B1-") for names in line.split(": ")[1:]]
+    last = re.search(r"(\d+) cells to measure, (\d+) unsupported", printed[-1])
+    assert last and sum(map(len, listed)) == int(last[1]) and int(last[1]) + int(last[2]) == 4 * 2 * 2
+
+
+def test_the_counts_of_what_has_no_row_add_up() -> None:
+    reasons = ("unsupported", "wrong", "error", "wrong", "unsupported", "out_of_memory")
+    entries = [
+        {"reason": it, "impl": f"i{n % 4}", "id": f"c{n}", "detail": f"d{n % 3}"} for n, it in enumerate(reasons)
+    ]
+    counts = [re.search(r"\((\d+) cells; ", line) for line in skips(entries)]
+    assert sum(int(found[1]) if found else 1 for found in counts) == len(entries)
+
+
+def test_a_sentence_keeps_its_words_where_an_implementation_is_called_layer() -> None:
+    entry = {"reason": "error", "impl": "layer", "id": "a", "detail": "layer (probe), b: ValueError: no"}
+    assert skips([entry]) == ["error: layer: layer (probe), b: ValueError: no (a)"]
+
+
 def test_what_is_left_counts_long_calls_that_come_late_and_processes_that_come_after() -> None:
     planned = [1.0, 1.0, 1.0, 9.0]  # a call of 8 s is timed in the last visit
-    assert remaining(planned, passed=2.0, visits=1, later_batches=0) == pytest.approx(11 + 3 * 1.0)
+    assert remaining(planned, passed=3.0, visits=1, later_batches=0) == pytest.approx(11 + 3 * 1.0)
     assert remaining(planned, passed=1.0, visits=1, later_batches=2) == pytest.approx(11 + 2 * 12)
     assert remaining(planned, passed=0.5, visits=1, later_batches=0) == pytest.approx(11)  # never less than planned
 
@@ -140,6 +198,18 @@ def test_a_guess_counts_the_few_calls_of_what_takes_long_and_the_proof() -> None
     assert guessed(short, 0.25, processes=1) < 1 < guessed(short, 0.25, processes=5) < 3
     call = counting.flops(long.case) / 5e10  # more than a second
     assert 20 * call < guessed(long, 0.25, processes=1) < guessed(long, 0.25, processes=5) / 1.5
+
+
+def test_what_is_left_while_cells_are_checked_follows_the_checks_until_now() -> None:
+    cells = [Cell(impls.get(name), CASE) for name in ("fused", "sdpa", "einsum", "packed")]
+    run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple(it.impl for it in cells), tuple(cells)), Path())
+    run.timing, run.planned = {"cell_time": 0.25, "processes": 1}, {cell.key for cell in cells}
+    run.proved[cells[0].key] = {"seconds": 1e-6}
+    _, timed = parts(cells[0], 0.25, 1, 1e-6)
+    slow, quick = unchecked(run, (), 100.0), unchecked(run, (), 10.0)
+    assert slow - quick == pytest.approx(3 * 90, rel=0.1)  # three of four are left
+    run.skipped |= {cell.key: {} for cell in cells[1:]}
+    assert unchecked(run, (), 100.0) == pytest.approx(timed)
 
 
 @pytest.mark.parametrize(("seconds", "says"), [(10, "10 s"), (600, "10 min"), (3 * 3600, "3 h"), (1e9, "11,574 days")])
@@ -207,23 +277,68 @@ def test_an_installed_suite_is_spoken_of_as_it_is_called(monkeypatch: pytest.Mon
         (["nowhere/kernel.py"], "can't be written: No such file or directory"),
     ],
 )
-def test_new_kernel_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
-) -> None:
+@pytest.mark.parametrize("command", ["new-kernel", "new-layer"])
+def test_what_is_to_begin_with_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, arguments: list[str],
+    says: str,
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    assert console.main(["new-kernel", *arguments]) == 2
+    assert console.main([command, *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line
     assert list(tmp_path.iterdir()) == []
 
 
-def test_completion_knows_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "attr"), [("new-kernel", "mine"), ("new-kernel", "mine128"), ("new-layer", "Mine")]
+)
+def test_what_one_begins_with_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_probes: None, command: str, attr: str
+) -> None:
+    """Grouped heads, masks, a cache, gradients and biases included."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    assert console.main([command]) == 0
+    (impl,) = impls_named([f"mine=mine:{attr}"], False, str(tmp_path))
+    cases = [Case.of(**{"T": 130, "H": 4, "D_h": 8} | axes) for axes in BEGUN]
+    possible = [case for case in cases if impl.refusal(case) is None]
+    assert len(possible) >= 6
+    for case in possible:
+        gated(impl, case)
+
+
+BEGUN: list[dict[str, Any]] = [
+    {}, {"mask": "none"}, {"H_kv": 2, "D_v": 4}, {"mode": "backward"}, {"qkv_bias": True, "out_bias": True},
+    {"T": 1, "T_kv": 32, "mode": "decode", "mask": "none"}, {"B": 2, "mask": "causal+padding"}, {"window": 7},
+]  # fmt: skip
+
+
+def test_speed_ups_are_over_sdpa_beside_ones_own_unless_another_is_named() -> None:
+    def baseline(*names: str, **asked: str) -> str | None:
+        impl = [impls.make(name, lambda q, k, v: q) if name == "mine" else impls.get(name) for name in names]
+        return Run(dict(asked), Selection(SWEEPS["quick"], "cpu", tuple(impl), ()), Path()).baseline_impl
+
+    assert baseline("sdpa", "fused") == baseline("mine", "fused") == baseline("sdpa") == "fused"
+    assert baseline("mine", "sdpa", "fused") == "sdpa"
+    assert baseline("mine", "sdpa", "einsum", baseline="einsum") == "einsum"
+
+
+def completed(script: str, *words: str) -> list[str]:
+    asked = f"COMP_WORDS=(attention-bench {' '.join(words)}); COMP_CWORD={len(words)}; _attention_bench; echo ${{COMPREPLY[@]}}"
+    return subprocess.run(["bash", "-c", script + asked], capture_output=True, text=True).stdout.split()
+
+
+def test_completion_knows_commands_options_and_values(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "_options", lambda command: ["--html", "--json"] if command == "compare" else [])
     assert console.main(["completion"]) == 0
-    script = (
-        capsys.readouterr().out + "COMP_WORDS=(attention-bench b); COMP_CWORD=1; _attention_bench; echo ${COMPREPLY[@]}"
-    )
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
-    assert done.stdout.split() == ["bisect", "baseline"]
+    script = capsys.readouterr().out
+    assert completed(script, "b") == ["bisect", "baseline"]
+    assert completed(script, "compare", "--h") == ["--html"]
+    assert completed(script, "run", "--sweep", "q") == ["quick"]
+    assert completed(script, "run", "--impl", "sdpa,fu") == ["sdpa,fused"]
 
 
 def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(

@@ -6,9 +6,17 @@ import io
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+import pytest
 from rich.console import Console
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
+import impls
+from bench.cases.outcome import Wrong
+from bench.cases.sweep import SWEEPS
+from bench.proof.gate import Gate
 from bench.runs.table import rankings
 
 from .conftest import CHECKOUT, Suite, run_files
@@ -24,16 +32,29 @@ def block(name: str) -> str:
     return found[1]
 
 
+SHOWN = ("sdpa", "sdpa+compile", "wrapper", "fused")
+
+
 def test_the_table_is_that_of_the_newest_published_run() -> None:
     (*_, newest) = sorted((CHECKOUT / "results" / "published").glob("*_quick.json"))
     data = json.loads(newest.read_text(encoding="utf-8"))
     case = "B1-T1024-H8-D_h64-float32-cpu"
     width = 88  # with room for every column: a terminal of 80 leaves out the last
     console = Console(width=width, file=io.StringIO())
-    for part in rankings([row for row in data["benchmarks"] if row["group"] == case], [], data["baseline_impl"], width):
+    rows = [row for row in data["benchmarks"] if row["group"] == case and row["params"]["impl"] in SHOWN]
+    for part in rankings(rows, [], data["baseline_impl"], width):
         console.print(part)
     shown = [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()]  # type: ignore[attr-defined]
     assert "\n".join(shown) in re.sub(r"\n\n", "\n", README), "\n".join(shown)
+
+
+def test_the_kernel_that_is_wrong_has_the_sentence_that_is_shown() -> None:
+    def acausal(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, **others: Any) -> Tensor:
+        return scaled_dot_product_attention(q, k, v, **others)
+
+    with pytest.raises(Wrong) as wrong:
+        Gate().prove(impls.make("mine", acausal), SWEEPS["smoke"].cases("cpu")[0])
+    assert f"wrong: mine: {wrong.value}" in " ".join(README.split())
 
 
 def test_a_kernel_of_ones_own(suite: Suite, tmp_path: Path) -> None:

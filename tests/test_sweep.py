@@ -71,7 +71,8 @@ def test_in_decode_t_counts_all_tokens() -> None:
         ),
         ({"mode": ("decode",), "T_kv": (8,)}, "decode has one new token: --T 1 beside --T_kv 8, or --T alone"),
         ({"mask": ("padding",)}, "a batch of one has nothing to pad: --mask padding needs --B 2 or more"),
-        ({"scope": ("core",), "out_dropout": (0.1,)}, "a core has no output projection, and so no --out_dropout"),
+        ({"scope": ("core",), "out_dropout": (0.1,)}, "a core has no projections: leave out --out_dropout"),
+        ({"scope": ("core",), "d_model": (64,)}, "a core has no projections: leave out --d_model"),
     ],
 )
 def test_axes_that_do_not_fit_together(axes: dict[str, tuple[object, ...]], says: str) -> None:

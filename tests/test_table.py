@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from bench.cases.units import time_text
-from bench.runs.table import rankings
+from bench.runs.table import _speed_up, rankings
+from stats.ratios import Ratio
 
 
 def row(impl: str, seconds: float) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def test_without_the_baseline_there_is_no_column_for_it() -> None:
         for table in rankings(ROWS[1:], [], "fused", 100):
             console.print(table)
     assert "  over fused" not in text.get()
-    assert "no speed-ups: they are over fused, which was not measured (--impl ...,fused)" in text.get()
+    assert "no speed-ups: fused was not measured; --baseline NAME takes another" in text.get()
 
 
 def test_an_interval_that_is_only_wide_is_not_printed() -> None:
@@ -57,7 +58,14 @@ def test_an_interval_that_is_only_wide_is_not_printed() -> None:
     with console.capture() as text:
         for table in rankings([row("fused", 1.0), noisy], [], "fused", 100):
             console.print(table)
-    assert "not resolved" in text.get() and "(" not in text.get().split("#            rank")[0]
+    assert "< 0.69" in text.get() and "(" not in text.get().split("#            rank")[0]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"), [(3.6, 40.0, "> 3.6"), (0.02, 0.28, "< 0.28"), (0.5, 40.0, "not resolved")]
+)
+def test_of_a_wide_interval_that_excludes_1_one_end_is_printed(low: float, high: float, shown: str) -> None:
+    assert _speed_up(Ratio(12.0, low, high, 1, 8)) == shown
 
 
 @pytest.mark.parametrize(

@@ -47,10 +47,18 @@ class Axis:
         if self.check is not None:
             self.check(text)
             return text
-        value = _READ[self.kind](text, self.values)
-        if self.kind == "size" and value > self.most:
+        if self.kind in ("choice", "switch"):
+            values, word = self.values or ("on", "off"), SHORT.get(text, text)
+            if word not in values:
+                raise ValueError(f"one of {', '.join(values)}{nearest(text, values)}")
+            return word == "on" if self.kind == "switch" else word
+        if self.kind == "share":
+            return _share(text)
+        if not text.isascii() or not text.isdigit() or int(text) == 0:
+            raise ValueError("a positive whole number")
+        if int(text) > self.most:
             raise ValueError(f"a whole number up to {self.most}")
-        return value
+        return int(text)
 
     def implied(self, given: Mapping[str, Any]) -> Any:
         """Its value where it follows from others."""
@@ -78,23 +86,26 @@ def axes_of(case: type[Any]) -> dict[str, Axis]:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean ...?`, where something is near."""
-    near = get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
+    known = list(known)
+    held = [it for it in known if name in it][:2] if len(name) > 2 else []
+    near = [ELSEWHERE[name]] if name in ELSEWHERE else held or get_close_matches(name, known, n=1, cutoff=0.65)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
-def _size(text: str, values: tuple[str, ...]) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise ValueError("a positive whole number")
-    return int(text)
+ELSEWHERE = {
+    "gpu": "cuda",
+    "sliding": "--window",
+    "sliding_window": "--window",
+    "swa": "--window",
+    "alibi": "--bias alibi",
+}
+"""Words that others use, or that belong to another option."""
+
+SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
+"""Dtypes as tables print them."""
 
 
-def _choice(text: str, values: tuple[str, ...]) -> str:
-    if text not in values:
-        raise ValueError(f"one of {', '.join(values)}{nearest(text, values)}")
-    return text
-
-
-def _share(text: str, values: tuple[str, ...]) -> float:
+def _share(text: str) -> float:
     try:
         p = float(text)
     except ValueError:
@@ -102,15 +113,3 @@ def _share(text: str, values: tuple[str, ...]) -> float:
     if not 0 <= p < 1:
         raise ValueError("a probability: 0 or more, and less than 1")
     return p
-
-
-def _switch(text: str, values: tuple[str, ...]) -> bool:
-    return _choice(text, ("on", "off")) == "on"
-
-
-_READ: dict[str, Callable[[str, tuple[str, ...]], Any]] = {
-    "size": _size,
-    "share": _share,
-    "choice": _choice,
-    "switch": _switch,
-}

@@ -30,8 +30,16 @@ class Sweep:
         grids = [{"device": (device,)} | dict(grid) | dict(overrides) for grid in here]
         if any(any(grid.get("requests", ())) for grid in grids) and overrides.keys() & {"T", "T_kv"}:
             raise ValueError("--requests gives both lengths: leave out --T and --T_kv")
-        cases = (_case(dict(zip(axes, point, strict=True))) for axes in grids for point in product(*axes.values()))
-        return list(dict.fromkeys(cases))
+        points = (dict(zip(axes, point, strict=True)) for axes in grids for point in product(*axes.values()))
+        cases = list(dict.fromkeys(map(_case, points)))
+        unused = PROJECTIONS & overrides.keys() - ({"d_model"} if "D_h" not in grids[0] else set())
+        if unused and any(case.scope == "core" for case in cases):
+            raise ValueError(f"a core has no projections: leave out --{' and --'.join(sorted(unused))}")
+        return cases
+
+
+PROJECTIONS = {"d_model", "qkv_bias", "out_bias", "out_dropout"}
+"""Axes of what is around a core."""
 
 
 def _case(point: dict[str, Any]) -> Case:
@@ -50,8 +58,6 @@ def _case(point: dict[str, Any]) -> Case:
         raise ValueError(f"a batch of one has nothing to pad: --mask {case.mask} needs --B 2 or more")
     if (why := misfit(case)) is not None:
         raise ValueError(why)
-    if case.out_dropout and case.scope == "core":
-        raise ValueError("a core has no output projection, and so no --out_dropout")
     return case
 
 
@@ -112,92 +118,79 @@ def _beside_a_latent(case: Case) -> str | None:
 BOTH = ("float32", "bfloat16")
 BASIC_MASKS = ("none", "causal", "padding", "causal+padding")
 
+
+def _grid(**axes: Any) -> Axes:
+    """A grid of these values, each alone or a tuple; B = 1, H = 8, D_h = 64 (unless d_model says it) and float32 by default."""
+    default = {"B": 1, "dtype": "float32", "H": 8} | ({} if "d_model" in axes else {"D_h": 64})
+    return {name: value if isinstance(value, tuple) else (value,) for name, value in (default | axes).items()}
+
+
+LATENT = {"D_h": 48, "latent": 128, "rope": 16}
+"""As in DeepSeek-V2 (DeepSeek-AI, 2024), the latent is as wide as four heads, and the rotary key as half of one."""
+
 SWEEPS = {
     sweep.name: sweep
     for sweep in (
         Sweep("quick", "what each way of writing attention costs, in two minutes",
-              ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (1, 8), "T": (64, 256, 1024)},)),
-        Sweep("ladder", "one head, short sequences, loops included",
-              ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (1,), "T": (16, 32, 64, 128, 256)},)),
+              (_grid(dtype=BOTH, H=(1, 8), T=(64, 256, 1024)),)),
+        Sweep("ladder", "one head, short sequences, loops included", (_grid(H=1, T=(16, 32, 64, 128, 256)),)),
         Sweep("length", "how time and memory grow with the sequence",
-              ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (128, 256, 512, 1024, 2048, 4096)},)),
+              (_grid(dtype=BOTH, T=(128, 256, 512, 1024, 2048, 4096)),)),
+        Sweep("smoke", "whether a kernel is right, and a first comparison, in half a minute", (_grid(T=(64, 256, 1024)),)),
         Sweep("heads", "the same width shared among more and more heads",
-              ({"B": (1,), "d_model": (1024,), "dtype": BOTH, "T": (512,), "H": (1, 2, 4, 8, 16, 32)},)),
+              (_grid(d_model=1024, dtype=BOTH, T=512, H=(1, 2, 4, 8, 16, 32)),)),
         Sweep("dtype", "what a narrower number buys",
-              ({"B": (1,), "D_h": (64,), "H": (8,), "T": (256, 1024),
-                "dtype": ("float64", "float32", "float16", "bfloat16")},)),
+              (_grid(T=(256, 1024), dtype=("float64", "float32", "float16", "bfloat16")),)),
         Sweep("tutorial", "the setting of the best-known published comparison",
-              ({"B": (8,), "d_model": (768,), "dtype": BOTH, "H": (12,), "T": (1024,)},)),
+              (_grid(B=8, d_model=768, dtype=BOTH, H=12, T=1024),)),
         Sweep("backward", "what a training step costs: forward, and the gradients of input and weights",
-              ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (64, 256, 512), "mode": ("backward",)},),
-              whole_registry=True),
+              (_grid(dtype=BOTH, T=(64, 256, 512), mode="backward"),), whole_registry=True),
         Sweep("decode", "one new token against a cache of keys and values, and all tokens again without one",
-              ({"B": (1, 8), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (256, 1024, 4096), "mode": ("decode",)},
-               {"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (256, 1024)}),
+              (_grid(B=(1, 8), dtype=BOTH, T=(256, 1024, 4096), mode="decode"), _grid(dtype=BOTH, T=(256, 1024))),
               whole_registry=True),
-        Sweep("masks", "no mask, causal, padding, and both",
-              ({"B": (4,), "D_h": (64,), "H": (8,), "dtype": BOTH, "T": (256,), "mask": BASIC_MASKS},), whole_registry=True),
+        Sweep("masks", "no mask, causal, padding, and both", (_grid(B=4, dtype=BOTH, T=256, mask=BASIC_MASKS),),
+              whole_registry=True),
         Sweep("cross", "queries from one sequence, keys and values from another, under every mask",
-              ({"B": (4,), "D_h": (64,), "H": (8,), "dtype": ("float32",), "T": (128,), "T_kv": (96, 512),
-                "source": ("cross",), "mask": BASIC_MASKS},), whole_registry=True),
+              (_grid(B=4, T=128, T_kv=(96, 512), source="cross", mask=BASIC_MASKS),), whole_registry=True),
         Sweep("gqa", "32 query heads that share 32, 8 or 1 key-value heads",
-              ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (32,), "H_kv": (32, 8, 1), "T": (256,),
-                "mode": ("forward", "backward")},), whole_registry=True),
+              (_grid(H=32, H_kv=(32, 8, 1), T=256, mode=("forward", "backward")),), whole_registry=True),
         Sweep("widths", "value heads wider than query heads; one head of a quarter of the model's width",
-              ({"B": (1,), "D_h": (64,), "D_v": (64, 128), "dtype": ("float32",), "H": (8,), "T": (256,)},
-               {"B": (1,), "D_h": (64,), "d_model": (256,), "dtype": ("float32",), "H": (1,), "T": (256,)}),
-              whole_registry=True),
+              (_grid(D_v=(64, 128), T=256), _grid(D_h=64, d_model=256, H=1, T=256)), whole_registry=True),
         Sweep("dropout", "what dropping probabilities costs in training",
-              ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (256,), "dropout": (0.0, 0.1),
-                "mode": ("forward", "backward")},), whole_registry=True),
+              (_grid(T=256, dropout=(0.0, 0.1), mode=("forward", "backward")),), whole_registry=True),
         Sweep("core", "how much of a layer is projections: from q, k, v to o, beside the whole",
-              ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (256, 1024), "scope": SCOPES},),
-              whole_registry=True),
+              (_grid(dtype=BOTH, T=(256, 1024), scope=SCOPES),), whole_registry=True),
         Sweep("window", "a sliding window beside all of a causal mask, on both sides, and no mask",
-              ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (1024, 4096), "window": (None, 128, 512)},
-               {"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (1024,), "mask": ("none",),
-                "window": (64,), "window_right": (None, 16)},
-               {"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (1024, 4096), "mask": ("none",)}),
+              (_grid(T=(1024, 4096), window=(None, 128, 512)),
+               _grid(T=1024, mask="none", window=64, window_right=(None, 16)), _grid(T=(1024, 4096), mask="none")),
               whole_registry=True),
         Sweep("scores", "what is done to the scores: ALiBi, a dense bias, a soft cap, sinks",
-              tuple({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (512,)} | rule for rule in (
-                  {"bias": (None, *BIASES)}, {"softcap": (50,)}, {"sinks": (True,)})), whole_registry=True),
+              (_grid(T=512, bias=(None, *BIASES)), _grid(T=512, softcap=50), _grid(T=512, sinks=True)), whole_registry=True),
         Sweep("chunk", "a prompt's next 512 tokens, and 2 to 8 drafted ones, against a cache of those before",
-              tuple({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": T, "T_kv": T_kv, "mode": ("decode",),
-                     "mask": ("causal_br",)} for T, T_kv in (((512,), (1024, 4096)), ((1, 2, 4, 8), (4096,)))),
-              whole_registry=True),
+              tuple(_grid(T=T, T_kv=T_kv, mode="decode", mask="causal_br")
+                    for T, T_kv in ((512, (1024, 4096)), ((1, 2, 4, 8), 4096))), whole_registry=True),
         Sweep("documents", "eight documents of equal and unequal lengths packed into one sequence, and a prefix that all see",
-              ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (2048,), "mask": ("causal", "none"),
-                "documents": DOCUMENTS},
-               {"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (1024,), "prefix": (None, 256)},
-               {"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (1024, 2048), "mask": ("none",)}),
-              whole_registry=True),
+              (_grid(T=2048, mask=("causal", "none"), documents=DOCUMENTS), _grid(T=1024, prefix=(None, 256)),
+               _grid(T=(1024, 2048), mask="none")), whole_registry=True),
         Sweep("latent", "multi-head latent attention against its cache, and keys and values against theirs; then a prompt",
-              # as in DeepSeek-V2 (DeepSeek-AI, 2024), the latent is as wide as four heads, and the rotary key as half of one
-              tuple({"B": (1,), "d_model": (512,), "H": (16,), "D_v": (32,), "dtype": ("float32",)} | axes for axes in (
-                  {"D_h": (48,), "latent": (128,), "rope": (16,), "T": (256, 1024, 4096), "mode": ("decode",)},
-                  {"D_h": (32,), "T": (256, 1024, 4096), "mode": ("decode",)},
-                  {"D_h": (48,), "latent": (128,), "rope": (16,), "T": (256,)})), whole_registry=True),
+              tuple(_grid(d_model=512, H=16, D_v=32, T=(256, 1024, 4096)[:most], **axes) for most, axes in (
+                  (3, LATENT | {"mode": "decode"}), (3, {"D_h": 32, "mode": "decode"}), (1, LATENT))), whole_registry=True),
         Sweep("paged", "a cache in pages, copied into one piece for a kernel or attended to as they lie, beside one without",
-              ({"B": (4,), "D_h": (64,), "H": (8,), "dtype": ("float32",), "T": (1024, 4096), "mode": ("decode",),
-                "page": (None, 16, 128)},), whole_registry=True),
+              (_grid(B=4, T=(1024, 4096), mode="decode", page=(None, 16, 128)),), whole_registry=True),
         Sweep("mixed", "a server's step: prompts, parts of prompts and new tokens in one batch, by every route",
-              ({"B": (1,), "D_h": (64,), "H": (8,), "dtype": ("float32",), "T": (1,),
-                "requests": ("8x1:1024", "2x128:128+6x1:1024", "1x128:512+7x1:1024")},), whole_registry=True),
+              (_grid(T=1, requests=("8x1:1024", "2x128:128+6x1:1024", "1x128:512+7x1:1024")),), whole_registry=True),
         Sweep("autocast", "a training step in float32, with products in bfloat16 under autocast, and in bfloat16 altogether",
-              tuple({"B": (1,), "D_h": (64,), "H": (8,), "T": (256, 1024), "mode": ("forward", "backward")} | narrow
-                    for narrow in ({"dtype": ("float32",), "autocast": (None, "bfloat16")}, {"dtype": ("bfloat16",)})),
-              whole_registry=True),
+              tuple(_grid(T=(256, 1024), mode=("forward", "backward"), **narrow)
+                    for narrow in ({"autocast": (None, "bfloat16")}, {"dtype": "bfloat16"})), whole_registry=True),
         Sweep("deterministic", "a training step whose gradients repeat bit for bit, and one that may be faster",
-              ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (256, 1024), "mode": ("backward",),
-                "deterministic": (False, True)},), whole_registry=True),
+              (_grid(T=(256, 1024), mode="backward", deterministic=(False, True)),), whole_registry=True),
         Sweep("published", "cases of which others have published times", published.grids(), whole_registry=True),
         Sweep("llm", "one attention layer of GPT-2 small, Qwen2.5 0.5B and Llama 3 8B",
               # Radford et al., "Language Models are Unsupervised Multitask Learners", 2019
-              ({"T": (512,), "d_model": (768,), "H": (12,), "qkv_bias": (True,), "out_bias": (True,), "dtype": BOTH},
+              (_grid(T=512, d_model=768, H=12, qkv_bias=True, out_bias=True, dtype=BOTH),
                # Qwen Team, "Qwen2.5 Technical Report", 2024, table 1; biases as in Qwen2
-               {"T": (512,), "d_model": (896,), "H": (14,), "H_kv": (2,), "qkv_bias": (True,), "dtype": BOTH},
+               _grid(T=512, d_model=896, H=14, H_kv=2, qkv_bias=True, dtype=BOTH),
                # Llama Team, "The Llama 3 Herd of Models", 2024, table 3
-               {"T": (512,), "d_model": (4096,), "H": (32,), "H_kv": (8,), "dtype": BOTH})),
+               _grid(T=512, d_model=4096, H=32, H_kv=8, dtype=BOTH))),
     )
 }  # fmt: skip

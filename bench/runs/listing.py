@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -92,12 +93,12 @@ def show_plan(run: Run) -> None:
     """The cells that would be measured, those that can't be, and about how long it would take."""
     cells = [cell for cell in run.selection.cells if cell.key not in run.known]
     possible = [cell for cell in cells if refusal(cell) is None]
-    console = Console()
+    say = partial(Console().print, highlight=False, soft_wrap=True)  # ids are there to be pasted
     for case in dict.fromkeys(cell.case for cell in cells):
         names = [cell.impl.name for cell in possible if cell.case == case]
-        console.print(f"{case.id}: {', '.join(names) or 'nothing'}", highlight=False)
+        say(f"{case.id}: {', '.join(names) or 'nothing'}")
     for why in dict.fromkeys(why for cell in cells if (why := refusal(cell))):
-        console.print(f"unsupported: {why}", highlight=False)
+        say(f"unsupported: {why}")
     guess = clock_text(sum(guessed(cell, run.timing["cell_time"], run.processes) for cell in possible))
     left = "1 cell" if len(possible) == 1 else f"{len(possible)} cells"
-    console.print(f"{left} to measure, {len(cells) - len(possible)} unsupported, {guess}", highlight=False)
+    say(f"{left} to measure, {len(cells) - len(possible)} unsupported, {guess}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from time import monotonic
 
 import pytest
@@ -11,8 +11,11 @@ from rich.console import Console
 from stats import conditions
 from stats.shares import varied
 
+from ..cases.cells import Key
 from ..cases.ledger import spent
 from ..cases.outcome import FAILURES
+from ..selection.options import clock_text
+from .remaining import parts
 from .run import Run
 from .table import rankings
 
@@ -25,6 +28,10 @@ class Progress:
         self.reporter: pytest.TerminalReporter | None = None
         self.began = monotonic()
         self.over = False
+        self.checks: tuple[float, frozenset[Key]] | None = None
+        """When the first check was done, and the cells that needed none any more then."""
+        self.told = 0
+        """Cells that were checked when it was last said what is left."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -42,7 +49,18 @@ class Progress:
         return "", "", ""
 
     def tell(self, text: str) -> None:
-        """A line, with the time that has passed."""
+        """A line, with the time that has passed; after each fifth of the checks another, with what is left."""
+        self._write(text)
+        planned = self.run.planned or set()
+        checked = frozenset(filter(self.run.settled, planned))
+        self.checks = self.checks or (monotonic(), checked)
+        since, before = self.checks
+        if self.told + len(planned) / 5 <= len(checked) < len(planned) and checked > before:
+            self.told = len(checked)
+            left = clock_text(unchecked(self.run, before, monotonic() - since))
+            self._write(f"checking: {len(checked)} of {len(planned)} cells; {left} left, timing included")
+
+    def _write(self, text: str) -> None:
         if self.reporter:
             self.reporter.write(f"[{monotonic() - self.began:4.0f} s] {text}\n", flush=True)
 
@@ -84,6 +102,20 @@ class Progress:
             terminalreporter.write_line(f"unfinished, and kept: {run.kept}; `--resume {run.name}` alone goes on")
 
 
+def unchecked(run: Run, before: Collection[Key], passed: float) -> float:
+    """Seconds that are left while cells are checked; `passed`: what all checks but those of `before` took together."""
+    done, left, timing = 0.0, 0.0, 0.0
+    for key in run.planned or ():
+        call = run.proved[key]["seconds"] if key in run.proved else None
+        check, timed = parts(run.cell(key), run.timing["cell_time"], run.processes, call)
+        if not run.settled(key):
+            left += check
+        elif key not in before:
+            done += check
+        timing += timed * (key not in run.skipped)
+    return timing + passed * left / done
+
+
 def skips(skipped: Sequence[Mapping[str, str]]) -> list[str]:
     """A line for each reason why cells have no row, however many have it; what implementations declare is counted together."""
     found: dict[tuple[str, str], list[Mapping[str, str]]] = {}
@@ -96,7 +128,8 @@ def skips(skipped: Sequence[Mapping[str, str]]) -> list[str]:
 def _skip(reason: str, entries: Sequence[Mapping[str, str]]) -> str:
     """`error: mine: ValueError: no 32 (2 cells; the first: B1-T32-H2)`"""
     impls = ", ".join(dict.fromkeys(entry["impl"] for entry in entries))
-    details = {entry["detail"].removeprefix(f"{entry['impl']} ") for entry in entries}
+    named = reason == "unsupported"  # and a sentence on an implementation begins with its name
+    details = {entry["detail"].removeprefix(f"{entry['impl']} " * named) for entry in entries}
     detail = details.pop() if len(details) == 1 else "can't do these cases (--dry-run says why)"
     of = entries[0]["id"] if len(entries) == 1 else f"{len(entries)} cells; the first: {entries[0]['id']}"
     return f"{reason}: {impls}: {detail} ({of})"
@@ -128,5 +161,5 @@ def drifting(drift: float) -> str | None:
         return None
     return (
         f"machine drift: the control workload's time changed by {varied(drift)} between the halves of this run; "
-        "ratios within a case hold, medians in seconds may not"
+        "medians in seconds may be off by as much; judge by ratios and their intervals"
     )

@@ -20,6 +20,7 @@ from pytest_benchmark.utils import get_machine_id
 
 import impls
 
+from .. import CHECKOUT
 from ..cases.axes import nearest
 from ..cases.case import AXES
 from ..cases.cells import Cell, Key
@@ -133,8 +134,12 @@ class Run:
 
     @property
     def baseline_impl(self) -> str | None:
-        """The baseline implementation: the one that ratios are over."""
-        return next((impl.name for impl in impls.registered() if impl.baseline), None)
+        """The baseline implementation, which speed-ups are over: by default `sdpa` where it stands beside the user's own."""
+        chosen = self.selection.impls
+        own = any(not impl.owner.startswith("impls.") for impl in chosen)
+        usual = [impl.name for impl in chosen if own and impl.name == "sdpa"]
+        registered = [impl.name for impl in impls.registered() if impl.baseline]
+        return next(iter([*filter(None, [self.asked.get("baseline")]), *usual, *registered]), None)
 
     @property
     def complete(self) -> bool:
@@ -388,7 +393,9 @@ def begin(config: pytest.Config) -> Run:
         raise pytest.UsageError("nothing can be timed under pytest-xdist: leave out -n")
     folder = results_folder(config) / str(get_machine_id())  # as pytest-benchmark names it
     resume, save = config.getoption("resume"), config.getoption("benchmark_save")
-    command = shlex.join(["pytest", *map(str, config.invocation_params.args)])
+    given = [str(it) for it in config.invocation_params.args]
+    installed = given[:1] == ["-c"] and given[3:4] == [str(CHECKOUT / "bench")]  # started as `attention-bench run`
+    command = shlex.join(["attention-bench", "run", *given[4:]] if installed else ["pytest", *given])
     if resume == "":
         raise pytest.UsageError("--resume is empty: name the run that is to be finished")
     seed_of(config)

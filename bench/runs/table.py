@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 LEGEND = {
-    "over": "how many times as fast as {}; 95 % for all of a case at once",
+    "over": "speed-up over {}; 95 % for all of a case at once",
     "memory": "the most that one call holds at once, in bytes that it allocated",
     "tokens/s": "new tokens, without what pads them",
     "padding": "share of the tokens computed that only pad",
@@ -28,6 +28,9 @@ LEGEND = {
     "error": "the largest difference to a float64 reference",
 }
 """What a column says, for those that don't say it by themselves."""
+
+PLAIN = {"fused": "fused (plain formula)"}
+"""What a name means that others use otherwise."""
 
 DISPENSABLE = ("kernel", "memory", "error")
 """Columns that are left out where a terminal is narrow, the least needed first."""
@@ -52,7 +55,7 @@ def rankings(
         if max(console.measure(table).maximum for table in tables) <= width:
             break
     for case, table in zip(groups, tables, strict=True):
-        yield Text(case, style="bold", overflow="fold")
+        yield Text(case, style="bold", no_wrap=True, overflow="ignore")
         yield table
     yield _legend({str(column.header) for table in tables for column in table.columns}, baseline)
     if left_out:
@@ -61,11 +64,12 @@ def rankings(
 
 def _legend(shown: Collection[str], baseline: str | None) -> Text:
     """A line for each column that needs one."""
-    named = {f"over {baseline}" if name == "over" else name: about.format(baseline) for name, about in LEGEND.items()}
+    over = PLAIN.get(str(baseline), baseline)
+    named = {f"over {baseline}" if name == "over" else name: about.format(over) for name, about in LEGEND.items()}
     lines = [f"{'#':<12} rank, or those possible; 95 % for all of a case at once"]
     lines += [f"{name:<12} {about}" for name, about in named.items() if name in shown]
     if f"over {baseline}" not in shown:
-        lines.append(f"no speed-ups: they are over {baseline}, which was not measured (--impl ...,{baseline})")
+        lines.append(f"no speed-ups: {baseline} was not measured; --baseline NAME takes another")
     return Text("\n".join(lines), style="dim")
 
 
@@ -107,13 +111,16 @@ def _table(
 
 
 def _speed_up(over: ratios.Ratio | None) -> str:
-    """`4.41 (4.32–4.50)`: how many times as fast as the baseline implementation, and the interval; 1 for itself."""
+    """`4.41 (4.32–4.50)`: how many times as fast as the baseline implementation, and the interval; 1 for itself.
+
+    Of a wide interval one end where it excludes 1: `> 3.6`, or `< 0.28`.
+    """
     if over is None:
         return "1"
     if math.isnan(over.low):
         return f"{over.value:.2g}" if math.isfinite(over.value) else ""
     if over.wide:
-        return ratios.NOT_RESOLVED
+        return f"> {over.low:.2g}" if over.slower else f"< {over.high:.2g}" if over.faster else ratios.NOT_RESOLVED
     digits = _digits((over.high - over.low) / 2)
     return f"{over.value:.{digits}f} ({over.low:.{digits}f}–{over.high:.{digits}f})"
 

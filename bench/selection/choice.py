@@ -7,8 +7,8 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
 from types import ModuleType
 from typing import Any
 
@@ -18,8 +18,8 @@ import impls
 from impls import Impl, Limits
 from impls.layer import kernel_options
 
-from ..cases.axes import nearest
-from ..cases.case import Case
+from ..cases.axes import Axis, nearest
+from ..cases.case import AXES, Case
 from ..cases.cells import Cell
 from ..proof import settings
 from .mistake import Mistake
@@ -56,7 +56,9 @@ def _impl(name: str, folder: str) -> Impl:
         if ":" in name:
             module, _, attr = name.partition(":")
             raise Mistake(f"--impl {name}: give it a name, as in mine={module.removesuffix('.py')}:{attr}") from None
-        plain = name.removesuffix(impls.COMPILE)
+        plain = name.removesuffix(impls.COMPILE).removesuffix(".py")
+        if plain.isidentifier() and os.path.exists(os.path.join(folder, f"{plain}.py")):
+            raise Mistake(f"--impl {name}: of {plain}.py name a function too, as in mine={plain}:FUNCTION") from None
         message = f"unknown implementation {name!r}; known: {known()}"
         raise Mistake(message + nearest(plain, [i.name for i in registered()])) from None
 
@@ -88,8 +90,9 @@ def _own(name: str, path: str, folder: str) -> Impl:
     if (known := _own_paths.get(plain, path)) != path:
         raise Mistake(f"--impl {name}={path}: {plain} is {known} already; give this one another name")
     try:
-        declared = Limits(**getattr(it, "limits", {}))
-        impl = impls.make(plain, it, limits=declared)
+        impl = impls.make(plain, it, limits=_declared(it))
+        if isinstance(it, type):
+            _refuse_sizes(it)
         if not (inspect.isroutine(it) or inspect.isclass(it)):  # a partial has its numbers from where it is named
             impl = replace(impl, owner=module)
         if plain not in {i.name for i in registered()} or impls.get(plain).owner != impl.owner:
@@ -98,6 +101,47 @@ def _own(name: str, path: str, folder: str) -> Impl:
     except (TypeError, ValueError) as error:
         raise Mistake(f"--impl {name}={path}: {error}") from None
     return impls.get(name)
+
+
+def _declared(it: Any) -> Limits:
+    """The limits that a user's kernel or layer declares; raises ValueError where one would limit nothing, or everything."""
+    given = getattr(it, "limits", {})
+    if not isinstance(given, Mapping):
+        raise ValueError(f"limits is no dict, as in {{'dtypes': ('bfloat16',)}}, but {given!r}")
+    kinds = {field.name: {"int | None": int, "bool": bool}.get(str(field.type), object) for field in fields(Limits)}
+    found: dict[str, Any] = dict(given)
+    for name, value in found.items():
+        if name not in kinds:
+            raise ValueError(f"limits has no {name!r}; known: {', '.join(kinds)}{nearest(name, kinds)}")
+        if value is None:
+            continue
+        if not isinstance(value, kinds[name]):
+            raise ValueError(f"limits[{name!r}] is {value!r}, which is no {kinds[name].__name__}")
+        if (axis := AXES.get(name.removesuffix("s"))) and axis.values:
+            words = [given[name]] if isinstance(value, str) else given[name]
+            found[name] = tuple(_read(name, axis, word) for word in words)
+    return Limits(**found)
+
+
+def _read(limit: str, axis: Axis, word: Any) -> Any:
+    try:
+        return axis.read(word)
+    except ValueError as error:
+        raise ValueError(f"limits[{limit!r}]: {word!r} is not {error}") from None
+
+
+SIZES = re.compile(r"[dn]_|.*(dim|embed|hidden|head|width|size)")
+"""How the first parameter of a layer is called that isn't built from a `LayerShape`."""
+
+
+def _refuse_sizes(layer: type) -> None:
+    """Raise ValueError where a layer's constructor takes sizes."""
+    signature = inspect.signature(layer)
+    if SIZES.match(next(iter(signature.parameters), "")):
+        raise ValueError(
+            f"{layer.__name__}{signature} takes sizes, but a layer is built from one LayerShape: give it a child class, "
+            "`def __init__(self, shape): super().__init__(shape.d_model, shape.H)`"
+        )
 
 
 def _imported(name: str, module: str) -> ModuleType:

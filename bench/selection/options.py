@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import pytest
 import torch
 
 from impls import Impl
 
+from .. import CHECKOUT
 from ..cases.axes import nearest
 from ..cases.case import AXES, Case
 from ..cases.cells import Cell
@@ -31,7 +33,6 @@ class Selection:
     device: str
     impls: tuple[Impl, ...]
     cells: tuple[Cell, ...]
-    overrides: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     @property
     def sources(self) -> str:
@@ -52,19 +53,65 @@ TIMING: dict[str, tuple[float, str, str]] = {
 """How a cell is timed: default, unit, meaning. A resumed run goes on with what it was begun with."""
 
 
+UNUSED = tuple(
+    f"--benchmark-{name}"
+    for name in ("min-", "max-time", "timer", "calibration-precision", "warmup", "disable-gc", "cprofile")
+)
+"""How options of pytest-benchmark begin that change nothing here: the suite times calls in a way of its own."""
+
+
+def refuse_unused(config: pytest.Config) -> None:
+    """Raise `pytest.UsageError` for an argument that would change nothing."""
+    for name in config.getoption("file_or_dir", []):  # none beside --help
+        path = config.invocation_params.dir / name.partition("::")[0]
+        if not path.resolve().is_relative_to(CHECKOUT / "bench"):
+            of_file = f"a kernel of your own is named by --impl mine={path.stem}:FUNCTION"
+            joined = "several values are joined by commas, as in --T 64,128"
+            raise pytest.UsageError(f"unexpected argument {name!r}: {of_file if path.suffix == '.py' else joined}")
+    for option in map(str, config.invocation_params.args):
+        if option.startswith(UNUSED):
+            how = ", ".join(map(_spelt, TIMING))
+            raise pytest.UsageError(f"{option} changes nothing here: {how} say how cells are timed")
+    if config.getoption("attention_list") and (others := asked(config)):
+        raise pytest.UsageError(f"--list shows everything: leave out --{', --'.join(others)}, or use --dry-run")
+
+
+def _one_line(parser: pytest.Parser) -> None:
+    """Let pytest report a mistake on the command line without its usage and folders."""
+
+    def error(message: str) -> NoReturn:
+        known = [name[2:] for name in optparser._option_string_actions if name.startswith("--")]
+        unknown = re.match("unrecognized arguments: --([^ =]+)", message)
+        near = nearest(unknown[1], known).replace("mean ", "mean --") if unknown else ""
+        raise pytest.UsageError(f"{message}{near} (--help shows the options)")
+
+    optparser = parser.optparser
+    optparser.error = error  # type: ignore[method-assign]
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
+    _one_line(parser)
     group = parser.getgroup("attention", "attention-bench")
     group.addoption(
         "--sweep",
+        action="append",
         metavar="NAME",
         help=f"which cases: {', '.join(SWEEPS)} (default: quick); the options down to --{[*AXES][-1]} replace its own values",
     )
     group.addoption("--impl", metavar="NAMES", action="append", default=[],
                     help="exactly what runs, as NAME,NAME: NAME+compile for a compiled form; "
                          "NAME=package.module:attr for a kernel or layer of your own")  # fmt: skip
+    group.addoption(
+        "--smoke", action="store_true", help="three small cases of --impl (or of fused) beside sdpa: less than a minute"
+    )
+    group.addoption("--baseline", action="append", metavar="NAME",
+                    help="which of them speed-ups are over (default: sdpa beside one of your own, else fused, the plain "
+                         "formula)")  # fmt: skip
     for name, axis in AXES.items():
-        group.addoption(f"--{name}", metavar="VALUES", help=axis.about)
-    group.addoption("--case", metavar="IDS", help="only the cases with these ids, as --dry-run shows them")
+        group.addoption(f"--{name}", action="append", metavar="VALUES", help=axis.about)
+    group.addoption(
+        "--case", action="append", metavar="IDS", help="only the cases with these ids, as --dry-run shows them"
+    )
     for name, (default, metavar, about) in TIMING.items():
         group.addoption(_spelt(name), metavar=metavar, help=f"{about} (default: {default:g})")
     group.addoption("--list", action="store_true", dest="attention_list",
@@ -89,13 +136,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--redo", action="store_true", help="with --resume: begin it anew, as when the code has changed")
 
 
-ASKED = ("sweep", "impl", *AXES, "case")
-"""The options that decide which cells a run has."""
+ASKED = ("sweep", "impl", "baseline", *AXES, "case")
+"""The options that decide which cells a run has, and what they are compared with."""
 
 
 def asked(config: pytest.Config) -> dict[str, Any]:
-    """The options that decide which cells there are, as they were given."""
-    return {name: value for name in ASKED if (value := config.getoption(name)) not in (None, [])}
+    """The options of `ASKED` that were given."""
+    given = {name: value for name in ASKED if (value := config.getoption(name))}
+    if config.getoption("smoke"):
+        if "sweep" in given:
+            raise pytest.UsageError("--smoke is a sweep itself: leave out --sweep, or leave out --smoke")
+        given |= {"sweep": ["smoke"], "impl": [*(given.get("impl") or ["fused"]), "sdpa"]}
+    for name, values in given.items():
+        if name not in ("impl", "case") and len(values) > 1:  # a node of a cluster adds a narrower --case
+            raise pytest.UsageError(
+                f"--{name} is given {len(values)} times: give it once, as in --{name} {','.join(values)}"
+            )
+    return {name: value if name == "impl" else value[-1] for name, value in given.items()}
 
 
 def settle_timing(config: pytest.Config, begun: dict[str, float]) -> dict[str, float]:
@@ -139,12 +196,15 @@ def _select(options: dict[str, Any], folder: str) -> Selection:
     if "threads" in overrides:
         overrides["threads"] = tuple(None if n == torch.get_num_threads() else n for n in overrides["threads"])
     chosen = impls_named(options.get("impl", []), sweep.whole_registry, folder)
+    names = [impl.name for impl in chosen]
+    if (base := options.get("baseline", names[0])) not in names:
+        raise Mistake(f"--baseline {base}: not among what runs: {', '.join(names)}{nearest(base, names)}")
     cases = _picked(cases_of(sweep, device, overrides), options.get("case"))
     cells = tuple(Cell(impl, case) for case in cases for impl in chosen)
     for cell in cells:
         if why := uncallable(cell):
             raise Mistake(f"--impl {cell.impl.name}: {why}")
-    return Selection(sweep, device, chosen, cells, overrides)
+    return Selection(sweep, device, chosen, cells)
 
 
 def sweep_of(options: dict[str, Any]) -> tuple[Sweep, str, dict[str, tuple[Any, ...]]]:

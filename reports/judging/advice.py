@@ -49,6 +49,8 @@ def _answer(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     chosen = list(command.several([options.run], command.results(options))) if several else [command.chosen(options)]
     options = _parser().parse_args(arguments)  # the axes of that run are options, too
     asked = {axis: value for axis in axis_names() if (value := getattr(options, axis)) is not None}
+    if asked.get("dtype") in words.SHORT_DTYPE.values():  # as tables print it
+        asked["dtype"] = next(name for name, short in words.SHORT_DTYPE.items() if short == asked["dtype"])
     if options.run is None:
         chosen = [_answering(chosen[0], _meant(asked))]
     if options.emit:

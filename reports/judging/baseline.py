@@ -90,8 +90,8 @@ def _show(options: argparse.Namespace) -> int:
     RunError: a baseline file can't be read.
     """
     results = command.results(options)
-    found = [baseline_file.read(path.parent) for path in sorted(results.glob(f"*/{baseline_file.NAME}"))]
-    for baseline in filter(None, found):
+    found = [*filter(None, map(baseline_file.read, sorted(results.glob("*/"))))]
+    for baseline in found:
         _print(baseline)
     if not found:
         print(command.as_typed(f"no baseline in {results} yet; {baseline_file.HOW_TO_SET_ONE}"))

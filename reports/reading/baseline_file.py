@@ -1,6 +1,7 @@
 """The baseline of a machine: the run that later ones are compared with, and all that were it before, with reasons.
 
-`baseline.json` lies in the machine's results folder, beside its runs, and moves by `python -m reports baseline set` only.
+It lies in the machine's results folder, beside its runs, and moves by `python -m reports baseline set` only. It holds JSON; its
+name doesn't say so, since pytest-benchmark takes every `*.json` for a run.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from .runs import RunError
 
-NAME = "baseline.json"
+NAME, OLDER_NAME = "baseline", "baseline.json"
 SCHEMA = 1
 HOW_TO_SET_ONE = "set one with: python -m reports baseline set RUN"
 
@@ -52,8 +53,8 @@ def read(folder: Path) -> Baseline | None:
     Raises:
         RunError: the file is there but is no baseline file.
     """
-    path = folder / NAME
-    if not path.exists():
+    path = next((file for name in (NAME, OLDER_NAME) if (file := folder / name).exists()), None)
+    if path is None:
         return None
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -77,6 +78,7 @@ def write(baseline: Baseline) -> Path:
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(unfinished, path)
+    (baseline.folder / OLDER_NAME).unlink(missing_ok=True)
     return path
 
 

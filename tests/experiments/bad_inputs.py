@@ -48,6 +48,8 @@ import ctypes, os, sys, time
 import torch
 from torch.nn.functional import scaled_dot_product_attention as ok
 def exits(q, k, v, **_): os._exit(0)
+class Sizes(torch.nn.Module):
+    def __init__(self, d_model, n_heads=8): ...
 def leaves(q, k, v, **_): sys.exit(0)
 def segfaults(q, k, v, **_): ctypes.string_at(0)
 def hangs(q, k, v, **_): time.sleep(1e6)
@@ -183,7 +185,8 @@ INPUTS = [
     mistake("bench --resume base --T 32", 4, "was begun with other options"),
     mistake("bench --resume base --redo", 4, "--benchmark-save=base measures it once more"),
     # Names.
-    mistake("bench --impl mine --dry-run", 4, "unknown implementation 'mine'"),
+    mistake("bench --impl mine --dry-run", 4, "of mine.py name a function too, as in mine=mine:FUNCTION"),
+    mistake("bench --impl yours --dry-run", 4, "unknown implementation 'yours'"),
     mistake("bench --impl sdap --dry-run", 4, "did you mean sdpa"),
     mistake("bench --impl mine=mine:ok,mine=mine:exits --dry-run", 4, "give this one another name"),
     mistake("bench --impl sdpa=mine:ok --dry-run", 4, "already registered"),
@@ -288,7 +291,7 @@ INPUTS = [
     mistake(f"bench $SMALL --impl sdpa {NAMED} --benchmark-storage=http://host", 4, "--benchmark-storage"),
     mistake("pr results", 3, "no run 'results'"),
     # Twice, against each other, and beyond measure.
-    run("bench --T 16 --T 32 --H 2 --impl sdpa --dtype float32 --dry-run", 0, "1 cell"),
+    mistake("bench --T 16 --T 32 --H 2 --impl sdpa --dtype float32 --dry-run", 4, "--T is given 2 times"),
     mistake("bench --report --impl sdpa", 4, "--report makes the page of a run"),
     mistake("pb sweep --save x --resume y", 4, "no run y|leave out the other options"),
     mistake("pb sweep --save x --benchmark-save y --processes 1 --dry-run >out", 0, ""),
@@ -306,6 +309,39 @@ INPUTS = [
     mistake("pr figure latency -o ''", 3, ""),
     mistake("pr export -o .", 3, ""),
     mistake("pr export -o results/x.csv/y.csv", 3, "x.csv"),
+    # What would be ignored.
+    mistake("bench --T 64 128 --impl sdpa --dry-run", 4, "'128': several values are joined by commas"),
+    mistake("bench --smoke --T 16 32", 4, "unexpected argument '32'"),
+    mistake("bench sdpa --dry-run", 4, "unexpected argument 'sdpa'"),
+    mistake("bench mine.py --dry-run", 4, "named by --impl mine=mine:FUNCTION"),
+    mistake("bench --impl mine.py --dry-run", 4, "name a function too, as in mine=mine:FUNCTION"),
+    mistake("bench --list 5", 4, "unexpected argument '5'"),
+    mistake("bench --list --sweep heads", 4, "leave out --sweep"),
+    mistake("bench --sweep quick --sweep heads --dry-run", 4, "--sweep is given 2 times"),
+    mistake("bench --smoke --sweep heads", 4, "leave out --sweep"),
+    mistake("bench --benchmark-min-rounds=9 --dry-run", 4, "changes nothing here"),
+    mistake("bench --benchmark-warmup=on --dry-run", 4, "changes nothing here"),
+    mistake("bench --benchmark-disable-gc --dry-run", 4, "changes nothing here"),
+    mistake("bench --scope core --qkv_bias on --dry-run", 4, "a core has no projections: leave out --qkv_bias"),
+    mistake("bench --scope core --d_model 64 --dry-run", 4, "leave out --d_model"),
+    mistake("bench --requests 2x16:16 --out_bias on --dry-run", 4, "leave out --out_bias"),
+    mistake("pb sweep --save x --T 16 32", 4, "unexpected argument '32'"),
+    mistake("ab run --T 16 32", 4, "unexpected argument '32'"),
+    mistake("ab completion zsh", 2, "takes no arguments"),
+    # What is mistyped, or called otherwise elsewhere.
+    mistake("bench --nix", 4, "unrecognized arguments: --nix"),
+    mistake("bench --swep heads", 4, "did you mean --sweep"),
+    mistake("bench --T", 4, "--T: expected one argument"),
+    mistake("bench --impl flash --dry-run", 4, "did you mean sdpa_flash or flash_attn"),
+    mistake("bench --device gpu --dry-run", 4, "did you mean cuda"),
+    mistake("bench --mask sliding --dry-run", 4, "did you mean --window"),
+    mistake("bench --baseline nix --impl sdpa --dry-run", 4, "--baseline nix: not among what runs: sdpa"),
+    mistake("pr advise --dtype bf17", 3, "bf17"),
+    mistake("pr advise --dtype bf16", 3, "dtype = bfloat16 was not measured"),
+    *(mistake(f"echo 'own.limits = {limits}' >> mine.py; bench --impl x=mine:own --dry-run", 4, says)
+      for limits, says in (('{"dtype": "fp32"}', "did you mean dtypes"), ('{"dtypes": ("half",)}', "'half' is not one of"),
+                           ('{"max_T": "64"}', "which is no int"), ('["max_T"]', "limits is no dict"))),
+    mistake("bench --impl x=mine:Sizes --dry-run", 4, "a layer is built from one LayerShape"),
     # The other commands.
     mistake("pb", 0, "usage"),
     mistake("pb docto", 3, "did you mean doctor"),
@@ -370,6 +406,10 @@ INPUTS = [
     mistake("ab new-kernel a b", 2, "new-kernel"),
     mistake("ab new-kernel my-kernel.py", 2, "my-kernel"),
     mistake("ab new-kernel json.py", 2, "json"),
+    mistake("ab new-layer mine.py", 2, "File exists"),
+    mistake("ab new-layer a b", 2, "one FILE, not 2"),
+    mistake("ab --verson", 2, "unknown command '--verson'"),
+    run("ab --version", 0, "attention-bench .*torch"),
 ]  # fmt: skip
 
 

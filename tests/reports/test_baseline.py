@@ -85,7 +85,16 @@ def test_setting_it_again_adds_no_history(saved: Path, baseline: Any, capsys: py
     baseline("set", "first")
     assert baseline("set", "first") == 0
     assert "already" in capsys.readouterr().out
-    assert len(json.loads((saved / "baseline.json").read_text())["history"]) == 1
+    assert len(json.loads((saved / "baseline").read_text())["history"]) == 1
+
+
+def test_an_older_file_is_read_and_no_json_is_left_that_is_no_run(saved: Path, baseline: Any) -> None:
+    """`pytest-benchmark list` takes every *.json for one."""
+    baseline("set", "first")
+    (saved / "baseline").rename(saved / "baseline.json")
+    assert baseline("set", "same") == 0
+    assert len(json.loads((saved / "baseline").read_text())["history"]) == 2
+    assert all(file.name.startswith("000") for file in saved.glob("*.json"))
 
 
 def test_compare_with_one_run_takes_the_baseline(
