@@ -201,8 +201,10 @@ def test_more_minutes_go_to_what_is_open_and_all_pairs_count() -> None:
     first = world.compare()
     assert words_of(first) == {A: UNCHANGED, B: INCONCLUSIVE}
     world.seconds, world.asked = 60, []
-    found = world.compare(before=first.pairs)
+    kept: list[Pair] = []
+    found = world.compare(before=first.pairs, keep=kept.append)
     assert words_of(found) == {A: UNCHANGED, B: REGRESSED}
+    assert found.pairs == [*first.pairs, *kept]
     assert {*world.asked} == {(B,)} and found.pairs[: len(first.pairs)] == first.pairs
 
 

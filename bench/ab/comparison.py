@@ -103,8 +103,11 @@ class Comparison:
     """Cells that neither side can do: `loop B1-...: loop stops at T = 64`."""
 
 
-def compare(plan: Plan, tell: Tell) -> Comparison:
-    """Raises `Unjudgeable`, or `Mistake` where nothing of what was asked for exists."""
+def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: None) -> Comparison:
+    """Compare two sides; calls `keep` after every pair, so that a later plan can go on from it (`Plan.before`).
+
+    Raises `Unjudgeable`, or `Mistake` where nothing of what was asked for exists.
+    """
     began = monotonic()
 
     def left() -> float:
@@ -123,7 +126,7 @@ def compare(plan: Plan, tell: Tell) -> Comparison:
     pairing = Pairing(lambda: _fresh(_placed(plan, rng), present), rng, controls)
     found = Judged([], {}, "")
     if ready:
-        found = until_settled(pairing.pair, ready, plan.margin, left, tell, plan.before, plan.whole)
+        found = until_settled(pairing.pair, ready, plan.margin, left, tell, plan.before, plan.whole, keep)
     lines = []
     for key in present.cells:
         facts, failures = _split(key, present, proofs, pairing.failures.get(key))

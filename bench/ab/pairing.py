@@ -226,8 +226,11 @@ def until_settled(
     tell: Callable[[str], None] = lambda text: None,
     before: Sequence[Pair] = (),
     whole: bool = False,
+    keep: Callable[[Pair], None] = lambda pair: None,
 ) -> Judged:
     """Pairs after those `before`, of the cells that are not settled (or of all), while there are seconds `left()`.
+
+    Calls `keep` with each new pair as soon as it is measured.
 
     Verdicts hold at every look, so that looking early and often costs no false alarms.
 
@@ -243,6 +246,7 @@ def until_settled(
     while open_ and (len(pairs) == len(before) or left() > pace.seconds):
         tell(f"timing {len(open_)} of {len(cells)} cells: pair {len(pairs) + 1}")
         pairs.append(pair(open_, _rounds(len(open_))))
+        keep(pairs[-1])
         pace.step()
         if len(pairs) >= look:
             look = math.ceil(look * BETWEEN_LOOKS)
