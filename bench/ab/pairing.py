@@ -31,6 +31,9 @@ ROUNDS = 20
 TURNS = 320
 """... of all cells together, so that timing a pair takes longer than starting it."""
 
+MIN_ROUNDS = 3
+"""... however long it takes: one that is disturbed must not be the datum."""
+
 MAX_ROUNDS = 160
 """At most, when few cells are left."""
 
@@ -161,7 +164,7 @@ class Pairing:
         began = monotonic()
         took = at_once(partial(_prepared, sides, order), sides)
         blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}
-        turns = {key: max(1, min(most, round(most * EVEN / block.seconds))) for key, block in blocks.items()}
+        turns = {key: max(MIN_ROUNDS, min(most, round(most * EVEN / block.seconds))) for key, block in blocks.items()}
         timed = []
         for key, i in interleaved(turns, self.rng):
             before, at = _stolen(), monotonic() - began
