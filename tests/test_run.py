@@ -17,6 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import impls
 from bench.cases.case import Case
 from bench.cases.sweep import SWEEPS
+from bench.proof import impl_hash
 from bench.proof.gate import check
 
 from .conftest import CHECKOUT, Suite, environment, run_files, started, suite_command
@@ -411,6 +412,19 @@ def test_what_was_begun_by_other_code_is_begun_anew_or_not_at_all(shell: Suite, 
     assert data["sources"] and shell("--resume", "x").returncode == 0  # nothing is left to do
     own.write_text(own.read_text() + "# a third\n")
     assert "run x is finished, and the code is another now; --benchmark-save=x" in one_line(shell("--resume", "x"))
+
+
+@pytest.mark.parametrize(
+    ("file", "decides"), [("runs/doctor.py", False), ("ab/pairing.py", False), ("timing/engine.py", True)]
+)
+def test_a_run_is_resumed_where_only_code_changed_that_decides_no_result(
+    file: str, decides: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(CHECKOUT / "bench", tmp_path / "bench")
+    monkeypatch.setattr(impl_hash, "CHECKOUT", tmp_path)
+    before = impl_hash.sources_hash([])
+    (tmp_path / "bench" / file).open("a").write("# more\n")
+    assert (impl_hash.sources_hash([]) != before) == decides
 
 
 @pytest.mark.slow
