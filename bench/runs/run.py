@@ -30,11 +30,11 @@ from ..selection.mistake import Mistake
 from ..selection.options import Selection, asked, seed_of, select, settle_timing
 from ..timing.controls import Controls
 from ..timing.devices import meter_for
+from ..timing.engine import VISITS
 from ..timing.machine import fingerprint, state
 from ..timing.roofs import Roofs
 from . import journal as journals
 from .journal import Journal, Line
-from .remaining import VISITS
 from .rows import Row, Sample, read, row, written
 from .saving import load, obstacle, results_root, run_files, run_names, shortage
 

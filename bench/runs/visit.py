@@ -43,16 +43,21 @@ class Visit:
     compared: dict[Key, int] = field(default_factory=dict)
     """Calls that were not timed, and whose answers were compared."""
     _number: int = 0
+    _cold: set[Key] = field(default_factory=set)
+    """Cells whose next block begins with caches and a heap that others left, in a visit or a process."""
     _cooled: bool = False
 
     def time(self, cells: Sequence[Cell], visits: Visits, needs: Mapping[Key, float]) -> None:
         """Time cells by turns. One that fails is skipped, and the others go on, in a fresh process where it took that."""
+        if not visits.turns(self._blocks(cells), self.visit, needs):
+            return
         self.worker.prepare(cells)
         members = {cell.key: cell for cell in cells if self._ready(cell)}
         self._number = self.run.new_visit()
         for cell in members.values():
             self._attempt(cell, cells, self._renew)
-        blocks = {key: self._block_of(cell) for key, cell in members.items() if self._ready(cell)}
+        self._cold = set(members)
+        blocks = self._blocks(cells)
         for order in rounds(visits.turns(blocks, self.visit, needs), self.rng):
             round_number = self.run.new_round(self.case)
             for key in order:
@@ -60,9 +65,9 @@ class Visit:
                     self._keep(key, answer, round_number, blocks[key])
 
     def check_caching(self, cells: Sequence[Cell]) -> None:
-        """Skip those that cache results."""
+        """Skip those that cache results, of those that were timed for the first time."""
         for cell in cells:
-            if cell.key in self.found and self._ready(cell):
+            if cell.key in self.found and cell.key not in self.run.samples and self._ready(cell):
                 usual, first = median(it.seconds for it in self.found[cell.key]), self.run.proved[cell.key]["first_s"]
                 try:
                     self.worker.ask("caching", cell, usual=usual, first=first)
@@ -76,8 +81,14 @@ class Visit:
     def _ready(self, cell: Cell) -> bool:
         return cell.key in self.worker.seconds and cell.key not in self.run.skipped
 
-    def _block_of(self, cell: Cell) -> Block:
-        return block_of(self.worker.seconds[cell.key], in_stretches=cell.case.device == "cpu")
+    def _blocks(self, cells: Sequence[Cell]) -> dict[Key, Block]:
+        """By what a call takes, or took when it was proved."""
+        seconds = {cell: self.worker.seconds.get(cell.key, self.run.proved[cell.key]["seconds"]) for cell in cells}
+        return {
+            cell.key: block_of(taken, in_stretches=cell.case.device == "cpu")
+            for cell, taken in seconds.items()
+            if cell.key not in self.run.skipped
+        }
 
     def _attempt(self, cell: Cell, cells: Sequence[Cell], act: Callable[[Cell], Answer]) -> Answer | None:
         """What `act` gives; None where the cell fails, now or before."""
@@ -89,7 +100,7 @@ class Visit:
         except NoRow as outcome:
             self.worker.skip(cell, outcome)
             if self.worker.number != process:
-                self._number = self.run.new_visit()
+                self._number, self._cold = self.run.new_visit(), {it.key for it in cells}
                 self.worker.prepare([it for it in cells if it.key in self.run.proved])
             return None
         return answer
@@ -99,8 +110,9 @@ class Visit:
         calls once a process.
         """
         is_short = self.worker.seconds[cell.key] <= EVEN
-        if self.visit % 2 or (self.visit and not is_short):
+        if self.visit % 2 if is_short else cell.key in self.worker.renewed:
             return {}
+        self.worker.renewed.add(cell.key)
         answer = self.worker.ask("renew", cell, seconds=COMPARING * self.run.timing["cell_time"])
         self.compared[cell.key] = answer["compared"]
         self._learn(cell.key, answer["seconds"])
@@ -120,8 +132,10 @@ class Visit:
         return answer
 
     def _timed(self, cell: Cell, block: Block) -> Answer:
-        answer = self.worker.ask("time", cell, calls=block.calls, stretches=block.stretches, warm=block.warm)
-        count("timed calls", answer["seconds"] * (block.calls * block.stretches + block.warm))
+        warm = block.warm or int(cell.key in self._cold)
+        self._cold.discard(cell.key)
+        answer = self.worker.ask("time", cell, calls=block.calls, stretches=block.stretches, warm=warm)
+        count("timed calls", answer["seconds"] * (block.calls * block.stretches + warm))
         return answer
 
     def _keep(self, key: Key, answer: Answer, number: int, block: Block) -> None:
