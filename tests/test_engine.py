@@ -169,7 +169,7 @@ def visited(run: Run, worker: FakeWorker, visit: int = 0) -> Visit:
 def test_members_take_turns_and_share_their_rounds(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
     visited(run, FakeWorker(run, SECONDS))
-    found = {impl: samples for (impl, _), samples in run.samples.items()}
+    found = {impl: it.samples for (impl, _), it in run.timed.items()}
     assert {impl: {it.seconds for it in samples} for impl, samples in found.items()} == {
         impl: {seconds} for impl, seconds in SECONDS.items()
     }
@@ -184,8 +184,8 @@ def test_every_other_visit_begins_elsewhere_in_memory_and_on_fresh_inputs(tmp_pa
     for visit, count in ((0, 1), (1, 1), (2, 2)):
         visited(run, worker, visit)
         assert Counter(name for do, name, *_ in worker.asked if do == "renew") == dict.fromkeys(SECONDS, count)
-    assert sum(do == "time" for do, *_ in worker.asked) == sum(map(len, run.samples.values()))
-    assert all(count == len(run.samples[key]) + 2 * 5 for key, count in run.compared.items())
+    assert sum(do == "time" for do, *_ in worker.asked) == sum(len(it.samples) for it in run.timed.values())
+    assert {it.compared for it in run.timed.values()} == {2 * 5}
 
 
 def test_a_call_that_was_slow_while_others_were_proved_is_timed_in_whole_blocks(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_call_that_was_slow_while_others_were_proved_is_timed_in_whole_blocks(
     worker = FakeWorker(run, SECONDS)
     worker.seconds = dict.fromkeys(run.proved, 0.1)  # as if it were long
     visited(run, worker, 1)
-    assert {it.calls for (impl, _), found in run.samples.items() if impl == "sdpa" for it in found} == {21}
+    assert {it.calls for it in run.samples(("sdpa", run.selection.cells[0].case.id))} == {21}
 
 
 def test_long_calls_are_made_once_untimed_at_the_beginning_of_a_visit(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_one_that_ends_the_process_leaves_the_others_their_samples(tmp_path: Pat
     run = run_of(tmp_path, *SECONDS)
     visited(run, FakeWorker(run, SECONDS, fails={"time sdpa": lambda: Lost("ended its process (SIGSEGV)")}))
     assert [key[0] for key in run.skipped] == ["sdpa"]
-    of_fused = run.samples["fused", run.selection.cells[0].case.id]
+    of_fused = run.samples(("fused", run.selection.cells[0].case.id))
     assert {it.process for it in of_fused} == {0, 1}
     assert len({(it.process, it.visit) for it in of_fused}) == 2  # a visit lies within a process
     assert [it.round for it in of_fused] == list(range(len(of_fused)))
@@ -247,7 +247,7 @@ def test_a_gpu_that_is_held_back_cools_down_once_and_the_block_is_timed_again(
 ) -> None:
     run = run_of(tmp_path, "fused")
     visited(run, FakeWorker(run, SECONDS, reasons=[0, HOT, POWER, 0]))
-    (columns,) = run.columns.values()
+    (columns,) = (it.columns for it in run.timed.values())
     assert pauses == [visits.COOLING]
     assert (columns["sm_mhz"], columns["throttled"]) == (1755, "power cap")  # of the blocks that were kept
 
@@ -255,7 +255,7 @@ def test_a_gpu_that_is_held_back_cools_down_once_and_the_block_is_timed_again(
 def test_a_gpu_that_stays_held_back_is_said(tmp_path: Path, pauses: list[float]) -> None:
     run = run_of(tmp_path, "fused")
     visited(run, FakeWorker(run, SECONDS, reasons=[0, HOT, SLOW, HOT]))
-    (columns,) = run.columns.values()
+    (columns,) = (it.columns for it in run.timed.values())
     assert len(pauses) == 1
     assert columns["throttled"] == "hardware slowdown, software thermal slowdown"
 
@@ -296,7 +296,7 @@ def test_a_case_is_visited_until_its_ratios_are_known(tmp_path: Path, noise: flo
     measuring._held = {run.selection.cells[0].case.id}
     worker.preparing = lambda cells: (it for it in ())  # type: ignore[attr-defined]
     measuring._time([worker])  # type: ignore[list-item]
-    samples = run.samples["sdpa", run.selection.cells[0].case.id]
+    samples = run.samples(("sdpa", run.selection.cells[0].case.id))
     assert len({it.visit for it in samples}) == count
     assert all(run.visited(0, visit, run.selection.cells[0].case.id) for visit in range(VISITS))
 
@@ -343,7 +343,7 @@ def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_tim
     measuring._held = set()
     measuring._time([worker])  # type: ignore[list-item]
     assert dropped == [len(SECONDS)] * SITTINGS
-    assert all(len(samples) == LONG_ROUNDS for samples in run.samples.values())
+    assert all(len(it.samples) == LONG_ROUNDS for it in run.timed.values())
     assert run.kept.endswith("100% of the timing done")
 
 

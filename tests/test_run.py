@@ -462,8 +462,10 @@ def test_killed_at_random_moments_and_resumed(suite: Suite, small: tuple[Path, s
     visits = [json.loads(line)["visit"] for line in kept if '{"visit"' in line[:10]]
     assert len({(visit["slot"], visit["visit"], visit["id"]) for visit in visits}) == len(visits)  # none twice
     for visit in visits:
-        for impl, samples in visit["samples"].items():
-            assert {seconds for seconds, *_ in samples} <= set(stats[impl, visit["id"]]["stats"]["data"])  # none lost
+        for impl, cell in visit["cells"].items():
+            assert {seconds for seconds, *_ in cell["samples"]} <= set(
+                stats[impl, visit["id"]]["stats"]["data"]
+            )  # none lost
     for row in stats.values():
         assert len(set(row["extra_info"]["sample_visits"])) >= 2
     assert not list(tmp_path.glob("results/*/*.journal"))

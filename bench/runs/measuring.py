@@ -240,7 +240,7 @@ class Measuring:
 
     def _half_widths(self, cells: Sequence[Cell]) -> dict[Key, float]:
         """How well the ratio of each cell to the first is known from the visits so far."""
-        base, *others = (samples_of(self._run.samples.get(cell.key, [])) for cell in cells)
+        base, *others = (samples_of(self._run.samples(cell.key)) for cell in cells)
         logs = (ratios.paired(other, base) for other in others)
         return {cell.key: half_width(it) for cell, it in zip(cells[1:], logs, strict=True)}
 
@@ -259,17 +259,13 @@ class Measuring:
         """Single calls that find no cache, graphs, energy, and traces."""
         for cell in (cell for group in self._cases.values() for cell in group):
             wants_more = tells_more(cell.case.device)
-            if (
-                cell.key in self._run.skipped
-                or cell.key not in self._run.samples
-                or not (wants_more or self._run.traced)
-            ):
+            if cell.key in self._run.skipped or not self._run.samples(cell.key) or not (wants_more or self._run.traced):
                 continue
             worker = self._owner.get(cell.case.id, workers[0])
             worker.prepare([cell])
             try:
                 if wants_more:
-                    hot = median(it.seconds for it in self._run.samples[cell.key])
+                    hot = median(it.seconds for it in self._run.samples(cell.key))
                     self._run.add_columns(cell, worker.ask("more", cell, hot_s=hot))
                 if self._run.traced:
                     self._run.add_columns(cell, self._run.trace(cell, worker))

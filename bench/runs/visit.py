@@ -16,7 +16,7 @@ from ..cases.outcome import NoRow
 from ..timing.engine import EVEN, Block, Visits, block_of, rounds
 from ..workers.client import Answer
 from .crew import Worker
-from .rows import Sample
+from .rows import Sample, Timed
 from .run import Run
 
 COOLING = 3.0
@@ -37,11 +37,8 @@ class Visit:
     visit: int
     """The first, second, ... of its process at this case."""
     rng: random.Random
-    found: dict[Key, list[Sample]] = field(default_factory=dict)
-    columns: dict[Key, dict[str, Any]] = field(default_factory=dict)
-    """Of a row, beside its samples."""
-    compared: dict[Key, int] = field(default_factory=dict)
-    """Calls that were not timed, and whose answers were compared."""
+    found: dict[str, Timed] = field(default_factory=dict)
+    """By implementation."""
     _number: int = 0
     _cold: set[Key] = field(default_factory=set)
     """Cells whose next block begins with caches and a heap that others left, in a visit or a process."""
@@ -67,8 +64,9 @@ class Visit:
     def check_caching(self, cells: Sequence[Cell]) -> None:
         """Skip those that cache results, of those that were timed for the first time."""
         for cell in cells:
-            if cell.key in self.found and cell.key not in self.run.samples and self._ready(cell):
-                usual, first = median(it.seconds for it in self.found[cell.key]), self.run.proved[cell.key]["first_s"]
+            found = self.found.get(cell.impl.name, Timed())
+            if found.samples and not self.run.samples(cell.key) and self._ready(cell):
+                usual, first = median(it.seconds for it in found.samples), self.run.proved[cell.key]["first_s"]
                 try:
                     self.worker.ask("caching", cell, usual=usual, first=first)
                 except NoRow as outcome:
@@ -76,7 +74,7 @@ class Visit:
                     self.worker.prepare(cells)
 
     def write(self) -> None:
-        self.run.add_visit(self.worker.slot, self.visit, self.case, self.found, self.columns, self.compared)
+        self.run.add_visit(self.worker.slot, self.visit, self.case, self.found)
 
     def _ready(self, cell: Cell) -> bool:
         return cell.key in self.worker.seconds and cell.key not in self.run.skipped
@@ -114,7 +112,7 @@ class Visit:
             return {}
         self.worker.renewed.add(cell.key)
         answer = self.worker.ask("renew", cell, seconds=COMPARING * self.run.timing["cell_time"])
-        self.compared[cell.key] = answer["compared"]
+        self._found(cell.key).compared = answer["compared"]
         self._learn(cell.key, answer["seconds"])
         return answer
 
@@ -142,12 +140,15 @@ class Visit:
         disturbed = (answer[name] for name in ("page_faults", "voluntary", "involuntary"))
         self._learn(key, answer["fastest"])
         where = number, self._number, self.worker.number, self.run.elapsed(), block.calls * block.stretches
-        self.found.setdefault(key, []).append(Sample(answer["seconds"], answer["fastest"], *where, *disturbed))
-        columns = self.columns.setdefault(key, {})
+        found = self._found(key)
+        found.samples.append(Sample(answer["seconds"], answer["fastest"], *where, *disturbed))
         if "sm_mhz" in answer:
-            columns |= _sensors(answer, columns)
+            found.columns |= _sensors(answer, found.columns)
         if answer.get("varies"):
-            columns["repeats"] = False
+            found.columns["repeats"] = False
+
+    def _found(self, key: Key) -> Timed:
+        return self.found.setdefault(key[0], Timed())
 
 
 def _sensors(answer: Answer, before: Mapping[str, Any]) -> dict[str, Any]:
