@@ -115,10 +115,10 @@ class Visits:
 
 
 def need(half_widths: Mapping[Member, float], precision: float) -> dict[Member, float]:
-    """How much of the usual time each member should have, from how well its ratio is known: between `NEED`; none where all
-    are known.
+    """How much of the usual time each member should have in the later half, from how well its ratio is known after the first:
+    between `NEED`, and none where all are known. Once it has all of its visits an interval is about half as wide.
     """
     if max(half_widths.values(), default=0.0) <= precision:
         return dict.fromkeys(half_widths, 0.0)
     least, most = NEED
-    return {member: min(most, max(least, width / precision)) for member, width in half_widths.items()}
+    return {member: min(most, max(least, width / 2 / precision)) for member, width in half_widths.items()}
