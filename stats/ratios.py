@@ -93,20 +93,43 @@ class Ratio:
         return replace(self, value=1 / self.value, low=1 / self.high, high=1 / self.low)
 
 
+FEW_ROUNDS = 8
+"""Rounds of a visit, on average, below which a process's rounds are the unit: medians of fewer scatter as much as they do."""
+
+TRIMMED = 0.25
+"""Share of such rounds that doesn't count at either end: what disturbs a long call only makes it longer, now and then twice as
+long (by replay of runs, beside medians, Hodges and Lehmann's estimate and ratios of medians: docs/measured.md)."""
+
 UNKNOWN = Ratio(math.nan, math.nan, math.nan, 0, 0)
 
 
 def paired(of: Samples, over: Samples, one_case: bool = True) -> Logs:
-    """log(seconds / seconds) by process, one a visit: the median over the rounds that both took part in.
+    """log(seconds / seconds) by process, of the rounds that both took part in: one a visit, their median; or one a round, where
+    visits have fewer than `FEW_ROUNDS` (`_trimmed`).
 
     Two that share no round, which may not have fitted into memory at once, are paired as those of two cases: by visit.
     """
     base = dict(zip(over.rounds, over.seconds, strict=True)) if one_case else {}
-    found: dict[int, list[float]] = {}
+    found: dict[int, list[list[float]]] = {}
     for (process, _), times in of.by_visit().items():
         if logs := [math.log(seconds / base[round_]) for round_, seconds in times.items() if round_ in base]:
-            found.setdefault(process, []).append(float(np.median(logs)))
-    return found or _paired_by_visit(of, over)
+            found.setdefault(process, []).append(logs)
+    return {process: _units(visits) for process, visits in found.items()} or _paired_by_visit(of, over)
+
+
+def _units(visits: Sequence[Sequence[float]]) -> list[float]:
+    rounds = [log for logs in visits for log in logs]
+    few = len(rounds) < FEW_ROUNDS * len(visits)
+    return _trimmed(rounds) if few else [float(np.median(logs)) for logs in visits]
+
+
+def _trimmed(logs: Sequence[float]) -> list[float]:
+    """As many numbers whose mean is the trimmed mean, and whose standard error is the one of the trimmed mean (Yuen 1974)."""
+    values, cut = np.sort(logs), int(TRIMMED * len(logs))
+    kept = values[cut : len(logs) - cut]
+    winsorized = values.clip(kept[0], kept[-1])
+    wider = math.sqrt(len(logs) * (len(logs) - 1) / (len(kept) * (len(kept) - 1))) if len(kept) > 1 else 1.0
+    return [float(it) for it in kept.mean() + wider * (winsorized - winsorized.mean())]
 
 
 def _paired_by_visit(of: Samples, over: Samples) -> Logs:

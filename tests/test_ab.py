@@ -69,12 +69,12 @@ def test_each_round_has_every_cell_once_a_side_in_an_order_of_its_own() -> None:
     assert len({tuple(key for key, _ in it) for it in each}) == 6
 
 
-def test_a_long_call_has_fewer_rounds_and_nothing_untimed_before_it() -> None:
+def test_a_long_call_has_fewer_rounds_but_three() -> None:
     log: list[tuple[Any, ...]] = []
     took = {A: 0.5, C: 1e-5}
-    Pairing(lambda: (Fake(0, log, took), Fake(1, log, took)), random.Random(0)).pair([A, B, C], 3)
+    Pairing(lambda: (Fake(0, log, took), Fake(1, log, took)), random.Random(0)).pair([A, B, C], 5)
     timed = {key: [it[3:] for it in log if it[:3] == ("time", 0, key)] for key in (A, B, C)}
-    assert timed == {A: [(1, 1, 0)], B: [(1, 2, 1)] * 3, C: [(25, 8, 25)] * 3}
+    assert timed == {A: [(1, 1, 0)] * 3, B: [(1, 2, 1)] * 5, C: [(25, 8, 25)] * 5}
 
 
 def test_a_mood_of_the_machine_that_both_sides_share_is_not_in_the_datum() -> None:
@@ -88,8 +88,27 @@ def test_a_mood_of_the_machine_that_both_sides_share_is_not_in_the_datum() -> No
 # Pairs
 
 
-@dataclass
-class Fake:
+class Answering:
+    """A worker's client that answers at once what its `ask` gives."""
+
+    left, readable = 100.0, os.open(os.devnull, os.O_RDONLY)
+
+    def send(self, do: str, **details: Any) -> None:
+        self.sent = do, details
+
+    def receive(self) -> dict[str, Any]:
+        do, details = self.sent
+        return self.ask(do, **details)
+
+    def fileno(self) -> int:
+        return self.readable
+
+    def ask(self, do: str, timeout: float | None = None, **details: Any) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class Fake(Answering):
     """A process whose cells take a known time."""
 
     side: int
@@ -97,21 +116,22 @@ class Fake:
     seconds: dict[Key, float] = field(default_factory=dict)
     dies_at: Key | None = None
 
-    def prepare(self, key: Key) -> float:
-        self.log.append(("prepare", self.side, key))
-        return self.seconds.get(key, 1e-3)
+    @property
+    def client(self) -> Fake:
+        return self
 
-    def pin(self) -> None:
-        self.log.append(("pin", self.side))
+    def preparing(self, key: Key) -> tuple[str, dict[str, Any]]:
+        return "prepare", {"key": key}
+
+    def ask(self, do: str, timeout: float | None = None, **details: Any) -> dict[str, Any]:
+        self.log.append((do, self.side, *details.values()))
+        return {"seconds": self.seconds.get(details.get("key", A), 1e-3)}
 
     def time(self, key: Key, block: Block) -> tuple[float, float]:
         if key == self.dies_at:
             raise Lost("ended its process (SIGSEGV)")
         self.log.append(("time", self.side, key, block.calls, block.stretches, block.warm))
         return self.seconds.get(key, 1e-3), 0.25
-
-    def kill(self) -> None:
-        self.log.append(("kill", self.side))
 
     def close(self) -> None:
         self.log.append(("close", self.side))
@@ -201,8 +221,10 @@ def test_more_minutes_go_to_what_is_open_and_all_pairs_count() -> None:
     first = world.compare()
     assert words_of(first) == {A: UNCHANGED, B: INCONCLUSIVE}
     world.seconds, world.asked = 60, []
-    found = world.compare(before=first.pairs)
+    kept: list[Pair] = []
+    found = world.compare(before=first.pairs, keep=kept.append)
     assert words_of(found) == {A: UNCHANGED, B: REGRESSED}
+    assert found.pairs == [*first.pairs, *kept]
     assert {*world.asked} == {(B,)} and found.pairs[: len(first.pairs)] == first.pairs
 
 
@@ -247,7 +269,7 @@ def test_false_alarms_and_power_of_the_procedure() -> None:
 # What is there, and what is right
 
 
-class FakePeer:
+class FakePeer(Answering):
     """A prover that knows given implementations; `wrong`, `dead` and `impossible` ones fail in their own way."""
 
     threads = 1
@@ -284,8 +306,6 @@ class FakePeer:
         kernel = "math" if name == "falls" and self.side.impls == Path("head") else "flash"
         columns = {"error": 1e-7, "error_bound": 1e-6, "peak_bytes": 100, "kernel": kernel}
         return {"columns": columns, "seconds": 1.0, "first_s": 1.0}
-
-    def kill(self) -> None: ...
 
     def close(self) -> None:
         self.closed = True

@@ -18,13 +18,24 @@ from bench.cases.counting import held_bytes
 from bench.cases.outcome import NoRow
 from bench.cases.sweep import SWEEPS
 from bench.runs import visit as visits
-from bench.runs.measuring import QUESTIONS, SIDE_BY_SIDE, Measuring
-from bench.runs.remaining import VISITS
+from bench.runs.measuring import SIDE_BY_SIDE, SITTINGS, Measuring
 from bench.runs.run import Run
 from bench.runs.visit import Visit
 from bench.selection.options import Selection
 from bench.timing.devices.nvml import words
-from bench.timing.engine import BLOCK, EVEN, LONG, MIN_BLOCKS, MIN_ROUNDS, Block, Visits, block_of, need, rounds
+from bench.timing.engine import (
+    BLOCK,
+    EVEN,
+    LONG_ROUNDS,
+    MIN_ROUNDS,
+    NEED,
+    VISITS,
+    Block,
+    Visits,
+    block_of,
+    need,
+    rounds,
+)
 from bench.workers.client import Lost, Refused
 
 POWER, HOT, SLOW = 0x4, 0x20, 0x8
@@ -48,26 +59,34 @@ def test_each_round_has_everybody_with_a_turn_left_in_an_order_of_its_own() -> N
     assert min(Counter(order[0] for order in seen[2:]).values()) > 10
 
 
-def test_long_calls_sit_out_most_rounds_and_are_spread_over_the_visits() -> None:
-    plan, alone = Visits(8, 0.25, processes=5), Visits(8, 0.25)
-    seconds = {"short": 1e-4, "20 ms": 0.02, "50 ms": 0.05, "100 ms": 0.1, "1 s": 1.0}
+@pytest.mark.parametrize("processes", [1, 2, 3, 5])
+def test_everybody_takes_part_in_the_same_rounds_however_long_its_calls(processes: int) -> None:
+    plan = Visits(0.25, processes)
+    seconds = {"short": 1e-4, "20 ms": 0.02, "100 ms": 0.1, "1 s": 1.0}
     blocks = {name: block_of(each) for name, each in seconds.items()}
-    turns = [plan.turns(blocks, visit, {}) for visit in range(8)]
-    assert all(it["short"] > 5 for it in turns)
-    assert [it.get("20 ms", 0) for it in turns] == [1, 2, 1, 2, 1, 2, 1, 2]
-    assert [it.get("50 ms", 0) for it in turns] == [it.get("100 ms", 0) for it in turns] == [0, 1, 0, 1, 0, 1, 0, 1]
-    assert [it.get("1 s", 0) for it in turns] == [0, 0, 0, 1, 0, 0, 0, 1]  # when the others are there
-    assert [alone.turns(blocks, visit, {}).get("1 s", 0) for visit in range(8)] == [0, 1, 0, 1, 0, 1, 0, 1]
-    assert MIN_BLOCKS == 2
-    assert blocks["1 s"].seconds > LONG > blocks["100 ms"].seconds > EVEN
+    assert blocks["20 ms"].seconds > EVEN > blocks["short"].seconds
+    turns = [plan.turns(blocks, visit, {}) for visit in range(VISITS)]
+    assert sum("1 s" in it for it in turns) == plan.long and "1 s" in turns[-1]
+    for it in turns:
+        assert it.get("1 s") == it.get("20 ms") and min(it.values()) >= it.get("1 s", MIN_ROUNDS)
+    assert processes * sum(it.get("1 s", 0) for it in turns) in range(LONG_ROUNDS, LONG_ROUNDS + 2 * processes)
+    alone = [plan.turns({"20 ms": blocks["20 ms"]}, visit, {}) for visit in range(VISITS)]
+    assert sum(it.get("20 ms", 0) for it in alone) == pytest.approx(0.25 / 0.02, abs=2)  # as many as fit into the time
 
 
-def test_what_is_known_less_well_gets_more_of_the_same_time() -> None:
-    plan, blocks = Visits(4, 0.4), {"base": block_of(1e-4), "known": block_of(1e-4), "wide": block_of(1e-4)}
-    usual, needy = plan.turns(blocks, 2, {}), plan.turns(blocks, 2, {"base": 2.0, "known": 0.25, "wide": 2.0})
-    assert needy["wide"] == needy["base"] > usual["wide"] > needy["known"] >= MIN_ROUNDS
-    assert sum(needy.values()) == pytest.approx(sum(usual.values()), rel=0.1)
-    assert need({"known": 0.001, "wide": 0.3}, 0.02) == {"known": 0.25, "wide": 2.0}
+def test_what_is_known_less_well_gets_more_time_and_what_is_known_less() -> None:
+    plan, blocks = Visits(0.4), {"base": block_of(1e-4), "known": block_of(1e-4), "long": block_of(1.0)}
+    usual, needy = plan.turns(blocks, 5, {}), plan.turns(blocks, 5, {"base": 2.0, "known": 0.25, "long": 2.0})
+    assert needy["base"] == 2 * usual["base"] and needy["long"] == usual["long"]  # it has had more than its time
+    assert usual["known"] > needy["known"] >= MIN_ROUNDS
+    assert need({"known": 0.001, "wide": 0.3}, 0.02) == dict(zip(("known", "wide"), NEED, strict=True))
+
+
+def test_a_case_that_is_known_is_timed_no_more_once_all_have_had_their_rounds() -> None:
+    plan, known = Visits(0.4), need({"a": 0.001, "b": 0.02}, 0.02)
+    short = {"a": block_of(1e-4), "b": block_of(1e-4)}
+    assert plan.turns(short, 5, known) == {}
+    assert set(plan.turns(short | {"b": block_of(1.0)}, 5, known).values()) == {LONG_ROUNDS // plan.long}
 
 
 # Visits
@@ -86,6 +105,7 @@ class FakeWorker:
     reasons: list[int] = field(default_factory=list)
     """What throttles the GPU at each block, the last for ever; none for a device without sensors."""
     seconds: dict[Key, float] = field(default_factory=dict)
+    renewed: set[Key] = field(default_factory=set)
     asked: list[tuple[Any, ...]] = field(default_factory=list)
 
     def prepare(self, cells: list[Cell]) -> None:
@@ -140,7 +160,7 @@ def run_of(tmp_path: Path, *names: str, T: int = 16) -> Run:
 def visited(run: Run, worker: FakeWorker, visit: int = 0) -> Visit:
     cells = list(run.selection.cells)
     it = Visit(run, worker, cells[0].case.id, visit, random.Random(0))  # type: ignore[arg-type]
-    it.time(cells, Visits(VISITS, 0.25), {})
+    it.time(cells, Visits(0.25), {})
     it.check_caching(cells)
     it.write()
     return it
@@ -149,7 +169,7 @@ def visited(run: Run, worker: FakeWorker, visit: int = 0) -> Visit:
 def test_members_take_turns_and_share_their_rounds(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
     visited(run, FakeWorker(run, SECONDS))
-    found = {impl: samples for (impl, _), samples in run.samples.items()}
+    found = {impl: it.samples for (impl, _), it in run.timed.items()}
     assert {impl: {it.seconds for it in samples} for impl, samples in found.items()} == {
         impl: {seconds} for impl, seconds in SECONDS.items()
     }
@@ -164,16 +184,28 @@ def test_every_other_visit_begins_elsewhere_in_memory_and_on_fresh_inputs(tmp_pa
     for visit, count in ((0, 1), (1, 1), (2, 2)):
         visited(run, worker, visit)
         assert Counter(name for do, name, *_ in worker.asked if do == "renew") == dict.fromkeys(SECONDS, count)
-    assert sum(do == "time" for do, *_ in worker.asked) == sum(map(len, run.samples.values()))
-    assert all(count == len(run.samples[key]) + 2 * 5 for key, count in run.compared.items())
+    assert sum(do == "time" for do, *_ in worker.asked) == sum(len(it.samples) for it in run.timed.values())
+    assert {it.compared for it in run.timed.values()} == {2 * 5}
 
 
 def test_a_call_that_was_slow_while_others_were_proved_is_timed_in_whole_blocks(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
     worker = FakeWorker(run, SECONDS)
     worker.seconds = dict.fromkeys(run.proved, 0.1)  # as if it were long
-    visited(run, worker)
-    assert {it.calls for (impl, _), found in run.samples.items() if impl == "sdpa" for it in found} == {21}
+    visited(run, worker, 1)
+    assert {it.calls for it in run.samples(("sdpa", run.selection.cells[0].case.id))} == {21}
+
+
+def test_long_calls_are_made_once_untimed_at_the_beginning_of_a_visit(tmp_path: Path) -> None:
+    run = run_of(tmp_path, *SECONDS)
+    worker = FakeWorker(run, dict.fromkeys(SECONDS, 0.3))
+    for visit in range(4):
+        visited(run, worker, visit)
+    warm = {
+        name: [details["warm"] for do, it, _, details in worker.asked if (do, it) == ("time", name)] for name in SECONDS
+    }
+    assert warm == {name: [1, 0, 1, 0] for name in SECONDS}
+    assert Counter(do for do, *_ in worker.asked) == {"renew": 3, "caching": 3, "time": 12}
 
 
 def test_one_that_fails_costs_itself_alone(tmp_path: Path) -> None:
@@ -188,7 +220,7 @@ def test_one_that_ends_the_process_leaves_the_others_their_samples(tmp_path: Pat
     run = run_of(tmp_path, *SECONDS)
     visited(run, FakeWorker(run, SECONDS, fails={"time sdpa": lambda: Lost("ended its process (SIGSEGV)")}))
     assert [key[0] for key in run.skipped] == ["sdpa"]
-    of_fused = run.samples["fused", run.selection.cells[0].case.id]
+    of_fused = run.samples(("fused", run.selection.cells[0].case.id))
     assert {it.process for it in of_fused} == {0, 1}
     assert len({(it.process, it.visit) for it in of_fused}) == 2  # a visit lies within a process
     assert [it.round for it in of_fused] == list(range(len(of_fused)))
@@ -215,7 +247,7 @@ def test_a_gpu_that_is_held_back_cools_down_once_and_the_block_is_timed_again(
 ) -> None:
     run = run_of(tmp_path, "fused")
     visited(run, FakeWorker(run, SECONDS, reasons=[0, HOT, POWER, 0]))
-    (columns,) = run.columns.values()
+    (columns,) = (it.columns for it in run.timed.values())
     assert pauses == [visits.COOLING]
     assert (columns["sm_mhz"], columns["throttled"]) == (1755, "power cap")  # of the blocks that were kept
 
@@ -223,7 +255,7 @@ def test_a_gpu_that_is_held_back_cools_down_once_and_the_block_is_timed_again(
 def test_a_gpu_that_stays_held_back_is_said(tmp_path: Path, pauses: list[float]) -> None:
     run = run_of(tmp_path, "fused")
     visited(run, FakeWorker(run, SECONDS, reasons=[0, HOT, SLOW, HOT]))
-    (columns,) = run.columns.values()
+    (columns,) = (it.columns for it in run.timed.values())
     assert len(pauses) == 1
     assert columns["throttled"] == "hardware slowdown, software thermal slowdown"
 
@@ -264,9 +296,17 @@ def test_a_case_is_visited_until_its_ratios_are_known(tmp_path: Path, noise: flo
     measuring._held = {run.selection.cells[0].case.id}
     worker.preparing = lambda cells: (it for it in ())  # type: ignore[attr-defined]
     measuring._time([worker])  # type: ignore[list-item]
-    samples = run.samples["sdpa", run.selection.cells[0].case.id]
+    samples = run.samples(("sdpa", run.selection.cells[0].case.id))
     assert len({it.visit for it in samples}) == count
     assert all(run.visited(0, visit, run.selection.cells[0].case.id) for visit in range(VISITS))
+
+
+def test_nothing_is_made_ready_for_a_visit_that_times_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(tmp_path, *SECONDS)
+    worker, cells = FakeWorker(run, SECONDS), list(run.selection.cells)
+    monkeypatch.setattr(worker, "prepare", lambda cells: pytest.fail("made ready"))
+    visit = Visit(run, worker, cells[0].case.id, 4, random.Random(0))  # type: ignore[arg-type]
+    visit.time(cells, Visits(0.25), dict.fromkeys(run.proved, 0.0))
 
 
 def test_what_cannot_be_held_at_once_is_split_with_the_baseline_in_every_part(tmp_path: Path) -> None:
@@ -280,17 +320,31 @@ def test_what_cannot_be_held_at_once_is_split_with_the_baseline_in_every_part(tm
     assert parts == [["fused", name] for name in ("sdpa", "packed", "einsum", "wrapper")]
 
 
-def test_the_smallest_cases_stay_ready_and_the_largest_are_made_ready_for_each_visit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_smallest_cases_stay_ready_whatever_the_largest_needs(tmp_path: Path) -> None:
     run = run_of(tmp_path, "sdpa", "fused")
     cells = [Cell(impls.get("fused"), Case.of(T=T, H=8, D_h=64)) for T in (4096, 64, 256)]
     measuring = Measuring(run, cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)
     held = {cell.case.T: held_bytes(cell.case) for cell in cells}
     assert measuring._held == {cell.case.id for cell in cells}
     for room, T in ((held[64] + held[256], {64, 256}), (held[256], {64}), (0, set())):
-        measuring._free = 3 * SIDE_BY_SIDE * (QUESTIONS * held[4096] + room + 1)
-        assert measuring._that_fit() == {cell.case.id for cell in cells if cell.case.T in T}
+        found = measuring._that_fit(3 * SIDE_BY_SIDE * (room + 1))
+        assert found == {cell.case.id for cell in cells if cell.case.T in T}
+
+
+def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(tmp_path, *SECONDS)
+    worker = FakeWorker(run, dict.fromkeys(SECONDS, 0.3))
+    dropped: list[int] = []
+    monkeypatch.setattr(worker, "preparing", lambda cells: (it for it in ()), raising=False)
+    monkeypatch.setattr(worker, "drop", lambda cells: dropped.append(len(cells)))
+    measuring = Measuring(run, run.selection.cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)
+    measuring._held = set()
+    measuring._time([worker])  # type: ignore[list-item]
+    assert dropped == [len(SECONDS)] * SITTINGS
+    assert all(len(it.samples) == LONG_ROUNDS for it in run.timed.values())
+    assert run.kept.endswith("100% of the timing done")
 
 
 def test_a_block_that_is_known() -> None:

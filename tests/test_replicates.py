@@ -108,8 +108,8 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     rows = {(row["extra_info"]["impl"], row["extra_info"]["id"]): row for row in data["benchmarks"]}
     assert len(rows) == 4
     for visit in kept:
-        for impl, samples in visit["samples"].items():
-            assert {seconds for seconds, *_ in samples} <= set(rows[impl, visit["id"]]["stats"]["data"])
+        for impl, cell in visit["cells"].items():
+            assert {seconds for seconds, *_ in cell["samples"]} <= set(rows[impl, visit["id"]]["stats"]["data"])
     assert all(len(set(row["extra_info"]["sample_visits"])) == 16 for row in rows.values())
 
 

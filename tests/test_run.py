@@ -17,6 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import impls
 from bench.cases.case import Case
 from bench.cases.sweep import SWEEPS
+from bench.proof import impl_hash
 from bench.proof.gate import check
 
 from .conftest import CHECKOUT, Suite, environment, run_files, started, suite_command
@@ -413,6 +414,19 @@ def test_what_was_begun_by_other_code_is_begun_anew_or_not_at_all(shell: Suite, 
     assert "run x is finished, and the code is another now; --benchmark-save=x" in one_line(shell("--resume", "x"))
 
 
+@pytest.mark.parametrize(
+    ("file", "decides"), [("runs/doctor.py", False), ("ab/pairing.py", False), ("timing/engine.py", True)]
+)
+def test_a_run_is_resumed_where_only_code_changed_that_decides_no_result(
+    file: str, decides: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(CHECKOUT / "bench", tmp_path / "bench")
+    monkeypatch.setattr(impl_hash, "CHECKOUT", tmp_path)
+    before = impl_hash.sources_hash([])
+    (tmp_path / "bench" / file).open("a").write("# more\n")
+    assert (impl_hash.sources_hash([]) != before) == decides
+
+
 @pytest.mark.slow
 def test_killed_at_random_moments_and_resumed(suite: Suite, small: tuple[Path, str], tmp_path: Path) -> None:
     """Three kills: the rows on disk only grow, none is measured twice, and the end is that of a run never interrupted."""
@@ -448,8 +462,10 @@ def test_killed_at_random_moments_and_resumed(suite: Suite, small: tuple[Path, s
     visits = [json.loads(line)["visit"] for line in kept if '{"visit"' in line[:10]]
     assert len({(visit["slot"], visit["visit"], visit["id"]) for visit in visits}) == len(visits)  # none twice
     for visit in visits:
-        for impl, samples in visit["samples"].items():
-            assert {seconds for seconds, *_ in samples} <= set(stats[impl, visit["id"]]["stats"]["data"])  # none lost
+        for impl, cell in visit["cells"].items():
+            assert {seconds for seconds, *_ in cell["samples"]} <= set(
+                stats[impl, visit["id"]]["stats"]["data"]
+            )  # none lost
     for row in stats.values():
         assert len(set(row["extra_info"]["sample_visits"])) >= 2
     assert not list(tmp_path.glob("results/*/*.journal"))

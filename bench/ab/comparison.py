@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,8 +16,8 @@ from ..cases.case import Case
 from ..cases.cells import Key
 from ..cases.outcome import NoRow, Unsupported, Wrong
 from ..selection.mistake import Mistake
-from ..workers.client import STARTING, Lost, Setting, Side, Timer, WorkerClient
-from .pairing import CONTROLS, SIDES, Failure, Judged, Pair, Pairing, Process, at_once, until_settled
+from ..workers.client import STARTING, Answer, Lost, Request, Script, Setting, Side, Timer, WorkerClient, together
+from .pairing import CONTROLS, SIDES, Failure, Judged, Pair, Pairing, Process, until_settled
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 """What of the fingerprint may differ when two interpreters are compared."""
@@ -103,8 +102,11 @@ class Comparison:
     """Cells that neither side can do: `loop B1-...: loop stops at T = 64`."""
 
 
-def compare(plan: Plan, tell: Tell) -> Comparison:
-    """Raises `Unjudgeable`, or `Mistake` where nothing of what was asked for exists."""
+def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: None) -> Comparison:
+    """Compare two sides; calls `keep` after every pair, so that a later plan can go on from it (`Plan.before`).
+
+    Raises `Unjudgeable`, or `Mistake` where nothing of what was asked for exists.
+    """
     began = monotonic()
 
     def left() -> float:
@@ -123,7 +125,7 @@ def compare(plan: Plan, tell: Tell) -> Comparison:
     pairing = Pairing(lambda: _fresh(_placed(plan, rng), present), rng, controls)
     found = Judged([], {}, "")
     if ready:
-        found = until_settled(pairing.pair, ready, plan.margin, left, tell, plan.before, plan.whole)
+        found = until_settled(pairing.pair, ready, plan.margin, left, tell, plan.before, plan.whole, keep)
     lines = []
     for key in present.cells:
         facts, failures = _split(key, present, proofs, pairing.failures.get(key))
@@ -204,7 +206,6 @@ class _Provers:
 
     def __init__(self, plan: Plan):
         self._plan = plan
-        self._killed = False
         self._clients = [self._peer(side) for side in plan.sides]
 
     def __enter__(self) -> _Provers:
@@ -265,29 +266,21 @@ class _Provers:
         with _beginning(i, self._plan.sides[i]):
             return register(self._clients[i], self._plan.sides[i], self._plan)
 
-    def prove(self, present: _Present) -> list[dict[Key, Facts | Failure]]:
-        """Of both sides, at the same time."""
-        return at_once(partial(self._prove, present), [self])
+    def prove(self, present: _Present) -> tuple[dict[Key, Facts | Failure], ...]:
+        """Facts, or the failure, of each cell of a side; of both sides, at the same time."""
+        found: tuple[dict[Key, Facts | Failure], ...] = {}, {}
+        together([self._proving(present.requests[i], i, found[i]) for i in (0, 1)])
+        return found
 
-    def kill(self) -> None:
-        """End both processes, and begin no other."""
-        self._killed = True
-        for client in self._clients:
-            client.kill()
-
-    def _prove(self, present: _Present, i: int) -> dict[Key, Facts | Failure]:
-        """Facts, or the failure, of each cell of a side; a process that is lost is replaced."""
-        found: dict[Key, Facts | Failure] = {}
-        for key, request in present.requests[i].items():
+    def _proving(self, requests: Mapping[Key, Any], i: int, found: dict[Key, Facts | Failure]) -> Script:
+        """A process that is lost is replaced."""
+        for key, request in requests.items():
             try:
-                found[key] = _proved(self._clients[i], request)
+                found[key] = yield from _proved(self._clients[i], request)
             except NoRow as outcome:
                 found[key] = Failure(SIDES[i], outcome.reason, str(outcome))
-                if self._killed:
-                    break
                 if isinstance(outcome, Lost):
-                    self._replace(i)  # it lives as long as this thread: long enough, since it only proves
-        return found
+                    self._replace(i)
 
     def _replace(self, i: int) -> None:
         self._clients[i].close()
@@ -295,13 +288,13 @@ class _Provers:
         register(self._clients[i], self._plan.sides[i], self._plan)
 
 
-def _proved(client: WorkerClient, request: Mapping[str, Any]) -> Facts:
+def _proved(client: WorkerClient, request: Mapping[str, Any]) -> Generator[Request, Answer, Facts]:
     """What the proof of a cell tells; raises what refuses it, by the clock too."""
-    proved = client.ask("prove", what="it", **request)
-    client.ask("time", what="it", calls=1, draw=1)  # on fresh inputs
-    usual = client.ask("time", what="it", calls=1, warm=1)["seconds"]
-    client.ask("caching", what="it", usual=usual, first=proved["first_s"])
-    client.ask("drop", what="it")
+    proved = yield client, "prove", {"what": "it", **request}
+    yield client, "time", {"what": "it", "calls": 1, "draw": 1}  # on fresh inputs
+    usual = (yield client, "time", {"what": "it", "calls": 1, "warm": 1})["seconds"]
+    yield client, "caching", {"what": "it", "usual": usual, "first": proved["first_s"]}
+    yield client, "drop", {"what": "it"}
     facts: Facts = proved["columns"]
     return facts
 

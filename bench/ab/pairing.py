@@ -10,13 +10,12 @@ import math
 import os
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from statistics import median
 from time import monotonic
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 from stats.verdict import SETTLED, Verdict, drifted, of_pairs
 
@@ -24,12 +23,16 @@ from ..cases.cells import Key
 from ..cases.outcome import NoRow
 from ..timing.controls import WORK
 from ..timing.engine import Block, block_of, rounds
+from ..workers.client import Script, together
 
 ROUNDS = 20
 """Timed blocks of a cell and side in one pair, at least: more pairs tell more than longer ones (docs/measured.md)."""
 
 TURNS = 320
 """... of all cells together, so that timing a pair takes longer than starting it."""
+
+MIN_ROUNDS = 3
+"""... however long it takes: one that is disturbed must not be the datum."""
 
 MAX_ROUNDS = 160
 """At most, when few cells are left."""
@@ -54,39 +57,14 @@ Logs = dict[Key, float]
 class Process(Protocol):
     """A fresh process of one side."""
 
-    def prepare(self, key: Key) -> float:
-        """Seconds of one warm call."""
+    client: Any
+    """Its `WorkerClient`."""
 
-    def pin(self) -> None:
-        """Stay from now on on the core that is for timing."""
+    def preparing(self, key: Key) -> tuple[str, dict[str, Any]]:
+        """What to ask it for so that a cell is ready; its answer has the `seconds` of one warm call."""
 
     def time(self, key: Key, block: Block) -> tuple[float, float]:
         """Seconds of one call in the fastest stretch of a block; involuntary context switches a call."""
-
-    def kill(self) -> None:
-        """End it now: who waits for an answer gets `Lost`."""
-
-    def close(self) -> None:
-        """End it, and let go of what it held."""
-
-
-class Killable(Protocol):
-    def kill(self) -> None: ...
-
-
-T = TypeVar("T")
-
-
-def at_once(act: Callable[[int], T], processes: Sequence[Killable]) -> list[T]:
-    """What `act` gives for base (0) and head (1), both at the same time; Ctrl-C needn't wait for either."""
-    with ThreadPoolExecutor(2) as both:
-        acting = [both.submit(act, i) for i in (0, 1)]
-        try:
-            return [it.result() for it in acting]
-        except BaseException:
-            for process in processes:
-                process.kill()
-            raise
 
 
 Start = Callable[[], tuple[Process, Process]]
@@ -155,17 +133,19 @@ class Pairing:
                 self.failures[fell.key] = Failure(fell.side, fell.outcome.reason, str(fell.outcome))
             finally:
                 for side in sides:
-                    side.close()
+                    side.client.close()
 
     def _measured(self, sides: tuple[Process, Process], order: list[Key], most: int) -> Pair:
         began = monotonic()
-        took = at_once(partial(_prepared, sides, order), sides)
+        took: tuple[dict[Key, float], ...] = {}, {}
+        together([_preparing(side, i, order, took[i]) for i, side in enumerate(sides)])
         blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}
-        turns = {key: max(1, min(most, round(most * EVEN / block.seconds))) for key, block in blocks.items()}
+        turns = {key: max(MIN_ROUNDS, min(most, round(most * EVEN / block.seconds))) for key, block in blocks.items()}
         timed = []
         for key, i in interleaved(turns, self.rng):
             before, at = _stolen(), monotonic() - began
-            seconds, switches = _of(i, key, partial(sides[i].time, key, blocks[key]))
+            with _falling(i, key):
+                seconds, switches = sides[i].time(key, blocks[key])
             timed.append(Timed(key, i, seconds, at, switches, _stolen() - before))
         return Pair({key: datum([it for it in timed if it.key == key]) for key in order}, timed, monotonic() - began)
 
@@ -179,14 +159,16 @@ def _stolen() -> float:
         return 0.0
 
 
-def _prepared(sides: tuple[Process, Process], order: Sequence[Key], i: int) -> dict[Key, float]:
-    """Seconds of one call of each cell of a side: both sides at the same time, each on a core of its own, then on one.
+def _preparing(side: Process, i: int, order: Sequence[Key], took: dict[Key, float]) -> Script:
+    """Finds out the seconds of one call of each cell: both sides at the same time, each on a core of its own, then on one.
 
     On both in the same order, so that memory is laid out alike.
     """
-    took = {key: _of(i, key, partial(sides[i].prepare, key)) for key in order}
-    sides[i].pin()
-    return took
+    for key in order:
+        with _falling(i, key):
+            answer = yield side.client, *side.preparing(key)
+            took[key] = float(answer["seconds"])
+    yield side.client, "pin", {}
 
 
 def datum(blocks: Sequence[Timed]) -> float:
@@ -226,8 +208,11 @@ def until_settled(
     tell: Callable[[str], None] = lambda text: None,
     before: Sequence[Pair] = (),
     whole: bool = False,
+    keep: Callable[[Pair], None] = lambda pair: None,
 ) -> Judged:
     """Pairs after those `before`, of the cells that are not settled (or of all), while there are seconds `left()`.
+
+    Calls `keep` with each new pair as soon as it is measured.
 
     Verdicts hold at every look, so that looking early and often costs no false alarms.
 
@@ -243,6 +228,7 @@ def until_settled(
     while open_ and (len(pairs) == len(before) or left() > pace.seconds):
         tell(f"timing {len(open_)} of {len(cells)} cells: pair {len(pairs) + 1}")
         pairs.append(pair(open_, _rounds(len(open_))))
+        keep(pairs[-1])
         pace.step()
         if len(pairs) >= look:
             look = math.ceil(look * BETWEEN_LOOKS)
@@ -282,8 +268,9 @@ class _Fell(Exception):
         self.side, self.key, self.outcome = side, key, outcome
 
 
-def _of(i: int, key: Key, act: Callable[[], T]) -> T:
+@contextmanager
+def _falling(i: int, key: Key) -> Iterator[None]:
     try:
-        return act()
+        yield
     except NoRow as outcome:
         raise _Fell(SIDES[i], key, outcome) from None

@@ -30,9 +30,17 @@ def packages(impl: Impl) -> str | None:
     return ", ".join(_versions(impl)) or None
 
 
+DECIDING = (
+    "impls/**/*.py",
+    *(f"bench/{package}/**/*.py" for package in ("cases", "proof", "timing", "workers")),
+    *(f"bench/runs/{module}.py" for module in ("measuring", "visit", "crew", "rows", "run")),
+)
+"""Files that decide what a run measures, and how its journal is read."""
+
+
 def sources_hash(impls: Iterable[Impl]) -> str:
     """Of all that makes numbers: what is timed, wherever it comes from, and how."""
-    files = sorted(path for room in ("impls", "bench") for path in (CHECKOUT / room).rglob("*.py"))
+    files = sorted(path for pattern in DECIDING for path in CHECKOUT.glob(pattern))
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
     digests += [digest for owner in sorted({impl.owner for impl in impls}) for digest in sources(owner)]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:12]

@@ -35,6 +35,8 @@ class Worker:
     that it takes turns with."""
     seconds: dict[Key, float] = field(default_factory=dict)
     """Of one call of each cell that is ready to be timed."""
+    renewed: set[Key] = field(default_factory=set)
+    """Cells that were given other places in memory."""
     _clients: dict[str, WorkerClient] = field(default_factory=dict)
     _last: WorkerClient | None = None
     """Which was asked last."""
@@ -107,6 +109,7 @@ class Worker:
         """Start a process, and have it import what it is to run."""
         client = self._clients[home] = self.start()
         self._last = None
+        self.renewed = {key for key in self.renewed if self._home(key[0]) != home}
         self.seconds = {key: seconds for key, seconds in self.seconds.items() if self._home(key[0]) != home}
         if home == SHARED:
             self.number = self.run.new_process()

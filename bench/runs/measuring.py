@@ -24,10 +24,10 @@ from ..cases.ledger import spending
 from ..cases.outcome import NoRow
 from ..selection.options import clock_text
 from ..timing.devices import free_bytes, tells_more
-from ..timing.engine import Visits, block_of, need
+from ..timing.engine import VISITS, Visits, block_of, need
 from ..workers.client import Script, WorkerClient, together
 from .crew import Crew, Tell, Worker
-from .remaining import VISITS, remaining
+from .remaining import remaining
 from .rows import samples_of
 from .run import Run
 from .visit import Visit
@@ -35,8 +35,8 @@ from .visit import Visit
 SIDE_BY_SIDE = 2
 """Workers that live at the same time."""
 
-QUESTIONS = 8
-"""As many questions with their answers are kept in a worker (`proof/questions.py`), about as large as a cell each."""
+SITTINGS = 2
+"""How often a case that can't stay ready is made ready in a process, for several visits each."""
 
 WORTH_A_WORKER = 8
 """Cells for which one more worker is started: importing torch takes it as long as some proofs."""
@@ -59,24 +59,24 @@ class Measuring:
     ):
         self._run, self._tell, self._start, self._fail_fast = run, tell, start, fail_fast
         self._rng = random.Random(seed)
-        self._visits = Visits(VISITS, run.timing["cell_time"], run.processes)
+        self._visits = Visits(run.timing["cell_time"], run.processes)
         self._cases: dict[str, list[Cell]] = {}
         for cell in cells:
             self._cases.setdefault(cell.case.id, []).append(cell)
         self._free = free_bytes(run.selection.device)
-        self._held = self._that_fit()
         largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
+        self._held = self._that_fit(self._free - SIDE_BY_SIDE * largest)
         fit = SIDE_BY_SIDE if 4 * largest < self._free else 1
         self._provers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_WORKER))
         self._owner: dict[str, Worker] = {}
         """Who times a case, in a run of one process."""
 
-    def _that_fit(self) -> set[str]:
-        """Cases whose cells stay ready between visits: from the smallest on, as many as fit in a third of the memory."""
-        sizes = {case: held_bytes(group[0].case) for case, group in self._cases.items()}
-        room, found = self._free / 3 / SIDE_BY_SIDE - QUESTIONS * max(sizes.values(), default=0), set[str]()
-        for case in sorted(sizes, key=lambda case: sizes[case] * len(self._cases[case])):
-            room -= sizes[case] * len(self._cases[case])
+    def _that_fit(self, free: int) -> set[str]:
+        """Cases whose cells stay ready between visits: from the smallest on, as many as fit in a third of the free bytes."""
+        sizes = {case: held_bytes(group[0].case) * len(group) for case, group in self._cases.items()}
+        found, room = set[str](), free / 3 / SIDE_BY_SIDE
+        for case in sorted(sizes, key=lambda case: sizes[case]):
+            room -= sizes[case]
             if room > 0:
                 found.add(case)
         return found
@@ -95,6 +95,7 @@ class Measuring:
                     self._prove(workers[: self._provers])
                     self._time(workers)
                     if self._run.processes - 1 in slots:
+                        self._tell_precision()
                         self._finish(workers)
         self._run.look()
 
@@ -163,19 +164,24 @@ class Measuring:
             self._tell(f"timing: visit {visit + 1} of {VISITS}{self._which(workers)}{left_text}")
             for worker, cases in self._rng.sample(of_workers, len(of_workers)):
                 for case in self._rng.sample(cases, len(cases)):
-                    if not self._run.visited(worker.slot, visit, case):
-                        with spending("timing"):
-                            self._visit(Visit(self._run, worker, case, visit, self._rng))
-                        self._run.look_if_due()
+                    with spending("timing"):
+                        self._sit(worker, case, visit)
+                    self._run.look_if_due()
+
+    def _now(self, case: str, visit: int) -> range:
+        """Which visits of a case are made at the `visit`-th pass over all cases: one, or those of a sitting at its end."""
+        size = 1 if case in self._held else VISITS // SITTINGS
+        return range(visit + 1 - size, visit + 1) if (visit + 1) % size == 0 else range(0)
 
     def _planned(self, of_workers: Sequence[tuple[Worker, list[str]]]) -> list[float]:
-        """Seconds that each visit takes, by what a call of each cell took when it was proved."""
+        """Seconds that each pass over all cases takes, by what a call of each cell took when it was proved."""
         seconds = [0.0] * VISITS
         for group in (group for _, cases in of_workers for case in cases for group in self._groups(case)):
             blocks = {it.key: block_of(self._run.proved[it.key]["seconds"], it.case.device == "cpu") for it in group}
-            for visit in range(VISITS):
-                turns = self._visits.turns(blocks, visit, {})
-                seconds[visit] += sum(count * blocks[key].seconds for key, count in turns.items())
+            for at in range(VISITS):
+                for visit in self._now(group[0].case.id, at):
+                    turns = self._visits.turns(blocks, visit, {})
+                    seconds[at] += sum(count * blocks[key].seconds for key, count in turns.items())
         return seconds
 
     def _share(self, worker: Worker, workers: Sequence[Worker]) -> tuple[Worker, list[str]]:
@@ -202,19 +208,23 @@ class Measuring:
             if cell.key in self._run.proved and cell.key not in self._run.skipped
         ]
 
-    def _visit(self, visit: Visit) -> None:
-        """Time a case, unless its ratios are known by now."""
-        precision = self._run.timing["precision"]
-        for group in self._groups(visit.case):
-            widths = self._half_widths(group) if visit.visit >= VISITS // 2 else {}
-            if not widths or max(widths.values()) > precision:
-                needs = need(widths, precision)
-                visit.time(group, self._visits, needs | {group[0].key: max(needs.values(), default=1.0)})
-            if visit.visit == 0 and visit.worker.slot == 0:
+    def _sit(self, worker: Worker, case: str, at: int) -> None:
+        """Make the visits of a case that are due at a pass and were not made before."""
+        numbers = [it for it in self._now(case, at) if not self._run.visited(worker.slot, it, case)]
+        made = [Visit(self._run, worker, case, number, self._rng) for number in numbers]
+        for group in self._groups(case) if made else ():
+            for visit in made:
+                visit.time(group, self._visits, self._needs(group) if visit.visit >= VISITS // 2 else {})
                 visit.check_caching(group)
-            if visit.case not in self._held:
-                visit.worker.drop(group)
-        visit.write()
+            if case not in self._held:
+                worker.drop(group)
+        for visit in made:
+            visit.write()
+
+    def _needs(self, group: Sequence[Cell]) -> dict[Key, float]:
+        """How much of the usual time each cell should have; the first, which ratios are over, as much as any other."""
+        needs = need(self._half_widths(group), self._run.timing["precision"])
+        return needs | {group[0].key: max(needs.values(), default=1.0)}
 
     def _groups(self, case: str) -> Iterator[list[Cell]]:
         """The cells of a case that can be held at once, each group with the baseline implementation in it, first."""
@@ -230,25 +240,32 @@ class Measuring:
 
     def _half_widths(self, cells: Sequence[Cell]) -> dict[Key, float]:
         """How well the ratio of each cell to the first is known from the visits so far."""
-        base, *others = (samples_of(self._run.samples.get(cell.key, [])) for cell in cells)
+        base, *others = (samples_of(self._run.samples(cell.key)) for cell in cells)
         logs = (ratios.paired(other, base) for other in others)
         return {cell.key: half_width(it) for cell, it in zip(cells[1:], logs, strict=True)}
+
+    def _tell_precision(self) -> None:
+        """Say of every case what ended its timing: ratios that are known to the precision that was asked for, or the time."""
+        precision = self._run.timing["precision"]
+        for case in self._cases:
+            groups = [group for group in self._groups(case) if len(group) > 1]
+            widths = {key: width for group in groups for key, width in self._half_widths(group).items()}
+            if widths:
+                widest = max(widths, key=lambda key: widths[key])
+                ended = "known to" if widths[widest] <= precision else f"out of time, {widest[0]} known to"
+                self._tell(f"{case}  {ended} \N{PLUS-MINUS SIGN}{widths[widest]:.1%}")
 
     def _finish(self, workers: Sequence[Worker]) -> None:
         """Single calls that find no cache, graphs, energy, and traces."""
         for cell in (cell for group in self._cases.values() for cell in group):
             wants_more = tells_more(cell.case.device)
-            if (
-                cell.key in self._run.skipped
-                or cell.key not in self._run.samples
-                or not (wants_more or self._run.traced)
-            ):
+            if cell.key in self._run.skipped or not self._run.samples(cell.key) or not (wants_more or self._run.traced):
                 continue
             worker = self._owner.get(cell.case.id, workers[0])
             worker.prepare([cell])
             try:
                 if wants_more:
-                    hot = median(it.seconds for it in self._run.samples[cell.key])
+                    hot = median(it.seconds for it in self._run.samples(cell.key))
                     self._run.add_columns(cell, worker.ask("more", cell, hot_s=hot))
                 if self._run.traced:
                     self._run.add_columns(cell, self._run.trace(cell, worker))

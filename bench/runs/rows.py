@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import mean, median
 from typing import Any
 
@@ -38,6 +38,29 @@ class Sample:
     """Minor ones, a call; so are the next two."""
     voluntary: float
     involuntary: float
+
+
+@dataclass
+class Timed:
+    """What was found out about a cell while it was timed: in a visit, as a line of the journal has it, and in a run so far."""
+
+    samples: list[Sample] = field(default_factory=list)
+    compared: int = 0
+    """Calls that were not timed, and whose answers were compared with one that the correctness check had accepted."""
+    columns: dict[str, Any] = field(default_factory=dict)
+    """Of the row, beside those that follow from its samples."""
+
+    @classmethod
+    def read(cls, line: Mapping[str, Any]) -> Timed:
+        return cls([Sample(*it) for it in line["samples"]], line["compared"], line["columns"])
+
+    def written(self) -> Row:
+        return {**vars(self), "samples": [list(asdict(it).values()) for it in self.samples]}
+
+    def add(self, later: Timed) -> None:
+        self.samples += later.samples
+        self.compared += later.compared
+        self.columns |= later.columns
 
 
 def samples_of(found: Sequence[Sample]) -> ratios.Samples:
@@ -115,7 +138,7 @@ def samples_in(row: Row) -> list[Sample]:
     disturbed = [columns[name] for name in ("page_faults", "switches_voluntary", "switches_involuntary")]
     each = ("sample_fastest", "sample_rounds", "sample_visits", "sample_processes", "sample_times")
     places = zip(row["stats"]["data"], *(columns[name] for name in each), strict=True)
-    return read([[*place, columns["calls"], *disturbed] for place in places])
+    return [Sample(*[*place, columns["calls"], *disturbed]) for place in places]
 
 
 def _ratio(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
@@ -125,12 +148,3 @@ def _ratio(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
         known = ratios.Ratio(1.0, 1.0, 1.0, known.processes, known.visits)
     columns = {"ratio": known.value, "ratio_low": known.low, "ratio_high": known.high}
     return {name: value if math.isfinite(value) else None for name, value in columns.items()}
-
-
-def written(found: Sequence[Sample]) -> list[list[float]]:
-    """For the journal."""
-    return [list(asdict(it).values()) for it in found]
-
-
-def read(lines: Sequence[Sequence[Any]]) -> list[Sample]:
-    return [Sample(*line) for line in lines]

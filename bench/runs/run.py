@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -31,12 +31,12 @@ from ..selection.mistake import Mistake
 from ..selection.options import Selection, asked, seed_of, select, settle_timing
 from ..timing.controls import Controls
 from ..timing.devices import meter_for
+from ..timing.engine import VISITS
 from ..timing.machine import fingerprint, state
 from ..timing.roofs import Roofs
 from . import journal as journals
 from .journal import Journal, Line
-from .remaining import VISITS
-from .rows import Row, Sample, read, row, written
+from .rows import Row, Sample, Timed, row
 from .saving import load, obstacle, results_root, run_files, run_names, shortage
 
 if TYPE_CHECKING:
@@ -82,11 +82,7 @@ class Run:
     proved: dict[Key, dict[str, Any]] = field(default_factory=dict)
     """{"columns": of the row, "seconds": of a call, "first_s": of the call that was proved}"""
     skipped: dict[Key, dict[str, str]] = field(default_factory=dict)
-    samples: dict[Key, list[Sample]] = field(default_factory=dict)
-    compared: Counter[Key] = field(default_factory=Counter)
-    """Calls whose answers were compared with one that the correctness check had accepted."""
-    columns: dict[Key, dict[str, Any]] = field(default_factory=dict)
-    """Columns of a row that were found while and after it was timed."""
+    timed: dict[Key, Timed] = field(default_factory=dict)
     finished: dict[Key, Row] = field(default_factory=dict)
     """Whole rows: of a run that is resumed when nothing is left to do, and of cells that this process has finished."""
     roofs: Roofs = field(default_factory=Roofs)
@@ -159,6 +155,10 @@ class Run:
         proved = f"{sum(map(self.settled, planned))} of {len(planned)} cells proved"
         return f"{proved}, {min(1.0, share):.0%} of the timing done"
 
+    def samples(self, key: Key) -> Sequence[Sample]:
+        """Blocks of a cell that were timed so far."""
+        return self.timed[key].samples if key in self.timed else ()
+
     def settled(self, key: Key) -> bool:
         """Whether a cell needn't be proved any more."""
         return key in self.proved or key in self.known
@@ -221,48 +221,32 @@ class Run:
         impl, case_id = cell.key
         self._add({"skipped": {"impl": impl, "id": case_id, "reason": outcome.reason, "detail": str(outcome)}})
 
-    def add_visit(
-        self,
-        slot: int,
-        visit: int,
-        case: str,
-        found: dict[Key, list[Sample]],
-        columns: dict[Key, dict[str, Any]],
-        compared: dict[Key, int],
-    ) -> None:
-        """What was timed at one go; `columns`: further ones of it; `compared`: calls that were compared beside it."""
-        samples = {impl: written(of) for (impl, _), of in found.items()}
-        found_columns = {impl: of for (impl, _), of in columns.items() if of}
-        compared_of = {impl: count for (impl, _), count in compared.items()}
-        now = {"compared": compared_of, "numbers": dict(self._numbers), "elapsed": self.elapsed()}
-        self._add(
-            {"visit": {"slot": slot, "visit": visit, "id": case, "samples": samples, "columns": found_columns, **now}}
-        )
+    def add_visit(self, slot: int, visit: int, case: str, timed: Mapping[str, Timed]) -> None:
+        """What was timed of a case at one go, by implementation."""
+        cells = {impl: it.written() for impl, it in timed.items()}
+        now = {"numbers": dict(self._numbers), "elapsed": self.elapsed()}
+        self._add({"visit": {"slot": slot, "visit": visit, "id": case, "cells": cells, **now}})
 
     def add_columns(self, cell: Cell, columns: dict[str, Any]) -> None:
         self._add({"columns": {"key": cell.key, "columns": columns}})
 
     def finish(self) -> None:
         """Make rows of all that was timed; a row above the roof is none."""
-        for key, found in self.samples.items():
-            if key in self.known or not found:
+        for key, timed in self.timed.items():
+            if key in self.known or not timed.samples:
                 continue
             cell = self.cell(key)
             base = (self.baseline_impl or "", key[1])
-            over = () if base in self.skipped else self.samples.get(base, ())
+            over = () if base in self.skipped else self.samples(base)
             try:
-                more: Row = {"roof": self._roof(cell, found), "calls_compared": self._compared(cell)}
-                more["repeats"] = None if cell.case.drops else True
-                more |= self.columns.get(key, {})
+                more: Row = {"roof": self._roof(cell, timed.samples), "repeats": None if cell.case.drops else True}
+                more["calls_compared"] = 0 if cell.case.drops else len(timed.samples) + timed.compared
+                more |= timed.columns
             except NoRow as outcome:
                 self.add_skipped(cell, outcome)
                 continue
             more.pop("throttled_by", None)
-            self.finished[key] = finite(row(cell, self.proved[key]["columns"], found, over, NOT_READ | more))
-
-    def _compared(self, cell: Cell) -> int:
-        """None of them where answers are random."""
-        return 0 if cell.case.drops else self.compared[cell.key]
+            self.finished[key] = finite(row(cell, self.proved[key]["columns"], timed.samples, over, NOT_READ | more))
 
     def _roof(self, cell: Cell, found: Sequence[Sample]) -> float:
         threads = torch.get_num_threads()
@@ -287,15 +271,10 @@ class Run:
                 self.skipped[entry["impl"], entry["id"]] = entry
             case {"visit": seen}:
                 self._visited.add((seen["slot"], seen["visit"], seen["id"]))
-                for impl, samples in seen["samples"].items():
-                    self.samples.setdefault((impl, seen["id"]), []).extend(read(samples))
-                    self.compared[impl, seen["id"]] += len(samples)
-                for impl, count in seen["compared"].items():
-                    self.compared[impl, seen["id"]] += count
-                for impl, columns in seen["columns"].items():
-                    self.columns.setdefault((impl, seen["id"]), {}).update(columns)
+                for impl, cell in seen["cells"].items():
+                    self.timed.setdefault((impl, seen["id"]), Timed()).add(Timed.read(cell))
             case {"columns": found}:
-                self.columns.setdefault(tuple(found["key"]), {}).update(found["columns"])
+                self.timed[tuple(found["key"])].columns |= found["columns"]
 
     def _write(self, line: Line) -> None:
         """Write into the journal; a disk that is full ends the run in one line, and loses nothing."""

@@ -16,7 +16,7 @@ from ..cases.outcome import NoRow
 from ..timing.engine import EVEN, Block, Visits, block_of, rounds
 from ..workers.client import Answer
 from .crew import Worker
-from .rows import Sample
+from .rows import Sample, Timed
 from .run import Run
 
 COOLING = 3.0
@@ -37,22 +37,24 @@ class Visit:
     visit: int
     """The first, second, ... of its process at this case."""
     rng: random.Random
-    found: dict[Key, list[Sample]] = field(default_factory=dict)
-    columns: dict[Key, dict[str, Any]] = field(default_factory=dict)
-    """Of a row, beside its samples."""
-    compared: dict[Key, int] = field(default_factory=dict)
-    """Calls that were not timed, and whose answers were compared."""
+    found: dict[str, Timed] = field(default_factory=dict)
+    """By implementation."""
     _number: int = 0
+    _cold: set[Key] = field(default_factory=set)
+    """Cells whose next block begins with caches and a heap that others left, in a visit or a process."""
     _cooled: bool = False
 
     def time(self, cells: Sequence[Cell], visits: Visits, needs: Mapping[Key, float]) -> None:
         """Time cells by turns. One that fails is skipped, and the others go on, in a fresh process where it took that."""
+        if not visits.turns(self._blocks(cells), self.visit, needs):
+            return
         self.worker.prepare(cells)
         members = {cell.key: cell for cell in cells if self._ready(cell)}
         self._number = self.run.new_visit()
         for cell in members.values():
             self._attempt(cell, cells, self._renew)
-        blocks = {key: self._block_of(cell) for key, cell in members.items() if self._ready(cell)}
+        self._cold = set(members)
+        blocks = self._blocks(cells)
         for order in rounds(visits.turns(blocks, self.visit, needs), self.rng):
             round_number = self.run.new_round(self.case)
             for key in order:
@@ -60,10 +62,11 @@ class Visit:
                     self._keep(key, answer, round_number, blocks[key])
 
     def check_caching(self, cells: Sequence[Cell]) -> None:
-        """Skip those that cache results."""
+        """Skip those that cache results, of those that were timed for the first time."""
         for cell in cells:
-            if cell.key in self.found and self._ready(cell):
-                usual, first = median(it.seconds for it in self.found[cell.key]), self.run.proved[cell.key]["first_s"]
+            found = self.found.get(cell.impl.name, Timed())
+            if found.samples and not self.run.samples(cell.key) and self._ready(cell):
+                usual, first = median(it.seconds for it in found.samples), self.run.proved[cell.key]["first_s"]
                 try:
                     self.worker.ask("caching", cell, usual=usual, first=first)
                 except NoRow as outcome:
@@ -71,13 +74,19 @@ class Visit:
                     self.worker.prepare(cells)
 
     def write(self) -> None:
-        self.run.add_visit(self.worker.slot, self.visit, self.case, self.found, self.columns, self.compared)
+        self.run.add_visit(self.worker.slot, self.visit, self.case, self.found)
 
     def _ready(self, cell: Cell) -> bool:
         return cell.key in self.worker.seconds and cell.key not in self.run.skipped
 
-    def _block_of(self, cell: Cell) -> Block:
-        return block_of(self.worker.seconds[cell.key], in_stretches=cell.case.device == "cpu")
+    def _blocks(self, cells: Sequence[Cell]) -> dict[Key, Block]:
+        """By what a call takes, or took when it was proved."""
+        seconds = {cell: self.worker.seconds.get(cell.key, self.run.proved[cell.key]["seconds"]) for cell in cells}
+        return {
+            cell.key: block_of(taken, in_stretches=cell.case.device == "cpu")
+            for cell, taken in seconds.items()
+            if cell.key not in self.run.skipped
+        }
 
     def _attempt(self, cell: Cell, cells: Sequence[Cell], act: Callable[[Cell], Answer]) -> Answer | None:
         """What `act` gives; None where the cell fails, now or before."""
@@ -89,7 +98,7 @@ class Visit:
         except NoRow as outcome:
             self.worker.skip(cell, outcome)
             if self.worker.number != process:
-                self._number = self.run.new_visit()
+                self._number, self._cold = self.run.new_visit(), {it.key for it in cells}
                 self.worker.prepare([it for it in cells if it.key in self.run.proved])
             return None
         return answer
@@ -99,10 +108,11 @@ class Visit:
         calls once a process.
         """
         is_short = self.worker.seconds[cell.key] <= EVEN
-        if self.visit % 2 or (self.visit and not is_short):
+        if self.visit % 2 if is_short else cell.key in self.worker.renewed:
             return {}
+        self.worker.renewed.add(cell.key)
         answer = self.worker.ask("renew", cell, seconds=COMPARING * self.run.timing["cell_time"])
-        self.compared[cell.key] = answer["compared"]
+        self._found(cell.key).compared = answer["compared"]
         self._learn(cell.key, answer["seconds"])
         return answer
 
@@ -120,20 +130,25 @@ class Visit:
         return answer
 
     def _timed(self, cell: Cell, block: Block) -> Answer:
-        answer = self.worker.ask("time", cell, calls=block.calls, stretches=block.stretches, warm=block.warm)
-        count("timed calls", answer["seconds"] * (block.calls * block.stretches + block.warm))
+        warm = block.warm or int(cell.key in self._cold)
+        self._cold.discard(cell.key)
+        answer = self.worker.ask("time", cell, calls=block.calls, stretches=block.stretches, warm=warm)
+        count("timed calls", answer["seconds"] * (block.calls * block.stretches + warm))
         return answer
 
     def _keep(self, key: Key, answer: Answer, number: int, block: Block) -> None:
         disturbed = (answer[name] for name in ("page_faults", "voluntary", "involuntary"))
         self._learn(key, answer["fastest"])
         where = number, self._number, self.worker.number, self.run.elapsed(), block.calls * block.stretches
-        self.found.setdefault(key, []).append(Sample(answer["seconds"], answer["fastest"], *where, *disturbed))
-        columns = self.columns.setdefault(key, {})
+        found = self._found(key)
+        found.samples.append(Sample(answer["seconds"], answer["fastest"], *where, *disturbed))
         if "sm_mhz" in answer:
-            columns |= _sensors(answer, columns)
+            found.columns |= _sensors(answer, found.columns)
         if answer.get("varies"):
-            columns["repeats"] = False
+            found.columns["repeats"] = False
+
+    def _found(self, key: Key) -> Timed:
+        return self.found.setdefault(key[0], Timed())
 
 
 def _sensors(answer: Answer, before: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,26 +22,28 @@ disturbs it, and repeats better than the whole block (docs/measured.md).
 """
 
 WARM_SHARE = 1 / 8
-"""Share of a block's calls that go before it untimed, where it has several: others used the caches meanwhile. Calls as long as
-a block fill them by themselves.
-"""
+"""Share of a block's calls that go before it untimed, where it has several: others used the caches meanwhile."""
 
 REQUEST = 2e-4
 """Seconds, about, that asking a worker for a block takes."""
 
 EVEN = 10e-3
-"""Seconds of a block above which a member takes part in fewer rounds: as many as take about as long together."""
+"""Seconds of a block above which it is long: its member takes part in fewer visits, and goes on in all of them."""
 
 MIN_ROUNDS = 2
 """Rounds of a visit, at least, for members whose blocks are short."""
 
-LONG = 0.25
-"""Seconds of a call above which `MIN_BLOCKS` are enough for each of several processes. Else it is timed in every other visit at
-least: by two ratios nobody is told apart.
-"""
+VISITS = 8
+"""Visits of a case in one process, spread over the time that the process lives."""
 
-MIN_BLOCKS = 2
-"""Blocks of a member in a process, at least."""
+LONG_VISITS = 4
+"""Visits in which members with long blocks take part: their first call in each is not timed."""
+
+LONG_ROUNDS = 8
+"""Rounds in which every member takes part, at least, in all processes together."""
+
+NEED = 0.25, 3.0
+"""The least and the most of the usual time that a member has in one of the later visits."""
 
 Member = TypeVar("Member", bound=Hashable)
 
@@ -78,34 +80,45 @@ def rounds(turns: Mapping[Member, int], rng: random.Random) -> Iterator[list[Mem
 class Visits:
     """How the time of a group's members is spread over the visits of one process."""
 
-    count: int
     seconds: float
-    """Of a member in all visits together."""
+    """Of a member in all visits together, usually."""
     processes: int = 1
     """That have such visits, each."""
 
+    @property
+    def long(self) -> int:
+        """Visits in which members with long blocks take part."""
+        return LONG_VISITS if self.processes == 1 else LONG_VISITS // 2
+
+    def is_long(self, visit: int) -> bool:
+        """Whether members with long blocks take part in the `visit`-th visit."""
+        return (visit + 1) % (VISITS // self.long) == 0
+
     def turns(self, blocks: Mapping[Member, Block], visit: int, need: Mapping[Member, float]) -> dict[Member, int]:
-        """How many rounds each member takes part in at the `visit`-th of the visits.
+        """How many rounds each member takes part in at the `visit`-th of the visits: `need` times the usual number (default 1).
 
-        Members with short blocks share their time by `need` (1 for the usual one). Others sit out most rounds, and are
-        spread evenly over the visits.
+        Where a member with a long block takes part, all do, in as many rounds at least; where none does and there is no need
+        at all, there are no rounds.
         """
-        short = {member: block for member, block in blocks.items() if block.seconds <= EVEN}
-        found = {member: self._of_long(block, visit) for member, block in blocks.items() if member not in short}
-        if short:
-            wanted = sum(need.get(member, 1.0) * block.seconds for member, block in short.items())
-            usual = self.seconds / self.count * len(short) / wanted
-            found |= {member: max(MIN_ROUNDS, round(usual * need.get(member, 1.0))) for member in short}
-        return {member: count for member, count in found.items() if count}
-
-    def _of_long(self, block: Block, visit: int) -> int:
-        fewest = MIN_BLOCKS if block.seconds > LONG and self.processes > 1 else self.count // 2
-        wanted = max(fewest, int(self.seconds / block.seconds))
-        if wanted < self.count:  # powers of two, so that who has fewer meets who has more
-            wanted = 1 << wanted.bit_length() - 1
-        return (visit + 1) * wanted // self.count - visit * wanted // self.count
+        long = {member for member, block in blocks.items() if block.seconds > EVEN}
+        fewest = math.ceil(LONG_ROUNDS / self.long / self.processes) if long and self.is_long(visit) else 0
+        if not fewest and not any(need.get(member, 1.0) for member in blocks):
+            return {}
+        found: dict[Member, int] = {}
+        for members, count, least in (
+            (blocks.keys() - long, VISITS, max(MIN_ROUNDS, fewest)),
+            (long if fewest else set(), self.long, fewest),
+        ):
+            usual = self.seconds / count * len(members) / (sum(blocks[it].seconds for it in members) or 1.0)
+            found |= {it: max(least, round(usual * need.get(it, 1.0))) for it in blocks if it in members}
+        return found
 
 
 def need(half_widths: Mapping[Member, float], precision: float) -> dict[Member, float]:
-    """How much time each member should have, from how well its ratio is known: between a quarter and twice the usual."""
-    return {member: min(2.0, max(0.25, width / precision)) for member, width in half_widths.items()}
+    """How much of the usual time each member should have in the later half, from how well its ratio is known after the first:
+    between `NEED`, and none where all are known. Once it has all of its visits an interval is about half as wide.
+    """
+    if max(half_widths.values(), default=0.0) <= precision:
+        return dict.fromkeys(half_widths, 0.0)
+    least, most = NEED
+    return {member: min(most, max(least, width / 2 / precision)) for member, width in half_widths.items()}

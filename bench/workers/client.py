@@ -141,10 +141,6 @@ class WorkerClient:
         assert self._process.stdout
         return self._process.stdout.fileno()
 
-    def kill(self) -> None:
-        """End the process: who waits for its answer gets `Lost`."""
-        self._process.kill()
-
     def close(self) -> None:
         """End the process, and let go of its pipes."""
         self._process.kill()
@@ -178,8 +174,11 @@ class WorkerClient:
         return f"ended its process ({how})" + (f": {said[-1]}" if said else "")
 
 
-Script = Generator[tuple[WorkerClient, str, dict[str, Any]], Answer, None]
-"""What is asked of one worker after another: yields (worker, request, details) and gets the answer, or what it raised."""
+Request = tuple[WorkerClient, str, dict[str, Any]]
+"""Of a worker: what to do, with its details."""
+
+Script = Generator[Request, Answer, None]
+"""What is asked of one worker after another: yields requests, and gets the answer of each, or what it raised."""
 
 
 def together(scripts: Sequence[Script]) -> None:
@@ -221,26 +220,17 @@ class Timer:
     """A fresh process that prepares and times what it is asked for by key: a cell's, or a control's."""
 
     client: WorkerClient
-    cells: Mapping[Key, Mapping[str, Any]]
+    cells: Mapping[Key, dict[str, Any]]
     """What to send for a cell: the implementation's name on this side, and the case."""
 
-    def prepare(self, key: Key) -> float:
-        """Seconds of one warm call."""
-        if key in self.cells:
-            return float(self.client.ask("prepare", what=" ".join(key), **self.cells[key])["seconds"])
-        return float(self.client.ask("control", what=" ".join(key), name=key[1])["seconds"])
-
-    def pin(self) -> None:
-        self.client.ask("pin")
+    def preparing(self, key: Key) -> tuple[str, dict[str, Any]]:
+        """What to ask it for so that a cell or control is ready; the answer has the `seconds` of one warm call."""
+        what = {"what": " ".join(key)}
+        return ("prepare", what | self.cells[key]) if key in self.cells else ("control", what | {"name": key[1]})
 
     def time(self, key: Key, block: Block) -> tuple[float, float]:
         """Seconds of one call in the fastest stretch of a block; involuntary context switches a call."""
-        asked = {"calls": block.calls, "stretches": block.stretches, "warm": block.warm}
+        warm = max(1, block.warm)  # it was the other process's turn
+        asked = {"calls": block.calls, "stretches": block.stretches, "warm": warm}
         answer = self.client.ask("time", what=" ".join(key), **asked)
         return float(answer["fastest"]), float(answer["involuntary"])
-
-    def kill(self) -> None:
-        self.client.kill()
-
-    def close(self) -> None:
-        self.client.close()

@@ -331,6 +331,19 @@ def test_two_that_share_no_round_are_paired_by_process() -> None:
     assert not ratios.ratio(apart, timed(moods)).known
 
 
+def test_a_few_rounds_of_long_calls_of_which_some_take_twice_as_long_have_an_interval_that_holds() -> None:
+    rng, rounds = np.random.default_rng(0), range(8)
+
+    def long_calls(seconds: float) -> ratios.Samples:
+        noise = np.exp(rng.normal(0, 0.02, 8)) * np.where(rng.random(8) < 0.1, 2.0, 1.0)
+        return ratios.Samples([*seconds * noise], rounds, [i // 2 for i in rounds], [0] * 8)
+
+    found = [ratios.ratio(long_calls(1.1), long_calls(1.0)) for _ in range(300)]
+    assert np.mean([it.low < 1.1 < it.high for it in found]) > 0.95
+    assert np.median([abs(math.log(it.value / 1.1)) for it in found]) < 0.02
+    assert np.median([math.log(it.high / it.low) / 2 for it in found]) < 0.1
+
+
 def visited(times: dict[int, float], process: int = 0) -> ratios.Samples:
     """Two blocks a visit, in rounds that nothing else has."""
     rounds = range(len(times) * 2)
