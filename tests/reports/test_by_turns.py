@@ -83,7 +83,7 @@ def test_what_regressed_stands_first_and_every_form_tells_it(
     assert " ".join(out.split()).endswith(answer)
     assert re.search(r"REGRESSED +sdpa T32\n +\+35\.\d % \(.*\); slower by", out)
     assert "1.00 ms → 2.00 ms" in out and "note: 0 of 12 runs" in out and "note: torch: 2.12 → 2.13" in out
-    assert "fused T16" not in out and "1 cell more, of none of which a change is shown: --all lists them" in out
+    assert "fused T16" not in out and f"1 UNCHANGED more: `python -m reports compare {file} --all` lists them\n" in out
     data = json.loads((tmp_path / "x.json").read_text())
     assert (data["exit_code"], data["sentences"][0]) == (1, first)
     assert [cell["id"] for cell in data["cells"]][:2] == ["T32", "T16"]
