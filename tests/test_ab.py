@@ -682,6 +682,15 @@ def test_a_self_test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert not [*summary(log.records(), 0.02)]
 
 
+def test_a_self_test_saves_its_comparisons(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "compare", lambda plan, tell: comparison_of(line(UNCHANGED)))
+    code, text, errors = inside(*TINY, "--impl", "sdpa", "--self-test", "2", "--plant", "sdpa=0")
+    assert code == 0 and "0 of 2 runs of unchanged code raised an alarm" in text, errors
+    assert len([*repository.glob("results/*/ab/*_self-test*.json")]) == 2
+    assert inside(*TINY, "--impl", "sdpa", "--self-test", "2", "--plant", "fused=0")[0] == 3
+    assert nothing_is_left(repository, [])
+
+
 def test_what_was_tested_is_not_known_of_another_procedure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, plan = Log(tmp_path / "self-test.json"), plan_of("a", "a", "sdpa")
     self_test(plan, [None], log, lambda asked: comparison_of(line(UNCHANGED)), lambda text: None)

@@ -218,7 +218,8 @@ def test_runs_in_another_environment_are_left_out_too(
 def test_a_step_is_confirmed_by_turns(
     nights: Any, written: Any, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}})
+    own = {"asked": {"impl": ["fused,sdpa=mine:kernel"]}}
+    nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}} | own)
     asked: list[dict[str, Any]] = []
 
     def confirm(step: confirmations.Asked, where: Path) -> str:
@@ -242,7 +243,7 @@ def test_a_step_is_confirmed_by_turns(
     said = page.replace("\N{NO-BREAK SPACE}", " ").count("By turns: confirmed (5.1 % to 5.2 % slower)")
     assert said == 2  # for those who see, and read aloud
     (options,) = asked
-    assert (options["base"], options["head"], options["impl"]) == ("c000000005", "c000000006", ["sdpa"])
+    assert (options["base"], options["head"], options["impl"]) == ("c000000005", "c000000006", ["sdpa=mine:kernel"])
     assert options["T"] == "64,256" and options["qkv_bias"] == "off" and "T_kv" not in options
     assert "By turns: confirmed" in written()
 
