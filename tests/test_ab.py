@@ -608,7 +608,8 @@ def test_a_side_imports_the_modules_of_its_own_tree_also_where_they_are_installe
 def test_a_working_tree_is_copied_as_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "repository"
     subprocess.run(["git", "init", "-q", str(root)], check=True, env=quiet_git())
-    for name in ("kept.py", "gone.py", "sub/changed.py"):
+    odd = os.fsdecode(b"caf\xe9.py")  # no UTF-8
+    for name in ("kept.py", "gone.py", "sub/changed.py", odd):
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text("first\n")
     (root / ".gitignore").write_text("ignored.py\n")
@@ -623,10 +624,16 @@ def test_a_working_tree_is_copied_as_it_is_now(tmp_path: Path, monkeypatch: pyte
     files = {str(path.relative_to(copy)): path.read_text() for path in copy.rglob("*") if path.is_file()}
     assert files == {
         "kept.py": "first\n",
+        odd: "first\n",
         ".gitignore": "ignored.py\n",
         "sub/changed.py": "now\n",
         "sub/new.py": "now\n",
     }
+    before = sources.digest(copy)
+    (copy / "notes.txt").write_text("no code")
+    assert sources.digest(copy) == before
+    (copy / odd).write_text("now\n")
+    assert sources.digest(copy) != before
 
 
 def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

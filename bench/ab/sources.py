@@ -145,17 +145,17 @@ def digest(folder: Path) -> str:
     """Of the code in a folder."""
     found = hashlib.sha256()
     for path in sorted(it for it in folder.rglob("*") if it.suffix in CODE and it.is_file()):
-        found.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+        found.update(os.fsencode(path.relative_to(folder)) + b"\0" + path.read_bytes())
     return found.hexdigest()[:16]
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
     """What git says in that folder; None where it fails, or isn't there."""
     try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, env=_plain())
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, env=_plain())
     except OSError:
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return os.fsdecode(done.stdout).strip() if done.returncode == 0 else None
 
 
 def _plain() -> dict[str, str]:
