@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -47,7 +48,7 @@ def _answer(options: argparse.Namespace) -> int:
     for path in (options.json, options.markdown):
         _writable(path)
     if options.save:
-        named(options.save, "--save")
+        options.save = named(options.save, "--save")
     if options.self_test:
         ab.self_tested(options)
         return 0
@@ -55,7 +56,9 @@ def _answer(options: argparse.Namespace) -> int:
         saved = ab.measured(options)
     except ab.Same as same:
         return compare.tell(unmeasured(same, options), json_file=options.json, markdown=options.markdown)
-    code = compare.tell(by_turns.comparison(saved), str(saved), json_file=options.json, markdown=options.markdown)
+    code = compare.tell(
+        by_turns.comparison(saved), shlex.quote(str(saved)), json_file=options.json, markdown=options.markdown
+    )
     print(f"saved: {saved}", flush=True)
     return code
 

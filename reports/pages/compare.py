@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,7 +48,8 @@ def _answer(options: argparse.Namespace) -> int:
     this = _comparison(options)
     if isinstance(this, int):
         return this
-    named = " ".join(filter(None, (options.base, options.head)))
+    more = [f"--{name}={it}" for name in ("margin", "results") if (it := getattr(options, name)) is not None]
+    named = shlex.join([*filter(None, (options.base, options.head)), *more])
     return tell(this, named, options.all, options.json, options.markdown, options.html)
 
 
@@ -61,7 +63,7 @@ def tell(
 ) -> int:
     """Print a comparison, and write the files that are asked for; the exit code.
 
-    `named` is how `python -m reports compare` names it.
+    `named` is what `python -m reports compare` is given to show it.
 
     Raises:
     OSError: a file can't be written.

@@ -53,7 +53,7 @@ TWICE = 2.0
 def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableType:
     """First a sentence an implementation, then the cells that changed (or all), in the end the answer.
 
-    `named` is how `python -m reports compare` names it.
+    `named` is what `python -m reports compare` is given to show it.
     Texts of implementations stand in it, so nothing in them is markup.
     """
     shown = [cell for cell in this.cells if whole or this.unjudged or _is_news(cell)]

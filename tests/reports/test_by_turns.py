@@ -6,6 +6,7 @@ import json
 import math
 import random
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -90,7 +91,9 @@ def test_what_regressed_stands_first_and_every_form_tells_it(
     text, _, folded = (tmp_path / "x.md").read_text().partition("<details>")
     assert "| REGRESSED |" in text and "UNCHANGED |" not in text and folded.startswith("<summary>1 UNCHANGED</summary>")
     assert "    python -m bench ab --base main\n" in folded and "torch 2.13" in folded
-    assert main(["compare", "ab/0001", "--all", "--results", str(tmp_path / "results")]) == 1
+    assert main(["compare", "ab/0001", "--results", str(tmp_path / "results")]) == 1
+    (again,) = re.findall(r"`python -m reports (compare .* --all)` lists them", capsys.readouterr().out)
+    assert main(shlex.split(again)) == 1
     assert "UNCHANGED    fused T16" in capsys.readouterr().out
 
 
