@@ -16,10 +16,10 @@ from .cases.axes import nearest
 from .starting import UNFINISHED
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "doctor": ("runs.doctor", "what on this machine will disturb a measurement"),
-    "sweep": ("cluster.command", "measure in several fresh processes, or on many machines"),
-    "ab": ("ab.ab", "did it get slower? Two revisions, kernels or interpreters by turns"),
-    "bisect": ("ab.bisect", "which commit, or which torch, made it slower?"),
+    "doctor": ("bench.runs.doctor", "what on this machine will disturb a measurement"),
+    "sweep": ("bench.cluster.command", "measure in several fresh processes, or on many machines"),
+    "ab": ("commands.ab", "did it get slower? Two revisions, kernels or interpreters by turns"),
+    "bisect": ("commands.bisect", "which commit, or which torch, made it slower?"),
 }
 """The commands, each with the module whose `main(arguments) -> exit code` answers to it, and what it is for."""
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name in COMMANDS:
         module, _ = COMMANDS[name]
         try:
-            command = import_module(f".{module}", __package__)
+            command = import_module(module)
         except Exception as error:
             if "impls" in sys.modules:
                 raise

@@ -20,8 +20,9 @@ from .reading.command import NOT_JUDGED, Parser, complain
 from .reading.runs import Run, RunError
 
 COMMANDS: dict[str, str] = {
-    "compare": "pages.compare", "baseline": "judging.baseline", "history": "pages.history",
-    "advise": "judging.advice", "figure": "pages.figure", "export": "pages.export", "publish": "pages.publish",
+    "compare": "reports.pages.compare", "baseline": "reports.judging.baseline", "history": "commands.history",
+    "advise": "reports.judging.advice", "figure": "reports.pages.figure", "export": "reports.pages.export",
+    "publish": "reports.pages.publish",
 }  # fmt: skip
 """What else there is than writing pages: commands, each with the module whose `main(arguments)` answers to it."""
 
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 written; 3 a mistake of the user's, reported in one line on stderr."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in COMMANDS:
-        code: int = import_module(f".{COMMANDS[given[0]]}", __package__).main(given[1:])
+        code: int = import_module(COMMANDS[given[0]]).main(given[1:])
         return code
     options = _parser().parse_args(given)
     results = command.results(options)

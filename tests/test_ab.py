@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import json
 import math
 import os
 import random
+import re
 import select
 import shlex
 import signal
@@ -30,7 +32,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import impls
 from bench.__main__ import main
-from bench.ab import ab as ab_command
+from bench.ab import ab as measuring
 from bench.ab import comparison, pairing, sources
 from bench.ab.comparison import Comparison, Line, Plan, Unjudgeable
 from bench.ab.pairing import CONTROLS, FIRST_LOOK, Judged, Pair, Pairing, Timed, interleaved, until_settled
@@ -43,9 +45,13 @@ from bench.cases.outcome import NoRow, Wrong
 from bench.timing.engine import Block
 from bench.workers.client import Lost, Refused, Setting, Side, WorkerClient
 from bench.workers.tasks import Tasks
-from reports.__main__ import main as report
-from reports.judging import by_turns
+from commands import ab as ab_command
+from commands import bisect
+from commands.history import confirm
+from reports.judging import by_turns, confirmations
 from reports.judging.comparison import Comparison as Shown
+from reports.judging.series import Series
+from reports.pages import compare as compare_command
 from reports.pages.comparison_text import as_markdown
 from stats.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict
 
@@ -417,7 +423,7 @@ def shown(found: Comparison) -> Shown:
     """As `python -m reports compare` knows it, by way of the file."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "0001_x.json"
-        file.write_text(json.dumps(as_json(found, "python -m bench ab --base main"), allow_nan=False))
+        file.write_text(json.dumps(as_json(found, {}, "python -m bench ab --base main"), allow_nan=False))
         return by_turns.comparison(file)
 
 
@@ -430,7 +436,8 @@ def inside(repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     prints on stdout and stderr.
     """
     monkeypatch.chdir(repository)
-    monkeypatch.setattr(sources, "CHECKOUT", repository)
+    for module in (sources, measuring):
+        monkeypatch.setattr(module, "CHECKOUT", repository)
     monkeypatch.setattr(tempfile, "tempdir", str(repository.parent))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
 
@@ -442,6 +449,12 @@ def inside(repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
         return code, *capfd.readouterr()
 
     return run
+
+
+def edited(repository: Path) -> None:
+    """Other code, which does the same."""
+    with (repository / "impls" / "sdpa.py").open("a") as source:
+        source.write("# more\n")
 
 
 @pytest.fixture
@@ -466,7 +479,7 @@ def command(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(comparison, "WorkerClient", Knowing)
     monkeypatch.setattr(comparison, "monotonic", partial(next, count(step=0.02)))
-    monkeypatch.setattr("bench.ab.ab.reports", lambda *arguments: report(arguments))  # without a process of its own
+    edited(repository)
     return run
 
 
@@ -545,7 +558,9 @@ def test_more_minutes_for_a_saved_comparison(
     more = json.loads(sorted(repository.glob("results/*/ab/*.json"))[-1].read_text())
     before = json.loads(file.read_text())
     assert more["continues"] == str(file) and (more["command"], more["seed"]) == (before["command"], before["seed"])
-    assert more["pairs"][:-1] == before["pairs"] and more["command"].endswith("--base HEAD --allow-gone a")
+    assert more["pairs"][:-1] == before["pairs"] and more["asked"] == before["asked"]
+    assert more["command"].startswith("python -m bench ab --base HEAD --impl fused,sdpa ")
+    assert more["command"].endswith(" --allow-gone a")
     assert pairs_of(before)[0].blocks[0].seconds > 0
     (repository / "impls" / "sdpa.py").write_text("changed = True\n")
     capfd.readouterr()
@@ -553,6 +568,9 @@ def test_more_minutes_for_a_saved_comparison(
     assert "head (the working tree) is other code than it was" in capfd.readouterr().err
     assert main(("ab", "--continue", str(repository / "pyproject.toml"))) == 3
     assert "not a comparison that `python -m bench ab` saved" in capfd.readouterr().err
+    file.write_text(json.dumps({name: value for name, value in before.items() if name != "asked"}))
+    assert main(("ab", "--continue", str(file))) == 3
+    assert "an older version saved it" in capfd.readouterr().err
 
 
 def test_folders_change_places_at_random_so_that_what_they_do_to_time_is_noise(tmp_path: Path) -> None:
@@ -571,6 +589,86 @@ def test_folders_change_places_at_random_so_that_what_they_do_to_time_is_noise(t
     placed = [comparison._placed(plan, rng).sides for _ in range(40)]
     assert {tuple(side.impls for side in sides) for sides in placed} == {folders, tuple(exchanged.values())}
     assert all(sides[1].slower == {"sdpa": 0.1} for sides in placed)
+
+
+# A user's repository
+
+
+def test_a_side_imports_the_modules_of_its_own_tree_also_where_they_are_installed_as_editable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository, tree = tmp_path / "repository", tmp_path / "tree"
+    for root, source in (
+        (repository, "raise RuntimeError('of the working tree')\n"),
+        (tree, "from torch.nn.functional import scaled_dot_product_attention as mine\n"),
+    ):
+        (root / "src" / "pkg").mkdir(parents=True)
+        (root / "src" / "pkg" / "kern.py").write_text(source)
+        (root / "flat.py").write_text(source)
+        (root / "colorsys.py").write_text("raise RuntimeError('of the user, and not meant')\n")
+    (repository / "started here").mkdir()
+    (repository / "new.py").write_text("mine = abs\n")
+    monkeypatch.setenv("PYTHONPATH", str(repository / "src"))
+    client = WorkerClient(Side("x", tree=tree), Setting(str(repository / "started here"), repository=repository))
+    names = [f"{name}={path}" for name, path in
+             (("deep", "pkg.kern:mine"), ("flat", "flat:mine"), ("new", "new:mine"), ("yaml", "yaml:load"),
+              ("hsv", "colorsys:rgb_to_hsv"))]  # fmt: skip
+    answer = client.ask("cells", names=names, whole_registry=False, cases=[CASE])
+    client.close()
+    assert {*answer["cells"]} == {"deep", "flat"} and "colorsys is imported from " in answer["unknown"]["hsv"]
+    assert "can't import new: ModuleNotFoundError" in answer["unknown"]["new"]
+    assert (
+        "yaml is imported from " in answer["unknown"]["yaml"]
+        and "the repository that you are in" in answer["unknown"]["yaml"]
+    )
+
+
+def test_a_working_tree_is_copied_as_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "repository"
+    subprocess.run(["git", "init", "-q", str(root)], check=True, env=quiet_git())
+    odd = os.fsdecode(b"caf\xe9.py")  # no UTF-8
+    for name in ("kept.py", "gone.py", "sub/changed.py", odd):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("first\n")
+    (root / ".gitignore").write_text("ignored.py\n")
+    subprocess.run(["git", "add", "."], cwd=root, check=True, env=quiet_git())
+    (root / "gone.py").unlink()
+    for name in ("sub/changed.py", "sub/new.py", "ignored.py", "sub/results/x/0001_x.json"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("now\n")
+    monkeypatch.chdir(root / "sub")
+    assert sources.repository() == root
+    copy = sources.copy_of_working_tree(tmp_path / "copy", root)
+    files = {str(path.relative_to(copy)): path.read_text() for path in copy.rglob("*") if path.is_file()}
+    assert files == {
+        "kept.py": "first\n",
+        odd: "first\n",
+        ".gitignore": "ignored.py\n",
+        "sub/changed.py": "now\n",
+        "sub/new.py": "now\n",
+    }
+    before = sources.digest(copy)
+    (copy / "notes.txt").write_text("no code")
+    assert sources.digest(copy) == before
+    (copy / odd).write_text("now\n")
+    assert sources.digest(copy) != before
+
+
+def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def measured(*given: Any) -> Path:
+        asked.append(given)
+        raise measuring.Same(Side("a"), Side("b"))
+
+    monkeypatch.setattr(measuring, "measured", measured)
+    axes = {"T": 64, "threads": 2, "qkv_bias": False}
+    cells = [Series(name, "x", axes, (), {}) for name in ("mine", "sdpa")]  # type: ignore[arg-type]
+    step = confirmations.Asked(("a", "b"), cells, {"mine": "mine=mine:mine"})
+    assert confirm(step, tmp_path) == "no difference in code between a and b"
+    ((options, results),) = asked
+    assert (options.base, options.head, options.T, options.threads, results) == ("a", "b", "64", 2, tmp_path)
+    assert options.impl == ["mine=mine:mine", "sdpa"]
 
 
 # Self-test
@@ -609,20 +707,13 @@ def test_a_self_test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert not [*summary(log.records(), 0.02)]
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [(["--base", "HEAD"], "nothing is left behind"), (["--self-test", "1"], "the same command goes on")],
-)
-def test_ctrl_c_says_what_is_kept(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], says: str
-) -> None:
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(ab_command, "_sides", interrupted)
-    assert ab_command.main(options) == 2
-    assert capsys.readouterr().err == f"bench: interrupted; {says}\n"
+def test_a_self_test_saves_its_comparisons(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "compare", lambda plan, tell: comparison_of(line(UNCHANGED)))
+    code, text, errors = inside(*TINY, "--impl", "sdpa", "--self-test", "2", "--plant", "sdpa=0")
+    assert code == 0 and "0 of 2 runs of unchanged code raised an alarm" in text, errors
+    assert len([*repository.glob("results/*/ab/*_self-test*.json")]) == 2
+    assert inside(*TINY, "--impl", "sdpa", "--self-test", "2", "--plant", "fused=0")[0] == 3
+    assert nothing_is_left(repository, [])
 
 
 def test_what_was_tested_is_not_known_of_another_procedure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -818,9 +909,11 @@ def test_a_revision_against_a_changed_working_tree(repository: Path) -> None:
     assert fell["kernel"] == ("flash", "math"), cells["sdpa"]["reason"]
     scores = 2 * 256 * 256 * 4  # heads, queries, keys, bytes: flash never holds them
     assert fell["peak_bytes"][0] < scores < fell["peak_bytes"][1]
-    assert f"\n    {shlex.join(['python', '-m', 'bench', 'ab', *options])}\n" in report.read_text()
+    assert "\n    python -m bench ab --base HEAD --impl sdpa,einsum,extra,packed,sdpa_math " in report.read_text()
+    ratio = cells["sdpa"]["ratio"]
+    said = f"{ratio:.1f}x as slow" if ratio >= 1.5 else f"{abs(ratio - 1) * 100:.1f} %"
     for form in (text, report.read_text()):
-        assert "kernel flash → math" in form and f"{abs(cells['sdpa']['ratio'] - 1) * 100:.1f} %" in form
+        assert "kernel flash → math" in form and said in form
     assert nothing_is_left(repository, [])
 
 
@@ -850,7 +943,7 @@ def test_a_head_that_cannot_be_imported_fails_though_the_reader_leaves(repositor
     data = json.loads(saved.read_text())
     assert data["cells"][0]["word"] == "BROKEN"
     assert "SyntaxError: invalid syntax" in data["cells"][0]["reason"]
-    assert data["command"].endswith("--base 'HEAD~1' --head HEAD")
+    assert data["asked"]["head"] == "HEAD"
 
 
 @pytest.mark.parametrize(
@@ -866,6 +959,7 @@ def test_nothing_is_left_behind(repository: Path, ending: signal.Signals, while_
     def listen() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # which what was started with `&` by a shell ignores
 
+    edited(repository)
     options = (*TINY[:-1], "5", "--base", "HEAD", "--impl", "fused")
     with ab(repository, *options, start_new_session=True, preexec_fn=listen) as running:
         assert running.stderr
@@ -889,6 +983,74 @@ def test_nothing_is_left_behind(repository: Path, ending: signal.Signals, while_
     while not nothing_is_left(repository, workers) and time.monotonic() < until:
         time.sleep(0.1)
     assert nothing_is_left(repository, workers)
+
+
+def test_the_same_command_goes_on_with_the_pairs_of_one_that_was_interrupted(
+    command: Any, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure, pairs = Pairing.pair, list[Pair]()
+
+    def interrupted(self: Pairing, *given: Any) -> Pair:
+        if len(pairs) == 2:
+            raise KeyboardInterrupt
+        pairs.append(measure(self, *given))
+        return pairs[-1]
+
+    monkeypatch.setattr(Pairing, "pair", interrupted)
+    with pytest.raises(ValueError, match="not enough values"):  # nothing is saved
+        command({}, "--seed", "1")
+    (kept,) = repository.glob("results/*/ab/*.journal")
+    with kept.open("a") as file:
+        file.write('{"pair": {"logs": [["sd')  # as after `kill -9`
+    pairs_before = list(pairs)
+    monkeypatch.setattr(measuring.journal, "writer", lambda path: None)  # it is gone
+    monkeypatch.setattr(Pairing, "pair", lambda *given: pairs.append(measure(*given)) or pairs[-1])
+    command({}, "--seed", "2")
+    assert kept.exists()  # of another comparison
+    del pairs[2:]
+    _, _, saved = command({}, "--seed", "1")
+    assert len(saved["pairs"]) == len(pairs) > 2 and pairs[:2] == pairs_before
+    assert [pair["logs"] for pair in saved["pairs"]] == [[[*k, log] for k, log in it.logs.items()] for it in pairs]
+    assert not [*repository.glob("results/*/ab/*.journal")]
+
+
+OF = {"ab": ab_command.ab.parser(), "bisect": bisect._parser(), "compare": compare_command._parser()}
+SHARED = ("bench/ab/*.py", "commands/ab.py", "bench/workers/client.py")
+
+
+@pytest.mark.parametrize(
+    ("command", "sources"),
+    [
+        ("ab", ("reports/pages/comparison_text.py", "reports/judging/by_turns.py", *SHARED)),
+        ("bisect", ("commands/bisect.py",)),
+        ("compare", ("reports/pages/compare.py", "reports/pages/comparison_text.py", "reports/judging/by_turns.py")),
+    ],
+)
+def test_every_option_that_a_sentence_names_is_one_of_its_command(command: str, sources: tuple[str, ...]) -> None:
+    named = 0
+    for path in (path for pattern in sources for path in CHECKOUT.glob(pattern)):
+        nodes = [*ast.walk(ast.parse(path.read_text()))]
+        within = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in (node for node in nodes if id(node) not in within):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in parts)
+            if (
+                not isinstance(node, ast.JoinedStr | ast.Constant) or re.search(r" git |%h|\n", text) or " " not in text
+            ):  # arguments of git
+                continue
+            for before, option in re.findall(r"(.*?)\B(--[a-z][\w-]*)", text):
+                (of,) = re.findall(r"python -m (?:bench|reports) (\w+)", before) or [command]
+                assert of not in OF or option in OF[of]._option_string_actions, f"{path.name}: {text}"
+                named += 1
+    assert named
+
+
+def test_no_difference_in_code_is_no_regression(inside: Inside, repository: Path) -> None:
+    out = repository.parent / "out.json"
+    code, text, _ = inside(*TINY, "--base", "HEAD", "--impl", "fused", "--json", str(out))
+    assert code == 0 and "the working tree\nNothing regressed: no cell " in text
+    assert "no difference in code between HEAD (" in text and json.loads(out.read_text())["cells"] == []
+    assert not [*repository.glob("results/*/ab/*.json")]
 
 
 def test_what_a_power_failure_left_is_removed_by_the_next(inside: Inside, repository: Path) -> None:

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
 import random
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bench.ab import ab, bisect
-from bench.ab.bisect import Step, search, step_of, together
+from bench.ab import ab
+from bench.ab.comparison import Unjudgeable
+from commands import bisect
+from commands.bisect import Step, search, step_of
+from reports.judging.comparison import Cell, Comparison
+from stats import verdict
+from stats.verdict import Verdict
 
 COMMITS = 30
 CHANGE = {("sdpa", "a"): math.log(1.05), ("sdpa", "b"): math.log(1.05)}
 
 
-def found(ratio: float, width: float = 0.01, word: str = "REGRESSED") -> dict[str, Any]:
-    """What `ab --json` tells of two cells that both have this ratio."""
-    ends = {"low": ratio * math.exp(-width), "high": ratio * math.exp(width)}
-    cells = [{"impl": "sdpa", "id": name, "word": word, "ratio": ratio, "changes": [{"text": "kernel flash → math"}], **ends}
-             for name in "ab"]  # fmt: skip
-    return {"cells": cells, "sentences": [f"sdpa is {ratio - 1:.1%} slower"]}
+def found(**cells: tuple[float, float]) -> Comparison:
+    """Of sdpa's cells by name: ratio, and half the width of its interval."""
+    made = [
+        Cell("sdpa", name, Verdict("x", "", ratio, ratio * math.exp(-width), ratio * math.exp(width)), 1, 1, (4, 4))
+        for name, (ratio, width) in cells.items()
+    ]
+    return Comparison("base", "head", 0.01, made, [], {}, [])
 
 
 @pytest.mark.parametrize("culprit", range(1, COMMITS))
@@ -46,37 +53,53 @@ def test_what_cannot_be_judged_is_left_out_and_reported_where_it_matters() -> No
 
 
 def test_a_step_weighs_its_cells_by_their_certainty() -> None:
-    assert step_of(found(1.05), CHANGE).share == pytest.approx(1.0)
-    assert step_of(found(1.0), CHANGE).share == pytest.approx(0.0)
-    sure, unsure = found(1.05, 0.001), found(1.0, 0.1)
-    mixed = {"cells": [sure["cells"][0], unsure["cells"][1]]}
-    assert step_of(mixed, CHANGE).share > 0.99
-    assert (
-        step_of({"cells": [{"impl": "other", "id": "a", "ratio": 2.0, "low": 1.9, "high": 2.1}]}, CHANGE).word == "open"
-    )
-    assert step_of(None, CHANGE) == bisect.UNKNOWN
-    assert together(Step(0.0, 1.0), Step(1.0, 1.0)) == Step(0.5, pytest.approx(0.5**0.5))
+    assert step_of(found(a=(1.05, 0.01), b=(1.05, 0.01)), CHANGE).share == pytest.approx(1.0)
+    assert step_of(found(a=(1.0, 0.01)), CHANGE).share == pytest.approx(0.0)
+    assert step_of(found(a=(1.05, 0.001), b=(1.0, 0.1)), CHANGE).share > 0.99
+    assert step_of(found(c=(2.0, 0.01)), CHANGE) == bisect.UNKNOWN
+
+
+Measured = Callable[[argparse.Namespace], Path]
 
 
 @pytest.fixture
-def history(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, str, float]]:
-    """Commits c0 to c29, slow from c17 on, c14 broken; each comparison is noisy, as much as a minute leaves it."""
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Measured], None]:
+    """Puts another function in the place of `ab.measured`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    return lambda function: monkeypatch.setattr(ab, "measured", function)
+
+
+@pytest.fixture
+def history(monkeypatch: pytest.MonkeyPatch, measured: Callable[[Measured], None]) -> list[tuple[str, str, float]]:
+    """Commits c0 to c29, slow from c17 on, c14 broken; each comparison is noisy, and has ten pairs a minute."""
     calls: list[tuple[str, str, float]] = []
     noise = random.Random(0)
 
-    def compare(base: str, head: str, minutes: float) -> dict[str, Any] | None:
-        calls.append((base, head, minutes))
+    def saved(options: argparse.Namespace) -> Path:
+        base, head = options.base or options.base_python, options.head or options.head_python
+        calls.append((base, head, options.budget))
         if head == "c14":
-            return None
+            raise Unjudgeable("it can't be imported")
         slow = int(head[1:]) >= 17 > int(base[1:])
-        width = 0.02 / minutes**0.5
-        return found((1.05 if slow else 1.0) * math.exp(noise.gauss(0, width / 2 / 2**0.5)), width)
+        pairs = json.loads(options.to_continue.read_text())["pairs"] if options.to_continue else []
+        pairs += [
+            {"logs": [["sdpa", name, noise.gauss(0.05 * slow, 0.004)] for name in "ab"], "seconds": 1.0}
+            for _ in range(round(10 * options.budget))
+        ]
+        logs = {("sdpa", name): [pair["logs"][i][2] for pair in pairs] for i, name in enumerate("ab")}
+        facts = {side: {"kernel": "math" if slow and side == "head" else "flash"} for side in ("base", "head")}
+        judged = verdict.of_pairs(logs, {})[0]
+        cells = [{"impl": "sdpa", "id": name, "failed": []} | facts | vars(judged["sdpa", name]) for name in "ab"]
+        data = {"sides": {"base": {"label": base}, "head": {"label": head}}, "cells": cells, "pairs": pairs,
+                "margin": 0.01, "moved": "", "threads": 1, "seed": 1, "seconds": 1.0, "neither": [], "command": "x",
+                "fingerprints": {"base": {}, "head": {}}}  # fmt: skip
+        return ab.save_as(ab.comparisons(Path("results")), options.save, data)
 
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(bisect, "commit_of", str)
-    monkeypatch.setattr(bisect, "subject_of", lambda commit: f"{commit} what it says")
-    monkeypatch.setattr(bisect, "commits_between", lambda good, bad: [f"c{n}" for n in range(1, COMMITS)])
-    monkeypatch.setattr(bisect, "_by_ab", lambda kind, others: compare)
+    measured(saved)
+    monkeypatch.setattr(bisect, "commit_of", lambda revision, root: revision)
+    monkeypatch.setattr(bisect, "subject_of", lambda commit, root: f"{commit} what it says")
+    monkeypatch.setattr(bisect, "commits_between", lambda *_: [f"c{n}" for n in range(1, COMMITS)])
     return calls
 
 
@@ -89,66 +112,73 @@ def test_the_culprit_is_reported_with_what_changed_and_nothing_is_measured_twice
     assert "sdpa a: kernel flash → math" in text
     assert history[0] == ("c0", "c29", 2.0)
     assert history[-1] == ("c16", "c17", 1.0)
-    steps = len(history)
-    assert bisect.main(["c0", "c29", "--impl", "sdpa"]) == 0
-    assert history[steps:] == [("c16", "c17", 1.0)]  # all else is known
+    steps = [call for call in history if call[1] != "c14"]
+    history.clear()
+    assert bisect.main(["--impl", "sdpa", "c0", "c29"]) == 0
+    assert "the first that is slow: c17 what it says" in capsys.readouterr().out
+    assert {call[1] for call in history} == {"c14"}  # all else is known
+    assert bisect.main(["c0", "c29", "--impl", "sdpa", "--margin", "0.02"]) == 0
+    assert history[-1] == steps[-1]  # other options, another comparison
 
 
-def test_values_of_options_are_no_revisions(
-    history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interpreters_are_points_too(history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str]) -> None:
     assert bisect.main(["--pythons", "c0,c5,c29", "--impl", "sdpa,fused", "--T", "64"]) == 0
     assert "the first that is slow: c29\n" in capsys.readouterr().out
 
 
+def test_a_step_that_is_open_is_measured_on(history: list[tuple[str, str, float]]) -> None:
+    assert bisect.main(["c0", "c29", "--impl", "sdpa", "--budget", "0.2"]) in (0, 1)
+    spent = [call[2] for call in history if call[1] == history[1][1]]
+    assert spent == [0.2, 0.4, 0.8][: len(spent)]
+
+
 def test_ends_that_do_not_differ_are_no_mistake(
-    history: list[tuple[str, str, float]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    measured: Callable[[Measured], None], history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bisect, "_by_ab", lambda kind, others: lambda *_: found(1.0, word="UNCHANGED"))
+    def same(options: argparse.Namespace) -> Path:
+        raise ab.Same(ab.Side("c0"), ab.Side("c29"))
+
+    measured(same)
     assert bisect.main(["c0", "c29"]) == 2
-    assert "nothing is shown to be slower" in capsys.readouterr().out
+    assert "nothing is shown to be slower:\n  no difference in code between c0 and c29\n" in capsys.readouterr().out
 
 
 def test_after_ctrl_c_the_same_command_goes_on(
-    history: list[tuple[str, str, float]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    history: list[tuple[str, str, float]], measured: Callable[[Measured], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = bisect._by_ab("commits", [])
+    whole = ab.measured
 
-    def interrupted(base: str, head: str, minutes: float) -> dict[str, Any] | None:
+    def interrupted(options: argparse.Namespace) -> Path:
         if len(history) == 3:
             raise KeyboardInterrupt
-        return whole(base, head, minutes)
+        return whole(options)
 
-    monkeypatch.setattr(bisect, "_by_ab", lambda kind, others: interrupted)
+    measured(interrupted)
     assert bisect.main(["c0", "c29"]) == 2
-    assert capsys.readouterr().err == "bench: error: interrupted; the same command goes on\n"
-    first = list(history)
-    monkeypatch.setattr(bisect, "_by_ab", lambda kind, others: whole)
+    assert capsys.readouterr().err == "bench: interrupted; the same command goes on\n"
+    first = [call for call in history if call[1] != "c14"]
+    measured(whole)
     assert bisect.main(["c0", "c29"]) == 0
     assert not {call[:2] for call in first} & {call[:2] for call in history[3:]}
 
 
-def test_steps_that_cannot_be_kept_are_a_mistake_before_anything_is_measured(
+def test_what_cannot_be_kept_or_read_is_a_mistake_before_anything_is_measured(
     history: list[tuple[str, str, float]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bisect.main(["c0", "c29"]) == 0
-    (steps,) = tmp_path.glob("results/*/ab/bisect-*.steps")
-    steps.write_text('{"ends": ')
+    (ends, *_) = sorted(tmp_path.glob("results/*/ab/*_bisect-*.json"))
+    ends.write_text('{"ends": ')
     known = len(history)
     capsys.readouterr()
     assert bisect.main(["c0", "c29"]) == 3
-    assert "is damaged: remove it" in capsys.readouterr().err
-    steps.unlink()
-    steps.mkdir()
-    assert bisect.main(["c0", "c29"]) == 3
-    assert "steps can't be kept in" in capsys.readouterr().err
+    assert str(ends) in capsys.readouterr().err
     assert len(history) == known
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["HEAD"], "give two revisions before all options: GOOD, which is fast, and BAD"),
+        (["HEAD"], "give two revisions: GOOD, which is fast, and BAD"),
         (["HEAD", "HEAD"], "is no ancestor of"),
         (["HEAD", "no-such"], "unknown revision 'no-such'"),
         (["--pythons", "one"], "two at least"),
@@ -159,16 +189,3 @@ def test_mistakes(arguments: list[str], says: str, capsys: pytest.CaptureFixture
     assert bisect.main(arguments) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("bench: error: ") and says in line
-
-
-@pytest.mark.parametrize(
-    "command", [(ab.main, "--base", "HEAD", "--impl", "mine=mine:mine"), (bisect.main, "HEAD~1", "HEAD")]
-)
-def test_revisions_of_the_suite_never_stand_for_those_of_another_repository(
-    command: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    monkeypatch.chdir(tmp_path)
-    main, *arguments = command
-    assert main(arguments) == 3
-    assert f"{tmp_path} is another repository" in capsys.readouterr().err

@@ -123,13 +123,11 @@ from pathlib import Path
 if sys.argv[2:3] != ["ab"]:
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 call = {"arguments": sys.argv[3:], "folder": os.getcwd(), "suite": sys.argv[1]}
-if "--base-python" in sys.argv:
-    call["sides"] = [Path(side).read_text() for side in ("base", "head")]
 Path(os.environ["CALL"]).write_text(json.dumps(call))
 code = int(os.environ["CODE"])
 if code < 3:
-    cells = [{"word": word} for word in ("REGRESSED", "UNCHANGED", "UNCHANGED")[0 if code == 1 else 1 :]]
-    Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps({"cells": cells}))
+    counts = {"REGRESSED": 1} if code == 1 else {}
+    Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps({"counts": counts | {"UNCHANGED": 2}}))
     Path(sys.argv[sys.argv.index("--markdown") + 1]).write_text("### the report\\n")
 sys.exit(code)
 """
@@ -216,6 +214,7 @@ class Step:
 
     def __call__(self, python: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
         (self.folder / "output").write_text("")
+        (self.folder / "temp").mkdir(exist_ok=True)
         defaults = dict.fromkeys(("BASE_REF", "IMPL", "MODULES", "BASE_IMPL", "HEAD_IMPL", "ARGUMENTS"), "")
         defaults |= {"MARGIN": "0.01", "BUDGET": "3", "MARKDOWN": "attention-bench.md", "CODE": "0"}
         runner = {
@@ -227,11 +226,6 @@ class Step:
             "CALL": str(self.call),
         }
         return script("compare.sh", self.repository, **(defaults | runner | env))
-
-    @property
-    def names_no_side(self) -> bool:
-        """`ab` is left to say that there is nothing to compare."""
-        return bool(json.loads(self.call.read_text())["arguments"][0] == "--margin=0.01")
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -289,16 +283,12 @@ def test_the_suites_own_checkout_is_compared_by_revision(compare: Step) -> None:
     assert call["suite"] == str(compare.repository / "bench")
 
 
-def test_another_repository_is_compared_by_two_interpreters(compare: Step) -> None:
-    compare(BASE_REF="HEAD~1", IMPL="mine=mine:mine")
+def test_another_repository_is_compared_by_revision_too_from_the_folder_of_its_modules(compare: Step) -> None:
+    (compare.repository / "src").mkdir()
+    compare(BASE_REF="HEAD~1", IMPL="mine=mine:mine", MODULES="src")
     call = json.loads(compare.call.read_text())
-    assert call["arguments"][:5] == ["--base-python", "./base", "--head-python", "./head", "--impl=mine=mine:mine"]
-    assert call["suite"] == str(CHECKOUT / "bench")
-    base, head = call["sides"]
-    assert f"ATTENTION_BENCH_PATH={compare.folder / 'temp' / 'attention-bench' / 'base.checkout'} " in base
-    assert f"ATTENTION_BENCH_PATH={compare.repository} " in head
-    trees = subprocess.run(["git", "worktree", "list"], cwd=compare.repository, capture_output=True, text=True).stdout
-    assert len(trees.splitlines()) == 1
+    assert call["arguments"][:2] == ["--base=HEAD~1", "--impl=mine=mine:mine"]
+    assert (call["folder"], call["suite"]) == (str(compare.repository / "src"), str(CHECKOUT / "bench"))
 
 
 def test_two_revisions_of_somebodys_kernel(compare: Step) -> None:
@@ -306,9 +296,11 @@ def test_two_revisions_of_somebodys_kernel(compare: Step) -> None:
     done = compare(sys.executable, BASE_REF="HEAD~1", IMPL="mine=mine:mine", ARGUMENTS=cells, BUDGET="0.01")
     assert compare.outputs["exit-code"] in ("0", "1", "2"), done.stderr
     report = (compare.repository / "attention-bench.md").read_text()
-    assert report.startswith("### attention-bench: ") and "(./base → ./head)" in report.partition("\n")[0]
+    assert report.startswith("### attention-bench: ") and " → the working tree)" in report.partition("\n")[0]
     assert "kernel gemm → flash" in report
     assert sum(json.loads(compare.outputs["counts"]).values()) == 1
+    trees = subprocess.run(["git", "worktree", "list"], cwd=compare.repository, capture_output=True, text=True).stdout
+    assert len(trees.splitlines()) == 1
 
 
 OTHER = """
@@ -386,24 +378,18 @@ def test_modules_of_the_user_are_found_last(repository: Path, tmp_path: Path) ->
     assert str(repository / "mine.py") in done.stdout
 
 
-def test_a_module_in_a_folder_of_its_own(compare: Step) -> None:
-    compare(BASE_REF="HEAD", IMPL="mine=mine:mine", MODULES="src")
-    base, head = json.loads(compare.call.read_text())["sides"]
-    assert "/base.checkout/src exec" in base and f"ATTENTION_BENCH_PATH={compare.repository / 'src'} " in head
-
-
-def test_a_module_that_is_the_same_on_both_sides_is_a_mistake(compare: Step) -> None:
-    done = compare(BASE_REF="HEAD~1", IMPL="mine=yaml:load", MODULES="src", CODE="3")
-    assert "yaml is taken from " in done.stderr and "give its folder as `path`" in done.stderr
-    assert compare.outputs["exit-code"] == "3"
-    assert compare.names_no_side
-
-
-@pytest.mark.parametrize("ref", ["no-such", "--orphan"])
-def test_an_unknown_base_is_a_mistake(compare: Step, ref: str) -> None:
-    compare(BASE_REF=ref, IMPL="mine=mine:mine", CODE="3")
-    assert compare.outputs["exit-code"] == "3"
-    assert compare.names_no_side
+@pytest.mark.parametrize(
+    ("base", "impl", "says"),
+    [
+        ("HEAD~1", "mine=yaml:load", "yaml is imported from "),
+        ("HEAD~1", "sdpa", "name a kernel in it, as in --impl mine=mine:mine"),
+        ("no-such", "mine=mine:mine", "unknown revision 'no-such'"),
+        ("--orphan", "mine=mine:mine", "unknown revision '--orphan'"),
+    ],
+)
+def test_what_is_no_revision_of_a_kernel_here_is_a_mistake(compare: Step, base: str, impl: str, says: str) -> None:
+    done = compare(sys.executable, BASE_REF=base, IMPL=impl, ARGUMENTS="--T 16 --H 2 --dtype float32")
+    assert compare.outputs["exit-code"] == "3" and says in done.stderr
 
 
 @pytest.mark.parametrize(

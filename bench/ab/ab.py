@@ -1,25 +1,26 @@
-"""`python -m bench ab`: two sides, interleaved, and a verdict on each cell.
+"""Two sides, interleaved: what the options of `python -m bench ab` ask for is measured and saved.
 
 Two revisions (`--base REF [--head REF]`), two implementations (`--base-impl NAME --head-impl NAME`), or two interpreters with
-two versions of torch (`--base-python PATH --head-python PATH`). What is measured is saved, and shown by `reports compare`.
+two versions of torch (`--base-python PATH --head-python PATH`).
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import math
 import random
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, strftime
 from typing import Any
 
 from pytest_benchmark.utils import get_machine_id
@@ -30,61 +31,119 @@ from stats.verdict import MARGIN
 from .. import CHECKOUT
 from ..cases.axes import nearest
 from ..cases.case import AXES
-from ..cases.outcome import NoRow
-from ..runs.saving import load, numbering, reports, results_root, save
-from ..selection.command import Parser, complain, named, said
+from ..runs import journal
+from ..runs.journal import Journal
+from ..runs.saving import load, numbering, results_root, save
+from ..selection.command import Parser
 from ..selection.mistake import Mistake, count, positive
 from ..selection.options import cases_of, clock_text, sweep_of
+from ..timing.machine import fingerprint
 from ..workers.client import Setting, Side
-from .comparison import Comparison, Plan, Unjudgeable, compare
-from .pairing import SIDES
-from .record import KIND, as_json, pairs_of
+from .comparison import Comparison, Plan, compare
+from .pairing import SIDES, Pair
+from .record import KIND, as_json, pair_as_json, pair_of, pairs_of
 from .selftest import FILE, Log, Plant, planted, schedule, self_test, summary
-from .sources import check_out, commit_of, copy_of_working_tree, digest, refuse_elsewhere, temporary_worktrees, twins
+from .sources import (
+    check_out,
+    commit_of,
+    copy_of_impls,
+    copy_of_working_tree,
+    digest,
+    repository,
+    same_files,
+    temporary_worktrees,
+    twins,
+)
 
-UNJUDGED, USAGE_ERROR = 2, 3
+USAGE_ERROR = 3
 
 NEEDED = "import sys, torch, numpy, psutil; assert sys.version_info >= (3, 11), 'Python 3.11 or newer is needed'"
 """What an interpreter must be able to do."""
 
+EACH_TIME = ("budget", "json", "markdown", "save", "to_continue")
+"""Options that a comparison which is continued does not take over."""
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 nothing regressed; 1 something did, in time or memory, is broken, or now fails the correctness check;
-    2 it could not be judged; 3 a mistake of the user's.
+
+class Same(Exception):
+    """Both sides have the same code, so nothing is measured."""
+
+    def __init__(self, base: Side, head: Side):
+        super().__init__(f"no difference in code between {base.label} and {head.label}")
+        self.sides = base.label, head.label
+
+
+def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
+    """Measure what is asked for (`parser`), and save it under `results`, by default the user's; gives the file.
+
+    Pairs that a killed process of the same comparison measured are not measured again.
+
+    Raises:
+        Mistake: of the user's.
+        Unjudgeable, NoRow: nothing can be compared.
+        Same: both sides have the same code.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNJUDGED))
-    options = _parser().parse_args(arguments)
-    command = said("ab", arguments)
+    folder = comparisons(results or results_root(Path.cwd(), None))
+    continued = _continued(options.to_continue) if options.to_continue else {}
+    if continued:
+        options = argparse.Namespace(**defaults() | continued["asked"] | {it: getattr(options, it) for it in EACH_TIME})
+    with temporary_worktrees(repository()) as place:
+        plan = _with_pairs_of(continued, _plan(options, place))
+        source = str(options.to_continue.resolve()) if continued else None
+        begun = {"asked": asked(options), "continues": source, "code": [digest(side.code) for side in plan.sides]}
+        with _journaled(folder, begun | {"machine": fingerprint()}, planted(plan, options.plant)) as (plan, keep):
+            found = compare(plan, _teller(plan.seconds), keep)
+            known = list(summary(Log(folder.parent / FILE).records(), plan.margin))
+            return save_as(folder, options.save, as_json(found, asked(options), command(asked(options)), known, source))
+
+
+def asked(options: argparse.Namespace) -> dict[str, Any]:
+    """What a comparison is defined by: the options that are not at their defaults."""
+    usual = defaults()
+    return {name: value for name, value in vars(options).items() if name not in EACH_TIME and value != usual[name]}
+
+
+def command(asked: Mapping[str, Any]) -> str:
+    """`python -m bench ab ...`, with the options that are not at their defaults."""
+    words = ["python", "-m", "bench", "ab"]
+    for name, value in asked.items():
+        words.append(f"--{name.replace('_', '-') if name not in AXES else name}")
+        if value is not True:
+            words.append(",".join(value) if isinstance(value, list) else str(value))
+    return shlex.join(words)
+
+
+@contextmanager
+def _journaled(folder: Path, begun: Mapping[str, Any], plan: Plan) -> Iterator[tuple[Plan, Callable[[Pair], None]]]:
+    """The plan with the pairs that a killed process measured of the same comparison, and what keeps further ones."""
+    name = f"ab-{hashlib.sha256(json.dumps(begun).encode()).hexdigest()[:10]}"
+    path = journal.newest(folder, name)
+    left_behind = path is not None and journal.writer(path) is None
+    kept = Journal.reopen(path) if path and left_behind else Journal.start(folder, name, {"seed": plan.seed})
+    pairs = [pair_of(line["pair"]) for line in kept.lines]
+    if pairs:
+        print(f"goes on after {len(pairs)} pairs that were kept", file=sys.stderr)
+    left = max(0.0, plan.seconds - sum(pair.seconds for pair in pairs))
+
+    def keep(pair: Pair) -> None:
+        kept.add({"pair": pair_as_json(pair)})
+        pairs.append(pair)
+
     try:
-        if options.to_continue:
-            options, command, continued = _continued(options)
+        yield replace(plan, before=(*plan.before, *pairs), seconds=left, seed=kept.header["seed"]), keep
+    except BaseException:
+        if pairs:
+            kept.close()
         else:
-            continued = {}
-        kind = _kind(options)
-        for path in (options.json, options.markdown):
-            _writable(path)
-        options.save = named(options.save or time.strftime("%Y%m%d_%H%M%S"), "--save")
-        with temporary_worktrees() as folder:
-            sides = _sides(options, kind, folder)
-            plan = replace(_plan(options, sides), twins=twins(sides[0].impls, sides[1].impls, folder))
-            if options.self_test:
-                return _self_test(options, plan)
-            return _compared(options, _with_pairs_of(continued, plan), _again(command), continued.get("file"))
-    except Mistake as mistake:
-        return complain(mistake, USAGE_ERROR)
-    except (Unjudgeable, NoRow) as why:
-        print(f"bench: it could not be judged: {why}", file=sys.stderr)
-        return UNJUDGED
-    except KeyboardInterrupt:
-        left = "the same command goes on" if options.self_test else "nothing is left behind"
-        print(f"bench: interrupted; {left}", file=sys.stderr)
-        return UNJUDGED
+            kept.delete()
+        raise
+    kept.delete()
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """Of `python -m bench ab`."""
     parser = Parser("ab", USAGE_ERROR, description="Compare two sides, interleaved, in pairs of fresh processes.")
     sides = parser.add_argument_group("sides: two revisions, two implementations or two interpreters")
-    sides.add_argument("--base", metavar="REF", help="git revision of this checkout whose impls/ are the base")
+    sides.add_argument("--base", metavar="REF", help="git revision that is the base, of the repository that you are in")
     sides.add_argument("--head", metavar="REF", help="... and the head (default: the working tree)")
     sides.add_argument(
         "--base-impl", metavar="NAME", help="an implementation, or NAME=package.module:attr for your own"
@@ -92,26 +151,11 @@ def _parser() -> argparse.ArgumentParser:
     sides.add_argument("--head-impl", metavar="NAME", help="... that is compared with it")
     sides.add_argument("--base-python", metavar="PATH", help="an interpreter that has torch, numpy and psutil")
     sides.add_argument("--head-python", metavar="PATH", help="... that is compared with it (default: this one)")
-    cells = parser.add_argument_group("cells, as in `pytest bench/`; VALUES, as 256,1024, replace the sweep's")
-    cells.add_argument("--sweep", metavar="NAME", help="which cases (default: quick)")
-    cells.add_argument("--impl", metavar="NAMES", action="append", default=[], help="exactly what runs, as NAME,NAME")
-    for name, axis in AXES.items():
-        if name != "threads":
-            cells.add_argument(f"--{name}", metavar="VALUES", help=axis.about)
-    cells.add_argument(
-        "--threads", type=count, default=1, metavar="N", help="threads and cores of a process (default: 1)"
-    )
-    how = parser.add_argument_group("how")
-    how.add_argument("--margin", type=_share, default=MARGIN, metavar="SHARE",
-                     help=f"what is shown to be within this is UNCHANGED (default: {MARGIN})")  # fmt: skip
+    add_cells(parser)
+    how = parser.add_argument_group("how much, and where to")
     how.add_argument(
         "--budget", type=positive, default=3.0, metavar="MINUTES", help="about how long to measure (default: 3)"
     )
-    how.add_argument("--cell-timeout", type=positive, default=300.0, metavar="SECONDS",
-                     help="a cell whose proof or whose block takes longer is given up (default: 300)")  # fmt: skip
-    how.add_argument("--seed", type=int, help="of the random order in which everything is timed")
-    how.add_argument("--allow-gone", metavar="NAMES", action="append", default=[],
-                       help="implementations that head may lack, a comma list; any other that it lacks is BROKEN")  # fmt: skip
     how.add_argument("--continue", type=Path, metavar="FILE", dest="to_continue",
                      help="go on, for --budget, with what is INCONCLUSIVE in a saved comparison")  # fmt: skip
     how.add_argument("--save", metavar="NAME", help="name of the file under results/ (default: the time)")
@@ -126,6 +170,32 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--whole", action="store_true", help=argparse.SUPPRESS)  # all of the budget, though all is settled
     how.add_argument("--plant", type=_plant, metavar="IMPL=SHARE", help=argparse.SUPPRESS)
     return parser
+
+
+def add_cells(parser: argparse.ArgumentParser) -> None:
+    """The options that name cells and say how they are judged."""
+    cells = parser.add_argument_group("cells, as in `pytest bench/`; VALUES, as 256,1024, replace the sweep's")
+    cells.add_argument("--sweep", metavar="NAME", help="which cases (default: quick)")
+    cells.add_argument("--impl", metavar="NAMES", action="append", default=[], help="exactly what runs, as NAME,NAME")
+    for name, axis in AXES.items():
+        if name != "threads":
+            cells.add_argument(f"--{name}", metavar="VALUES", help=axis.about)
+    cells.add_argument(
+        "--threads", type=count, default=1, metavar="N", help="threads and cores of a process (default: 1)"
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument("--margin", type=_share, default=MARGIN, metavar="SHARE",
+                     help=f"what is shown to be within this is UNCHANGED (default: {MARGIN})")  # fmt: skip
+    how.add_argument("--cell-timeout", type=positive, default=300.0, metavar="SECONDS",
+                     help="a cell whose proof or whose block takes longer is given up (default: 300)")  # fmt: skip
+    how.add_argument("--seed", type=int, help="of the random order in which everything is timed")
+    how.add_argument("--allow-gone", metavar="NAMES", action="append", default=[],
+                       help="implementations that head may lack, a comma list; any other that it lacks is BROKEN")  # fmt: skip
+
+
+def defaults() -> dict[str, Any]:
+    """Of all options of `parser`."""
+    return vars(parser().parse_args([]))
 
 
 def _kind(options: argparse.Namespace) -> str:
@@ -156,10 +226,11 @@ def _kind(options: argparse.Namespace) -> str:
     return asked[0]
 
 
-def _sides(options: argparse.Namespace, kind: str, folder: Path) -> tuple[Side, Side]:
+def _sides(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
+    kind = _kind(options)
     if kind == "revisions":
         return _revisions(options, folder)
-    here = copy_of_working_tree(folder / "working-tree")
+    here = copy_of_impls(folder / "working-tree")
     if kind == "impls":
         if options.base_impl == options.head_impl:
             raise Mistake(f"{options.base_impl} can't be compared with itself; --self-test N does that")
@@ -169,25 +240,37 @@ def _sides(options: argparse.Namespace, kind: str, folder: Path) -> tuple[Side, 
         pythons = (options.base_python, options.head_python or sys.executable)
         base, head = (Side(given, here, python=_interpreter(given)) for given in pythons)
         return base, head
-    there = copy_of_working_tree(folder / "another-copy")  # what a path does to time must show, too
+    there = copy_of_impls(folder / "another-copy")  # what a path does to time must show, too
     return Side("the working tree", here), Side("a copy of it", there)
 
 
 def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
-    refuse_elsewhere()
-    base = commit_of(options.base)
-    head = commit_of(options.head) if options.head else None
-    if base == head:
-        raise Mistake(f"--base {options.base} and --head {options.head} are the same commit {base[:10]}; name another")
-    of_base = Side(_label(options.base, base), check_out(base, folder / "base"), commit=base)
-    if head is None:
-        return of_base, Side("the working tree", copy_of_working_tree(folder / "head"))
-    return of_base, Side(_label(options.head, head), check_out(head, folder / "head"), commit=head)
+    root = repository()
+    if root != CHECKOUT and not any("=" in name for name in _listed(options.impl)):
+        raise Mistake(f"revisions of {root} are compared: name a kernel in it, as in --impl mine=mine:mine")
+    commits = commit_of(options.base, root), options.head and commit_of(options.head, root)
+    if commits[0] == commits[1]:
+        raise Mistake(
+            f"--base {options.base} and --head {options.head} are the same commit {commits[0][:10]}; name another"
+        )
+    base, head = (
+        _side(given, commit, folder / name, root)
+        for name, given, commit in zip(SIDES, (options.base, options.head), commits, strict=True)
+    )
+    if not options.plant and digest(base.code) == digest(head.code) and same_files(*commits, root):
+        raise Same(base, head)
+    return base, head
 
 
-def _label(given: str, commit: str) -> str:
-    """`main (0123456789)`, or the commit alone."""
-    return commit[:10] if commit.startswith(given) else f"{given} ({commit[:10]})"
+def _side(given: str, commit: str | None, place: Path, root: Path) -> Side:
+    """A revision of the user's repository or of the suite, or the working tree."""
+    own = root != CHECKOUT
+    if commit is None:
+        label, place = "the working tree", copy_of_working_tree(place, root) if own else copy_of_impls(place)
+    else:
+        short = commit[:10]
+        label, place = short if commit.startswith(given) else f"{given} ({short})", check_out(commit, place, root)
+    return Side(label, commit=commit, tree=place) if own else Side(label, place, commit=commit)
 
 
 def _interpreter(given: str) -> str:
@@ -203,7 +286,7 @@ def _interpreter(given: str) -> str:
     return path
 
 
-def _plan(options: argparse.Namespace, sides: tuple[Side, Side]) -> Plan:
+def _plan(options: argparse.Namespace, folder: Path) -> Plan:
     asked = {
         name: value for name in ("sweep", *AXES) if name != "threads" and (value := getattr(options, name)) is not None
     }
@@ -211,17 +294,20 @@ def _plan(options: argparse.Namespace, sides: tuple[Side, Side]) -> Plan:
     names = _listed(options.impl)
     if options.impl and not names:
         raise Mistake("--impl names nothing")
+    cases = tuple(cases_of(sweep, device, overrides))
+    base, head = _sides(options, folder)
     return Plan(
-        sides=sides,
-        cases=tuple(cases_of(sweep, device, overrides)),
+        sides=(base, head),
+        cases=cases,
         names=names,
         whole_registry=sweep.whole_registry,
-        setting=Setting(str(Path.cwd()), options.threads, options.cell_timeout),
+        setting=Setting(str(Path.cwd()), options.threads, options.cell_timeout, repository=repository()),
         margin=options.margin,
         seconds=60 * options.budget,
         seed=random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed,
         allow_gone=_listed(options.allow_gone),
         whole=options.whole,
+        twins=twins(base.tree or base.impls, head.tree or head.impls, folder),
     )
 
 
@@ -230,34 +316,16 @@ def _listed(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(name.strip() for text in given for name in text.split(",") if name.strip())
 
 
-def _compared(options: argparse.Namespace, plan: Plan, command: str, continues: str | None) -> int:
-    """Compare, save, and let `python -m reports compare` tell what came out; the exit code."""
-    _kept()
-    found = compare(planted(plan, options.plant), _teller(plan.seconds))
-    known = list(summary(_log().records(), plan.margin))
-    saved = _saved(options.save, as_json(found, command, known, continues))
-    code = _told(saved, options)
-    print(f"saved: {saved}", flush=True)
-    return code
-
-
-def _told(saved: Path, options: argparse.Namespace) -> int:
-    """The exit code of who told it."""
-    files = [f"--{name}={path}" for name in ("json", "markdown") if (path := getattr(options, name))]
-    return reports("compare", str(saved), *files)
-
-
-def _continued(options: argparse.Namespace) -> tuple[argparse.Namespace, str, dict[str, Any]]:
-    """The options, the command and the contents of the comparison that is continued; raises `Mistake`."""
-    file = options.to_continue
+def _continued(file: Path) -> dict[str, Any]:
+    """The comparison that is continued; raises `Mistake`."""
     data = load(file)
     if data.get("kind") != KIND:
         raise Mistake(f"--continue {file}: not a comparison that `python -m bench ab` saved, as in results/*/ab/")
-    again = _parser().parse_args(shlex.split(data["command"])[4:])
-    for name in ("budget", "json", "markdown", "save"):
-        setattr(again, name, getattr(options, name))
-    again.seed = data["seed"]
-    return again, data["command"], data | {"file": str(file.resolve())}
+    if "asked" not in data:
+        raise Mistake(
+            f"--continue {file}: an older version saved it, without its options: compare anew: {data['command']}"
+        )
+    return data
 
 
 def _with_pairs_of(continued: dict[str, Any], plan: Plan) -> Plan:
@@ -265,21 +333,20 @@ def _with_pairs_of(continued: dict[str, Any], plan: Plan) -> Plan:
     if not continued:
         return plan
     for side, of_plan in zip(SIDES, plan.sides, strict=True):
-        if continued["sides"][side]["code"] != digest(of_plan.impls):
+        if continued["sides"][side]["code"] != digest(of_plan.code):
             raise Mistake(f"{side} ({of_plan.label}) is other code than it was: compare anew, without --continue")
-    return replace(plan, before=pairs_of(continued))
+    return replace(plan, before=pairs_of(continued), seed=continued["seed"])
 
 
-def _saved(name: str, data: dict[str, Any]) -> Path:
+def save_as(folder: Path, name: str | None, data: dict[str, Any]) -> Path:
     """Where it was written to: `results/MACHINE/ab/NNNN_NAME.json`."""
-    folder = _kept()
     with numbering(folder):
-        return save(folder, name, data, indent=None)
+        return save(folder, name or strftime("%Y%m%d_%H%M%S"), data, indent=None)
 
 
-def _kept() -> Path:
-    """Where comparisons are kept; raises `Mistake` where nothing can be written."""
-    folder = _results() / "ab"
+def comparisons(results: Path) -> Path:
+    """The folder for this machine's comparisons; raises `Mistake` where nothing can be written."""
+    folder = results / str(get_machine_id()) / "ab"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -288,21 +355,11 @@ def _kept() -> Path:
     return folder
 
 
-def _again(command: str) -> str:
-    """The same without the files that it writes, and their name."""
-    words, kept = iter(shlex.split(command)), []
-    for word in words:
-        name, is_whole, _ = word.partition("=")
-        if name not in ("--json", "--markdown", "--save"):
-            kept.append(word)
-        elif not is_whole:
-            next(words)
-    return shlex.join(kept)
-
-
-def _self_test(options: argparse.Namespace, plan: Plan) -> int:
-    tell = _teller(None)
-    names = [name.partition("=")[0] for name in plan.names]
+def self_tested(options: argparse.Namespace) -> None:
+    """Do what `--self-test` asks for, and print what is known then; raises as `measured`."""
+    folder = comparisons(results_root(Path.cwd(), None))
+    log, tell = Log(folder.parent / FILE), _teller(None)
+    names = [name.partition("=")[0] for name in _listed(options.impl)]
     registry = names or [impl.name for impl in impls.registered() if impl.common]
     if options.plant and options.plant[0] not in registry:
         raise Mistake(
@@ -314,21 +371,12 @@ def _self_test(options: argparse.Namespace, plan: Plan) -> int:
 
     def keep(found: Comparison, plant: Plant | None) -> None:
         name = "self-test" + (f"_{plant[0]}_{plant[1]:+g}" if plant else "")
-        _saved(name, as_json(found, f"python -m bench ab --self-test: {plant or 'unchanged'}"))
+        save_as(folder, name, as_json(found, {}, f"python -m bench ab --self-test: {plant or 'unchanged'}"))
 
-    self_test(plan, schedule(options.self_test, registry, options.plant), _log(), one, tell, keep)
-    for sentence in summary(_log().records(), plan.margin):
+    with temporary_worktrees(repository()) as place:
+        self_test(_plan(options, place), schedule(options.self_test, registry, options.plant), log, one, tell, keep)
+    for sentence in summary(log.records(), options.margin):
         print(sentence)
-    return 0
-
-
-def _log() -> Log:
-    return Log(_results() / FILE)
-
-
-def _results() -> Path:
-    """Of this machine."""
-    return results_root(Path.cwd(), None) / str(get_machine_id())
 
 
 def _teller(seconds: float | None) -> Any:
@@ -340,16 +388,6 @@ def _teller(seconds: float | None) -> Any:
         print(f"{left}{text}", file=sys.stderr, flush=True)
 
     return tell
-
-
-def _writable(path: Path | None) -> None:
-    """Raises `Mistake` now, rather than when everything is measured."""
-    if path is None:
-        return
-    try:
-        path.open("a").close()
-    except OSError as error:
-        raise Mistake(f"{path} can't be written: {error.strerror}") from None
 
 
 def _share(text: str) -> float:

@@ -332,7 +332,10 @@ def _names(rivals: str, answer: dict[str, Any]) -> dict[str, str]:
 def _placed(plan: Plan, rng: random.Random) -> Plan:
     """In the sides' own folders, or in their twins: so what a folder does to time is noise, and no difference of the sides."""
     twins = plan.twins if rng.random() < 0.5 else {}
-    base, head = (replace(side, impls=twins.get(side.impls, side.impls)) for side in plan.sides)
+    base, head = (
+        replace(side, impls=twins.get(side.impls, side.impls), tree=side.tree and twins.get(side.tree, side.tree))
+        for side in plan.sides
+    )
     return replace(plan, sides=(base, head))
 
 

@@ -18,18 +18,25 @@ KIND = "ab"
 SCHEMA = 1
 
 
-def as_json(found: Comparison, command: str, known: Sequence[str] = (), continues: str | None = None) -> dict[str, Any]:
-    """Numbers that are not finite are null. `known`: what the self-test of this machine says; `continues`: the file whose
-    pairs come first."""
+def as_json(
+    found: Comparison,
+    asked: Mapping[str, Any],
+    command: str,
+    known: Sequence[str] = (),
+    continues: str | None = None,
+) -> dict[str, Any]:
+    """Numbers that are not finite are null. `asked`: the options of `python -m bench ab`, `command` the same for a reader;
+    `known`: what the self-test of this machine says; `continues`: the file whose pairs come first."""
     plan = found.plan
     sides = [
-        {"label": it.label, "impl": it.impl, "python": it.python, "commit": it.commit, "code": digest(it.impls)}
+        {"label": it.label, "impl": it.impl, "python": it.python, "commit": it.commit, "code": digest(it.code)}
         for it in plan.sides
     ]
     whole: dict[str, Any] = {
         "kind": KIND,
         "schema": SCHEMA,
         "datetime": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "asked": asked,
         "command": command,
         "continues": continues,
         "sides": dict(zip(SIDES, sides, strict=True)),
@@ -43,14 +50,14 @@ def as_json(found: Comparison, command: str, known: Sequence[str] = (), continue
         "cells": [_cell(line) for line in found.lines],
         "neither": list(found.neither),
         "self_test": list(known),
-        "pairs": [_pair(pair) for pair in found.pairs],
+        "pairs": [pair_as_json(pair) for pair in found.pairs],
     }
     return dict(finite(whole))
 
 
 def pairs_of(data: Mapping[str, Any]) -> tuple[Pair, ...]:
     """The pairs of a saved comparison."""
-    return tuple(_read(pair) for pair in data["pairs"])
+    return tuple(pair_of(pair) for pair in data["pairs"])
 
 
 def _cell(line: Line) -> dict[str, Any]:
@@ -58,7 +65,7 @@ def _cell(line: Line) -> dict[str, Any]:
     return {"impl": line.impl, "id": line.case_id} | asdict(line.verdict) | facts | {"failed": line.failed}
 
 
-def _pair(pair: Pair) -> dict[str, Any]:
+def pair_as_json(pair: Pair) -> dict[str, Any]:
     """Its blocks by columns; `cell` counts the entries of `logs`."""
     order = {key: i for i, key in enumerate(pair.logs)}
     return {
@@ -75,7 +82,8 @@ def _pair(pair: Pair) -> dict[str, Any]:
     }
 
 
-def _read(pair: Mapping[str, Any]) -> Pair:
+def pair_of(pair: Mapping[str, Any]) -> Pair:
+    """As `pair_as_json` gave it."""
     logs: Logs = {(impl, case): log for impl, case, log in pair["logs"]}
     keys, columns = list(logs), pair["blocks"]
     rows = zip(*(columns[name] for name in ("cell", "side", "seconds", "at", "switches", "stolen")), strict=True)

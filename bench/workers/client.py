@@ -65,12 +65,19 @@ class Side:
     impls: Path = CHECKOUT
     """The folder in which `impls` lies."""
     python: str = sys.executable
+    tree: Path | None = None
+    """A tree of `Setting.repository`, where the user's modules differ between the sides; None where they don't."""
     impl: str | None = None
     """The one implementation of this side, where two are compared; None where both sides run the same names."""
     slower: Mapping[str, float] = field(default_factory=dict)
     """Shares by which implementations are made slower, to find out whether that is found."""
     commit: str | None = None
     """Of a revision."""
+
+    @property
+    def code(self) -> Path:
+        """The folder with the code that is this side's own."""
+        return self.tree or self.impls / "impls"
 
 
 @dataclass(frozen=True)
@@ -85,15 +92,22 @@ class Setting:
     """Seconds, at most, of one request."""
     quiet: bool = True
     """Whether a worker has an allocator that gives nothing back, and as many cores as threads once it is pinned."""
+    repository: Path = CHECKOUT
+    """The git repository around `folder`, of which each side may have a tree."""
 
 
 class WorkerClient:
     """A worker process of one side."""
 
     def __init__(self, side: Side, setting: Setting):
+        folder = Path(setting.folder)
+        if side.tree:
+            below = side.tree / folder.relative_to(setting.repository)
+            folder = below if below.is_dir() else side.tree
         given = {
             "impls": str(side.impls),
-            "folder": setting.folder,
+            "folder": str(folder),
+            "trees": [str(setting.repository), str(side.tree)] if side.tree else None,
             "threads": setting.threads,
             "slower": dict(side.slower),
         }
@@ -107,7 +121,7 @@ class WorkerClient:
             quiet=setting.quiet,
             threads=setting.threads or 1,
             pinned=False,
-            cwd=setting.folder,
+            cwd=folder,
             stdin=-1,
             stdout=-1,
             stderr=self._stderr,

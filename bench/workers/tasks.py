@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import resource
+import sys
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -56,11 +57,14 @@ class Control:
 class Tasks:
     """Its methods are the requests; what they return is the answer, as JSON has it."""
 
-    def __init__(self, folder: str, threads: int | None = None, slower: dict[str, float] | None = None):
+    def __init__(
+        self, folder: str, threads: int | None = None, slower: dict[str, float] | None = None, tree: str | None = None
+    ):
         if threads:
             torch.set_num_threads(threads)
         self._threads = torch.get_num_threads()
         self._folder = folder
+        self._tree = tree
         self._slower = slower or {}
         self._gate = Gate()
         self._ready: dict[str, Built | Control] = {}
@@ -81,12 +85,25 @@ class Tasks:
         for name in names or [impl.name for impl in impls_named([], whole_registry, self._folder)]:
             try:
                 (impl,) = impls_named([name], whole_registry, self._folder)
+                self._check_place(name)
             except Mistake as mistake:
                 unknown[name.partition("=")[0]] = str(mistake)
                 continue
             of_impl = [Cell(impl, Case(**case)) for case in cases]
             known[impl.name] = {cell.case.id: impl.refusal(cell.case) or uncallable(cell) for cell in of_impl}
         return {"cells": known, "unknown": unknown}
+
+    def _check_place(self, name: str) -> None:
+        """Raises `Mistake` where a module of the user's, `NAME=module:attr`, isn't that of this side's tree."""
+        _, _, path = name.partition("=")
+        if self._tree and path:
+            module = sys.modules[path.partition(":")[0]]
+            file = getattr(module, "__file__", None) or "another place"
+            if not Path(file).resolve().is_relative_to(Path(self._tree).resolve()):
+                raise Mistake(
+                    f"--impl {name}: {module.__name__} is imported from {file}, which is the same for every revision: "
+                    f"give a module of the repository that you are in"
+                )
 
     def prove(self, impl: str, case: dict[str, Any], what: str | None = None) -> dict[str, Any]:
         """Hold a cell to the reference, and profile a call; the row's columns that this tells, and what it took:

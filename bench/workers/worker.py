@@ -12,11 +12,12 @@ import os
 import signal
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, TextIO
 
 
 def main() -> None:
-    """Its argument is `{"impls": FOLDER, "folder": FOLDER, "threads": 1, "slower": {}}` as JSON."""
+    """Its argument is `{"impls": FOLDER, "folder": FOLDER, "trees": [FOLDER, FOLDER], "threads": 1, "slower": {}}` as JSON."""
     given = json.loads(sys.argv[1])
     sys.path.insert(0, given.pop("impls"))  # bench is known by now: `impls` alone comes from there
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
@@ -24,6 +25,9 @@ def main() -> None:
     from ..cases.outcome import StillWorking, classify
     from .tasks import Tasks
 
+    if trees := given.pop("trees"):
+        _search(Path(trees[0]), Path(trees[1]), given["folder"])
+        given["tree"] = trees[1]
     tasks, process = Tasks(**given), os.getpid()
     for line in requests:
         request = json.loads(line)
@@ -36,6 +40,19 @@ def main() -> None:
             os._exit(0)  # an implementation forked, and both went on: one of them answers
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+
+def _search(repository: Path, tree: Path, folder: str) -> None:
+    """Find the user's modules in a tree of their repository, also where an editable installation names the repository."""
+    from ..selection.choice import MODULES
+
+    def moved(place: str) -> str:
+        there = Path(place).resolve()
+        below = tree / there.relative_to(repository) if there.is_relative_to(repository) else None
+        return str(below) if below and below.is_dir() else place
+
+    own = [place for place in os.environ.pop(MODULES, "").split(os.pathsep) if place]
+    sys.path[2:] = map(moved, [*sys.path[2:], *own, folder, str(tree)])  # the first two are the suite's
 
 
 def _own_pipes() -> tuple[Iterable[str], TextIO]:

@@ -1,17 +1,14 @@
-"""What sides that took turns say of a step between two runs: comparisons of their commits, known or made now."""
+"""What an interleaved comparison says of a step between two runs: which commits to compare, and what is known of them."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stats.verdict import Verdict
 
-from .. import CHECKOUT
 from ..reading.axes import KNOWN_AXES
 from ..reading.runs import Run, RunError
 from . import by_turns
@@ -30,9 +27,11 @@ class Asked:
 
     commits: Commits
     cells: Sequence[Series]
+    own: Mapping[str, str] = field(default_factory=dict)
+    """Implementations of the user's by name, as NAME=module:attr."""
 
-    def command(self) -> list[str]:
-        """`python -m bench ab`, with the cells in it: their axes as lists."""
+    def options(self) -> dict[str, Any]:
+        """Of `python -m bench ab`, by name: the commits, the implementations, and the axes of the cells as lists."""
         axes: dict[str, dict[str, None]] = {}
         for one in self.cells:
             for name, value in one.axes.items():
@@ -40,9 +39,8 @@ class Asked:
                 if known and value is not None and value != known.usual(one.axes):
                     axes.setdefault(name, {})[_given(value)] = None
         base, head = self.commits
-        impls = ",".join(dict.fromkeys(one.impl for one in self.cells))
-        lists = [text for name, values in axes.items() for text in (f"--{name}", ",".join(values))]
-        return [sys.executable, str(CHECKOUT / "bench"), "ab", "--base", base, "--head", head, "--impl", impls, *lists]
+        impls = list(dict.fromkeys(self.own.get(one.impl, one.impl) for one in self.cells))
+        return {"base": base, "head": head, "impl": impls} | {name: ",".join(values) for name, values in axes.items()}
 
 
 def _given(value: Any) -> str:
@@ -65,7 +63,12 @@ def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> I
         between = commits(one, one.standing.at, runs) if one.standing else None
         if between and (between, one.impl, one.id) not in known:
             by_commits.setdefault(between, []).append(one)
-    yield from (Asked(between, cells) for between, cells in by_commits.items())
+    own = {name.partition("=")[0]: name for run in runs for name in _listed(run.asked.get("impl")) if "=" in name}
+    yield from (Asked(between, cells, own) for between, cells in by_commits.items())
+
+
+def _listed(given: Any) -> list[str]:
+    return [name.strip() for text in given or () for name in str(text).split(",")]
 
 
 def known(folder: Path) -> Known:
@@ -81,9 +84,3 @@ def known(folder: Path) -> Known:
             for cell in by_turns.comparison(path).cells:
                 found[(base, head), cell.impl, cell.id] = cell.verdict
     return found
-
-
-def confirm(asked: Asked, results: Path) -> int:
-    """Compare now; the exit code of `python -m bench ab`, which saves it in the same results where these are `results`."""
-    where = results.resolve().parent if results.name == "results" else Path.cwd()
-    return subprocess.run(asked.command(), cwd=where).returncode

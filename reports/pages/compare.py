@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,10 +48,38 @@ def _answer(options: argparse.Namespace) -> int:
     this = _comparison(options)
     if isinstance(this, int):
         return this
-    _write(this, options)
+    more = [f"--{name}={it}" for name in ("margin", "results") if (it := getattr(options, name)) is not None]
+    named = shlex.join([*filter(None, (options.base, options.head)), *more])
+    return tell(this, named, options.all, options.json, options.markdown, options.html)
+
+
+def tell(
+    this: Comparison,
+    named: str = "",
+    whole: bool = False,
+    json_file: Path | None = None,
+    markdown: Path | None = None,
+    html: Path | None = None,
+) -> int:
+    """Print a comparison, and write the files that are asked for; the exit code.
+
+    `named` is what `python -m reports compare` is given to show it.
+
+    Raises:
+    OSError: a file can't be written.
+    """
+    if html:
+        from . import comparison_page  # matplotlib takes a second to import
+
+        html.write_text(comparison_page.html(this), encoding="utf-8")
+    if json_file:
+        data = json.dumps(comparison_text.as_data(this), indent=2, allow_nan=False)
+        json_file.write_text(data + "\n", encoding="utf-8")
+    if markdown:
+        markdown.write_text(comparison_text.as_markdown(this), encoding="utf-8")
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, soft_wrap=False)
     with console.capture() as shown:
-        console.print(comparison_text.terminal(this, options.all))
+        console.print(comparison_text.terminal(this, named, whole), crop=False)
     command.say(shown.get())
     return this.code
 
@@ -60,6 +89,8 @@ def _comparison(options: argparse.Namespace) -> Comparison | int:
     if options.base is None and (file := by_turns.find(options.head, command.results(options))):
         return by_turns.comparison(file, options.margin)
     base, head = _sides(options)
+    if base.path.resolve() == head.path.resolve():
+        raise RunError(f"BASE and HEAD are both {head.name}: name another run")
     different = fingerprint.differing(base, head)
     if different and not options.force:
         refusal = f"{base.name} and {head.name} are of different machines: {fingerprint.described(different)}"
@@ -76,18 +107,6 @@ def _sides(options: argparse.Namespace) -> tuple[Run, Run]:
     if current is None:
         raise RunError(f"no BASE given, and {head.path.parent} has no baseline; {baseline_file.HOW_TO_SET_ONE}")
     return runs.read(current.path), head
-
-
-def _write(this: Comparison, options: argparse.Namespace) -> None:
-    data, text = options.json, options.markdown
-    if options.html:
-        from . import comparison_page  # matplotlib takes a second to import
-
-        options.html.write_text(comparison_page.html(this), encoding="utf-8")
-    if data:
-        data.write_text(json.dumps(comparison_text.as_data(this), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    if text:
-        text.write_text(comparison_text.as_markdown(this), encoding="utf-8")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -43,22 +43,28 @@ WAYS = {REGRESSED: "slower", IMPROVED: "faster"}
 MANY = 3
 """So many implementations that stand still share a sentence."""
 
+FACTOR = 1.5
+"""From this ratio on a change is a factor, and below a percentage."""
+
 TWICE = 2.0
 """Beyond this ratio "at most so much slower" says nothing."""
 
 
-def terminal(this: Comparison, whole: bool = False) -> RenderableType:
+def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableType:
     """First a sentence an implementation, then the cells that changed (or all), in the end the answer.
 
+    `named` is what `python -m reports compare` is given to show it.
     Texts of implementations stand in it, so nothing in them is markup.
     """
     shown = [cell for cell in this.cells if whole or this.unjudged or _is_news(cell)]
+    words = Counter(cell.verdict.word for cell in this.cells if cell not in shown)
+    hidden = ", ".join(f"{count} {word}" for word, count in words.items())
+    lines = [f"note: {_plain(note)}" for note in this.notes]
+    lines += [f"{hidden} more: `python -m reports compare {named} --all` lists them"] if hidden else []
     return Group(
         *(Text(_plain(sentence), "bold") for sentence in sentences(this)),
         *(part for cell in shown for part in _lines(cell)),
-        *(Text(f"note: {as_typed(_plain(note))}") for note in this.notes),
-        *([Text(f"{plural(len(this.cells) - len(shown), 'cell')} more, of none of which a change is shown: --all lists them")]
-          if len(shown) < len(this.cells) else []),
+        *(Text(as_typed(line), no_wrap=True, overflow="ignore") for line in lines),  # commands are there to be pasted
         Text(_plain(summary(this)), "bold"),
     )  # fmt: skip
 
@@ -110,9 +116,9 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     others = [part for part in others if not part.startswith(WAYS.get(found.word, "-"))]
     if found.word in CHANGED:
         where = f"in {words[found.word]} of {len(cells)} cells" if words[found.word] else f"over its {len(cells)} cells"
-        said = f"{_change(found, than)} {where}"
+        said = f"{_change(found, base)} {where}"
     elif found.word == SLIGHT:
-        said = f"{_change(found, than)} over its {len(cells)} cells, within the margin of {shares.percent(this.margin)}"
+        said = f"{_change(found, base)} over its {len(cells)} cells, within the margin of {shares.percent(this.margin)}"
     elif found.word == UNCHANGED:
         said = f"as fast as {base or _before(this)}, within {shares.percent(this.margin)}"
     elif math.isfinite(found.low) and not shares.too_wide(found.low, found.high):
@@ -126,10 +132,11 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
 
 
 def _by(word: str, cells: list[Cell]) -> str:
-    """' (7.2 to 142 %)' over the cells of this word."""
-    sizes = sorted(abs(cell.verdict.ratio - 1) for cell in cells if cell.verdict.word == word)
-    ends = dict.fromkeys(map(shares.percent, (sizes[0], sizes[-1])))
-    return f" ({' to '.join(ends).replace(' % to', ' to')})"
+    """' (7.2 to 42 %)' over the cells of this word; ' (7.2 % to 2.4x)'"""
+    ratios = sorted((cell.verdict.ratio for cell in cells if cell.verdict.word == word), key=_factor)
+    ends = list(dict.fromkeys(map(_size, (ratios[0], ratios[-1]))))
+    text = " to ".join(ends)
+    return f" ({text.replace(' % to', ' to') if ends[-1].endswith('%') else text})"
 
 
 def summary(this: Comparison) -> str:
@@ -139,7 +146,12 @@ def summary(this: Comparison) -> str:
 
 def answer(this: Comparison) -> str:
     """'Nothing regressed'"""
-    return ANSWERS.get(this.code, "Something regressed")
+    if this.code in ANSWERS:
+        return ANSWERS[this.code]
+    judged = [cell.verdict for cell in this.cells] + [*this.implementations.values(), *filter(None, [this.shared])]
+    if any(said.word == REGRESSED for said in judged):
+        return "Something regressed"
+    return "Something is broken" if any(cell.broken for cell in this.cells) else "Memory regressed"
 
 
 def counted(this: Comparison) -> str:
@@ -223,7 +235,7 @@ def _cell_data(cell: Cell) -> dict[str, Any]:
         "regressed": cell.regressed,
         **_finite(numbers),
         "processes": list(cell.processes),
-        "changes": [{**vars(change), "text": _changed(change)} for change in cell.changes],
+        "changes": [{**vars(change), "text": changed(change)} for change in cell.changes],
     }
 
 
@@ -243,7 +255,7 @@ def columns(cell: Cell) -> tuple[str, ...]:
         units.seconds(cell.head),
         _moved(said),
         units.detectable(said.detectable),
-        "; ".join([*map(_changed, cell.changes), said.reason]),
+        "; ".join([*map(changed, cell.changes), said.reason]),
     )
     return tuple(map(_plain, line))
 
@@ -261,23 +273,44 @@ def _moved(said: Verdict) -> str:
     """'+5.2 % (+4.1 to +6.3 %)', with as many digits as the interval warrants."""
     if not math.isfinite(said.ratio):
         return units.MISSING
+    large = _factor(said.ratio) >= FACTOR
     if not math.isfinite(said.low):
-        return _percent(said.ratio)
+        return _times(said.ratio) if large else _percent(said.ratio)
     if shares.too_wide(said.low, said.high):
         return shares.UNRESOLVED
+    if large:
+        return _change(said)
     digits = 0 if said.high - said.low > 0.1 else 1
     low, high = _percent(said.low, digits).removesuffix(" %"), _percent(said.high, digits)
     return f"{_percent(said.ratio, digits)} ({low} to {high})"
 
 
-def _change(said: Verdict, than: str = "") -> str:
-    """'2.0 % slower (1.7 to 2.3)'."""
+def _factor(ratio: float) -> float:
+    return max(ratio, 1 / ratio)
+
+
+def _size(ratio: float) -> str:
+    """'7.2 %', or '2.4x'"""
+    return f"{_factor(ratio):.1f}x" if _factor(ratio) >= FACTOR else shares.percent(abs(ratio - 1))
+
+
+def _times(ratio: float) -> str:
+    """'2.1x as slow'"""
+    return f"{_size(ratio)} as {'slow' if ratio > 1 else 'fast'}"
+
+
+def _change(said: Verdict, base: str = "") -> str:
+    """'2.0 % slower (1.7 to 2.3)', or '2.1x as slow (2.0 to 2.2)'"""
+    if _factor(said.ratio) >= FACTOR:
+        factors = sorted(ratio if said.ratio > 1 else 1 / ratio for ratio in (said.low, said.high))
+        return f"{_times(said.ratio)}{f' as {base}' if base else ''} ({factors[0]:.1f} to {factors[1]:.1f})"
     ends = sorted(abs(ratio - 1) for ratio in (said.low, said.high))
     size, low, high = (f"{share * 100:.{share < 1:d}f}" for share in (abs(said.ratio - 1), *ends))
-    return f"{size} % {'slower' if said.ratio > 1 else 'faster'}{than} ({low} to {high})"
+    return f"{size} % {'slower' if said.ratio > 1 else 'faster'}{f' than {base}' if base else ''} ({low} to {high})"
 
 
-def _changed(change: Change) -> str:
+def changed(change: Change) -> str:
+    """'kernel flash → math'"""
     if change.what == "peak_bytes":
         size = f" ({_percent(change.head / change.base)})" if change.base else ""
         return f"memory {units.memory(change.base)} → {units.memory(change.head)}{size}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from ..judging import cache, confirmations, series
 from ..judging.cache import Kept
-from ..judging.confirmations import Known
+from ..judging.confirmations import Asked, Known
 from ..judging.series import Series
 from ..reading import command, runs
 from ..reading.runs import Run, RunError
@@ -25,11 +26,15 @@ Exit code: 0 written; 3 a mistake in the command.
 """
 
 
-def main(arguments: Sequence[str]) -> int:
-    return command.answered(_answer, _parser().parse_args(arguments))
+Confirm = Callable[[Asked, Path], str]
+"""Compares the commits around a step, and saves it among the results; gives why it can't be done, or ''."""
 
 
-def _answer(options: argparse.Namespace) -> int:
+def main(arguments: Sequence[str], confirm: Confirm) -> int:
+    return command.answered(partial(_answer, confirm=confirm), _parser().parse_args(arguments))
+
+
+def _answer(options: argparse.Namespace, confirm: Confirm) -> int:
     """Raises:
     RunError: there is no run that can be read, or a baseline file can't be.
     OSError: the page can't be written.
@@ -47,7 +52,7 @@ def _answer(options: argparse.Namespace) -> int:
     folder = of[-1].path.parent
     known = confirmations.known(folder) if any(one.steps for one in every) else {}
     if options.confirm:
-        known = _confirmed(every, of, known, results)
+        known = _confirmed(every, of, known, lambda asked: confirm(asked, results))
     this = history_page.history(of, every, notes, known)
     out: Path = options.out or runs.default_out(chosen[-1].run.path)
     print(history_page.headline(this), history_page.tally(this))
@@ -55,14 +60,14 @@ def _answer(options: argparse.Namespace) -> int:
     return command.FINE
 
 
-def _confirmed(every: Sequence[Series], of: Sequence[Run], known: Known, results: Path) -> Known:
+def _confirmed(every: Sequence[Series], of: Sequence[Run], known: Known, confirm: Callable[[Asked], str]) -> Known:
     """What is known after every slow-down that stands was measured again, by turns."""
     asked = list(confirmations.open_steps(every, of, known))
     if not asked:
         command.warn("nothing to confirm: no slow-down between two commits that stands and was not compared yet")
     for one in asked:
-        if confirmations.confirm(one, results) == command.USAGE_ERROR:
-            command.warn(f"{one.commits[0][:10]} and {one.commits[1][:10]} can't be compared any more")
+        if why := confirm(one):
+            command.warn(f"{one.commits[0][:10]} and {one.commits[1][:10]} can't be compared: {why}")
     return confirmations.known(of[-1].path.parent)
 
 

@@ -22,7 +22,7 @@ HOW_TO_MAKE_ONE = "make one with: pytest bench/ --benchmark-save=NAME"
 
 _NUMBERED = re.compile(r"(\d{4,})_(.+)", re.DOTALL)
 _KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "skipped": list,
-          "registry": list, "baseline_impl": str, "notes": list, "axes": list}  # fmt: skip
+          "registry": list, "baseline_impl": str, "notes": list, "axes": list, "asked": dict}  # fmt: skip
 _OLDER = {"shelf": "registry", "yardstick": "baseline_impl"}
 """Keys of schema 1 that have another name now."""
 _KIND_NAMES = {dict: "dictionary", list: "list", str: "text"}
@@ -48,6 +48,8 @@ class Run:
     baseline_impl: str | None = None
     sweep: str = ""
     command: str = ""
+    asked: dict[str, Any] = field(default_factory=dict)
+    """The options that decided which cells it has, as they were given."""
     date: str = ""
     complete: bool = True
     machine: dict[str, Any] = field(default_factory=dict)
@@ -174,6 +176,7 @@ def read(path: Path) -> Run:
         baseline_impl=data.get("baseline_impl"),
         sweep=str(data.get("sweep") or ""),
         command=str(data.get("command") or ""),
+        asked=data.get("asked") or {},
         date=str(data.get("datetime") or ""),
         complete=bool(data.get("complete", True)),
         machine=data.get("machine_info") or {},

@@ -37,7 +37,7 @@ def main() -> None:
 
 def committed(folder: Path) -> Path:
     """A checkout of its own, with one commit, in which anything may be changed."""
-    for room in ("bench", "impls", "stats", "reports"):
+    for room in ("bench", "commands", "impls", "stats", "reports"):
         shutil.copytree(CHECKOUT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__", "out"))
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
     plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

@@ -6,6 +6,7 @@ import json
 import math
 import random
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from reports.__main__ import main
 from reports.judging import by_turns
 from reports.judging.comparison import Comparison
-from reports.pages.comparison_text import as_data, as_markdown, sentences, summary
+from reports.pages.comparison_text import as_data, as_markdown, columns, sentences, summary
 from reports.reading.runs import RunError
 from stats import shares, verdict
 
@@ -83,14 +84,16 @@ def test_what_regressed_stands_first_and_every_form_tells_it(
     assert " ".join(out.split()).endswith(answer)
     assert re.search(r"REGRESSED +sdpa T32\n +\+35\.\d % \(.*\); slower by", out)
     assert "1.00 ms → 2.00 ms" in out and "note: 0 of 12 runs" in out and "note: torch: 2.12 → 2.13" in out
-    assert "fused T16" not in out and "1 cell more, of none of which a change is shown: --all lists them" in out
+    assert "fused T16" not in out and f"1 UNCHANGED more: `python -m reports compare {file} --all` lists them\n" in out
     data = json.loads((tmp_path / "x.json").read_text())
     assert (data["exit_code"], data["sentences"][0]) == (1, first)
     assert [cell["id"] for cell in data["cells"]][:2] == ["T32", "T16"]
     text, _, folded = (tmp_path / "x.md").read_text().partition("<details>")
     assert "| REGRESSED |" in text and "UNCHANGED |" not in text and folded.startswith("<summary>1 UNCHANGED</summary>")
     assert "    python -m bench ab --base main\n" in folded and "torch 2.13" in folded
-    assert main(["compare", "ab/0001", "--all", "--results", str(tmp_path / "results")]) == 1
+    assert main(["compare", "ab/0001", "--results", str(tmp_path / "results")]) == 1
+    (again,) = re.findall(r"`python -m reports (compare .* --all)` lists them", capsys.readouterr().out)
+    assert main(shlex.split(again)) == 1
     assert "UNCHANGED    fused T16" in capsys.readouterr().out
 
 
@@ -119,6 +122,36 @@ def test_an_implementation_is_judged_on_all_its_cells_together(saved: Any) -> No
     assert re.fullmatch(r"sdpa is perhaps [\d.]+ % to [\d.]+ % slower", sentence)
     (sentence,) = sentences(of(saved, {("sdpa against fused", f"T{i}"): [0.05, 0.0501] * 3 for i in range(2)}))
     assert sentence == "sdpa is 5.1 % slower than fused (5.1 to 5.1) in 2 of 2 cells"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said", "in_a_cell"),
+    [
+        (1 / 3.2, "sdpa is 3.2x as fast as fused (3.2 to 3.2)", "3.2x as fast (3.2 to 3.2)"),
+        (2.1, "sdpa is 2.1x as slow as fused (2.1 to 2.1)", "2.1x as slow (2.1 to 2.1)"),
+        (1.4, "sdpa is 40.0 % slower than fused (40.0 to 40.0)", "+40.0 % (+40.0 to +40.0 %)"),
+    ],
+)
+def test_what_changed_a_lot_is_told_as_a_factor(saved: Any, ratio: float, said: str, in_a_cell: str) -> None:
+    logs = [math.log(ratio) + noise for noise in (1e-5, -1e-5) * 3]
+    found = of(saved, {("sdpa against fused", f"T{i}"): logs for i in range(2)})
+    assert list(sentences(found)) == [f"{said} in 2 of 2 cells"]
+    assert columns(found.cells[0])[5] == in_a_cell
+
+
+def test_cells_that_differ_reach_from_a_percentage_to_a_factor(saved: Any) -> None:
+    logs = {("sdpa", f"T{i}"): [math.log(ratio)] * 6 for i, ratio in enumerate((0.3, 1.1, 2.4))}
+    (sentence,) = sentences(of(saved, logs))
+    assert sentence.endswith(", but slower in 2 of 3 cells (10 % to 2.4x)")
+
+
+def test_what_regressed_is_named(saved: Any) -> None:
+    data = document({("sdpa", "T16"): noisy(-0.1, 0.002)})
+    data["cells"][0]["head"] = FACTS | {"peak_bytes": 10 * FACTS["peak_bytes"]}
+    found = by_turns.comparison(saved(data))
+    assert found.code == 1 and summary(found).startswith("Memory regressed: 1 IMPROVED; 1 cell with more memory ")
+    data["cells"][0] |= {"word": "BROKEN", "ratio": None, "failed": ["head"], "head": None}
+    assert summary(by_turns.comparison(saved(data))).startswith("Something is broken: 1 BROKEN")
 
 
 def test_what_is_out_of_reach_says_how_long_it_would_take(saved: Any) -> None:

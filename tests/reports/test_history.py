@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import shutil
-import subprocess
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
 from html.parser import HTMLParser
@@ -219,15 +218,16 @@ def test_runs_in_another_environment_are_left_out_too(
 def test_a_step_is_confirmed_by_turns(
     nights: Any, written: Any, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}})
-    asked: list[list[str]] = []
+    own = {"asked": {"impl": ["fused,sdpa=mine:kernel"]}}
+    nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}} | own)
+    asked: list[dict[str, Any]] = []
 
-    def ab(command: list[str], cwd: Path) -> subprocess.CompletedProcess[bytes]:
-        asked.append(command)
+    def confirm(step: confirmations.Asked, where: Path) -> str:
+        asked.append(step.options())
         cell = {"impl": "sdpa", "id": synthetic.case_id(tracked.CASES[0]), "failed": [], "base": None, "head": None}
         logs = [0.05, 0.0502, 0.0498, 0.05]
         said = vars(verdict.of_pairs({("sdpa", cell["id"]): logs}, {})[0]["sdpa", cell["id"]])
-        sides = {side: {"label": side, "commit": command[command.index(f"--{side}") + 1]} for side in ("base", "head")}
+        sides = {side: {"label": side, "commit": asked[-1][side]} for side in ("base", "head")}
         data = {"sides": sides, "cells": [cell | said],
                 "pairs": [{"logs": [["sdpa", cell["id"], log]], "seconds": 1.0} for log in logs],
                 "margin": 0.01, "moved": "", "threads": 1, "seed": 1,
@@ -235,17 +235,16 @@ def test_a_step_is_confirmed_by_turns(
         folder = next(results.glob("*/0001_night.json")).parent / "ab"
         folder.mkdir(exist_ok=True)
         (folder / f"{len(asked):04}_x.json").write_text(json.dumps(data))
-        return subprocess.CompletedProcess(command, 1)
+        return ""
 
-    monkeypatch.setattr(confirmations.subprocess, "run", ab)
+    monkeypatch.setattr("commands.history.confirm", confirm)
     assert "By turns" not in written()
     page = written("--confirm")
     said = page.replace("\N{NO-BREAK SPACE}", " ").count("By turns: confirmed (5.1 % to 5.2 % slower)")
     assert said == 2  # for those who see, and read aloud
-    (command,) = asked
-    assert command[2:7] == ["ab", "--base", "c000000005", "--head", "c000000006"]
-    assert command[command.index("--T") + 1] == "64,256" and command[command.index("--impl") + 1] == "sdpa"
-    assert "--T_kv" not in command and command[command.index("--qkv_bias") + 1 :][:1] == ["off"]
+    (options,) = asked
+    assert (options["base"], options["head"], options["impl"]) == ("c000000005", "c000000006", ["sdpa=mine:kernel"])
+    assert options["T"] == "64,256" and options["qkv_bias"] == "off" and "T_kv" not in options
     assert "By turns: confirmed" in written()
 
 

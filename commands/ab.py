@@ -1,0 +1,79 @@
+"""`python -m bench ab`: compare two sides, interleaved, save what was measured, and show the verdicts."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bench.ab import ab
+from bench.ab.comparison import Unjudgeable
+from bench.cases.outcome import NoRow
+from bench.selection.command import complain, named
+from bench.selection.mistake import Mistake
+from reports.judging import by_turns
+from reports.judging.comparison import Comparison
+from reports.pages import compare
+from reports.reading.runs import RunError
+
+UNJUDGED, USAGE_ERROR = 2, ab.USAGE_ERROR
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0 nothing regressed, or both sides have the same code; 1 something did, in time or memory, is broken, or now
+    fails the correctness check; 2 it could not be judged; 3 a mistake of the user's.
+    """
+    options = ab.parser().parse_args(arguments)
+    return answered(lambda: _answer(options))
+
+
+def answered(answer: Callable[[], int]) -> int:
+    """The exit code of a command that measures; what it raises is one line on stderr."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNJUDGED))
+    try:
+        return answer()
+    except (Mistake, RunError) as mistake:
+        return complain(mistake, USAGE_ERROR)
+    except (Unjudgeable, NoRow) as why:
+        print(f"bench: it could not be judged: {why}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("bench: interrupted; the same command goes on", file=sys.stderr)
+    return UNJUDGED
+
+
+def _answer(options: argparse.Namespace) -> int:
+    for path in (options.json, options.markdown):
+        _writable(path)
+    if options.save:
+        options.save = named(options.save, "--save")
+    if options.self_test:
+        ab.self_tested(options)
+        return 0
+    try:
+        saved = ab.measured(options)
+    except ab.Same as same:
+        return compare.tell(unmeasured(same, options), json_file=options.json, markdown=options.markdown)
+    code = compare.tell(
+        by_turns.comparison(saved), shlex.quote(str(saved)), json_file=options.json, markdown=options.markdown
+    )
+    print(f"saved: {saved}", flush=True)
+    return code
+
+
+def unmeasured(same: ab.Same, options: argparse.Namespace) -> Comparison:
+    """Of two sides with the same code."""
+    return Comparison(
+        *same.sides, options.margin, cells=[], notes=[str(same)], machine={}, commands=[ab.command(ab.asked(options))]
+    )
+
+
+def _writable(path: Path | None) -> None:
+    """Raises `Mistake` now, rather than when everything is measured."""
+    try:
+        if path is not None:
+            path.open("a").close()
+    except OSError as error:
+        raise Mistake(f"{path} can't be written: {error.strerror}") from None

@@ -1,0 +1,215 @@
+"""`python -m bench bisect GOOD BAD`: which commit made it slower? Or, of several interpreters, which torch: `--pythons A,B,C`.
+
+The ends are compared first: what regressed between them is what is looked for. Each step compares GOOD with a commit in the
+middle, and asks whether that has more or less than half of the change. What can't be told is measured for longer, and left
+out where that doesn't help; so is what is broken. Every step is a saved comparison, and the same command goes on after an
+interruption.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.ab import ab
+from bench.ab.comparison import Unjudgeable
+from bench.ab.sources import commit_of, commits_between, repository, subject_of
+from bench.cases.outcome import NoRow
+from bench.runs.saving import results_root, run_files
+from bench.selection.command import Parser
+from bench.selection.mistake import Mistake, positive
+from reports.judging import by_turns
+from reports.judging.comparison import Comparison
+from reports.pages.comparison_text import changed, sentences
+from stats.verdict import REGRESSED
+
+from .ab import UNJUDGED, USAGE_ERROR, answered, unmeasured
+
+SEVERAL = 1
+"""Exit code where commits that can't be judged stand between the last good one and the first bad one."""
+
+DOUBLINGS = 3
+"""How often a step that can't be told is measured, each time for twice as long."""
+
+WITHIN = 2.0
+"""Standard errors that a step must be away from half of the change."""
+
+Change = Mapping[tuple[str, str], float]
+"""log(bad / good) of each cell, by implementation and case."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """How much of the change between the ends a point has: 0 as the good end, 1 as the bad one."""
+
+    share: float
+    error: float
+    """Its standard error; infinite where nothing is known."""
+
+    @property
+    def word(self) -> str:
+        if abs(self.share - 0.5) <= WITHIN * self.error or not math.isfinite(self.error):
+            return "open"
+        return "bad" if self.share > 0.5 else "good"
+
+    def __str__(self) -> str:
+        if not math.isfinite(self.error):
+            return f"{self.word}: nothing could be measured"
+        low, high = (100 * (self.share + side * WITHIN * self.error) for side in (-1, 1))
+        return f"{self.word}: {100 * self.share:.0f} % of the change ({low:.0f} to {high:.0f})"
+
+
+UNKNOWN = Step(0.5, math.inf)
+SAME = Step(0.0, 0.0)
+"""Of a point with the same code as the good end."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code: 0 found; 1 found but for what can't be judged; 2 the ends aren't shown to differ; 3 a mistake."""
+    options = _parser().parse_intermixed_args(arguments)
+    return answered(lambda: _answer(options))
+
+
+def _answer(options: argparse.Namespace) -> int:
+    points, kind = _points(options.ends, options.pythons)
+    bisection = Bisection(points, kind, options)
+    ends = bisection.compared(points[0], points[-1], options.budget * 2)
+    change = {
+        (cell.impl, cell.id): math.log(cell.verdict.ratio) for cell in ends.cells if cell.verdict.word == REGRESSED
+    }
+    said = [*sentences(ends), *(ends.notes if not ends.cells else ())]
+    if not change:
+        print("between the ends nothing is shown to be slower:", *said, sep="\n  ")
+        return UNJUDGED
+    print("to be explained:", *said, sep="\n  ", flush=True)
+    good, bad, between = search(len(points), lambda at: bisection.look(at, change))
+    return bisection.told(good, bad, between)
+
+
+def search(count: int, look: Callable[[int], Step]) -> tuple[int, int, list[int]]:
+    """The last good and the first bad of so many points, of which the first is good and the last is bad, and what stands
+    between them because it can't be judged.
+    """
+    good, bad, left_out = 0, count - 1, set[int]()
+    while open_ := [at for at in range(good + 1, bad) if at not in left_out]:
+        middle = min(open_, key=lambda at: abs(at - (good + bad) / 2))
+        word = look(middle).word
+        if word == "bad":
+            bad = middle
+        elif word == "good":
+            good = middle
+        else:
+            left_out.add(middle)
+    return good, bad, list(range(good + 1, bad))
+
+
+def step_of(found: Comparison, change: Change) -> Step:
+    """What a comparison with the good end tells, over the cells that changed between the ends, by their certainty."""
+    weights, shares = [0.0], [0.0]
+    for cell in found.cells:
+        full, said = change.get((cell.impl, cell.id)), cell.verdict
+        if full and math.isfinite(said.ratio) and math.isfinite(said.low) and math.isfinite(said.high):
+            error = math.log(said.high / said.low) / 4 / full  # an interval of 95 % is four standard errors wide
+            weights.append(error**-2)
+            shares.append(math.log(said.ratio) / full)
+    whole = sum(weights)
+    return Step(sum(w * s for w, s in zip(weights, shares, strict=True)) / whole, whole**-0.5) if whole else UNKNOWN
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """The points to choose from, the good end first, and how they are compared."""
+
+    points: Sequence[str]
+    kind: str
+    """`commits` or `pythons`"""
+    options: argparse.Namespace
+
+    def look(self, at: int, change: Change) -> Step:
+        """How much of the change a point has; what can't be told is measured on."""
+        step = UNKNOWN
+        for doubling in range(DOUBLINGS):
+            try:
+                found = self.compared(self.points[0], self.points[at], self.options.budget * 2**doubling, doubling)
+            except (Mistake, Unjudgeable, NoRow):
+                break
+            step = step_of(found, change) if found.cells else SAME
+            if step.word != "open" or not math.isfinite(step.error):
+                break
+        print(f"{self._name(at)}: {step}", flush=True)
+        return step
+
+    def compared(self, base: str, head: str, minutes: float, times: int = 0) -> Comparison:
+        """Of two points, and continued so many times: a saved comparison, else one made now; raises as `measured`."""
+        sides = ("base", "head") if self.kind == "commits" else ("base_python", "head_python")
+        asked = vars(self.options) | dict(zip(sides, (base, head), strict=True))
+        for name in ("ends", "pythons", "budget"):
+            del asked[name]
+        name = f"bisect-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:10]}"
+        files = run_files(ab.comparisons(results_root(Path.cwd(), None)), name)
+        if len(files) > times:
+            return by_turns.comparison(files[times])
+        more = {"budget": minutes, "save": name, "to_continue": files[-1] if files else None}
+        options = argparse.Namespace(**ab.defaults() | asked | more)
+        try:
+            return by_turns.comparison(ab.measured(options))
+        except ab.Same as same:
+            return unmeasured(same, options)
+
+    def told(self, good: int, bad: int, between: Sequence[int]) -> int:
+        """Print what was found; the exit code."""
+        print(f"the first that is slow: {self._name(bad)}")
+        found = self.compared(self.points[good], self.points[bad], self.options.budget)
+        changes = [f"{it.impl} {it.id}: {', '.join(map(changed, it.changes))}" for it in found.cells if it.changes]
+        print(f"against {self._name(good)}:", *sentences(found), *changes, sep="\n  ")
+        if between:
+            print("or one of these, which can't be judged:", *map(self._name, between), sep="\n  ")
+        return SEVERAL if between else 0
+
+    def _name(self, at: int) -> str:
+        """A commit with its subject, or the path of an interpreter."""
+        point = self.points[at]
+        return subject_of(point, repository()) if self.kind == "commits" else point
+
+
+def _points(ends: Sequence[str], pythons: str | None) -> tuple[list[str], str]:
+    """What there is to choose from, the good end first; raises `Mistake`."""
+    if pythons:
+        if ends:
+            raise Mistake("either GOOD BAD, or --pythons A,B,C")
+        points = [name.strip() for name in pythons.split(",") if name.strip()]
+        if len(points) < 2:
+            raise Mistake("--pythons names interpreters from the good one to the bad one, two at least")
+        return points, "pythons"
+    if len(ends) != 2:
+        raise Mistake("give two revisions: GOOD, which is fast, and BAD, which is slow")
+    root = repository()
+    good, bad = (commit_of(revision, root) for revision in ends)
+    return [good, *commits_between(good, bad, root)], "commits"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "bisect",
+        USAGE_ERROR,
+        usage="%(prog)s GOOD BAD [options]\n       %(prog)s --pythons A,B,C [options]",
+        description="Find the commit, or the version of torch, that made it slower.",
+    )
+    parser.add_argument(
+        "ends", nargs="*", metavar="GOOD BAD", help="two revisions: a fast one, and a slow one after it"
+    )
+    parser.add_argument("--pythons", metavar="A,B,C", help="interpreters instead, from the good one to the bad one")
+    parser.add_argument(
+        "--budget",
+        type=positive,
+        default=1.0,
+        metavar="MINUTES",
+        help="about how long to measure at each step (default: 1)",
+    )
+    ab.add_cells(parser)
+    return parser

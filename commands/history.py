@@ -1,0 +1,33 @@
+"""`python -m reports history`, whose `--confirm` measures."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from reports.judging.confirmations import Asked
+from reports.pages import history
+
+
+def main(arguments: Sequence[str]) -> int:
+    return history.main(arguments, confirm)
+
+
+def confirm(asked: Asked, results: Path) -> str:
+    """Compare the commits around a step, and save it among the results; gives why it can't be done, or ''."""
+    from bench.ab import ab  # imports torch, which reports do without
+    from bench.ab.comparison import Unjudgeable
+    from bench.cases.outcome import NoRow
+    from bench.selection.mistake import Mistake
+
+    options = asked.options()
+    try:
+        options["threads"] = int(options.get("threads", 1))
+    except ValueError:
+        return f"{options['threads']} threads: a comparison has one number of them"
+    try:
+        ab.measured(Namespace(**ab.defaults() | options), results)
+    except (Mistake, Unjudgeable, NoRow, ab.Same) as why:
+        return str(why)
+    return ""
