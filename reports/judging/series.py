@@ -105,10 +105,11 @@ def saved(run: Run, axes: dict[Key, Mapping[str, Any]]) -> Saved:
             extra, stats = row["extra_info"], row["stats"]
             key = str(extra["impl"]), str(extra["id"])
             low, high = (stats["q1"], stats["q3"]) if len(times) == 1 else (min(times), max(times))
-            hashes = (None if extra.get(name) is None else str(extra[name]) for name in ("case_hash", "impl_hash"))
-            ratio = extra.get("ratio")
-            known = ratio if processes.positive(ratio) else None
-            cells[key] = Point(0, median(times), low, high, len(times), *hashes, known)
+            case_hash, impl_hash = (
+                str(extra[name]) if extra.get(name) else None for name in ("case_hash", "impl_hash")
+            )
+            ratio = extra["ratio"] if processes.positive(extra.get("ratio")) else None
+            cells[key] = Point(0, median(times), low, high, len(times), case_hash, impl_hash, ratio)
             axes.setdefault(key, {axis: extra[axis] for axis in axis_names() if axis in extra})
     return Saved(replace(run, rows=[], skipped=[]), cells, axes)
 
