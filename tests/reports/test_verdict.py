@@ -193,6 +193,25 @@ def test_spreads_inform_each_other_but_for_one_that_is_no_chance() -> None:
     assert mixed[40] == found[40] and all(mixed[i].df > found[i].df for i in range(40))
 
 
+def test_what_is_usual_is_told_by_others_alone() -> None:
+    """Else a small spread would draw the ruler that it is measured by with it."""
+    other = Estimate(0.0, 0.01, 4, 5, 0.02)
+    of_two = [
+        effects.moderated({"own": Estimate(0.0, spread / 2, 4, 5, spread), "other": other})["own"].spread ** 2
+        for spread in (math.sqrt(1e-4), math.sqrt(2e-4), math.sqrt(3e-4))
+    ]
+    assert of_two[1] - of_two[0] == pytest.approx(of_two[2] - of_two[1])
+
+
+def test_pairs_that_contradict_what_was_shown_are_told_of() -> None:
+    noise = np.random.default_rng(0).normal(0, 1e-4, 60)
+    agreeing = one(*(0.03 + noise))
+    contradicting = one(*(np.repeat([0.03, -0.03], [15, 45]) + noise))
+    assert agreeing.word == contradicting.word == REGRESSED
+    assert "contradict" not in agreeing.reason
+    assert "later pairs contradict it: all pairs say" in contradicting.reason and "faster" in contradicting.reason
+
+
 def test_a_group_of_unchanged_cells_raises_few_alarms_also_where_they_share_the_noise_of_a_pair() -> None:
     rng = np.random.default_rng(23)
     alarms = 0
