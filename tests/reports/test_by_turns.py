@@ -140,7 +140,7 @@ def test_a_change_of_nothing_has_no_minus_and_a_large_one_is_a_factor() -> None:
 
 
 def test_machine_drift_is_no_verdict_about_the_code(saved: Any) -> None:
-    found = of(saved, SLOW, moved="machine drift: the time of the control workload 'python' changed by +10.0 %")
+    found = of(saved, SLOW, moved="machine drift: the time of the reference workload 'python' changed by +10.0 %")
     assert not [*sentences(found)] and found.unjudged.startswith("machine drift")
     open_ = {("sdpa", "T16"): (verdict.INCONCLUSIVE, found.unjudged)}
     assert summary(of(saved, {}, without=open_, moved=found.unjudged)).count("machine drift") == 1
