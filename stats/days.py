@@ -50,26 +50,31 @@ def moved(timed: Timed, impl: int, cases: Sequence[int]) -> list[Moved]:
     A step in seconds counts where the others are not known: where they are, it is the machine's. Of two steps that are too near
     to be two, the one relative to the others counts.
     """
-    seconds = timed.seconds[impl, cases]
-    usual, drawn = np.full((2, *seconds.shape), np.nan)
+    usual = np.full((len(cases), timed.seconds.shape[2]), np.nan)
     found: list[list[Step]] = [[] for _ in cases]
-    for piece in pairwise([0, *np.flatnonzero(timed.redefined[impl]), seconds.shape[1]]):
-        inside: list[list[Step]] = [[] for _ in cases]
-        known = np.zeros(seconds.shape, bool)
-        for start, stop, others in _stretches(np.delete(timed.renewed, impl, axis=0), *piece):
-            for i, case in enumerate(cases):
-                usual[i, start:stop] = _usual(timed, impl, case, slice(start, stop), others)
-                at = start + np.flatnonzero(np.isfinite(usual[i, start:stop]))
-                known[i, at[:1].sum() + 1 : at[-1:].sum() + 1] = True
-            for i, new in enumerate(_shifted(steps(usual[:, start:stop], SMALLEST_RELATIVE), start)):
-                inside[i] += [replace(step, relative=True) for step in new]
-                if new:
-                    drawn[i] = np.nan
-                    drawn[i, start:stop] = usual[i, start:stop]
-        for i, new in enumerate(_shifted(steps(seconds[:, slice(*piece)]), piece[0])):
-            inside[i] += [step for step in new if not known[i, step.at] and not _near(step, inside[i])]
-            found[i] += with_recoveries(sorted(inside[i], key=lambda step: step.at))
-    return [Moved(*of) for of in zip(found, drawn, strict=True)]
+    for start, stop in pairwise([0, *np.flatnonzero(timed.redefined[impl]), usual.shape[1]]):
+        for of, new in zip(found, _in_piece(timed, impl, cases, start, stop, usual), strict=True):
+            of += with_recoveries(sorted(new, key=lambda step: step.at))
+    return [Moved(*of) for of in zip(found, usual, strict=True)]
+
+
+def _in_piece(timed: Timed, impl: int, cases: Sequence[int], start: int, stop: int, usual: Array) -> list[list[Step]]:
+    """Steps of each case while the benchmark means one thing; writes to `usual` what `Moved` has."""
+    found: list[list[Step]] = [[] for _ in cases]
+    known = np.zeros(usual.shape, bool)
+    for first, end, others in _stretches(np.delete(timed.renewed, impl, axis=0), start, stop):
+        logs = np.array([_usual(timed, impl, case, slice(first, end), others) for case in cases])
+        for i, new in enumerate(_shifted(steps(logs, SMALLEST_RELATIVE), first)):
+            found[i] += [replace(step, relative=True) for step in new]
+            if (at := first + np.flatnonzero(np.isfinite(logs[i]))).size:
+                known[i, at[0] + 1 : at[-1] + 1] = True
+            if new:
+                usual[i] = np.nan
+                usual[i, first:end] = logs[i]
+    if not known[:, start + 1 : stop].all():
+        for i, new in enumerate(_shifted(steps(timed.seconds[impl, cases, start:stop]), start)):
+            found[i] += [step for step in new if not known[i, step.at] and not _near(step, found[i])]
+    return found
 
 
 def _stretches(renewed: Flags, start: int, stop: int) -> Iterator[tuple[int, int, Flags]]:

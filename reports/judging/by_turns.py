@@ -60,7 +60,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def comparison(path: Path, margin: float | None = None) -> Comparison:
-    """What it says; anew with another margin.
+    """What its pairs say, by the judge as it is now.
 
     Raises:
         RunError: it can't be read, or is no comparison.
@@ -76,7 +76,7 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
     cells = []
     for cell in data["cells"]:
         key, said = (str(cell["impl"]), str(cell["id"])), _saved(cell)
-        if margin is not None and math.isfinite(said.ratio):
+        if math.isfinite(said.ratio) and not data["moved"]:
             said = judged.get(key, said)
         count = sum(map(math.isfinite, logs.get(key, ())))
         base, head = (median(times.get((key, side), [math.nan])) for side in (0, 1))

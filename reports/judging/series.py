@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -79,11 +80,6 @@ class Series:
         open_ = [step for step in self.steps if step.slower and step.recovered is None and step.at in self.pieces[-1]]
         return open_[-1] if open_ else None
 
-    @property
-    def changed_last(self) -> int:
-        """Position among all runs of the last step; -1 without one."""
-        return self.points[self.steps[-1].at].run if self.steps else -1
-
 
 def read(files: Iterable[Path], left_out: Callable[[RunError], None]) -> list[Saved]:
     """All runs that can be read; the others are told."""
@@ -145,9 +141,14 @@ def all_series(ordered: Sequence[Saved]) -> list[Series]:
     for run, one in enumerate(ordered):
         for key, point in one.cells.items():
             points.setdefault(key, []).append(point._replace(run=run))
-    axes = ordered[-1].axes if ordered else {}
-    found = of_points(points, axes)
-    return sorted(found, key=lambda one: (one.standing is None, -one.changed_last, -_last_size(one)))
+    return sorted(of_points(points, ordered[-1].axes if ordered else {}), key=_order)
+
+
+def _order(series: Series) -> tuple[bool, int, float]:
+    if not series.steps:
+        return True, 1, 0.0
+    last = series.steps[-1]
+    return series.standing is None, -series.points[last.at].run, -abs(math.log(last.ratio))
 
 
 def of_points(points: Mapping[Key, Sequence[Point]], axes: Mapping[Key, Mapping[str, Any]]) -> Iterator[Series]:
@@ -183,10 +184,6 @@ def _series(impl: str, case: str, axes: Mapping[str, Any], points: Sequence[Poin
     )
     usual = {at[run]: float(np.exp(found.usual[run])) for run in at if np.isfinite(found.usual[run])}
     return Series(impl, case, axes, tuple(points), steps, usual)
-
-
-def _last_size(series: Series) -> float:
-    return max(series.steps[-1].ratio, 1 / series.steps[-1].ratio) if series.steps else 0.0
 
 
 def _same(one: Saved, other: Saved) -> bool:

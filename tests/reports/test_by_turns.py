@@ -106,6 +106,14 @@ def of(saved: Any, logs: Logs, **more: Any) -> Comparison:
     return by_turns.comparison(saved(document(logs, **more)))
 
 
+def test_cells_are_judged_as_their_implementation_is(saved: Any) -> None:
+    """By the judge as it is now, whatever it said when they were saved."""
+    data = document({("sdpa", "T16"): noisy(0.02, 0.002)})
+    data["cells"][0] |= {"word": "UNCHANGED"}
+    found = by_turns.comparison(saved(data))
+    assert found.cells[0].verdict.word == found.implementations["sdpa"].word == "REGRESSED"
+
+
 def test_an_implementation_is_judged_on_all_its_cells_together(saved: Any) -> None:
     """Cells that show nothing alone; what is open has a bound."""
     found = of(saved, {("sdpa", f"T{i}"): noisy(0.03, 0.03, 6, i) for i in range(16)})
