@@ -7,13 +7,16 @@ on, and where fewer than MIN_OTHERS stay the same nothing is known of the day.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .saved import STEADY
 from .steps import MIN_RUNS, SMALLEST_RELATIVE, Array, Step, steps, with_recoveries
 
 MIN_OTHERS = 3
@@ -34,6 +37,12 @@ class Timed:
     redefined: Flags
     """(implementations, runs): whether the benchmark itself was another one before."""
 
+    @cached_property
+    def machine(self) -> list[Step]:
+        """Where most seconds changed by more than STEADY: it is another machine, faster at this and slower at that."""
+        everything = self.seconds.reshape(-1, self.seconds.shape[2])
+        return steps(shared(everything, 1)[None], math.expm1(STEADY))[0]
+
 
 @dataclass(frozen=True)
 class Moved:
@@ -47,8 +56,8 @@ class Moved:
 def moved(timed: Timed, impl: int, cases: Sequence[int]) -> list[Moved]:
     """Each of these cases of an implementation.
 
-    A step in seconds counts where the others are not known: where they are, it is the machine's. Of two steps that are too near
-    to be two, the one relative to the others counts.
+    A step in seconds counts where the others are not known: where they are, it is the machine's, as is one relative to the
+    others where the machine became another one. Of two that are too near to be two, the one relative to the others counts.
     """
     usual = np.full((len(cases), timed.seconds.shape[2]), np.nan)
     found: list[list[Step]] = [[] for _ in cases]
@@ -64,8 +73,9 @@ def _in_piece(timed: Timed, impl: int, cases: Sequence[int], start: int, stop: i
     known = np.zeros(usual.shape, bool)
     for first, end, others in _stretches(np.delete(timed.renewed, impl, axis=0), start, stop):
         logs = np.array([_usual(timed, impl, case, slice(first, end), others) for case in cases])
-        for i, new in enumerate(_shifted(steps(logs, SMALLEST_RELATIVE), first)):
-            found[i] += [replace(step, relative=True) for step in new]
+        for i, seen in enumerate(_shifted(steps(logs, SMALLEST_RELATIVE), first)):
+            new = [replace(step, relative=True) for step in seen if not _near(step, timed.machine)]
+            found[i] += new
             if (at := first + np.flatnonzero(np.isfinite(logs[i]))).size:
                 known[i, at[0] + 1 : at[-1] + 1] = True
             if new:

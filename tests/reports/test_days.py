@@ -169,6 +169,15 @@ def test_what_happens_to_all_at_once_is_the_machines() -> None:
     assert found.steps[0].relative and found.standing == found.steps[0]
 
 
+def test_where_the_machine_became_another_one_no_code_is_blamed() -> None:
+    for seed in SOME:
+        logs = measured(seed, runs=30, day=0.03)
+        logs[:, 20:] += np.log(1.4)
+        logs[0, 20:] += np.log(1.1)
+        logs[0, 10:] += np.log(1.1)
+        assert places(cell(logs)) == [(10, True)]
+
+
 def test_what_changes_in_all_with_their_code_shows_in_seconds() -> None:
     logs = measured(0, day=0.01)
     logs[:, 6:] += np.log(1.2)
