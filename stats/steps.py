@@ -88,9 +88,7 @@ def steps(logs: Array, smallest: float = SMALLEST) -> list[list[Step]]:
     together = _together(logs)
     known = np.flatnonzero(np.isfinite(together))
     common = [int(known[at]) for at in places(together[known], LEVEL / 2)]
-    return [
-        _of_case(case, together, common, LEVEL / 2 / len(logs) if len(logs) > 1 else 0.0, smallest) for case in logs
-    ]
+    return [_of_case(case, together, common, LEVEL / 2 / len(logs), smallest) for case in logs]
 
 
 def _of_case(logs: Array, together: Array, common: Sequence[int], level: float, smallest: float) -> list[Step]:
@@ -100,7 +98,7 @@ def _of_case(logs: Array, together: Array, common: Sequence[int], level: float, 
     own, theirs = (_moves(of, common) for of in (logs, together[measured]))
     took = [at for at, a, b in zip(common, own, theirs, strict=True) if a * np.sign(b) >= OF_THE_CASES * abs(b) > 0]
     edges = [0, *took, len(logs)]
-    alone = [a + at for a, b in pairwise(edges) for at in places(logs[a:b], level)] if level else []
+    alone = [a + at for a, b in pairwise(edges) for at in places(logs[a:b], level)]
     at = sorted([*took, *alone])
     found = zip(at, np.exp(_levels(logs, at)).tolist(), _moves(logs, at), strict=False)
     return [
