@@ -193,14 +193,15 @@ def test_spreads_inform_each_other_but_for_one_that_is_no_chance() -> None:
     assert mixed[40] == found[40] and all(mixed[i].df > found[i].df for i in range(40))
 
 
-def test_what_is_usual_is_told_by_others_alone() -> None:
+@pytest.mark.parametrize("spreads", [[0.02], [0.008, 0.013, 0.02], [0.008, 0.013, 0.016, 0.02]])
+def test_what_is_usual_is_told_by_others_alone(spreads: list[float]) -> None:
     """Else a small spread would draw the ruler that it is measured by with it."""
-    other = Estimate(0.0, 0.01, 4, 5, 0.02)
-    of_two = [
-        effects.moderated({"own": Estimate(0.0, spread / 2, 4, 5, spread), "other": other})["own"].spread ** 2
-        for spread in (math.sqrt(1e-4), math.sqrt(2e-4), math.sqrt(3e-4))
+    others = {str(spread): Estimate(0.0, spread / 2, 4, 5, spread) for spread in spreads}
+    found = [
+        effects.moderated({"own": Estimate(0.0, spread / 2, 4, 5, spread)} | others)["own"].spread ** 2
+        for spread in np.sqrt([1e-4, 2e-4, 3e-4])
     ]
-    assert of_two[1] - of_two[0] == pytest.approx(of_two[2] - of_two[1])
+    assert found[1] - found[0] == pytest.approx(found[2] - found[1])
 
 
 def test_pairs_that_contradict_what_was_shown_are_told_of() -> None:
