@@ -235,7 +235,7 @@ def run(real: dict[str, Any], number: int, noise: float, draw: random.Random) ->
 def _measured(row: dict[str, Any], factor: float, noise: float, draw: random.Random) -> None:
     """Give a row the medians of its processes."""
     medians = [row["stats"]["median"] * factor * math.exp(draw.gauss(0, noise)) for _ in range(PROCESSES)]
-    row["extra_info"] |= {"processes": PROCESSES, "process_medians": medians}
+    row["extra_info"] |= {"processes": PROCESSES, "process_medians": medians, "ratio": None}
     row["stats"] |= {"data": medians, "median": median(medians), "min": min(medians), "max": max(medians)}
 
 
