@@ -28,8 +28,8 @@ LEAST_SPREAD = 1e-5
 """In logarithms: numbers that agree better do so by chance, or because of the clock."""
 
 WEIGHT = 4
-"""Degrees of freedom that what is usual among spreads counts for beside each one's own: real ones were as unlike as if it
-were 2 to 7 (docs/measured.md)."""
+"""Degrees of freedom that what is usual among the spreads of many others counts for beside each one's own: real ones were as
+unlike as if it were 2 to 7 (docs/measured.md)."""
 
 NOISY = 0.99
 """A spread beyond this quantile of what the others' spreads make likely is no chance: such a cell keeps its own."""
@@ -64,6 +64,12 @@ class Watched(Estimate):
                 break  # what was shown stays
             low, high = max(low, a), min(high, b)
         return low, high
+
+    @property
+    def contradiction(self) -> tuple[float, float] | None:
+        low, high = self.interval()
+        a, b = super().interval()
+        return (a, b) if max(low, a) > min(high, b) else None
 
 
 def per_look(level: float) -> float:
@@ -143,17 +149,21 @@ def _by_pair(cells: Array) -> Array:
 
 
 def moderated(estimates: Mapping[K, Estimate]) -> dict[K, Estimate]:
-    """Each with a spread that what is usual among all of them informs, with WEIGHT degrees of freedom.
+    """Each with a spread that what is usual among the others informs, with WEIGHT degrees of freedom, or fewer of few others.
 
     Smyth, Linear models and empirical Bayes methods (2004), with a weight that is given instead of estimated.
     """
-    if len(estimates) < 2:
+    n = len(estimates)
+    if n < 2:
         return dict(estimates)
     own = np.maximum([it.spread for it in estimates.values()], LEAST_SPREAD) ** 2
-    df = np.array([it.df for it in estimates.values()])
-    usual = np.exp(np.median(np.log(own) - _expected_log(df)) + _expected_log(WEIGHT))
-    mixed, degrees = (WEIGHT * usual + df * own) / (WEIGHT + df), df + WEIGHT
-    odd = own > usual * fdtri(df, WEIGHT, NOISY)
+    df, weight = np.array([it.df for it in estimates.values()]), WEIGHT * (n - 1) / (n + 1)
+    logs = np.log(own) - _expected_log(df)
+    ordered, rank = np.sort(logs), logs.argsort().argsort()
+    of_others = np.mean([ordered[at + (rank <= at)] for at in ((n - 2) // 2, (n - 1) // 2)], axis=0)  # medians
+    usual = np.exp(of_others + _expected_log(weight))
+    mixed, degrees = (weight * usual + df * own) / (weight + df), df + weight
+    odd = own > usual * fdtri(df, weight, NOISY)
     spreads, degrees = np.sqrt(np.where(odd, own, mixed)), np.where(odd, df, degrees)
     return {
         key: replace(it, error=spread / max(it.spread, LEAST_SPREAD) * it.error or spread / math.sqrt(it.pairs),

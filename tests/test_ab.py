@@ -500,7 +500,7 @@ def test_what_all_cells_share_beside_controls_that_stand_still_is_the_code(comma
 def test_controls_alone_void_a_comparison(command: Any) -> None:
     code, text, saved = command(EVERYWHERE | {"control python": 1.1})
     assert code == 2
-    assert "machine drift: the time of the control workload 'python' changed by +10.0 %" in " ".join(text.split())
+    assert "machine drift: the time of the reference workload 'python' changed by +10.0 %" in " ".join(text.split())
     assert " is " not in text.splitlines()[0] and {cell["word"] for cell in saved["cells"]} == {INCONCLUSIVE}
 
 

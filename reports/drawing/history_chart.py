@@ -16,9 +16,7 @@ from statistics import median
 from markupsafe import Markup
 from matplotlib.ticker import MaxNLocator
 
-from stats.days import Point
-
-from ..judging.series import Series
+from ..judging.series import Point, Series
 from ..reading import units
 from ..reading.runs import Run
 from .palette import Look

@@ -60,7 +60,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def comparison(path: Path, margin: float | None = None) -> Comparison:
-    """What it says; anew with another margin.
+    """What its pairs say, by the judge as it is now.
 
     Raises:
         RunError: it can't be read, or is no comparison.
@@ -76,7 +76,7 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
     cells = []
     for cell in data["cells"]:
         key, said = (str(cell["impl"]), str(cell["id"])), _saved(cell)
-        if margin is not None and math.isfinite(said.ratio):
+        if math.isfinite(said.ratio) and not data["moved"]:
             said = judged.get(key, said)
         count = sum(map(math.isfinite, logs.get(key, ())))
         base, head = (median(times.get((key, side), [math.nan])) for side in (0, 1))
@@ -89,7 +89,7 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
         data["sides"]["head"]["label"],
         margin=kept,
         cells=sorted(cells, key=worst_first),
-        notes=list(_notes(data, controls, cells, path)),
+        notes=list(_notes(data, controls, cells, implementations, path)),
         machine=data["fingerprints"]["head"],
         commands=[data["command"]],
         implementations=implementations,
@@ -147,7 +147,11 @@ def _shared(
 
 
 def _notes(
-    data: Mapping[str, Any], controls: Mapping[str, Sequence[float]], cells: Sequence[Cell], path: Path
+    data: Mapping[str, Any],
+    controls: Mapping[str, Sequence[float]],
+    cells: Sequence[Cell],
+    found: Mapping[str, Verdict],
+    path: Path,
 ) -> Iterator[str]:
     pairs = data["pairs"]
     yield (
@@ -158,7 +162,8 @@ def _notes(
     yield from (f"{name}: {base[name]} → {head[name]}" for name in base if base[name] != head.get(name))
     if controls:
         drift = ", ".join(f"{name} {shares.signed(median(logs))}" for name, logs in controls.items())
-        yield f"the control workloads' time changed by: {drift}"
+        yield f"the reference workload's time changed by: {drift}"
+    yield from (f"{name}: {said.reason}" for name, said in found.items() if verdict.CONTRADICTED in said.reason)
     yield from (f"on neither side: {text}" for text in data["neither"])
     yield from data.get("self_test", ())
     if pairs and "blocks" in pairs[0] and any(cell.verdict.word == verdict.INCONCLUSIVE for cell in cells):

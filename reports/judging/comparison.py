@@ -262,6 +262,9 @@ def _shared(cells: Collection[_Sides], shift: float, margin: float) -> Verdict |
 
 def _cell(key: Key, sides: _Sides, said: Verdict, margin: float) -> Cell:
     before, after = sides
+    seconds = after.seconds / before.seconds
+    if seconds < said.low or seconds > said.high:
+        said = replace(said, reason=f"{said.reason}, beside the others; in seconds {shares.signed(math.log(seconds))}")
     return Cell(
         *key,
         verdict=said,
@@ -320,7 +323,7 @@ def _notes(base: Run, head: Run, shift: float) -> Iterator[str]:
         if different:
             yield f"{what}: {fingerprint.described(different)}"
     if abs(math.expm1(shift)) > conditions.DRIFT and not machines:
-        yield f"the controls changed by {shares.signed(shift)} from {base.name} to {head.name}, and so may seconds"
+        yield f"the reference workload changed by {shares.signed(shift)} from {base.name} to {head.name}, and so may seconds"
     for run in (base, head):
         if not run.complete:
             yield f"{run.name} is not complete"

@@ -2,34 +2,66 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
 
-from stats import steps as stepping
-from stats.days import Case, Point
-from stats.steps import MIN_RUNS, Step
+import numpy as np
 
-from ..reading import fingerprint
-from ..reading.runs import Run
-from . import cache
-from .cache import Kept
+from stats import days
+from stats.days import Moved, Timed
+from stats.effects import Key
+from stats.steps import Step
+
+from ..reading import fingerprint, runs
+from ..reading.axes import axis_names
+from ..reading.runs import Run, RunError
+from . import processes
+
+
+class Point(NamedTuple):
+    """One cell in one run. Seconds; `low` and `high` are the extremes of the processes, or one process's quartiles."""
+
+    run: int
+    """Position of its run among all runs."""
+    median: float
+    low: float
+    high: float
+    processes: int
+    case_hash: str | None
+    impl_hash: str | None
+    ratio: float | None = None
+    """Over the baseline implementation of its run, in the same rounds."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A run without its rows, and what is kept of them."""
+
+    run: Run
+    cells: Mapping[Key, Point]
+    """Those that have a time."""
+    axes: Mapping[Key, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Series:
-    """One implementation in one case. Positions in steps count its own points."""
+    """One implementation in one case. Positions count its own points."""
 
     impl: str
     id: str
-    axes: dict[str, Any]
+    axes: Mapping[str, Any]
     points: tuple[Point, ...]
-    case: Case
-    """All implementations of its case."""
+    steps: tuple[Step, ...]
+    """Where the level changed, relative to the case's others or in seconds, oldest first; never across a break."""
+    usual: Mapping[int, float]
+    """By position, seconds as on a usual day of the case, around the last step relative to its others; else empty."""
 
     @cached_property
     def breaks(self) -> tuple[int, ...]:
@@ -42,78 +74,55 @@ class Series:
         edges = (0, *self.breaks, len(self.points))
         return tuple(range(a, b) for a, b in pairwise(edges))
 
-    @cached_property
-    def steps(self) -> tuple[Step, ...]:
-        """Where the level changed, relative to the case's others or in seconds, oldest first; never across a break."""
-        return tuple(step for piece in self.pieces for step in self._steps(piece))
-
-    @cached_property
-    def usual(self) -> dict[int, float]:
-        """By position, seconds as on a usual day of the case, around the last step relative to its others; else empty."""
-        last = max((step.at for step in self.steps if step.relative), default=-1)
-        around = (one for piece in self.pieces if last in piece for one in self._stretches(piece) if _within(last, one))
-        return next(around, {})
-
     @property
     def standing(self) -> Step | None:
         """The last slow-down that has not recovered, as far as that can be known: since the last break."""
         open_ = [step for step in self.steps if step.slower and step.recovered is None and step.at in self.pieces[-1]]
         return open_[-1] if open_ else None
 
-    @property
-    def changed_last(self) -> int:
-        """Position among all runs of the last step; -1 without one."""
-        return self.points[self.steps[-1].at].run if self.steps else -1
 
-    def _steps(self, piece: range) -> list[Step]:
-        """Of steps that are too near to be two, the one relative to the others. A step in seconds alone counts where the others
-        are not known: where they are, it is the machine's."""
-        found: list[Step] = []
-        stretches = self._stretches(piece)
-        for one in stretches:
-            found += [step for step in _found(one, relative=True) if not _near(step, found)]
-        for step in _found({at: self.points[at].median for at in piece}):
-            if not (_near(step, found) or any(_within(step.at, one) for one in stretches)):
-                found.append(step)
-        return stepping.with_recoveries(sorted(found, key=lambda step: step.at))
-
-    def _stretches(self, piece: range) -> list[dict[int, float]]:
-        """By position, seconds as on a usual day of the case, where that is known; the longest stretch first."""
-        at = {self.points[position].run: position for position in piece}
-        usual = self.case.as_usual(self.impl, min(at), max(at) + 1)
-        stretches = [{at[run]: seconds for run, seconds in one.items() if run in at} for one in usual]
-        return sorted(stretches, key=len, reverse=True)
+def read(files: Iterable[Path], left_out: Callable[[RunError], None]) -> list[Saved]:
+    """All runs that can be read; the others are told."""
+    found: list[Saved] = []
+    axes: dict[Key, Mapping[str, Any]] = {}  # one of each for all runs: a year of them would fill the memory
+    for file in files:
+        try:
+            found.append(saved(runs.read(file), axes))
+        except RunError as error:
+            left_out(error)
+    return found
 
 
-def _found(seconds: Mapping[int, float], relative: bool = False) -> list[Step]:
-    """Steps of a stretch, at its own positions."""
-    smallest = stepping.SMALLEST_RELATIVE if relative else stepping.SMALLEST
-    positions, found = [*seconds], stepping.steps([*seconds.values()], smallest=smallest)
-    return [replace(step, at=positions[step.at], relative=relative) for step in found]
+def saved(run: Run, axes: dict[Key, Mapping[str, Any]]) -> Saved:
+    """What is kept of a run; `axes` takes in those of its cells."""
+    cells = {}
+    for row in run.rows:
+        if times := processes.medians(row):
+            extra, stats = row["extra_info"], row["stats"]
+            key = str(extra["impl"]), str(extra["id"])
+            low, high = (stats["q1"], stats["q3"]) if len(times) == 1 else (min(times), max(times))
+            case_hash, impl_hash = (
+                str(extra[name]) if extra.get(name) else None for name in ("case_hash", "impl_hash")
+            )
+            ratio = extra["ratio"] if processes.positive(extra.get("ratio")) else None
+            cells[key] = Point(0, median(times), low, high, len(times), case_hash, impl_hash, ratio)
+            axes.setdefault(key, {axis: extra[axis] for axis in axis_names() if axis in extra})
+    return Saved(replace(run, rows=[], skipped=[]), cells, axes)
 
 
-def _near(step: Step, found: Iterable[Step]) -> bool:
-    return any(abs(step.at - other.at) < MIN_RUNS for other in found)
-
-
-def _within(at: int, stretch: Mapping[int, float]) -> bool:
-    """Whether a stretch has what is before and after a step."""
-    return bool(stretch) and min(stretch) < at <= max(stretch)
-
-
-def oldest_first(kept: Iterable[Kept]) -> list[Kept]:
+def oldest_first(found: Iterable[Saved]) -> list[Saved]:
     """By when they were made, as the files say; a file that doesn't say counts as made when it was written.
 
     A file with the contents of another, such as one of a folder that was copied, is the same run and counts once.
     """
-    found: list[Kept] = []
-    for one in sorted(kept, key=lambda one: (_when(one.run), one.run.name)):
-        if not any(_same(one, other) for other in found if other.run.date == one.run.date):
-            found.append(one)
-    return found
+    kept: list[Saved] = []
+    for one in sorted(found, key=lambda one: (_when(one.run), one.run.name)):
+        if not any(_same(one, other) for other in kept if other.run.date == one.run.date):
+            kept.append(one)
+    return kept
 
 
-def of_one_machine(ordered: Sequence[Kept]) -> list[Kept]:
+def of_one_machine(ordered: Sequence[Saved]) -> list[Saved]:
     """The runs whose machine and environment are those of the last one; torch and Python may differ."""
     newest = ordered[-1].run
     return [
@@ -123,33 +132,62 @@ def of_one_machine(ordered: Sequence[Kept]) -> list[Kept]:
     ]
 
 
-def all_series(ordered: Sequence[Kept]) -> list[Series]:
+def all_series(ordered: Sequence[Saved]) -> list[Series]:
     """One series per cell: what is slower and has not recovered, then what changed otherwise, then what never did.
 
     Among these what changed last comes first, and the larger step before the smaller.
     """
-    points: dict[tuple[str, str], list[Point]] = {}
-    last: dict[tuple[str, str], tuple[int, int]] = {}
-    for position, one in enumerate(ordered):
-        columns = (one.cells[name].to_pylist() for name in cache.COLUMNS if name != "axes")
-        for row, (impl, id_, *numbers) in enumerate(zip(*columns, strict=True)):
-            points.setdefault((impl, id_), []).append(Point(position, *numbers))
-            last[impl, id_] = position, row
-    axes = {key: json.loads(ordered[at].cells["axes"][row].as_py()) for key, (at, row) in last.items()}
-    cases: dict[str, dict[str, list[Point]]] = {}
-    for (impl, id_), found in points.items():
-        cases.setdefault(id_, {})[impl] = found
-    of_id = {id_: Case(impls) for id_, impls in cases.items()}
-    series = [Series(*key, axes[key], tuple(found), of_id[key[1]]) for key, found in points.items()]
-    return sorted(series, key=lambda one: (one.standing is None, -one.changed_last, -_last_size(one)))
+    points: dict[Key, list[Point]] = {}
+    for run, one in enumerate(ordered):
+        for key, point in one.cells.items():
+            points.setdefault(key, []).append(point._replace(run=run))
+    return sorted(of_points(points, ordered[-1].axes if ordered else {}), key=_order)
 
 
-def _last_size(series: Series) -> float:
-    return max(series.steps[-1].ratio, 1 / series.steps[-1].ratio) if series.steps else 0.0
+def _order(series: Series) -> tuple[bool, int, float]:
+    if not series.steps:
+        return True, 1, 0.0
+    last = series.steps[-1]
+    return series.standing is None, -series.points[last.at].run, -abs(math.log(last.ratio))
 
 
-def _same(one: Kept, other: Kept) -> bool:
-    return replace(one.run, path=other.run.path) == other.run and one.cells.equals(other.cells)
+def of_points(points: Mapping[Key, Sequence[Point]], axes: Mapping[Key, Mapping[str, Any]]) -> Iterator[Series]:
+    """A series of each cell's points; its steps are found beside all others."""
+    impls, cases = (list(dict.fromkeys(names)) for names in zip(*points, strict=True)) if points else ([], [])
+    timed = _timed(points, impls, cases)
+    for i, impl in enumerate(impls):
+        own = [case for case in cases if (impl, case) in points]
+        for case, found in zip(own, days.moved(timed, i, [cases.index(case) for case in own]), strict=True):
+            yield _series(impl, case, axes.get((impl, case), {}), points[impl, case], found)
+
+
+def _timed(points: Mapping[Key, Sequence[Point]], impls: Sequence[str], cases: Sequence[str]) -> Timed:
+    runs_ = 1 + max((of[-1].run for of in points.values()), default=-1)
+    seconds, ratios = np.full((2, len(impls), len(cases), runs_), np.nan)
+    renewed, redefined = np.zeros((2, len(impls), runs_), bool)
+    for (impl, case), of in points.items():
+        i, j, at = impls.index(impl), cases.index(case), [point.run for point in of]
+        seconds[i, j, at] = np.log([point.median for point in of])
+        ratios[i, j, at] = np.log(np.array([point.ratio for point in of], float))
+        for a, b in pairwise(of):
+            redefined[i, b.run] |= a.case_hash != b.case_hash
+            renewed[i, b.run] |= a.case_hash != b.case_hash or b.impl_hash is None or a.impl_hash != b.impl_hash
+    return Timed(seconds, ratios, renewed, redefined)
+
+
+def _series(impl: str, case: str, axes: Mapping[str, Any], points: Sequence[Point], found: Moved) -> Series:
+    """By positions of its own points."""
+    at = {point.run: i for i, point in enumerate(points)}
+    steps = tuple(
+        replace(step, at=at[step.at], recovered=None if step.recovered is None else at[step.recovered])
+        for step in found.steps
+    )
+    usual = {at[run]: float(np.exp(found.usual[run])) for run in at if np.isfinite(found.usual[run])}
+    return Series(impl, case, axes, tuple(points), steps, usual)
+
+
+def _same(one: Saved, other: Saved) -> bool:
+    return replace(one.run, path=other.run.path) == other.run and one.cells == other.cells
 
 
 def _when(run: Run) -> datetime:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from ..judging import cache, confirmations, series
-from ..judging.cache import Kept
+from ..judging import confirmations, series
 from ..judging.confirmations import Asked, Known
-from ..judging.series import Series
+from ..judging.series import Saved, Series
 from ..reading import command, runs
 from ..reading.runs import Run, RunError
 from ..reading.words import plural
@@ -71,9 +70,9 @@ def _confirmed(every: Sequence[Series], of: Sequence[Run], known: Known, confirm
     return confirmations.known(of[-1].path.parent)
 
 
-def _readable(results: Path) -> list[Kept]:
+def _readable(results: Path) -> list[Saved]:
     files = runs.newest_first(results) if results.is_dir() else []
-    return cache.read(files, lambda error: command.warn(f"left out: {error}"))
+    return series.read(files, lambda error: command.warn(f"left out: {error}"))
 
 
 def _notes(others: int, force: bool) -> Iterator[str]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from markupsafe import Markup
 from pyarrow import csv as pa_csv
 
-from stats.days import MIN_OTHERS, Point
+from stats.days import MIN_OTHERS
 from stats.shares import bound
 from stats.steps import FALSE_STEPS, MIN_RUNS, Step
 from stats.verdict import REGRESSED, UNCHANGED
@@ -20,7 +20,7 @@ from stats.verdict import REGRESSED, UNCHANGED
 from ..drawing import history_chart
 from ..drawing.palette import Palette, themed
 from ..judging.confirmations import Known, commits
-from ..judging.series import Series
+from ..judging.series import Point, Series
 from ..reading import baseline_file, units, words
 from ..reading.baseline_file import Entry
 from ..reading.runs import Run

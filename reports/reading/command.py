@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -76,21 +76,8 @@ def several(names: Sequence[str], results: Path) -> Iterator[Run]:
     if not names:
         yield newest(results)
         return
-    paths = {path.resolve(): path for name in names for path in runs.find(name, results)}.values()
-    problems = []
-    readable = False
-    for path in paths:
-        try:
-            yield runs.read(path)
-            readable = True
-        except RunError as error:
-            problems.append(error)
-    if not readable and len(problems) == 1:
-        raise problems[0]
-    for problem in problems:
-        warn(f"left out: {problem}")
-    if not readable:
-        raise RunError(f"none of the {len(problems)} runs can be read")
+    paths = {path.resolve(): path for name in names for path in runs.find(name, results)}
+    yield from _readable(paths.values(), f"none of the {len(paths)} runs can be read")
 
 
 def newest(folder: Path) -> Run:
@@ -101,19 +88,30 @@ def newest(folder: Path) -> Run:
     """
     if not folder.is_dir() or not (files := runs.newest_first(folder)):
         raise RunError(f"no run in {folder} yet; {runs.HOW_TO_MAKE_ONE}")
-    problems = []
+    return next(_readable(files, f"none of the {len(files)} runs in {folder} can be read"))
+
+
+def _readable(files: Iterable[Path], none: str) -> Iterator[Run]:
+    """The files' runs. Those that can't be read are named in warnings, or where that is all of them in an error."""
+    problems: list[RunError] = []
+    readable = False
     for file in files:
         try:
             run = runs.read(file)
         except RunError as error:
             problems.append(error)
             continue
-        for problem in problems:
-            warn(f"left out: {problem}")
-        return run
-    if len(problems) == 1:
-        raise problems[0]
-    raise RunError(f"none of the {len(problems)} runs in {folder} can be read; the newest: {problems[0]}")
+        readable = True
+        _warn_of(problems)
+        yield run
+    if not readable:
+        raise problems[0] if len(problems) == 1 else RunError(f"{none}; the first: {problems[0]}")
+    _warn_of(problems)
+
+
+def _warn_of(problems: list[RunError]) -> None:
+    while problems:
+        warn(f"left out: {problems.pop(0)}")
 
 
 def answered(answer: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:

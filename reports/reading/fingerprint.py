@@ -12,21 +12,18 @@ SOFTWARE = ("torch", "torch_build", "python")
 
 def differing(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
     """Parts of the machine that are not the same: (base's, head's) each. Empty when the runs may be compared."""
-    return {key: pair for key, pair in _differences(base, head).items() if key not in SOFTWARE}
+    return {key: pair for key, pair in _differences(base.machine, head.machine).items() if key not in SOFTWARE}
 
 
 def software(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
     """Versions that are not the same: (base's, head's) each."""
-    return {key: pair for key, pair in _differences(base, head).items() if key in SOFTWARE}
+    return {key: pair for key, pair in _differences(base.machine, head.machine).items() if key in SOFTWARE}
 
 
 def environment(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
     """Environment variables that decide speed and are not the same. Empty where a run doesn't know its own."""
     before, after = base.state.get("environment"), head.state.get("environment")
-    if not isinstance(before, dict) or not isinstance(after, dict):
-        return {}
-    pairs = {name: (before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    return _differences(before, after) if isinstance(before, dict) and isinstance(after, dict) else {}
 
 
 def described(differences: dict[str, tuple[Any, Any]]) -> str:
@@ -34,9 +31,8 @@ def described(differences: dict[str, tuple[Any, Any]]) -> str:
     return " and ".join(f"{key} ({_text(base)}, then {_text(head)})" for key, (base, head) in differences.items())
 
 
-def _differences(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
-    keys = dict.fromkeys([*base.machine, *head.machine])
-    pairs = {key: (base.machine.get(key), head.machine.get(key)) for key in keys}
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    pairs = {key: (before.get(key), after.get(key)) for key in [*before, *after]}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 

@@ -29,11 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reports.__main__ import main as reports
-from reports.judging import cache, processes, series
+from reports.judging import series
+from reports.judging.series import Point
 from reports.pages.tables import markdown
 from reports.reading import runs
-from stats import steps
-from stats.days import Case, Point
+from stats import ratios, steps
 
 from . import saved
 
@@ -78,7 +78,7 @@ def main() -> None:
         print(sentence)
 
 
-HEADINGS = ("noise", "runs", "planted", "where", "found")
+HEADINGS = ("noise", "cases", "runs", "planted", "where", "found")
 
 NOISES: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
     "normal": lambda rng, count: rng.normal(0, 1, count),
@@ -97,18 +97,42 @@ def _drifting(fresh: NDArray[np.float64], kept: float = 0.6) -> NDArray[np.float
 def table(count: int) -> Iterator[list[str]]:
     """Of steps of 4 and 6 times the noise, in the middle and three runs from the end."""
     for noise, draw in NOISES.items():
-        rng = np.random.default_rng(YEAR)
-        shown = sum(next(steps.places(0.01 * draw(rng, YEAR)), None) is not None for _ in range(count))
-        yield [noise, f"{YEAR}, one more a day", "nothing", "", f"{shown / count:.1%}"]
-        for runs_ in (12, 40):
-            for size, at in ((0, 0), (4, runs_ // 2), (6, runs_ // 2), (4, runs_ - 3), (6, runs_ - 3)):
-                rng = np.random.default_rng(runs_)
-                found = 0
-                for _ in range(count):
-                    seconds = np.exp(0.01 * (draw(rng, runs_) + size * (np.arange(runs_) >= at)))
-                    found += any(not size or abs(it.at - at) <= 1 for it in steps.steps(seconds))
-                what = [f"{size} x noise", f"run {at + 1}"] if size else ["nothing", ""]
-                yield [noise, str(runs_), *what, f"{found / count:.1%}"]
+        for cases in (1, 12):
+            rng = np.random.default_rng(YEAR)
+            shown = sum(any(_steps_of(draw, rng, cases, YEAR)) for _ in range(count))
+            yield [noise, str(cases), f"{YEAR}, one more a day", "nothing", "", f"{shown / count:.1%}"]
+            for runs_ in (12, 40):
+                for size, at in (
+                    (0, 0),
+                    (2, runs_ // 2),
+                    (4, runs_ // 2),
+                    (6, runs_ // 2),
+                    (4, runs_ - 3),
+                    (6, runs_ - 3),
+                ):
+                    rng = np.random.default_rng(runs_)
+                    found = 0.0
+                    for _ in range(count):
+                        of = _steps_of(draw, rng, cases, runs_, size, at)
+                        near = [any(abs(step.at - at) <= 1 for step in each) for each in of]
+                        found += sum(near) / cases if size else any(of)
+                    what = [f"{size} x noise", f"run {at + 1}"] if size else ["nothing", ""]
+                    yield [noise, str(cases), str(runs_), *what, f"{found / count:.1%}"]
+
+
+def _steps_of(
+    draw: Callable[..., NDArray[np.float64]],
+    rng: np.random.Generator,
+    cases: int,
+    runs_: int,
+    size: float = 0,
+    at: int = 0,
+) -> list[list[steps.Step]]:
+    """Of an implementation's cases, each with a noise of its own, and one as large that they share."""
+    noise = np.array([draw(rng, runs_) for _ in range(cases)])
+    if cases > 1:
+        noise = (noise + draw(rng, runs_)) / math.sqrt(2)
+    return steps.steps(0.01 * (noise + size * (np.arange(runs_) >= at)))
 
 
 OF_REAL = ("slower", "from run", "of", "cells found", "implementations with one", "of the unchanged cells")
@@ -132,22 +156,20 @@ def found_in_real() -> Iterator[list[str]]:
 
 def _timed(run: saved.Timed, key: saved.Key) -> tuple[float, float]:
     """Seconds, and how many times those of `fused`."""
-    return median(run.samples[key].seconds), processes.ratio(run.samples[key], run.samples["fused", key[1]]).value
+    return median(run.samples[key].seconds), ratios.ratio(run.samples[key], run.samples["fused", key[1]]).value
 
 
 def _series(
     timed: Sequence[Mapping[saved.Key, tuple[float, float]]], slower: str, share: float, at: int
 ) -> Iterator[series.Series]:
-    cases: dict[str, dict[str, list[Point]]] = {}
+    points: dict[saved.Key, list[Point]] = {}
     for run, cells in enumerate(timed):
         by = 1 + share if run >= at else 1.0
         for (impl, case), (seconds, ratio) in cells.items():
             own, over = by if impl == slower else 1.0, by if slower == "fused" else 1.0
             point = Point(run, seconds * own, 0, 0, 1, "", f"{impl} {own}", ratio * own / over)
-            cases.setdefault(case, {}).setdefault(impl, []).append(point)
-    for case, impls in cases.items():
-        of = Case(impls)
-        yield from (series.Series(impl, case, {}, tuple(points), of) for impl, points in impls.items())
+            points.setdefault((impl, case), []).append(point)
+    return series.of_points(points, {})
 
 
 OTHERS = 3
@@ -168,7 +190,8 @@ def found_by_day(count: int) -> Iterator[list[str]]:
             for _ in range(count):
                 common, each = rng.normal(0, day, before + after), rng.normal(0, own, (1 + OTHERS, before + after))
                 cell = _cell(common + each, before, size, other)
-                for i, found in enumerate((steps.steps([point.median for point in cell.points]), cell.steps)):
+                alone = steps.steps(np.log([[point.median for point in cell.points]]))[0]
+                for i, found in enumerate((alone, cell.steps)):
                     hits[i] += any(not size or abs(step.at - before) <= 1 for step in found)
             shares.append(" → ".join(f"{hit / count:.1%}" for hit in hits))
         yield [f"{day:.0%}", f"{own:.0%}", f"{before} + {after}", *shares]
@@ -178,8 +201,10 @@ def _cell(logs: NDArray[np.float64], before: int, size: float, other: float) -> 
     """The first row's, after it and the second became slower."""
     logs[:2, before:] += np.log1p([[size], [other]])
     rows = np.exp(logs).tolist()
-    case = {str(impl): [Point(run, s, s, s, 1, "", "") for run, s in enumerate(row)] for impl, row in enumerate(rows)}
-    return series.Series("0", "", {}, tuple(case["0"]), Case(case))
+    points = {
+        (str(impl), ""): [Point(run, s, s, s, 1, "", "") for run, s in enumerate(row)] for impl, row in enumerate(rows)
+    }
+    return next(series.of_points(points, {}))
 
 
 def write(real: dict[str, Any], results: Path, noise: float, draw: random.Random) -> None:
@@ -210,13 +235,13 @@ def run(real: dict[str, Any], number: int, noise: float, draw: random.Random) ->
 def _measured(row: dict[str, Any], factor: float, noise: float, draw: random.Random) -> None:
     """Give a row the medians of its processes."""
     medians = [row["stats"]["median"] * factor * math.exp(draw.gauss(0, noise)) for _ in range(PROCESSES)]
-    row["extra_info"] |= {"processes": PROCESSES, "process_medians": medians}
+    row["extra_info"] |= {"processes": PROCESSES, "process_medians": medians, "ratio": None}
     row["stats"] |= {"data": medians, "median": median(medians), "min": min(medians), "max": max(medians)}
 
 
 def found(results: Path) -> list[str]:
     """For each implementation, how many of its cells stepped where it was planted, beside it, or nowhere."""
-    cells = series.all_series(series.oldest_first(cache.kept(runs.read(path)) for path in runs.newest_first(results)))
+    cells = series.all_series(series.oldest_first(series.read(runs.newest_first(results), print)))
     told = []
     for impl in dict.fromkeys(cell.impl for cell in cells):
         factor, when = PLANTED.get(impl, (1.0, range(0)))

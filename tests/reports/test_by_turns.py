@@ -109,6 +109,14 @@ def of(saved: Any, logs: Logs, **more: Any) -> Comparison:
     return by_turns.comparison(saved(document(logs, **more)))
 
 
+def test_cells_are_judged_as_their_implementation_is(saved: Any) -> None:
+    """By the judge as it is now, whatever it said when they were saved."""
+    data = document({("sdpa", "T16"): noisy(0.02, 0.002)})
+    data["cells"][0] |= {"word": "UNCHANGED"}
+    found = by_turns.comparison(saved(data))
+    assert found.cells[0].verdict.word == found.implementations["sdpa"].word == "REGRESSED"
+
+
 def test_an_implementation_is_judged_on_all_its_cells_together(saved: Any) -> None:
     """Cells that show nothing alone; what is open has a bound."""
     found = of(saved, {("sdpa", f"T{i}"): noisy(0.03, 0.03, 6, i) for i in range(16)})
@@ -173,7 +181,7 @@ def test_a_change_of_nothing_has_no_minus_and_a_large_one_is_a_factor() -> None:
 
 
 def test_machine_drift_is_no_verdict_about_the_code(saved: Any) -> None:
-    found = of(saved, SLOW, moved="machine drift: the time of the control workload 'python' changed by +10.0 %")
+    found = of(saved, SLOW, moved="machine drift: the time of the reference workload 'python' changed by +10.0 %")
     assert not [*sentences(found)] and found.unjudged.startswith("machine drift")
     open_ = {("sdpa", "T16"): (verdict.INCONCLUSIVE, found.unjudged)}
     assert summary(of(saved, {}, without=open_, moved=found.unjudged)).count("machine drift") == 1

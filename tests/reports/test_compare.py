@@ -106,7 +106,7 @@ def test_controls_that_moved_are_told_of(compared: Any) -> None:
     this = compared(tracked.run(1), tracked.run(2, slower={"sdpa": 1.2}, controls=1.08))
     assert words(this) == {*UNTOUCHED, ("sdpa", "REGRESSED")}
     assert re.fullmatch(
-        r"the controls changed by \+8\.\d % from 0001_base to 0002_head, and so may seconds", this.notes[0]
+        r"the reference workload changed by \+8\.\d % from 0001_base to 0002_head, and so may seconds", this.notes[0]
     )
 
 
@@ -352,6 +352,12 @@ def test_what_the_machine_did_that_day_cancels(compared: Any) -> None:
     assert {it.word for it in this.implementations.values()} == {"UNCHANGED"} and this.code == 0
     assert all(abs(cell.head / cell.base - 1) > 0.1 for cell in this.cells)
     assert all(abs(cell.verdict.ratio - 1) < 0.02 for cell in this.cells)
+
+
+def test_a_change_that_seconds_do_not_show_says_what_they_show(compared: Any) -> None:
+    this = compared(*(tracked.run(seed, dict.fromkeys(tracked.IMPLS, by)) for seed, by in ((1, 1.0), (2, 1.15))))
+    assert words(this) == {*UNTOUCHED, ("sdpa", "UNCHANGED")}
+    assert all(re.search(r", beside the others; in seconds \+1[45]\.\d %$", cell.verdict.reason) for cell in this.cells)
 
 
 def test_another_machine_under_the_same_name_is_told_and_blames_nobody(compared: Any) -> None:

@@ -19,7 +19,7 @@ import tracked_runs as tracked
 
 from reports.__main__ import main
 from reports.drawing.palette import Palette
-from reports.judging import cache, confirmations, series
+from reports.judging import confirmations, series
 from reports.pages import history_page
 from reports.pages.history_page import Chapter
 from reports.reading import runs
@@ -62,13 +62,11 @@ def written(results: Path, tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def cells(results: Path) -> Callable[[], list[series.Series]]:
-    return lambda: series.all_series(
-        series.oldest_first(cache.kept(runs.read(path)) for path in runs.newest_first(results))
-    )
+    return lambda: series.all_series(series.oldest_first(series.read(runs.newest_first(results), print)))
 
 
 def chapters(results: Path) -> list[Chapter]:
-    ordered = series.oldest_first(cache.kept(runs.read(path)) for path in runs.newest_first(results))
+    ordered = series.oldest_first(series.read(runs.newest_first(results), print))
     this = history_page.history([one.run for one in ordered], series.all_series(ordered), [])
     return list(history_page._chapters(this, Palette(tracked.IMPLS)))
 
@@ -87,10 +85,14 @@ def test_a_step_in_the_middle_is_found_in_the_right_place(nights: Any, cells: An
     assert [one.impl for one in found[:4]] == ["sdpa"] * 4
 
 
+def found(*logs: Sequence[float]) -> list[list[int]]:
+    """Positions of steps in the cases of one implementation."""
+    return [[step.at for step in case] for case in steps.steps(np.array(logs, float).reshape(len(logs), -1))]
+
+
 def test_noise_alone_makes_hardly_a_step() -> None:
     rng = np.random.default_rng(1)
-    found = [steps.steps(np.exp(rng.normal(0, 0.02, RUNS))) for _ in range(200)]
-    assert sum(map(bool, found)) <= 6
+    assert sum(any(found(*rng.normal(0, 0.02, (4, RUNS)))) for _ in range(200)) <= 3
 
 
 def drifting(rng: np.random.Generator, count: int) -> list[float]:
@@ -103,35 +105,65 @@ def drifting(rng: np.random.Generator, count: int) -> list[float]:
 
 def test_drifting_alone_makes_few_steps() -> None:
     rng = np.random.default_rng(1)
-    found = [steps.steps(np.exp(drifting(rng, 120))) for _ in range(100)]
-    assert sum(map(bool, found)) <= steps.FALSE_STEPS
+    assert sum(any(found(drifting(rng, 120))) for _ in range(100)) <= steps.FALSE_STEPS
 
 
-@pytest.mark.parametrize(("runs", "noises"), [(RUNS, 8), (20, 6), (40, 5)])
+@pytest.mark.parametrize(("runs", "noises"), [(RUNS, 10), (20, 7), (40, 5)])
 def test_steps_of_several_times_the_noise_are_nearly_always_found(runs: int, noises: int) -> None:
     rng = np.random.default_rng(2)
     right = 0
     for _ in range(100):
         logs = rng.normal(0, 0.02, runs)
         logs[runs // 2 :] += 0.02 * noises
-        right += [step.at for step in steps.steps(np.exp(logs))] == [runs // 2]
+        right += found(logs) == [[runs // 2]]
     assert right >= 90
+
+
+def test_what_all_cases_share_is_found_where_no_single_one_shows_it() -> None:
+    rng = np.random.default_rng(2)
+    shared = alone = 0
+    for _ in range(20):
+        logs = rng.normal(0, 0.02, (12, RUNS))
+        logs[:, 6:] += 0.06
+        shared += sum(6 in at for at in found(*logs))
+        alone += sum(found(case) == [[6]] for case in logs)
+    assert shared > 200 > 50 > alone
+
+
+def test_a_step_of_one_case_alone_is_that_cases() -> None:
+    logs = np.random.default_rng(3).normal(0, 0.01, (4, 30))
+    logs[2, 15:] += 0.15
+    assert found(*logs) == [[], [], [15], []]
+
+
+def test_a_case_that_keeps_its_level_takes_no_part_in_what_the_others_share() -> None:
+    logs = np.random.default_rng(3).normal(0, 0.01, (5, 30))
+    logs[:4, 15:] += 0.1
+    logs[0, 3:8] = np.nan
+    assert found(*logs) == [[15]] * 4 + [[]]
+
+
+def test_a_case_that_was_measured_on_one_side_alone_shows_no_step() -> None:
+    logs = np.random.default_rng(3).normal(0, 0.01, (4, 30))
+    logs[:, 15:] += 0.1
+    logs[3, :15] = np.nan
+    assert found(*logs) == [[15]] * 3 + [[]]
 
 
 def test_one_odd_run_is_no_step() -> None:
     logs = np.random.default_rng(3).normal(0, 0.01, RUNS)
     logs[5] += 0.5
-    assert steps.steps(np.exp(logs)) == []
+    assert found(logs) == [[]]
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_few_runs_show_no_step(count: int) -> None:
-    assert steps.steps([1.0, 1.0, 1.0, 2.0, 2.0][:count]) == []
+    assert found([1.0, 1.0, 1.0, 2.0, 2.0][:count]) == [[]]
 
 
 def test_identical_numbers_with_a_step_too_small_to_tell() -> None:
-    assert steps.steps([1.0] * 6 + [1.005] * 6) == []
-    assert [step.at for step in steps.steps([1.0] * 6 + [1.05] * 6)] == [6]
+    assert found([0.0] * 6 + [0.005] * 6) == [[]]
+    assert found([0.0] * 6 + [0.05] * 6) == [[6]]
 
 
 def test_a_slow_down_that_recovered_is_marked_and_one_that_did_not_is_not(
@@ -189,7 +221,7 @@ def test_a_step_beyond_a_break_keeps_its_place(nights: Any, cells: Any) -> None:
 def test_runs_are_ordered_by_when_they_were_made(results: Path) -> None:
     for name, when in (("0001_c", "2026-11-20T12:00:00+02:00"), ("0002_b", "2026-11-20T09:30:00"), ("0003_a", "")):
         os.utime(tracked.save(tracked.run(1, datetime=when), results, name), (1, 1))
-    ordered = series.oldest_first(cache.kept(runs.read(path)) for path in runs.newest_first(results))
+    ordered = series.oldest_first(series.read(runs.newest_first(results), print))
     assert [one.run.name for one in ordered] == ["0003_a", "0002_b", "0001_c"]
 
 
@@ -210,9 +242,8 @@ def test_runs_in_another_environment_are_left_out_too(
         return {"state": {"environment": {"OMP_PROC_BIND": "true"} if night < 2 else {}} if night != 5 else {}}
 
     nights(environment)
-    for _ in range(2):  # the second time from the cache
-        assert "10 runs" in written()
-        assert "2 runs of other machines or environments left out" in capsys.readouterr().err
+    assert "10 runs" in written()
+    assert "2 runs of other machines or environments left out" in capsys.readouterr().err
 
 
 def test_a_step_is_confirmed_by_turns(
@@ -261,7 +292,7 @@ def test_cells_without_numbers_in_some_runs_are_drawn_from_the_others(nights: An
     nights()
     tracked.save(tracked.run(99, impls=["sdpa"], datetime="2026-12-01T00:00:00"), results, "0013_fewer")
     tracked.save(tracked.run(98, impls=["sdpa+compile"], datetime="2026-12-02T00:00:00"), results, "0014_new")
-    ordered = series.oldest_first(cache.kept(runs.read(path)) for path in runs.newest_first(results))
+    ordered = series.oldest_first(series.read(runs.newest_first(results), print))
     lengths = {one.impl: len(one.points) for one in series.all_series(ordered)}
     assert lengths == {"fused": 12, "einsum": 12, "sdpa": 13, "sdpa+compile": 1}
 

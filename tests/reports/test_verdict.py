@@ -193,6 +193,26 @@ def test_spreads_inform_each_other_but_for_one_that_is_no_chance() -> None:
     assert mixed[40] == found[40] and all(mixed[i].df > found[i].df for i in range(40))
 
 
+@pytest.mark.parametrize("spreads", [[0.02], [0.008, 0.013, 0.02], [0.008, 0.013, 0.016, 0.02]])
+def test_what_is_usual_is_told_by_others_alone(spreads: list[float]) -> None:
+    """Else a small spread would draw the ruler that it is measured by with it."""
+    others = {str(spread): Estimate(0.0, spread / 2, 4, 5, spread) for spread in spreads}
+    found = [
+        effects.moderated({"own": Estimate(0.0, spread / 2, 4, 5, spread)} | others)["own"].spread ** 2
+        for spread in np.sqrt([1e-4, 2e-4, 3e-4])
+    ]
+    assert found[1] - found[0] == pytest.approx(found[2] - found[1])
+
+
+def test_pairs_that_contradict_what_was_shown_are_told_of() -> None:
+    noise = np.random.default_rng(0).normal(0, 1e-4, 60)
+    agreeing = one(*(0.03 + noise))
+    contradicting = one(*(np.repeat([0.03, -0.03], [15, 45]) + noise))
+    assert agreeing.word == contradicting.word == REGRESSED
+    assert "contradict" not in agreeing.reason
+    assert "later pairs contradict it: all pairs say" in contradicting.reason and "faster" in contradicting.reason
+
+
 def test_a_group_of_unchanged_cells_raises_few_alarms_also_where_they_share_the_noise_of_a_pair() -> None:
     rng = np.random.default_rng(23)
     alarms = 0
