@@ -16,6 +16,9 @@ from .comparison_text import HEADINGS, columns
 NARROWEST, WIDEST = 0.02, 3.0
 """The smallest and the largest change at which the axis ends."""
 
+STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+"""Changes that may be a tick; the one to its left is as far from no change."""
+
 ORDER = (verdict.BROKEN, verdict.WRONG, verdict.REGRESSED, verdict.SLIGHT, verdict.IMPROVED, verdict.NEW, verdict.GONE,
          verdict.UNCHANGED)  # fmt: skip
 """Of verdicts; what is not resolved comes last."""
@@ -89,7 +92,6 @@ def _scale(ratios: Iterable[float]) -> Scale:
     reach = max([abs(math.log(it)) for it in ratios if it > 0 and math.isfinite(it)], default=0.0)
     widest = min(WIDEST, max(NARROWEST, math.expm1(1.1 * reach)))
     made = Scale(1 / (1 + widest), 1 + widest)
-    digits = 0 if widest > 0.1 else 1
-    half = [(1 + widest) ** way for way in (-0.5, 0.5)]
-    ticks = [(made.at(it), f"{(it - 1) * 100:+.{digits}f} %".replace("-", "\N{MINUS SIGN}")) for it in half]
-    return Scale(made.low, made.high, [ticks[0], (50.0, "0"), ticks[1]])
+    step = max((it for it in STEPS if it <= 0.7 * widest), default=STEPS[0])
+    left = (made.at(1 / (1 + step)), f"\N{MINUS SIGN}{100 * step / (1 + step):.2g} %")
+    return Scale(made.low, made.high, [left, (50.0, "0"), (made.at(1 + step), f"+{100 * step:g} %")])

@@ -146,13 +146,13 @@ def _map(this: History) -> HeatMap:
         by_impl.setdefault(one.impl, []).append(one)
     first = max(0, len(this.runs) - MOST_RUNS)
     newest = range(first, len(this.runs))
-    headings = [(this.runs[at].commit_id[:7] or this.runs[at].name.split("_")[0],) for at in newest]
+    headings = [(this.runs[at].commit_id[:7] or this.runs[at].name.split("_")[0], 1) for at in newest]
     rows = []
     for impl, those in by_impl.items():
         logs = [_since(one) for one in those]
         cells = [_changed([of[at] for of in logs if at in of], f"{impl}, {this.runs[at].name}") for at in newest]
         rows.append(HeatRow(impl, [_smallest(logs)], cells))
-    return HeatMap(None, "each run", ["smallest step"], views.spans(headings), rows)
+    return HeatMap(None, "each run", ["smallest step"], [headings], rows)
 
 
 def _since(series: Series) -> dict[int, float]:
@@ -167,7 +167,7 @@ def _changed(logs: Sequence[float], where: str) -> HeatCell:
     if not logs:
         return HeatCell("–", f"{where}: not measured", "gone")
     change = math.expm1(mean(logs))
-    text = f"{100 * change:+.0f}".replace("-", "\N{MINUS SIGN}")
+    text = f"{100 * change:+.0f}".replace("-", "\N{MINUS SIGN}") if abs(change) >= 0.005 else "0"
     shade = round(views.SHADE * min(1.0, max(0.0, change / WIDEST)))
     return HeatCell(text, f"{where}: {_percent(change)}", "good" if change < -STILL else "", shade)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -46,15 +47,16 @@ def folder_name(runs: Sequence[Run]) -> str:
 
 def html(this: SideBySide) -> str:
     """Whatever came from the runs is escaped; only our own SVG, CSS and JavaScript are not."""
+    found = [_changes(this, at) for at in range(1, len(this.runs))]
     return page.rendered(
         "changes.html.j2",
         this.wrong,
         title=" + ".join(this.labels),
         kicker=this.labels,
-        headline=_headline(this),
+        headline=_headline(this, found),
         lead=list(_sentences(this)),
         notices=list(_notices(this)),
-        lists=[(f"{this.labels[0]} → {label}", _changes(this, i)) for i, label in enumerate(this.labels[1:], 1)],
+        lists=[(f"{this.labels[0]} → {label}", one) for label, one in zip(this.labels[1:], found, strict=True)],
         more=[_numbers(this), _runs(this), _missing(this)],
         notes=[
             "Medians of separate runs, hours or machines apart: 5 to 50 % between two runs of unchanged code is ordinary. "
@@ -81,15 +83,18 @@ def _changes(this: SideBySide, at: int) -> Changes:
     return changes.of_ratios((cell.impl, cell.case, value.ratio) for cell, value in both if value)
 
 
-def _headline(this: SideBySide) -> str:
-    """Of two runs how they compare, of more how many there are."""
+def _headline(this: SideBySide, found: Sequence[Changes]) -> str:
+    """Of two runs what changed, of more how many there are."""
     if len(this.runs) == 2:
         for label, middle, _, _, count in sides.typical(this):
-            return (
-                f"{this.labels[0]} → {label}: {changes.percent(middle)} in the median of {words.plural(count, 'cell')}"
-            )
+            kinds = Counter(row.kind for row in found[0].rows)
+            named = {"worse": "regressed", "better": "improved"}
+            moved = " and ".join(f"{kinds[kind]} {text}" for kind, text in named.items() if kinds[kind])
+            said = f"{moved} of" if moved else f"{changes.percent(middle)} in the median of"
+            return f"{this.labels[0]} → {label}: {said} {words.plural(count, 'cell')}"
     shared = sum(cell.everywhere for cell in this.cells)
-    return f"{words.plural(len(this.runs), 'run')} side by side, {words.plural(shared, 'cell') if shared else 'no cell'} in all"
+    everywhere = words.plural(shared, "cell") if shared else "no cell"
+    return f"{words.plural(len(this.runs), 'run')} side by side, {everywhere} in all"
 
 
 def _sentences(this: SideBySide) -> Iterator[str]:

@@ -104,7 +104,7 @@ def test_runs_of_one_machine_get_the_verdicts_of_compare(tmp_path: Path) -> None
     page = side_by_side_page.html(side_by_side.side_by_side([before, after]))
     verdicts = re.findall(r'<tr class="(\w+)"><th scope="row">.*?</svg>(.*?)</th>.*?<b>(\w*)</b>', page, re.DOTALL)
     assert verdicts[:4] == [("worse", "fused", "REGRESSED")] * 4  # regressions first
-    assert "REGRESSED" not in {word for _, _, word in verdicts[4:]}
+    assert "REGRESSED" not in {word for _, _, word in verdicts[4:]} and "<h1>a → b: 4 regressed of" in page
 
 
 def test_runs_of_one_name_are_told_apart_by_the_folder_that_differs(sweep: dict[str, Any], tmp_path: Path) -> None:
