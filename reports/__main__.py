@@ -60,29 +60,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = command.results(options)
     try:
         chosen = list(command.several(options.runs, results))
-        print(_written(chosen, options.out or runs.default_out(chosen[0].path)))
+        _write(chosen, options.out or runs.default_out(chosen[0].path), options.verbose)
     except RunError as error:
         return complain(str(error))
     return 0
 
 
-def _written(chosen: Sequence[Run], out: Path) -> Path:
-    """Writes one page, of a run or of several side by side; returns its path.
+def _write(chosen: Sequence[Run], out: Path, verbose: bool) -> None:
+    """Writes one page, of a run or of several side by side; prints its path, and of one run what it says: the answer last.
 
     Raises:
         RunError: the folder can't be written to.
     """
-    from .pages import (  # pandas and matplotlib take a second to import: a mistyped name shouldn't
-        page,
-        side_by_side_page,
-    )
+    from .pages import page, side_by_side_page, tables  # pandas takes a second to import: a mistyped name shouldn't
 
-    alone = len(chosen) == 1
-    folder = out / (chosen[0].name if alone else side_by_side_page.folder_name(chosen))
+    folder = out / (chosen[0].name if len(chosen) == 1 else side_by_side_page.folder_name(chosen))
     try:
-        return page.write(chosen[0], folder) if alone else side_by_side_page.write(chosen, folder)
+        if len(chosen) > 1:
+            print(side_by_side_page.write(chosen, folder))
+            return
+        this = page.report(chosen[0])
+        path = page.written(this, folder)
     except OSError as error:
         raise RunError(f"can't write to {folder}: {error.strerror or error}") from None
+    if this.grid.cases:
+        print(tables.detailed(this.grid) + "\n" if verbose else "", end="\n" if verbose else "")
+        print(f"{tables.terminal(this.grid)}\n{tables.KEY}\n")
+    print(f"{path}\n{this.headline}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -96,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         "runs", nargs="*", metavar="RUN", help="which runs to report; several, on one page (default: the newest)"
     )
     command.add_results(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="print every case's table, too")
     parser.add_argument(
         "--out", type=Path, metavar="DIR",
         help="where pages go (default: ./reports/out; for runs of the checkout its reports/out)",

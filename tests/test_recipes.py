@@ -26,24 +26,11 @@ from .test_readme import block
 
 AXIS = """    stride: int | None = axis("size", "keys from one that a query sees to the next", label="stride", default=None)
 """
-CHART = """from matplotlib.figure import Figure
+SECTION = """
 
-from ..chart import FIRST, Chart, Source
-
-
-def draw(source: Source, narrow: bool = False) -> Figure | None:
-    figure = Figure()
-    figure.subplots().barh(source.frame["impl"], source.frame["spread"])
-    return figure
-
-
-def spec(source: Source) -> dict:
-    values = source.frame[["impl", "spread"]].to_dict("records")
-    chart = {"mark": "bar", "data": {"values": values}, "encoding": {"x": {"field": "spread", "type": "quantitative"}}}
-    return chart
-
-
-CHARTS = (Chart("spread", "Spread of each cell", FIRST, draw, spec, lambda source: "Who was noisy."),)
+def _spread(run: Run, frame: pd.DataFrame) -> Table:
+    rows = [(row["impl"], f"{row['spread']:.3f}") for row in fr.records(frame)]
+    return Table("Spread of each cell", ("implementation", "spread"), rows, of_impls=True)
 """
 MODE = """    "twice": Mode("o = layer(x), under another name"),
 """
@@ -60,7 +47,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     insert(copy / "impls" / "__init__.py", "    sdpa,\n", "    additive,\n")
     insert(copy / "bench" / "cases" / "modes.py", "MODES = {\n", MODE)
     insert(copy / "bench" / "cases" / "case.py", r"    out_bias: bool = axis\(.*\)\n", AXIS)
-    (copy / "reports" / "drawing" / "charts" / "spread.py").write_text(CHART)
+    more = copy / "reports" / "pages" / "more.py"
+    insert(more, r"    found = \[\n", "        _spread(run, frame),\n")
+    more.write_text(more.read_text() + SECTION)
     run(copy, "-m", "pytest", "bench", "--benchmark-save=x", "--impl", "additive,fused", "--precision", "0.5",
         "--T", "32", "--H", "2", "--dtype", "float32", "--mode", "forward,twice", "--stride", "4,8")  # fmt: skip
     return copy
@@ -108,14 +97,11 @@ def test_run_files_describe_what_reports_know_of_older_ones() -> None:
 
 @pytest.fixture(scope="module")
 def page(checkout: Path) -> Path:
-    return Path(run(checkout, "-m", "reports").strip())
+    return Path(run(checkout, "-m", "reports").splitlines()[-2])
 
 
-def test_a_chart_is_one_file_for_the_page_and_for_figures(page: Path) -> None:
-    html = page.read_text()
-    assert '<figure id="spread">' in html and "Who was noisy." in html and '"spread":{"mark":"bar"' in html
-    assert {file.suffix for file in page.parent.glob("spread.*")} == {".png", ".svg"}
-    assert 'href="spread.svg"' in html
+def test_a_section_of_the_page_is_one_function(page: Path) -> None:
+    assert "<summary>Spread of each cell</summary>" in page.read_text()
 
 
 def test_reports_know_the_axis_from_the_run_file(
@@ -124,7 +110,7 @@ def test_reports_know_the_axis_from_the_run_file(
     """Also this checkout's own, which has no such axis."""
     html = page.read_text()
     assert "fp32 causal forward stride=4" in html  # in tables
-    assert '<select name="at_stride">' in html and '"stride"' in html  # to be chosen, and as what a chart runs along
+    assert '<option value="stride">' in html and "Along stride" in html  # to be chosen, and as what lines run along
     assert report(["advise", "--results", str(checkout / "results"), "--stride", "8", "--mode", "twice"]) == 0
     assert "stride=8" in capsys.readouterr().out
     assert "stride" in (page.parent / "rows.csv").read_text().splitlines()[0].split(",")

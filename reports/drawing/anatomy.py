@@ -26,8 +26,6 @@ class Pair:
     one: float
     other: float
     shown: bool
-    at: dict[str, Any]
-    """Where it stands on the axes of `place`."""
 
     @property
     def share(self) -> float:
@@ -51,7 +49,6 @@ class Compiling:
     """Whether it was compiled from scratch: `cold`, `warm`, or empty where the run doesn't say."""
     tied: bool
     """Whether no difference is shown: then there is nothing to win that is sure."""
-    at: dict[str, Any]
 
 
 def cores(frame: pd.DataFrame) -> list[Pair]:
@@ -77,7 +74,7 @@ def _pairs(frame: pd.DataFrame, axis: str, one: str, other: str) -> list[Pair]:
     for row in fr.records(both):
         found.setdefault(tuple(row[key] for key in keys), {}).setdefault(row[axis], row)
     return [
-        Pair(a["impl"], _place(a, said), int(a["T"]), a["median"], b["median"], fr.ratio(a, b).resolved, _at(a, said))
+        Pair(a["impl"], _place(a, said), int(a["T"]), a["median"], b["median"], fr.ratio(a, b).resolved)
         for a, b in ((rows[one], rows[other]) for rows in found.values() if {one, other} <= set(rows))
     ]
 
@@ -101,15 +98,10 @@ def _compilings(frame: pd.DataFrame) -> Iterator[Compiling]:
                 pays_after=math.ceil(row["compile_s"] / won) if won > 0 else None,
                 cache=cache if isinstance(cache := row.get("compile_cache"), str) else "",
                 tied=not ratio.resolved,
-                at=_at(row, said),
             )
 
 
-def _at(row: dict[str, Any], said: list[str]) -> dict[str, Any]:
-    titled = {"T", "T_kv"} if row["T_kv"] == row["T"] else {"T"}
-    return {axis: row[axis] for axis in said if axis not in titled}
-
-
 def _place(row: dict[str, Any], said: list[str]) -> str:
-    at = _at(row, said)
+    titled = {"T", "T_kv"} if row["T_kv"] == row["T"] else {"T"}
+    at = {axis: row[axis] for axis in said if axis not in titled}
     return words.place(at, always=at)

@@ -20,6 +20,7 @@ from ..judging.series import Point, Series
 from ..reading import units
 from ..reading.runs import Run
 from .palette import Look
+from .svg import kind
 
 NEWEST = 60
 """Points with a mark, a spread and a name of their own; older ones are a line only."""
@@ -30,8 +31,6 @@ MOST_TICKS = 6
 LABEL = 80  # room that the name of a version takes
 CALM = 0.06
 """The axis spans at least this share either way of the middle: noise should look like noise."""
-
-SPARK_WIDTH, SPARK_HEIGHT = 140, 22
 
 
 @dataclass(frozen=True)
@@ -59,24 +58,9 @@ def draw(series: Series, runs: Sequence[Run], look: Look, baselines: Iterable[in
     scale = _scale(series, len(runs))
     parts = (*_frame(scale, runs), *_torches(scale, runs), *_levels(scale, series), *_lines(scale, series))
     marks = (*_points(scale, series, texts), *_baselines(scale, baselines))
-    return _svg("".join((*parts, *marks)), WIDTH, HEIGHT, look, "plot")
-
-
-def spark(series: Series, look: Look) -> Markup:
-    """Its line alone, without an axis; where there are more runs than room, medians of neighbours."""
-    lines = []
-    low, high = _span(series.points, CALM)
-    each = -(-len(series.points) // (SPARK_WIDTH // 2))
-    for piece in series.pieces:
-        at = [
-            (
-                (start + 0.5) / len(series.points) * SPARK_WIDTH,
-                median(series.points[i].median for i in range(start, min(start + each, piece.stop))),
-            )
-            for start in range(piece.start, piece.stop, each)
-        ]
-        lines.append(_path("line", [(x, SPARK_HEIGHT * (1 - (y - low) / (high - low))) for x, y in at]))
-    return _svg("".join(lines), SPARK_WIDTH, SPARK_HEIGHT, look, "spark")
+    return Markup(
+        f'<svg class="plot {kind(look)}" aria-hidden="true" viewBox="0 0 {WIDTH} {HEIGHT}">{"".join((*parts, *marks))}</svg>'
+    )
 
 
 def _scale(series: Series, runs: int) -> Scale:
@@ -181,11 +165,3 @@ def _line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
 
 def _path(kind: str, points: Iterable[tuple[float, float]]) -> str:
     return f'<path class="{kind}" d="M{" ".join(f"{x:.1f} {y:.1f}" for x, y in points)}"/>'
-
-
-def _svg(inside: str, width: int, height: int, look: Look, kind: str) -> Markup:
-    dashed = " compiled" if look.compiled else ""
-    return Markup(
-        f'<svg class="{kind}{dashed}" aria-hidden="true" style="--look:var(--c{look.slot})"'
-        f' viewBox="0 0 {width} {height}">{inside}</svg>'
-    )

@@ -5,23 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from ..judging import frame as fr
 from ..reading import traces, units
 from ..reading.traces import Trace, TraceError
-from .canvas import Panel, sheet
-from .palette import Palette
 
 MOST_OPERATORS = 8
 MOST_CURVES = 36
 """As many as the page has room for: the cells with the largest peaks have one."""
-
-WIDTH = 3.3  # inches: readable where a phone shows it within two frames
 
 
 @dataclass(frozen=True)
@@ -98,27 +91,3 @@ def drawn(found: list[Inside]) -> set[tuple[str, str]]:
     """(implementation, case) of those whose memory is drawn."""
     largest = sorted(found, key=lambda one: -one.peak)[:MOST_CURVES]
     return {(one.impl, one.case) for one in largest if one.peak}
-
-
-def curve(one: Inside, palette: Palette) -> Figure:
-    """Bytes held during the call, in its implementation's colour."""
-    memory, colour = one.trace.memory, palette[one.impl].colour
-    paper = sheet([Panel("", memory)], "Memory during the call", one.description, width=WIDTH, columns=1, height=0.9,
-                  left=0.62, right=0.16)  # fmt: skip
-    (ax,) = paper.axes
-    ax.fill_between(memory["at"], memory["bytes"], step="post", color=colour, alpha=0.18, linewidth=0)
-    ax.step(memory["at"], memory["bytes"], where="post", color=colour, linewidth=1.2)
-    ax.set_xlim(0, float(memory["at"].iloc[-1]))
-    ax.set_ylim(0, one.peak * 1.06)
-    ax.grid(axis="y")
-    _ticks(ax.yaxis, 2.0 ** (10 * (int(math.log2(one.peak)) // 10)), units.memory)
-    _ticks(ax.xaxis, 10.0 ** math.floor(math.log10(ax.get_xlim()[1])), units.seconds)
-    return paper.figure
-
-
-def _ticks(axis: Any, unit: float, text: Any) -> None:
-    """A few marks, round in a unit."""
-    low, high = axis.get_view_interval()
-    marks = [mark * unit for mark in MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low / unit, high / unit)]
-    marks = [mark for mark in marks if mark <= high]
-    axis.set_ticks(marks, ["0" if not mark else text(mark, 2) for mark in marks])

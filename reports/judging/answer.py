@@ -1,212 +1,237 @@
-"""The first thing that a reader sees: which implementation to use, or that there is no answer yet; and how sure that is.
-
-Every claim is made from the standings that the judge gives (`ratios.standings`), and from what was right everywhere.
-"""
+"""The answer of a run in a sentence: which implementation to use, by how much, where not; and how well that is known."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import geometric_mean, median
+from statistics import median
 from typing import Any
 
-import pandas as pd
+from stats import conditions, ratios, shares
 
-from stats import conditions, estimate, ratios, shares
-
-from ..reading import units, words
+from ..reading import words
 from ..reading.axes import length_axes
 from ..reading.runs import Run
-from . import advice, processes
 from . import frame as fr
+from . import processes
+from .advice import LEANER
+from .grid import OPEN, SLOWER, Case, Grid, Mark, interval, slowdown
 
-LOW, MEDIUM, HIGH = "LOW", "MEDIUM", "HIGH"
+KNOWN_WELL = 0.03
+"""Half of an interval, as a share, that more processes needn't make smaller."""
 
-#: Up to the first a value counts as HIGH, up to the second as MEDIUM.
-HALF_WIDTH = (0.03, 0.10)
 ADVISED_PROCESSES, MOST_PROCESSES = 5, 20
 
-Cell = Mapping[str, Any]
+MOST_PARTS = 3
+"""Answers along an axis that a sentence can hold."""
 
 
 @dataclass(frozen=True)
 class Trust:
-    """How sure the run's claims are; why; and what would settle what is open, where something would."""
+    """How well the ratios are known, in sentences; and the command that would tell more, where one would."""
 
-    word: str
     reasons: tuple[str, ...]
     command: str
 
 
-@dataclass(frozen=True)
-class Rank:
-    """One implementation over the cases that it has: its time over the best of each case, 1 where it is the best."""
-
-    impl: str
-    mean: float
-    worst: float
-    cases: int
-    of: int
-
-    @property
-    def everywhere(self) -> bool:
-        return self.cases == self.of
-
-
-def headline(cells: Sequence[Cell], axes: Sequence[str]) -> str:
-    """The answer in a sentence. `cells` are those of `advice.advise`, `axes` those that vary among them."""
-    rivals = [cell for cell in cells if cell["measured"] > 1]
-    if not rivals:
+def headline(grid: Grid, baseline: str | None) -> str:
+    """The answer in a sentence. `baseline` is the implementation that one would take by default."""
+    cases = grid.judged
+    if not cases:
         return "No answer: no case of this run has two implementations that were right everywhere."
-    if not any(cell["standing"] for cell in rivals):
+    if not any(mark.low == mark.low for case in cases for mark in case.ranked[1:]):
         return f"No answer yet: {processes.NO_INTERVAL}."
-    count = len(rivals)
-    everywhere = "the one case" if count == 1 else "both cases" if count == 2 else f"all {count} cases"
-    if text := _one_for_all(rivals):
-        return f"Use {text}{',' * (' with less ' in text)} in {everywhere}."
-    if parts := _by_axis(rivals, axes):
-        text = "; ".join(f"{where}, {f'use {what}' if what else 'no one answer'}" for where, what in parts)
+    name = _pick(cases)
+    best = [case for case in cases if name and _best(case, name)]
+    if len(best) == len(cases):
+        return _use(name, cases, best, baseline)
+    if parts := _by_axis(grid, cases):
+        text = "; ".join(f"{where}, use {what}" for where, what in parts)
         return f"{text[0].upper()}{text[1:]}."
-    unresolved = sum(cell["standing"] == ratios.NOT_RESOLVED for cell in rivals)
-    if 2 * unresolved >= count:
-        return f"No answer yet: {unresolved} of {words.plural(count, 'case')} are not resolved."
-    counts = Counter(name for cell in rivals for name in _good(cell)).most_common(3)
-    leads = words.listing([f"{name} in {n}" for name, n in counts])
-    return f"No one implementation for {everywhere}: the fastest or level with it is {leads}."
+    if 3 * len(best) >= 2 * len(cases):
+        return f"{_use(name, cases, best, baseline)}{_exceptions(name, cases)}"
+    unresolved = [case for case in cases if case.ranked[0].state == OPEN]
+    if 2 * len(unresolved) >= len(cases):
+        return f"No answer yet: {len(unresolved)} of {words.plural(len(cases), 'case')} are not resolved."
+    counts = Counter(mark.impl for case in cases for mark in case.ranked if mark.best).most_common(3)
+    return (
+        f"No one answer: fastest or tied are {words.listing(f'{it} in {n}' for it, n in counts)} of {len(cases)} cases."
+    )
 
 
-def ranking(frame: pd.DataFrame) -> list[Rank]:
-    """Implementations that were right everywhere, by the geometric mean over the cases; those that lack cases last."""
-    found: dict[str, list[float]] = {}
-    for _, part in fr.trusted(frame).groupby("id", sort=False):
-        rows = fr.ranked(part)
-        if len(rows) > 1:
-            over = [advice.times(row, rows[0]) for row in rows]
-            for row, times in zip(rows, over, strict=True):  # who leads needn't be the best by what is not resolved
-                found.setdefault(row["impl"], []).append(times / min(over))
-    most = max(map(len, found.values()), default=0)
-    ranks = [Rank(impl, geometric_mean(each), max(each), len(each), most) for impl, each in found.items()]
-    return sorted(ranks, key=lambda rank: (not rank.everywhere, rank.mean))
+def own(grid: Grid, wrong: Collection[str] = ()) -> Iterator[str]:
+    """How the reader's own implementations do that were right: 'mine: 1.3× the fastest, on average over 6 cases'."""
+    for name in grid.impls:
+        if name in grid.own and name not in wrong:
+            count, all_ = grid.count(name), words.plural(len(grid.cases), "case")
+            mean = f"{slowdown(grid.mean(name))}× the time of the fastest, on average over" if count else "no time in"
+            yield f"{name}: {mean} {all_ if count in (0, len(grid.cases)) else f'{count} of {all_}'}."
 
 
-def trust(run: Run, frame: pd.DataFrame, cells: Sequence[Cell]) -> Trust:
-    """From how well the leads are known, in how many cases, and the number of processes: what the machine did meanwhile is in
-    the intervals of the leads."""
-    fewest = int(frame["processes"].min()) if len(frame) else 0
-    half = _half_width(cells)
-    said = [
-        (
-            HIGH if fewest >= estimate.ENOUGH_PROCESSES else MEDIUM,
-            f"{'one process' if fewest < 2 else f'{fewest} processes'} a cell",
-        ),
-        (LOW, "no ratio has an interval") if half is None else (_grade(half), f"leads are {_known_to(half)}"),
-    ]
-    rivals = [cell for cell in cells if cell["measured"] > 1]
-    if unresolved := sum(cell["standing"] in ("", ratios.NOT_RESOLVED) for cell in rivals):
-        many = f"{unresolved} of {words.plural(len(rivals), 'case')} not resolved"
-        said.append((LOW if 2 * unresolved >= len(rivals) else MEDIUM, many))
-    if run.wrong:
-        said.append((HIGH, f"left out, wrong somewhere: {words.listing(sorted(run.wrong))}"))
-    if not run.complete:
-        said.append((LOW, "the run is not complete"))
-    if disturbed := conditions.disturbed(run.rows):
-        said.append((HIGH, disturbed))
+def trust(run: Run, grid: Grid) -> Trust:
+    """From the intervals of the runners-up, the number of processes, and what disturbed the run."""
+    fewest = min((int(it.row["processes"]) for case in grid.cases for it in case.ranked), default=0)
+    half = _half_width(grid.judged)
+    wide = half is not None and shares.too_wide(1, (1 + half) ** 2)
+    known = "no ratio has an interval" if half is None else f"ratios are {shares.UNRESOLVED}" if wide else (
+        f"ratios are known to {f'± {shares.percent(half)}' if half < 1 else f'a factor of {slowdown(1 + half)}'} (95 %)"
+    )  # fmt: skip
+    said = [known, "one process a cell" if fewest < 2 else f"{fewest} processes a cell"]
+    unresolved = sum(case.ranked[0].state == OPEN for case in grid.judged)
+    said += [f"{unresolved} of {words.plural(len(grid.judged), 'case')} not resolved"] * bool(unresolved)
+    said += [f"left out, wrong somewhere: {words.listing(sorted(run.wrong))}"] * bool(run.wrong)
+    said += ["the run is not complete"] * (not run.complete)
+    said += list(filter(None, [conditions.disturbed(run.rows)]))
     drift = run.controls.get("drift")
     if isinstance(drift, int | float) and conditions.DRIFT < drift < math.inf:
-        said.append((HIGH, f"meanwhile the control workload's time varied by {shares.varied(drift)}"))
-    grades, reasons = zip(*said, strict=True)
-    word = min(grades, key=(LOW, MEDIUM, HIGH).index)
-    return Trust(word, reasons, "" if word == HIGH else _settling(run.command, fewest, half))
-
-
-def _known_to(half: float) -> str:
-    """'known to ± 3.0 %', 'known to a factor of 2.1', or 'not resolved'."""
-    if shares.too_wide(1, (1 + half) ** 2):
-        return shares.UNRESOLVED
-    return f"known to {f'± {units.percent(half)}' if half < 1 else f'a factor of {shares.significant(1 + half, 2)}'}"
+        said.append(f"meanwhile the reference workload's time varied by {shares.varied(drift)}")
+    settled = half is not None and half <= KNOWN_WELL and fewest >= 3 and not unresolved
+    return Trust(tuple(said), "" if settled else _settling(run.command, fewest, half))
 
 
 def _settling(command: str, fewest: int, half: float | None) -> str:
     """The command that would settle what is open; '' where more processes would not."""
-    wider = (half / HALF_WIDTH[0]) ** 2 if half else 1.0
+    wider = (half / KNOWN_WELL) ** 2 if half else 1.0
     wanted = min(MOST_PROCESSES, max(ADVISED_PROCESSES, math.ceil(max(1, fewest) * wider)))
     kept = re.sub(r" --processes[ =]\S+", "", command)
     return f"{kept} --processes {wanted}" if command and wanted > fewest else ""
 
 
-def _half_width(cells: Sequence[Cell]) -> float | None:
-    """Of the middle case: half of the interval of the lead over the next best; None where there is none."""
-    known = [cell for cell in cells if cell["ahead_low"]]
-    return median((cell["ahead_high"] / cell["ahead_low"]) ** 0.5 - 1 for cell in known) if known else None
+def _half_width(cases: Sequence[Case]) -> float | None:
+    """Of the median case: half of the interval of the runner-up's slowdown; None where there is none."""
+    known = [it for case in cases for it in case.ranked[1:2] if it.low > 0]
+    return median((it.high / it.low) ** 0.5 - 1 for it in known) if known else None
 
 
-def _grade(half: float) -> str:
-    return HIGH if half <= HALF_WIDTH[0] else MEDIUM if half <= HALF_WIDTH[1] else LOW
+def _best(case: Case, name: str) -> bool:
+    return name in case.marks and case.marks[name].best
 
 
-def _good(cell: Cell) -> list[str]:
-    """Who is shown to be the fastest of a case, or level with it; the leader first."""
-    return [cell["fastest"], *cell["ties"]] if advice.claimed(cell) else []
-
-
-def _one_for_all(cells: Sequence[Cell]) -> str:
-    """'sdpa, the fastest' or 'sdpa, the fastest or level with it', of those that are so in every case; '' of none."""
-    common = [name for name in _good(cells[0]) if all(name in _good(cell) for cell in cells)]
-    if not common:
+def _pick(cases: Sequence[Case]) -> str:
+    """What is the fastest or tied with it in the most cases; of several the one that needs clearly less memory, else the one
+    with the smallest slowdowns; '' where nothing is."""
+    counts = Counter(mark.impl for case in cases for mark in case.ranked if mark.best)
+    most = max(counts.values(), default=0)
+    equal = sorted((name for name in counts if counts[name] == most), key=lambda name: _total(cases, name))
+    if not equal:
         return ""
-    common.sort(key=lambda name: -sum(cell["fastest"] == name for cell in cells))
-    lean, *others = sorted(common, key=lambda name: _peaks(cells, name))
-    if (
-        others
-        and _peaks(cells, others[-1]) < math.inf
-        and _peaks(cells, others[0]) > advice.LEANER * _peaks(cells, lean)
-    ):
-        return (
-            f"{lean}, level with {words.listing([it for it in common if it != lean], most=3)} in time with less memory"
-        )
-    if all((cell["fastest"], cell["standing"]) == (common[0], ratios.FASTEST) for cell in cells):
-        return f"{common[0]}, the fastest"
-    if others:
-        return f"{words.listing(common, most=3).replace(' and ', ' or ')}, level"
-    return f"{common[0]}, the fastest or level with it"
+    lean = min(equal, key=lambda name: _peaks(cases, name))
+    leaner = _peaks(cases, equal[0]) > LEANER * _peaks(cases, lean) and _peaks(cases, equal[0]) < math.inf
+    return lean if leaner else equal[0]
 
 
-def _peaks(cells: Sequence[Cell], impl: str) -> float:
+def _total(cases: Sequence[Case], name: str) -> float:
+    return sum(math.log(case.marks[name].slowdown) if _has(case, name) else math.inf for case in cases)
+
+
+def _has(case: Case, name: str | None) -> bool:
+    return name in case.marks and case.marks[name].counts
+
+
+def _peaks(cases: Sequence[Case], name: str) -> float:
     """Bytes, of all cases together; infinite where one isn't known."""
-    return float(sum(cell["peaks"].get(impl, math.inf) for cell in cells))
+    peaks = [case.marks[name].row["peak_bytes"] if _has(case, name) else math.nan for case in cases]
+    return sum(peaks) if all(peak > 0 for peak in peaks) else math.inf
 
 
-def _by_axis(cells: Sequence[Cell], axes: Sequence[str]) -> list[tuple[str, str]]:
-    """Along the axis whose values have the most answers in the fewest words: where, and what to use there or ''."""
-    tried = (_along(cells, axis) for axis in axes)
-    told = [it for it in tried if 0 < sum(bool(what) for _, what in it) <= 3 and 2 * _open(it) <= len(it)]
-    return min(told, key=lambda it: (_open(it), len(it)), default=[])
+def _use(name: str, cases: Sequence[Case], best: Sequence[Case], baseline: str | None) -> str:
+    """'Use sdpa: fastest or tied in 11 of 12 cases, up to 3.2× faster than fused (2.6 to 3.9), 7× less memory at T = 1024.'"""
+    count = len(cases)
+    everywhere = "the one case" if count == 1 else "both cases" if count == 2 else f"all {count} cases"
+    where = everywhere if len(best) == count else f"{len(best)} of {words.plural(count, 'case')}"
+    said = [f"{_how(name, best)} in {where}", *_gain(name, cases, baseline), *_memory(name, cases, baseline)]
+    return f"Use {name}: {', '.join(said)}."
 
 
-def _open(parts: Sequence[tuple[str, str]]) -> int:
-    return sum(not what for _, what in parts)
+def _how(name: str, best: Sequence[Case]) -> str:
+    """'fastest', 'tied with packed', or 'fastest or tied'"""
+    if all(case.marks[name].state == ratios.FASTEST for case in best):
+        return "fastest"
+    others = [{mark.impl for mark in case.ranked if mark.best} - {name} for case in best]
+    always = [mark.impl for mark in best[0].ranked if all(mark.impl in them for them in others)]
+    return f"tied with {words.listing(always, most=2)}" if always else "fastest or tied"
 
 
-def _along(cells: Sequence[Cell], axis: str) -> list[tuple[str, str]]:
-    """Each value of an axis, or each stretch of lengths with one answer, and the answer."""
-    values = list(dict.fromkeys(cell[axis] for cell in cells))
-    on_a_line = axis in length_axes() and None not in values
-    stretches: list[list[Any]] = []
-    for value in sorted(values) if on_a_line else values:
-        if on_a_line and stretches and _one_for_all(_where(cells, axis, [*stretches[-1], value])):
-            stretches[-1].append(value)
-        else:
-            stretches.append([value])
+def _gain(name: str, cases: Sequence[Case], baseline: str | None) -> list[str]:
+    """The largest speed-up over the baseline implementation that was shown."""
+    both = [(case, fr.ratio(case.marks[baseline].row, case.marks[name].row)) for case in cases
+            if baseline and name != baseline and _has(case, baseline) and _has(case, name)]  # fmt: skip
+    shown = [it for _, it in both if it.slower]
+    if not shown:
+        return []
+    most = max(shown, key=lambda it: it.low)
+    return [
+        f"{'up to ' * (len(both) > 1)}{slowdown(most.value)}× faster than {baseline} ({interval(most.low, most.high)})"
+    ]
+
+
+def _memory(name: str, cases: Sequence[Case], baseline: str | None) -> list[str]:
+    """Its memory beside that of the baseline implementation, where that needs the most."""
+    both = [case for case in cases if baseline and name != baseline and _has(case, baseline) and _has(case, name)]
+    known = [case for case in both if _peak(case, name) > 0 and _peak(case, baseline) > 0]
+    if not known:
+        return []
+    case = max(known, key=lambda case: (_peak(case, baseline), case.ranked[0].row["median"]))
+    less = _peak(case, baseline) / _peak(case, name)
+    where = f" at {case.place}" if len(cases) > 1 else ""
+    if max(less, 1 / less) < LEANER:
+        return []
+    return [f"{slowdown(max(less, 1 / less))}× {'less' if less > 1 else 'more'} memory{where}"]
+
+
+def _peak(case: Case, name: str | None) -> float:
+    return float(case.marks[name or ""].row["peak_bytes"])
+
+
+def _exceptions(name: str, cases: Sequence[Case]) -> str:
+    """' Exception: H = 1, T = 64, bf16: packed, 1.2× faster.'"""
+    slower = [case for case in cases if _has(case, name) and case.marks[name].state == SLOWER]
+    lacking = [case for case in cases if not _has(case, name)]
+    unresolved = [case for case in cases if _has(case, name) and case.marks[name].state == OPEN]
     said = []
-    for stretch in stretches:
-        first, last = words.value(axis, stretch[0], equals=" = "), words.number(stretch[-1])
-        where = f"{'at' if on_a_line else 'with'} {first}" if len(stretch) == 1 else f"from {first} to {last}"
-        said.append((where, _one_for_all(_where(cells, axis, stretch))))
+    if slower:
+        worst = max(slower, key=lambda case: case.marks[name].slowdown)
+        least: Mark = worst.ranked[0]
+        one = f"{worst.place}: {least.impl}, {slowdown(worst.marks[name].slowdown)}× faster"
+        said.append(one if len(slower) == 1 else f"slower in {len(slower)} cases, most at {one}")
+    said += [f"{words.plural(len(unresolved), 'case')} not resolved"] * bool(unresolved)
+    said += [f"no number in {words.plural(len(lacking), 'case')}"] * bool(lacking)
+    return f" Exception{'s' * (len(slower) + len(unresolved) + len(lacking) > 1)}: {'; '.join(said)}."
+
+
+def _by_axis(grid: Grid, cases: Sequence[Case]) -> list[tuple[str, str]]:
+    """Along the axis with the fewest answers: where, and what to use there. Empty where no axis has one for each value."""
+    tried = (_along(cases, axis) for axis in grid.axes)
+    told = [it for it in tried if 1 < len(it) <= MOST_PARTS and all(what for _, what in it)]
+    return min(told, key=len, default=[])
+
+
+def _along(cases: Sequence[Case], axis: str) -> list[tuple[str, str]]:
+    """Each value of an axis, or each range of lengths with one answer, and the answer."""
+    values = list(dict.fromkeys(case.at[axis] for case in cases))
+    on_a_line = axis in length_axes() and None not in values
+    ranges: list[list[Any]] = []
+    for value in sorted(values) if on_a_line else values:
+        if on_a_line and ranges and _everywhere(_where(cases, axis, [*ranges[-1], value])):
+            ranges[-1].append(value)
+        else:
+            ranges.append([value])
+    said = []
+    for one in ranges:
+        first, last = words.value(axis, one[0], equals=" = "), words.number(one[-1])
+        where = f"{'at' if on_a_line else 'with'} {first}" if len(one) == 1 else f"from {first} to {last}"
+        said.append((where, _everywhere(_where(cases, axis, one))))
     return said
 
 
-def _where(cells: Sequence[Cell], axis: str, values: Sequence[Any]) -> list[Cell]:
-    return [cell for cell in cells if cell[axis] in values]
+def _everywhere(cases: Sequence[Case]) -> str:
+    """'sdpa (fastest)', where something is the fastest or tied in every case; else ''."""
+    name = _pick(cases)
+    return f"{name} ({_how(name, cases)})" if name and all(_best(case, name) for case in cases) else ""
+
+
+def _where(cases: Sequence[Case], axis: str, values: Sequence[Any]) -> list[Case]:
+    return [case for case in cases if case.at[axis] in values]

@@ -8,6 +8,9 @@ from typing import Any
 
 from ..reading import units
 
+COLUMNS = ("reference workload", "times measured", "median", "fastest", "slowest")
+"""Of `looks`."""
+
 
 def seen(controls: Mapping[str, Any]) -> dict[str, list[dict[str, float]]]:
     """The looks at every control whose time is known: `at` and `seconds`."""

@@ -18,6 +18,9 @@ from .processes import positive
 AXES = ("device", "dtype", "autocast", "threads")
 """What decides a row's roof."""
 
+COLUMNS = ("device", "what", "threads", "per second")
+"""Of `table`."""
+
 #: A narrow dtype may be computed in float32 where that is faster, so the higher of both roofs is its own.
 _NARROW = ("bfloat16", "float16")
 

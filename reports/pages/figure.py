@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from ..drawing.canvas import style
-from ..drawing.chart import Chart
-from ..drawing.charts import CHARTS
+from ..drawing import figure
+from ..drawing.figure import MEASURES
 from ..reading import command
 from ..reading.runs import Run, RunError
 from . import page
@@ -33,34 +32,27 @@ def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
     Raises:
         RunError: there is no such figure or ending, the run has nothing to show in it, or `path` can't be written.
     """
-    known = {chart.name: chart for chart in _drawn()}
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
+    if name not in MEASURES:
+        near = difflib.get_close_matches(name, MEASURES, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise RunError(f"no figure {name!r}; there are: {', '.join(known)}{hint}")
+        raise RunError(f"no figure {name!r}; there are: {', '.join(MEASURES)}{hint}")
     if path.suffix.lower() not in KINDS:
         raise RunError(f"{path}: its ending should be one of {', '.join(KINDS)}")
     this = page.report(run)
-    with style():
-        figure = known[name].draw(this.source, narrow)
-        if figure is None:
+    with figure.style():
+        drawn = figure.draw(name, this.grid, this.palette, run.baseline_impl, narrow)
+        if drawn is None:
             raise RunError(f"{run.name} has nothing to show in figure {name!r}")
         try:
-            page.save_as(figure, path, source=f"{run.name} {sha256(run.path.read_bytes()).hexdigest()}")
+            page.save_as(drawn, path, source=f"{run.name} {sha256(run.path.read_bytes()).hexdigest()}")
         except OSError as error:
             raise RunError(f"can't write to {path}: {error.strerror or error}") from None
     return path
 
 
-def _drawn() -> list[Chart]:
-    """Charts that can be files."""
-    return [chart for chart in CHARTS if chart.draws]
-
-
 def _parser() -> command.Parser:
-    names = ", ".join(chart.name for chart in _drawn())
     parser = command.Parser(prog="python -m reports figure", description="One figure of a saved run, as PNG or SVG.")
-    parser.add_argument("name", metavar="NAME", help=names)
+    parser.add_argument("name", metavar="NAME", help=", ".join(MEASURES))
     command.add_run(parser)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="FILE.png or FILE.svg")
     parser.add_argument("--narrow", action="store_true", help="as wide as a phone or a column")

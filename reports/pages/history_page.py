@@ -1,32 +1,42 @@
-"""The page of a machine's history, what is slower still and what moved last first: a chart and a table for every cell that
-moved; for the others a row with a sparkline."""
+"""The page of a machine's history: implementations x runs as a heat map, then each cell that changed: slower still first."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 import pyarrow as pa
 from markupsafe import Markup
 from pyarrow import csv as pa_csv
 
+from stats import shares
 from stats.days import MIN_OTHERS
 from stats.shares import bound
-from stats.steps import FALSE_STEPS, MIN_RUNS, Step
+from stats.steps import FALSE_STEPS, MIN_RUNS, SMALLEST, Step
 from stats.verdict import REGRESSED, UNCHANGED
 
-from ..drawing import history_chart
-from ..drawing.palette import Palette, themed
+from ..drawing import history_chart, views
+from ..drawing.palette import Palette
+from ..drawing.views import HeatCell, HeatMap, HeatRow
 from ..judging.confirmations import Known, commits
 from ..judging.series import Point, Series
 from ..reading import baseline_file, units, words
 from ..reading.baseline_file import Entry
 from ..reading.runs import Run
 from . import page
+from .tables import Table
 
 COLUMNS = ("impl", "id", "run", "date", "commit", "torch", "python", "seconds", *Point._fields[2:])
+
+MOST_RUNS, WIDEST, STILL = 20, 0.25, 0.03
+"""Runs of the heat map, the change from which it is darkest, and up to which a faster run isn't marked."""
+
+POWER = 3.42
+"""Standard errors at which a difference is found with a probability of 80 % and a false alarm with 1 %."""
 
 IN_TABLE = 30
 """Newest runs with a line of their own in a cell's table: each is as long as its point's name in the chart."""
@@ -70,28 +80,6 @@ class Chapter:
 
 
 @dataclass(frozen=True)
-class Still:
-    """One cell that never moved."""
-
-    impl: str
-    title: str
-    id: str
-    status: str
-    drawing: Markup
-    newest: str
-
-
-@dataclass(frozen=True)
-class Mark:
-    """One baseline of the history."""
-
-    run: str
-    when: str
-    accepted: list[str]
-    reason: str
-
-
-@dataclass(frozen=True)
 class History:
     """All that the page tells. `baselines` maps positions of runs to what the baseline file says of them."""
 
@@ -127,26 +115,70 @@ def write(this: History, folder: Path) -> Path:
 
 def html(this: History) -> str:
     """The page. Whatever came from runs is escaped; only our own SVG and CSS are not."""
-    registry = [name for run in reversed(this.runs) for name in run.registry]
-    palette = Palette(dict.fromkeys(registry), [one.impl for one in this.series])
-    newest = this.runs[-1]
+    registry = {name for run in this.runs for name in run.registry}
+    palette = Palette(registry)
+    count = words.plural(len(this.runs), "run")
     return page.rendered(
         "history.html.j2",
-        runs=this.runs,
+        title="History",
+        kicker=["history", f"{count}, {this.runs[0].name} to {this.runs[-1].name}"],
         headline=headline(this),
-        tally=tally(this),
+        lead=[tally(this)],
+        notices=this.notes,
+        runs=this.runs,
+        map=_map(this),
+        widest=f"{WIDEST:+.0%}".replace("%", " %"),
         chapters=list(_chapters(this, palette)),
-        still=list(_still(this, palette)),
-        marks=list(_marks(this)),
-        notes=this.notes,
-        palette=palette,
-        colours=list(themed().values()),
-        machine=dict(page.flat(newest.machine)),
+        more=[it for it in (_marks(this), _still(this)) if it.rows],
+        looks=palette,
+        machine=dict(page.flat(this.runs[-1].machine)),
         min_runs=MIN_RUNS,
         false_steps=FALSE_STEPS,
         min_others=MIN_OTHERS,
         named=history_chart.NEWEST,
     )
+
+
+def _map(this: History) -> HeatMap:
+    """Implementations x the newest runs: time over that of the first runs of the last unbroken line."""
+    by_impl: dict[str, list[Series]] = {}
+    for one in sorted(this.series, key=lambda one: one.impl):
+        by_impl.setdefault(one.impl, []).append(one)
+    first = max(0, len(this.runs) - MOST_RUNS)
+    newest = range(first, len(this.runs))
+    headings = [(this.runs[at].commit_id[:7] or this.runs[at].name.split("_")[0], 1) for at in newest]
+    rows = []
+    for impl, those in by_impl.items():
+        logs = [_since(one) for one in those]
+        cells = [_changed([of[at] for of in logs if at in of], f"{impl}, {this.runs[at].name}") for at in newest]
+        rows.append(HeatRow(impl, [_smallest(logs)], cells))
+    return HeatMap(None, "each run", ["smallest step"], [headings], rows)
+
+
+def _since(series: Series) -> dict[int, float]:
+    """By run, log of its time over that of its first runs, drift removed around a step."""
+    piece = series.pieces[-1]
+    at = {series.points[i].run: math.log(series.usual.get(i, series.points[i].median)) for i in piece}
+    level = median(list(at.values())[:MIN_RUNS])
+    return {run: log - level for run, log in at.items()}
+
+
+def _changed(logs: Sequence[float], where: str) -> HeatCell:
+    if not logs:
+        return HeatCell("–", f"{where}: not measured", "gone")
+    change = math.expm1(mean(logs))
+    text = f"{100 * change:+.0f}".replace("-", "\N{MINUS SIGN}") if abs(change) >= 0.005 else "0"
+    shade = round(views.SHADE * min(1.0, max(0.0, change / WIDEST)))
+    return HeatCell(text, f"{where}: {_percent(change)}", "good" if change < -STILL else "", shade)
+
+
+def _smallest(logs: Sequence[Mapping[int, float]]) -> str:
+    """The step that would be found as often as not missed, from how neighbouring runs differ: of the median cell."""
+    found = [sorted(abs(b - a) for a, b in pairwise(of.values())) for of in logs if len(of) > MIN_RUNS]
+    if not found:
+        return units.MISSING
+    noise = median(of[len(of) // 2] for of in found) / 0.954  # the median of |b - a| of two normal numbers
+    return f"± {shares.percent(max(SMALLEST, math.expm1(POWER * noise * (2 / MIN_RUNS) ** 0.5)))}"
 
 
 def headline(this: History) -> str:
@@ -206,13 +238,13 @@ def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
             yield Chapter(*about, drawing, newest_first, len(series.points), bool(series.usual))
 
 
-def _still(this: History, palette: Palette) -> Iterator[Still]:
-    for series in this.series:
-        if not (series.steps or series.breaks):
-            status = _status(series, this.runs) + _broken(series, this.runs)
-            drawing = history_chart.spark(series, palette[series.impl])
-            newest = units.seconds(series.points[-1].median, 4)
-            yield Still(series.impl, title(series), series.id, status, drawing, newest)
+def _still(this: History) -> Table:
+    rows = [
+        (one.impl, title(one), units.seconds(one.points[-1].median, 4), _status(one, this.runs) + _broken(one, this.runs))
+        for one in this.series if not (one.steps or one.breaks)
+    ]  # fmt: skip
+    heads = ("implementation", "case", "newest", "result")
+    return Table(f"{words.plural(len(rows), 'cell')} without a change", heads, rows, of_impls=True, left=(1, 3))
 
 
 def _lines(series: Series, this: History) -> Iterator[tuple[int, Line]]:
@@ -321,10 +353,13 @@ def _baseline(entry: Entry) -> str:
     return f"baseline, accepted: {entry.reason}" if entry.reason else "baseline"
 
 
-def _marks(this: History) -> Iterator[Mark]:
+def _marks(this: History) -> Table:
     entries = [(position, entry) for position, found in this.baselines.items() for entry in found]
-    for position, entry in sorted(entries, key=lambda pair: pair[1].at, reverse=True):
-        yield Mark(this.runs[position].name, _when(entry.at), list(entry.accepted), entry.reason or "")
+    rows = [
+        (this.runs[position].name, _when(entry.at), "; ".join(entry.accepted) or units.MISSING, entry.reason or units.MISSING)
+        for position, entry in sorted(entries, key=lambda pair: pair[1].at, reverse=True)
+    ]  # fmt: skip
+    return Table("Baselines", ("run", "set", "accepted with it", "because"), rows, left=(1, 2, 3))
 
 
 def _when(iso: str) -> str:

@@ -10,14 +10,12 @@ from typing import Any
 
 import orjson
 
-from stats import shares
-
 from .. import CHECKOUT
-from ..judging import advice, answer, published
+from ..judging import published
 from ..reading import command, runs
 from ..reading.runs import Run
 from . import figure, page, tables
-from .tables import escape, markdown
+from .tables import escape
 
 PUBLISHED = CHECKOUT / "results" / runs.PUBLISHED
 PAGE = CHECKOUT / "docs" / "results.md"
@@ -86,16 +84,11 @@ def _section(run: Run) -> Iterator[str]:
     this = page.report(run)
     yield f"## {escape(run.sweep or run.name)}\n"
     yield f"**{escape(this.headline)}**\n"
-    yield f"Confidence: {this.trust.word} ({escape('; '.join(this.trust.reasons))}).\n"
+    yield f"{escape('; '.join(this.trust.reasons))}.\n"
     commit = f"commit {run.commit_id or 'unknown'}"
     yield f"{escape(page.machine_line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`\n"
-    ranks = [
-        [escape(it.impl), shares.significant(it.mean, 3), shares.significant(it.worst, 3), f"{it.cases} of {it.of}"]
-        for it in answer.ranking(this.frame)
-    ]
-    yield markdown(("implementation", "time over the best, geometric mean", "worst case", "cases"), ranks) + "\n"
-    if this.advice:
-        yield markdown(advice.COLUMNS, [[*map(escape, line)] for line in advice.lines(this.advice)]) + "\n"
+    yield f"{escape(tables.KEY)}\n"
+    yield tables.of_runs(this.grid) + "\n"
     if beside := tables.beside(this.frame, run.published):
         yield "Times that others have published of these cases, beside ours:\n"
         yield beside + "\n"

@@ -11,10 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from stats import ratios, shares, verdict
-
-from ..drawing.palette import Palette, foremost
-from ..judging import comparison
+from ..drawing.palette import Palette
 from ..judging import frame as fr
 from ..reading import fingerprint, units, words
 from ..reading.runs import Run
@@ -25,14 +22,11 @@ _THE_MACHINES = ("device", "threads")
 
 @dataclass(frozen=True)
 class Value:
-    """One cell in one run: seconds, bytes, and against the first run that has it; `word` is a verdict or empty, `standing`
-    what its own run shows of it beside the others of its case, or empty."""
+    """One cell in one run: seconds, bytes, and its time over that in the first run."""
 
     seconds: float
     bytes: float
     ratio: float = math.nan
-    word: str = ""
-    standing: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,12 +72,10 @@ class SideBySide:
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """Every cell of any run, cases in the order of the frame, implementations in that of the palette."""
-        words_of = [_words(self.runs[0], run) for run in self.runs]
+        """Every cell of any run, cases in the order of the frame."""
         found = {(label, row["impl"], row["cell"]): row for label, row in _labelled(self.frame)}
         refused = {(label, row["impl"], row["cell"]): _reason(row) for label, row in _labelled(self.skipped)}
-        baseline_impls = [run.baseline_impl for run in self.runs]
-        return [_cell(impl, case, self.labels, found, refused, words_of, baseline_impls) for impl, case in self._keys()]
+        return [_cell(impl, case, self.labels, found, refused) for impl, case in self._keys()]
 
     @cached_property
     def cases(self) -> list[CaseCells]:
@@ -108,7 +100,7 @@ class SideBySide:
         frame = self.frame
         order = {case: i for i, case in enumerate(_in_order(frame))}
         keys = dict.fromkeys(zip(frame["impl"], frame["cell"], strict=True))
-        return sorted(keys, key=lambda key: (order[key[1]], self.palette.sort_key(key[0])))
+        return sorted(keys, key=lambda key: order[key[1]])
 
 
 def side_by_side(runs: Sequence[Run]) -> SideBySide:
@@ -126,8 +118,7 @@ def side_by_side(runs: Sequence[Run]) -> SideBySide:
     whole["wrong"] = whole["impl"].isin(wrong)
     gone = pd.concat(skipped, ignore_index=True)
     registry = dict.fromkeys(name for run in runs for name in run.registry)
-    palette = Palette(registry, [*whole["impl"], *gone["impl"]], foremost(whole, None))
-    return SideBySide(runs, labels, _without_the_machines(whole, frames), gone, palette, wrong)
+    return SideBySide(runs, labels, _without_the_machines(whole, frames), gone, Palette(registry), wrong)
 
 
 def labels_of(runs: Sequence[Run]) -> list[str]:
@@ -219,45 +210,14 @@ def _reason(row: dict[str, Any]) -> str:
     return f"{reason}: {row['detail']}" if row["detail"] else reason
 
 
-def _words(first: Run, run: Run) -> dict[tuple[str, str], str]:
-    """The verdicts against the first run, of one machine; those that say something."""
-    if run is first or fingerprint.differing(first, run):
-        return {}
-    judged = comparison.compare(first, run).cells
-    return {(cell.impl, cell.id): cell.verdict.word for cell in judged if cell.verdict.word in verdict.SETTLED}
-
-
 def _cell(
-    impl: str,
-    case: str,
-    labels: Sequence[str],
-    found: dict[tuple[str, str, str], dict[str, Any]],
+    impl: str, case: str, labels: Sequence[str], found: dict[tuple[str, str, str], dict[str, Any]],
     refused: dict[tuple[str, str, str], str],
-    words_of: Sequence[dict[tuple[str, str], str]],
-    baseline_impls: Sequence[str | None],
-) -> Cell:
+) -> Cell:  # fmt: skip
     rows = [found.get((label, impl, case)) for label in labels]
-    first = rows[0]["median"] if rows[0] else math.nan
-    values = tuple(
-        _value(row, first, said.get((impl, row["id"]), ""), baseline_impl) if row else None
-        for row, said, baseline_impl in zip(rows, words_of, baseline_impls, strict=True)
-    )
-    why = tuple(refused.get((label, impl, case), "not in this run") for label in labels)
-    return Cell(impl, case, values, why)
-
-
-def _value(row: dict[str, Any], first: float, word: str, baseline_impl: str | None) -> Value:
-    ratio = row["median"] / first if first > 0 else math.nan
-    return Value(row["median"], row["peak_bytes"], ratio, word, _standing(row, baseline_impl))
-
-
-def _standing(row: dict[str, Any], baseline_impl: str | None) -> str:
-    """'rank 2, 1.96× (1.90 to 2.03) as fast as fused'."""
-    if not row["rank_low"] > 0:
-        return ""
-    resolved = not shares.too_wide(row["ratio_low"], row["ratio_high"]) and row["impl"] != baseline_impl
-    over = units.bounded_times(row["speedup"], 1 / row["ratio_high"], 1 / row["ratio_low"]) if resolved else ""
-    return f"rank {ratios.rank_text(row['rank_low'], row['rank_high'])}{f', {over} as fast as {baseline_impl}' if over else ''}"
+    first = rows[0]["median"] or math.nan if rows[0] else math.nan
+    values = tuple(Value(row["median"], row["peak_bytes"], row["median"] / first) if row else None for row in rows)
+    return Cell(impl, case, values, tuple(refused.get((label, impl, case), "not in this run") for label in labels))
 
 
 def _text(value: Any) -> str:

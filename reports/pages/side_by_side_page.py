@@ -1,42 +1,24 @@
-"""The page of several runs beside each other: charts with a line a run, tables with a column a run."""
+"""The page of several runs beside each other: changes from the first to each other, and a table with a column a run."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
-
-from ..drawing import interactive
-from ..drawing.chart import Chart, Source
-from ..drawing.palette import themed
+from ..judging import comparison
 from ..judging import frame as fr
 from ..reading import fingerprint, units, words
 from ..reading.runs import Run
-from . import page
+from . import changes, page
 from . import side_by_side as sides
+from .changes import Changes
 from .side_by_side import Cell, SideBySide, Value
-
-_MEASURES = {
-    Chart("latency", "Latency"): interactive.LATENCY,
-    Chart("memory", "Peak memory"): interactive.MEMORY,
-}
+from .tables import Table
 
 MOST_NAMES = 3
 LONGEST_NAME = 120
-
-
-@dataclass(frozen=True)
-class Missing:
-    """Cells of one implementation that only some of the runs have."""
-
-    impl: str
-    having: str
-    why: list[str]
-    cases: list[str]
 
 
 def write(runs: Sequence[Run], folder: Path) -> Path:
@@ -65,98 +47,93 @@ def folder_name(runs: Sequence[Run]) -> str:
 
 def html(this: SideBySide) -> str:
     """Whatever came from the runs is escaped; only our own SVG, CSS and JavaScript are not."""
-    source = Source(this.frame, this.palette)
-    made = {chart: interactive.turned(measure, this.labels)(source) for chart, measure in _MEASURES.items()}
-    specs = {chart.name: spec for chart, spec in made.items() if spec is not None}
-    numbers = [chart for chart in made if chart.name in specs]
+    found = [_changes(this, at) for at in range(1, len(this.runs))]
     return page.rendered(
-        "runs.html.j2",
+        "changes.html.j2",
         this.wrong,
-        labels=this.labels,
-        headline=_headline(this),
-        sentences=list(_sentences(this)),
-        other_machines=this.other_machines,
-        about=sides.about(this),
-        shared=sides.shared(this),
-        charts=numbers,
-        lines=_has_lines(this),
-        **page.embedded(source, specs, this.labels, _placed(this)),
-        controls=page.controls_of(source, numbers, this.labels),
-        cases=this.cases,
-        missing=_missing(this),
-        palette=this.palette,
-        colours=list(themed().values()),
-        cells=len(this.frame),
-        any_wrong=bool(this.wrong),
-        wrong_mark=words.WRONG,
-        times=units.times,
-        described=_described,
+        title=" + ".join(this.labels),
+        kicker=this.labels,
+        headline=_headline(this, found),
+        lead=list(_sentences(this)),
+        notices=list(_notices(this)),
+        lists=[(f"{this.labels[0]} → {label}", one) for label, one in zip(this.labels[1:], found, strict=True)],
+        more=[_numbers(this), _runs(this), _missing(this)],
+        notes=[
+            "Medians of separate runs, hours or machines apart: 5 to 50 % between two runs of unchanged code is ordinary. "
+            "Verdicts are those of `python -m reports compare`; they need one machine, and several processes a cell."
+        ],
+        machine=sides.shared(this),
+        commands=[run.command for run in this.runs if run.command],
+        looks=this.palette,
     )
 
 
-def _has_lines(this: SideBySide) -> bool:
-    return bool(interactive.along(this.frame[this.frame["median"] > 0]))
+def _notices(this: SideBySide) -> Iterator[str]:
+    if this.other_machines:
+        yield "Measured on different machines: no verdicts."
+    if this.wrong:
+        yield f"{words.WRONG} wrong in at least one cell of these runs: {words.listing(sorted(this.wrong))}."
 
 
-def _placed(this: SideBySide) -> pd.DataFrame:
-    """The rows with the place of their run among the runs."""
-    return fr.exported(this.frame).assign(
-        run_at=this.frame["run"].map({label: i for i, label in enumerate(this.labels)})
-    )
+def _changes(this: SideBySide, at: int) -> Changes:
+    """From the first run to another: judged where both are of one machine."""
+    if this.labels[at] not in this.other_machines:
+        return changes.of_cells(comparison.compare(this.runs[0], this.runs[at]).cells)
+    both = [(cell, cell.values[at]) for cell in this.cells if cell.values[0]]
+    return changes.of_ratios((cell.impl, cell.case, value.ratio) for cell, value in both if value)
 
 
-def _headline(this: SideBySide) -> str:
-    """Of two runs how they compare, of more how many there are."""
+def _headline(this: SideBySide, found: Sequence[Changes]) -> str:
+    """Of two runs what changed, of more how many there are."""
     if len(this.runs) == 2:
-        for label, middle, *_ in sides.typical(this):
-            return f"{label} takes {units.times(middle, 2)} the time of {this.labels[0]} in the median cell"
-    shared = sum(len(case.cells) for case in this.cases)
+        for label, middle, _, _, count in sides.typical(this):
+            kinds = Counter(row.kind for row in found[0].rows)
+            named = {"worse": "regressed", "better": "improved"}
+            moved = " and ".join(f"{kinds[kind]} {text}" for kind, text in named.items() if kinds[kind])
+            said = f"{moved} of" if moved else f"{changes.percent(middle)} in the median of"
+            return f"{this.labels[0]} → {label}: {said} {words.plural(count, 'cell')}"
+    shared = sum(cell.everywhere for cell in this.cells)
     everywhere = words.plural(shared, "cell") if shared else "no cell"
-    both = "both" if len(this.runs) == 2 else "all of them"
-    return f"{words.plural(len(this.runs), 'run')} side by side, {everywhere} in {both}"
+    return f"{words.plural(len(this.runs), 'run')} side by side, {everywhere} in all"
 
 
 def _sentences(this: SideBySide) -> Iterator[str]:
     first = this.labels[0]
     for label, middle, low, high, count in sides.typical(this):
-        spanned = f"{units.times(low, 2)} to {units.times(high, 2)} over the {words.plural(count, 'cell')} of both"
-        typical = f"By medians, {label} takes {units.times(middle, 2)} the time of {first} in the median cell"
-        yield f"{typical} ({spanned}){_verdicts(this, label)}."
+        spanned = f"{changes.percent(low)} to {changes.percent(high)} over {words.plural(count, 'cell')}"
+        differs = fingerprint.differing(this.runs[0], this.runs[list(this.labels).index(label)])
+        machine = f"; another machine: {fingerprint.described(differs)}" if label in this.other_machines else ""
+        yield f"{first} → {label}: {changes.percent(middle)} in the median cell ({spanned}){machine}."
     if not any(True for _ in sides.typical(this)):
         yield f"No run has a cell in common with {first}."
 
 
-def _verdicts(this: SideBySide, label: str) -> str:
-    at = list(this.labels).index(label)
-    values = [cell.values[at] for cell in this.cells]
-    counts = Counter(value.word for value in values if value and value.word)
-    counted = ", ".join(f"{count} {word}" for word, count in counts.items())
-    if label in this.other_machines:
-        differences = fingerprint.differing(this.runs[0], this.runs[at])
-        return f"; no verdict, since of another machine: {fingerprint.described(differences)}"
-    return f"; {counted}" if counted else ""
+def _numbers(this: SideBySide) -> Table:
+    rows = [(cell.impl, cell.case, *map(_described, cell.values)) for cell in this.cells if cell.everywhere]
+    return Table("All numbers", ("implementation", "case", *this.labels), rows, "Median and peak memory.", True, (1,))
 
 
-def _described(value: Value | None) -> dict[str, str]:
-    """What stands in a cell's column: time, ratio to the first, memory, verdict."""
-    if value is None:
-        return {"time": units.MISSING, "memory": "", "ratio": "", "word": "", "standing": ""}
-    ratio = units.times(value.ratio, 2) if value.ratio == value.ratio else ""
-    return {
-        "time": units.seconds(value.seconds),
-        "memory": units.memory(value.bytes),
-        "ratio": ratio,
-        "word": value.word,
-        "standing": value.standing,
-    }
+def _described(value: Value | None) -> str:
+    return f"{units.seconds(value.seconds)}, {units.memory(value.bytes)}" if value else units.MISSING
 
 
-def _missing(this: SideBySide) -> list[Missing]:
+def _runs(this: SideBySide) -> Table:
+    rows = [(key, *texts) for key, texts in sides.about(this)]
+    return Table("Runs, and what differs", ("", *this.labels), rows, left=range(1, 1 + len(this.labels)))
+
+
+def _missing(this: SideBySide) -> Table:
     """Cells that not every run has, those with the same implementation, runs and reasons once."""
     grouped: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
-    for cell in this.not_everywhere:
-        grouped.setdefault((cell.impl, *_where(cell, this.labels)), []).append(cell.case)
-    return [Missing(impl, having, list(why), cases) for (impl, having, why), cases in grouped.items()]
+    for cell in this.cells:
+        if not cell.everywhere:
+            grouped.setdefault((cell.impl, *_where(cell, this.labels)), []).append(cell.case)
+    rows = [
+        (impl, str(len(cases)), having, "; ".join(why), ", ".join(cases))
+        for (impl, having, why), cases in grouped.items()
+    ]
+    return Table("Not in every run", ("implementation", "cells", "only in", "why not in the others", "cases"), rows,
+                 "" if rows else "Every cell is in every run.", True, (2, 3, 4))  # fmt: skip
 
 
 def _where(cell: Cell, labels: Sequence[str]) -> tuple[str, tuple[str, ...]]:

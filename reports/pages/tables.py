@@ -1,4 +1,4 @@
-"""Tables: the tidy frame as CSV, and for every case its implementations, in the order of time, as text for people."""
+"""Tables: a run's grid and its cases as text, for the page, for Markdown and for the terminal."""
 
 from __future__ import annotations
 
@@ -8,216 +8,199 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
-from stats import ratios
-
-from ..judging import advice, findings, processes, published, scaling
-from ..judging import frame as fr
-from ..reading import units, words
+from ..judging import processes, published
+from ..judging.grid import LEGEND, SIGNS, Case, Column, Grid, Mark, interval, slowdown
+from ..reading import units
 
 REASONS = ("wrong", "error", "timeout", "out_of_memory", "unsupported")
-HEADINGS = (
-    "implementation", "rank", "median", "{}", "speed-up over {}", "peak memory", "kernel", "error", "of its bound",
-)  # fmt: skip
-WITHIN = "within process"
+WIDTH = 80
+"""Columns of a terminal."""
 
 
 @dataclass(frozen=True)
-class Line:
-    """One implementation in one case, ready to be shown. `share`, 0 to 1, is its median over the slowest one's that
-    is still on the chart."""
+class Table:
+    """One table with its title; on a page it may be folded, with drawings, and belong to cases."""
 
-    impl: str
-    name: str
-    rank: str
-    """'1', '1–4' where several ranks are possible, a dash where nothing is shown."""
-    median: str
-    spread: str
-    """The 95 % interval between processes; of one process, half its interquartile range, as in the terminal."""
-    peak: str
-    kernel: str
-    """What was dispatched."""
-    error: str
-    of_bound: str
-    ratio: str
-    """Speed-up over the baseline implementation, with its 95 % interval where there is one."""
-    share: float
-    best: bool
-    row: int
-    """Its place in the frame."""
-
-    def cells(self) -> tuple[str, ...]:
-        """In the order of `HEADINGS`."""
-        times = self.median, self.spread, self.ratio
-        return self.name, self.rank, *times, self.peak, self.kernel, self.error, self.of_bound
-
-
-@dataclass(frozen=True)
-class CaseTable:
-    """One case: what it is, in words and as its id, and its lines in the order of time."""
-
-    id: str
     title: str
-    at: dict[str, Any]
-    """Where it stands on the axes that vary."""
-    lines: list[Line]
+    headings: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    note: str = ""
+    of_impls: bool = False
+    """Whether its first column is an implementation."""
+    left: Sequence[int] = ()
+    """Columns of words."""
+    drawings: Sequence[Markup] = ()
+    of: str = ""
+    """The keys of the cases that it belongs to; of all where empty."""
 
 
-@dataclass(frozen=True)
-class Skipped:
-    """Cells of one implementation without numbers, for one reason."""
-
-    impl: str
-    reason: str
-    detail: str
-    """Of the first cell, where they differ in numbers alone."""
-    cases: list[str]
+def headings(grid: Grid) -> tuple[str, ...]:
+    """Of `cells`, of any case of a run."""
+    rows = [mark.row for case in grid.cases for mark in case.ranked]
+    rate = ("tokens/s",) * any(row["mode"] == "decode" for row in rows)
+    roof = ("of roofline",) * any(row["roof"] > 0 for row in rows)
+    return ("slowdown", "95 % interval", "median", *rate, "peak memory", "of tolerance", "kernel", *roof)
 
 
-def case_tables(frame: pd.DataFrame) -> list[CaseTable]:
-    """A table per case, in the order of its axes."""
-    said = fr.varying(frame)
-    tables = []
-    for _, rows in fr.groups(frame, said):
-        for case, part in rows.groupby("id", sort=False):
-            title = words.place(fr.settings(part), always=[*said, "B", "H", "D_h", "T"])
-            at = {axis: fr.plain(part[axis].iloc[0]) for axis in said}
-            tables.append(CaseTable(str(case), title or str(case), at, _lines(part)))
-    return tables
-
-
-def headings(frame: pd.DataFrame, baseline_impl: str | None) -> tuple[str, ...]:
-    """Of the tables of a run: its spread is named after what it is, as in the terminal."""
+def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
+    """What is said of an implementation in a case, in the order of `headings`."""
+    row = mark.row
     said = {
-        "{}": processes.between(frame) if processes.several(frame) else WITHIN,
-        "speed-up over {}": f"speed-up over {baseline_impl or 'the baseline implementation'}",
+        "slowdown": f"{slowdown(mark.slowdown)}×",
+        "95 % interval": interval(mark.low, mark.high) if mark.low != 1 or mark.high != 1 else mark.state,
+        "median": units.seconds(row["median"], _digits(row)),
+        "tokens/s": f"{row['B'] * row['T'] / row['median']:,.0f}" if row["mode"] == "decode" else units.MISSING,
+        "peak memory": units.memory(row["peak_bytes"]),
+        "of tolerance": units.percent(row["error"] / row["error_bound"]) if row["error_bound"] > 0 else units.MISSING,
+        "kernel": row["kernel"] if isinstance(row["kernel"], str) else units.MISSING,
+        "of roofline": units.percent(row["roof"]),
     }
-    return tuple(said.get(heading, heading) for heading in HEADINGS)
+    return [said[heading] for heading in headings]
 
 
-def legend(frame: pd.DataFrame, baseline_impl: str | None) -> str:
-    """What ranks are, and what an interval of a ratio is."""
-    if frame["rank_low"].isna().all():
-        return f"Sorted by median. There are no ranks, since {processes.NO_INTERVAL}."
-    name = processes.interval_name(frame)
-    over = f" Speed-ups: above 1 is faster; with the interval, {name}." if baseline_impl else ""
-    return f"Sorted by median. Rank: those that are possible; all ranks and intervals of a case hold together with 95 %.{over}"
+def why(mark: Mark) -> str:
+    """'wrong: error 0.3 exceeds its tolerance'"""
+    return ": ".join(filter(None, (mark.state.replace("_", " "), mark.why)))
 
 
-def skipped_groups(skipped: pd.DataFrame) -> list[Skipped]:
+def of_grid(grid: Grid, axis: str | None = None) -> tuple[list[str], list[list[str]]]:
+    """Headings, and a row an implementation: its mean slowdown, and that of each column; best after '*', open after '~'."""
+    columns = grid.columns(axis)
+    return ["implementation", "mean", *(" ".join(column.heading) or "slowdown" for column in columns)], _rows(
+        grid, columns
+    )
+
+
+def _rows(grid: Grid, columns: Sequence[Column]) -> list[list[str]]:
+    rows = []
+    for impl in grid.impls:
+        entries = [grid.entry(impl, column) for column in columns]
+        rows.append([impl, grid.mean_text(impl), *(f"{'*' if it.best else '~' * it.open}{it.text}" for it in entries)])
+    return rows
+
+
+KEY = f"Slowdown over the fastest: 1 is the fastest; * fastest or tied; ~ not resolved; {LEGEND}."
+
+
+def terminal(grid: Grid, wide: int = WIDTH) -> str:
+    """The grid as lines of at most `wide` columns: a column a case, in two blocks where one has no room for them; else a
+    column for each value of an axis."""
+    whole = grid.columns()
+    half = -(-len(whole) // 2)
+    tried = [[whole], [whole[:half], whole[half:]], *([grid.columns(axis)] for axis in grid.views if axis)]
+    for blocks in tried:
+        lines = [line for block in blocks for line in _lines(grid, block)]
+        if max(map(len, lines)) <= wide:
+            break
+    return "\n".join(line[:wide] for line in lines)
+
+
+def _lines(grid: Grid, columns: Sequence[Column]) -> list[str]:
+    rows = [row for row in _rows(grid, columns) if any(text != SIGNS["unsupported"] for text in row[2:])]
+    tall = max((len(column.heading) for column in columns), default=0)
+    heads = [["", "", *(column.heading[i] for column in columns)] for i in range(tall)] or [["", "", "slowdown"]]
+    heads[-1][:2] = ["implementation", "mean"]
+    return _aligned([*heads, *rows], " ")
+
+
+def _aligned(rows: Sequence[Sequence[str]], between: str = "  ") -> list[str]:
+    """Lines of columns, the first to the left and the others to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    padded = [
+        [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))] for row in rows
+    ]
+    return [between.join(row).rstrip() for row in padded]
+
+
+def of_case(case: Case, headings: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Headings, and a row an implementation with a number, the fastest first."""
+    return ["implementation", *headings], [[mark.impl, *cells(mark, headings)] for mark in case.ranked]
+
+
+def detailed(grid: Grid) -> str:
+    """Every case's table, for the terminal."""
+    parts = [(case.title, *of_case(case, headings(grid))) for case in grid.cases]
+    return "\n\n".join("\n".join([title, *_aligned([heads, *rows])]) for title, heads, rows in parts)
+
+
+def summary(title: str, said: Sequence[str], grid: Grid, skipped: pd.DataFrame, beside: str = "") -> str:
+    """The answer, the grid, every case's table, published times beside ours (`beside`) and the skipped cells, as Markdown."""
+    parts = [f"# {escape(title)}", *map(escape, said)]
+    if grid.cases:
+        parts += [escape(KEY), of_runs(grid)]
+    parts += [f"## {escape(case.title)}\n\n{_markdown(*of_case(case, headings(grid)))}" for case in grid.cases]
+    parts += [f"## Published times beside ours\n\n{beside}"] if beside else []
+    if len(skipped):
+        parts.append(f"## Skipped\n\n{_markdown(SKIPPED, skipped_rows(skipped))}")
+    return "\n\n".join(parts) + "\n"
+
+
+def of_runs(grid: Grid) -> str:
+    """The grid in its default view, as Markdown."""
+    return _markdown(*of_grid(grid, grid.views[0]))
+
+
+SKIPPED = ("implementation", "reason", "cells", "detail")
+
+
+def skipped_rows(skipped: pd.DataFrame) -> list[tuple[str, ...]]:
     """Skipped cells with the same implementation, reason and detail but for its numbers once; the worst reasons first."""
     known = skipped.fillna({"detail": ""})
     parts = known.groupby(["reason", "impl", known["detail"].map(_without_numbers)], sort=False)
-    grouped = [
-        Skipped(str(impl), str(reason), str(part["detail"].iloc[0]), [str(case) for case in part["id"]])
+    rows = [
+        (str(impl), str(reason).replace("_", " "), str(len(part)), str(part["detail"].iloc[0]))
         for (reason, impl, _), part in parts
     ]
-    return sorted(grouped, key=lambda one: REASONS.index(one.reason) if one.reason in REASONS else len(REASONS))
-
-
-def summary(
-    headline: Sequence[str], answers: Sequence[Sequence[str]], frame: pd.DataFrame, skipped: pd.DataFrame, title: str,
-    baseline_impl: str | None = None, beside: str = "",
-) -> str:  # fmt: skip
-    """The findings, what to use in each case, every case's table, published times beside ours (`beside`) and the skipped
-    cells, as Markdown for an issue."""
-    parts = [f"# {escape(title)}", "\n".join(f"- {escape(sentence)}" for sentence in headline)]
-    if answers:
-        parts.append(markdown(advice.COLUMNS, [[*map(escape, line)] for line in answers]))
-    if len(frame):
-        parts.append(escape(legend(frame, baseline_impl)))
-    for table in case_tables(frame):
-        cells = [[f"**{c}**" if line.best and i == 0 else c for i, c in enumerate(map(escape, line.cells()))]
-                 for line in table.lines]  # fmt: skip
-        parts.append(f"## {escape(table.title)}\n\n{markdown(headings(frame, baseline_impl), cells)}")
-    if beside:
-        parts.append(f"## Published times beside ours\n\n{beside}")
-    if len(skipped):
-        lines = [[escape(g.impl), g.reason, str(len(g.cases)), escape(g.detail)] for g in skipped_groups(skipped)]
-        parts.append(f"## Skipped\n\n{markdown(('implementation', 'reason', 'cells', 'detail'), lines)}")
-    return "\n\n".join(parts) + "\n"
+    order = [reason.replace("_", " ") for reason in REASONS]
+    return sorted(rows, key=lambda row: order.index(row[1]) if row[1] in order else len(order))
 
 
 def beside(frame: pd.DataFrame, figures: Sequence[dict[str, Any]]) -> str:
     """Published times beside ours as Markdown, and below them where they are from; '' without any."""
-    lines = [[*map(escape, line)] for line in published.table(frame, figures)]
+    lines = published.table(frame, figures)
     listed = [f"{i}. {escape(source)}" for i, source in enumerate(published.sources(frame, figures), 1)]
-    return "\n\n".join([markdown(published.COLUMNS, lines), "\n".join(listed)]) if lines else ""
-
-
-def power(fit: scaling.Power | None) -> str:
-    """'1.98 (1.90 to 2.06)', or a dash where it can't be said."""
-    return f"{fit.exponent:.2f} ({fit.low:.2f} to {fit.high:.2f})" if fit else units.MISSING
-
-
-def length(T: float) -> str:
-    """About how many tokens: two digits are as many as a prediction has."""
-    if T > 1e9:
-        return "over 10⁹"
-    return f"{float(f'{T:.1e}'):,.0f}"
+    return "\n\n".join([_markdown(published.COLUMNS, lines), "\n".join(listed)]) if lines else ""
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A pipe table, first column to the left and the others to the right, padded so that it reads as plain text too."""
     widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
 
-    def line(cells: Sequence[str]) -> str:
-        padded = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))]
-        return f"| {' | '.join(padded)} |"
-
     rule = f"|{'|'.join('-' * (w + 2) if i == 0 else '-' * (w + 1) + ':' for i, w in enumerate(widths))}|"
-    return "\n".join([line(headings), rule, *map(line, rows)])
+    first, *others = (
+        f"| {line.ljust(sum(widths) + 3 * len(widths) - 3)} |" for line in _aligned([headings, *rows], " | ")
+    )
+    return "\n".join([first, rule, *others])
+
+
+def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Of texts that may hold markup."""
+    return markdown([*map(escape, headings)], [[*map(escape, row)] for row in rows])
 
 
 def _without_numbers(text: str) -> str:
     return re.sub(r"\d[\d.,]*(e[+-]?\d+)?", "0", text)
 
 
-def _lines(part: pd.DataFrame) -> list[Line]:
-    rows = part.sort_values(["wrong", "median"], na_position="last")
-    slowest = fr.within(rows["median"].dropna())[-1:]
-    found = zip(rows.index.tolist(), fr.records(rows), strict=True)
-    return [_line(at, row, slowest[0] if slowest else 0.0) for at, row in found]
-
-
-def _line(at: int, row: dict[str, Any], slowest: float) -> Line:
-    middle, error, bound = row["median"], row["error"], row["error_bound"]
-    return Line(
-        impl=row["impl"],
-        name=words.marked(row["impl"], [row["impl"]] if row["wrong"] else []),
-        median=units.seconds(middle, _digits(row)),
-        spread=_spread(row),
-        peak=units.memory(row["peak_bytes"]),
-        kernel=row["kernel"] if isinstance(row["kernel"], str) else units.MISSING,
-        error=f"{error:.1e}" if error == error else units.MISSING,
-        of_bound=units.percent(error / bound) if bound > 0 else units.MISSING,
-        rank=rank(row),
-        ratio=findings.speedup(row),
-        share=min(1.0, middle / slowest) if middle == middle and slowest > 0 else 0.0,
-        best=bool(row["tied"]),
-        row=at,
-    )
-
-
-def rank(row: Mapping[str, Any]) -> str:
-    """'1', '1–4', or a dash where nothing is shown."""
-    return ratios.rank_text(row["rank_low"], row["rank_high"]) if row["rank_low"] > 0 else units.MISSING
-
-
-def _digits(row: dict[str, Any]) -> int:
+def _digits(row: Mapping[str, Any]) -> int:
     """Of a median: as many as its interval or, of one process, its spread warrants."""
     between = processes.interval(row.get("process_medians"))
     return processes.digits(between or (1, 1 + row["spread"]))
-
-
-def _spread(row: dict[str, Any]) -> str:
-    if processes.interval(row.get("process_medians")):
-        return processes.said(row["process_medians"])
-    half = units.percent(row["spread"] / 2)
-    return half if half == units.MISSING else f"± {half}"
 
 
 def escape(text: str) -> str:
     """Text as Markdown shows it: no markup, no new lines, no new columns."""
     flat = " ".join(text.split())
     return re.sub(r"([\\`*_|\[\]])", r"\\\1", flat).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def length(T: float) -> str:
+    """About how many tokens: two digits are as many as a prediction has."""
+    return "over 10⁹" if T > 1e9 else f"{float(f'{T:.1e}'):,.0f}"
+
+
+def power(fit: Any) -> str:
+    """'1.98 (1.90 to 2.06)', or a dash where it can't be said."""
+    return f"{fit.exponent:.2f} ({fit.low:.2f} to {fit.high:.2f})" if fit else units.MISSING

@@ -1,17 +1,19 @@
-"""What the first screen says, of runs in which it is known what is true: headline, trust, ranking."""
+"""What a run is said to show, where it is known what is true: the answer, its confidence, and that no two places contradict."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-import pandas as pd
 import pytest
 import synthetic_runs as synthetic
 from synthetic_runs import COSTS, Noise
 
-from reports.judging import answer, frame
-from reports.pages import page
+from reports.judging import answer
+from reports.judging import frame as fr
+from reports.judging import grid as grids
+from reports.pages import page, publish, tables
+from reports.reading import runs, words
 from reports.reading.runs import Run
 from stats import ratios
 
@@ -29,9 +31,9 @@ def planted(
 
 
 def first_screen(data: dict[str, Any], as_run: Any) -> tuple[str, str]:
-    """The headline, and the strip below it in words."""
+    """The headline, and how well it is known."""
     this = page.report(as_run(data))
-    return this.headline, f"{this.trust.word}: {'; '.join(this.trust.reasons)}"
+    return this.headline, "; ".join(this.trust.reasons)
 
 
 def test_a_size_that_some_cases_have_not_splits_the_answer(as_run: Any) -> None:
@@ -45,21 +47,20 @@ def test_a_size_that_some_cases_have_not_splits_the_answer(as_run: Any) -> None:
         for row in rows:
             row["extra_info"]["id"] += f"-H_kv={heads}"
         data["benchmarks"] += rows
-    headline = page.report(as_run(data)).headline
-    assert "H_kv" in headline and "None" not in headline and "nan" not in headline, headline
+    assert page.report(as_run(data)).headline == "With H_kv = 4, use fused (fastest); with no H_kv, use sdpa (fastest)."
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_clear_winner_is_named(seed: int, as_run: Any) -> None:
-    headline, trust = first_screen(planted(seed, {"sdpa": 1.0}), as_run)
-    assert headline == "Use sdpa, the fastest in both cases." and trust.startswith(("HIGH", "MEDIUM"))
+    headline, _ = first_screen(planted(seed, {"sdpa": 0.5}), as_run)
+    assert re.fullmatch(r"Use sdpa: fastest in both cases, up to (2\.\d)× faster than fused \(.*\)\.", headline), (
+        headline
+    )
 
 
-def test_of_two_that_are_level_neither_is_called_the_fastest(as_run: Any) -> None:
+def test_of_two_that_are_tied_neither_is_called_the_fastest(as_run: Any) -> None:
     said = [first_screen(planted(seed, {"sdpa": 1.0, "packed": 1.0}), as_run)[0] for seed in SEEDS]
-    assert not [it for it in said if ", the fastest in" in it]
-    both = {"Use sdpa or packed, level in both cases.", "Use packed or sdpa, level in both cases."}
-    assert set(said) == both
+    assert all(re.match("Use (sdpa: tied with packed|packed: tied with sdpa) in both cases", it) for it in said), said
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -68,7 +69,7 @@ def test_what_a_drifting_machine_did_is_in_the_intervals_and_told(seed: int, as_
     data = planted(seed, {"sdpa": 1.0}, noise=Noise(run=0.0, round=0.3))
     headline, trust = first_screen({**data, "controls": {"drift": 0.8, "looks": looks}}, as_run)
     _, calm = first_screen({**data, "controls": {"drift": 0.01, "looks": looks}}, as_run)
-    assert trust == f"{calm}; meanwhile the control workload's time varied by 80 %"
+    assert trust == f"{calm}; meanwhile the reference workload's time varied by 80 %"
     assert not re.search("Use (fused|linear|packed)", headline)
 
 
@@ -76,7 +77,7 @@ def test_what_a_drifting_machine_did_is_in_the_intervals_and_told(seed: int, as_
 def test_a_kernel_that_was_wrong_is_never_advised(seed: int, as_run: Any) -> None:
     skipped = [{"impl": "linear", "id": "B1", "reason": "wrong", "detail": "error 0.3 exceeds its bound"}]
     headline, trust = first_screen(planted(seed, {"linear": 0.5, "sdpa": 1.0}, skipped=skipped), as_run)
-    assert headline == "Use sdpa, the fastest in both cases." and "left out, wrong somewhere: linear" in trust
+    assert headline.startswith("Use sdpa: fastest in both cases") and "left out, wrong somewhere: linear" in trust
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -84,30 +85,49 @@ def test_a_winner_that_changes_with_the_length_is_told_by_length(seed: int, as_r
     data = planted(seed, {"packed": 1.0}, T=(64,))
     data["benchmarks"] += planted(seed, {"sdpa": 1.0}, T=(256, 1024))["benchmarks"]
     headline, _ = first_screen(data, as_run)
-    assert headline == "At T = 64, use packed, the fastest; from T = 256 to 1024, use sdpa, the fastest."
+    assert headline == "At T = 64, use packed (fastest); from T = 256 to 1024, use sdpa (fastest)."
 
 
-def test_memory_decides_between_two_that_are_level(as_run: Any) -> None:
-    said = []
+def test_the_exception_is_named_with_its_factor() -> None:
+    def case(T: int, dtype: str, **slowdowns: float) -> grids.Case:
+        first = min(slowdowns, key=slowdowns.__getitem__)
+        marks = {
+            name: grids.Mark(
+                name, grids.FASTEST if name == first else grids.SLOWER, value, value, value,
+                {"over": {}, "id": f"{T}{dtype}", "impl": name, "samples": None, "peak_bytes": float("nan")},
+            )
+            for name, value in sorted(slowdowns.items(), key=lambda it: it[1])
+        }  # fmt: skip
+        return grids.Case(f"{T}{dtype}", {"T": T, "dtype": dtype}, f"T={T} {dtype}", marks)
+
+    cases = [case(T, dtype, sdpa=1.0, packed=2.0) for T in (64, 256) for dtype in ("float32", "bfloat16")]
+    cases[1] = case(64, "bfloat16", packed=1.0, sdpa=1.34)
+    made = grids.Grid(cases, ["sdpa", "packed"], ["T", "dtype"])
+    assert answer.headline(made, None) == (
+        "Use sdpa: fastest in 3 of 4 cases. Exception: T = 64, bf16: packed, 1.3× faster."
+    )
+    assert made.entry("sdpa", made.columns()[1]).text == "1.3"
+
+
+def test_memory_decides_between_two_that_are_tied(as_run: Any) -> None:
     for seed in SEEDS:
         data = planted(seed, {"sdpa": 1.0, "packed": 1.0})
         for row in data["benchmarks"]:
             row["extra_info"]["peak_bytes"] = 2**20 if row["extra_info"]["impl"] == "sdpa" else 2**25
-        said.append(first_screen(data, as_run)[0])
-    wanted = "Use sdpa, level with packed in time with less memory, in both cases."
-    assert set(said) == {wanted}
+        said = first_screen(data, as_run)[0]
+        assert said.startswith("Use sdpa: tied with packed in both cases") and "32× less memory at T = 256." in said
 
 
 def test_without_intervals_there_is_no_answer_yet(tiny: Run) -> None:
     this = page.report(tiny)
     assert this.headline.startswith("No answer yet: no ratio of this run has an interval")
-    assert this.trust.word == answer.LOW and "no ratio has an interval" in this.trust.reasons
+    assert "no ratio has an interval" in this.trust.reasons
     assert this.trust.command == "pytest bench/ --benchmark-save=x --processes 5"
 
 
 def test_what_is_known_well_needs_no_more_processes(turns_data: dict[str, Any], as_run: Any) -> None:
     trust = page.report(as_run({**turns_data, "command": "pytest bench/ --processes 3 --benchmark-save=x"})).trust
-    assert (trust.word, trust.command) == (answer.HIGH, "")
+    assert trust.command == ""
 
 
 def test_a_run_is_told_to_take_more_processes_than_it_had_or_none(as_run: Any) -> None:
@@ -115,52 +135,110 @@ def test_a_run_is_told_to_take_more_processes_than_it_had_or_none(as_run: Any) -
         1, {"sdpa": 0.97}, noise=Noise(process=0.03), command="pytest bench/ --processes 4 --benchmark-save=x"
     )
     trust = page.report(as_run(noisy)).trust
-    assert trust.word == answer.MEDIUM and re.fullmatch(
-        r"pytest bench/ --benchmark-save=x --processes (5|1?\d)", trust.command
-    )
+    assert re.fullmatch(r"pytest bench/ --benchmark-save=x --processes (5|1?\d|20)", trust.command)
     wanted = [answer._settling(noisy["command"], had, 0.02).rpartition(" ")[2] for had in (1, 4, 5, 20)]
     assert wanted == ["5", "5", "", ""]
 
 
-def test_nobody_is_better_than_the_best_of_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"id": "x", "impl": name, "median": 1.0, "wrong": False, "leads": name == "a"} for name in "ab"]
-    monkeypatch.setattr(answer.advice, "times", lambda row, best: {"a": 1.0, "b": 0.5}[row["impl"]])
-    assert [(it.impl, it.mean, it.worst) for it in answer.ranking(pd.DataFrame(rows))] == [
-        ("b", 1.0, 1.0),
-        ("a", 2.0, 2.0),
-    ]
-
-
-def test_memory_that_is_not_known_decides_nothing() -> None:
-    level = {
-        "T": 64,
-        "standing": ratios.LEVEL_WITH_IT,
-        "fastest": "sdpa",
-        "ties": ["openvino"],
-        "peaks": {"sdpa": 100.0},
-    }
-    assert answer._one_for_all([level]) == "sdpa or openvino, level"
-
-
-def test_answers_along_an_axis_are_joined_without_a_stray_comma() -> None:
-    cells = [
-        {"T": T, "standing": standing, "fastest": name, "ties": ties, "peaks": {"sdpa": 100.0, "packed": 40.0}}
-        for T, standing, name, ties in (
-            (64, ratios.LEVEL_WITH_IT, "sdpa", ["packed"]), (256, ratios.FASTEST, "fused", [])
-        )
-    ]  # fmt: skip
-    assert answer._by_axis(cells, ["T"]) == (
-        [("at T = 64", "packed, level with sdpa in time with less memory"), ("at T = 256", "fused, the fastest")]
-    )  # fmt: skip
-
-
-def test_the_ranking_is_the_geometric_mean_over_the_best_of_each_case(as_run: Any) -> None:
+def test_the_mean_is_the_geometric_one_over_the_fastest_of_each_case(as_run: Any) -> None:
     cells = [("a", 64, 1.0), ("b", 64, 2.0), ("c", 64, 3.0), ("a", 256, 8.0), ("b", 256, 4.0)]
-    rows = [synthetic.row(name, synthetic.case(T=T), [seconds] * 3) for name, T, seconds in cells]
-    ranks = answer.ranking(frame.tidy(as_run(synthetic.document(rows))))
-    told = {rank.impl: (rank.mean, rank.worst, rank.cases, rank.everywhere) for rank in ranks}
-    assert told["a"] == (pytest.approx(2**0.5), pytest.approx(2), 2, True) == told["b"]
-    assert told["c"] == (pytest.approx(3), pytest.approx(3), 1, False) and ranks[-1].impl == "c"
+    run = as_run(synthetic.document([synthetic.row(name, synthetic.case(T=T), [s] * 3) for name, T, s in cells]))
+    made = grids.grid(fr.tidy(run), fr.skipped(run))
+    assert [(name, made.count(name)) for name in made.impls] == [("a", 2), ("b", 2), ("c", 1)]
+    assert made.mean("a") == pytest.approx(2**0.5) == made.mean("b") and made.mean("c") == pytest.approx(3)
+
+
+def test_nothing_is_faster_than_the_fastest_of_its_case(as_run: Any) -> None:
+    for seed in SEEDS:
+        made = page.report(as_run(planted(seed, {"sdpa": 1.0, "packed": 1.0}, noise=Noise(round=0.3)))).grid
+        assert all(mark.slowdown >= 1 for case in made.cases for mark in case.ranked)
+        assert all(case.ranked[0].slowdown == 1 for case in made.cases)
+
+
+def made_up(as_run: Any) -> list[Run]:
+    times = ({"sdpa": 0.5}, {"sdpa": 1.0, "packed": 1.0}, {"packed": 0.8, "sdpa": 1.05}, {"linear": 0.7})
+    loud = [planted(seed, of, noise=Noise(round=0.3)) for seed, of in enumerate(times)]
+    return [as_run(data) for data in (*(planted(seed, of) for seed, of in enumerate(times)), *loud)]
+
+
+def test_headline_heat_map_case_table_terminal_and_markdown_never_contradict(as_run: Any) -> None:
+    published = [runs.read(path) for path in sorted(publish.PUBLISHED.glob("*.json"))]
+    for run in [*published, *made_up(as_run)]:
+        this = page.report(run)
+        read = Read(page.html(this))
+        made, terminal = this.grid, tables.terminal(this.grid)
+        shown = {
+            row.split()[0]: row for row in tables.of_runs(made).replace("|", " ").replace("\\", "").splitlines()[2:]
+        }
+        for column, case in zip(made.columns(), made.cases, strict=True):
+            heat = read.heat[case.id]
+            table = read.cases[case.id]
+            for mark in case.ranked:
+                factor = grids.slowdown(mark.slowdown)
+                assert heat[mark.impl] == (factor, mark.best), (run.name, case.id, mark.impl)
+                assert table[mark.impl][0] == f"{factor}×"
+                assert f"{'*' * mark.best}{factor}" in shown[mark.impl]
+                assert made.entry(mark.impl, column).text == factor
+            fastest = next(iter(table))
+            assert table[fastest][0] == "1×" and fastest == case.ranked[0].impl
+            medians = [mark.row["median"] for mark in case.ranked]
+            assert medians[0] == min(medians)
+        assert max(map(len, terminal.splitlines())) <= tables.WIDTH
+        for impl in made.impls:
+            told = rf"^{re.escape(impl)} +{re.escape(made.mean_text(impl))} "
+            assert made.count(impl) == 0 or re.search(told, terminal, re.M)
+        agrees(this.headline, made, run)
+        assert this.headline in page.summary(this).replace("\\", "")
+
+
+def agrees(headline: str, made: grids.Grid, run: Run) -> None:
+    """That what the sentence claims is what the grid shows."""
+    best = {name: [case for case in made.judged if name in case.marks and case.marks[name].best] for name in made.impls}
+    if found := re.match(r"Use (\S+): (.*?) in (?:the one case|both cases|all \d+ cases|(\d+) of \d+ cases)", headline):
+        name, how, count = found.groups()
+        assert len(best[name]) == int(count or len(made.judged)) == max(map(len, best.values()))
+        assert how != "fastest" or all(case.marks[name].state == grids.FASTEST for case in best[name])
+        if factor := re.search(r"([\d.]+)× faster than (\S+) \(", headline):
+            shown = [case.marks[factor[2]].slowdown / case.marks[name].slowdown for case in made.judged
+                     if factor[2] in case.marks and case.marks[factor[2]].counts and case.marks[name].counts]  # fmt: skip
+            assert float(factor[1]) == pytest.approx(max(shown), rel=0.06)
+        if less := re.search(r"([\d.]+)× (less|more) memory(?: at (.*?)\.(?: Exc|$))?", headline):
+            [case] = [case for case in made.judged if less[3] in (None, case.place)]
+            one, other = (case.marks[it].row["peak_bytes"] for it in (run.baseline_impl, name))
+            assert less[1] == grids.slowdown(one / other if less[2] == "less" else other / one)
+        if worst := re.search(r"(?:Exception: |most at )(.*?): (\S+), ([\d.]+)× faster", headline):
+            [case] = [case for case in made.judged if case.place == worst[1]]
+            assert case.ranked[0].impl == worst[2] and grids.slowdown(case.marks[name].slowdown) == worst[3]
+    for where, name in re.findall(r"[Ww]ith ([^;]+?), use (\S+)", headline):
+        there = [
+            case for case in made.judged if where in [words.value(axis, v, equals=" = ") for axis, v in case.at.items()]
+        ]
+        assert there and all(case in best[name] for case in there)
+
+
+class Read:
+    """What a reader sees on a page: the heat map's numbers, and each case's table."""
+
+    def __init__(self, html: str) -> None:
+        ids = dict(re.findall(r'class="case" data-case="(\w+)" id="([^"]*)"', html))
+        [first] = re.findall(r'<table class="heat">.*?</table>', html, re.S)[:1]
+        self.heat: dict[str, dict[str, tuple[str, bool]]] = {id_: {} for id_ in ids.values()}
+        for row in re.findall(r"<tr[^>]*><th scope=\"row\">.*?</tr>", first, re.S):
+            name = self.name(row)
+            for kind, key, text in re.findall(
+                r'<td[^>]*class="(\w*)"><button[^>]*data-to="(\w+)"[^>]*>(.*?)</button>', row
+            ):
+                self.heat[ids[key]][name] = text, kind == "best"
+        self.cases: dict[str, dict[str, list[str]]] = {}
+        for id_, body in re.findall(r'class="case" data-case="\w+" id="([^"]*)".*?<tbody>(.*?)</tbody>', html, re.S):
+            rows = re.findall(r"<tr[^>]*>.*?</tr>", body, re.S)
+            found = {self.name(row): re.findall(r"<td>(.*?)</td>", row) for row in rows}
+            self.cases[id_] = {name: cells for name, cells in found.items() if cells}
+
+    def name(self, row: str) -> str:
+        found = re.search(r"</svg>([^<]*)</th>", row)
+        assert found
+        return found[1].removesuffix(" ✗")
 
 
 def ratio(low: float, high: float) -> ratios.Ratio:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,7 +44,9 @@ def no_drawing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[runs.Run, Path]]:
         written.extend((run, folder) for run in many)
         return folder / "index.html"
 
-    monkeypatch.setattr(page, "write", lambda run, folder: write_all([run], folder))
+    nothing = SimpleNamespace(cases=[])
+    monkeypatch.setattr(page, "report", lambda run: SimpleNamespace(run=run, grid=nothing, headline="No answer."))
+    monkeypatch.setattr(page, "written", lambda this, folder: write_all([this.run], folder))
     monkeypatch.setattr(side_by_side_page, "write", write_all)
     return written
 
@@ -298,7 +301,10 @@ def test_from_the_shell_without_traceback_and_without_torch(
     good = subprocess.run([*command, "--out", "here"], capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert (good.returncode, good.stderr) == (0, "")
     page = tmp_path / "here" / "0001_x" / "index.html"
-    assert good.stdout.splitlines() == [os.path.join("here", "0001_x", "index.html")] and page.is_file()
+    *_, path, answer = good.stdout.splitlines()
+    assert path == os.path.join("here", "0001_x", "index.html") and page.is_file()
+    assert answer.startswith("Use sdpa: fastest in the one case, 1.5× faster than fused (1.55 to 1.55)")
+    assert max(map(len, good.stdout.splitlines()[:-2])) <= 80
     bad = subprocess.run([*command, "nope"], capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert (bad.returncode, bad.stdout, bad.stderr.count("\n")) == (3, "", 1)
 
@@ -306,9 +312,9 @@ def test_from_the_shell_without_traceback_and_without_torch(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["latncy", "-o", "x.png"], "there are: latency, ranking, memory, speedup"),
+        (["latncy", "-o", "x.png"], "there are: latency, memory, speedup"),
         (["latency", "-o", "x.pdf"], "its ending should be one of .png, .svg"),
-        (["threads", "-o", "x.png"], "nothing to show in figure 'threads'"),
+        (["threads", "-o", "x.png"], "no figure 'threads'"),
         (["latency", "-o", "nowhere/x.png"], "can't write to nowhere/x.png"),
     ],
 )

@@ -41,6 +41,10 @@ def saved(folder: Path, **named: dict[str, Any]) -> list[Run]:
     return [runs.read(synthetic.save(data, folder, name)) for name, data in named.items()]
 
 
+def not_everywhere(this: side_by_side.SideBySide) -> list[side_by_side.Cell]:
+    return [cell for cell in this.cells if not cell.everywhere]
+
+
 @pytest.fixture
 def sweep() -> dict[str, Any]:
     return synthetic.sweep(impls=("fused", "sdpa", "loop"), T=(64, 1024), H=(1, 8), dtype=("float32",))
@@ -48,7 +52,7 @@ def sweep() -> dict[str, Any]:
 
 def test_every_cell_is_matched_and_measured_against_the_first(sweep: dict[str, Any], tmp_path: Path) -> None:
     this = side_by_side.side_by_side(saved(tmp_path, a=sweep, b=times(sweep, 1.5), c=times(sweep, 0.5)))
-    assert len(this.cells) == len(sweep["benchmarks"]) and not this.not_everywhere
+    assert len(this.cells) == len(sweep["benchmarks"]) and not not_everywhere(this)
     for cell in this.cells:
         assert [round(value.ratio, 9) for value in cell.values if value] == [1, 1.5, 0.5]
     assert [(label, round(middle, 9), count) for label, middle, _, _, count in side_by_side.typical(this)] == [
@@ -59,10 +63,11 @@ def test_every_cell_is_matched_and_measured_against_the_first(sweep: dict[str, A
 def test_the_headline_of_two_runs_says_how_they_compare(sweep: dict[str, Any], tmp_path: Path) -> None:
     both = saved(tmp_path, a=sweep, b=times(sweep, 1.5))
     for these, said in (
-        (both, "b takes 1.5× the time of a in the median cell"),
+        (both, "a → b: +50.0 % in the median of"),
         ([*both, both[0]], "3 runs side by side, "),
     ):
-        assert f"<h1>{said}" in side_by_side_page.html(side_by_side.side_by_side(these))
+        text = side_by_side_page.html(side_by_side.side_by_side(these))
+        assert f"<h1>{said}" in text.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_what_no_run_knows_of_its_machine_is_said_to_be_missing(sweep: dict[str, Any], tmp_path: Path) -> None:
@@ -80,29 +85,26 @@ def test_a_run_from_outside_a_checkout_has_no_commit(sweep: dict[str, Any], tmp_
 def test_a_cell_of_one_run_only_is_listed_with_the_reason(sweep: dict[str, Any], tmp_path: Path) -> None:
     less = tracked.without(copy.deepcopy(sweep), "sdpa", "timeout", "60 s were not enough")
     this = side_by_side.side_by_side(saved(tmp_path, a=sweep, b=less))
-    assert {cell.impl for cell in this.not_everywhere} == {"sdpa"}
-    assert all(cell.why[1] == "timeout: 60 s were not enough" for cell in this.not_everywhere)
-    assert all(cell.impl != "sdpa" for case in this.cases for cell in case.cells)
-    assert "b: timeout: 60 s were not enough" in side_by_side_page.html(this)
+    assert {cell.impl for cell in not_everywhere(this)} == {"sdpa"}
+    assert all(cell.why[1] == "timeout: 60 s were not enough" for cell in not_everywhere(this))
+    assert "b: timeout: 60 s were" in side_by_side_page.html(this).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_another_device_is_matched_and_never_judged(sweep: dict[str, Any], tmp_path: Path) -> None:
     this = side_by_side.side_by_side(saved(tmp_path, here=sweep, there=on_cuda(times(sweep, 0.1))))
-    assert this.other_machines == ["there"] and not this.not_everywhere
-    assert {value.word for cell in this.cells for value in cell.values if value} == {""}
+    assert this.other_machines == ["there"] and not not_everywhere(this)
     told = dict(side_by_side.about(this))
     assert told["gpu"] == ["–", "NVIDIA H200"] and told["threads"] == ["2", "16"] and "cpu" not in told
     page = side_by_side_page.html(this)
-    assert "Measured on different machines" in page and "without verdicts" in page
+    assert "Measured on different machines: no verdicts." in page and "REGRESSED" not in page and "90.0 %" in page
 
 
 def test_runs_of_one_machine_get_the_verdicts_of_compare(tmp_path: Path) -> None:
     before, after = saved(tmp_path, a=tracked.run(1), b=tracked.run(2, slower={"fused": 1.5}))
-    this = side_by_side.side_by_side([before, after])
-    assert {value.word for cell in this.cells if cell.impl == "fused" for value in cell.values[1:] if value} == {
-        "REGRESSED"
-    }
-    assert "4 REGRESSED" in side_by_side_page.html(this)
+    page = side_by_side_page.html(side_by_side.side_by_side([before, after]))
+    verdicts = re.findall(r'<tr class="(\w+)"><th scope="row">.*?</svg>(.*?)</th>.*?<b>(\w*)</b>', page, re.DOTALL)
+    assert verdicts[:4] == [("worse", "fused", "REGRESSED")] * 4  # regressions first
+    assert "REGRESSED" not in {word for _, _, word in verdicts[4:]} and "<h1>a → b: 4 regressed of" in page
 
 
 def test_runs_of_one_name_are_told_apart_by_the_folder_that_differs(sweep: dict[str, Any], tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ def test_runs_of_one_name_are_told_apart_by_the_folder_that_differs(sweep: dict[
 
 def test_colours_are_those_of_each_runs_own_page(sweep: dict[str, Any], tmp_path: Path) -> None:
     this = side_by_side.side_by_side(saved(tmp_path, a=sweep, b=sweep))
-    alone = Palette(this.runs[0].registry, ["fused", "sdpa", "loop"])
+    alone = Palette(this.runs[0].registry)
     assert all(this.palette[name] == alone[name] for name in ("fused", "sdpa", "loop"))
 
 
@@ -136,8 +138,7 @@ def test_hostile_names_are_escaped(sweep: dict[str, Any], tmp_path: Path) -> Non
     data["command"] = data["machine_info"]["cpu"] = data["commit_info"]["id"] = evil
     named = {"a'\"<b>": data, "b": sweep}
     text = side_by_side_page.html(side_by_side.side_by_side(saved(tmp_path, **named)))
-    ours = re.sub(r'<script[^>]* id="vega".*?</script>', "", text, flags=re.DOTALL)
-    assert evil[-3:-1] in ours and "<img" not in ours and "<b>:" not in ours and '"<b>' not in ours
+    assert evil[-3:-1] in text and "<img" not in text and '"<b>' not in text
 
 
 @pytest.mark.parametrize("rows", [0, 1])
@@ -151,21 +152,6 @@ def test_many_runs_and_long_names_make_a_folder_name_that_a_disk_takes(sweep: di
     many = saved(tmp_path, **{f"{i:04}_{'x' * 60}": sweep for i in range(5)})
     names = {side_by_side_page.folder_name(chosen) for chosen in (many, many[:2], many[1:3])}
     assert len(names) == 3 and max(map(len, names)) < 130
-
-
-def test_each_run_shows_its_own_ranks_and_ratios_with_intervals(tmp_path: Path) -> None:
-    a, b = (
-        synthetic.document(
-            [synthetic.row("fused", synthetic.case(), [2e-3], apart), synthetic.row("sdpa", synthetic.case(), [1e-3])]
-        )
-        for apart in ((0.95, 1.0, 1.05), (0.3, 1.0, 3.0))
-    )
-    old = synthetic.as_old(copy.deepcopy(a))
-    text = side_by_side_page.html(side_by_side.side_by_side(saved(tmp_path, a=a, b=b, c=old)))
-    standing = re.findall(r'<div class="lean">(rank [^<]*)</div>', text)
-    assert standing == [
-        "rank 2", "rank 1–2", "rank 1, 2.0× (1.8 to 2.3) as fast as fused", "rank 1–2",
-    ]  # fmt: skip
 
 
 def test_an_axis_that_came_after_a_run_is_what_goes_without_saying_there(tmp_path: Path) -> None:

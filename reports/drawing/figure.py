@@ -1,0 +1,228 @@
+"""Figures for a README or a paper: latency, memory and speed-up, each one panel whose title is the finding."""
+
+from __future__ import annotations
+
+import logging
+import math
+import unicodedata
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from ..judging import frame as fr
+from ..judging import grid as grids
+from ..judging.grid import Case, Grid
+from ..reading import units, words
+from ..reading.axes import labelled as axis_label
+from .palette import GRID, INK, MUTED, SURFACE, Palette
+from .svg import spread
+
+MOST_LABELLED = 5
+NARROW, WIDE, HEIGHT = 3.9, 6.4, 3.5
+"""Inches."""
+
+SIZE = 9.0
+"""Of letters, in points: readable where the figure is 600 pixels wide."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a figure shows of a row, from the row and that of the baseline implementation in its case; NaN where it can't."""
+
+    title: str
+    value: Callable[[dict[str, Any], dict[str, Any]], float]
+    text: Callable[[float], str]
+    base: int = 10
+
+
+def _speedup(row: dict[str, Any], over: dict[str, Any]) -> float:
+    found = fr.ratio(over, row) if over and row["impl"] != over["impl"] else None
+    return 1.0 if found is None else found.value if found.processes else float(over["median"] / row["median"])
+
+
+MEASURES = {
+    "latency": Measure(
+        "Latency", lambda row, _: float(row["median"]), lambda value: units.tick(units.seconds(value, 2))
+    ),
+    "memory": Measure(
+        "Peak memory", lambda row, _: float(row["peak_bytes"]), lambda v: units.tick(units.memory(v, 2)), 2
+    ),
+    "speedup": Measure("Speed-up", _speedup, lambda value: f"{value:.2g}×", 2),
+}
+
+
+def draw(name: str, grid: Grid, palette: Palette, baseline: str | None, narrow: bool = False) -> Figure | None:
+    """One of MEASURES against the axis of sizes with the most values, at the setting of the other axes that takes longest; with
+    one size, a bar an implementation. None where there is nothing to show."""
+    measure, axis = MEASURES[name], grids.length(grid.cases)
+    if name == "speedup" and not any(baseline in case.marks and case.marks[baseline].counts for case in grid.cases):
+        return None
+    cases = _setting(grid, axis)
+    series = {impl: _points(cases, impl, axis, measure, baseline) for impl in grid.impls}
+    series = {impl: points for impl, points in series.items() if points}
+    if not series:
+        return None
+    figure = Figure(figsize=(NARROW if narrow else WIDE, HEIGHT))
+    FigureCanvasAgg(figure)
+    ax = figure.add_axes((0.13, 0.14, 0.62, 0.66) if axis else (0.3, 0.14, 0.6, 0.66))
+    (_lines if axis else _bars)(ax, series, palette, _labelled(series, grid, baseline), measure)
+    if axis:
+        ax.set_xlabel(axis_label(axis))
+    said = {
+        key: value
+        for key, value in fr.settings(pd.DataFrame([it.row for it in cases[-1].ranked])).items()
+        if key not in (axis, "T_kv")
+    }
+    place = words.place(said, always=("B", "H", "D_h", "dtype", "mask"))
+    figure.text(
+        0.02, 0.955, _finding(name, cases, baseline, axis) or measure.title, size=SIZE + 2, weight="bold", va="top"
+    )
+    figure.text(0.02, 0.875, f"{measure.title} · {place}", size=SIZE - 1, va="top", color=MUTED)
+    return figure
+
+
+def _setting(grid: Grid, axis: str | None) -> list[Case]:
+    """The cases of one setting of all axes but one, by size: the most, and those that take longest."""
+    groups = grids.along(grid.cases, axis).values() if axis else [[case] for case in grid.cases if case.ranked]
+    return max(groups, key=lambda cases: (len(cases), cases[-1].ranked[0].row["median"]), default=[])
+
+
+def _points(
+    cases: Sequence[Case], impl: str, axis: str | None, measure: Measure, baseline: str | None
+) -> list[tuple[float, float]]:
+    found = []
+    for case in cases:
+        over = dict(case.marks[baseline].row) if baseline in case.marks else {}
+        if (
+            impl in case.marks
+            and case.marks[impl].counts
+            and (value := measure.value(dict(case.marks[impl].row), over)) > 0
+        ):
+            found.append((float(case.at[axis]) if axis else 0.0, value))
+    return found
+
+
+def _labelled(series: dict[str, list[tuple[float, float]]], grid: Grid, baseline: str | None) -> list[str]:
+    """The reader's own, the best, the baseline implementation; then those that end farthest from all of these."""
+    names = list(dict.fromkeys([*(name for name in series if name in grid.own), *list(series)[:1],
+                                *filter(series.__contains__, [baseline or ""])]))  # fmt: skip
+
+    def apart(name: str) -> float:
+        return min(abs(math.log(series[name][-1][1] / series[other][-1][1])) for other in names)
+
+    last = max(points[-1][0] for points in series.values())
+    others = [name for name in series if name not in names and series[name][-1][0] == last]
+    while others and len(names) < MOST_LABELLED:
+        names.append(max(others, key=apart))
+        others.remove(names[-1])
+    return names[:MOST_LABELLED]
+
+
+def _lines(ax: Axes, series: dict[str, Any], palette: Palette, labelled: Sequence[str], measure: Measure) -> None:
+    """Lines with their names behind their ends; those without a name are grey."""
+    for name in sorted(series, key=labelled.__contains__):
+        xs, ys = zip(*series[name], strict=True)
+        look, told = palette[name], name in labelled
+        colour = look.colour if told else GRID
+        ax.plot(
+            xs, ys, "--" if look.compiled else "-", marker=look.marker if told else None, color=colour, ms=5,
+            mfc=SURFACE if look.compiled else colour, lw=2.4 if look.own else 1.6 if told else 1.0, zorder=3 if told else 2,
+        )  # fmt: skip
+    _log(ax.yaxis, [y for name in labelled for _, y in series[name]], measure)
+    sizes = sorted({x for points in series.values() for x, _ in points})
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(FixedLocator(sizes[:: math.ceil(len(sizes) / 7)]))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.grid(True)
+    to_panel = ax.transData + ax.transAxes.inverted()
+    wanted = [float(to_panel.transform(series[name][-1])[1]) for name in labelled]
+    for name, level in zip(labelled, spread(wanted, 0.075, 0.0, 1.0), strict=True):
+        ax.text(1.03, level, label(name), transform=ax.transAxes, va="center", color=palette[name].colour, size=SIZE)
+
+
+def _bars(ax: Axes, series: dict[str, Any], palette: Palette, labelled: Sequence[str], measure: Measure) -> None:
+    """A point an implementation, its name before it and its value behind it."""
+    shown = [name for name in series if name in labelled]
+    for y, name in enumerate(shown):
+        value, look = series[name][0][1], palette[name]
+        ax.plot([value], [y], look.marker, color=look.colour, mfc=SURFACE if look.compiled else look.colour, ms=7)
+        ax.annotate(measure.text(value), (value, y), (8, 0), textcoords="offset points", va="center", size=SIZE)
+    _log(ax.xaxis, [series[name][0][1] for name in shown], measure)
+    ax.set_yticks(range(len(shown)), [label(name) for name in shown])
+    ax.set_ylim(len(shown) - 0.5, -0.5)
+    ax.grid(True, axis="x")
+
+
+def _log(axis: Any, values: Sequence[float], measure: Measure) -> None:
+    low, high = min(values) / 1.25, max(values) * 1.25
+    ax, ladder = axis.axes, units.BINARY_STEPS if measure.base == 2 else units.DECIMAL_STEPS
+    (ax.set_xscale if axis is ax.xaxis else ax.set_yscale)("log")
+    (ax.set_xlim if axis is ax.xaxis else ax.set_ylim)(low, high)
+    powers = range(math.floor(math.log(low, measure.base)), math.ceil(math.log(high, measure.base)) + 1)
+    for steps in ladder:
+        ticks = [
+            tick for power in powers for step in steps if low <= (tick := step * float(measure.base) ** power) <= high
+        ]
+        if len(ticks) >= 3:
+            break
+    axis.set_major_locator(FixedLocator(ticks[:: math.ceil(len(ticks) / 6)]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: measure.text(value))
+
+
+def _finding(name: str, cases: Sequence[Case], baseline: str | None, axis: str | None) -> str:
+    """'sdpa is 3.0× faster than fused at T = 1024', where that is so at the largest size; else ''."""
+    case = cases[-1]
+    best, over = case.ranked[0], case.marks.get(baseline or "")
+    if over is None or not over.counts or over is best:
+        return ""
+    where = f" at {axis} = {case.at[axis]}" if axis else ""
+    if name == "memory":
+        lean = min(
+            (it for it in case.ranked if it.row["peak_bytes"] > 0), key=lambda it: it.row["peak_bytes"], default=best
+        )
+        times = over.row["peak_bytes"] / lean.row["peak_bytes"]
+        return (
+            f"{label(lean.impl)} needs {grids.slowdown(times)}× less memory than {baseline}{where}"
+            if times > 1.1
+            else ""
+        )
+    shown = over.state == grids.SLOWER
+    return f"{label(best.impl)} is {grids.slowdown(over.slowdown)}× faster than {baseline}{where}" if shown else ""
+
+
+def label(name: str) -> str:
+    """A name as it can be drawn: no control characters, not endless."""
+    clean = "".join(" " if unicodedata.category(letter)[0] == "C" else letter for letter in name)
+    return clean if len(clean) <= 22 else f"{clean[:21]}…"
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Our settings for everything drawn and saved inside; nothing is left behind."""
+    settings = {
+        "font.size": SIZE, "text.parse_math": False,  # a name may hold dollar signs
+        "text.color": INK, "axes.edgecolor": GRID, "axes.labelcolor": MUTED, "axes.facecolor": SURFACE, "axes.axisbelow": True,
+        "axes.spines.top": False, "axes.spines.right": False, "figure.facecolor": SURFACE, "savefig.facecolor": SURFACE,
+        "grid.color": GRID, "grid.linewidth": 0.6, "xtick.color": MUTED, "ytick.color": MUTED, "xtick.major.size": 0,
+        "ytick.major.size": 0, "svg.fonttype": "none", "svg.hashsalt": "attention-bench",  # the same run gives the same file
+    }  # fmt: skip
+    log = logging.getLogger("matplotlib.font_manager")
+    level = log.level
+    with matplotlib.rc_context(settings), warnings.catch_warnings():  # type: ignore[arg-type]
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")
+        log.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            log.setLevel(level)

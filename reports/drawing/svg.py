@@ -1,0 +1,161 @@
+"""Charts of the pages as SVG text: small enough to be written by hand, and drawn in the page's own colours."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from markupsafe import Markup
+
+from ..reading import units
+from .palette import Look
+
+Points = Sequence[tuple[float, float]]
+
+WIDTH, HEIGHT = 460.0, 256.0
+LEFT, RIGHT, TOP, BOTTOM = 58.0, 316.0, 12.0, 222.0
+"""Of the plot itself; names stand right of it."""
+
+LINE = 13.5
+"""Height of a name."""
+
+MOST_MARKS = 6
+"""Points of a line that are marked."""
+
+
+class Log:
+    """A logarithmic scale from values to places."""
+
+    def __init__(self, low: float, high: float, start: float, end: float) -> None:
+        self.low, self.high, self.start, self.end = low, max(high, low * 1.01), start, end
+
+    def __call__(self, value: float) -> float:
+        share = math.log(max(value, 1e-300) / self.low) / math.log(self.high / self.low)
+        return round(self.start + min(1.0, max(0.0, share)) * (self.end - self.start), 1)
+
+    def ticks(self, base: int = 10, most: int = 5) -> list[float]:
+        """Round values within the scale: powers of `base`, finer steps where fewer than two are inside."""
+        first, last = (math.floor(math.log(end, base)) for end in (self.low, self.high))
+        ladders = [units.DECIMAL_STEPS, units.BINARY_STEPS][base == 2]
+        for steps in ladders:
+            found = [step * float(base) ** power for power in range(first, last + 1) for step in steps]
+            inside = [tick for tick in found if self.low <= tick * (1 + 1e-9) and tick <= self.high * (1 + 1e-9)]
+            if len(inside) >= 3:
+                break
+        return inside[:: -(-len(inside) // most)]
+
+
+def lines(
+    series: Mapping[str, Points], looks: Mapping[str, Look], y_text: Callable[[float], str], x_name: str, base: int = 10,
+    least: float | None = None,
+) -> Markup:  # fmt: skip
+    """A line an implementation, from points (x, y), both on logarithmic axes; its name stands at its end. `least`: the
+    value at which the y-axis begins."""
+    every = [point for points in series.values() for point in points]
+    xs = sorted({x for x, _ in every})
+    low, high = least or min(y for _, y in every) / 1.1, max(y for _, y in every) * 1.1
+    x, y = Log(xs[0], xs[-1], LEFT + 8, RIGHT - 8), Log(low, high, BOTTOM, TOP)
+    parts = [_tick_y(y(tick), y_text(tick)) for tick in y.ticks(base)]
+    shown = xs[:: -(-len(xs) // 6)]
+    parts += [f'<text x="{x(v)}" y="{BOTTOM + 16}" text-anchor="middle">{v:g}</text>' for v in shown]
+    parts.append(f'<text x="{RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{html.escape(x_name)}</text>')
+    ends = spread([y(points[-1][1]) for points in series.values()], LINE, TOP, HEIGHT - 8)
+    for (name, points), at in sorted(zip(series.items(), ends, strict=True), key=lambda it: looks[it[0][0]].own):
+        look, places = looks[name], [(x(a), y(b)) for a, b in points]
+        path = "L".join(f"{a} {b}" for a, b in places)
+        marks = "".join(mark(look, a, b) for a, b in places if len(xs) <= MOST_MARKS)
+        end = f'<path class="lead" d="M{places[-1][0] + 5} {places[-1][1]}L{RIGHT + 6} {at:.1f}h4"/>'
+        text = f'<text class="name" x="{RIGHT + 24}" y="{at + 4:.1f}">{html.escape(_short(name))}</text>'
+        parts.append(f'<g class="{kind(look)}">{end}<path class="line" d="M{path}"/>{marks}'
+                     f"{mark(look, RIGHT + 16, round(at, 1))}{text}</g>")  # fmt: skip
+    return _svg("".join(parts), WIDTH, HEIGHT)
+
+
+def roofline(points: Sequence[tuple[float, float, Look, str]], roofs: Mapping[str, Points]) -> Markup:
+    """Operations a second against operations a byte; a point a cell, and a line a ceiling."""
+    every = [(a, b) for a, b, _, _ in points] + [point for roof in roofs.values() for point in roof]
+    x = Log(min(a for a, _ in every) / 1.2, max(a for a, _ in every) * 1.2, LEFT + 10, WIDTH - 10)
+    y = Log(min(b for _, b in every) / 1.2, max(b for _, b in every) * 1.3, BOTTOM, TOP)
+    parts = [_tick_y(y(tick), f"{tick / 1e9:g} G", WIDTH - 10) for tick in y.ticks()]
+    parts += [f'<text x="{x(v)}" y="{BOTTOM + 16}" text-anchor="middle">{v:g}</text>' for v in x.ticks()]
+    parts.append(f'<text x="{WIDTH - 10}" y="{HEIGHT - 4}" text-anchor="end">FLOP per byte</text>')
+    for name, roof in roofs.items():
+        path = "L".join(f"{x(a)} {y(b)}" for a, b in roof)
+        parts.append(f'<path class="roof" d="M{path}"><title>{html.escape(name)}</title></path>')
+    for a, b, look, title in points:
+        inner = f"<title>{html.escape(title)}</title>{mark(look, x(a), y(b))}"
+        parts.append(f'<g class="{kind(look)}">{inner}</g>')
+    return _svg("".join(parts), WIDTH, HEIGHT)
+
+
+def curve(times: Sequence[float], held: Sequence[float], look: Look, label: str) -> Markup:
+    """Bytes held over a call: a step at each change."""
+    end, top = max(times) or 1.0, max(held) or 1.0
+    at = [
+        (round(LEFT + (RIGHT - LEFT) * t / end, 1), round(100 - 88 * b / top, 1))
+        for t, b in zip(times, held, strict=True)
+    ]
+    path = "".join(f"H{a}V{b}" for a, b in at)
+    texts = (
+        _tick_y(12, units.memory(top, 2))
+        + f'<text x="{RIGHT}" y="116" text-anchor="end">{units.seconds(end, 2)}</text>'
+    )
+    return _svg(f'{texts}<path class="line k{look.slot}" d="M{LEFT} 100{path}"/>', WIDTH, 120, label)
+
+
+def kind(look: Look) -> str:
+    """Classes: colour, whether it is compiled, whether it is the reader's own."""
+    return f"k{look.slot}{' hollow' if look.compiled else ''}{' own' if look.own else ''}"
+
+
+def strips(blocks: Sequence[float]) -> Markup:
+    """A tick for each timed block, from half of the median to twice of it."""
+    ticks = "".join(f"M{_strip(value)} 1v10" for value in blocks)
+    return Markup(
+        f'<svg class="strip" viewBox="0 0 200 12" aria-hidden="true"><path class="zero" d="M67 0v12"/><path d="{ticks}"/></svg>'
+    )
+
+
+def _strip(share: float) -> float:
+    """0.5 -> 0, 1 -> 67, 2 -> 200"""
+    return round(min(199.0, max(1.0, (share - 0.5) / 1.5 * 200)), 1)
+
+
+def mark(look: Look, x: float, y: float) -> str:
+    """Of the page's symbols."""
+    return f'<use href="#m{look.slot}" x="{x}" y="{y}"/>'
+
+
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Positions nearest to the wanted ones with at least `gap` between neighbours, kept within [low, high] if they fit.
+
+    Least squares under an order: pool adjacent violators on (wanted - rank * gap).
+    """
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    blocks: list[tuple[float, int]] = []  # (mean, how many)
+    for rank, i in enumerate(order):
+        mean, count = wanted[i] - rank * gap, 1
+        while blocks and blocks[-1][0] > mean:
+            other, many = blocks.pop()
+            mean, count = (other * many + mean * count) / (many + count), many + count
+        blocks.append((mean, count))
+    flat = [mean for mean, count in blocks for _ in range(count)]
+    top = high - gap * (len(wanted) - 1)
+    placed = [0.0] * len(wanted)
+    for rank, i in enumerate(order):
+        placed[i] = max(low, min(flat[rank], top)) + rank * gap
+    return placed
+
+
+def _tick_y(y: float, text: str, end: float = RIGHT) -> str:
+    return f'<path class="rule" d="M{LEFT} {y}H{end}"/><text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{text}</text>'
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 20 else f"{name[:19]}…"
+
+
+def _svg(inside: str, width: float, height: float, label: str = "") -> Markup:
+    said = f'role="img" aria-label="{html.escape(label)}"' if label else 'aria-hidden="true"'
+    return Markup(f'<svg class="plot" {said} viewBox="0 0 {width:g} {height:g}">{inside}</svg>')

@@ -1,0 +1,187 @@
+"""What pages draw, as data for their templates: heat maps, dots with bars, lines along an axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from markupsafe import Markup
+
+from ..judging import frame as fr
+from ..judging import grid as grids
+from ..judging.grid import Case, Entry, Grid
+from ..reading import units, words
+from ..reading.axes import labelled
+from . import svg
+from .palette import Palette
+
+HOTTEST, SHADE = 5.0, 75
+"""The slowdown from which a cell is as dark as any, and how dark, in percent."""
+
+MOST_LINES = 14
+"""Lines of a chart: their names have room beside it."""
+
+CELLS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 8.0)
+"""Ticks of slowdowns; the last ends the axis."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A dot with its interval, in percent of the width."""
+
+    at: float
+    low: float | None = None
+    high: float | None = None
+    pale: bool = False
+
+
+@dataclass(frozen=True)
+class HeatCell:
+    text: str
+    title: str
+    kind: str = ""
+    shade: int = 0
+    to: str = ""
+    """The key of the case that it chooses."""
+
+
+@dataclass(frozen=True)
+class HeatRow:
+    impl: str
+    extra: Sequence[str]
+    entries: Sequence[HeatCell]
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """`headings` are lines of (text, how many columns it spans)."""
+
+    axis: str | None
+    name: str
+    extra: Sequence[str]
+    headings: Sequence[Sequence[tuple[str, int]]]
+    rows: Sequence[HeatRow]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Slowdown and memory along an axis, at one setting; `of` are the keys of its cases."""
+
+    of: str
+    at: str
+    time: Markup
+    memory: Markup | None
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A logarithmic axis of ratios, in percent of the width."""
+
+    low: float
+    high: float
+    ticks: Sequence[tuple[float, str]] = field(default=())
+
+    def at(self, ratio: float) -> float:
+        share = math.log(max(ratio, 1e-9) / self.low) / math.log(self.high / self.low)
+        return round(100 * min(1.0, max(0.0, share)), 1)
+
+    def bar(self, value: float, low: float, high: float, pale: bool = False) -> Bar:
+        known = low > 0 and math.isfinite(high)
+        return Bar(self.at(value), self.at(low) if known else None, self.at(high) if known else None, pale)
+
+
+def heat_maps(grid: Grid, keys: Mapping[str, str]) -> list[HeatMap]:
+    """A map for each choice of columns; the default first."""
+    return [_heat_map(grid, axis, keys) for axis in grid.views]
+
+
+def _heat_map(grid: Grid, axis: str | None, keys: Mapping[str, str]) -> HeatMap:
+    columns = grid.columns(axis)
+    entries = {impl: [_cell(grid.entry(impl, it), keys[it.cases[0].id]) for it in columns] for impl in grid.impls}
+    rows = [HeatRow(impl, [grid.mean_text(impl)], entries[impl]) for impl in grid.impls]
+    return HeatMap(
+        axis or "", f"each {axis}" if axis else "each case", ["mean"], spans([it.heading for it in columns]), rows
+    )
+
+
+def _cell(entry: Entry, key: str) -> HeatCell:
+    if entry.slowdown != entry.slowdown:
+        return HeatCell(entry.text, entry.title, "bad" if entry.text == grids.SIGNS[grids.WRONG] else "gone", to=key)
+    return HeatCell(
+        entry.text, entry.title, "best" if entry.best else "pale" if entry.open else "", shade(entry.slowdown), key
+    )
+
+
+def shade(ratio: float) -> int:
+    return round(SHADE * min(1.0, math.log(max(1.0, ratio)) / math.log(HOTTEST)))
+
+
+def spans(headings: Sequence[Sequence[str]]) -> list[list[tuple[str, int]]]:
+    """Headings as lines; what several neighbours share stands once over them."""
+    lines = []
+    for i in range(max(map(len, headings), default=0)):
+        same = groupby(headings, key=lambda heading, upto=i + 1: tuple(heading[:upto]))  # type: ignore[misc]
+        lines.append([(key[-1], len(list(part))) for key, part in same])
+    return lines
+
+
+def scale(case: Case) -> Scale:
+    """Of the slowdowns of a case; what is off the chart is drawn at its end."""
+    reach = max(
+        [
+            1.2,
+            *fr.within(
+                [min(max(it.slowdown, it.high if it.high == it.high else 0), 4 * it.slowdown) for it in case.ranked]
+            ),
+        ]
+    )
+    high = min(CELLS[-1], reach) * 1.06
+    made = Scale(0.93, high)
+    inside = [tick for tick in CELLS if tick <= high]
+    return Scale(
+        0.93, high, [(made.at(tick), f"{tick:g}×") for tick in inside if len(inside) < 4 or tick not in (1.25, 5.0)]
+    )
+
+
+def lines(grid: Grid, palette: Palette, keys: Mapping[str, str]) -> list[Lines]:
+    """Charts for each setting of the other axes at which the axis with the most values has several; [] without one."""
+    axis = grids.length(grid.cases)
+    if axis is None:
+        return []
+    groups = [cases for cases in grids.along(grid.cases, axis).values() if len(cases) > 1]
+    return [_along(grid, palette, keys, cases, axis, len(groups) > 1) for cases in groups]
+
+
+def _along(
+    grid: Grid, palette: Palette, keys: Mapping[str, str], cases: Sequence[Case], axis: str, several: bool
+) -> Lines:
+    at = {key: value for key, value in cases[-1].at.items() if key != axis and not (key == "T_kv" and axis == "T")}
+    where = f" · {words.title(at)}" if several and at else ""
+    time: dict[str, list[tuple[float, float]]] = {}
+    memory: dict[str, list[tuple[float, float]]] = {}
+    for impl in grid.impls:
+        for case in cases:
+            if impl in case.marks and (it := case.marks[impl]).counts:
+                time.setdefault(impl, []).append((case.at[axis], it.slowdown))
+                if it.row["peak_bytes"] > 0:
+                    memory.setdefault(impl, []).append((case.at[axis], float(it.row["peak_bytes"])))
+    drawn, beyond = _within(time)
+    looks = {name: palette[name] for name in time}
+    name = labelled(axis)
+    one = svg.lines(drawn, looks, lambda value: f"{value:g}×", name, least=0.97)
+    held = {name: memory[name] for name in drawn if name in memory}
+    two = svg.lines(held, looks, lambda value: units.tick(units.memory(value, 3)), name, 2) if held else None
+    left = f" · off the chart: {', '.join(beyond)}" if beyond else ""
+    return Lines(" ".join(keys[case.id] for case in cases), where + left, one, two)
+
+
+def _within(series: dict[str, list[tuple[float, float]]]) -> tuple[dict[str, list[tuple[float, float]]], list[str]]:
+    """What has room in a chart, and in words what lies far beyond the others."""
+    reach = fr.within([max(y for _, y in points) for points in series.values()])[-1]
+    near = {name: points for name, points in series.items() if max(y for _, y in points) <= reach}
+    drawn = dict(list(near.items())[:MOST_LINES])
+    beyond = [f"{name} ({grids.slowdown(min(y for _, y in series[name]))}×)" for name in series if name not in drawn]
+    return drawn, beyond

@@ -1,0 +1,254 @@
+"""A run as implementations x cases: how each stands in each case, and its slowdown over the fastest there.
+
+The answer, the heat map, the tables, the terminal and the Markdown are made from a `Grid`: they can't contradict each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import geometric_mean
+from typing import Any
+
+import pandas as pd
+
+from stats import ratios, shares
+
+from ..reading import words
+from ..reading.axes import length_axes
+from . import frame as fr
+
+FASTEST, TIED, OPEN, SLOWER = ratios.FASTEST, "tied", ratios.NOT_RESOLVED, ratios.SLOWER
+WRONG = "wrong"
+_STATES = {FASTEST: FASTEST, ratios.LEVEL_WITH_IT: TIED, SLOWER: SLOWER}
+
+MOST_COLUMNS = 20
+"""More cases than these are shown by the values of one axis."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One implementation in one case. `state` is one of FASTEST, TIED, OPEN, SLOWER; or the reason why it has no number that
+    counts, and `why` a sentence about it."""
+
+    impl: str
+    state: str
+    slowdown: float = math.nan
+    """Time over that of the fastest of the case: from 1 on."""
+    low: float = math.nan
+    """Ends of its 95 % interval; NaN where there is none."""
+    high: float = math.nan
+    row: Mapping[str, Any] = field(default_factory=dict)
+    why: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it has a number, and was right everywhere."""
+        return self.slowdown == self.slowdown
+
+    @property
+    def best(self) -> bool:
+        """Whether it was shown to be the fastest, or tied with it."""
+        return self.state in (FASTEST, TIED)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case: its id, its values on the axes that vary, its title, and marks by implementation, the fastest first."""
+
+    id: str
+    at: dict[str, Any]
+    title: str
+    marks: dict[str, Mark]
+
+    @cached_property
+    def ranked(self) -> list[Mark]:
+        """Implementations with a number that counts, the fastest first."""
+        return [mark for mark in self.marks.values() if mark.counts]
+
+    @property
+    def judged(self) -> bool:
+        """Whether there was anything to compare."""
+        return len(self.ranked) > 1
+
+    @property
+    def place(self) -> str:
+        """'H = 8, T = 1024, bf16'"""
+        said = {axis: value for axis, value in self.at.items() if axis != "T_kv" or value != self.at.get("T")}
+        return ", ".join(words.value(axis, value, equals=" = ") for axis, value in said.items()) or self.title
+
+
+@dataclass(frozen=True)
+class Column:
+    """One or several cases, under one heading: a text for each axis."""
+
+    heading: tuple[str, ...]
+    cases: Sequence[Case]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What stands in a column for an implementation: a slowdown, or a mark where it has none, and a sentence about it."""
+
+    text: str
+    slowdown: float
+    best: bool
+    open: bool
+    title: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All cases of a run. `impls`: the reader's own first, then by their mean slowdown, those that lack cases last; less those
+    that support no case."""
+
+    cases: list[Case]
+    impls: list[str]
+    axes: list[str]
+    own: frozenset[str] = frozenset()
+
+    @property
+    def judged(self) -> list[Case]:
+        return [case for case in self.cases if case.judged]
+
+    def mean(self, impl: str, cases: Iterable[Case] | None = None) -> float:
+        """Geometric mean of its slowdowns, over the cases in which it has one; NaN without."""
+        found = [it.slowdown for case in cases or self.cases if (it := case.marks.get(impl)) and it.counts]
+        return geometric_mean(found) if found else math.nan
+
+    def count(self, impl: str) -> int:
+        """Cases in which it has a slowdown."""
+        return sum(impl in case.marks and case.marks[impl].counts for case in self.cases)
+
+    def mean_text(self, impl: str) -> str:
+        """'1.2', or '1.1 (6/12)' of one that lacks cases."""
+        count = self.count(impl)
+        mean = slowdown(self.mean(impl)) if count else "–"
+        return mean if count in (0, len(self.cases)) else f"{mean} ({count}/{len(self.cases)})"
+
+    def columns(self, axis: str | None = None) -> list[Column]:
+        """A column a case, or a value of an axis."""
+        if axis is None:
+            return [
+                Column(tuple(words.value(it, value) for it, value in case.at.items()), [case]) for case in self.cases
+            ]
+        values = dict.fromkeys(case.at[axis] for case in self.cases)
+        return [Column((words.value(axis, v),), [case for case in self.cases if case.at[axis] == v]) for v in values]
+
+    @property
+    def views(self) -> list[str | None]:
+        """What columns there may be, the default first: None for one a case."""
+        several = [axis for axis in self.axes if len(self.cases) > len(self.columns(axis)) <= MOST_COLUMNS]
+        several.sort(key=lambda axis: -len(self.columns(axis)))
+        return [None, *several] if len(self.cases) <= MOST_COLUMNS or not several else [*several]
+
+    def entry(self, impl: str, column: Column) -> Entry:
+        marks = [case.marks[impl] for case in column.cases if impl in case.marks]
+        found = [mark for mark in marks if mark.counts]
+        if not found:
+            one = marks[0] if marks else Mark(impl, "not measured")
+            return Entry(
+                SIGNS.get(one.state, "·"), math.nan, False, False, f"{impl}: {one.state.replace('_', ' ')} {one.why}"
+            )
+        value = self.mean(impl, column.cases)
+        judged = [it for it, case in zip(marks, column.cases, strict=False) if it.counts and case.judged]
+        best = bool(judged) and len(found) == len(column.cases) and all(it.best for it in judged)
+        return Entry(slowdown(value), value, best, any(it.state == OPEN for it in found), _told(found, column))
+
+
+SIGNS = {WRONG: words.WRONG, "error": "err", "timeout": "time", "out_of_memory": "OOM", "unsupported": "–"}
+"""What stands where there is no number."""
+
+LEGEND = f"{words.WRONG} wrong, – unsupported, OOM out of memory"
+
+
+def grid(frame: pd.DataFrame, skipped: pd.DataFrame, registry: Iterable[str] = ()) -> Grid:
+    """`registry` has the names that the suite knows; others are the reader's own. Without it nothing is."""
+    axes = fr.varying(frame)
+    gone: dict[str, list[Mapping[str, Any]]] = {}
+    for row in fr.records(skipped):
+        gone.setdefault(row["id"], []).append(row)
+    parts = [(at, id_, part) for at, rows in fr.groups(frame, axes) for id_, part in rows.groupby("id", sort=False)]
+    cases = [
+        _case(str(id_), {a: fr.plain(v) for a, v in at.items()}, part, gone.get(str(id_), []))
+        for at, id_, part in parts
+    ]
+    known = set(map(words.base, registry))
+    names = list(dict.fromkeys(impl for case in cases for impl in case.marks))
+    own = frozenset(name for name in names if known and words.base(name) not in known)
+    made = Grid(cases, names, axes, own)
+    told = {mark.impl for case in cases for mark in case.marks.values() if mark.counts or mark.state != "unsupported"}
+    keys = {
+        name: (name not in own, -made.count(name), mean if (mean := made.mean(name)) == mean else math.inf)
+        for name in names
+    }
+    return Grid(cases, sorted(own | told, key=keys.__getitem__), axes, own)
+
+
+def slowdown(value: float) -> str:
+    """1.0 -> '1', 1.034 -> '1.03', 1.34 -> '1.3', 12.3 -> '12'."""
+    if value < 1.005:
+        return "1"
+    return f"{value:.2f}" if value < 1.095 else shares.significant(value, 2)
+
+
+def interval(low: float, high: float) -> str:
+    """'1.2 to 1.4', or why it isn't said."""
+    if not low > 0:
+        return ""
+    return shares.UNRESOLVED if shares.too_wide(low, high) else f"{_end(low)} to {_end(high)}"
+
+
+def length(cases: Sequence[Case]) -> str | None:
+    """The axis of sizes that has the most values at one setting of the others: what lines run along."""
+    axes = [axis for axis in length_axes() if cases and axis in cases[0].at]
+    counts = {axis: max(map(len, along(cases, axis).values()), default=0) for axis in axes}
+    return max(counts, key=counts.__getitem__) if counts and max(counts.values()) > 1 else None
+
+
+def along(cases: Sequence[Case], axis: str) -> dict[tuple[Any, ...], list[Case]]:
+    """Cases by their setting of all axes but one, in the order of that. T_kv where it is T is no setting of its own."""
+    found: dict[tuple[Any, ...], list[Case]] = {}
+    for case in sorted(
+        (case for case in cases if case.at[axis] is not None and case.ranked), key=lambda case: case.at[axis]
+    ):
+        at = {key: None if key == "T_kv" and value == case.at.get("T") else value for key, value in case.at.items()}
+        found.setdefault(tuple(value for key, value in at.items() if key != axis), []).append(case)
+    return found
+
+
+def _end(value: float) -> str:
+    return f"{value:.2f}" if value < 1.995 else shares.significant(value, 2)
+
+
+def _told(found: Sequence[Mark], column: Column) -> str:
+    """'sdpa, H=8 T=64: tied, 1.03 (0.99 to 1.08)'"""
+    where = f"{found[0].impl}, {' '.join(column.heading)}"
+    if len(column.cases) > 1:
+        return f"{where}: geometric mean of {words.plural(len(found), 'case')}"
+    [mark] = found
+    between = interval(mark.low, mark.high)
+    return f"{where}: {mark.state}, {slowdown(mark.slowdown)}× the fastest{f' ({between})' if between else ''}"
+
+
+def _case(id_: str, at: dict[str, Any], part: pd.DataFrame, gone: Sequence[Mapping[str, Any]]) -> Case:
+    title = words.place(fr.settings(part), always=[*at, "B", "H", "D_h", "T"]) or id_
+    rows = fr.ranked(fr.trusted(part))
+    marks = [_mark(row, rows[0]) for row in rows]
+    marks.sort(key=lambda mark: (mark.slowdown, not mark.row["leads"], mark.row["median"]))
+    doubtful = fr.records(part[part["wrong"] & part["median"].notna()])
+    marks += [Mark(row["impl"], WRONG, row=row, why="in another case: its times are in doubt") for row in doubtful]
+    marks += [Mark(str(row["impl"]), str(row["reason"]), why=str(row["detail"] or "")) for row in gone]
+    return Case(id_, at, title, {mark.impl: mark for mark in marks})
+
+
+def _mark(row: Mapping[str, Any], best: Mapping[str, Any]) -> Mark:
+    state = _STATES.get(row["standing"], OPEN)
+    if row is best:
+        return Mark(row["impl"], state, 1.0, 1.0, 1.0, row)
+    found = fr.ratio(row, best)
+    value = found.value if found.processes else float(row["median"] / best["median"])
+    # the smallest median leads: a paired ratio below 1 is one that was not shown
+    return Mark(row["impl"], state, max(1.0, value), found.low, found.high, row)

@@ -1,0 +1,97 @@
+"""Changes from base to head as a list of dots with bars, regressions first: for comparisons and for runs side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stats import verdict
+
+from ..drawing.views import Bar, Scale
+from ..judging.comparison import Cell
+from ..reading import units
+from .comparison_text import HEADINGS, columns
+
+NARROWEST, WIDEST = 0.02, 3.0
+"""The smallest and the largest change at which the axis ends."""
+
+STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+"""Changes that may be a tick; the one to its left is as far from no change."""
+
+ORDER = (verdict.BROKEN, verdict.WRONG, verdict.REGRESSED, verdict.SLIGHT, verdict.IMPROVED, verdict.NEW, verdict.GONE,
+         verdict.UNCHANGED)  # fmt: skip
+"""Of verdicts; what is not resolved comes last."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One implementation in one case. `kind` is worse, better or still."""
+
+    impl: str
+    case: str
+    bar: Bar | None
+    change: str
+    word: str
+    why: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Changes:
+    """`ticks` of the axis, in percent of its width; `margin` in words."""
+
+    rows: Sequence[Change]
+    ticks: Sequence[tuple[float, str]]
+    margin: str = ""
+
+
+def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:
+    scale = _scale(end for cell in cells for end in (cell.verdict.low, cell.verdict.high, cell.verdict.ratio))
+    ordered = sorted(
+        cells, key=lambda cell: (not cell.regressed, _place(cell.verdict.word), -_size(cell.verdict.ratio))
+    )
+    return Changes([_row(cell, scale) for cell in ordered], scale.ticks, margin)
+
+
+def of_ratios(found: Iterable[tuple[str, str, float]]) -> Changes:
+    """Of runs that can't be judged: (implementation, case, ratio of medians), drawn pale."""
+    known = sorted(found, key=lambda it: -_size(it[2]))
+    scale = _scale(ratio for *_, ratio in known)
+    rows = [
+        Change(impl, case, scale.bar(ratio, math.nan, math.nan, True), percent(ratio), "", "", "still")
+        for impl, case, ratio in known
+    ]  # fmt: skip
+    return Changes(rows, scale.ticks)
+
+
+def percent(ratio: float) -> str:
+    """1.052 -> '+5.2 %'"""
+    return f"{(ratio - 1) * 100:+.1f} %".replace("-", "\N{MINUS SIGN}") if math.isfinite(ratio) else units.MISSING
+
+
+def _row(cell: Cell, scale: Scale) -> Change:
+    said, line = cell.verdict, dict(zip(HEADINGS, columns(cell), strict=True))
+    open_ = said.word == verdict.INCONCLUSIVE
+    bar = scale.bar(said.ratio, said.low, said.high, open_) if said.ratio > 0 and math.isfinite(said.ratio) else None
+    why = "" if said.word == verdict.UNCHANGED and not cell.changes else line["why"]
+    kind = "worse" if cell.regressed else "better" if said.word == verdict.IMPROVED else "still"
+    return Change(cell.impl, cell.id, bar, line["change"], said.word, why, kind)
+
+
+def _place(word: str) -> int:
+    return ORDER.index(word) if word in ORDER else len(ORDER)
+
+
+def _size(ratio: float) -> float:
+    return math.log(ratio) if ratio > 0 and math.isfinite(ratio) else 0.0
+
+
+def _scale(ratios: Iterable[float]) -> Scale:
+    """Symmetric about no change, as wide as the changes are."""
+    reach = max([abs(math.log(it)) for it in ratios if it > 0 and math.isfinite(it)], default=0.0)
+    widest = min(WIDEST, max(NARROWEST, math.expm1(1.1 * reach)))
+    made = Scale(1 / (1 + widest), 1 + widest)
+    step = max((it for it in STEPS if it <= 0.7 * widest), default=STEPS[0])
+    left = (made.at(1 / (1 + step)), f"\N{MINUS SIGN}{100 * step / (1 + step):.2g} %")
+    return Scale(made.low, made.high, [left, (50.0, "0"), (made.at(1 + step), f"+{100 * step:g} %")])
