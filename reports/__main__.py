@@ -6,6 +6,7 @@ import argparse
 import io
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -85,7 +86,7 @@ def _write(chosen: Sequence[Run], out: Path, verbose: bool) -> None:
         raise RunError(f"can't write to {folder}: {error.strerror or error}") from None
     if this.grid.cases:
         print(tables.detailed(this.grid) + "\n" if verbose else "", end="\n" if verbose else "")
-        print(f"{tables.terminal(this.grid)}\n{tables.KEY}\n")
+        print(f"{tables.terminal(this.grid)}\n\n{textwrap.fill(tables.KEY, tables.WIDTH)}\n")
     print(f"{path}\n{this.headline}")
 
 

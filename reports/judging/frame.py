@@ -137,12 +137,6 @@ def ranked(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return records(rows.sort_values(["leads", "median"], ascending=[False, True]))
 
 
-def leanest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows whose peak memory is within a hundredth of the smallest."""
-    known = frame.dropna(subset=["peak_bytes"])
-    return known.loc[known["peak_bytes"] <= float(known["peak_bytes"].min()) * LEAN_WITHIN]
-
-
 def ratio(of: Mapping[str, Any], over: Mapping[str, Any]) -> Ratio:
     """How many times as long one row takes as another of its run."""
     if of["id"] == over["id"] and over["impl"] in of["over"]:

@@ -184,7 +184,7 @@ def grid(frame: pd.DataFrame, skipped: pd.DataFrame, registry: Iterable[str] = (
         name: (name not in own, -made.count(name), mean if (mean := made.mean(name)) == mean else math.inf)
         for name in names
     }
-    return Grid(cases, sorted(own | told, key=keys.__getitem__), axes, own)
+    return Grid(cases, sorted((name for name in names if name in own | told), key=keys.__getitem__), axes, own)
 
 
 def slowdown(value: float) -> str:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from ..drawing.palette import Palette
 from ..judging import frame as fr
-from ..reading import fingerprint, units, words
+from ..reading import fingerprint, units
 from ..reading.runs import Run
 
 #: Axes that a machine may decide: what each run has one value of, and not all the same, is no part of a cell's name.
@@ -44,15 +44,6 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class CaseCells:
-    """A case in words, and the cells that it has in every run."""
-
-    id: str
-    title: str
-    cells: list[Cell]
-
-
-@dataclass(frozen=True)
 class SideBySide:
     """The runs in the order asked for, `labels` that tell them apart, and all rows of all of them."""
 
@@ -76,24 +67,6 @@ class SideBySide:
         found = {(label, row["impl"], row["cell"]): row for label, row in _labelled(self.frame)}
         refused = {(label, row["impl"], row["cell"]): _reason(row) for label, row in _labelled(self.skipped)}
         return [_cell(impl, case, self.labels, found, refused) for impl, case in self._keys()]
-
-    @cached_property
-    def cases(self) -> list[CaseCells]:
-        """The cells that every run has, case by case."""
-        said = fr.varying(self.frame)
-        by_case: dict[str, list[Cell]] = {}
-        for cell in self.cells:
-            if cell.everywhere:
-                by_case.setdefault(cell.case, []).append(cell)
-        rows = dict(list(self.frame.groupby("cell", sort=False)))
-        return [
-            CaseCells(case, words.place(fr.settings(rows[case]), always=[*said, "B", "H", "D_h", "T"]) or case, cells)
-            for case, cells in by_case.items()
-        ]
-
-    @property
-    def not_everywhere(self) -> list[Cell]:
-        return [cell for cell in self.cells if not cell.everywhere]
 
     def _keys(self) -> list[tuple[str, str]]:
         """(implementation, case) of every row, sorted as a reader looks for them."""

@@ -75,22 +75,6 @@ def bounded(value: float, low: float, high: float, unit: str = "") -> str:
     return f"{texts[0]}{unit} ({texts[1]} to {texts[2]})"
 
 
-def bounded_times(value: float, low: float, high: float) -> str:
-    """'1.96× (1.90 to 2.03)'."""
-    return bounded(value, low, high, "×")
-
-
-def ratio(value: float) -> str:
-    """Without an interval, and so that one that isn't 1 is seen to: '1.04', '0.63', '25', '0.014'."""
-    return f"{value:.2f}" if 0.1 <= value < 10 else significant(value, 2)
-
-
-def between(low: float, high: float) -> str:
-    """Two ratios that are no interval: '0.63 to 1.53×', or '1.04×' where they read alike."""
-    a, b = ratio(low), ratio(high)
-    return f"{a}×" if a == b else f"{a} to {b}×"
-
-
 def percent(value: float) -> str:
     """0.0312 -> '3.1 %'."""
     return f"{value * 100:.{0 if value >= 1 else 1}f} %" if math.isfinite(value) else MISSING
