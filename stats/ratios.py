@@ -93,8 +93,9 @@ class Ratio:
         return replace(self, value=1 / self.value, low=1 / self.high, high=1 / self.low)
 
 
-FEW_ROUNDS = 8
-"""Rounds of a visit, on average, below which a process's rounds are the unit: medians of fewer scatter as much as they do."""
+FEW = 8
+"""Where a process has fewer visits than this, of fewer rounds each, its rounds are the unit, if there are as many: medians of
+few rounds scatter as much as they do, few visits tell little of their scatter, and fewer rounds can't be trimmed."""
 
 TRIMMED = 0.25
 """Share of such rounds that doesn't count at either end: what disturbs a long call only makes it longer, now and then twice as
@@ -105,7 +106,7 @@ UNKNOWN = Ratio(math.nan, math.nan, math.nan, 0, 0)
 
 def paired(of: Samples, over: Samples, one_case: bool = True) -> Logs:
     """log(seconds / seconds) by process, of the rounds that both took part in: one a visit, their median; or one a round, where
-    visits have fewer than `FEW_ROUNDS` (`_trimmed`).
+    there are few of both (`FEW`).
 
     Two that share no round, which may not have fitted into memory at once, are paired as those of two cases: by visit.
     """
@@ -119,7 +120,7 @@ def paired(of: Samples, over: Samples, one_case: bool = True) -> Logs:
 
 def _units(visits: Sequence[Sequence[float]]) -> list[float]:
     rounds = [log for logs in visits for log in logs]
-    few = len(rounds) < FEW_ROUNDS * len(visits)
+    few = len(visits) < FEW <= len(rounds) < FEW * len(visits)
     return _trimmed(rounds) if few else [float(np.median(logs)) for logs in visits]
 
 

@@ -414,8 +414,19 @@ def test_a_control_made_of_something_else_says_nothing(compare: Callable[[Plan],
 
 
 def comparison_of(*lines: Line, moved: str = "") -> Comparison:
-    pairs = [Pair({(line.impl, line.case_id): math.log(line.verdict.ratio) for line in lines
-                   if line.verdict.ratio > 0} | dict.fromkeys(CONTROLS, 0.01))] * 2  # fmt: skip
+    """Pairs that the judge says the same of as the lines: those that are inconclusive scatter."""
+    scatter = {INCONCLUSIVE: 0.1}
+    measured = [line for line in lines if line.verdict.ratio > 0]
+    pairs = [
+        Pair(
+            {
+                (it.impl, it.case_id): math.log(it.verdict.ratio) + side * scatter.get(it.verdict.word, 0.0)
+                for it in measured
+            }
+            | dict.fromkeys(CONTROLS, 0.0)
+        )
+        for side in (-1, 1) * 4
+    ]
     return Comparison(plan_of("a", "b"), lines, pairs, moved, ({"cpu": "x"}, {"cpu": "x"}), 1.0)
 
 
@@ -515,7 +526,11 @@ def test_each_implementation_has_a_sentence(command: Any) -> None:
     assert command({})[0] == 0
 
 
-def line(word: str, ratio: float = 1.0, **changes: Any) -> Line:
+RATIOS = {UNCHANGED: 1.0, REGRESSED: 1.05, IMPROVED: 0.95, INCONCLUSIVE: 1.001}
+
+
+def line(word: str, **changes: Any) -> Line:
+    ratio = RATIOS.get(word, math.nan)
     return Line("sdpa", f"T{ratio}", Verdict(word, "because", ratio, ratio, ratio, 0.01), **changes)
 
 
@@ -663,7 +678,7 @@ def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(measuring, "measured", measured)
     axes = {"T": 64, "threads": 2, "qkv_bias": False}
-    cells = [Series(name, "x", axes, (), {}) for name in ("mine", "sdpa")]  # type: ignore[arg-type]
+    cells = [Series(name, "x", axes, (), (), {}) for name in ("mine", "sdpa")]  # type: ignore[arg-type]
     step = confirmations.Asked(("a", "b"), cells, {"mine": "mine=mine:mine"})
     assert confirm(step, tmp_path) == "no difference in code between a and b"
     ((options, results),) = asked

@@ -70,7 +70,7 @@ def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site: Path, 
                "--cell-time", "0.01", "--benchmark-save=mine", "--report")  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     (file,) = run_files(hostile)
-    page = Path(done.stdout.splitlines()[-1])
+    page = Path(done.stdout.splitlines()[-2])  # before the answer
     assert page.is_file() and page.is_relative_to(hostile) and page.parent.name == file.stem
 
 
@@ -113,7 +113,7 @@ def options(pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]) -> 
                 shown = re.findall(r"^ .*?(--[A-Za-z][\w-]*)", capsys.readouterr().out, re.MULTILINE)
                 found.setdefault(name, set()).update(shown)
     found["sweep"] |= of_run
-    found["ab"] |= {*ab._parser()._option_string_actions}  # those that its help leaves out, too
+    found["ab"] |= {*ab.parser()._option_string_actions}  # those that its help leaves out, too
     found["bisect"] |= found["ab"]
     found["advise"] |= {f"--{name}" for name in AXES}
     found["report"] -= {"--T"}  # of another command, which its help names

@@ -379,7 +379,7 @@ def test_a_run_that_has_no_room_is_not_called_unfinished(
 def test_ctrl_c_in_a_run_says_how_much_is_kept(at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(measuring: Measuring) -> None:
         measuring.prove()
-        measuring._run.add_visit(0, 0, next(iter(measuring._cases)), {}, {}, {})  # the first of eight
+        measuring._run.add_visit(0, 0, next(iter(measuring._cases)), {})  # the first of eight
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Measuring, "measure", interrupted)

@@ -213,10 +213,11 @@ def test_the_page_draws_intervals_and_loads_nothing(saved: Any, tmp_path: Path) 
     file = saved(document(SLOW, {("my<kernel>", "T16"): ("BROKEN", HOSTILE)}))
     assert main(["compare", str(file), f"--html={tmp_path / 'x.html'}"]) == 1
     text = (tmp_path / "x.html").read_text(encoding="utf-8")
-    assert text.count("<svg") == 3 and "my&lt;kernel&gt;" in text and "<img" not in text
-    assert not re.search(r"<[^>]*(src|href)=|<script", text)
-    places = [float(at) for at in re.findall(r'<circle cx="([\d.]+)"', text)]
-    assert 200 > places[0] > places[1] > 110 and places[2] == pytest.approx(100, abs=2)
+    assert "my&lt;kernel&gt;" in text and "<img" not in text
+    assert not re.search(r"<[^>]*src=|href=.?[^#\"'>]|<script", text)
+    of_cells = text[text.index("my&lt;kernel&gt;") :]
+    low, high = (float(at) for at in re.findall(r'<line x1="([\d.]+)%" x2="([\d.]+)%"', of_cells)[0])
+    assert 50 < low < high <= 100  # slower, as the row says
 
 
 def test_a_reader_that_leaves_changes_no_exit_code(saved: Any) -> None:
