@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import resource
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ class Tasks:
     def __init__(self, folder: str, threads: int | None = None, slower: dict[str, float] | None = None):
         if threads:
             torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision("highest")  # containers may ask for TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)
         self._threads = torch.get_num_threads()
         self._folder = folder
         self._slower = slower or {}
@@ -95,7 +97,7 @@ class Tasks:
         "first_s": of the call that was proved, "spent": seconds by purpose}. It stays prepared as `what`, if that is given.
         """
         cell = Cell(get(impl), Case(**case))
-        self._use_threads(cell.case)
+        self._use(cell.case)
         before = ledger.spent()
         built, proved = prove(cell, self._gate)
         rows = problem_of(cell.case).output.rows
@@ -126,11 +128,13 @@ class Tasks:
     def prepare(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, float]:
         """Make a cell ready to be timed as `what`, without proof: {"seconds": of one warm call}."""
         cell = Cell(get(impl), Case(**case))
-        self._use_threads(cell.case)
+        self._use(cell.case)
         built = build(cell)
-        built.slower = self._slower.get(impl, 0.0)
         if cell.case.drops:
             built.module.train()
+        if share := self._slower.get(impl):
+            with built.watched():
+                built.call = replace(built.call, run=built.meter.slowed(built.call.run, share))
         return self._kept(what, built)
 
     def control(self, what: str, name: str) -> dict[str, float]:
@@ -208,8 +212,9 @@ class Tasks:
         return {}
 
     def drop(self, what: str) -> dict[str, Any]:
-        """Let go of a prepared cell."""
+        """Let go of a prepared cell, and of the memory that the GPU's allocator keeps of it."""
         self._ready.pop(what, None)
+        torch.cuda.empty_cache()  # which does nothing where this process hasn't used a GPU
         return {}
 
     def _built(self, what: str) -> Built:
@@ -217,8 +222,11 @@ class Tasks:
         assert isinstance(built, Built)
         return built
 
-    def _use_threads(self, case: Case) -> None:
+    def _use(self, case: Case) -> None:
+        """The threads of a case; and what cuBLAS must be told, in the environment alone, to be deterministic."""
         torch.set_num_threads(case.threads or self._threads)
+        if case.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
     def _kept(self, what: str, ready: Built | Control) -> dict[str, float]:
         if isinstance(ready, Built):

@@ -33,7 +33,7 @@ from bench.timing.machine import fingerprint, state
 from impls.formula import attention
 from reports.reading import runs
 
-from ..simulated import SimulatedCuda
+from ..simulated_gpu import SimulatedCuda
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
