@@ -18,7 +18,7 @@ from ..cases.cells import Key
 from ..cases.outcome import NoRow, Unsupported, Wrong
 from ..selection.mistake import Mistake
 from ..workers.client import STARTING, Lost, Setting, Side, Timer, WorkerClient
-from .pairing import CONTROLS, SIDES, Failure, Judged, Pair, Pairing, Process, at_once, until_settled
+from .pairing import CONTROLS, SIDES, Failure, Judged, Pair, Pairing, Process, of_both, until_settled
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 """What of the fingerprint may differ when two interpreters are compared."""
@@ -70,6 +70,11 @@ class Plan:
         base, head = ((side.impl or "").partition("=")[0] for side in self.sides)
         return f"{head} against {base}" if base else ""
 
+    @property
+    def together(self) -> bool:
+        """Whether both sides are made ready at the same time: on a GPU one would be tuned beside the other's work."""
+        return all(case.device == "cpu" for case in self.cases)
+
     def of_head(self, label: str) -> str:
         """What head itself calls an implementation."""
         return (self.sides[1].impl or label).partition("=")[0]
@@ -120,7 +125,7 @@ def compare(plan: Plan, tell: Tell) -> Comparison:
         proofs = provers.prove(present)
     ready = [key for key in present.cells if all(isinstance(proof.get(key), dict) for proof in proofs)]
     rng = random.Random(plan.seed + len(plan.before))
-    pairing = Pairing(lambda: _fresh(_placed(plan, rng), present), rng, controls)
+    pairing = Pairing(lambda: _fresh(_placed(plan, rng), present), rng, controls, together=plan.together)
     found = Judged([], {}, "")
     if ready:
         found = until_settled(pairing.pair, ready, plan.margin, left, tell, plan.before, plan.whole)
@@ -266,8 +271,8 @@ class _Provers:
             return register(self._clients[i], self._plan.sides[i], self._plan)
 
     def prove(self, present: _Present) -> list[dict[Key, Facts | Failure]]:
-        """Of both sides, at the same time."""
-        return at_once(partial(self._prove, present), [self])
+        """Of both sides, at the same time unless they would share a GPU."""
+        return of_both(partial(self._prove, present), [self], self._plan.together)
 
     def kill(self) -> None:
         """End both processes, and begin no other."""

@@ -77,9 +77,9 @@ class Killable(Protocol):
 T = TypeVar("T")
 
 
-def at_once(act: Callable[[int], T], processes: Sequence[Killable]) -> list[T]:
-    """What `act` gives for base (0) and head (1), both at the same time; Ctrl-C needn't wait for either."""
-    with ThreadPoolExecutor(2) as both:
+def of_both(act: Callable[[int], T], processes: Sequence[Killable], together: bool) -> list[T]:
+    """What `act` gives for base (0) and head (1), both at the same time or in turn; Ctrl-C needn't wait for either."""
+    with ThreadPoolExecutor(2 if together else 1) as both:
         acting = [both.submit(act, i) for i in (0, 1)]
         try:
             return [it.result() for it in acting]
@@ -140,6 +140,8 @@ class Pairing:
     """Those that are the same work on both sides."""
     failures: dict[Key, Failure] = field(default_factory=dict)
     """Cells that were lost while they were timed."""
+    together: bool = True
+    """Whether both sides are made ready at the same time: each on a core of its own, but never on one GPU."""
 
     def pair(self, cells: Collection[Key], most: int) -> Pair:
         """One datum of each cell and control from a fresh pair; without a cell that is lost, and then from another pair."""
@@ -159,7 +161,7 @@ class Pairing:
 
     def _measured(self, sides: tuple[Process, Process], order: list[Key], most: int) -> Pair:
         began = monotonic()
-        took = at_once(partial(_prepared, sides, order), sides)
+        took = of_both(partial(_prepared, sides, order), sides, self.together)
         blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}
         turns = {key: max(1, min(most, round(most * EVEN / block.seconds))) for key, block in blocks.items()}
         timed = []
