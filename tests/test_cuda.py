@@ -6,16 +6,26 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import bench.timing.cell
+import impls
+from bench.ab.comparison import Plan
+from bench.ab.pairing import of_both
 from bench.cases.case import Case
+from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong, classify
+from bench.proof import settings
 from bench.runs import doctor
+from bench.runs.measuring import Measuring
 from bench.timing import machine
 from bench.timing.devices import DEVICES, cuda, nvml
 from bench.timing.devices.cpu import CpuMeter
@@ -23,6 +33,7 @@ from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter
 from bench.timing.devices.graphs import captured
 from bench.timing.devices.nvml import Nvml, Reading, words
 from bench.timing.engine import block_of
+from bench.timing.roofs import Roofs
 from bench.workers import worker
 from bench.workers.tasks import Tasks
 
@@ -322,6 +333,68 @@ def test_a_cell_that_is_dropped_leaves_its_memory_to_other_processes(
     tasks.prepare("x", "fused", Case.of(T=16, H=1, D_h=8).columns())
     tasks.drop("x")
     assert emptied == [True]
+
+
+# One process at a time
+
+
+def test_one_worker_at_a_time_has_a_gpu_and_this_process_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tuned beside another's work is tuned for a busy device; in exclusive mode there could be no second one."""
+    gpu = Gpu(exclusive=True)
+    mine, other = SimulatedCuda(gpu=gpu), SimulatedCuda(gpu=gpu)
+    monkeypatch.setitem(DEVICES, "cuda", replace(DEVICES["cuda"], free_bytes=lambda: cuda.free_bytes(mine)))
+
+    def asked(command: list[str], **_: Any) -> SimpleNamespace:
+        assert command[2].endswith("print(free_bytes('cuda'))")
+        free = cuda.free_bytes(other)
+        gpu.processes.remove(other)  # it ends
+        return SimpleNamespace(stdout=f"{free}\n".encode())
+
+    monkeypatch.setattr("bench.timing.devices.subprocess.run", asked)
+    cases = [Case.of(T=T, H=1, D_h=8, device="cuda") for T in (16, 32)]
+    cells = [Cell(impls.get("fused"), case) for case in cases] * 9
+    run = SimpleNamespace(selection=SimpleNamespace(device="cuda"), processes=3, timing={"cell_time": 0.25})
+    measuring = Measuring(run, cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)  # type: ignore[arg-type]
+    assert measuring._batches() == [[0], [1], [2]]
+    assert measuring._provers == 1
+    assert gpu.processes == []
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_both_sides_of_a_comparison_are_prepared_at_once_but_on_a_gpu(together: bool) -> None:
+    both = threading.Barrier(2)
+
+    def prepare(side: int) -> int:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+            return side
+        return -1
+
+    assert of_both(prepare, [], together) == ([0, 1] if together else [-1, -1])
+    plan = SimpleNamespace(cases=[Case.of(T=16, H=1, D_h=8, device="cpu" if together else "cuda")])
+    assert Plan.together.fget(plan) is together  # type: ignore[attr-defined]
+
+
+def test_the_roofline_of_a_gpu_is_measured_in_a_worker_and_marks_what_is_above(
+    on_a_simulated_gpu: tuple[SimulatedCuda, Tasks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decode reads only, and float32 may be computed by tensor cores: a row above is no fault of the measurement."""
+    _, tasks = on_a_simulated_gpu
+    case = Case.of(T=16, H=1, D_h=16, device="cuda")
+    tasks.prepare("x", "sdpa", replace(case, device="cpu").columns())
+    tasks._built("x").cell = Cell(impls.get("sdpa"), case)
+    monkeypatch.setattr(Roofs, "_peak_flops", lambda self, *of: self._flops.setdefault((*of[:2], 1), 1e6))
+    monkeypatch.setattr(Roofs, "_peak_bytes", lambda self, *of: 1e6)
+    monkeypatch.setattr("bench.workers.tasks.energy_counter", lambda device: None)
+    more = tasks.more("x", hot_s=1e-4)
+    assert more["roof"] > 1
+    assert {roof["device"] for roof in more["roofs"]} == {"cuda"}
+
+
+def test_an_import_that_begins_to_use_a_gpu_changes_no_seed() -> None:
+    before, now, reseeded = settings.Seeded((1,), ()), settings.Seeded((1, 7), ()), settings.Seeded((2, 7), ())
+    assert before == now
+    assert before != reseeded
 
 
 # NVML

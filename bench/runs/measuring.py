@@ -23,7 +23,7 @@ from ..cases.counting import held_bytes, least_memory
 from ..cases.ledger import spending
 from ..cases.outcome import NoRow
 from ..selection.options import clock_text
-from ..timing.devices import free_bytes, tells_more
+from ..timing.devices import free_bytes_elsewhere, tells_more
 from ..timing.engine import Visits, block_of, need
 from ..workers.client import Script, WorkerClient, together
 from .crew import Crew, Tell, Worker
@@ -33,7 +33,7 @@ from .run import Run
 from .visit import Visit
 
 SIDE_BY_SIDE = 2
-"""Workers that live at the same time."""
+"""Workers that live at the same time; on a GPU one: what is tuned beside another's work is tuned for a busy device."""
 
 QUESTIONS = 8
 """As many questions with their answers are kept in a worker (`proof/questions.py`), about as large as a cell each."""
@@ -63,10 +63,11 @@ class Measuring:
         self._cases: dict[str, list[Cell]] = {}
         for cell in cells:
             self._cases.setdefault(cell.case.id, []).append(cell)
-        self._free = free_bytes(run.selection.device)
+        self._free = free_bytes_elsewhere(run.selection.device)
+        self._side_by_side = SIDE_BY_SIDE if run.selection.device == "cpu" else 1
         self._held = self._that_fit()
         largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
-        fit = SIDE_BY_SIDE if 4 * largest < self._free else 1
+        fit = self._side_by_side if 4 * largest < self._free else 1
         self._provers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_WORKER))
         self._owner: dict[str, Worker] = {}
         """Who times a case, in a run of one process."""
@@ -74,7 +75,7 @@ class Measuring:
     def _that_fit(self) -> set[str]:
         """Cases whose cells stay ready between visits: from the smallest on, as many as fit in a third of the memory."""
         sizes = {case: held_bytes(group[0].case) for case, group in self._cases.items()}
-        room, found = self._free / 3 / SIDE_BY_SIDE - QUESTIONS * max(sizes.values(), default=0), set[str]()
+        room, found = self._free / 3 / self._side_by_side - QUESTIONS * max(sizes.values(), default=0), set[str]()
         for case in sorted(sizes, key=lambda case: sizes[case] * len(self._cases[case])):
             room -= sizes[case] * len(self._cases[case])
             if room > 0:
@@ -103,7 +104,7 @@ class Measuring:
         if self._run.processes == 1:
             return [[0] * self._provers]
         slots = list(range(self._run.processes))
-        return [slots[first : first + SIDE_BY_SIDE] for first in slots[::SIDE_BY_SIDE]]
+        return [slots[first : first + self._side_by_side] for first in slots[:: self._side_by_side]]
 
     def _crew(self, slots: Sequence[int]) -> Crew:
         cells = [cell for group in self._cases.values() for cell in group if cell.key not in self._run.skipped]
@@ -154,9 +155,11 @@ class Measuring:
             ]
             together([worker.preparing(it) for (worker, _), it in zip(of_workers, held, strict=True)])
         began, planned = monotonic(), self._planned(of_workers)
-        later = (
-            math.ceil(self._run.processes / SIDE_BY_SIDE) - 1 - max(worker.slot for worker in workers) // SIDE_BY_SIDE
+        batches, now = (
+            math.ceil(slots / self._side_by_side)
+            for slots in (self._run.processes, 1 + max(worker.slot for worker in workers))
         )
+        later = batches - now
         for visit in range(VISITS):
             left = remaining(planned, monotonic() - began, visit, later) if visit else 0.0
             left_text = f", {clock_text(left)} left" if visit else ""
@@ -249,7 +252,9 @@ class Measuring:
             try:
                 if wants_more:
                     hot = median(it.seconds for it in self._run.samples[cell.key])
-                    self._run.add_columns(cell, worker.ask("more", cell, hot_s=hot))
+                    more = worker.ask("more", cell, hot_s=hot)
+                    self._run.roofs.restore(more.pop("roofs", []))
+                    self._run.add_columns(cell, more)
                 if self._run.traced:
                     self._run.add_columns(cell, self._run.trace(cell, worker))
             except NoRow as outcome:

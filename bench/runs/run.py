@@ -246,9 +246,10 @@ class Run:
             base = (self.baseline_impl or "", key[1])
             over = () if base in self.skipped else self.samples.get(base, ())
             try:
-                more: Row = {"roof": self._roof(cell, found), "calls_compared": self._compared(cell)}
-                more["repeats"] = None if cell.case.drops else True
+                more: Row = {"calls_compared": self._compared(cell), "repeats": None if cell.case.drops else True}
                 more |= self.columns.get(key, {})
+                if "roof" not in more:
+                    more["roof"] = self._roof(cell, found)
             except NoRow as outcome:
                 self.add_skipped(cell, outcome)
                 continue

@@ -31,6 +31,7 @@ from ..timing.devices import energy_counter, meter_for
 from ..timing.devices.energy import Unread, joules_of_a_call
 from ..timing.devices.nvml import Reading, words
 from ..timing.machine import fingerprint
+from ..timing.roofs import Roofs
 from .fresh import pin
 
 WARM_CALLS = 3
@@ -65,6 +66,7 @@ class Tasks:
         self._folder = folder
         self._slower = slower or {}
         self._gate = Gate()
+        self._roofs = Roofs()
         self._ready: dict[str, Built | Control] = {}
         self._answers: dict[str, dict[int, list[torch.Tensor]]] = {}
         """Of every cell that was ready: one that is built again need not be held to the reference again."""
@@ -184,15 +186,20 @@ class Tasks:
             check_no_result_caching(built.meter, built.call.run, built.perturb, usual, first)
         return {}
 
-    def more(self, what: str, hot_s: float) -> dict[str, float | None]:
-        """{"cold_s", "graph_s"}: one call taken otherwise than hot and back to back (`Meter.more`); "energy_j": its joules."""
+    def more(self, what: str, hot_s: float) -> dict[str, Any]:
+        """{"cold_s", "graph_s"}: one call taken otherwise than hot and back to back (`Meter.more`); "energy_j": its joules;
+        of a GPU "roof", its share of the roofline, and "roofs": all that were measured (`Roofs.table`).
+        """
         built = self._built(what)
-        meter, run, counter = built.meter, built.call.run, energy_counter(built.cell.case.device)
+        case, meter, run = built.cell.case, built.meter, built.call.run
+        counter = energy_counter(case.device)
         with built.watched():
-            found = meter.more(run, hot_s, graph=not built.cell.case.does.gradients)
+            found: dict[str, Any] = meter.more(run, hot_s, graph=not case.does.gradients)
             if counter is not None:
                 with suppress(Unread):
                     found["energy_j"] = joules_of_a_call(counter, partial(meter.seconds, run), hot_s)
+        if case.device != "cpu":
+            found |= {"roof": self._roofs.share(case, meter, hot_s), "roofs": self._roofs.table()}
         return found
 
     def trace(self, what: str, path: str) -> dict[str, Any]:
