@@ -23,10 +23,15 @@ class Sweep:
     grids: tuple[Axes, ...]
     whole_registry: bool = False
     """Without `--impl` every implementation is measured, not only the common ones."""
+    gpu: tuple[Axes, ...] = ()
+    """The grids on a GPU, where those of a CPU would time little but launches."""
+
+    def grids_on(self, device: str) -> tuple[Axes, ...]:
+        return self.gpu if self.gpu and device == "cuda" else self.grids
 
     def cases(self, device: str, overrides: Axes = {}) -> list[Case]:  # noqa: B006  (never written to)
         """Every point of the grids, the axes in `overrides` replaced. Raises ValueError for sizes that don't fit together."""
-        here = (grid for grid in self.grids if device in grid.get("device", (device,)))
+        here = (grid for grid in self.grids_on(device) if device in grid.get("device", (device,)))
         grids = [{"device": (device,)} | dict(grid) | dict(overrides) for grid in here]
         if any(any(grid.get("requests", ())) for grid in grids) and overrides.keys() & {"T", "T_kv"}:
             raise ValueError("--requests gives both lengths: leave out --T and --T_kv")
@@ -112,66 +117,96 @@ def _beside_a_latent(case: Case) -> str | None:
 BOTH = ("float32", "bfloat16")
 BASIC_MASKS = ("none", "causal", "padding", "causal+padding")
 
+HALF: dict[str, tuple[Any, ...]] = {"dtype": ("bfloat16",)}
+SIXTEEN = {"B": (1,), "H": (16,)} | HALF
+"""16 heads: a model of a width of 1024 or 2048."""
+
+GROUPED = {"D_h": (128,), "H": (32,), "H_kv": (8,)} | HALF
+"""The heads of Llama 3 8B (Llama Team, "The Llama 3 Herd of Models", 2024, table 3)."""
+
+TRAINED = {"mode": ("forward", "backward")}
+
 SWEEPS = {
     sweep.name: sweep
     for sweep in (
         Sweep("quick", "what each way of writing attention costs, in two minutes",
-              ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (1, 8), "T": (64, 256, 1024)},)),
+              ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (1, 8), "T": (64, 256, 1024)},),
+              gpu=({"D_h": (64, 128), "T": (512, 2048, 8192)} | SIXTEEN,)),
         Sweep("ladder", "one head, short sequences, loops included",
               ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (1,), "T": (16, 32, 64, 128, 256)},)),
         Sweep("length", "how time and memory grow with the sequence",
-              ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (128, 256, 512, 1024, 2048, 4096)},)),
+              ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (128, 256, 512, 1024, 2048, 4096)},),
+              gpu=({"D_h": (64, 128), "T": (512, 1024, 2048, 4096, 8192, 16384)} | SIXTEEN,)),
         Sweep("heads", "the same width shared among more and more heads",
-              ({"B": (1,), "d_model": (1024,), "dtype": BOTH, "T": (512,), "H": (1, 2, 4, 8, 16, 32)},)),
+              ({"B": (1,), "d_model": (1024,), "dtype": BOTH, "T": (512,), "H": (1, 2, 4, 8, 16, 32)},),
+              gpu=({"B": (1,), "d_model": (2048,), "T": (2048,), "H": (8, 16, 32)} | HALF,)),
         Sweep("dtype", "what a narrower number buys",
               ({"B": (1,), "D_h": (64,), "H": (8,), "T": (256, 1024),
-                "dtype": ("float64", "float32", "float16", "bfloat16")},)),
+                "dtype": ("float64", "float32", "float16", "bfloat16")},),
+              gpu=({"D_h": (64,), "T": (1024, 4096)} | SIXTEEN | {"dtype": ("float32", "float16", "bfloat16")},)),
         Sweep("tutorial", "the setting of the best-known published comparison",
               ({"B": (8,), "d_model": (768,), "dtype": BOTH, "H": (12,), "T": (1024,)},)),
         Sweep("backward", "what a training step costs: forward, and the gradients of input and weights",
               ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (64, 256, 512), "mode": ("backward",)},),
-              whole_registry=True),
+              whole_registry=True,
+              gpu=({"D_h": (64, 128), "T": (1024, 4096), "mode": ("backward",)} | SIXTEEN,)),
         Sweep("decode", "one new token against a cache of keys and values, and all tokens again without one",
               ({"B": (1, 8), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (256, 1024, 4096), "mode": ("decode",)},
                {"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (256, 1024)}),
-              whole_registry=True),
+              whole_registry=True,
+              gpu=({"B": (1, 4, 16, 64), "T": (1024, 4096, 16384), "mode": ("decode",)} | GROUPED,
+                   {"B": (1,), "T": (1024, 4096)} | GROUPED)),
         Sweep("masks", "no mask, causal, padding, and both",
-              ({"B": (4,), "D_h": (64,), "H": (8,), "dtype": BOTH, "T": (256,), "mask": BASIC_MASKS},), whole_registry=True),
+              ({"B": (4,), "D_h": (64,), "H": (8,), "dtype": BOTH, "T": (256,), "mask": BASIC_MASKS},), whole_registry=True,
+              gpu=({"D_h": (128,), "T": (2048,), "mask": BASIC_MASKS} | SIXTEEN | {"B": (4,)},)),
         Sweep("cross", "queries from one sequence, keys and values from another, under every mask",
               ({"B": (4,), "D_h": (64,), "H": (8,), "dtype": ("float32",), "T": (128,), "T_kv": (96, 512),
-                "source": ("cross",), "mask": BASIC_MASKS},), whole_registry=True),
+                "source": ("cross",), "mask": BASIC_MASKS},), whole_registry=True,
+              gpu=({"D_h": (64,), "T": (1024,), "T_kv": (512, 4096), "source": ("cross",), "mask": BASIC_MASKS}
+                   | SIXTEEN | {"B": (4,)},)),
         Sweep("gqa", "32 query heads that share 32, 8 or 1 key-value heads",
               ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (32,), "H_kv": (32, 8, 1), "T": (256,),
-                "mode": ("forward", "backward")},), whole_registry=True),
+                "mode": ("forward", "backward")},), whole_registry=True,
+              gpu=({"B": (1,), "T": (2048, 8192)} | GROUPED | {"H_kv": (32, 8, 1)} | TRAINED,)),
         Sweep("widths", "value heads wider than query heads; one head of a quarter of the model's width",
               ({"B": (1,), "D_h": (64,), "D_v": (64, 128), "dtype": ("float32",), "H": (8,), "T": (256,)},
                {"B": (1,), "D_h": (64,), "d_model": (256,), "dtype": ("float32",), "H": (1,), "T": (256,)}),
-              whole_registry=True),
+              whole_registry=True,
+              gpu=({"D_h": (64,), "D_v": (64, 128), "T": (2048,)} | SIXTEEN,)),
         Sweep("dropout", "what dropping probabilities costs in training",
               ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (256,), "dropout": (0.0, 0.1),
-                "mode": ("forward", "backward")},), whole_registry=True),
+                "mode": ("forward", "backward")},), whole_registry=True,
+              gpu=({"D_h": (64,), "T": (2048,), "dropout": (0.0, 0.1)} | SIXTEEN | TRAINED,)),
         Sweep("core", "how much of a layer is projections: from q, k, v to o, beside the whole",
               ({"B": (1,), "D_h": (64,), "dtype": BOTH, "H": (8,), "T": (256, 1024), "scope": SCOPES},),
-              whole_registry=True),
+              whole_registry=True,
+              gpu=({"D_h": (64, 128), "T": (2048, 8192), "scope": SCOPES} | SIXTEEN,)),
         Sweep("window", "a sliding window beside all of a causal mask, on both sides, and no mask",
               ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (1024, 4096), "window": (None, 128, 512)},
                {"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (1024,), "mask": ("none",),
                 "window": (64,), "window_right": (None, 16)},
                {"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (1024, 4096), "mask": ("none",)}),
-              whole_registry=True),
+              whole_registry=True,
+              gpu=({"D_h": (128,), "T": (4096, 16384), "window": (None, 1024, 4096)} | SIXTEEN,)),
         Sweep("scores", "what is done to the scores: ALiBi, a dense bias, a soft cap, sinks",
               tuple({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (512,)} | rule for rule in (
-                  {"bias": (None, *BIASES)}, {"softcap": (50,)}, {"sinks": (True,)})), whole_registry=True),
+                  {"bias": (None, *BIASES)}, {"softcap": (50,)}, {"sinks": (True,)})), whole_registry=True,
+              gpu=tuple({"D_h": (64,), "T": (4096,)} | SIXTEEN | rule for rule in (
+                  {"bias": (None, *BIASES)}, {"softcap": (50,)}, {"sinks": (True,)}))),
         Sweep("chunk", "a prompt's next 512 tokens, and 2 to 8 drafted ones, against a cache of those before",
               tuple({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": T, "T_kv": T_kv, "mode": ("decode",),
                      "mask": ("causal_br",)} for T, T_kv in (((512,), (1024, 4096)), ((1, 2, 4, 8), (4096,)))),
-              whole_registry=True),
+              whole_registry=True,
+              gpu=tuple({"B": (1,), "T": T, "T_kv": (4096, 16384), "mode": ("decode",), "mask": ("causal_br",)} | GROUPED
+                        for T in ((512,), (1, 2, 4, 8)))),
         Sweep("documents", "eight documents of equal and unequal lengths packed into one sequence, and a prefix that all see",
               ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (2048,), "mask": ("causal", "none"),
                 "documents": DOCUMENTS},
                {"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (1024,), "prefix": (None, 256)},
                {"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (1024, 2048), "mask": ("none",)}),
-              whole_registry=True),
+              whole_registry=True,
+              gpu=({"D_h": (64,), "T": (8192,), "mask": ("causal", "none"), "documents": DOCUMENTS} | SIXTEEN,
+                   {"D_h": (64,), "T": (8192,), "mask": ("causal", "none")} | SIXTEEN)),
         Sweep("latent", "multi-head latent attention against its cache, and keys and values against theirs; then a prompt",
               # as in DeepSeek-V2 (DeepSeek-AI, 2024), the latent is as wide as four heads, and the rotary key as half of one
               tuple({"B": (1,), "d_model": (512,), "H": (16,), "D_v": (32,), "dtype": ("float32",)} | axes for axes in (
@@ -180,17 +215,21 @@ SWEEPS = {
                   {"D_h": (48,), "latent": (128,), "rope": (16,), "T": (256,)})), whole_registry=True),
         Sweep("paged", "a cache in pages, copied into one piece for a kernel or attended to as they lie, beside one without",
               ({"B": (4,), "D_h": (64,), "H": (8,), "dtype": ("float32",), "T": (1024, 4096), "mode": ("decode",),
-                "page": (None, 16, 128)},), whole_registry=True),
+                "page": (None, 16, 128)},), whole_registry=True,
+              gpu=({"B": (16,), "T": (4096, 16384), "mode": ("decode",), "page": (None, 16, 128)} | GROUPED,)),
         Sweep("mixed", "a server's step: prompts, parts of prompts and new tokens in one batch, by every route",
               ({"B": (1,), "D_h": (64,), "H": (8,), "dtype": ("float32",), "T": (1,),
-                "requests": ("8x1:1024", "2x128:128+6x1:1024", "1x128:512+7x1:1024")},), whole_registry=True),
+                "requests": ("8x1:1024", "2x128:128+6x1:1024", "1x128:512+7x1:1024")},), whole_registry=True,
+              gpu=({"B": (1,), "T": (1,),
+                    "requests": ("64x1:4096", "2x1024:1024+62x1:4096", "1x1024:8192+63x1:4096")} | GROUPED,)),
         Sweep("autocast", "a training step in float32, with products in bfloat16 under autocast, and in bfloat16 altogether",
               tuple({"B": (1,), "D_h": (64,), "H": (8,), "T": (256, 1024), "mode": ("forward", "backward")} | narrow
                     for narrow in ({"dtype": ("float32",), "autocast": (None, "bfloat16")}, {"dtype": ("bfloat16",)})),
               whole_registry=True),
         Sweep("deterministic", "a training step whose gradients repeat bit for bit, and one that may be faster",
               ({"B": (1,), "D_h": (64,), "dtype": ("float32",), "H": (8,), "T": (256, 1024), "mode": ("backward",),
-                "deterministic": (False, True)},), whole_registry=True),
+                "deterministic": (False, True)},), whole_registry=True,
+              gpu=({"D_h": (64,), "T": (2048,), "mode": ("backward",), "deterministic": (False, True)} | SIXTEEN,)),
         Sweep("published", "cases of which others have published times", published.grids(), whole_registry=True),
         Sweep("llm", "one attention layer of GPT-2 small, Qwen2.5 0.5B and Llama 3 8B",
               # Radford et al., "Language Models are Unsupervised Multitask Learners", 2019
@@ -198,6 +237,10 @@ SWEEPS = {
                # Qwen Team, "Qwen2.5 Technical Report", 2024, table 1; biases as in Qwen2
                {"T": (512,), "d_model": (896,), "H": (14,), "H_kv": (2,), "qkv_bias": (True,), "dtype": BOTH},
                # Llama Team, "The Llama 3 Herd of Models", 2024, table 3
-               {"T": (512,), "d_model": (4096,), "H": (32,), "H_kv": (8,), "dtype": BOTH})),
+               {"T": (512,), "d_model": (4096,), "H": (32,), "H_kv": (8,), "dtype": BOTH}),
+              gpu=tuple({"T": (2048, 8192)} | of_model | HALF for of_model in (
+                  {"d_model": (768,), "H": (12,), "qkv_bias": (True,), "out_bias": (True,)},
+                  {"d_model": (896,), "H": (14,), "H_kv": (2,), "qkv_bias": (True,)},
+                  {"d_model": (4096,), "H": (32,), "H_kv": (8,)}))),
     )
 }  # fmt: skip
