@@ -6,6 +6,7 @@ running sum and its part of the output in registers: of the scores nothing is ev
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -17,7 +18,7 @@ from .registry import register
 
 triton: Any = import_module("triton") if find_spec("triton") else None
 tl: Any = import_module("triton.language") if triton else None
-jit: Any = triton.jit if triton else lambda kernel: kernel  # refused by name then, since it needs the package
+jit: Callable[[Callable[..., Any]], Any] = triton.jit if triton else lambda kernel: kernel  # which is refused then
 
 QUERIES, KEYS = 64, 64
 """Queries of a program; keys that it looks at together."""
@@ -38,12 +39,12 @@ def _block(
 
 
 @jit
-def _forward(
+def _forward(  # type: ignore[no-untyped-def]
     q, k, v, o, T, T_kv, H, groups, scale,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t,
     D_h: tl.constexpr, D_v: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     CAUSAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """One block of QUERIES queries of head `program_id(1)`, counted over the batch; `groups` query heads share keys."""
     first, of, head = tl.program_id(0) * QUERIES, tl.program_id(1) // H, tl.program_id(1) % H
     rows = first + tl.arange(0, QUERIES)
