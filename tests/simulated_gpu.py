@@ -20,8 +20,8 @@ UUID = "01234567-89ab-cdef-0123-456789abcdef"
 HZ = 2e9
 """Cycles of the device's clock in a second."""
 
-FLUSH = 7e-3
-"""Seconds that writing a buffer takes; one of twice the L2 leaves nothing else in it."""
+FLUSH = 35e-6
+"""Seconds that writing a buffer takes, as twice the L2 of an H100; one of that size leaves nothing else in it."""
 
 GRAPH_LAUNCH = 10e-6
 """Seconds of the host's that the launch of a graph takes."""

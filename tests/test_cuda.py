@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,6 +39,7 @@ from bench.workers import worker
 from bench.workers.tasks import Tasks
 
 from .conftest import CHECKOUT
+from .experiments import gpu
 from .simulated_gpu import ILLEGAL, UUID, Gpu, SimulatedCuda, SimulatedNvml
 
 KERNEL, LAUNCH = 5e-6, 10e-6
@@ -580,3 +582,28 @@ def test_a_graph_is_of_the_same_calls_on_a_device() -> None:
     found[0].replay()
     torch.cuda.synchronize()
     assert total.tolist() == [3.0] * 4
+
+
+def test_the_script_for_a_gpu_is_rehearsed(tmp_path: Path) -> None:
+    """The steps that need no process of their own; `--rehearse` alone takes all fourteen."""
+    steps = "environment,clocks,starts,cold,side_stream,memory"
+    assert gpu.main([str(tmp_path), "--rehearse", "--steps", steps]) == 0, (tmp_path / "log.txt").read_text()
+    assert (tmp_path / "gpu.tar.gz").stat().st_size > 500
+    assert len((tmp_path / "steps.csv").read_text().splitlines()) == 1 + len(steps.split(","))
+
+
+@pytest.mark.slow
+def test_the_script_for_a_gpu_is_rehearsed_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    assert gpu.main([str(tmp_path), "--rehearse"]) == 0, (tmp_path / "log.txt").read_text()
+
+
+def test_a_step_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(lab: gpu.Lab) -> str:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(gpu, "STEPS", (broken, gpu.memory))
+    assert gpu.main([str(tmp_path), "--rehearse", "--steps", "broken,memory"]) == 1
+    table = (tmp_path / "steps.csv").read_text()
+    assert "broken,fail" in table and "RuntimeError: no such kernel" in table
+    assert "memory,pass" in table
