@@ -86,10 +86,11 @@ class Built:
         """The context of a call, with the threads of its case; raises `Wrong` where the call changes torch's settings."""
         if self.cell.case.threads and self.cell.case.threads != torch.get_num_threads():
             torch.set_num_threads(self.cell.case.threads)
+        around = None if self.cell.impl.compiled else getattr(self.cell.impl.kernel, "around", None)
         before = settings.read(cheap=True)
         changed: list[str] = []
         try:
-            with recording(self.cell.case):
+            with recording(self.cell.case), around() if around else nullcontext():
                 yield
         finally:
             changed = settings.put_back(before)
