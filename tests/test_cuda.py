@@ -25,6 +25,7 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong, classify
 from bench.proof import settings
+from bench.proof.dispatch import kernel_in
 from bench.runs import doctor
 from bench.runs.measuring import Measuring
 from bench.timing import machine
@@ -115,6 +116,37 @@ def test_a_block_on_a_gpu_is_timed_whole(on_a_simulated_gpu: tuple[SimulatedCuda
     assert block.stretches > 1
     answer = tasks.time("x", calls=block.calls, stretches=block.stretches, warm=block.warm)
     assert answer["fastest"] == answer["seconds"] == pytest.approx(2e-3, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["sdpa_math", "sdpa_flash"])
+def test_a_block_of_a_pinned_kernel_is_pinned_once(name: str, tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entering `sdpa_kernel` takes longer than a short call, and `sdpa` has no such thing to enter."""
+    entered: list[Any] = []
+
+    def counted(backend: Any) -> Any:
+        entered.append(backend)
+        return torch.nn.attention.sdpa_kernel(backend)
+
+    monkeypatch.setattr("impls.sdpa.sdpa_kernel", counted)
+    tasks.prepare("x", name, Case.of(T=16, H=2, D_h=16).columns())
+    entered.clear()
+    tasks.time("x", calls=10, stretches=2, warm=2)
+    assert len(entered) == 1
+
+
+@pytest.mark.parametrize(
+    ("operator", "kernel"),
+    [
+        ("torch_attn::_varlen_attn", "flash"),
+        ("flash_attn::_flash_attn_forward", "flash"),
+        ("flash_attn_3::fwd", "flash"),
+        ("xformers_flash::flash_fwd", "flash"),
+        ("xformers_flash3::flash_fwd", "flash"),
+        ("xformers::efficient_attention_forward_cutlass", "efficient"),
+    ],
+)
+def test_the_operators_of_packages(operator: str, kernel: str) -> None:
+    assert kernel_in(f'{{"name": "{operator}", "cat": "cpu_op"}}'.encode()) == kernel
 
 
 def test_what_is_slowed_takes_longer_by_the_clock() -> None:
