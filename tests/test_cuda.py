@@ -28,7 +28,7 @@ from bench.proof import settings
 from bench.proof.dispatch import kernel_in
 from bench.runs import doctor
 from bench.runs.measuring import Measuring
-from bench.timing import machine
+from bench.timing import controls, machine
 from bench.timing.devices import DEVICES, cuda, nvml
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter
@@ -423,6 +423,25 @@ def test_the_roofline_of_a_gpu_is_measured_in_a_worker_and_marks_what_is_above(
     more = tasks.more("x", hot_s=1e-4)
     assert more["roof"] > 1
     assert {roof["device"] for roof in more["roofs"]} == {"cuda"}
+
+
+def test_a_gpu_has_controls_of_its_own(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it slows down, so do its products, whatever the processor does."""
+    gpu = SimulatedCuda(launch=LAUNCH)
+    kernels = {"gpu product": 1e-4, "gpu copy": 4e-5, "gpu launch": 1e-6}
+    work = {name: (lambda seconds=seconds: lambda: gpu.work(seconds * pace[0])) for name, seconds in kernels.items()}
+    pace = [1.0]
+    assert controls.GPU_WORK.keys() == kernels.keys() <= controls.software().keys()
+    monkeypatch.setattr("bench.workers.tasks.GPU_WORK", work)
+    monkeypatch.setattr("bench.workers.tasks.meter_for", lambda device: meter_of(gpu))
+    monkeypatch.setattr(controls, "WORK", {})
+    assert tasks.gpu_controls() == {
+        "gpu product": pytest.approx(1e-4), "gpu copy": pytest.approx(4e-5), "gpu launch": pytest.approx(LAUNCH),
+    }  # fmt: skip
+    seen = controls.Controls()
+    for pace[0] in (1.0, 1.0, 1.0, 1.3, 1.3, 1.3):
+        seen.look(tasks.gpu_controls())
+    assert seen.drift() == pytest.approx(0.3, abs=0.05)
 
 
 def test_an_import_that_begins_to_use_a_gpu_changes_no_seed() -> None:

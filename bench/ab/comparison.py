@@ -18,7 +18,7 @@ from ..cases.cells import Key
 from ..cases.outcome import NoRow, Unsupported, Wrong
 from ..selection.mistake import Mistake
 from ..workers.client import STARTING, Lost, Setting, Side, Timer, WorkerClient
-from .pairing import CONTROLS, SIDES, Failure, Judged, Pair, Pairing, Process, of_both, until_settled
+from .pairing import CONTROLS, GPU_CONTROLS, SIDES, Failure, Judged, Pair, Pairing, Process, of_both, until_settled
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 """What of the fingerprint may differ when two interpreters are compared."""
@@ -231,7 +231,8 @@ class _Provers:
         if differ:
             differences = "; ".join(f"{name}: {base[name]} and {head[name]}" for name in differ)
             raise Unjudgeable(f"the two sides run under different conditions: {differences}")
-        return (base, head), tuple(key for key in CONTROLS if first["controls"][key[1]] == second["controls"][key[1]])
+        controls = CONTROLS if self._plan.together else CONTROLS + GPU_CONTROLS
+        return (base, head), tuple(key for key in controls if first["controls"][key[1]] == second["controls"][key[1]])
 
     def _first(self, i: int) -> dict[str, Any]:
         with _beginning(i, self._plan.sides[i]):

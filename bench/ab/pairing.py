@@ -22,7 +22,7 @@ from stats.verdict import SETTLED, Verdict, drifted, of_pairs
 
 from ..cases.cells import Key
 from ..cases.outcome import NoRow
-from ..timing.controls import WORK
+from ..timing.controls import GPU_WORK, WORK
 from ..timing.engine import Block, block_of, rounds
 
 ROUNDS = 20
@@ -46,6 +46,7 @@ BETWEEN_LOOKS = 1.4
 SIDES = ("base", "head")
 
 CONTROLS: tuple[Key, ...] = tuple(("control", name) for name in WORK)
+GPU_CONTROLS: tuple[Key, ...] = tuple(("control", name) for name in GPU_WORK)
 
 Logs = dict[Key, float]
 """log(head / base) of each cell and control in one pair of processes."""
@@ -276,7 +277,11 @@ def _judged(keys: Sequence[Key], pairs: Sequence[Pair], margin: float) -> dict[K
 
 def controls_of(pairs: Sequence[Pair]) -> dict[str, list[float]]:
     """Their data, by name."""
-    return {key[1]: [pair.logs[key] for pair in pairs] for key in CONTROLS if all(key in pair.logs for pair in pairs)}
+    return {
+        key[1]: [pair.logs[key] for pair in pairs]
+        for key in CONTROLS + GPU_CONTROLS
+        if all(key in pair.logs for pair in pairs)
+    }
 
 
 class _Fell(Exception):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from statistics import median
 from time import monotonic
@@ -169,7 +170,15 @@ class Measuring:
                     if not self._run.visited(worker.slot, visit, case):
                         with spending("timing"):
                             self._visit(Visit(self._run, worker, case, visit, self._rng))
-                        self._run.look_if_due()
+                        if self._run.controls.due():
+                            self._run.look(self._seen_by(worker, self._cases[case][0]))
+
+    def _seen_by(self, worker: Worker, cell: Cell) -> dict[str, float]:
+        """Seconds of the controls on the GPU, which the process of a cell times; none on a CPU, or where it is lost."""
+        with suppress(NoRow):
+            if cell.case.device != "cpu":
+                return worker.client(cell).ask("gpu_controls")
+        return {}
 
     def _planned(self, of_workers: Sequence[tuple[Worker, list[str]]]) -> list[float]:
         """Seconds that each visit takes, by what a call of each cell took when it was proved."""

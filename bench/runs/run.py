@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -328,15 +328,10 @@ class Run:
         """What was seen of the machine so far, earlier processes of a resumed run included."""
         return {"roofs": self.roofs.table(), "controls": self.controls.table(), "seconds": spent()}
 
-    def look(self) -> None:
-        """Time the controls."""
-        self.controls.look()
+    def look(self, elsewhere: Mapping[str, float] = {}) -> None:
+        """Time the controls, and write down what was seen of the machine, in a worker as well."""
+        self.controls.look(elsewhere)
         self._write({"machine": self.seen()})
-
-    def look_if_due(self) -> None:
-        """Time the controls if that is due, and write down what was seen of the machine."""
-        if self.controls.due():
-            self.look()
 
     def restore(self, journal: Journal) -> None:
         """Know what earlier processes of this run found out."""

@@ -26,7 +26,7 @@ from ..selection.choice import impls_named, uncallable
 from ..selection.mistake import Mistake
 from ..timing.caching import check_no_result_caching
 from ..timing.cell import Built, build, prove
-from ..timing.controls import WORK, software
+from ..timing.controls import GPU_WORK, WORK, software
 from ..timing.devices import energy_counter, meter_for
 from ..timing.devices.energy import Unread, joules_of_a_call
 from ..timing.devices.nvml import Reading, words
@@ -41,17 +41,21 @@ WARM_SECONDS = 0.05
 """Fewer where they took so long together."""
 
 
+CONTROL_CALLS = 50
+"""Calls of a control on a GPU in one block: some milliseconds of products."""
+
+
 class Control:
     """The control workload, timed as a cell is."""
 
     def __init__(self, name: str):
-        self._run, self._meter = WORK[name](), meter_for("cpu")
+        self._run, self._meter = (WORK | GPU_WORK)[name](), meter_for("cuda" if name in GPU_WORK else "cpu")
 
     def time(self, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
         """As `Built.time`."""
-        if warm:
-            self._meter.seconds(self._run, warm)
-        taken = [self._meter.seconds(self._run, calls) for _ in range(stretches)]
+        if self._meter.whole_blocks:
+            calls, stretches = calls * stretches, 1
+        taken = [self._meter.seconds(self._run, calls, 0 if i else warm) for i in range(stretches)]
         return sum(taken) / stretches / calls, min(taken) / calls
 
 
@@ -66,6 +70,7 @@ class Tasks:
         self._folder = folder
         self._slower = slower or {}
         self._gate = Gate()
+        self._controls: dict[str, Control] = {}
         self._roofs = Roofs()
         self._ready: dict[str, Built | Control] = {}
         self._answers: dict[str, dict[int, list[torch.Tensor]]] = {}
@@ -142,6 +147,11 @@ class Tasks:
     def control(self, what: str, name: str) -> dict[str, float]:
         """Make the control workload ready to be timed as `what`: {"seconds": of one warm call}."""
         return self._kept(what, Control(name))
+
+    def gpu_controls(self) -> dict[str, float]:
+        """Seconds of each control on the GPU, over a block of calls."""
+        self._controls = self._controls or {name: Control(name) for name in GPU_WORK}
+        return {name: it.time(CONTROL_CALLS, warm=WARM_CALLS)[0] for name, it in self._controls.items()}
 
     def pin(self) -> dict[str, Any]:
         """Stay on as many cores as there are threads: the same ones as the other side, since it is never both's turn."""
