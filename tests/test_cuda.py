@@ -298,6 +298,17 @@ def test_an_illegal_access_makes_its_process_unusable(faults: bool, monkeypatch:
     assert (answer["failed"], answer["unusable"]) == ("error", faults)
 
 
+def test_a_process_whose_memory_is_full_is_usable() -> None:
+    gpu = SimulatedCuda(gpu=Gpu(total=1 << 21))
+    gpu.work(KERNEL)
+
+    def ones(size: int, device: str) -> torch.Tensor:
+        gpu.allocate(1 << 21)
+        raise AssertionError("there was memory")
+
+    assert cuda.works(gpu, ones)
+
+
 def test_a_process_without_cuda_is_asked_nothing() -> None:
     assert cuda.works(SimulatedCuda())
 

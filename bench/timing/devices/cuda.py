@@ -205,6 +205,8 @@ def works(cuda: Any = torch.cuda, ones: Callable[..., Any] = torch.ones) -> bool
     try:
         cuda.synchronize()
         return bool(ones(8, device="cuda").sum().item() == 8)
+    except torch.OutOfMemoryError:
+        return True  # what failed still holds the memory: it is let go of once its error is
     except RuntimeError:
         return False
 
