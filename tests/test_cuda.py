@@ -648,7 +648,7 @@ def test_a_graph_is_of_the_same_calls_on_a_device() -> None:
 
 def test_the_script_for_a_gpu_is_rehearsed(tmp_path: Path) -> None:
     """The steps that need no process of their own; `--rehearse` alone takes all fourteen."""
-    steps = "environment,clocks,starts,cold,side_stream,memory"
+    steps = "environment,clocks,starts,cold,side_stream,load,memory"
     assert gpu.main([str(tmp_path), "--rehearse", "--steps", steps]) == 0, (tmp_path / "log.txt").read_text()
     assert (tmp_path / "gpu.tar.gz").stat().st_size > 500
     assert len((tmp_path / "steps.csv").read_text().splitlines()) == 1 + len(steps.split(","))
