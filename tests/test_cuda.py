@@ -489,12 +489,12 @@ def test_a_gpu_is_looked_at_while_it_works() -> None:
 
 
 def test_looking_at_a_gpu_does_not_let_it_rest() -> None:
-    """Six questions of 30 µs after every block of 2 ms would leave it idle for 8 % of the time."""
-    gpu = SimulatedCuda()
+    """Eight questions of 30 µs after every block of 2 ms would leave it idle for a tenth of the time."""
+    gpu = SimulatedCuda(launch=LAUNCH)
     meter = meter_of(gpu, Nvml(SimulatedNvml(gpu)))
-    for _ in range(500):
-        meter.seconds(lambda: gpu.work(1e-5), 200)
-    assert gpu.busy / gpu.host > 0.99
+    for _ in range(50):
+        meter.seconds(lambda: gpu.work(KERNEL), 200)
+    assert gpu.host < 1.01 * 50 * 200 * LAUNCH
 
 
 def test_a_power_cap_between_two_readings_is_seen() -> None:
