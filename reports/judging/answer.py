@@ -112,6 +112,8 @@ def trust(run: Run, frame: pd.DataFrame, cells: Sequence[Cell]) -> Trust:
         said.append((HIGH, f"left out, wrong somewhere: {words.listing(sorted(run.wrong))}"))
     if not run.complete:
         said.append((LOW, "the run is not complete"))
+    if "device" in frame and (frame["device"] == "cuda").any():
+        said.append((HIGH, "times on CUDA are unverified on a GPU"))
     if disturbed := conditions.disturbed(run.rows):
         said.append((HIGH, disturbed))
     drift = run.controls.get("drift")
