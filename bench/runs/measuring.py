@@ -189,7 +189,7 @@ class Measuring:
         """Seconds that each pass over all cases takes, by what a call of each cell took when it was proved."""
         seconds = [0.0] * VISITS
         for group in (group for _, cases in of_workers for case in cases for group in self._groups(case)):
-            blocks = {it.key: block_of(self._run.proved[it.key]["seconds"], it.case.device == "cpu") for it in group}
+            blocks = {it.key: block_of(self._run.proved[it.key]["seconds"]) for it in group}
             for at in range(VISITS):
                 for visit in self._now(group[0].case.id, at):
                     turns = self._visits.turns(blocks, visit, {})
