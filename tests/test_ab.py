@@ -143,6 +143,16 @@ class Fake(Answering):
         self.log.append(("close", self.side))
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_both_sides_are_made_ready_at_the_same_time_but_in_turn_on_a_gpu(device: str) -> None:
+    log: list[tuple[Any, ...]] = []
+    plan = plan_of("same", "same", cases=(Case.of(T=16, H=1, D_h=8, device=device),))
+    start = lambda: (Fake(0, log), Fake(1, log))  # noqa: E731
+    Pairing(start, random.Random(0), (), together=plan.together).pair([A, B], 3)
+    sides = [it[1] for it in log if it[0] in ("prepare", "pin")]
+    assert sides == ([0, 1] * 3 if device == "cpu" else [0] * 3 + [1] * 3)
+
+
 def test_a_pair_gives_log_ratios_and_ends_its_processes() -> None:
     log: list[tuple[Any, ...]] = []
     found = Pairing(lambda: (Fake(0, log), Fake(1, log, {A: 2e-3})), random.Random(0)).pair([A, B], 3)

@@ -73,7 +73,7 @@ unknown.limits, word.limits, text.limits = {"dtype": "float32"}, {"dtypes": ("ha
         (["--swep", "quick"], "unrecognized arguments: --swep quick; did you mean --sweep?"),
         (["--impl", "sdpa", "--baseline", "fused"], "--baseline fused: not among what runs: sdpa"),
         (["--impl", "mine"], "--impl mine: of mine.py name a function too, as in mine=mine:FUNCTION"),
-        (["--impl", "flash"], "did you mean sdpa_flash or flash_attn?"),
+        (["--impl", "flash"], "did you mean sdpa_flash or flash_triton?"),
         (["--device", "gpu"], "did you mean cuda?"),
         (["--mask", "sliding"], "did you mean --window?"),
         (["--impl", "x=mine:unknown"], "limits has no 'dtype'; known: "),

@@ -1,129 +1,491 @@
-"""Cold calls, graphs and throttling, against a simulated device; and what can be checked, on a real one."""
+"""The CUDA meter and what stands around it, against a simulated GPU; and what can be checked, on a real one."""
 
 from __future__ import annotations
 
 import gc
-import tarfile
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import bench.timing.cell
+import impls
 from bench.cases.case import Case
+from bench.cases.cells import Cell
+from bench.cases.outcome import Wrong, classify
+from bench.proof import settings
+from bench.proof.dispatch import kernel_in
 from bench.runs import doctor
-from bench.timing import machine
-from bench.timing.devices import nvml
+from bench.runs.measuring import Measuring
+from bench.timing import controls, machine
+from bench.timing.devices import DEVICES, cuda, nvml
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter
 from bench.timing.devices.graphs import captured
 from bench.timing.devices.nvml import Nvml, Reading, words
+from bench.timing.engine import block_of
+from bench.timing.roofs import Roofs
+from bench.workers import worker
 from bench.workers.tasks import Tasks
 
+from .conftest import CHECKOUT
 from .experiments import gpu
-from .simulated import UUID, SimulatedCuda, SimulatedNvml
+from .simulated_gpu import ILLEGAL, UUID, Gpu, SimulatedCuda, SimulatedNvml
 
-KERNEL = 0.005  # milliseconds
+KERNEL, LAUNCH = 5e-6, 10e-6
 IDLE, POWER, HOT, BRAKE = 0x1, 0x4, 0x20, 0x80
 
 
-def more(cuda: SimulatedCuda, call: Callable[[], Any], graph: bool = True) -> tuple[float, float | None, float | None]:
+def meter_of(gpu: SimulatedCuda, reader: Nvml | None = None) -> CudaMeter:
+    return CudaMeter(gpu, reader, gpu.empty, gpu.clock)
+
+
+def more(gpu: SimulatedCuda, call: Callable[[], Any], graph: bool = True) -> tuple[float, float | None, float | None]:
     """Seconds hot, cold and by its graph."""
-    meter = CudaMeter(cuda, empty=cuda.empty)
-    hot = meter.seconds(call, 50) / 50
+    meter = meter_of(gpu)
+    hot = meter.seconds(call, 50, warm=1) / 50
     found = meter.more(call, hot, graph)
     assert found.keys() == CpuMeter().more(call, hot, graph).keys()
     return hot, found["cold_s"], found["graph_s"]
 
 
-def test_a_cold_call_finds_an_empty_cache() -> None:
-    """2 ms of work and 0.3 ms for what the L2 doesn't hold; the 7 ms that flushing takes are in neither."""
-    cuda = SimulatedCuda(miss=0.3)
-    assert more(cuda, lambda: cuda.work(2)) == (pytest.approx(2e-3), pytest.approx(2.3e-3), None)
+def adding(gpu: SimulatedCuda, kernels: int = 1, seconds: float = KERNEL) -> Callable[[], torch.Tensor]:
+    """A call that launches so many kernels, the last of which writes the answer."""
+    x = torch.ones(4)
+
+    def call() -> torch.Tensor:
+        answer = torch.empty(4)
+        for _ in range(kernels - 1):
+            gpu.work(seconds)
+        gpu.work(seconds, writes=lambda: answer.copy_(x + 1))
+        return answer
+
+    return call
+
+
+# Blocks
+
+
+@pytest.mark.parametrize(
+    ("kernel", "calls", "expected"),
+    [
+        pytest.param(KERNEL, 200, LAUNCH, id="launches take longer than kernels"),
+        pytest.param(50e-6, 40, 50e-6, id="kernels take longer"),
+        pytest.param(2e-3, 1, 2e-3, id="one long call"),
+    ],
+)
+def test_a_block_begins_on_a_busy_device(kernel: float, calls: int, expected: float) -> None:
+    """What a call takes once the first is under way; begun on an idle device, 2 ms of one call are 0.5 % longer."""
+    gpu = SimulatedCuda(launch=LAUNCH)
+    meter = meter_of(gpu)
+    assert meter.seconds(lambda: gpu.work(kernel), calls, warm=max(1, calls // 8)) / calls == pytest.approx(expected)
+    assert meter.seconds(lambda: gpu.work(2e-3), 1) == pytest.approx(2e-3 + LAUNCH)  # idle: the launch is part of it
+
+
+@pytest.fixture
+def on_a_simulated_gpu(monkeypatch: pytest.MonkeyPatch, tasks: Tasks) -> tuple[SimulatedCuda, Tasks]:
+    """A worker whose cells run on the CPU, with a kernel of 2 ms of the simulated GPU's beside each call."""
+    gpu = SimulatedCuda(launch=LAUNCH)
+    meter = meter_of(gpu, Nvml(SimulatedNvml(gpu, POWER)))
+    timed = meter._between
+
+    def beside(call: Callable[[], Any], times: int, behind: Callable[[], Any]) -> tuple[float, Any]:
+        return timed(lambda: (gpu.work(2e-3), call())[1], times, behind)
+
+    monkeypatch.setattr(meter, "_between", beside)
+    monkeypatch.setattr(bench.timing.cell, "meter_for", lambda device: meter)
+    return gpu, tasks
+
+
+def test_a_block_on_a_gpu_is_timed_whole(on_a_simulated_gpu: tuple[SimulatedCuda, Tasks]) -> None:
+    """As `ab` asks for it as well, whose blocks are in slices: their fastest is that of the block."""
+    _, tasks = on_a_simulated_gpu
+    tasks.prepare("x", "sdpa", Case.of(T=16, H=2, D_h=16, mask="none").columns())
+    block = block_of(1e-4)
+    assert block.stretches > 1
+    answer = tasks.time("x", calls=block.calls, stretches=block.stretches, warm=block.warm)
+    assert answer["fastest"] == answer["seconds"] == pytest.approx(2e-3, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["sdpa_math", "sdpa_flash"])
+def test_a_block_of_a_pinned_kernel_is_pinned_once(name: str, tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entering `sdpa_kernel` takes longer than a short call, and `sdpa` has no such thing to enter."""
+    entered: list[Any] = []
+
+    def counted(backend: Any) -> Any:
+        entered.append(backend)
+        return torch.nn.attention.sdpa_kernel(backend)
+
+    monkeypatch.setattr("impls.sdpa.sdpa_kernel", counted)
+    tasks.prepare("x", name, Case.of(T=16, H=2, D_h=16).columns())
+    entered.clear()
+    tasks.time("x", calls=10, stretches=2, warm=2)
+    assert len(entered) == 1
+
+
+@pytest.mark.parametrize(
+    ("operator", "kernel"),
+    [
+        ("torch_attn::_varlen_attn", "flash"),
+        ("flash_attn::_flash_attn_forward", "flash"),
+        ("flash_attn_3::fwd", "flash"),
+        ("xformers_flash::flash_fwd", "flash"),
+        ("xformers_flash3::flash_fwd", "flash"),
+        ("xformers::efficient_attention_forward_cutlass", "efficient"),
+    ],
+)
+def test_the_operators_of_packages(operator: str, kernel: str) -> None:
+    assert kernel_in(f'{{"name": "{operator}", "cat": "cpu_op"}}'.encode()) == kernel
+
+
+def test_what_is_slowed_takes_longer_by_the_clock() -> None:
+    gpu = SimulatedCuda(launch=LAUNCH)
+    meter = meter_of(gpu)
+    slowed = meter.slowed(lambda: gpu.work(1e-3), 0.02)
+    assert meter.seconds(slowed, 10, warm=1) / 10 == pytest.approx(1.02e-3, rel=1e-4)
+
+
+def test_work_in_another_stream_is_refused() -> None:
+    gpu = SimulatedCuda(launch=LAUNCH)
+    meter, side = meter_of(gpu), gpu.Stream()
+
+    def call(joined: bool) -> None:
+        gpu.work(KERNEL)
+        with gpu.stream(side):
+            gpu.work(250e-6)
+        if joined:
+            gpu.current_stream().wait_stream(side)
+
+    for _ in range(5):
+        meter.seconds(lambda: call(joined=True), 20)
+    meter.seconds(lambda: call(joined=False), 20)  # once may be an interruption of the host
+    meter.seconds(lambda: call(joined=True), 20)
+    for _ in range(2):
+        meter.seconds(lambda: call(joined=False), 20)
+    with pytest.raises(Wrong, match="another CUDA stream"):
+        meter.seconds(lambda: call(joined=False), 20)
+
+
+# Cold calls and graphs
+
+
+def test_a_cold_call_finds_an_empty_cache_and_no_launches() -> None:
+    """20 kernels of 5 µs, and 35 µs for each that the L2 doesn't hold; neither flushing nor launching counts."""
+    gpu = SimulatedCuda(launch=LAUNCH, miss=35e-6)
+    hot, cold, graph = more(gpu, adding(gpu, kernels=20))
+    assert (hot, cold, graph) == (pytest.approx(200e-6), pytest.approx(135e-6), pytest.approx(100e-6))
 
 
 def test_a_device_that_does_not_report_its_cache_has_no_cold_calls() -> None:
-    cuda = SimulatedCuda(miss=0.3, l2=0)
-    assert more(cuda, lambda: cuda.work(2))[1] is None
+    gpu = SimulatedCuda(miss=0.3, l2=0)
+    assert more(gpu, adding(gpu))[1] is None
 
 
 def test_a_call_that_outlasts_the_cache_is_not_flushed_for() -> None:
-    cuda = SimulatedCuda()
-    assert more(cuda, lambda: cuda.work(COLD_BELOW * 1e3 - 1))[1] is not None
-    assert more(cuda, lambda: cuda.work(COLD_BELOW * 1e3 + 1))[1] is None
+    gpu = SimulatedCuda()
+    assert more(gpu, lambda: gpu.work(COLD_BELOW - 1e-3))[1] is not None
+    assert more(gpu, lambda: gpu.work(COLD_BELOW + 1e-3))[1] is None
 
 
-def test_replays_of_a_graph_cost_no_launches() -> None:
-    cuda = SimulatedCuda(launch=0.01)
-    hot, _, graph = more(cuda, lambda: [cuda.work(KERNEL) for _ in range(3)])
-    assert (hot, graph) == (pytest.approx(45e-6), pytest.approx(15e-6))
-    assert len(cuda.captures[0].kernels) == 3  # of one call
+def test_a_graph_costs_no_launches_of_its_own_either() -> None:
+    """One kernel of 1 µs: a graph of it alone would be as long as its launch, 10 µs."""
+    gpu = SimulatedCuda(launch=LAUNCH)
+    assert more(gpu, adding(gpu, seconds=1e-6))[2] == pytest.approx(1e-6)
+    assert len(gpu.captures[0].kernels) == 50
+
+
+def test_an_eager_layer_of_many_launches_has_a_graph() -> None:
+    gpu = SimulatedCuda(launch=LAUNCH)
+    hot, _, graph = more(gpu, adding(gpu, kernels=40))
+    assert (hot, graph) == (pytest.approx(400e-6), pytest.approx(200e-6))
+
+
+def test_a_replay_that_gives_another_answer_is_no_graph() -> None:
+    """What a call computes on the host is done once, when it is captured."""
+    gpu = SimulatedCuda(launch=LAUNCH)
+
+    def call() -> torch.Tensor:
+        gpu.work(KERNEL)
+        return torch.ones(4)
+
+    assert more(gpu, call)[2] is None
+    assert gpu.captures
 
 
 def test_the_streams_wait_for_each_other() -> None:
-    cuda = SimulatedCuda()
-    assert captured(cuda, lambda: cuda.work(KERNEL)) is not None
-    assert len(cuda.default.waited_for) == 1
-    assert cuda.default.waited_for[0].waited_for == [cuda.default]
+    gpu = SimulatedCuda()
+    gpu.work(1.0)
+    assert captured(gpu, lambda: gpu.work(KERNEL)) is not None
+    assert gpu.default.ready == gpu.streams[1].ready > 1.0
 
 
 @pytest.mark.parametrize("why", ["too long", "backward"])
 def test_what_is_not_captured(why: str) -> None:
-    cuda = SimulatedCuda()
-    call = {"too long": GRAPH_BELOW * 1e3 + 0.01, "backward": KERNEL}[why]
-    assert more(cuda, lambda: cuda.work(call), graph=why != "backward")[2] is None
-    assert not cuda.captures
+    gpu = SimulatedCuda()
+    seconds = {"too long": GRAPH_BELOW + 1e-5, "backward": KERNEL}[why]
+    assert more(gpu, adding(gpu, seconds=seconds), graph=why != "backward")[2] is None
+    assert not gpu.captures
 
 
-def untouched(cuda: SimulatedCuda) -> bool:
+def untouched(gpu: SimulatedCuda) -> bool:
     """What comes next finds the device as it was."""
-    cuda.default_generators[0].draw()
-    return (cuda.current_stream(), cuda.get_sync_debug_mode(), cuda.capturing) == (cuda.default, 0, None)
+    gpu.default_generators[0].draw()
+    return (gpu.current_stream(), gpu.get_sync_debug_mode(), gpu.capturing) == (gpu.default, 0, None)
 
 
 def test_a_call_that_waits_for_the_device_has_no_graph_and_is_found_before_the_capture() -> None:
-    cuda = SimulatedCuda()
+    gpu = SimulatedCuda()
 
     def call() -> None:
-        cuda.work(KERNEL)
-        cuda.item()
+        gpu.work(KERNEL)
+        gpu.item()
 
-    hot, cold, graph = more(cuda, call)
-    assert (hot, cold, graph) == (pytest.approx(5e-6), pytest.approx(5e-6), None)
-    assert not cuda.captures
-    assert untouched(cuda)
+    assert more(gpu, call)[2] is None
+    assert not gpu.captures
+    assert untouched(gpu)
 
 
 def test_a_capture_that_fails_gives_no_graph_and_leaves_nothing_behind() -> None:
-    cuda = SimulatedCuda()
+    gpu = SimulatedCuda()
 
     def call() -> None:
-        cuda.work(KERNEL)
-        cuda.forbidden_in_a_capture()
+        gpu.work(KERNEL)
+        gpu.forbidden_in_a_capture()
 
-    assert more(cuda, call)[2] is None
-    assert len(cuda.captures) == 1
-    assert untouched(cuda)
+    assert more(gpu, call)[2] is None
+    assert len(gpu.captures) == 1
+    assert untouched(gpu)
 
 
 def test_the_simulated_capture_needs_a_stream_that_is_warm() -> None:
     """Otherwise no test would notice that the calls before the capture are missing."""
-    cuda = SimulatedCuda()
-    with pytest.raises(RuntimeError, match="previous error"), cuda.graph(cuda.CUDAGraph(), stream=cuda.Stream()):
-        cuda.work(KERNEL)
+    gpu = SimulatedCuda()
+    with pytest.raises(RuntimeError, match="previous error"), gpu.graph(gpu.CUDAGraph(), stream=gpu.Stream()):
+        gpu.work(KERNEL)
     with pytest.raises(RuntimeError, match="Offset increment"):
-        untouched(cuda)
+        untouched(gpu)
+
+
+# Errors
+
+
+def checked_ones(gpu: SimulatedCuda) -> Callable[..., torch.Tensor]:
+    def ones(size: int, device: str) -> torch.Tensor:
+        gpu.work(KERNEL)
+        return torch.ones(size)
+
+    return ones
+
+
+@pytest.mark.parametrize("faults", [False, True])
+def test_an_illegal_access_makes_its_process_unusable(faults: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimulatedCuda()
+    device = cuda.Device("cuda", bool, dict, int, CpuMeter, (), works=lambda: cuda.works(gpu, checked_ones(gpu)))
+    monkeypatch.setitem(DEVICES, "cuda", device)
+    gpu.work(KERNEL, faults=faults)
+    answer = worker._failure(torch.AcceleratorError(ILLEGAL) if faults else ValueError("no such shape"))
+    assert (answer["failed"], answer["unusable"]) == ("error", faults)
+
+
+def test_a_process_whose_memory_is_full_is_usable() -> None:
+    gpu = SimulatedCuda(gpu=Gpu(total=1 << 21))
+    gpu.work(KERNEL)
+
+    def ones(size: int, device: str) -> torch.Tensor:
+        gpu.allocate(1 << 21)
+        raise AssertionError("there was memory")
+
+    assert cuda.works(gpu, ones)
+
+
+def test_a_process_without_cuda_is_asked_nothing() -> None:
+    assert cuda.works(SimulatedCuda())
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("Deterministic behavior was enabled with either `torch.use_deterministic_algorithms(True)` or `at::Context::"
+         "setDeterministicAlgorithms(true)`, but this operation is not deterministic because it uses CuBLAS and you have "
+         "CUDA >= 10.2.", "unsupported"),
+        ("CUDA error: out of memory", "out_of_memory"),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "out_of_memory"),
+        ("out of resource: shared memory, Required: 163840, Hardware limit: 101376. Reducing block sizes or `num_stages` "
+         "may help.", "unsupported"),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "error"),
+        (ILLEGAL, "error"),
+    ],
+)  # fmt: skip
+def test_what_cuda_says(message: str, reason: str) -> None:
+    outcome = classify(RuntimeError(message))
+    assert outcome.reason == reason
+    assert message[:60] in str(outcome)
+
+
+def test_a_deterministic_cell_has_cublas_configured(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    tasks.prepare("x", "fused", Case.of(T=16, H=1, D_h=8).columns())
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    tasks.prepare("y", "fused", Case.of(T=16, H=1, D_h=8, deterministic=True).columns())
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+def test_float32_products_are_of_float32_where_a_container_asks_for_less() -> None:
+    """NVIDIA's containers set the variable; the older and the newer getter must agree, since torch reads both."""
+    code = (
+        "from bench.workers.tasks import Tasks; import torch\n"
+        "assert torch.backends.cuda.matmul.fp32_precision == 'tf32'\n"
+        "Tasks('.')\n"
+        "print(torch.backends.cuda.matmul.fp32_precision, torch.backends.cuda.matmul.allow_tf32)"
+    )
+    override = os.environ | {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, env=override, capture_output=True, text=True)
+    assert done.stdout == "ieee False\n", done.stderr
+
+
+def test_the_state_of_a_machine_tells_of_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"):
+        monkeypatch.setenv(name, "1")
+        assert machine.state()["environment"][name] == "1"
+
+
+# Memory
+
+
+def test_what_the_allocator_keeps_is_free_and_what_others_hold_is_not() -> None:
+    gpu = SimulatedCuda(gpu=Gpu(total=1000_000_000, others=100_000_000))
+    gpu.work(KERNEL, allocates=600_000_000)
+    assert gpu.mem_get_info()[0] < 400_000_000
+    assert cuda.free_bytes(gpu) == 1000_000_000 - 100_000_000 - gpu.allocated
+
+
+def test_a_cell_that_is_dropped_leaves_its_memory_to_other_processes(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emptied = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append("x" not in tasks._ready))
+    tasks.prepare("x", "fused", Case.of(T=16, H=1, D_h=8).columns())
+    tasks.drop("x")
+    assert emptied == [True]
+
+
+# One process at a time
+
+
+def test_one_worker_at_a_time_has_a_gpu_and_this_process_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tuned beside another's work is tuned for a busy device; in exclusive mode there could be no second one."""
+    gpu = Gpu(exclusive=True)
+    mine, other = SimulatedCuda(gpu=gpu), SimulatedCuda(gpu=gpu)
+    monkeypatch.setitem(DEVICES, "cuda", replace(DEVICES["cuda"], free_bytes=lambda: cuda.free_bytes(mine)))
+
+    def asked(command: list[str], **_: Any) -> SimpleNamespace:
+        assert command[2].endswith("print(free_bytes('cuda'))")
+        free = cuda.free_bytes(other)
+        gpu.processes.remove(other)  # it ends
+        return SimpleNamespace(stdout=f"{free}\n".encode())
+
+    monkeypatch.setattr("bench.timing.devices.subprocess.run", asked)
+    cases = [Case.of(T=T, H=1, D_h=8, device="cuda") for T in (16, 32)]
+    cells = [Cell(impls.get("fused"), case) for case in cases] * 9
+    run = SimpleNamespace(selection=SimpleNamespace(device="cuda"), processes=3, timing={"cell_time": 0.25})
+    measuring = Measuring(run, cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)  # type: ignore[arg-type]
+    assert measuring._batches() == [[0], [1], [2]]
+    assert measuring._provers == 1
+    assert gpu.processes == []
+
+
+def test_the_roofline_of_a_gpu_is_measured_in_a_worker_and_marks_what_is_above(
+    on_a_simulated_gpu: tuple[SimulatedCuda, Tasks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decode reads only, and float32 may be computed by tensor cores: a row above is no fault of the measurement."""
+    _, tasks = on_a_simulated_gpu
+    case = Case.of(T=16, H=1, D_h=16, device="cuda")
+    tasks.prepare("x", "sdpa", replace(case, device="cpu").columns())
+    tasks._built("x").cell = Cell(impls.get("sdpa"), case)
+    monkeypatch.setattr(Roofs, "_peak_flops", lambda self, *of: self._flops.setdefault((*of[:2], 1), 1e6))
+    monkeypatch.setattr(Roofs, "_peak_bytes", lambda self, *of: 1e6)
+    monkeypatch.setattr("bench.workers.tasks.energy_counter", lambda device: None)
+    more = tasks.more("x", hot_s=1e-4)
+    assert more["roof"] > 1
+    assert {roof["device"] for roof in more["roofs"]} == {"cuda"}
+
+
+def test_a_gpu_has_controls_of_its_own(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it slows down, so do its products, whatever the processor does."""
+    gpu = SimulatedCuda(launch=LAUNCH)
+    kernels = {"gpu product": 1e-4, "gpu copy": 4e-5, "gpu launch": 1e-6}
+    work = {name: (lambda seconds=seconds: lambda: gpu.work(seconds * pace[0])) for name, seconds in kernels.items()}
+    pace = [1.0]
+    assert controls.GPU_WORK.keys() == kernels.keys() <= controls.software().keys()
+    monkeypatch.setattr("bench.workers.tasks.GPU_WORK", work)
+    monkeypatch.setattr("bench.workers.tasks.meter_for", lambda device: meter_of(gpu))
+    monkeypatch.setattr(controls, "WORK", {})
+    assert tasks.gpu_controls() == {
+        "gpu product": pytest.approx(1e-4), "gpu copy": pytest.approx(4e-5), "gpu launch": pytest.approx(LAUNCH),
+    }  # fmt: skip
+    seen = controls.Controls()
+    for pace[0] in (1.0, 1.0, 1.0, 1.3, 1.3, 1.3):
+        seen.look(tasks.gpu_controls())
+    assert seen.drift() == pytest.approx(0.3, abs=0.05)
+
+
+def test_an_import_that_begins_to_use_a_gpu_changes_no_seed() -> None:
+    before, now, reseeded = settings.Seeded((1,), ()), settings.Seeded((1, 7), ()), settings.Seeded((2, 7), ())
+    assert before == now
+    assert before != reseeded
+
+
+# NVML
 
 
 def test_a_reading() -> None:
-    reader = Nvml(SimulatedNvml(POWER | IDLE))
+    gpu = SimulatedCuda()
+    gpu.work(1.0)
+    reader = Nvml(SimulatedNvml(gpu, POWER | IDLE))
     (reading,) = reader.all()
-    assert reading == Reading(1755, 1980, 612.5, 61, 3, POWER | IDLE) == reader.of(f"GPU-{UUID}")
+    assert reading == Reading(1755, 1980, 612.5, 61, 3, POWER | IDLE) == reader.of(UUID)
     assert (reading.throttling, reading.held_back) == (POWER, False)
-    assert reader.of("GPU-of-somebody-else") is None
-    assert CudaMeter(SimulatedCuda(), reader).sensors() == reading
+    assert reader.of("of-somebody-else") is None
+
+
+def test_a_part_of_a_gpu_has_a_uuid_of_another_form() -> None:
+    assert Nvml(SimulatedNvml(SimulatedCuda(), kind="MIG")).of(UUID) is not None
+
+
+def test_a_gpu_is_looked_at_while_it_works() -> None:
+    """Behind the synchronisation it is idle, and no reason is left."""
+    gpu = SimulatedCuda()
+    meter = meter_of(gpu, Nvml(SimulatedNvml(gpu, HOT)))
+    meter.seconds(lambda: gpu.work(2e-3), 1)
+    reading = meter.sensors()
+    assert reading is not None and reading.held_back
+    assert meter.sensors() is None  # since then none was taken
+
+
+def test_looking_at_a_gpu_does_not_let_it_rest() -> None:
+    """Eight questions of 30 µs after every block of 2 ms would leave it idle for a tenth of the time."""
+    gpu = SimulatedCuda(launch=LAUNCH)
+    meter = meter_of(gpu, Nvml(SimulatedNvml(gpu)))
+    for _ in range(50):
+        meter.seconds(lambda: gpu.work(KERNEL), 200)
+    assert gpu.host < 1.01 * 50 * 200 * LAUNCH
+
+
+def test_a_power_cap_between_two_readings_is_seen() -> None:
+    gpu = SimulatedCuda()
+    reader = Nvml(SimulatedNvml(gpu, capped=True))
+    assert [reading.reasons for reading in (reader.of(UUID), reader.of(UUID)) if reading] == [IDLE, IDLE]
+    gpu.work(1.0)
+    gpu.synchronize()
+    reading = reader.of(UUID)
+    assert reading is not None and words(reading.throttling) == ["power cap"]
 
 
 @pytest.mark.parametrize(
@@ -135,9 +497,14 @@ def test_a_reading() -> None:
     ],
 )
 def test_what_a_gpu_does_not_report(without: str, field: str) -> None:
-    (reading,) = Nvml(SimulatedNvml(without=without)).all()
+    (reading,) = Nvml(SimulatedNvml(SimulatedCuda(), without=without)).all()
     assert getattr(reading, field) is None
     assert reading.sm_mhz == 1755
+
+
+def test_counters_that_a_gpu_does_not_have() -> None:
+    reader = Nvml(SimulatedNvml(SimulatedCuda(), without="nvmlDeviceGetViolationStatus"))
+    assert [reading.reasons for reading in (reader.of(UUID), reader.of(UUID)) if reading] == [IDLE, IDLE]
 
 
 def test_reasons_in_words() -> None:
@@ -155,12 +522,38 @@ def test_the_bits_are_those_of_nvml() -> None:
         "DisplayClockSetting": "display clocks",
     }  # fmt: skip
     assert {getattr(pynvml, f"nvmlClocksEventReason{name}"): word for name, word in names.items()} == nvml.REASONS
+    policies = (pynvml.NVML_PERF_POLICY_POWER, pynvml.NVML_PERF_POLICY_THERMAL)
+    assert {policy: nvml.REASONS[bit] for policy, bit in nvml.POLICIES.items()} == dict(
+        zip(policies, ("power cap", "software thermal slowdown"), strict=True)
+    )
+
+
+@pytest.mark.parametrize("has_nvml", [True, False])
+def test_the_fingerprint_needs_no_nvml(has_nvml: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Present(SimulatedCuda):
+        def is_available(self) -> bool:
+            return True
+
+        def get_device_name(self) -> str:
+            return "NVIDIA H200"
+
+    class WithDriver(SimulatedNvml):
+        def nvmlSystemGetDriverVersion(self) -> str:
+            return "575.51.03"
+
+    gpu = Present()
+    monkeypatch.setattr(cuda, "opened", lambda: Nvml(WithDriver(gpu)) if has_nvml else None)
+    built_for = f"unknown, CUDA {torch.version.cuda}"
+    assert cuda.identity(gpu) == {"gpu": "NVIDIA H200", "driver": "575.51.03" if has_nvml else built_for}
+    assert not gpu.gpu.processes  # it needs no context
 
 
 def test_the_state_of_a_machine_holds_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "readings", Nvml(SimulatedNvml(HOT)).all)
-    (gpu,) = machine.state()["gpus"]
-    assert gpu == {
+    gpu = SimulatedCuda()
+    gpu.work(1.0)
+    monkeypatch.setattr(machine, "readings", Nvml(SimulatedNvml(gpu, HOT)).all)
+    (found,) = machine.state()["gpus"]
+    assert found == {
         "sm_mhz": 1755, "sm_mhz_most": 1980, "power_w": 612.5, "temperature_c": 61, "busy_percent": 3,
         "reasons": ["software thermal slowdown"],
     }  # fmt: skip
@@ -169,41 +562,28 @@ def test_the_state_of_a_machine_holds_its_gpus(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("reasons", "advice"), [(IDLE, None), (HOT | IDLE, "its clocks are held back: let it cool down")]
+    ("reasons", "advice"),
+    [(IDLE, None), (HOT, "its clocks are held back: let it cool down"), (0x2, None)],
+    ids=["idle", "hot", "clocks that somebody chose"],
 )
 def test_the_doctor_on_a_gpu(reasons: int, advice: str | None) -> None:
-    (remark,) = doctor.gpus(Nvml(SimulatedNvml(reasons)).all)
+    gpu = SimulatedCuda()
+    gpu.work(1.0)
+    (remark,) = doctor.gpus(Nvml(SimulatedNvml(gpu, reasons)).all)
     assert (remark.about, remark.advice) == ("GPU 0", advice)
     assert remark.found == f"1755 of 1980 MHz, 3 % busy, throttle reasons {reasons & ~IDLE:#x}"
 
 
-class Telling(CpuMeter):
-    """A meter of this machine that tells what a GPU's would."""
-
-    def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
-        call()
-        return {"cold_s": 2 * hot_s, "graph_s": hot_s / 2 if graph else None}
-
-    def sensors(self) -> Reading | None:
-        return Reading(1755, 1980, 612.5, 61, 3, POWER)
-
-
 @pytest.mark.parametrize("mode", ["forward", "backward", "decode"])
-def test_a_worker_reports_it(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.timing.cell, "meter_for", lambda device: Telling())
+def test_a_worker_reports_it(mode: str, on_a_simulated_gpu: tuple[SimulatedCuda, Tasks]) -> None:
+    gpu, tasks = on_a_simulated_gpu
     sizes = {"T": 1, "T_kv": 16} if mode == "decode" else {"T": 16}
-    tasks = Tasks(".")
-    try:
-        tasks.prepare("x", "sdpa", Case.of(**sizes, H=2, D_h=16, mode=mode, mask="none").columns())
-        answer = tasks.time("x", calls=2, warm=1)
-        more = tasks.more("x", answer["seconds"])
-    finally:
-        gc.enable()
-        gc.unfreeze()
-    assert more["cold_s"] > 0
-    assert (more["graph_s"] is None) is (mode == "backward")
+    tasks.prepare("x", "sdpa", Case.of(**sizes, H=2, D_h=16, mode=mode, mask="none").columns())
+    gpu.host += 1.0
+    answer = tasks.time("x", calls=2, warm=1)
     assert (answer["sm_mhz"], answer["power_w"], answer["temperature_c"]) == (1755, 612.5, 61)
     assert (answer["throttled"], answer["held_back"]) == (["power cap"], False)
+    gc.unfreeze()
 
 
 ON_A_DEVICE = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -232,40 +612,41 @@ def test_a_capture_that_fails_on_a_device_leaves_it_usable(wait: Callable[[torch
     assert torch.cuda.current_stream() == stream
     assert torch.randn(4, device="cuda").isfinite().all()
     assert captured(torch.cuda, lambda: x + 1) is not None
+    assert cuda.works()
 
 
 @pytest.mark.cuda
 @ON_A_DEVICE
-def test_a_graph_is_of_the_same_call_on_a_device() -> None:
+def test_a_graph_is_of_the_same_calls_on_a_device() -> None:
     x, total = torch.ones(4, device="cuda"), torch.zeros(4, device="cuda")
-    graph = captured(torch.cuda, lambda: total.add_(x))
+    found = captured(torch.cuda, lambda: total.add_(x), 3)
+    assert found is not None
     total.zero_()
-    graph.replay()
+    found[0].replay()
     torch.cuda.synchronize()
-    assert total.tolist() == [1.0] * 4
+    assert total.tolist() == [3.0] * 4
 
 
-def test_the_gpus_script_is_rehearsed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert gpu.main([str(tmp_path), "--rehearse", "--steps", "environment,roofs,clocks,memory"]) == 0
+def test_the_script_for_a_gpu_is_rehearsed(tmp_path: Path) -> None:
+    """The steps that need no process of their own; `--rehearse` alone takes all fourteen."""
+    steps = "environment,clocks,starts,cold,side_stream,load,memory"
+    assert gpu.main([str(tmp_path), "--rehearse", "--steps", steps]) == 0, (tmp_path / "log.txt").read_text()
     assert (tmp_path / "gpu.tar.gz").stat().st_size > 500
-    (clocks,) = [line.split(",") for line in (tmp_path / "clocks.csv").read_text().splitlines()[1:2]]
-    assert float(clocks[1]) == pytest.approx(1e-4)  # by events of a device whose call takes 0.1 ms
+    assert len((tmp_path / "steps.csv").read_text().splitlines()) == 1 + len(steps.split(","))
 
 
 @pytest.mark.slow
-def test_the_gpus_script_is_rehearsed_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_for_a_gpu_is_rehearsed_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     assert gpu.main([str(tmp_path), "--rehearse"]) == 0, (tmp_path / "log.txt").read_text()
-    assert "in common" not in (tmp_path / "log.txt").read_text()  # both runs measured the same cells
-    with tarfile.open(tmp_path / "gpu.tar.gz") as archive:
-        assert {"log.txt", "clocks.csv", "memory.csv", "roofs.csv", "kernels.csv", "results"} <= {*archive.getnames()}
 
 
 def test_a_step_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(lab: gpu.Lab) -> None:
+    def broken(lab: gpu.Lab) -> str:
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(gpu, "STEPS", (broken, gpu.memory))
     assert gpu.main([str(tmp_path), "--rehearse", "--steps", "broken,memory"]) == 1
-    assert "failed: RuntimeError: no such kernel" in (tmp_path / "log.txt").read_text()
-    assert (tmp_path / "memory.csv").exists()
+    table = (tmp_path / "steps.csv").read_text()
+    assert "broken,fail" in table and "RuntimeError: no such kernel" in table
+    assert "memory,pass" in table

@@ -14,7 +14,7 @@ from bench.timing.devices.nvml import Nvml
 from bench.timing.machine import state
 from bench.workers.tasks import Tasks
 
-from .simulated import UUID, SimulatedNvml
+from .simulated_gpu import UUID, SimulatedCuda, SimulatedNvml
 
 RANGE = 262_143_328_850
 ZONES = {"intel-rapl:0": "package-0", "intel-rapl:0:0": "core", "intel-rapl:0:1": "dram", "intel-rapl:1": "package-1",
@@ -102,14 +102,14 @@ def unreadable() -> tuple[int, ...]:
 
 
 def test_of_a_gpu() -> None:
-    nvml = SimulatedNvml()
-    counter = of_gpu(Nvml(nvml), f"GPU-{UUID}")
+    nvml = SimulatedNvml(SimulatedCuda())
+    counter = of_gpu(Nvml(nvml), UUID)
     before = counter.read()
     nvml.millijoules += 2_500
     assert counter.joules(before, counter.read()) == 2.5
-    for silent in (Nvml(SimulatedNvml(without="nvmlDeviceGetTotalEnergyConsumption")), None):
+    for silent in (Nvml(SimulatedNvml(SimulatedCuda(), without="nvmlDeviceGetTotalEnergyConsumption")), None):
         with pytest.raises(Unread, match="NVML tells no energy"):
-            of_gpu(silent, f"GPU-{UUID}")
+            of_gpu(silent, UUID)
 
 
 def test_a_device_without_a_counter() -> None:

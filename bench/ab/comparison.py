@@ -16,8 +16,8 @@ from ..cases.case import Case
 from ..cases.cells import Key
 from ..cases.outcome import NoRow, Unsupported, Wrong
 from ..selection.mistake import Mistake
-from ..workers.client import STARTING, Answer, Lost, Request, Script, Setting, Side, Timer, WorkerClient, together
-from .pairing import CONTROLS, SIDES, Failure, Judged, Pair, Pairing, Process, until_settled
+from ..workers.client import STARTING, Answer, Lost, Request, Script, Setting, Side, Timer, WorkerClient
+from .pairing import CONTROLS, GPU_CONTROLS, SIDES, Failure, Judged, Pair, Pairing, Process, of_both, until_settled
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 """What of the fingerprint may differ when two interpreters are compared."""
@@ -68,6 +68,11 @@ class Plan:
         """What the cells of two implementations of different names are called; '' where both sides run the same names."""
         base, head = ((side.impl or "").partition("=")[0] for side in self.sides)
         return f"{head} against {base}" if base else ""
+
+    @property
+    def together(self) -> bool:
+        """Whether both sides are made ready at the same time: on a GPU one would be tuned beside the other's work."""
+        return all(case.device == "cpu" for case in self.cases)
 
     def of_head(self, label: str) -> str:
         """What head itself calls an implementation."""
@@ -122,7 +127,7 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: 
         proofs = provers.prove(present)
     ready = [key for key in present.cells if all(isinstance(proof.get(key), dict) for proof in proofs)]
     rng = random.Random(plan.seed + len(plan.before))
-    pairing = Pairing(lambda: _fresh(_placed(plan, rng), present), rng, controls)
+    pairing = Pairing(lambda: _fresh(_placed(plan, rng), present), rng, controls, together=plan.together)
     found = Judged([], {}, "")
     if ready:
         found = until_settled(pairing.pair, ready, plan.margin, left, tell, plan.before, plan.whole, keep)
@@ -227,7 +232,8 @@ class _Provers:
         if differ:
             differences = "; ".join(f"{name}: {base[name]} and {head[name]}" for name in differ)
             raise Unjudgeable(f"the two sides run under different conditions: {differences}")
-        return (base, head), tuple(key for key in CONTROLS if first["controls"][key[1]] == second["controls"][key[1]])
+        controls = CONTROLS if self._plan.together else CONTROLS + GPU_CONTROLS
+        return (base, head), tuple(key for key in controls if first["controls"][key[1]] == second["controls"][key[1]])
 
     def _first(self, i: int) -> dict[str, Any]:
         with _beginning(i, self._plan.sides[i]):
@@ -267,9 +273,9 @@ class _Provers:
             return register(self._clients[i], self._plan.sides[i], self._plan)
 
     def prove(self, present: _Present) -> tuple[dict[Key, Facts | Failure], ...]:
-        """Facts, or the failure, of each cell of a side; of both sides, at the same time."""
+        """Facts, or the failure, of each cell of a side; of both sides, at the same time unless they would share a GPU."""
         found: tuple[dict[Key, Facts | Failure], ...] = {}, {}
-        together([self._proving(present.requests[i], i, found[i]) for i in (0, 1)])
+        of_both([self._proving(present.requests[i], i, found[i]) for i in (0, 1)], self._plan.together)
         return found
 
     def _proving(self, requests: Mapping[Key, Any], i: int, found: dict[Key, Facts | Failure]) -> Script:

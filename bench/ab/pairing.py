@@ -21,7 +21,7 @@ from stats.verdict import SETTLED, Verdict, drifted, of_pairs
 
 from ..cases.cells import Key
 from ..cases.outcome import NoRow
-from ..timing.controls import WORK
+from ..timing.controls import GPU_WORK, WORK
 from ..timing.engine import Block, block_of, rounds
 from ..workers.client import Script, together
 
@@ -49,6 +49,7 @@ BETWEEN_LOOKS = 1.4
 SIDES = ("base", "head")
 
 CONTROLS: tuple[Key, ...] = tuple(("control", name) for name in WORK)
+GPU_CONTROLS: tuple[Key, ...] = tuple(("control", name) for name in GPU_WORK)
 
 Logs = dict[Key, float]
 """log(head / base) of each cell and control in one pair of processes."""
@@ -65,6 +66,12 @@ class Process(Protocol):
 
     def time(self, key: Key, block: Block) -> tuple[float, float]:
         """Seconds of one call in the fastest stretch of a block; involuntary context switches a call."""
+
+
+def of_both(scripts: Sequence[Script], at_once: bool) -> None:
+    """Run the scripts of base and head, at the same time or in turn."""
+    for those in [scripts] if at_once else [[script] for script in scripts]:
+        together(those)
 
 
 Start = Callable[[], tuple[Process, Process]]
@@ -118,6 +125,8 @@ class Pairing:
     """Those that are the same work on both sides."""
     failures: dict[Key, Failure] = field(default_factory=dict)
     """Cells that were lost while they were timed."""
+    together: bool = True
+    """Whether both sides are made ready at the same time: each on a core of its own, but never on one GPU."""
 
     def pair(self, cells: Collection[Key], most: int) -> Pair:
         """One datum of each cell and control from a fresh pair; without a cell that is lost, and then from another pair."""
@@ -138,7 +147,7 @@ class Pairing:
     def _measured(self, sides: tuple[Process, Process], order: list[Key], most: int) -> Pair:
         began = monotonic()
         took: tuple[dict[Key, float], ...] = {}, {}
-        together([_preparing(side, i, order, took[i]) for i, side in enumerate(sides)])
+        of_both([_preparing(side, i, order, took[i]) for i, side in enumerate(sides)], self.together)
         blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}
         turns = {key: max(MIN_ROUNDS, min(most, round(most * EVEN / block.seconds))) for key, block in blocks.items()}
         timed = []
@@ -260,7 +269,11 @@ def _judged(keys: Sequence[Key], pairs: Sequence[Pair], margin: float) -> dict[K
 
 def controls_of(pairs: Sequence[Pair]) -> dict[str, list[float]]:
     """Their data, by name."""
-    return {key[1]: [pair.logs[key] for pair in pairs] for key in CONTROLS if all(key in pair.logs for pair in pairs)}
+    return {
+        key[1]: [pair.logs[key] for pair in pairs]
+        for key in CONTROLS + GPU_CONTROLS
+        if all(key in pair.logs for pair in pairs)
+    }
 
 
 class _Fell(Exception):

@@ -44,11 +44,20 @@ FAILURES = ("wrong", "timeout", "error")
 """The reasons that make a run end with exit code 1."""
 
 
-NO_KERNEL = ("No viable backend", "No available kernel")
-"""What `scaled_dot_product_attention` says when none of the kernels that it may choose from is fit."""
+OUT_OF_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""What else says that memory ran out: torch's allocator on the CPU, the CUDA driver, cuBLAS."""
 
-NOT_DETERMINISTIC = "does not have a deterministic implementation"
-"""What torch says of an operator under `torch.use_deterministic_algorithms`."""
+CANNOT = {
+    "No viable backend": "torch has no such kernel for this case",
+    "No available kernel": "torch has no such kernel for this case",
+    "does not have a deterministic implementation": "has no deterministic form",
+    "is not deterministic because it uses CuBLAS": "has no deterministic form",
+    "out of resource: ": "this GPU has too little for its kernel",
+}
+"""What `scaled_dot_product_attention`, `torch.use_deterministic_algorithms` and Triton say; what it means."""
+
+OCCUPIED = "busy or unavailable"
+"""What CUDA says where another process has the GPU to itself."""
 
 
 def classify(error: BaseException) -> NoRow:
@@ -59,12 +68,12 @@ def classify(error: BaseException) -> NoRow:
         return error
     said = _said(error)
     sentence = f"{type(error).__name__}: {next(iter(said.splitlines()), 'no message')}{_place(error)}"
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in said:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in said for words in OUT_OF_MEMORY):
         return OutOfMemory(sentence)
-    if any(words in said for words in NO_KERNEL):
-        return Unsupported(f"torch has no such kernel for this case ({sentence})")
-    if NOT_DETERMINISTIC in said:
-        return Unsupported(f"has no deterministic form ({sentence})")
+    if why := next((why for words, why in CANNOT.items() if words in said), None):
+        return Unsupported(f"{why} ({sentence})")
+    if OCCUPIED in said:
+        return NoRow(f"another process has the GPU to itself: `nvidia-smi -c 0` lets several use it ({sentence})")
     return NoRow(sentence)
 
 

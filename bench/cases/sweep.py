@@ -23,10 +23,15 @@ class Sweep:
     grids: tuple[Axes, ...]
     whole_registry: bool = False
     """Without `--impl` every implementation is measured, not only the common ones."""
+    gpu: tuple[Axes, ...] = ()
+    """The grids on a GPU, where those of a CPU would time little but launches."""
+
+    def grids_on(self, device: str) -> tuple[Axes, ...]:
+        return self.gpu if self.gpu and device == "cuda" else self.grids
 
     def cases(self, device: str, overrides: Axes = {}) -> list[Case]:  # noqa: B006  (never written to)
         """Every point of the grids, the axes in `overrides` replaced. Raises ValueError for sizes that don't fit together."""
-        here = (grid for grid in self.grids if device in grid.get("device", (device,)))
+        here = (grid for grid in self.grids_on(device) if device in grid.get("device", (device,)))
         grids = [{"device": (device,)} | dict(grid) | dict(overrides) for grid in here]
         if any(any(grid.get("requests", ())) for grid in grids) and overrides.keys() & {"T", "T_kv"}:
             raise ValueError("--requests gives both lengths: leave out --T and --T_kv")
@@ -125,72 +130,104 @@ def _grid(**axes: Any) -> Axes:
     return {name: value if isinstance(value, tuple) else (value,) for name, value in (default | axes).items()}
 
 
+TRAINED = ("forward", "backward")
+
+SIXTEEN: dict[str, Any] = {"H": 16, "dtype": "bfloat16"}
+"""On a GPU, 16 heads: a model of a width of 1024 or 2048."""
+
+GROUPED: dict[str, Any] = {"D_h": 128, "H": 32, "H_kv": 8, "dtype": "bfloat16"}
+"""The heads of Llama 3 8B (Llama Team, "The Llama 3 Herd of Models", 2024, table 3)."""
+
 LATENT = {"D_h": 48, "latent": 128, "rope": 16}
 """As in DeepSeek-V2 (DeepSeek-AI, 2024), the latent is as wide as four heads, and the rotary key as half of one."""
+
+LLM: tuple[dict[str, Any], ...] = (
+    # Radford et al., "Language Models are Unsupervised Multitask Learners", 2019
+    {"d_model": 768, "H": 12, "qkv_bias": True, "out_bias": True},
+    # Qwen Team, "Qwen2.5 Technical Report", 2024, table 1; biases as in Qwen2
+    {"d_model": 896, "H": 14, "H_kv": 2, "qkv_bias": True},
+    # Llama Team, "The Llama 3 Herd of Models", 2024, table 3
+    {"d_model": 4096, "H": 32, "H_kv": 8},
+)
 
 SWEEPS = {
     sweep.name: sweep
     for sweep in (
         Sweep("quick", "what each way of writing attention costs, in two minutes",
-              (_grid(dtype=BOTH, H=(1, 8), T=(64, 256, 1024)),)),
+              (_grid(dtype=BOTH, H=(1, 8), T=(64, 256, 1024)),),
+              gpu=(_grid(D_h=(64, 128), T=(512, 2048, 8192), **SIXTEEN),)),
         Sweep("ladder", "one head, short sequences, loops included", (_grid(H=1, T=(16, 32, 64, 128, 256)),)),
         Sweep("length", "how time and memory grow with the sequence",
-              (_grid(dtype=BOTH, T=(128, 256, 512, 1024, 2048, 4096)),)),
+              (_grid(dtype=BOTH, T=(128, 256, 512, 1024, 2048, 4096)),),
+              gpu=(_grid(D_h=(64, 128), T=(512, 1024, 2048, 4096, 8192, 16384), **SIXTEEN),)),
         Sweep("smoke", "whether a kernel is right, and a first comparison, in half a minute", (_grid(T=(64, 256, 1024)),)),
         Sweep("heads", "the same width shared among more and more heads",
-              (_grid(d_model=1024, dtype=BOTH, T=512, H=(1, 2, 4, 8, 16, 32)),)),
+              (_grid(d_model=1024, dtype=BOTH, T=512, H=(1, 2, 4, 8, 16, 32)),),
+              gpu=(_grid(d_model=2048, dtype="bfloat16", T=2048, H=(8, 16, 32)),)),
         Sweep("dtype", "what a narrower number buys",
-              (_grid(T=(256, 1024), dtype=("float64", "float32", "float16", "bfloat16")),)),
+              (_grid(T=(256, 1024), dtype=("float64", "float32", "float16", "bfloat16")),),
+              gpu=(_grid(H=16, T=(1024, 4096), dtype=("float32", "float16", "bfloat16")),)),
         Sweep("tutorial", "the setting of the best-known published comparison",
               (_grid(B=8, d_model=768, dtype=BOTH, H=12, T=1024),)),
         Sweep("backward", "what a training step costs: forward, and the gradients of input and weights",
-              (_grid(dtype=BOTH, T=(64, 256, 512), mode="backward"),), whole_registry=True),
+              (_grid(dtype=BOTH, T=(64, 256, 512), mode="backward"),), whole_registry=True,
+              gpu=(_grid(D_h=(64, 128), T=(1024, 4096), mode="backward", **SIXTEEN),)),
         Sweep("decode", "one new token against a cache of keys and values, and all tokens again without one",
               (_grid(B=(1, 8), dtype=BOTH, T=(256, 1024, 4096), mode="decode"), _grid(dtype=BOTH, T=(256, 1024))),
-              whole_registry=True),
+              whole_registry=True,
+              gpu=(_grid(B=(1, 4, 16, 64), T=(1024, 4096, 16384), mode="decode", **GROUPED), _grid(T=(1024, 4096), **GROUPED))),
         Sweep("masks", "no mask, causal, padding, and both", (_grid(B=4, dtype=BOTH, T=256, mask=BASIC_MASKS),),
-              whole_registry=True),
+              whole_registry=True, gpu=(_grid(B=4, D_h=128, T=2048, mask=BASIC_MASKS, **SIXTEEN),)),
         Sweep("cross", "queries from one sequence, keys and values from another, under every mask",
-              (_grid(B=4, T=128, T_kv=(96, 512), source="cross", mask=BASIC_MASKS),), whole_registry=True),
+              (_grid(B=4, T=128, T_kv=(96, 512), source="cross", mask=BASIC_MASKS),), whole_registry=True,
+              gpu=(_grid(B=4, T=1024, T_kv=(512, 4096), source="cross", mask=BASIC_MASKS, **SIXTEEN),)),
         Sweep("gqa", "32 query heads that share 32, 8 or 1 key-value heads",
-              (_grid(H=32, H_kv=(32, 8, 1), T=256, mode=("forward", "backward")),), whole_registry=True),
+              (_grid(H=32, H_kv=(32, 8, 1), T=256, mode=TRAINED),), whole_registry=True,
+              gpu=(_grid(T=(2048, 8192), mode=TRAINED, **GROUPED | {"H_kv": (32, 8, 1)}),)),
         Sweep("widths", "value heads wider than query heads; one head of a quarter of the model's width",
-              (_grid(D_v=(64, 128), T=256), _grid(D_h=64, d_model=256, H=1, T=256)), whole_registry=True),
+              (_grid(D_v=(64, 128), T=256), _grid(D_h=64, d_model=256, H=1, T=256)), whole_registry=True,
+              gpu=(_grid(D_v=(64, 128), T=2048, **SIXTEEN),)),
         Sweep("dropout", "what dropping probabilities costs in training",
-              (_grid(T=256, dropout=(0.0, 0.1), mode=("forward", "backward")),), whole_registry=True),
+              (_grid(T=256, dropout=(0.0, 0.1), mode=TRAINED),), whole_registry=True,
+              gpu=(_grid(T=2048, dropout=(0.0, 0.1), mode=TRAINED, **SIXTEEN),)),
         Sweep("core", "how much of a layer is projections: from q, k, v to o, beside the whole",
-              (_grid(dtype=BOTH, T=(256, 1024), scope=SCOPES),), whole_registry=True),
+              (_grid(dtype=BOTH, T=(256, 1024), scope=SCOPES),), whole_registry=True,
+              gpu=(_grid(D_h=(64, 128), T=(2048, 8192), scope=SCOPES, **SIXTEEN),)),
         Sweep("window", "a sliding window beside all of a causal mask, on both sides, and no mask",
               (_grid(T=(1024, 4096), window=(None, 128, 512)),
                _grid(T=1024, mask="none", window=64, window_right=(None, 16)), _grid(T=(1024, 4096), mask="none")),
-              whole_registry=True),
+              whole_registry=True, gpu=(_grid(D_h=128, T=(4096, 16384), window=(None, 1024, 4096), **SIXTEEN),)),
         Sweep("scores", "what is done to the scores: ALiBi, a dense bias, a soft cap, sinks",
-              (_grid(T=512, bias=(None, *BIASES)), _grid(T=512, softcap=50), _grid(T=512, sinks=True)), whole_registry=True),
+              (_grid(T=512, bias=(None, *BIASES)), _grid(T=512, softcap=50), _grid(T=512, sinks=True)), whole_registry=True,
+              gpu=tuple(_grid(T=4096, **SIXTEEN, **rule) for rule in (
+                  {"bias": (None, *BIASES)}, {"softcap": 50}, {"sinks": True}))),
         Sweep("chunk", "a prompt's next 512 tokens, and 2 to 8 drafted ones, against a cache of those before",
               tuple(_grid(T=T, T_kv=T_kv, mode="decode", mask="causal_br")
-                    for T, T_kv in ((512, (1024, 4096)), ((1, 2, 4, 8), 4096))), whole_registry=True),
+                    for T, T_kv in ((512, (1024, 4096)), ((1, 2, 4, 8), 4096))), whole_registry=True,
+              gpu=(_grid(T=(512, 1, 2, 4, 8), T_kv=(4096, 16384), mode="decode", mask="causal_br", **GROUPED),)),
         Sweep("documents", "eight documents of equal and unequal lengths packed into one sequence, and a prefix that all see",
               (_grid(T=2048, mask=("causal", "none"), documents=DOCUMENTS), _grid(T=1024, prefix=(None, 256)),
-               _grid(T=(1024, 2048), mask="none")), whole_registry=True),
+               _grid(T=(1024, 2048), mask="none")), whole_registry=True,
+              gpu=(_grid(T=8192, mask=("causal", "none"), documents=DOCUMENTS, **SIXTEEN),
+                   _grid(T=8192, mask=("causal", "none"), **SIXTEEN))),
         Sweep("latent", "multi-head latent attention against its cache, and keys and values against theirs; then a prompt",
               tuple(_grid(d_model=512, H=16, D_v=32, T=(256, 1024, 4096)[:most], **axes) for most, axes in (
                   (3, LATENT | {"mode": "decode"}), (3, {"D_h": 32, "mode": "decode"}), (1, LATENT))), whole_registry=True),
         Sweep("paged", "a cache in pages, copied into one piece for a kernel or attended to as they lie, beside one without",
-              (_grid(B=4, T=(1024, 4096), mode="decode", page=(None, 16, 128)),), whole_registry=True),
+              (_grid(B=4, T=(1024, 4096), mode="decode", page=(None, 16, 128)),), whole_registry=True,
+              gpu=(_grid(B=16, T=(4096, 16384), mode="decode", page=(None, 16, 128), **GROUPED),)),
         Sweep("mixed", "a server's step: prompts, parts of prompts and new tokens in one batch, by every route",
-              (_grid(T=1, requests=("8x1:1024", "2x128:128+6x1:1024", "1x128:512+7x1:1024")),), whole_registry=True),
+              (_grid(T=1, requests=("8x1:1024", "2x128:128+6x1:1024", "1x128:512+7x1:1024")),), whole_registry=True,
+              gpu=(_grid(T=1, requests=("64x1:4096", "2x1024:1024+62x1:4096", "1x1024:8192+63x1:4096"), **GROUPED),)),
         Sweep("autocast", "a training step in float32, with products in bfloat16 under autocast, and in bfloat16 altogether",
-              tuple(_grid(T=(256, 1024), mode=("forward", "backward"), **narrow)
+              tuple(_grid(T=(256, 1024), mode=TRAINED, **narrow)
                     for narrow in ({"autocast": (None, "bfloat16")}, {"dtype": "bfloat16"})), whole_registry=True),
         Sweep("deterministic", "a training step whose gradients repeat bit for bit, and one that may be faster",
-              (_grid(T=(256, 1024), mode="backward", deterministic=(False, True)),), whole_registry=True),
+              (_grid(T=(256, 1024), mode="backward", deterministic=(False, True)),), whole_registry=True,
+              gpu=(_grid(T=2048, mode="backward", deterministic=(False, True), **SIXTEEN),)),
         Sweep("published", "cases of which others have published times", published.grids(), whole_registry=True),
         Sweep("llm", "one attention layer of GPT-2 small, Qwen2.5 0.5B and Llama 3 8B",
-              # Radford et al., "Language Models are Unsupervised Multitask Learners", 2019
-              (_grid(T=512, d_model=768, H=12, qkv_bias=True, out_bias=True, dtype=BOTH),
-               # Qwen Team, "Qwen2.5 Technical Report", 2024, table 1; biases as in Qwen2
-               _grid(T=512, d_model=896, H=14, H_kv=2, qkv_bias=True, dtype=BOTH),
-               # Llama Team, "The Llama 3 Herd of Models", 2024, table 3
-               _grid(T=512, d_model=4096, H=32, H_kv=8, dtype=BOTH))),
+              tuple(_grid(T=512, dtype=BOTH, **model) for model in LLM),
+              gpu=tuple(_grid(T=(2048, 8192), dtype="bfloat16", **model) for model in LLM)),
     )
 }  # fmt: skip

@@ -16,7 +16,9 @@ OPERATORS = (
     (b'"aten::_scaled_dot_product_efficient_attention', "efficient"),
     (b'"aten::_scaled_dot_product_cudnn_attention', "cudnn"),
     (b'"aten::_scaled_dot_product_attention_math', "math"),
-    (b'"flash_attn::', "flash"),
+    (b'"torch_attn::_varlen_attn', "flash"),
+    (b'"flash_attn', "flash"),  # and flash_attn_3
+    (b'"xformers_flash', "flash"),  # and xformers_flash3
     (b'"xformers::', "efficient"),
     (b'"aten::_native_multi_head_attention"', "native_mha"),
     (b'"## Call CompiledFxGraph', "inductor"),

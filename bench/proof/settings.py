@@ -35,16 +35,18 @@ class Setting:
 
 @dataclass(frozen=True)
 class Seeded:
-    """The state of a generator. Two are equal when they were seeded alike: drawing is no change."""
+    """The state of generators. Two are equal when those of both were seeded alike: drawing is no change, and a GPU's are there
+    from when it is first used.
+    """
 
-    seed: Any
+    seed: tuple[int, ...]
     state: Any
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Seeded) and self.seed == other.seed
+        return isinstance(other, Seeded) and all(a == b for a, b in zip(self.seed, other.seed, strict=False))
 
     def __hash__(self) -> int:
-        return hash(self.seed)
+        return hash(self.seed[0])
 
     def __str__(self) -> str:
         return str(self.seed)
@@ -125,7 +127,7 @@ def _set_precision(precision: str | None) -> None:
 
 
 def _seeds() -> Seeded:
-    """Of torch's generators; those of a GPU count from when it is first used."""
+    """Of torch's generators."""
     devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
     generators = (torch.default_generator, *devices)
     return Seeded(tuple(g.initial_seed() for g in generators), [(g, g.get_state()) for g in generators])

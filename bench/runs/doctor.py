@@ -179,7 +179,7 @@ def gpus(read: Callable[[], list[Reading]] = readings) -> Iterator[Remark]:
             "others use this GPU"
             if (gpu.busy_percent or 0) > 5
             else "its clocks are held back: let it cool down"
-            if reasons
+            if gpu.throttling
             else None
         )
         found = f"{gpu.sm_mhz} of {gpu.sm_mhz_most} MHz, {gpu.busy_percent} % busy, throttle reasons {reasons:#x}"

@@ -16,6 +16,7 @@ from impls import Limits
 from ..cases.case import AXES
 from ..cases.sweep import SWEEPS, Axes
 from ..selection.options import clock_text
+from ..timing.devices import default_device
 from .lacking import refusal
 from .remaining import guessed
 from .run import Run
@@ -23,15 +24,17 @@ from .run import Run
 
 def show_registry() -> None:
     """Implementations with what they can do, and sweeps with their cells."""
-    console, registry, sweeps = Console(), _table("implementation"), _table("sweep")
+    console, registry, sweeps, device = Console(), _table("implementation"), _table("sweep"), default_device()
     for impl in impls.registered():
         about = impl.summary.split(". ")[0].replace("`", "").rstrip(".")
         cannot = "; ".join(_declared(impl.limits))
         registry.add_row(impl.name, Text("\n".join([about, *([f"can't: {cannot}"] if cannot else [])])))
     registry.add_row(f"NAME{impls.COMPILE}", "any of them through torch.compile, one static graph a shape")
     for sweep in SWEEPS.values():
-        cases = len(sweep.cases("cpu"))
-        sweeps.add_row(sweep.name, Text("\n".join([f"{sweep.about}: {cases} cases", *map(_axes, sweep.grids)])))
+        cases = len(sweep.cases(device))
+        sweeps.add_row(
+            sweep.name, Text("\n".join([f"{sweep.about}: {cases} cases", *map(_axes, sweep.grids_on(device))]))
+        )
     console.print(registry)
     console.print(sweeps)
 

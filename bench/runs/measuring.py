@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from statistics import median
 from time import monotonic
@@ -23,7 +24,7 @@ from ..cases.counting import held_bytes, least_memory
 from ..cases.ledger import spending
 from ..cases.outcome import NoRow
 from ..selection.options import clock_text
-from ..timing.devices import free_bytes, tells_more
+from ..timing.devices import free_bytes_elsewhere, tells_more
 from ..timing.engine import VISITS, Visits, block_of, need
 from ..workers.client import Script, WorkerClient, together
 from .crew import Crew, Tell, Worker
@@ -33,7 +34,7 @@ from .run import Run
 from .visit import Visit
 
 SIDE_BY_SIDE = 2
-"""Workers that live at the same time."""
+"""Workers that live at the same time; on a GPU one: what is tuned beside another's work is tuned for a busy device."""
 
 SITTINGS = 2
 """How often a case that can't stay ready is made ready in a process, for several visits each."""
@@ -63,10 +64,11 @@ class Measuring:
         self._cases: dict[str, list[Cell]] = {}
         for cell in cells:
             self._cases.setdefault(cell.case.id, []).append(cell)
-        self._free = free_bytes(run.selection.device)
+        self._free = free_bytes_elsewhere(run.selection.device)
+        self._side_by_side = SIDE_BY_SIDE if run.selection.device == "cpu" else 1
         largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
-        self._held = self._that_fit(self._free - SIDE_BY_SIDE * largest)
-        fit = SIDE_BY_SIDE if 4 * largest < self._free else 1
+        self._held = self._that_fit(self._free - self._side_by_side * largest)
+        fit = self._side_by_side if 4 * largest < self._free else 1
         self._provers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_WORKER))
         self._owner: dict[str, Worker] = {}
         """Who times a case, in a run of one process."""
@@ -74,7 +76,7 @@ class Measuring:
     def _that_fit(self, free: int) -> set[str]:
         """Cases whose cells stay ready between visits: from the smallest on, as many as fit in a third of the free bytes."""
         sizes = {case: held_bytes(group[0].case) * len(group) for case, group in self._cases.items()}
-        found, room = set[str](), free / 3 / SIDE_BY_SIDE
+        found, room = set[str](), free / 3 / self._side_by_side
         for case in sorted(sizes, key=lambda case: sizes[case]):
             room -= sizes[case]
             if room > 0:
@@ -104,7 +106,7 @@ class Measuring:
         if self._run.processes == 1:
             return [[0] * self._provers]
         slots = list(range(self._run.processes))
-        return [slots[first : first + SIDE_BY_SIDE] for first in slots[::SIDE_BY_SIDE]]
+        return [slots[first : first + self._side_by_side] for first in slots[:: self._side_by_side]]
 
     def _crew(self, slots: Sequence[int]) -> Crew:
         cells = [cell for group in self._cases.values() for cell in group if cell.key not in self._run.skipped]
@@ -155,9 +157,11 @@ class Measuring:
             ]
             together([worker.preparing(it) for (worker, _), it in zip(of_workers, held, strict=True)])
         began, planned = monotonic(), self._planned(of_workers)
-        later = (
-            math.ceil(self._run.processes / SIDE_BY_SIDE) - 1 - max(worker.slot for worker in workers) // SIDE_BY_SIDE
+        batches, now = (
+            math.ceil(slots / self._side_by_side)
+            for slots in (self._run.processes, 1 + max(worker.slot for worker in workers))
         )
+        later = batches - now
         for visit in range(VISITS):
             left = remaining(planned, monotonic() - began, visit, later) if visit else 0.0
             left_text = f", {clock_text(left)} left" if visit else ""
@@ -166,7 +170,15 @@ class Measuring:
                 for case in self._rng.sample(cases, len(cases)):
                     with spending("timing"):
                         self._sit(worker, case, visit)
-                    self._run.look_if_due()
+                    if self._run.controls.due():
+                        self._run.look(self._seen_by(worker, self._cases[case][0]))
+
+    def _seen_by(self, worker: Worker, cell: Cell) -> dict[str, float]:
+        """Seconds of the controls on the GPU, which the process of a cell times; none on a CPU, or where it is lost."""
+        with suppress(NoRow):
+            if cell.case.device != "cpu":
+                return worker.client(cell).ask("gpu_controls")
+        return {}
 
     def _now(self, case: str, visit: int) -> range:
         """Which visits of a case are made at the `visit`-th pass over all cases: one, or those of a sitting at its end."""
@@ -177,7 +189,7 @@ class Measuring:
         """Seconds that each pass over all cases takes, by what a call of each cell took when it was proved."""
         seconds = [0.0] * VISITS
         for group in (group for _, cases in of_workers for case in cases for group in self._groups(case)):
-            blocks = {it.key: block_of(self._run.proved[it.key]["seconds"], it.case.device == "cpu") for it in group}
+            blocks = {it.key: block_of(self._run.proved[it.key]["seconds"]) for it in group}
             for at in range(VISITS):
                 for visit in self._now(group[0].case.id, at):
                     turns = self._visits.turns(blocks, visit, {})
@@ -266,7 +278,9 @@ class Measuring:
             try:
                 if wants_more:
                     hot = median(it.seconds for it in self._run.samples(cell.key))
-                    self._run.add_columns(cell, worker.ask("more", cell, hot_s=hot))
+                    more = worker.ask("more", cell, hot_s=hot)
+                    self._run.roofs.restore(more.pop("roofs", []))
+                    self._run.add_columns(cell, more)
                 if self._run.traced:
                     self._run.add_columns(cell, self._run.trace(cell, worker))
             except NoRow as outcome:

@@ -87,7 +87,10 @@ class Progress:
                 console.print(it, highlight=False)
         terminalreporter.write(text.get())
         of_machine = drifting(run.controls.drift()), conditions.disturbed(run.rows)
-        for line in (*skips(run.skips), _shares(), *of_machine):
+        unverified = (
+            "CUDA: times, memory and energy are unverified on a GPU" if run.selection.device == "cuda" else None
+        )
+        for line in (*skips(run.skips), _shares(), unverified, *of_machine):
             if line:
                 terminalreporter.write_line(line)
         if run.planned == set() and run.name:

@@ -239,9 +239,11 @@ class Run:
             base = (self.baseline_impl or "", key[1])
             over = () if base in self.skipped else self.samples(base)
             try:
-                more: Row = {"roof": self._roof(cell, timed.samples), "repeats": None if cell.case.drops else True}
+                more: Row = {"repeats": None if cell.case.drops else True}
                 more["calls_compared"] = 0 if cell.case.drops else len(timed.samples) + timed.compared
                 more |= timed.columns
+                if "roof" not in more:
+                    more["roof"] = self._roof(cell, timed.samples)
             except NoRow as outcome:
                 self.add_skipped(cell, outcome)
                 continue
@@ -311,15 +313,10 @@ class Run:
         """What was seen of the machine so far, earlier processes of a resumed run included."""
         return {"roofs": self.roofs.table(), "controls": self.controls.table(), "seconds": spent()}
 
-    def look(self) -> None:
-        """Time the controls."""
-        self.controls.look()
+    def look(self, elsewhere: Mapping[str, float] = {}) -> None:
+        """Time the controls, and write down what was seen of the machine, in a worker as well."""
+        self.controls.look(elsewhere)
         self._write({"machine": self.seen()})
-
-    def look_if_due(self) -> None:
-        """Time the controls if that is due, and write down what was seen of the machine."""
-        if self.controls.due():
-            self.look()
 
     def restore(self, journal: Journal) -> None:
         """Know what earlier processes of this run found out."""

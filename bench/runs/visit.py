@@ -82,11 +82,7 @@ class Visit:
     def _blocks(self, cells: Sequence[Cell]) -> dict[Key, Block]:
         """By what a call takes, or took when it was proved."""
         seconds = {cell: self.worker.seconds.get(cell.key, self.run.proved[cell.key]["seconds"]) for cell in cells}
-        return {
-            cell.key: block_of(taken, in_stretches=cell.case.device == "cpu")
-            for cell, taken in seconds.items()
-            if cell.key not in self.run.skipped
-        }
+        return {cell.key: block_of(taken) for cell, taken in seconds.items() if cell.key not in self.run.skipped}
 
     def _attempt(self, cell: Cell, cells: Sequence[Cell], act: Callable[[Cell], Answer]) -> Answer | None:
         """What `act` gives; None where the cell fails, now or before."""

@@ -49,8 +49,6 @@ class Built:
     """Seconds that the first call of a compiled form took; None for an eager one."""
     compile_cache: str | None = None
     """`cold`, or `warm` where an earlier process had left the compiled code on disk."""
-    slower: float = 0.0
-    """A share of its own time by which it is made slower, to find out whether that is found."""
     draw: int | None = 0
     """Which draw of inputs its buffers hold; None for none of them."""
     varies: bool = False
@@ -67,18 +65,16 @@ class Built:
         checked itself: what is timed is what was proved. Raises `Wrong`, also where torch's settings changed, and `NoRow`
         where a compiled form was compiled again.
         """
+        if self.meter.whole_blocks:  # behind one more call at least: the first launch on an idle device takes longer
+            calls, stretches, warm = calls * stretches, 1, max(1, warm)
         self.refill(draw)
         graphs = _graphs() if self.cell.impl.compiled else 0
         taken: list[float] = []
         with self.watched():
-            if warm:
-                self.meter.seconds(self.call.run, warm)
-            for _ in range(stretches - 1):
-                taken.append(self.meter.seconds(self.call.run, calls))
-            seconds, answer = self.meter.timed(self.call.run, calls)
+            for i in range(stretches - 1):
+                taken.append(self.meter.seconds(self.call.run, calls, 0 if i else warm))
+            seconds, answer = self.meter.timed(self.call.run, calls, warm if stretches == 1 else 0)
             taken.append(seconds)
-            if self.slower:
-                taken = [each + _spin(each * self.slower) for each in taken]
         if self.cell.impl.compiled and _graphs() != graphs:
             raise NoRow("torch.compile made another graph while it was timed: compiling would be part of what is timed")
         if not self.cell.case.drops:
@@ -90,10 +86,11 @@ class Built:
         """The context of a call, with the threads of its case; raises `Wrong` where the call changes torch's settings."""
         if self.cell.case.threads and self.cell.case.threads != torch.get_num_threads():
             torch.set_num_threads(self.cell.case.threads)
+        around = None if self.cell.impl.compiled else getattr(self.cell.impl.kernel, "around", None)
         before = settings.read(cheap=True)
         changed: list[str] = []
         try:
-            with recording(self.cell.case):
+            with recording(self.cell.case), around() if around else nullcontext():
                 yield
         finally:
             changed = settings.put_back(before)
@@ -325,11 +322,3 @@ def _cache_misses() -> int:
 
     inductor, autograd = counters["inductor"], counters["aot_autograd"]
     return inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"] + autograd["autograd_cache_bypass"]
-
-
-def _spin(seconds: float) -> float:
-    """Seconds that were really spent."""
-    start = perf_counter()
-    while (spent := perf_counter() - start) < seconds:
-        pass
-    return spent

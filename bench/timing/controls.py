@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+import torch
 
 from stats import conditions
 
@@ -35,9 +36,31 @@ WORK: dict[str, Callable[[], Callable[[], Any]]] = {"product": _product, "python
 """A matrix product by NumPy, and a loop in plain Python: a few milliseconds each."""
 
 
+def _product_on_gpu() -> Callable[[], Any]:
+    a = torch.ones(2048, 2048, dtype=torch.bfloat16, device="cuda")
+    return lambda: a @ a
+
+
+def _copy_on_gpu() -> Callable[[], Any]:
+    source, target = (torch.ones(1 << 26, dtype=torch.uint8, device="cuda") for _ in range(2))
+    return lambda: target.copy_(source)
+
+
+def _launch() -> Callable[[], Any]:
+    a = torch.ones(1, device="cuda")
+    return lambda: a.add_(0)
+
+
+GPU_WORK: dict[str, Callable[[], Callable[[], Any]]] = {
+    "gpu product": _product_on_gpu, "gpu copy": _copy_on_gpu, "gpu launch": _launch,
+}  # fmt: skip
+"""On a GPU also its products, its memory, and what a launch takes of the host. They are timed in workers."""
+
+
 def software() -> dict[str, str]:
     """The version of what each control is made of: another one is other work."""
-    return {"product": np.__version__, "python": platform.python_version()}
+    versions = {"product": np.__version__, "python": platform.python_version()}
+    return versions | dict.fromkeys(GPU_WORK, str(torch.__version__))
 
 
 @dataclass
@@ -50,8 +73,8 @@ class Controls:
     _began: float | None = None
     _last: float = 0.0
 
-    def look(self) -> None:
-        """Time every control now."""
+    def look(self, elsewhere: Mapping[str, float] = {}) -> None:
+        """Time every control now; `elsewhere`: seconds of those that a worker has just timed."""
         now = self.clock()
         if self._began is None:  # an earlier process's looks stand before
             self._began = now - max((at for looks in self.seen.values() for at, _ in looks), default=0.0)
@@ -60,6 +83,8 @@ class Controls:
                 work = self._work.setdefault(name, make())
                 work()
                 self.seen.setdefault(name, []).append((now - self._began, self._seconds(work)))
+        for name, seconds in elsewhere.items():
+            self.seen.setdefault(name, []).append((now - self._began, seconds))
         self._last = self.clock()
 
     def due(self) -> bool:

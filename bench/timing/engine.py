@@ -61,10 +61,10 @@ class Block:
     """That all of it takes, about."""
 
 
-def block_of(seconds: float, in_stretches: bool = True) -> Block:
-    """From the seconds of one call. Where the clock waits for a device it is read once a block."""
-    calls = max(1, math.ceil((STRETCH if in_stretches else BLOCK) / max(seconds, 1e-9)))
-    stretches = max(1, math.ceil(BLOCK / max(calls * seconds, 1e-9))) if in_stretches else 1
+def block_of(seconds: float) -> Block:
+    """From the seconds of one call."""
+    calls = max(1, math.ceil(STRETCH / max(seconds, 1e-9)))
+    stretches = max(1, math.ceil(BLOCK / max(calls * seconds, 1e-9)))
     warm = math.ceil(calls * stretches * WARM_SHARE) if calls * stretches > 1 else 0
     return Block(calls, stretches, warm, (calls * stretches + warm) * seconds + REQUEST)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import resource
 import sys
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,12 @@ from ..selection.choice import impls_named, uncallable
 from ..selection.mistake import Mistake
 from ..timing.caching import check_no_result_caching
 from ..timing.cell import Built, build, prove
-from ..timing.controls import WORK, software
+from ..timing.controls import GPU_WORK, WORK, software
 from ..timing.devices import energy_counter, meter_for
 from ..timing.devices.energy import Unread, joules_of_a_call
 from ..timing.devices.nvml import Reading, words
 from ..timing.machine import fingerprint
+from ..timing.roofs import Roofs
 from .fresh import pin
 
 WARM_CALLS = 3
@@ -40,17 +42,21 @@ WARM_SECONDS = 0.05
 """Fewer where they took so long together."""
 
 
+CONTROL_CALLS = 50
+"""Calls of a control on a GPU in one block: some milliseconds of products."""
+
+
 class Control:
     """The control workload, timed as a cell is."""
 
     def __init__(self, name: str):
-        self._run, self._meter = WORK[name](), meter_for("cpu")
+        self._run, self._meter = (WORK | GPU_WORK)[name](), meter_for("cuda" if name in GPU_WORK else "cpu")
 
     def time(self, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
         """As `Built.time`."""
-        if warm:
-            self._meter.seconds(self._run, warm)
-        taken = [self._meter.seconds(self._run, calls) for _ in range(stretches)]
+        if self._meter.whole_blocks:
+            calls, stretches = calls * stretches, 1
+        taken = [self._meter.seconds(self._run, calls, 0 if i else warm) for i in range(stretches)]
         return sum(taken) / stretches / calls, min(taken) / calls
 
 
@@ -62,11 +68,14 @@ class Tasks:
     ):
         if threads:
             torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision("highest")  # containers may ask for TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)
         self._threads = torch.get_num_threads()
         self._folder = folder
         self._tree = tree
         self._slower = slower or {}
         self._gate = Gate()
+        self._controls: dict[str, Control] = {}
+        self._roofs = Roofs()
         self._ready: dict[str, Built | Control] = {}
         self._answers: dict[str, dict[int, list[torch.Tensor]]] = {}
         """Of every cell that was ready: one that is built again need not be held to the reference again."""
@@ -112,7 +121,7 @@ class Tasks:
         "first_s": of the call that was proved, "spent": seconds by purpose}. It stays prepared as `what`, if that is given.
         """
         cell = Cell(get(impl), Case(**case))
-        self._use_threads(cell.case)
+        self._use(cell.case)
         before = ledger.spent()
         built, proved = prove(cell, self._gate)
         rows = problem_of(cell.case).output.rows
@@ -143,16 +152,23 @@ class Tasks:
     def prepare(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, float]:
         """Make a cell ready to be timed as `what`, without proof: {"seconds": of one warm call}."""
         cell = Cell(get(impl), Case(**case))
-        self._use_threads(cell.case)
+        self._use(cell.case)
         built = build(cell)
-        built.slower = self._slower.get(impl, 0.0)
         if cell.case.drops:
             built.module.train()
+        if share := self._slower.get(impl):
+            with built.watched():
+                built.call = replace(built.call, run=built.meter.slowed(built.call.run, share))
         return self._kept(what, built)
 
     def control(self, what: str, name: str) -> dict[str, float]:
         """Make the control workload ready to be timed as `what`: {"seconds": of one warm call}."""
         return self._kept(what, Control(name))
+
+    def gpu_controls(self) -> dict[str, float]:
+        """Seconds of each control on the GPU, over a block of calls."""
+        self._controls = self._controls or {name: Control(name) for name in GPU_WORK}
+        return {name: it.time(CONTROL_CALLS, warm=WARM_CALLS)[0] for name, it in self._controls.items()}
 
     def pin(self) -> dict[str, Any]:
         """Stay on as many cores as there are threads: the same ones as the other side, since it is never both's turn."""
@@ -197,15 +213,20 @@ class Tasks:
             check_no_result_caching(built.meter, built.call.run, built.perturb, usual, first)
         return {}
 
-    def more(self, what: str, hot_s: float) -> dict[str, float | None]:
-        """{"cold_s", "graph_s"}: one call taken otherwise than hot and back to back (`Meter.more`); "energy_j": its joules."""
+    def more(self, what: str, hot_s: float) -> dict[str, Any]:
+        """{"cold_s", "graph_s"}: one call taken otherwise than hot and back to back (`Meter.more`); "energy_j": its joules;
+        of a GPU "roof", its share of the roofline, and "roofs": all that were measured (`Roofs.table`).
+        """
         built = self._built(what)
-        meter, run, counter = built.meter, built.call.run, energy_counter(built.cell.case.device)
+        case, meter, run = built.cell.case, built.meter, built.call.run
+        counter = energy_counter(case.device)
         with built.watched():
-            found = meter.more(run, hot_s, graph=not built.cell.case.does.gradients)
+            found: dict[str, Any] = meter.more(run, hot_s, graph=not case.does.gradients)
             if counter is not None:
                 with suppress(Unread):
                     found["energy_j"] = joules_of_a_call(counter, partial(meter.seconds, run), hot_s)
+        if case.device != "cpu":
+            found |= {"roof": self._roofs.share(case, meter, hot_s), "roofs": self._roofs.table()}
         return found
 
     def trace(self, what: str, path: str) -> dict[str, Any]:
@@ -225,8 +246,9 @@ class Tasks:
         return {}
 
     def drop(self, what: str) -> dict[str, Any]:
-        """Let go of a prepared cell."""
+        """Let go of a prepared cell, and of the memory that the GPU's allocator keeps of it."""
         self._ready.pop(what, None)
+        torch.cuda.empty_cache()  # which does nothing where this process hasn't used a GPU
         return {}
 
     def _built(self, what: str) -> Built:
@@ -234,8 +256,11 @@ class Tasks:
         assert isinstance(built, Built)
         return built
 
-    def _use_threads(self, case: Case) -> None:
+    def _use(self, case: Case) -> None:
+        """The threads of a case; and what cuBLAS must be told, in the environment alone, to be deterministic."""
         torch.set_num_threads(case.threads or self._threads)
+        if case.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
     def _kept(self, what: str, ready: Built | Control) -> dict[str, float]:
         if isinstance(ready, Built):

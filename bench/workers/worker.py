@@ -22,7 +22,6 @@ def main() -> None:
     sys.path.insert(0, given.pop("impls"))  # bench is known by now: `impls` alone comes from there
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     requests, answers = _own_pipes()
-    from ..cases.outcome import StillWorking, classify
     from .tasks import Tasks
 
     if trees := given.pop("trees"):
@@ -34,8 +33,7 @@ def main() -> None:
         try:
             answer = getattr(tasks, request.pop("do"))(**request)
         except BaseException as error:
-            outcome = classify(error)
-            answer = {"failed": outcome.reason, "detail": str(outcome), "unusable": isinstance(outcome, StillWorking)}
+            answer = _failure(error)
         if os.getpid() != process:
             os._exit(0)  # an implementation forked, and both went on: one of them answers
         answers.write(json.dumps(answer) + "\n")
@@ -53,6 +51,16 @@ def _search(repository: Path, tree: Path, folder: str) -> None:
 
     own = [place for place in os.environ.pop(MODULES, "").split(os.pathsep) if place]
     sys.path[2:] = map(moved, [*sys.path[2:], *own, folder, str(tree)])  # the first two are the suite's
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    """The answer to a request that raised. A device that computes nothing any more makes the process unusable."""
+    from ..cases.outcome import StillWorking, classify
+    from ..timing.devices import DEVICES
+
+    outcome = classify(error)
+    unusable = isinstance(outcome, StillWorking) or not all(device.works() for device in DEVICES.values())
+    return {"failed": outcome.reason, "detail": str(outcome), "unusable": unusable}
 
 
 def _own_pipes() -> tuple[Iterable[str], TextIO]:

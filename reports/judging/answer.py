@@ -84,6 +84,8 @@ def trust(run: Run, grid: Grid) -> Trust:
     said += [f"{unresolved} of {words.plural(len(grid.judged), 'case')} not resolved"] * bool(unresolved)
     said += [f"left out, wrong somewhere: {words.listing(sorted(run.wrong))}"] * bool(run.wrong)
     said += ["the run is not complete"] * (not run.complete)
+    on_cuda = any(it.row.get("device") == "cuda" for case in grid.cases for it in case.ranked)
+    said += ["times on CUDA are unverified on a GPU"] * on_cuda
     said += list(filter(None, [conditions.disturbed(run.rows)]))
     drift = run.controls.get("drift")
     if isinstance(drift, int | float) and conditions.DRIFT < drift < math.inf:

@@ -1,50 +1,96 @@
-"""`python -m tests.experiments.gpu OUT`: everything that needs a GPU, in one call of under nine minutes.
+"""`python -m tests.experiments.gpu OUT`: the first ten minutes on a GPU, in fourteen steps, each with pass or fail.
 
-It goes on after any failure, and leaves OUT/gpu.tar.gz: log, run files, tables. Needs torch, pandas, matplotlib,
-pytest-benchmark, scipy, psutil, rich and orjson. `--rehearse` does the same on the CPU at tiny sizes, with a simulated device
-where events and allocations are read: that the script itself works is found out before it meets a GPU.
+It goes on after any failure, and leaves OUT/gpu.tar.gz: log, table of steps, run files. Needs torch, Triton, nvidia-ml-py,
+pytest-benchmark, scipy, psutil, rich and orjson. `--rehearse` does the same on the CPU at tiny sizes, with a simulated GPU
+where events, streams, memory and NVML are read: that the script itself works is found out before it meets a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
-import platform
 import subprocess
 import sys
 import tarfile
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from signal import SIGINT
+from statistics import median
 from time import monotonic, perf_counter
 from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from bench.cases import published
+from bench.cases.outcome import Wrong
 from bench.timing.devices.cuda import CudaMeter
-from bench.timing.devices.nvml import opened
+from bench.timing.devices.nvml import Nvml, opened, words
 from bench.timing.machine import fingerprint, state
 from impls.formula import attention
 from reports.reading import runs
 
-from ..simulated import SimulatedCuda
+from ..simulated_gpu import HZ, SimulatedCuda, SimulatedNvml
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 TAIL = 15
 """Lines of a command's output that the log repeats."""
 
-SHEET = {"NVIDIA H200": {"bfloat16": 989e12, "float16": 989e12, "float32": 67e12, "copy": 4.8e12}}
-"""Dense products without sparsity, and memory, a second: the vendor's data sheets."""
+OWN = """
+import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-PUBLISHED = {it.case.id: it.seconds for it in published.PUBLISHED}
-"""Seconds of a call by case."""
+def faulty(q, k, v, **options):
+    if q.is_cuda:
+        import faulty_store
+        faulty_store.store[(1,)](q, 1 << 45)
+        torch.cuda.synchronize()
+    raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+def greedy(q, k, v, **options):
+    if q.is_cuda:
+        torch.empty(torch.cuda.mem_get_info()[1], dtype=torch.uint8, device="cuda")
+    raise torch.OutOfMemoryError("CUDA out of memory.")
+
+def large(q, k, v, **options):
+    if q.is_cuda:
+        torch.empty(int(0.6 * torch.cuda.mem_get_info()[1]), dtype=torch.uint8, device="cuda")
+    return sdpa(q, k, v, **options)
+"""
+"""Kernels that fail, and one that needs most of the memory."""
+
+STORE = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def store(x, far):
+    tl.store(x + far, 1.0)
+"""
+"""A store outside of any memory."""
+
+TUNED = """
+import torch, triton, triton.language as tl
+
+CONFIGS = [triton.Config({"SIZE": size}, num_warps=warps) for size in (256, 1024, 4096) for warps in (2, 4, 8)]
+
+@triton.autotune(CONFIGS, key=["n"])
+@triton.jit
+def copy(x, y, n, SIZE: tl.constexpr):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(y + at, tl.load(x + at, mask=at < n) + 1, mask=at < n)
+
+x = torch.randn(1 << 24, device="cuda")
+copy[lambda meta: (triton.cdiv(x.numel(), meta["SIZE"]),)](x, torch.empty_like(x), x.numel())
+print(copy.best_config)
+"""
+"""A kernel that chooses its configuration by the clock."""
 
 
 @dataclass
@@ -54,221 +100,317 @@ class Lab:
     out: Path
     rehearsal: bool
     until: float
-    steps: list[tuple[str, str, float]] = field(default_factory=list)
-    """name, outcome, seconds"""
+    steps: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.device = "cpu" if self.rehearsal else "cuda"
-        self.cuda: Any = SimulatedCuda() if self.rehearsal else torch.cuda
+        self.cuda: Any = SimulatedCuda(launch=1e-5, miss=2e-5) if self.rehearsal else torch.cuda
+        self.clock: Callable[[], float] = self.cuda.clock if self.rehearsal else perf_counter
+        self.nvml = Nvml(SimulatedNvml(self.cuda, 0x4, capped=True)) if self.rehearsal else opened()
+        self.hz = HZ
+        (self.out / "own.py").write_text(OWN)
+        (self.out / "faulty_store.py").write_text(STORE)
+        (self.out / "tuned.py").write_text("print('a configuration')" if self.rehearsal else TUNED)
 
     def meter(self) -> CudaMeter:
-        return CudaMeter(self.cuda, empty=self.cuda.empty) if self.rehearsal else CudaMeter(nvml=opened())
+        empty = self.cuda.empty if self.rehearsal else torch.empty
+        return CudaMeter(self.cuda, self.nvml, empty, self.clock)
 
-    def watched(self, call: Callable[[], Any], allocates: int = 0) -> Callable[[], Any]:
-        """The call itself; in a rehearsal also a kernel of the simulated device, which is what its meter sees."""
-        return (lambda: (self.cuda.work(0.1, allocates), call())[1]) if self.rehearsal else call
+    def spin(self, seconds: float) -> None:
+        """A kernel of this length."""
+        self.cuda._sleep(int(seconds * self.hz))
 
     def say(self, text: str) -> None:
         print(text, flush=True)
         with (self.out / "log.txt").open("a", encoding="utf-8") as log:
             log.write(f"{text}\n")
 
-    def table(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
-        """Print rows, and keep them as CSV."""
-        import pandas as pd
-
-        frame = pd.DataFrame(rows)
-        frame.to_csv(self.out / f"{name}.csv", index=False)
-        self.say(frame.to_string(index=False, float_format=lambda x: f"{x:.4g}"))
-
-    def command(self, *arguments: str, most: float = 240, fine: tuple[int, ...] = (0,)) -> None:
-        """Run a command of the suite in OUT, for so many seconds at most; raises where it ends otherwise than with `fine`."""
+    def command(self, *arguments: str, most: float = 100, fine: Sequence[int] = (0,)) -> str:
+        """What a command of Python's prints in OUT, within so many seconds; raises where its exit code is none of `fine`."""
         where = os.environ | {"PYTHONPATH": os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")])}
         path = self.out / f"{len(list(self.out.glob('*.log'))):02}.log"
         self.say(f"$ python {' '.join(arguments)}  > {path.name}")
-        left = max(1.0, min(most, self.until - monotonic()))
         with path.open("w", encoding="utf-8") as log:
             child = subprocess.Popen([sys.executable, *arguments], cwd=self.out, env=where, stdout=log, stderr=log)
             try:
-                code: int | str = child.wait(left)
+                code = child.wait(max(1.0, min(most, self.until - monotonic())))
             except subprocess.TimeoutExpired:
                 child.send_signal(SIGINT)  # a run saves what it has
-                child.wait(30)
-                code = f"stopped after {left:.0f} s"
-        self.say("\n".join(path.read_text(encoding="utf-8").splitlines()[-TAIL:]))
+                code = 128 + SIGINT
+            finally:
+                try:
+                    child.wait(30)
+                except subprocess.TimeoutExpired:
+                    child.kill()  # nothing of ours stays on the GPU
+        text = path.read_text(encoding="utf-8")
+        self.say("\n".join(text.splitlines()[-TAIL:]))
         if code not in fine:
-            raise RuntimeError(f"exit code {code}, {path.name}")
+            raise AssertionError(f"exit code {code}, {path.name}")
+        return text
 
-    def measure(self, name: str, *options: str, most: float = 240) -> None:
-        """A run of the suite; it stays in OUT/results, also where it is cut off."""
+    def measure(self, name: str, *options: str, most: float = 100) -> runs.Run:
+        """A run of the suite; it stays in OUT/results."""
         self.command(
-            "-m", "pytest", "-q", str(CHECKOUT / "bench"), "--device", self.device, f"--benchmark-save={name}", *options,
-            most=most,
+            "-m", "pytest", "-q", str(CHECKOUT / "bench"), "--device", self.device, f"--benchmark-save={name}",
+            "--cell-time", "0.01" if self.rehearsal else "0.05", *options, most=most, fine=(0, 1),
         )  # fmt: skip
+        return runs.one(name, self.out / "results")
 
-    def step(self, work: Callable[[Lab], None]) -> None:
+    def step(self, work: Callable[[Lab], str]) -> None:
         """Do one step; what it raises is logged, and the next one begins."""
-        name, started = work.__name__, monotonic()
-        self.say(f"\n## {name}, {self.until - started:.0f} s left")
+        number, started = len(self.steps) + 1, monotonic()
+        self.say(f"\n## {number} {work.__name__}, {self.until - started:.0f} s left")
         try:
-            work(self)
-            outcome = "done"
+            result, figure = "pass", work(self)
         except Exception as error:
-            outcome = f"failed: {type(error).__name__}: {error}".splitlines()[0][:200]
+            result, figure = "fail", f"{type(error).__name__}: {error}".splitlines()[0][:160]
             self.say(traceback.format_exc())
-        self.steps.append((name, outcome, monotonic() - started))
+        seconds = round(monotonic() - started, 1)
+        self.steps.append({"step": work.__name__, "result": result, "seconds": seconds, "figure": figure})
 
 
-def environment(lab: Lab) -> None:
-    found = {"python": platform.python_version(), "machine": fingerprint(), "state": state()}
-    (lab.out / "machine.json").write_text(json.dumps(found, indent=1, default=str), encoding="utf-8")
-    lab.say(json.dumps(found["machine"], indent=1, default=str))
+def environment(lab: Lab) -> str:
+    """What is here; and that looking takes no context, so that a worker could have the GPU to itself."""
+    found = {"machine": fingerprint(), "state": state()}
+    if not lab.rehearsal:
+        found["built for"], found["capability"] = torch.cuda.get_arch_list(), torch.cuda.get_device_capability()
+        import pynvml
+
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+        found["compute mode"] = pynvml.nvmlDeviceGetComputeMode(gpu)
+        found["MPS"] = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
+        pids = [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)]
+        assert os.getpid() not in pids, "looking at the GPU has opened a context"
+    text = json.dumps(found, indent=1, default=str)
+    (lab.out / "machine.json").write_text(text, encoding="utf-8")
+    lab.say(text)
+    return str(found["machine"]["gpu"])
 
 
-def cuda_tests(lab: Lab) -> None:
+def cuda_tests(lab: Lab) -> str:
     """Those that a machine without a GPU skips."""
-    lab.command("-m", "pytest", "-q", "-p", "no:cacheprovider", str(CHECKOUT / "tests"), "-m", "cuda",
-                f"--rootdir={CHECKOUT}", "-c", str(CHECKOUT / "pyproject.toml"), most=100)  # fmt: skip
+    files = [str(CHECKOUT / "tests" / f"test_{name}.py") for name in ("cuda", "meters")]
+    text = lab.command("-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-m", "cuda", f"--rootdir={CHECKOUT}",
+                       "-c", str(CHECKOUT / "pyproject.toml"), most=60)  # fmt: skip
+    return text.splitlines()[-1]
 
 
-def roofs(lab: Lab) -> None:
-    """Products and a copy, with what the device said of its clock and power meanwhile, beside the data sheet."""
-    meter, rows = lab.meter(), []
-    sheet = SHEET.get(torch.cuda.get_device_name() if torch.cuda.is_available() else "", {})
-    sides = (64, 128) if lab.rehearsal else (2048, 4096, 8192, 16384)
-    for dtype in ("bfloat16", "float16", "float32"):
-        for n in sides if dtype != "float32" else sides[:-1]:
-            a, b = (torch.randn(n, n, device=lab.device).to(getattr(torch, dtype)) for _ in range(2))
-            rows.append(_roof(lab, meter, dtype, n, 2 * n**3, lambda a=a, b=b: a @ b, sheet))  # type: ignore[misc]
-    size = 1 << (16 if lab.rehearsal else 32)
-    source, target = (torch.ones(size, dtype=torch.uint8, device=lab.device) for _ in range(2))
-    rows.append(_roof(lab, meter, "copy", size, 2 * size, lambda: target.copy_(source), sheet))
-    lab.table("roofs", rows)
+SMALL = ("--T", "16", "--H", "2", "--D_h", "16", "--scope", "core", "--dtype", "float32")
 
 
-def _roof(
-    lab: Lab, meter: CudaMeter, what: str, size: int, work: int, call: Callable[[], Any], sheet: dict[str, float]
-) -> dict[str, Any]:
-    watched = lab.watched(call)
-    meter.seconds(watched, 3)
-    best = min(meter.seconds(watched, 5) / 5 for _ in range(5))
-    seen = meter.sensors()
-    per_second = work / best
-    return {
-        "what": what, "size": size, "per_s": per_second, "of_sheet": per_second / sheet[what] if what in sheet else None,
-        "sm_mhz": seen.sm_mhz if seen else None, "power_w": seen.power_w if seen else None,
-    }  # fmt: skip
+def illegal_access(lab: Lab) -> str:
+    run = lab.measure("illegal", *SMALL, "--impl", "faulty=own:faulty,fused,sdpa")
+    return _lost_alone(run, "faulty", "error")
 
 
-def memory(lab: Lab) -> None:
-    """The plain formula against a count by hand: scores twice and the output; with the backward three scores, two outputs."""
-    T, H, D = (64, 2, 16) if lab.rehearsal else (1024, 8, 64)
-    q, k, v = (torch.randn(1, H, T, D, device=lab.device) for _ in range(3))
-    scores, output = H * T * T * 4, H * T * D * 4
-
-    def call() -> Any:
-        with torch.inference_mode():
-            return attention(q, k, v)
-
-    found = lab.meter().profile_call(lab.watched(call, allocates=2 * scores + output)).peak_bytes
-    lab.table("memory", [{"by hand": 2 * scores + output, "measured": found}])
-    if found != 2 * scores + output:
-        raise AssertionError(f"{found} bytes measured, {2 * scores + output} by hand")
+def out_of_memory(lab: Lab) -> str:
+    run = lab.measure("greedy", *SMALL, "--impl", "greedy=own:greedy,large=own:large")
+    return _lost_alone(run, "greedy", "out_of_memory")
 
 
-def clocks(lab: Lab) -> None:
-    """A call by events, by the wall clock around a synchronisation, and by the profiler's kernels; cold, and by its graph."""
-    meter, rows = lab.meter(), []
-    dtype = torch.float32 if lab.rehearsal else torch.bfloat16
-    for T in (16, 32) if lab.rehearsal else (128, 512, 2048, 8192):
-        q, k, v = (torch.randn(1, 8, T, 64, device=lab.device, dtype=dtype) for _ in range(3))
-        call = lab.watched(lambda q=q, k=k, v=v: scaled_dot_product_attention(q, k, v))  # type: ignore[misc]
-        meter.seconds(call, 10)
-        hot = meter.seconds(call, 100) / 100
-        rows.append({"T": T, "events_s": hot, "wall_s": _wall(lab, call), "profiler_s": _kernels(lab, call)}
-                    | meter.more(call, hot, graph=True))  # fmt: skip
-    lab.table("clocks", rows)
+def _lost_alone(run: runs.Run, name: str, reason: str) -> str:
+    """That one implementation has no row for this reason, and all others have one."""
+    lost = {(entry["impl"], entry["reason"]) for entry in run.skipped}
+    assert lost == {(name, reason)} and run.rows, f"lost: {lost}"
+    return f"lost: {name}, {reason}; measured: {', '.join(row['extra_info']['impl'] for row in run.rows)}"
 
 
-def _wall(lab: Lab, call: Callable[[], Any], times: int = 100) -> float:
+def clocks(lab: Lab) -> str:
+    """A kernel of 20 ms by events, the wall clock around a synchronisation, and CUPTI."""
+    meter = lab.meter()
+    lab.hz = lab.hz * 0.02 / median(meter.seconds(lambda: lab.spin(0.02), 1, warm=1) for _ in range(5))
+    call = partial(lab.spin, 0.02)
+    events, wall = meter.seconds(call, 10, warm=1) / 10, _wall(lab, call, 10)
+    of_kernels = _kernels(lab, call, 10)
+    spread = max(events, wall, of_kernels) / min(events, wall, of_kernels) - 1
+    assert spread < 0.01, f"events {events:.6f}, wall {wall:.6f}, CUPTI {of_kernels:.6f} s"
+    return f"{spread:.2%} apart"
+
+
+def _wall(lab: Lab, call: Callable[[], Any], times: int) -> float:
     lab.cuda.synchronize()
-    start = perf_counter()
+    start = lab.clock()
     for _ in range(times):
         call()
     lab.cuda.synchronize()
-    return (perf_counter() - start) / times
+    return (lab.clock() - start) / times
 
 
-def _kernels(lab: Lab, call: Callable[[], Any], times: int = 20) -> float:
-    """Seconds that the device's kernels of a call take, by the profiler (CUPTI)."""
-    with profile(activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (not lab.rehearsal)) as seen:
-        for _ in range(times):
-            call()
-        lab.cuda.synchronize()
-    return sum(event.self_device_time_total for event in seen.key_averages()) / 1e6 / times
+def _kernels(lab: Lab, call: Callable[[], Any], times: int) -> float:
+    """Seconds that the device's kernels of a call take, by the profiler (CUPTI); their own rows alone, not the operators'."""
+    if lab.rehearsal:
+        before = lab.cuda.busy
+        _wall(lab, call, times)
+        return float(lab.cuda.busy - before) / times
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        _wall(lab, call, times)
+    kernels = (event for event in seen.key_averages() if event.device_type == DeviceType.CUDA)
+    return sum(event.self_device_time_total for event in kernels) / 1e6 / times
 
 
-def sweeps(lab: Lab) -> None:
-    """Proof and clock of every implementation at small sizes, in every mode."""
-    small = ("--T", "16", "--impl", "fused,sdpa") if lab.rehearsal else ("--T", "128,512")
-    hasty = ("--cell-time", "0.01" if lab.rehearsal else "0.1", "--H", "2" if lab.rehearsal else "8")
-    sweeps = ("quick",) if lab.rehearsal else ("quick", "backward", "decode", "masks")
-    for name in sweeps:
-        try:
-            lab.measure(name, "--sweep", name, *(small if name != "decode" else ()), *hasty, most=100)
-        except RuntimeError as error:
-            lab.say(f"{name}: {error}")
+def starts(lab: Lab) -> str:
+    """One call begun on an idle device, behind a warm call and behind a spin: how far the first launch is inside the clock."""
+    meter, rows = lab.meter(), []
+    x = torch.randn(1 << (10 if lab.rehearsal else 22), device=lab.device)
+    compiled = torch.compile(lambda x: x + 1) if not lab.rehearsal else lambda x: x + 1
+    for seconds in (5e-6, 5e-5, 5e-4, 2e-3, 5e-3):
+        for form, extra in (("eager", lambda: x + 1), ("compiled", lambda: compiled(x))):
+
+            def call(extra: Callable[[], Any] = extra, seconds: float = seconds) -> Any:
+                lab.spin(seconds)
+                return extra()
+
+            for _ in range(3):
+                call()
+            row = {"form": form, "aimed at": seconds}
+            row["idle"] = median(meter.seconds(call, 1) for _ in range(21))
+            row["warm"] = median(meter.seconds(call, 1, warm=1) for _ in range(21))
+            row["spin"] = median(meter._between(call, 1, partial(lab.spin, 1e-3))[0] for _ in range(21))
+            row["wall"], row["CUPTI"] = _wall(lab, call, 20), _kernels(lab, call, 20)
+            row["graph"] = None if lab.rehearsal else meter.more(call, row["warm"], graph=True)["graph_s"]
+            rows.append(row)
+    lab.say("\n".join(str(row) for row in rows))
+    worst = max(rows, key=lambda row: row["idle"] / row["warm"])
+    assert all(row["warm"] < 1.02 * row["idle"] for row in rows)
+    return (
+        f"idle takes up to {worst['idle'] / worst['warm']:.2f} times as long ({worst['form']}, {worst['aimed at']} s)"
+    )
 
 
-def kernels(lab: Lab) -> None:
-    """SDPA's kernels and their rivals in bf16, beside what is published."""
-    sizes = ("--T", "16", "--H", "4", "--H_kv", "2", "--D_h", "16") if lab.rehearsal else (
-        "--T", "512,2048,8192,32768", "--H", "64", "--H_kv", "8", "--D_h", "64,128")  # fmt: skip
+def cold(lab: Lab) -> str:
+    """`cold_s` of twenty small kernels, and the same without the spin that hides their launches."""
+    x = torch.randn(1 << (8 if lab.rehearsal else 16), device=lab.device)
+
+    def call() -> None:
+        for _ in range(20):
+            x.add_(1)
+            if lab.rehearsal:
+                lab.cuda.work(3e-6)
+
+    meter = lab.meter()
+    with_spin = meter.more(call, 1e-4, graph=False)["cold_s"]
+    empty = lab.cuda.empty if lab.rehearsal else torch.empty
+    buffer = empty(200 << 20, dtype=torch.uint8, device="cuda")
+    without = median(meter._between(call, 1, buffer.zero_)[0] for _ in range(11))
+    assert with_spin is not None and with_spin < without
+    return f"{with_spin * 1e6:.0f} us with a spin, {without * 1e6:.0f} us without"
+
+
+def side_stream(lab: Lab) -> str:
+    meter, side = lab.meter(), lab.cuda.Stream()
+
+    def call() -> None:
+        with lab.cuda.stream(side):
+            lab.spin(1e-3)
+
     try:
-        lab.measure(
-            "kernels", "--scope", "core", "--dtype", "bfloat16", "--mask", "none,causal", *sizes, "--cell-time", "0.1",
-            "--impl", "sdpa,sdpa_math" if lab.rehearsal else "sdpa,sdpa_flash,sdpa_efficient,sdpa_cudnn,flex,flash_attn",
-        )  # fmt: skip
-    finally:
-        run = runs.one("kernels", lab.out / "results")
-        lab.table("kernels", [_beside_published(row) for row in run.rows])
+        for _ in range(3):
+            meter.seconds(call, 5)
+    except Wrong as why:
+        return str(why)
+    raise AssertionError("work in another stream was timed as nothing")
 
 
-def _beside_published(row: dict[str, Any]) -> dict[str, Any]:
-    facts = row["extra_info"]
-    reached = facts["flops"] / row["stats"]["median"] / 1e12
-    seconds = PUBLISHED.get(facts["id"])
-    known = seconds and facts["flops"] / seconds / 1e12
-    return {
-        "impl": facts["impl"], "mask": facts["mask"], "D_h": facts["D_h"], "T": facts["T"], "TFLOP/s": reached,
-        "published": known, "of_published": reached / known if known else None, "kernel": facts["kernel"],
-    }  # fmt: skip
+def tuning(lab: Lab) -> str:
+    """What an autotuned kernel chooses alone, and beside a second process that does the same."""
+    found = []
+    for beside in (False, True):
+        where = os.environ | {"TRITON_CACHE_DIR": str(lab.out / f"triton-{beside}")}
+        busy = [sys.executable, "tuned.py"]
+        children = [
+            subprocess.Popen(busy, cwd=lab.out, env=where, stdout=subprocess.PIPE, text=True) for _ in range(1 + beside)
+        ]
+        found.append([child.communicate(timeout=60)[0].strip() for child in children])
+    lab.say(str(found))
+    assert len({*found[0], *found[1]}) == 1, f"alone {found[0]}, beside another {found[1]}"
+    return found[0][0]
 
 
-def repeated(lab: Lab) -> None:
-    """A second run of the first sweep, and what a comparison of unchanged code says."""
-    lab.measure("again", "--sweep", "quick", *(("--T", "16", "--H", "2") if lab.rehearsal else ("--T", "128,512", "--H", "8")),
-                "--impl", "fused,sdpa", "--cell-time", "0.05", most=100)  # fmt: skip
-    lab.command("-m", "reports", "compare", "quick", "again", most=60, fine=(0, 2))  # 1: a false alarm
+def load(lab: Lab) -> str:
+    """20 s of products: clocks fall or stay, and what held them back is told."""
+    meter, seen, until = lab.meter(), [], monotonic() + (0.5 if lab.rehearsal else 20)
+    a = torch.randn(*((1, 1) if lab.rehearsal else (8192, 8192)), device=lab.device).to(torch.bfloat16)
+    call = partial(lab.cuda.work, 1e-3) if lab.rehearsal else lambda: a @ a
+    while monotonic() < until:
+        meter.seconds(call, 50)
+        if (reading := meter.sensors()) is not None:
+            seen.append(reading)
+    assert seen, "NVML told nothing"
+    clocks_seen = [reading.sm_mhz for reading in seen if reading.sm_mhz]
+    throttled = sorted({word for reading in seen for word in words(reading.throttling)})
+    return (
+        f"{min(clocks_seen)} to {max(clocks_seen)} MHz, {seen[-1].power_w} W, throttled: {', '.join(throttled) or 'no'}"
+    )
 
 
-def planted(lab: Lab) -> None:
-    """`ab` with two percent planted."""
-    lab.command("-m", "bench", "ab", "--self-test", "1", "--plant", "sdpa=0.02", "--impl", "sdpa,fused", "--device", lab.device,
-                "--T", "16" if lab.rehearsal else "1024", "--H", "2", "--dtype", "float32", "--budget",
-                "0.2" if lab.rehearsal else "1.0", most=120)  # fmt: skip
+def roofs(lab: Lab) -> str:
+    T = "64" if lab.rehearsal else "4096"
+    of_float32 = lab.measure("float32", "--T", T, "--H", "8", "--D_h", "64", "--dtype", "float32", "--impl", "sdpa,fused",
+                             "--mask", "none", "--scope", "core")  # fmt: skip
+    decode = lab.measure("decode", "--sweep", "decode", "--mode", "decode", "--T", T, "--B", "1,16", "--H", "8", "--H_kv", "8",
+                         "--D_h", "64", "--dtype", "bfloat16", "--impl", "sdpa")  # fmt: skip
+    shares = {row["extra_info"]["id"]: row["extra_info"]["roof"] for row in (*of_float32.rows, *decode.rows)}
+    assert all(share <= 1 for share in shares.values()), f"above the roof, and marked: {shares}"
+    return ", ".join(f"{share:.0%}" for share in shares.values())
 
 
-STEPS = (environment, roofs, clocks, memory, cuda_tests, kernels, sweeps, planted, repeated)
-"""The dearest to know first: the last may find no time."""
+def gate(lab: Lab) -> str:
+    """Every dtype, SDPA's kernels pinned, FlexAttention compiled, and the kernel written by hand: none is called wrong."""
+    names = "sdpa,fused" if lab.rehearsal else (
+        "sdpa,sdpa_math,sdpa_flash,sdpa_efficient,sdpa_cudnn,flex+compile,fused,flash_triton")  # fmt: skip
+    run = lab.measure("gate", "--T", "16" if lab.rehearsal else "512", "--H", "4", "--D_h", "64", "--dtype",
+                      "float32,float16,bfloat16", "--impl", names, most=180)  # fmt: skip
+    wrong = [
+        (entry["impl"], entry["id"], entry["detail"]) for entry in run.skipped if entry["reason"] in ("wrong", "error")
+    ]
+    assert not wrong, str(wrong[:3])
+    return f"{len(run.rows)} rows, {len(run.skipped)} skipped"
+
+
+def memory(lab: Lab) -> str:
+    """The plain formula against a count by hand: scores twice and the output."""
+    T, H, D = (64, 2, 16) if lab.rehearsal else (1024, 8, 64)
+    q, k, v = (torch.randn(1, H, T, D, device=lab.device) for _ in range(3))
+    by_hand = 2 * H * T * T * 4 + H * T * D * 4
+
+    def call() -> Any:
+        if lab.rehearsal:
+            lab.cuda.work(1e-4, by_hand)
+        with torch.inference_mode():
+            return attention(q, k, v)
+
+    lab.cuda.empty_cache()
+    found = lab.meter().profile_call(call).peak_bytes
+    assert found == by_hand, f"{found} bytes measured, {by_hand} by hand"
+    return f"{found} bytes"
+
+
+def planted(lab: Lab) -> str:
+    """`ab` on a slow-down of 2 % inside the call, twice, and on unchanged code, twice."""
+    sizes = ("--T", "16", "--H", "2", "--dtype", "float32", "--budget", "0.1") if lab.rehearsal else (
+        "--T", "4096", "--H", "16", "--dtype", "bfloat16", "--budget", "0.5")  # fmt: skip
+    for share in ("0.02", "0"):
+        lab.command("-m", "bench", "ab", "--self-test", "2", "--plant", f"sdpa={share}", "--impl", "sdpa",
+                    "--device", lab.device, "--scope", "core", "--D_h", "64", *sizes)  # fmt: skip
+    (log,) = lab.out.glob("results/*/self-test.json")
+    records = json.loads(log.read_text())["runs"]
+    found = sum(record["found"] for record in records if record["plant"])
+    alarms = sum(bool(record["alarms"]) for record in records if not record["plant"])
+    figure = f"found {found} of 2, {alarms} alarms in 2"
+    assert lab.rehearsal or (found, alarms) == (2, 0), figure  # a rehearsal is too hasty to find anything
+    return figure
+
+
+STEPS = (environment, cuda_tests, illegal_access, out_of_memory, clocks, starts, cold, side_stream, tuning, load, roofs, gate,
+         memory, planted)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 every step done; 1 some failed, which the table at the end names."""
+    """Exit code: 0 every step passed; 1 some failed, which the table at the end names."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("out", type=Path, help="folder, made where it isn't there")
-    options.add_argument("--minutes", type=float, default=9.0)
-    options.add_argument("--rehearse", action="store_true", help="on the CPU, with a simulated device")
+    options.add_argument("--minutes", type=float, default=9.5)
+    options.add_argument("--rehearse", action="store_true", help="on the CPU, with a simulated GPU")
     options.add_argument("--steps", default=",".join(it.__name__ for it in STEPS), help="a comma list")
     asked = options.parse_args(arguments)
     if not asked.rehearse and not torch.cuda.is_available():
@@ -278,12 +420,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for work in STEPS:
         if work.__name__ in asked.steps.split(","):
             lab.step(work)
-    lab.say("\n" + "\n".join(f"{name:12} {seconds:6.1f} s  {outcome}" for name, outcome, seconds in lab.steps))
+    lines = (f"{it['step']:15} {it['result']} {it['seconds']:6.1f} s  {it['figure']}" for it in lab.steps)
+    lab.say("\n" + "\n".join(lines))
+    with (lab.out / "steps.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, lab.steps[0])
+        table.writeheader()
+        table.writerows(lab.steps)
     with tarfile.open(lab.out / "gpu.tar.gz", "w:gz") as archive:
         for path in sorted(lab.out.iterdir()):
             if path.name != "gpu.tar.gz":
                 archive.add(path, path.name)
-    return int(any(outcome != "done" for _, outcome, _ in lab.steps))
+    return int(any(it["result"] != "pass" for it in lab.steps))
 
 
 if __name__ == "__main__":

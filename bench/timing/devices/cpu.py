@@ -26,16 +26,36 @@ MORE_CALLS = 2
 
 class CpuMeter:
     clock = "wall"
+    whole_blocks = False
 
-    def timed(self, call: Callable[[], Any], times: int) -> tuple[float, Any]:
+    def timed(self, call: Callable[[], Any], times: int, warm: int = 0) -> tuple[float, Any]:
+        for _ in range(warm):
+            call()
         start = perf_counter()
         for _ in range(times - 1):
             call()  # its answer is gone before the next one is computed
         answer = call()
         return perf_counter() - start, answer
 
-    def seconds(self, call: Callable[[], Any], times: int) -> float:
-        return self.timed(call, times)[0]
+    def seconds(self, call: Callable[[], Any], times: int, warm: int = 0) -> float:
+        return self.timed(call, times, warm)[0]
+
+    def slowed(self, call: Callable[[], Any], share: float) -> Callable[[], Any]:
+        """What reading the clock takes in it is part of the share."""
+
+        def around(call: Callable[[], Any], own: float) -> Callable[[], Any]:
+            def run() -> Any:
+                start = perf_counter()
+                answer = call()
+                until = start + (1 + share) * (perf_counter() - start) - own
+                while perf_counter() < until:
+                    pass
+                return answer
+
+            return run
+
+        own = min(self.seconds(around(lambda: None, 0.0), 100) / 100 for _ in range(20))
+        return around(call, own)
 
     def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
         return {"cold_s": None, "graph_s": None}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from math import ceil
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity
 
+from ...cases.outcome import Wrong
 from ...proof.dispatch import host_trace, kernel_in, operators_in
 from .device import CallProfile, Device
 from .energy import of_gpu
@@ -19,27 +22,55 @@ from .nvml import Nvml, Reading, opened
 COLD_CALLS, COLD_BELOW = 11, 0.1
 """Single calls of which `cold_s` is the median; seconds of a hot call above which a cache makes no difference."""
 
-GRAPH_BELOW = 200e-6
-"""Seconds of a hot call below which launching may take most of it."""
+SPIN_CYCLES, SPIN_MORE = 1_000_000, 1e-4
+"""Cycles of the spin by which the device's clock is calibrated; seconds of a spin beyond what the host needs meanwhile."""
 
-REPLAYS, BLOCKS = 100, 5
-"""Replays in a block, and blocks of which `graph_s` is the median."""
+GRAPH_BELOW = 5e-3
+"""Seconds of a hot call below which launches may be a part of it that counts."""
+
+GRAPH_SECONDS, REPLAYS, BLOCKS = 5e-4, 4, 5
+"""Seconds of hot calls that one graph holds, so that launching it doesn't count; replays in a block; blocks of which `graph_s`
+is the median.
+"""
+
+LATE, LATE_SHARE = 2e-4, 0.1
+"""Seconds, and share of a block, by which the device may be done later than the call's own stream."""
+
+LATE_BLOCKS = 3
+"""Blocks in a row that must be late: one may be because the host was interrupted."""
 
 
 class CudaMeter:
-    """`cuda` is `torch.cuda`, or a simulated device that answers to the same names; so is `empty` for `torch.empty`."""
+    """`cuda` is `torch.cuda`, or a simulated device that answers to the same names; so are `empty` and `clock`."""
 
     clock = "cuda_events"
+    whole_blocks = True
 
-    def __init__(self, cuda: Any = torch.cuda, nvml: Nvml | None = None, empty: Any = torch.empty):
-        self._cuda, self._nvml, self._empty = cuda, nvml, empty
+    def __init__(
+        self,
+        cuda: Any = torch.cuda,
+        nvml: Nvml | None = None,
+        empty: Any = torch.empty,
+        host_clock: Callable[[], float] = perf_counter,
+    ):
+        self._cuda, self._nvml, self._empty, self._host_clock = cuda, nvml, empty, host_clock
+        self._seen: Reading | None = None
+        self._late = 0
 
-    def timed(self, call: Callable[[], Any], times: int) -> tuple[float, Any]:
-        """Time between two events in the stream; the work before the first is waited for, so that it is not counted."""
-        return self._between(call, times, behind=lambda: None)
+    def timed(self, call: Callable[[], Any], times: int, warm: int = 0) -> tuple[float, Any]:
+        """Time between two events in the stream. The `warm` calls are queued before the first event and not waited for, so
+        that the device is busy when the first timed call is launched; work from before is waited for. Raises `Wrong` where
+        work in another stream is done later than the call's own, block after block.
+        """
 
-    def seconds(self, call: Callable[[], Any], times: int) -> float:
-        return self.timed(call, times)[0]
+        def behind() -> None:
+            for _ in range(warm):
+                call()
+
+        return self._between(call, times, behind)
+
+    def seconds(self, call: Callable[[], Any], times: int, warm: int = 0) -> float:
+        return self.timed(call, times, warm)[0]
 
     def _between(self, call: Callable[[], Any], times: int, behind: Callable[[], Any]) -> tuple[float, Any]:
         """Seconds of `times` calls, queued behind work that is not counted, and the last one's answer."""
@@ -51,33 +82,97 @@ class CudaMeter:
             call()
         answer = call()
         end.record()
-        self._cuda.synchronize()  # calls return before their work is done
-        return float(start.elapsed_time(end)) / 1e3, answer  # milliseconds
+        self._look()  # while the device works
+        end.synchronize()  # calls return before their work is done
+        seconds = float(start.elapsed_time(end)) / 1e3  # milliseconds
+        self._check_other_streams(seconds)
+        return seconds, answer
+
+    def _check_other_streams(self, seconds: float) -> None:
+        """An event is of one stream: work that an implementation leaves in another would not be timed."""
+        before = self._host_clock()
+        self._cuda.synchronize()
+        is_late = self._host_clock() - before > max(LATE, LATE_SHARE * seconds)
+        self._late = self._late + 1 if is_late else 0
+        if self._late == LATE_BLOCKS:
+            raise Wrong(
+                "its work in another CUDA stream goes on when that in the current one is done: it can't be timed"
+            )
+
+    def slowed(self, call: Callable[[], Any], share: float) -> Callable[[], Any]:
+        """The call with a kernel behind it that spins for a share of its time."""
+        self.seconds(call, 1)
+        cycles = ceil(share * self.seconds(call, 10, warm=3) / 10 * self._cycles_per_second())
+
+        def run() -> Any:
+            answer = call()
+            self._cuda._sleep(cycles)
+            return answer
+
+        return run
 
     def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
         return {
             "cold_s": self._cold(call) if hot_s < COLD_BELOW else None,
-            "graph_s": self._replayed(call) if graph and hot_s < GRAPH_BELOW else None,
+            "graph_s": self._replayed(call, hot_s) if graph and hot_s < GRAPH_BELOW else None,
         }
 
     def _cold(self, call: Callable[[], Any]) -> float | None:
-        """Seconds of a single call behind a write of twice the L2, which also hides most of the launch (Triton's way)."""
+        """Seconds of the device for a single call behind a write of twice the L2. A spin before that outlasts the launches."""
         size = 2 * self._cuda.get_device_properties().L2_cache_size
         if not size:
             return None  # unknown: nothing would be flushed
         buffer = self._empty(size, dtype=torch.uint8, device="cuda")
-        return median(self._between(call, 1, behind=buffer.zero_)[0] for _ in range(COLD_CALLS))
+        self._cuda.synchronize()
+        before = self._host_clock()
+        buffer.zero_()
+        call()
+        launching = self._host_clock() - before
+        cycles = ceil((2 * launching + SPIN_MORE) * self._cycles_per_second())
 
-    def _replayed(self, call: Callable[[], Any]) -> float | None:
-        """Seconds of one of many replays back to back; None where the call can't be captured."""
-        graph = captured(self._cuda, call)
-        if graph is None:
+        def behind() -> None:
+            self._cuda._sleep(cycles)
+            buffer.zero_()
+
+        return median(self._between(call, 1, behind)[0] for _ in range(COLD_CALLS))
+
+    def _cycles_per_second(self) -> float:
+        """Of `torch.cuda._sleep`, which counts those of the multiprocessors' clock."""
+        return SPIN_CYCLES / self.seconds(lambda: self._cuda._sleep(SPIN_CYCLES), 1, warm=1)
+
+    def _replayed(self, call: Callable[[], Any], hot_s: float) -> float | None:
+        """Seconds of a call in a graph of many; None where it can't be captured, or where a replay gives another answer."""
+        calls = ceil(GRAPH_SECONDS / hot_s)
+        found = captured(self._cuda, call, calls)
+        if found is None:
             return None
-        self.seconds(graph.replay, 1)  # the first uploads it
-        return median(self.seconds(graph.replay, REPLAYS) / REPLAYS for _ in range(BLOCKS))
+        graph, answer = found
+        if not self._is_same(graph, answer, call):
+            return None
+        taken = (self.seconds(graph.replay, REPLAYS, warm=1) for _ in range(BLOCKS))
+        return median(taken) / REPLAYS / calls
+
+    def _is_same(self, graph: Any, answer: torch.Tensor, call: Callable[[], Any]) -> bool:
+        """Whether a replay computes the answer anew, as an eager call does, within the tolerance of its dtype."""
+        expected = call().clone()
+        answer.fill_(torch.nan)
+        graph.replay()
+        self._cuda.synchronize()
+        try:
+            torch.testing.assert_close(answer, expected)
+        except AssertionError:
+            return False
+        return True
+
+    def _look(self) -> None:
+        """Ask NVML, now and then: its questions keep the device waiting."""
+        if self._nvml and self._nvml.is_due(self._host_clock()):
+            self._seen = self._nvml.of(_uuid(self._cuda))
 
     def sensors(self) -> Reading | None:
-        return self._nvml.of(_uuid(self._cuda)) if self._nvml else None
+        """What was read during a block since this was asked last."""
+        seen, self._seen = self._seen, None
+        return seen
 
     def kept(self, call: Callable[[], Any]) -> int:
         """The libraries' workspaces stay, too: the probes have filled them by now."""
@@ -103,31 +198,46 @@ class CudaMeter:
         return CallProfile(int(peak - before), kernel_in(trace), operators_in(trace))
 
 
+def works(cuda: Any = torch.cuda, ones: Callable[..., Any] = torch.ones) -> bool:
+    """Whether the device still computes for this process: an illegal access is an error of every later call, too."""
+    if not cuda.is_initialized():
+        return True
+    try:
+        cuda.synchronize()
+        return bool(ones(8, device="cuda").sum().item() == 8)
+    except torch.OutOfMemoryError:
+        return True  # what failed still holds the memory: it is let go of once its error is
+    except RuntimeError:
+        return False
+
+
+def free_bytes(cuda: Any = torch.cuda) -> int:
+    """What no process has, and what this process's allocator keeps for later."""
+    return int(cuda.mem_get_info()[0] + cuda.memory_reserved() - cuda.memory_allocated())
+
+
 def _uuid(cuda: Any = torch.cuda) -> str:
-    """As NVML has it."""
-    return f"GPU-{cuda.get_device_properties().uuid}"
+    return str(cuda.get_device_properties().uuid)
 
 
-def _identity() -> dict[str, Any]:
-    present = torch.cuda.is_available()
-    return {"gpu": torch.cuda.get_device_name() if present else None, "driver": _driver() if present else None}
-
-
-def _driver() -> str:
-    """The NVIDIA driver's version."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    return str(pynvml.nvmlSystemGetDriverVersion())
+def identity(cuda: Any = torch.cuda) -> dict[str, Any]:
+    """The GPU, and its driver: by NVML, or where that is missing the version of CUDA or ROCm that torch was built for."""
+    if not cuda.is_available():
+        return {"gpu": None, "driver": None}
+    nvml = opened()
+    driver = nvml.driver() if nvml else None
+    built_for = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+    return {"gpu": cuda.get_device_name(), "driver": driver or f"unknown, {built_for}"}
 
 
 CUDA = Device(
     "cuda",
     torch.cuda.is_available,
-    _identity,
-    free_bytes=lambda: int(torch.cuda.mem_get_info()[0]),
+    identity,
+    free_bytes=free_bytes,
     meter=lambda: CudaMeter(nvml=opened()),
     activities=(ProfilerActivity.CPU, ProfilerActivity.CUDA),
     energy=lambda: of_gpu(opened(), _uuid()),
     takes_more=True,
+    works=works,
 )

@@ -32,12 +32,19 @@ class Meter(Protocol):
 
     clock: str
     """How time is taken; a column of the results."""
+    whole_blocks: bool
+    """Whether the clock is read once a block, since reading it waits for the device."""
 
-    def timed(self, call: Callable[[], Any], times: int) -> tuple[float, Any]:
-        """Seconds that `times` calls back to back take, all of their work included, and the last one's answer."""
+    def timed(self, call: Callable[[], Any], times: int, warm: int = 0) -> tuple[float, Any]:
+        """Seconds that `times` calls back to back take behind `warm` untimed ones, all of their work included, and the last
+        one's answer.
+        """
 
-    def seconds(self, call: Callable[[], Any], times: int) -> float:
+    def seconds(self, call: Callable[[], Any], times: int, warm: int = 0) -> float:
         """The seconds alone."""
+
+    def slowed(self, call: Callable[[], Any], share: float) -> Callable[[], Any]:
+        """The call, slower by a share of its own time."""
 
     def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
         """Seconds of one call taken otherwise than hot and back to back: `cold_s` finds nothing of its data in the cache,
@@ -73,3 +80,5 @@ class Device:
     """What its energy is read from; raises `Unread`."""
     takes_more: bool = False
     """Whether `Meter.more` measures anything there."""
+    works: Callable[[], bool] = lambda: True
+    """Whether this process can still use it, once an implementation has failed."""

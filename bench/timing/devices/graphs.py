@@ -1,4 +1,4 @@
-"""A call as a CUDA graph: the same kernels, launched at once, so that replays leave the host's share of a call out."""
+"""Calls as a CUDA graph: the same kernels, launched at once, so that replays leave the host's share of a call out."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ WARM = 3
 """Calls on the side stream before the capture, as torch's notes on CUDA graphs do: libraries initialise themselves."""
 
 
-def captured(cuda: Any, call: Callable[[], Any]) -> Any:
-    """A `torch.cuda.CUDAGraph` of one call; None where it can't be captured.
+def captured(cuda: Any, call: Callable[[], Any], calls: int = 1) -> tuple[Any, Any] | None:
+    """A `torch.cuda.CUDAGraph` of so many calls, and the last one's answer, which a replay writes anew; None where the call
+    can't be captured.
 
     A capture that fails leaves the stream, and in some versions of torch the generator of random numbers, in its hands:
     both are put back. What fails most often, a call that waits for the device, is found before the capture begins.
@@ -27,12 +28,14 @@ def captured(cuda: Any, call: Callable[[], Any]) -> Any:
             with _waiting_raises(cuda):
                 call()
             with cuda.graph(graph, stream=side):
-                call()
+                for _ in range(calls - 1):
+                    call()
+                answer = call()
     except Exception:  # whatever the implementation or the driver raises: then there is no graph
         generator.graphsafe_set_state(spare)
         return None
     before.wait_stream(side)
-    return graph
+    return graph, answer
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -23,8 +24,15 @@ IDLE = 0x1
 SETTINGS = IDLE | 0x2 | 0x100
 """Reasons that are no throttling: nothing to do, or clocks that somebody chose."""
 
+POLICIES = {0: 0x4, 1: 0x20}
+"""Bits of `REASONS` by the policies of nvml.h that count for how long they held the clock back: power, thermal."""
+
 HELD_BACK = 0x8 | 0x20 | 0x40 | 0x80
 """Reasons under which a sample isn't worth keeping. A power cap is ordinary under matrix products, and only marked."""
+
+
+EVERY = 0.25
+"""Seconds between two readings: a reading takes a tenth of a millisecond or more, in which a device that waits cools down."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Reading:
     temperature_c: int | None
     busy_percent: int | None
     reasons: int
-    """Bits of `REASONS`; 0 also where they can't be read."""
+    """Bits of `REASONS`, those that held since the reading before included; 0 also where they can't be read."""
 
     @property
     def throttling(self) -> int:
@@ -61,21 +69,52 @@ class Nvml:
 
     def __init__(self, nvml: Any):
         self._nvml = nvml
+        self._last = -math.inf
+        self._violated: dict[str, list[int | None]] = {}
 
     def all(self) -> list[Reading]:
         """Every GPU, in NVML's order, which is not always that of CUDA."""
         handles = (self._ask("DeviceGetHandleByIndex", index) for index in range(self._ask("DeviceGetCount") or 0))
         return [self._read(gpu) for gpu in handles if gpu is not None]
 
+    def is_due(self, now: float) -> bool:
+        """Whether the reading before is `EVERY` seconds ago; then another one begins now."""
+        if now - self._last < EVERY:
+            return False
+        self._last = now
+        return True
+
     def of(self, uuid: str) -> Reading | None:
-        """The GPU with this UUID (`GPU-...`); None when NVML knows none."""
-        gpu = self._ask("DeviceGetHandleByUUID", uuid)
-        return None if gpu is None else self._read(gpu)
+        """The GPU, or the part of one (MIG), that torch knows by this UUID; None when NVML knows none.
+
+        Its counters tell what held it back between two readings, which no single moment would show.
+        """
+        gpu = self._gpu(uuid)
+        if gpu is None:
+            return None
+        reading, before = self._read(gpu), self._violated.get(uuid)
+        now = self._violated[uuid] = [self._violation(gpu, policy) for policy in POLICIES]
+        moved = sum(bit for bit, a, b in zip(POLICIES.values(), before or now, now, strict=True) if a != b)
+        return replace(reading, reasons=reading.reasons | moved)
 
     def millijoules(self, uuid: str) -> int | None:
         """What the GPU with this UUID took since its driver was loaded; None where it doesn't tell."""
-        gpu = self._ask("DeviceGetHandleByUUID", uuid)
+        gpu = self._gpu(uuid)
         return None if gpu is None else self._ask("DeviceGetTotalEnergyConsumption", gpu)
+
+    def driver(self) -> str | None:
+        """The driver's version."""
+        found = self._ask("SystemGetDriverVersion")
+        return None if found is None else str(found)
+
+    def _gpu(self, uuid: str) -> Any:
+        handles = (self._ask("DeviceGetHandleByUUID", f"{kind}-{uuid}") for kind in ("GPU", "MIG"))
+        return next((gpu for gpu in handles if gpu is not None), None)
+
+    def _violation(self, gpu: Any, policy: int) -> int | None:
+        """Nanoseconds for which a policy has held the clock back so far."""
+        status = self._ask("DeviceGetViolationStatus", gpu, policy)
+        return None if status is None else int(status.violationTime)
 
     def _read(self, gpu: Any) -> Reading:
         milliwatts, rates = self._ask("DeviceGetPowerUsage", gpu), self._ask("DeviceGetUtilizationRates", gpu)

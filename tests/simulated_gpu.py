@@ -1,0 +1,330 @@
+"""A GPU that is made up, with the `torch.cuda` of each process that uses it, and its NVML.
+
+It has the host's clock and the device's: a launch takes the host's time, a kernel that of its stream, an event is stamped when
+its stream reaches it. A kernel that faults breaks its process for good. Times are in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+L2 = 50 << 20
+UUID = "01234567-89ab-cdef-0123-456789abcdef"
+HZ = 2e9
+"""Cycles of the device's clock in a second."""
+
+FLUSH = 35e-6
+"""Seconds that writing a buffer takes, as twice the L2 of an H100; one of that size leaves nothing else in it."""
+
+GRAPH_LAUNCH = 10e-6
+"""Seconds of the host's that the launch of a graph takes."""
+
+ILLEGAL = "CUDA error: an illegal memory access was encountered"
+BUSY = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+
+
+@dataclass
+class Gpu:
+    """What processes share: memory, and who has a context."""
+
+    total: int = 80 << 30
+    others: int = 0
+    """Bytes that processes of other users hold."""
+    exclusive: bool = False
+    """Whether one process alone may have a context (exclusive-process mode)."""
+    processes: list[SimulatedCuda] = field(default_factory=list)
+
+    def free(self) -> int:
+        return self.total - self.others - sum(process.reserved for process in self.processes)
+
+
+class SimulatedCuda:
+    """`torch.cuda` of one process: calls return when they are launched, and `synchronize` waits for all streams.
+
+    A kernel takes `launch` of the host, its own time of its stream, and `miss` more when its data isn't in the L2. Kernels of a
+    graph are launched together. What spoils a capture does so as in torch: stream and generator stay as they were in it.
+    """
+
+    def __init__(self, launch: float = 0.0, miss: float = 0.0, l2: int = L2, gpu: Gpu | None = None) -> None:
+        self.launch, self.miss, self.l2, self.gpu = launch, miss, l2, gpu or Gpu()
+        self.host = self.busy = 0.0
+        self.broken = False
+        self.allocated, self.peak, self.reserved = 1000, 50_000, 1 << 21  # before anything is measured
+        self.in_cache = True
+        self.streams: list[SimpleNamespace] = []
+        self.stream_now = self.default = self.Stream()
+        self.initialised = [self.default]
+        self.captures: list[Any] = []
+        self.capturing: Any = None
+        self.sync_mode: Any = 0
+        self.default_generators = (SimulatedGenerator(),)
+
+    def clock(self) -> float:
+        return self.host
+
+    def is_initialized(self) -> bool:
+        return self in self.gpu.processes
+
+    def context(self) -> None:
+        """What everything but a look at the device's properties begins with."""
+        if self.broken:
+            raise torch.AcceleratorError(ILLEGAL)
+        if not self.is_initialized():
+            if self.gpu.exclusive and self.gpu.processes:
+                raise torch.AcceleratorError(BUSY)
+            self.gpu.processes.append(self)
+
+    def work(
+        self, seconds: float, allocates: int = 0, faults: bool = False, writes: Callable[[], Any] | None = None
+    ) -> None:
+        """Launch a kernel in the current stream; `writes` is what it does to tensors."""
+        self.context()
+        if self.stream_now not in self.initialised:
+            self.forbidden_in_a_capture()  # a library's workspace on a stream that is new to it
+            self.initialised.append(self.stream_now)
+        kernel = partial(self._run, seconds, allocates, faults, writes)
+        if self.capturing:
+            self.capturing.kernels.append(kernel)
+        else:
+            self.host += self.launch
+            kernel()
+
+    def _run(self, seconds: float, allocates: int, faults: bool, writes: Callable[[], Any] | None) -> None:
+        stream, takes = self.stream_now, seconds + (0.0 if self.in_cache else self.miss)
+        stream.ready = max(self.host, stream.ready) + takes
+        self.busy, self.in_cache, self.broken = self.busy + takes, True, self.broken or faults
+        self.allocate(allocates)
+        self.free(allocates)
+        if writes:
+            writes()
+
+    def _sleep(self, cycles: int) -> None:
+        cached = self.in_cache
+        self.in_cache = True  # it reads nothing
+        self.work(cycles / HZ)
+        self.in_cache = cached
+
+    def item(self) -> None:
+        """An operation that waits for the device, and of which torch knows that it does."""
+        if self.sync_mode == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+        self.synchronize()
+
+    def forbidden_in_a_capture(self) -> None:
+        if self.capturing:
+            self.capturing.spoilt = True
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    @property
+    def ready(self) -> float:
+        """When all streams are done."""
+        return max(stream.ready for stream in self.streams)
+
+    def synchronize(self) -> None:
+        self.forbidden_in_a_capture()
+        self.context()
+        self.host = max(self.host, self.ready)
+
+    def allocate(self, size: int) -> None:
+        """Of the caching allocator: what is freed stays reserved, until it is emptied or would not be enough."""
+        grow = self.allocated + size - self.reserved
+        if grow > self.gpu.free():
+            raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes.")
+        self.allocated, self.reserved = self.allocated + size, self.reserved + max(0, grow)
+        self.peak = max(self.peak, self.allocated)
+
+    def free(self, size: int) -> None:
+        self.allocated -= size
+
+    def empty_cache(self) -> None:
+        self.reserved = self.allocated
+
+    def memory_reserved(self) -> int:
+        return self.reserved
+
+    def memory_allocated(self) -> int:
+        return self.allocated
+
+    def mem_get_info(self) -> tuple[int, int]:
+        self.context()
+        return self.gpu.free(), self.gpu.total
+
+    def reset_peak_memory_stats(self) -> None:
+        self.peak = self.allocated
+
+    def memory_stats(self) -> dict[str, int]:
+        return {"requested_bytes.all.current": self.allocated, "requested_bytes.all.peak": self.peak}
+
+    def Event(self, enable_timing: bool = False) -> SimpleNamespace:
+        event = SimpleNamespace(at=None)
+
+        def record() -> None:
+            self.context()
+            event.at = max(self.host, self.stream_now.ready)
+
+        def synchronize() -> None:
+            self.context()
+            self.host = max(self.host, event.at)
+
+        def elapsed_time(end: Any) -> float:
+            if max(event.at, end.at) > self.host:
+                raise RuntimeError("CUDA error: device not ready")
+            return float(end.at - event.at) * 1e3
+
+        event.record, event.synchronize, event.elapsed_time = record, synchronize, elapsed_time
+        return event
+
+    def get_device_properties(self) -> SimpleNamespace:
+        return SimpleNamespace(L2_cache_size=self.l2, uuid=UUID)
+
+    def empty(self, size: int, dtype: Any, device: str) -> SimpleNamespace:
+        """A buffer of bytes."""
+
+        def zero() -> None:
+            self.work(FLUSH)
+            self.in_cache = size < 2 * self.l2
+
+        return SimpleNamespace(zero_=zero)
+
+    def current_device(self) -> int:
+        return 0
+
+    def get_sync_debug_mode(self) -> Any:
+        return self.sync_mode
+
+    def set_sync_debug_mode(self, mode: Any) -> None:
+        self.sync_mode = mode
+
+    def Stream(self) -> SimpleNamespace:
+        stream = SimpleNamespace(ready=0.0)
+
+        def wait_stream(other: Any) -> None:
+            stream.ready = max(stream.ready, other.ready)
+
+        stream.wait_stream = wait_stream
+        self.streams.append(stream)
+        return stream
+
+    def current_stream(self) -> SimpleNamespace:
+        return self.stream_now
+
+    @contextmanager
+    def stream(self, stream: SimpleNamespace) -> Iterator[None]:
+        before, self.stream_now = self.stream_now, stream
+        try:
+            yield
+        finally:
+            self.stream_now = before
+
+    def CUDAGraph(self) -> SimpleNamespace:
+        graph = SimpleNamespace(kernels=[], spoilt=False)
+
+        def replay() -> None:
+            self.context()
+            self.host += GRAPH_LAUNCH
+            for kernel in graph.kernels:
+                kernel()
+
+        graph.replay = replay
+        return graph
+
+    @contextmanager
+    def graph(self, graph: SimpleNamespace, stream: SimpleNamespace) -> Iterator[None]:
+        before, self.stream_now, self.capturing = self.stream_now, stream, graph
+        self.default_generators[0].state.capturing = True
+        self.captures.append(graph)
+        try:
+            yield
+        finally:
+            self.capturing = None
+            if graph.spoilt:
+                raise RuntimeError("operation failed due to a previous error during capture")
+            self.default_generators[0].state.capturing = False
+            self.stream_now = before
+
+
+class SimulatedGenerator:
+    """Random numbers of the device: its state knows whether a capture is under way, and outside of one insists on none."""
+
+    def __init__(self) -> None:
+        self.state = SimpleNamespace(capturing=False)
+
+    def clone_state(self) -> SimulatedGenerator:
+        return SimulatedGenerator()
+
+    def graphsafe_set_state(self, other: SimulatedGenerator) -> None:
+        self.state = other.state
+
+    def draw(self) -> None:
+        if self.state.capturing:
+            raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
+
+
+class SimulatedNvml:
+    """`pynvml` of one GPU that has `reasons` while a process of ours works, and is idle otherwise.
+
+    Every question takes the host 30 µs. `capped` counts the time at work under a power cap. `without` names a function that
+    this GPU doesn't support.
+    """
+
+    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU, NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 1, 0, 0, 1
+    ASK = 30e-6
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(
+        self, cuda: SimulatedCuda, reasons: int = 0, without: str = "", kind: str = "GPU", capped: bool = False
+    ) -> None:
+        self.cuda, self.reasons, self.kind, self.capped = cuda, reasons, kind, capped
+        self.millijoules = 7_000
+        if without:
+            setattr(self, without, self.refuse)
+
+    def refuse(self, *_: Any) -> Any:
+        raise self.NVMLError("Not Supported")
+
+    def _answer(self, value: Any) -> Any:
+        self.cuda.host += self.ASK
+        return value
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        return f"{self.kind}-{UUID}"
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        return uuid if uuid == f"{self.kind}-{UUID}" else self.refuse()
+
+    def nvmlDeviceGetClockInfo(self, gpu: str, kind: int) -> Any:
+        return self._answer(1755)
+
+    def nvmlDeviceGetMaxClockInfo(self, gpu: str, kind: int) -> Any:
+        return self._answer(1980)
+
+    def nvmlDeviceGetPowerUsage(self, gpu: str) -> Any:
+        return self._answer(612_500)  # milliwatts
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: str) -> Any:
+        return self._answer(self.millijoules)
+
+    def nvmlDeviceGetTemperature(self, gpu: str, sensor: int) -> Any:
+        return self._answer(61)
+
+    def nvmlDeviceGetUtilizationRates(self, gpu: str) -> Any:
+        return self._answer(SimpleNamespace(gpu=3, memory=1))
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: str) -> Any:
+        return self._answer(self.reasons if self.cuda.ready > self.cuda.host else 0x1)
+
+    def nvmlDeviceGetViolationStatus(self, gpu: str, policy: int) -> Any:
+        capped = int(self.cuda.busy * 1e9) if self.capped and policy == self.NVML_PERF_POLICY_POWER else 0
+        return self._answer(SimpleNamespace(violationTime=capped, referenceTime=0))

@@ -1,0 +1,71 @@
+"""The kernel written by hand in Triton, on the CPU by Triton's interpreter: through the gate, and refused when it is wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import impls
+from bench.cases.case import Case
+
+from .conftest import CHECKOUT
+
+SOURCE = CHECKOUT / "impls" / "flash_triton.py"
+
+GATED = """
+import sys
+from dataclasses import replace
+import bench.proof.gate
+from bench.cases.case import Case
+from bench.cases.outcome import Wrong
+from tests.conftest import gated
+import impls, planted
+bench.proof.gate.PROBES = (37,)
+impl = impls.get("planted")
+impl = replace(impl, limits=replace(impl.limits, devices=None))
+try:
+    for dtype in ("float32", "float16"):  # the interpreter has no products of bfloat16
+        for H_kv, T_kv, mask in ((1, 70, "causal"), (4, 130, "none"), (2, 65, "causal")):
+            source = "self" if T_kv == 65 else "cross"
+            gated(impl, Case.of(T=65, T_kv=T_kv, H=4, H_kv=H_kv, D_h=24, dtype=dtype, mask=mask, source=source, scope="core"))
+    gated(impl, Case.of(T=1, T_kv=70, H=2, D_h=16, mode="decode", mask="none"))
+    print("accepted")
+except Wrong as why:
+    print("refused:", why)
+"""
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="the interpreter comes with the package triton")
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        pytest.param("", "", id="as it is"),
+        pytest.param("columns[None, :] <= rows", "columns[None, :] <= 1 + rows", id="a mask that lets a later key through"),
+        pytest.param("first + QUERIES)", "tl.maximum(1, first))", id="the diagonal's block left out"),
+        pytest.param("visible = columns[None, :] < T_kv", "visible = columns[None, :] < T_kv + KEYS", id="padding is seen"),
+        pytest.param("of, head // groups, columns, T_kv, v_b", "of, 0, columns, T_kv, v_b", id="one head's values for all"),
+    ],
+)  # fmt: skip
+def test_it_is_accepted_and_refused_when_it_is_wrong(right: str, wrong: str, tmp_path: Path) -> None:
+    text = SOURCE.read_text()
+    assert right in text
+    text = text.replace(right, wrong) if right else text
+    text = text.replace("from .registry", "from impls.registry").replace('"flash_triton"', '"planted"')
+    (tmp_path / "planted.py").write_text(text)
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(tmp_path), str(CHECKOUT)])}
+    done = subprocess.run([sys.executable, "-c", GATED], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout.startswith("refused" if right else "accepted"), done.stdout + done.stderr
+
+
+def test_it_says_what_it_needs() -> None:
+    impl, on = impls.get("flash_triton"), {"T": 16, "H": 2, "D_h": 16, "scope": "core"}
+    if find_spec("triton") is None:
+        assert impl.refusal(Case.of(**on, device="cuda")) == "flash_triton needs the package triton: pip install triton"
+    else:
+        assert impl.refusal(Case.of(**on, device="cuda")) is None
+        assert impl.refusal(Case.of(**on)) == "flash_triton knows device cuda, not cpu"
