@@ -42,7 +42,7 @@ LONG_VISITS = 4
 LONG_ROUNDS = 8
 """Rounds in which every member takes part, at least, in all processes together."""
 
-NEED = 0.25, 3.0
+NEED = 0.25, 1.25
 """The least and the most of the usual time that a member has in one of the later visits."""
 
 Member = TypeVar("Member", bound=Hashable)
