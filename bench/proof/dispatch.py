@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch._C._autograd import _enable_record_function
 from torch._C._profiler import _ExperimentalConfig
 from torch.autograd.profiler import profile
 
@@ -42,18 +41,14 @@ def kernel_of(call: Callable[[], Any]) -> str:
     return kernel_in(host_trace(call))
 
 
-def host_trace(call: Callable[[], Any], memory: bool = False, operators: bool = True) -> bytes:
+def host_trace(call: Callable[[], Any], memory: bool = False) -> bytes:
     """The Chrome trace of a call on the host's side: its operators, and every allocation where `memory` is asked for.
 
     By the part of torch's profiler that records: the one around it imports the whole compiler, which takes seconds, and makes
     every garbage collection slower from then on.
     """
     with profile(profile_memory=memory, experimental_config=_TRACE_ALONE) as profiler:
-        _enable_record_function(operators)
-        try:
-            kept = call()  # an answer is part of what a call needs: it is held until the trace ends
-        finally:
-            _enable_record_function(True)
+        kept = call()  # an answer is part of what a call needs: it is held until the trace ends
     del kept
     return trace_of(profiler)
 

@@ -183,7 +183,7 @@ def prove(cell: Cell, gate: Gate) -> tuple[Built, Proved]:
     built = build(cell)
     if cell.impl.compiled and built.compile_cache is None:
         raise NoRow("torch.compile made no graph: what would be timed is the eager form")
-    kept = _kept(built)
+    kept, known = _kept(built)
     first: list[float] = []
     with (
         spending("gate"),
@@ -194,20 +194,20 @@ def prove(cell: Cell, gate: Gate) -> tuple[Built, Proved]:
         )
         built.draw = 1
     first_s = _first_dropping(built) if cell.case.drops else first[0]
-    profile = profiled(built)
+    profile = profiled(built, known)
     profile = replace(profile, kept_bytes=kept, peak_bytes=profile.peak_bytes + kept)
     if cell.case.deterministic:
         check_repeats(built)
     return built, Proved(check, ragged, profile, first_s)
 
 
-def _kept(built: Built) -> int:
-    """What its first call leaves behind, on numbers that are neither proved nor timed next."""
+def _kept(built: Built) -> tuple[int, CallProfile | None]:
+    """As `Meter.kept`, of its first call, on numbers that are neither proved nor timed next."""
     built.refill(1)
     with spending("memory"), keeping_settings(), without_gradients(built.module, built.cell.case):
-        kept = built.meter.kept(built.call.run)
+        kept, profile = built.meter.kept(built.call.run)
     built.refill(0)
-    return kept
+    return kept, None if built.cell.case.drops else profile  # what drops is profiled in training
 
 
 @contextmanager
@@ -249,8 +249,8 @@ def _clocked(built: Built, seconds: list[float]) -> Callable[[], Any]:
     return run
 
 
-def profiled(built: Built) -> CallProfile:
-    """Profile a call on other numbers in the same buffers; raises `Wrong`.
+def profiled(built: Built, known: CallProfile | None = None) -> CallProfile:
+    """Profile a call on other numbers in the same buffers, but for what is known of it; raises `Wrong`.
 
     Its answer is checked against the reference once more. Where numbers were dropped, that of one more call without dropout is.
     """
@@ -267,8 +267,8 @@ def profiled(built: Built) -> CallProfile:
 
     with recording(case):
         with spending("memory"):
-            profile = built.meter.profile_call(kept)
-        answer = answers[-1]
+            profile = built.meter.profile_call(kept, known)
+        answer = answers[-1] if answers else built.call.run()
         if case.drops:
             built.module.eval()
             answer = built.call.run()

@@ -63,24 +63,30 @@ class CpuMeter:
     def sensors(self) -> Reading | None:
         return None
 
-    def kept(self, call: Callable[[], Any]) -> int:
+    def kept(self, call: Callable[[], Any]) -> tuple[int, CallProfile | None]:
         def let_go() -> None:
             call()
             gc.collect()
 
-        return left(memory_events(host_trace(let_go, memory=True, operators=False)))
+        profile = _traced(let_go)
+        return profile.kept_bytes, None if profile.kept_bytes else profile
 
-    def profile_call(self, call: Callable[[], Any]) -> CallProfile:
+    def profile_call(self, call: Callable[[], Any], first: CallProfile | None = None) -> CallProfile:
         """The largest sum of live allocations among the profiler's `[memory]` events, workspaces of operators included.
 
         What was there before and is freed meanwhile, by a garbage collection too, doesn't count (`peak`).
         Private mallocs, of NumPy or inside MKL and oneDNN, and what an implementation's own threads take, are unseen there:
         the operating system is the second meter, of a call that isn't traced.
         """
-        memory = memory_events(host_trace(call, memory=True, operators=False))
-        trace = host_trace(call)  # both in one take a Python loop twice as long
-        profile = CallProfile(peak(memory), kernel_in(trace), operators_in(trace))
+        profile = first or replace(_traced(call), kept_bytes=0)
         return replace(profile, peak_rss_bytes=_least_rss(call, profile.peak_bytes + FLOOR))
+
+
+def _traced(call: Callable[[], Any]) -> CallProfile:
+    """What a trace of its operators and allocations tells of a call."""
+    trace = host_trace(call, memory=True)
+    events = memory_events(trace)
+    return CallProfile(peak(events), kernel_in(trace), operators_in(trace), left(events))
 
 
 def _least_rss(call: Callable[[], Any], enough: int) -> int | None:

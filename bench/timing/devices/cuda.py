@@ -174,18 +174,18 @@ class CudaMeter:
         seen, self._seen = self._seen, None
         return seen
 
-    def kept(self, call: Callable[[], Any]) -> int:
+    def kept(self, call: Callable[[], Any]) -> tuple[int, None]:
         """The libraries' workspaces stay, too: the probes have filled them by now."""
         before = self._requested()
         call()
-        return max(0, self._requested() - before)
+        return max(0, self._requested() - before), None
 
     def _requested(self) -> int:
         gc.collect()
         self._cuda.synchronize()
         return int(self._cuda.memory_stats()["requested_bytes.all.current"])
 
-    def profile_call(self, call: Callable[[], Any]) -> CallProfile:
+    def profile_call(self, call: Callable[[], Any], first: CallProfile | None = None) -> CallProfile:
         """What was asked of the allocator, unrounded. A first call outside fills cuBLAS's workspace, which stays."""
         call()
         before = self._requested()

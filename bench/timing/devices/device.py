@@ -55,11 +55,17 @@ class Meter(Protocol):
     def sensors(self) -> Reading | None:
         """What the device says of its clock and temperature now; None where it says nothing."""
 
-    def kept(self, call: Callable[[], Any]) -> int:
-        """Bytes that a call leaves allocated when its answer is gone: a cache, or a buffer that the first one makes."""
+    def kept(self, call: Callable[[], Any]) -> tuple[int, CallProfile | None]:
+        """Bytes that a call leaves allocated when its answer is gone: a cache, or a buffer that the first one makes.
 
-    def profile_call(self, call: Callable[[], Any]) -> CallProfile:
-        """Peak memory of one call, what was there before not counted, and the kernel that it dispatched."""
+        With them the call's profile, where it left nothing and later calls are therefore like it.
+        """
+
+    def profile_call(self, call: Callable[[], Any], first: CallProfile | None = None) -> CallProfile:
+        """Peak memory of one call, what was there before not counted, and the kernel that it dispatched.
+
+        `first`: what `kept` found, which isn't measured again.
+        """
 
 
 @dataclass(frozen=True)
