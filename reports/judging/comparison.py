@@ -38,7 +38,8 @@ degrees of freedom with which it is known."""
 ONE_PROCESS = "one process a cell, timed without turns, tells no interval: `python -m bench sweep --processes 5`"
 
 NOTHING_BESIDE = (
-    "no other implementation of its case was timed beside it in both runs; `python -m bench ab` compares it alone"
+    f"timed in fewer than {saved.FEWEST_VISITS} visits beside other implementations of its case whose code is unchanged; "
+    "`python -m bench ab` compares it alone"
 )
 
 SIDES = ("base", "head")
@@ -160,7 +161,8 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     asked = tuple(dict.fromkeys(impl for impl, _ in alike if impl in changed))
     judged_of = {name: implementations[name] for name in asked if name in implementations}
     open_ = {name: said for name, said in judged_of.items() if said.word == verdict.INCONCLUSIVE}
-    shared = None if {impl for impl, _ in alike} - changed else _shared(alike.values(), shift, margin)
+    unchanged = {impl for impl, _ in alike} - changed
+    shared = None if unchanged else _shared(alike.values(), shift, margin)
     shown = [
         _cell(key, sides, _wrong(sides) or judged.get(key) or _unjudged(sides, other), margin)
         for key, sides in cells.items()
@@ -172,7 +174,9 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
         head.name,
         margin,
         sorted(shown, key=worst_first),
-        notes=list(dict.fromkeys([*_notes(base, head, shift), *_notes_on(found, asked), *_open(base, head, open_)])),
+        notes=list(
+            dict.fromkeys([*_notes(base, head, shift), *_notes_on(found, unchanged), *_open(base, head, open_)])
+        ),
         machine=head.machine,
         commands=[
             *(f"{run.command}  # {run.name}, at {_commit(run)}" for run in (base, head)),
@@ -331,8 +335,10 @@ def _notes(base: Run, head: Run, shift: float) -> Iterator[str]:
             yield f"{run.name}: {why}"
 
 
-def _notes_on(found: Changes, changed: Collection[str]) -> Iterator[str]:
-    if found.implementations.keys() - changed:
+def _notes_on(found: Changes, unchanged: Collection[str]) -> Iterator[str]:
+    if not found.implementations:
+        return
+    if unchanged:
         if abs(found.shift) > saved.STEADY:
             yield (
                 f"seconds of unchanged code changed by {shares.signed(found.shift)} from base to head, as on another machine: "
@@ -340,10 +346,11 @@ def _notes_on(found: Changes, changed: Collection[str]) -> Iterator[str]:
             )
         cells, impls = (shares.percent(math.expm1(spread)) for spread in (found.of_cells, found.of_implementations))
         yield (
-            f"changes are relative to {words.plural(found.placebos, 'implementation')} whose code is the same in both runs. "
-            f"These moved by {impls}, and a cell of theirs by {cells} (standard deviations)"
+            f"changes are relative to {words.plural(found.placebos or len(unchanged), 'implementation')} whose code is the "
+            f"same in both runs. These {'moved' if found.placebos else 'usually move'} by {impls}, and a cell of theirs by "
+            f"{cells} (standard deviations)"
         )
-    elif changed:
+    else:
         yield (
             "the code of all implementations changed: each is judged relative to the others, and what they share by seconds, "
             "which two runs know badly and `python -m bench ab --base REF` well"

@@ -378,7 +378,7 @@ def test_changed_code_beside_nothing_is_not_called_fine(compared: Any) -> None:
     head["benchmarks"] += by_turns(4, {"sdpa": 3.0}, impls=("sdpa",), T=(2048,))["benchmarks"]
     this = compared(base, head)
     assert this.code == 2 and this.asked == ("sdpa",)
-    assert next(sentences(this)).startswith("sdpa changed, and can't be judged: no other implementation of its case")
+    assert next(sentences(this)).startswith("sdpa changed, and can't be judged: timed in fewer than 3 visits")
 
 
 def test_one_implementation_alone_is_judged_by_seconds(compared: Any) -> None:
@@ -450,6 +450,20 @@ def test_where_all_code_changed_each_is_judged_beside_the_others_and_that_is_sai
     this = compared(by_turns(1), by_turns(2, slower))
     assert [name for name, it in this.implementations.items() if it.word in ("REGRESSED", "IMPROVED")] == ["sdpa"]
     assert this.shared.word == "INCONCLUSIVE" and any("which two runs know badly" in note for note in this.notes)
+
+
+@pytest.mark.parametrize(("impls", "processes"), [(("fused", "sdpa"), 4), (("fused", "einsum", "sdpa"), 2)])
+def test_code_that_did_not_change_is_not_called_changed(impls: tuple[str, ...], processes: int, compared: Any) -> None:
+    """Beside one other implementation, and in too few visits for a verdict."""
+    sides = [
+        by_turns(1, impls=impls, processes=processes),
+        by_turns(2, {"sdpa": 1.3}, impls=impls, processes=processes),
+    ]
+    this = compared(*sides)
+    assert this.code == (1 if processes > 2 else 2)
+    assert not any("the code of all" in note for note in this.notes)
+    assert not any("no other implementation" in cell.verdict.reason for cell in this.cells)
+    assert any("1 implementation whose code is the same" in note for note in this.notes) == (processes > 2)
 
 
 def test_the_change_is_in_every_form(command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
