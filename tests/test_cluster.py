@@ -130,7 +130,7 @@ def test_nodes_whose_controls_disagree_are_named() -> None:
     alike = answer("n1", 1.0, 1.01, 0.99), answer("n2", 1.02, 1.0, 1.03)
     assert not [*disagreements(alike)]
     (said,) = disagreements([*alike, answer("n3", 1.10, 1.11, 1.09)])
-    assert said == "nodes differ: n3 takes +7.8% for the control workload 'product', beside the median node"
+    assert said == "nodes differ: n3 takes +7.8% for the reference workload 'product', beside the median node"
     assert not [*disagreements([*alike, answer("n3", 0.9, 1.10, 1.3)])]  # its own spread is as large
 
 

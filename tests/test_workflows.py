@@ -339,7 +339,7 @@ def test_a_head_that_cannot_do_what_base_does_fails(compare: Step) -> None:
 
 @pytest.mark.slow
 def test_a_head_that_is_slower_in_what_all_share_fails(tmp_path: Path) -> None:
-    """All cells change alike, which is no machine drift: only the control workloads can tell of that."""
+    """All cells change alike, which is no machine drift: only the reference workloads can tell of that."""
     checkout = committed(tmp_path / "checkout")
     shutil.copy(CHECKOUT / "pyproject.toml", checkout)
     layer = checkout / "impls" / "layer.py"

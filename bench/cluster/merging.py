@@ -74,7 +74,7 @@ def _controls(answers: Sequence[Result]) -> dict[str, Any]:
 
 
 def disagreements(answers: Sequence[Result]) -> Iterator[str]:
-    """A sentence for every node that takes longer or shorter for a control workload than the median node, by more than
+    """A sentence for every node that takes longer or shorter for a reference workload than the median node, by more than
     `STILL`, in three of four looks.
     """
     seen: dict[str, dict[str, list[float]]] = {}
@@ -87,4 +87,4 @@ def disagreements(answers: Sequence[Result]) -> Iterator[str]:
             low, _, high = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
             if low > middle * (1 + STILL) or high < middle / (1 + STILL):
                 longer = median(seconds) / middle - 1
-                yield f"nodes differ: {node} takes {longer:+.1%} for the control workload {name!r}, beside the median node"
+                yield f"nodes differ: {node} takes {longer:+.1%} for the reference workload {name!r}, beside the median node"

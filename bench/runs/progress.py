@@ -163,6 +163,6 @@ def drifting(drift: float) -> str | None:
     if drift <= conditions.DRIFT:
         return None
     return (
-        f"machine drift: the control workload's time changed by {varied(drift)} between the halves of this run; "
+        f"machine drift: the reference workload's time changed by {varied(drift)} between the halves of this run; "
         "medians in seconds may be off by as much; judge by ratios and their intervals"
     )

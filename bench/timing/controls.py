@@ -1,4 +1,4 @@
-"""A control workload beside the cells, which no implementation can change: when its time varies, the machine drifts."""
+"""A reference workload beside the cells, which no implementation can change: when its time varies, the machine drifts."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ CONTROL_CALLS = 50
 
 
 class Control:
-    """The control workload, timed as a cell is."""
+    """The reference workload, timed as a cell is."""
 
     def __init__(self, name: str):
         self._run, self._meter = (WORK | GPU_WORK)[name](), meter_for("cuda" if name in GPU_WORK else "cpu")
@@ -162,7 +162,7 @@ class Tasks:
         return self._kept(what, built)
 
     def control(self, what: str, name: str) -> dict[str, float]:
-        """Make the control workload ready to be timed as `what`: {"seconds": of one warm call}."""
+        """Make the reference workload ready to be timed as `what`: {"seconds": of one warm call}."""
         return self._kept(what, Control(name))
 
     def gpu_controls(self) -> dict[str, float]:

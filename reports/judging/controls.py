@@ -1,4 +1,4 @@
-"""What the control workload did while a run was measured."""
+"""What the reference workload did while a run was measured."""
 
 from __future__ import annotations
 

@@ -13,8 +13,6 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from stats.ratios import RESOLUTION
-
 from ..drawing import figure, svg, views
 from ..drawing.palette import MARKERS, PATHS, THEME, Palette
 from ..judging import answer, controls, findings, grid, roofline
@@ -122,7 +120,6 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
         run=run,
         report=this,
         views=views.heat_maps(this.grid, keys) if this.grid.cases else [],
-        margin=f"{RESOLUTION:g}",
         signs=grid.LEGEND,
         cases=cases,
         headings=headings,

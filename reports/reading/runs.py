@@ -237,7 +237,7 @@ def _cell(cell: Any, path: Path) -> dict[str, Any]:
 
 
 def _controls(value: Any) -> dict[str, Any]:
-    """What the control workload did; empty where it isn't in the form that is known."""
+    """What the reference workload did; empty where it isn't in the form that is known."""
     looks = value.get("looks") if isinstance(value, dict) else None
     return value if isinstance(looks, dict) and all(_are_looks(seen) for seen in looks.values()) else {}
 
