@@ -962,6 +962,25 @@ def reads_values_by_their_address(q, k, v, *, is_causal=False, **_):
     return sdpa(q, k, torch.frombuffer(read, dtype=torch.float32).view(v.shape).clone(), is_causal=is_causal)
 
 
+@wrong("strides", "NaN or Inf", **CORE)
+def reads_keys_by_the_strides_of_values(q, k, v, *, is_causal=False, **_):
+    return sdpa(q, k.as_strided(k.shape, v.stride()), v, is_causal=is_causal)
+
+
+@wrong("strides", "NaN or Inf", **CORE)
+def ignores_the_offset_of_values(q, k, v, *, is_causal=False, **_):
+    return sdpa(q, k, v.as_strided(v.shape, v.stride(), 0), is_causal=is_causal)
+
+
+@wrong("strides", "in other tensors than before: ", **CORE)
+def plans_by_shape_alone(q, k, v, *, is_causal=False, **_):
+    strides = _remembered.setdefault(("plan", v.shape), v.stride())
+    inside = v.storage_offset() + sum((n - 1) * step for n, step in zip(v.shape, strides, strict=True))
+    if inside >= v.untyped_storage().nbytes() // v.element_size():
+        return torch.zeros_like(v)  # what a kernel would read there is anybody's
+    return sdpa(q, k, v.as_strided(v.shape, strides), is_causal=is_causal)
+
+
 # dropout that is not independent
 
 

@@ -170,8 +170,12 @@ def inputs_of(problem: Problem) -> Inputs:
 
 @torch.inference_mode(False)
 def strided(numbers: Inputs) -> Inputs:
-    """The same q, k and v as they are in a model: heads between the tokens of a batch entry in memory."""
-    apart = (x.detach().transpose(1, 2).contiguous().transpose(1, 2) for x in numbers.tensors)
+    """The same q, k and v as they are in a model: slices of a projection, heads between tokens, NaN around each slice.
+
+    Each begins at an offset, and its tokens lie closer than those of the one before.
+    """
+    gaps = range(len(numbers.tensors))[::-1]
+    apart = (_slice(x.detach(), gap) for gap, x in zip(gaps, numbers.tensors, strict=True))
     return replace(
         numbers,
         tensors=tuple(x.requires_grad_(old.requires_grad) for x, old in zip(apart, numbers.tensors, strict=True)),
@@ -179,9 +183,17 @@ def strided(numbers: Inputs) -> Inputs:
     )
 
 
+def _slice(x: Tensor, gap: int) -> Tensor:
+    """(B, H, T, D), between one head of NaN and `gap` of them."""
+    B, H, T, D = x.shape
+    whole = x.new_full((B, T, 1 + H + gap, D), torch.nan).transpose(1, 2)
+    whole[:, 1 : 1 + H] = x
+    return whole[:, 1 : 1 + H]
+
+
 @torch.inference_mode(False)
 def elsewhere(numbers: Inputs, problem: Problem) -> Inputs:
-    """The numbers of a problem, in tensors of their own that lie in memory as these do."""
+    """The numbers of a problem, in tensors of their own with axes in the same order in memory, and no gaps."""
     apart = replace(
         numbers,
         tensors=tuple(torch.empty_like(x, requires_grad=x.requires_grad) for x in numbers.tensors),
