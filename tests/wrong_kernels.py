@@ -946,17 +946,17 @@ def as_if_contiguous(x: Tensor) -> Tensor:
     return torch.as_strided(x, x.shape, torch.empty(x.shape, device="meta").stride())
 
 
-@wrong("strides", **CORE)
+@wrong("strides", "NaN or Inf", **CORE)
 def reads_queries_as_if_contiguous(q, k, v, *, is_causal=False, **_):
     return sdpa(as_if_contiguous(q), k, v, is_causal=is_causal)
 
 
-@wrong("strides", **CORE)
+@wrong("strides", "NaN or Inf", **CORE)
 def reads_keys_as_if_contiguous(q, k, v, *, is_causal=False, **_):
     return sdpa(q, as_if_contiguous(k), v, is_causal=is_causal)
 
 
-@wrong("strides", **CORE)
+@wrong("strides", "NaN or Inf", **CORE)
 def reads_values_by_their_address(q, k, v, *, is_causal=False, **_):
     read = (ctypes.c_float * v.numel()).from_address(v.data_ptr())
     return sdpa(q, k, torch.frombuffer(read, dtype=torch.float32).view(v.shape).clone(), is_causal=is_causal)
@@ -1603,7 +1603,7 @@ def masks_with_minus_50_at_multiples_of_64(q, k, v, *, is_causal=False, attn_mas
     return masks_with_minus_50(q, k, v, is_causal=is_causal, attn_mask=attn_mask)
 
 
-@wrong("round lengths", scope="core", **ROUND)
+@wrong("round lengths", "NaN or Inf", scope="core", **ROUND)
 def reads_keys_as_if_contiguous_at_multiples_of_64(q, k, v, *, is_causal=False, **_):
     return sdpa(q, k if k.shape[-2] % 64 else as_if_contiguous(k), v, is_causal=is_causal)
 
