@@ -72,7 +72,10 @@ def _pairs(frame: pd.DataFrame, axis: str, one: str, other: str) -> list[Pair]:
     said = [a for a in fr.varying(both) if a != axis]
     found: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
     for row in fr.records(both):
-        found.setdefault(tuple(row[key] for key in keys), {}).setdefault(row[axis], row)
+        place = tuple(
+            None if row[key] != row[key] else row[key] for key in keys
+        )  # NaN where the run knows no such axis
+        found.setdefault(place, {}).setdefault(row[axis], row)
     return [
         Pair(a["impl"], _place(a, said), int(a["T"]), a["median"], b["median"], fr.ratio(a, b).resolved)
         for a, b in ((rows[one], rows[other]) for rows in found.values() if {one, other} <= set(rows))
