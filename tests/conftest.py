@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,9 @@ from reports.reading.axes import KNOWN_AXES
 
 if TYPE_CHECKING:
     from bench.cases.case import Case
+    from bench.cases.cells import Cell
+    from bench.timing.cell import Built, Proved
+    from bench.workers.client import Answer
     from bench.workers.tasks import Tasks
     from impls import Impl
 
@@ -136,6 +139,22 @@ def gated(impl: Impl, case: Case) -> None:
 
     Gate().prove(impl, case)
     check(impl, case)
+
+
+def proved(cell: Cell) -> tuple[Built, Proved]:
+    """A cell that has passed all checks, and what they found."""
+    from bench.proof.gate import Gate
+    from bench.timing.cell import build, check, probe
+
+    probe(cell, Gate())
+    built = build(cell)
+    return built, check(built)
+
+
+def ask_proof(ask: Callable[..., Answer], impl: str, case: dict[str, Any], what: str = "x") -> Answer:
+    """What a worker answers of a cell that is to be checked."""
+    ask("probe", what=what, impl=impl, case=case)
+    return ask("check", what=what)
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ from reports.pages import compare as compare_command
 from reports.pages.comparison_text import as_markdown
 from stats.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict
 
-from .conftest import CHECKOUT, environment
+from .conftest import CHECKOUT, ask_proof, environment
 from .experiments.fallback import committed, fall
 
 A, B, C = (("a", "T16"), ("b", "T16"), ("c", "T16"))
@@ -309,8 +309,11 @@ class FakePeer(Answering):
             }
         if do in ("time", "caching", "drop"):
             return {"seconds": 1.0}
-        assert do == "prove"
-        name = details["impl"]
+        if do == "probe":
+            self.probed = details["impl"]
+            return {"spent": {}}
+        assert do == "check"
+        name = self.probed
         if name == f"wrong-{self.side.impls}" or name == "wrong":
             raise Refused("wrong", "error 1.0")
         if name == "dead":
@@ -321,7 +324,7 @@ class FakePeer(Answering):
             raise Refused("unsupported", "torch has no such kernel")
         kernel = "math" if name == "falls" and self.side.impls == Path("head") else "flash"
         columns = {"error": 1e-7, "error_bound": 1e-6, "peak_bytes": 100, "kernel": kernel}
-        return {"columns": columns, "seconds": 1.0, "first_s": 1.0}
+        return {"columns": columns, "seconds": 1.0, "first_s": 1.0, "spent": {}}
 
     def close(self) -> None:
         self.closed = True
@@ -786,24 +789,29 @@ CASE = Case.of(T=16, H=2, D_h=8).columns()
 
 
 def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: WorkerClient) -> None:
-    assert worker.ask("prove", impl="loud", case=CASE)["columns"]["kernel"] == "flash"
+    assert ask_proof(worker.ask, "loud", CASE)["columns"]["kernel"] == "flash"
     worker.ask("prepare", what="x", impl="loud", case=CASE)
     assert worker.ask("time", timeout=1e300, what="x", calls=2, warm=1)["seconds"] > 0
     worker.ask("control", what="y", name="python")
     assert worker.ask("time", what="y", calls=1, warm=0)["seconds"] > 0
     with pytest.raises(Refused, match="KeyError"):
-        worker.ask("prove", impl="nobody", case=CASE)
-    worker.ask("prove", impl="doubles", case=CASE)
+        ask_proof(worker.ask, "nobody", CASE)
+    ask_proof(worker.ask, "doubles", CASE)
     (other,) = psutil.Process(worker._process.pid).children()
     while other.status() != psutil.STATUS_ZOMBIE and not select.select([worker], [], [], 0.01)[0]:
         pass
     assert not select.select([worker], [], [], 0)[0]  # who was forked, and went on, answers nothing
     with pytest.raises(Refused, match=r"Mute: no message \(own\.py:"):
-        worker.ask("prove", impl="mute", case=CASE)
+        ask_proof(worker.ask, "mute", CASE)
     with pytest.raises(Lost, match=r"exit code 3\): last words"):
-        worker.ask("prove", impl="dies", case=CASE)
+        ask_proof(worker.ask, "dies", CASE)
     with pytest.raises(Lost, match="exit code 3"):
         worker.ask("facts")
+
+
+def checked(tasks: Tasks, impl: str) -> dict[str, Any]:
+    tasks.probe("x", impl, CASE)
+    return tasks.check("x")
 
 
 def test_what_caches_results_is_refused_by_the_clock(tasks: Tasks) -> None:
@@ -817,7 +825,7 @@ def test_what_caches_results_is_refused_by_the_clock(tasks: Tasks) -> None:
             seen[numbers] = scaled_dot_product_attention(q, k, v, is_causal=is_causal)
         return seen[numbers].clone()
 
-    proved = tasks.prove("caches", CASE, what="x")
+    proved = checked(tasks, "caches")
     usual = tasks.time("x", calls=1, warm=1)["seconds"]
     with pytest.raises(Wrong, match="caches results"):
         tasks.caching("x", usual, proved["first_s"])
@@ -832,7 +840,7 @@ def test_what_idles_under_the_clock_is_refused(tasks: Tasks) -> None:
             last[q.shape] = scaled_dot_product_attention(q, k, v, is_causal=is_causal)
         return last[q.shape].clone()
 
-    tasks.prove("idles", CASE, what="x")
+    checked(tasks, "idles")
     with pytest.raises(Wrong, match="under the clock"):
         tasks.time("x", calls=1, warm=0, draw=1)
 

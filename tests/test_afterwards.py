@@ -17,13 +17,12 @@ from bench.cases.cells import Cell
 from bench.cases.outcome import NoRow, Wrong
 from bench.cases.sweep import SWEEPS
 from bench.proof.afterwards import check_idle_afterwards
-from bench.proof.gate import Gate
 from bench.runs import crew
 from bench.runs.run import Run
 from bench.selection.options import Selection
-from bench.timing.cell import prove
-from bench.workers.client import Setting, Side, WorkerClient
+from bench.workers.client import Setting, Side, WorkerClient, proving, together
 
+from .conftest import proved
 from .resting import Rest, resting
 
 CASE = Case.of(T=16, H=2, D_h=8)
@@ -45,7 +44,7 @@ def test_a_kernel_that_leaves_threads_spinning_is_refused(rest: Rest) -> None:
         return sdpa(q, k, v, is_causal=is_causal)
 
     with pytest.raises(Wrong, match="leaves threads that work when its call has returned"):
-        prove(Cell(impls.make("spins", spins), CASE), Gate())
+        proved(Cell(impls.make("spins", spins), CASE))
 
 
 def test_an_answer_that_is_finished_behind_the_call_is_refused(rest: Rest) -> None:
@@ -58,7 +57,7 @@ def test_an_answer_that_is_finished_behind_the_call_is_refused(rest: Rest) -> No
         return o
 
     with pytest.raises(Wrong, match="its answer changes after the call has returned"):
-        prove(Cell(impls.make("late", late), replace(CASE, scope="core")), Gate())
+        proved(Cell(impls.make("late", late), replace(CASE, scope="core")))
 
 
 def test_threads_that_are_joined_in_time_are_fine(rest: Rest) -> None:
@@ -73,7 +72,7 @@ def test_threads_that_are_joined_in_time_are_fine(rest: Rest) -> None:
         thread.join()
         return sdpa(q, k, v, is_causal=is_causal)
 
-    prove(Cell(impls.make("joins", joins), CASE), Gate())
+    proved(Cell(impls.make("joins", joins), CASE))
 
 
 def test_one_busy_look_accuses_nobody() -> None:
@@ -121,7 +120,7 @@ def test_the_next_one_is_not_accused_of_what_another_left_behind(tmp_path: Path)
     with crew.Crew([worker]):
         for cell in cells:
             try:
-                worker.ask("prove", cell, impl=cell.impl.name, case=CASE.columns())
+                together([proving(worker.client(cell), "x", cell.impl.name, CASE.columns())])
             except NoRow as outcome:
                 worker.skip(cell, outcome)
     assert [(it["impl"], it["reason"]) for it in run.skips] == [("spins", "wrong")]

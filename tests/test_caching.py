@@ -15,11 +15,12 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
-from bench.proof.gate import Gate
 from bench.proof.problem import Inputs, inputs_of
 from bench.proof.questions import problem_of
 from bench.timing.caching import LONG, check_no_result_caching
-from bench.timing.cell import Built, prove
+from bench.timing.cell import Built
+
+from .conftest import proved
 
 CASE = Case.of(T=16, H=2, D_h=8, scope="core")
 
@@ -118,7 +119,7 @@ class Later:
 
 
 def built(kernel: Any) -> Built:
-    return prove(Cell(impls.make("mine", kernel), Case.of(T=64, H=2, D_h=8)), Gate())[0]
+    return proved(Cell(impls.make("mine", kernel), Case.of(T=64, H=2, D_h=8)))[0]
 
 
 def calls_of_the_gate() -> int:

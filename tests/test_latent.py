@@ -116,7 +116,7 @@ def test_a_cache_holds_what_is_counted_of_a_token() -> None:
     assert counting.cache_bytes(replace(deep, mode="forward", T=10)) is None
     for case in (deep, plain):
         problem = problem_of(case)
-        allocated = CpuMeter().profile_call(lambda of=problem: inputs_of(of)).peak_bytes
+        allocated = CpuMeter().memory(lambda of=problem: inputs_of(of))[0].peak_bytes
         assert allocated == 2 * 10 * counting.cache_bytes(case) + 2 * 2 * 16
 
 

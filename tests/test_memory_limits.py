@@ -17,12 +17,12 @@ from bench.cases.counting import ITEM_BYTES, least_memory
 from bench.cases.outcome import OutOfMemory
 from bench.proof.building import module_of
 from bench.proof.calls import call_of, recording
-from bench.proof.gate import Gate
 from bench.proof.problem import inputs_of
 from bench.proof.questions import problem_of
-from bench.timing.cell import prove
 from bench.timing.devices import free_bytes
 from bench.timing.devices.cpu import CpuMeter
+
+from .conftest import proved
 
 STORES_SCORES = [impl for impl in impls.registered() if impl.scores]
 
@@ -39,7 +39,7 @@ def test_what_is_declared_is_really_allocated(impl: impls.Impl, dtype: str, mask
     assert impl.scores
     call = call_of(module_of(impl, case), case, inputs_of(problem_of(case)))
     with recording(case):
-        assert CpuMeter().profile_call(call.run).peak_bytes >= impl.scores(case) * ITEM_BYTES[dtype]
+        assert CpuMeter().memory(call.run)[0].peak_bytes >= impl.scores(case) * ITEM_BYTES[dtype]
 
 
 def test_a_cell_that_cannot_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,10 +49,10 @@ def test_a_cell_that_cannot_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) ->
     assert needed == 2 * 8 * 512 * 512 * 4 + 6 * 512 * 512 * 4  # scores and probs; x, four matrices and the output
     monkeypatch.setattr(bench.timing.cell, "free_bytes", lambda device: needed - 1)
     with pytest.raises(OutOfMemory, match=r"needs 22\.0 MiB at least, and 22\.0 MiB are free"):
-        prove(Cell(tried, case), Gate())
+        proved(Cell(tried, case))
     monkeypatch.setattr(bench.timing.cell, "free_bytes", lambda device: needed)
     with pytest.raises(pytest.fail.Exception):
-        prove(Cell(tried, case), Gate())
+        proved(Cell(tried, case))
 
 
 def test_what_never_stores_the_scores_is_tried_at_any_length() -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,13 @@ from bench.cases.outcome import Wrong
 from bench.proof.building import module_of
 from bench.proof.calls import call_of
 from bench.proof.dispatch import kernel_of
-from bench.proof.gate import Gate
 from bench.proof.problem import inputs_of
 from bench.proof.questions import problem_of
-from bench.timing.cell import prove
 from bench.timing.devices.cpu import CpuMeter, left, memory_events, peak
 from bench.timing.devices.cuda import CudaMeter
 from bench.timing.devices.resident import FLOOR, peak_rss
 
-from .conftest import CHECKOUT
+from .conftest import CHECKOUT, proved
 from .simulated_gpu import SimulatedCuda
 
 S, O = 8 * 1024 * 1024 * 4, 8 * 1024 * 64 * 4  # noqa: E741  bytes of the scores and of the output: B=1 H=8 T=1024 D_h=64 fp32
@@ -43,13 +42,13 @@ def qkv(**options: Any) -> list[torch.Tensor]:
 def test_peak_of_the_plain_formula_forward() -> None:
     q, k, v = qkv()
     with torch.inference_mode():
-        assert CpuMeter().profile_call(lambda: impls.get("fused").kernel(q, k, v)).peak_bytes == 2 * S + O == 69_206_016
+        assert CpuMeter().memory(lambda: impls.get("fused").kernel(q, k, v))[0].peak_bytes == 2 * S + O == 69_206_016
 
 
 def test_peak_of_the_plain_formula_forward_and_backward() -> None:
     case = Case.of(T=1024, H=8, D_h=64, mask="none", mode="backward", scope="core")
     train = call_of(module_of(impls.get("fused"), case), case, inputs_of(problem_of(case)))
-    found = CpuMeter().profile_call(train.run).peak_bytes
+    found = CpuMeter().memory(train.run)[0].peak_bytes
     # scores twice and their gradient; the output and v's gradient; the scale, kept as a number of 8 bytes
     assert found == 3 * S + 2 * O + 8 == 104_857_608
 
@@ -62,8 +61,8 @@ def test_peak_is_the_same_every_time_and_counts_nothing_from_before() -> None:
         before.clear()  # what is freed was there before: the peak is of what is new
         return x + x
 
-    assert [CpuMeter().profile_call(call).peak_bytes for _ in range(3)] == [4 << 16] * 3
-    assert CpuMeter().profile_call(lambda: None).peak_bytes == 0
+    assert [CpuMeter().memory(call)[0].peak_bytes for _ in range(3)] == [4 << 16] * 3
+    assert CpuMeter().memory(lambda: None)[0].peak_bytes == 0
 
 
 MIB = 1 << 20
@@ -111,11 +110,10 @@ def in_two_threads() -> None:
 @pytest.mark.parametrize("takes", [with_malloc, with_numpy, in_two_threads])
 def test_the_second_witness_sees_what_torch_does_not(takes: Any) -> None:
     taken = (66 if takes is in_two_threads else 48) * MIB
-    assert CpuMeter().profile_call(private(lambda: None)).peak_rss_bytes == 0  # below the floor
+    assert CpuMeter().resident(private(lambda: None))[0] == 0  # below the floor
     for _ in range(2):  # the second time too, though it has been freed
-        profile = CpuMeter().profile_call(private(takes))
-        assert profile.peak_bytes == MIB
-        assert profile.peak_rss_bytes == pytest.approx(taken + MIB, abs=FLOOR)
+        assert CpuMeter().memory(private(takes))[0].peak_bytes == MIB
+        assert CpuMeter().resident(private(takes))[0] == pytest.approx(taken + MIB, abs=FLOOR)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there the high-water mark can be set back")
@@ -123,8 +121,9 @@ def test_both_witnesses_agree_on_the_plain_formula() -> None:
     """Of scores above 32 MiB, which malloc gives back as soon as they are freed, whatever was allocated before."""
     q, k, v = torch.randn(3, 1, 8, 1280, 64)
     with torch.inference_mode():
-        profile = CpuMeter().profile_call(lambda: impls.get("fused").kernel(q, k, v))
-    assert profile.peak_rss_bytes == pytest.approx(profile.peak_bytes, abs=2 * FLOOR)
+        plain = partial(impls.get("fused").kernel, q, k, v)
+        peak_bytes, grown = CpuMeter().memory(plain)[0].peak_bytes, CpuMeter().resident(plain)[0]
+    assert grown == pytest.approx(peak_bytes, abs=2 * FLOOR)
 
 
 def test_what_the_first_call_keeps_is_part_of_the_peak() -> None:
@@ -136,7 +135,7 @@ def test_what_the_first_call_keeps_is_part_of_the_peak() -> None:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
 
     case = Case.of(T=512, H=2, D_h=8, scope="core")
-    profiles = [prove(Cell(impl, case), Gate())[1].profile for impl in (impls.make("keeps", keeps), impls.get("sdpa"))]
+    profiles = [proved(Cell(impl, case))[1].memory for impl in (impls.make("keeps", keeps), impls.get("sdpa"))]
     assert [profile.kept_bytes for profile in profiles] == [3 * MIB, 0]
     assert profiles[0].peak_bytes == profiles[1].peak_bytes + 3 * MIB
 
@@ -145,20 +144,19 @@ def test_what_the_first_call_keeps_is_part_of_the_peak() -> None:
 def test_where_the_mark_stays_nothing_is_reported(status: str | None, tmp_path: Path) -> None:
     if status is not None:
         (tmp_path / "status").write_text(status)
-    assert peak_rss(lambda: None, tmp_path) is None
+    assert peak_rss(lambda: None, tmp_path) == (None, None)
 
 
 def test_profiling_what_is_not_compiled_imports_no_compiler() -> None:
     """It takes seconds, and slows down every garbage collection after it."""
     code = (
         "import sys\n"
-        "from bench.timing.cell import prove\n"
+        "from tests.conftest import proved\n"
         "from bench.cases.cells import Cell\n"
-        "from bench.proof.gate import Gate\n"
         "from bench.cases.case import Case\n"
         "from impls import get\n"
         "cell = Cell(get('sdpa'), Case.of(T=16, H=2, D_h=8))\n"
-        "assert prove(cell, Gate())[1].profile.peak_bytes\n"
+        "assert proved(cell)[1].memory.peak_bytes\n"
         "assert 'torch._dynamo' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True)
@@ -187,7 +185,7 @@ def measured(cuda: SimulatedCuda) -> tuple[float, int]:
     cuda.work(0.1)
     seconds = meter.seconds(lambda: cuda.work(2e-3, 300), 5)
     cuda.work(0, 9000)
-    return seconds, meter.profile_call(lambda: cuda.work(2e-3, 300)).peak_bytes
+    return seconds, meter.memory(lambda: cuda.work(2e-3, 300))[0].peak_bytes
 
 
 def test_cuda_meter_reads_the_work_and_nothing_else() -> None:
@@ -205,7 +203,7 @@ def test_cuda_meter_would_be_wrong_if_the_peak_were_not_reset() -> None:
 def test_cuda_meter_on_a_device() -> None:
     x = torch.randn(1 << 20, device="cuda")
     meter = CudaMeter()
-    assert meter.profile_call(lambda: x + 1).peak_bytes == 4 << 20
+    assert meter.memory(lambda: x + 1)[0].peak_bytes == 4 << 20
     assert meter.seconds(lambda: x + 1, 10) > 0
 
 
@@ -228,23 +226,23 @@ def test_the_kernel_that_ran(name: str, mask: str, kernel: str) -> None:
     call = call_of(module_of(impls.get(name), case), case, inputs_of(problem_of(case)))
     with torch.inference_mode():
         call.run()
-        assert CpuMeter().profile_call(call.run).kernel == kernel_of(call.run) == kernel
+        assert kernel_of(call.run) == kernel
 
 
 def test_a_pinned_name_must_be_what_ran() -> None:
     """SDPA that is free to choose, under a name that promises math."""
     case = Case.of(T=64, H=2, D_h=16)
     liar = replace(impls.get("sdpa"), name="liar", dispatches="math")
-    with pytest.raises(Wrong, match="registered as math, but flash was dispatched"):
-        Gate().prove(liar, case)
+    with pytest.raises(Wrong, match="registered as math, but dispatched flash"):
+        proved(Cell(liar, case))
 
 
-@pytest.mark.parametrize(("dropout", "first"), [(0.0, 1.0), (0.5, 3.0)])
-def test_the_first_call_of_a_form_with_dropout_is_of_that_form(
-    dropout: float, first: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_the_first_timed_call_of_a_form_with_dropout_is_of_that_form(
+    dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And it finds inputs of which it can't have cached a result."""
-    counted = iter((1.0, 2.0, 3.0))
+    timed: list[bool] = []
     seen: list[tuple[float, bool]] = []
 
     def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -253,10 +251,13 @@ def test_the_first_call_of_a_form_with_dropout_is_of_that_form(
 
     class Counting(CpuMeter):
         def timed(self, call: Any, times: int, warm: int = 0) -> tuple[float, Any]:
-            return next(counted), super().timed(call, times, warm)[1]
+            found = super().timed(call, times, warm)
+            timed.append(seen[-1][1])
+            return found
 
     monkeypatch.setattr(bench.timing.cell, "meter_for", lambda device: Counting())
     case = Case.of(T=16, H=2, D_h=8, dropout=dropout)
-    assert prove(Cell(impls.make("mine", kernel), case), Gate())[1].first_s == first
+    proved(Cell(impls.make("mine", kernel), case))
+    assert timed[0] is bool(dropout)
     proved_on = {number for number, drops in seen if not drops}
     assert not dropout or {number for number, drops in seen if drops} - proved_on

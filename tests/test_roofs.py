@@ -11,7 +11,6 @@ import torch
 from bench.cases.case import Case
 from bench.cases.counting import flops, least_bytes
 from bench.cases.outcome import NoRow
-from bench.timing.devices import CallProfile
 from bench.timing.roofs import Roofs
 
 
@@ -28,9 +27,6 @@ class Machine:
         if o.dtype == torch.uint8:
             return times * 2 * o.numel() / self.bandwidth
         return times * 2 * o.shape[0] ** 3 / (self.rate / (10 if o.dtype == torch.bfloat16 else 1))
-
-    def profile_call(self, call: Callable[[], Any]) -> CallProfile:
-        return CallProfile(0, "none")
 
 
 def test_the_share_is_that_of_the_lower_roof() -> None:

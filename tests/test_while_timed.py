@@ -15,13 +15,12 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
-from bench.proof.gate import Gate
 from bench.timing import cell
 from bench.timing.caching import check_no_result_caching
-from bench.timing.cell import prove
 from bench.workers.tasks import Tasks
 
 from . import wrong_kernels
+from .conftest import proved
 from .resting import resting
 
 BLOCKS, COMPARED = 40, 300
@@ -45,13 +44,13 @@ def crowded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def measured(kernel: wrong_kernels.Kernel, compared: int = 0, **axes: object) -> None:
     """What a run does with a cell: proved, compared, timed, and asked whether it caches results."""
     case = Case.of(**({"T": 64, "H": 2, "D_h": 64} | axes))  # type: ignore[arg-type]
-    built, proved = prove(Cell(impls.make("mine", kernel), case), Gate())
+    built, found = proved(Cell(impls.make("mine", kernel), case))
     built.compare(0.0, draw=1)
     for _ in range(compared):
         built.time(calls=1, draw=1)
     usual = median(built.time(calls=5)[0] for _ in range(BLOCKS))
     with built.watched():
-        check_no_result_caching(built.meter, built.call.run, built.perturb, usual, proved.first_s)
+        check_no_result_caching(built.meter, built.call.run, built.perturb, usual, found.first_s)
 
 
 @pytest.mark.parametrize("name", wrong_kernels.WHEN_TIMED)

@@ -16,7 +16,7 @@ from ..cases.case import Case
 from ..cases.cells import Key
 from ..cases.outcome import NoRow, Unsupported, Wrong
 from ..selection.mistake import Mistake
-from ..workers.client import STARTING, Answer, Lost, Request, Script, Setting, Side, Timer, WorkerClient
+from ..workers.client import STARTING, Answer, Lost, Request, Script, Setting, Side, Timer, WorkerClient, proving
 from .pairing import CONTROLS, GPU_CONTROLS, SIDES, Failure, Judged, Pair, Pairing, Process, of_both, until_settled
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
@@ -296,7 +296,7 @@ class _Provers:
 
 def _proved(client: WorkerClient, request: Mapping[str, Any]) -> Generator[Request, Answer, Facts]:
     """What the proof of a cell tells; raises what refuses it, by the clock too."""
-    proved = yield client, "prove", {"what": "it", **request}
+    proved = yield from proving(client, "it", **request)
     yield client, "time", {"what": "it", "calls": 1, "draw": 1}  # on fresh inputs
     usual = (yield client, "time", {"what": "it", "calls": 1, "warm": 1})["seconds"]
     yield client, "caching", {"what": "it", "usual": usual, "first": proved["first_s"]}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch._C._autograd import _enable_record_function
 from torch._C._profiler import _ExperimentalConfig
 from torch.autograd.profiler import profile
 
@@ -38,19 +39,31 @@ def kernel_in(trace: bytes) -> str:
 
 def kernel_of(call: Callable[[], Any]) -> str:
     """The kernel that a call dispatches, from the operators on the host's side, whatever the device."""
-    return kernel_in(host_trace(call))
+    return kernel_in(operators_of(call)[0])
 
 
-def host_trace(call: Callable[[], Any], memory: bool = False) -> bytes:
-    """The Chrome trace of a call on the host's side: its operators, and every allocation where `memory` is asked for.
+def operators_of(call: Callable[[], Any]) -> tuple[bytes, Any]:
+    """The Chrome trace of a call's operators on the host's side, and its answer.
 
     By the part of torch's profiler that records: the one around it imports the whole compiler, which takes seconds, and makes
     every garbage collection slower from then on.
     """
-    with profile(profile_memory=memory, experimental_config=_TRACE_ALONE) as profiler:
-        kept = call()  # an answer is part of what a call needs: it is held until the trace ends
-    del kept
-    return trace_of(profiler)
+    with profile(experimental_config=_TRACE_ALONE) as profiler:
+        answer = call()
+    return trace_of(profiler), answer
+
+
+def allocations_of(call: Callable[[], Any]) -> tuple[bytes, Any]:
+    """The Chrome trace of a call's allocations without its operators, and its answer: a loop makes 268,000 of them in 0.3 s,
+    which take 2 s more to write.
+    """
+    with profile(profile_memory=True, experimental_config=_TRACE_ALONE) as profiler:
+        _enable_record_function(False)
+        try:
+            answer = call()
+        finally:
+            _enable_record_function(True)
+    return trace_of(profiler), answer
 
 
 def _trace_alone() -> _ExperimentalConfig | None:

@@ -20,7 +20,6 @@ from ..cases.outcome import Wrong, classify
 from ..cases.sweep import misfit
 from .building import keeping_settings, module_of, prepare
 from .calls import Call, call_of, recording
-from .dispatch import kernel_of
 from .dropout import check_dropout, check_independence, check_shares, kept_probs, spanning, spanning_output
 from .problem import Errors, Expected, Inputs, Problem, copies, elsewhere, inputs_of, strided
 from .questions import problem_of, showing_output, showing_probs
@@ -85,8 +84,6 @@ class Gate:
         if case.drops:
             with keeping_settings():
                 self._prove_dropout(impl, eager, case)
-        if impl.dispatches:
-            self._once("dispatch", impl, case, check_dispatch)
         return Proof(probed)
 
     def _prove_dropout(self, impl: Impl, eager: Impl, case: Case) -> None:
@@ -176,7 +173,7 @@ def _lengths(case: Case, T: int) -> Iterator[dict[str, Any]]:
 def check(impl: Impl, case: Case) -> CheckResult:
     """Hold a new core or layer to the reference, on two draws; raises `Wrong`."""
     module, numbers = module_of(impl, case), inputs_of(problem_of(case))
-    return check_call(call_of(module, case, numbers), module, numbers, case, draws=2)
+    return check_call(call_of(module, case, numbers), module, numbers, case, (0, 1))
 
 
 def check_probe(impl: Impl, case: Case) -> None:
@@ -188,9 +185,8 @@ def check_probe(impl: Impl, case: Case) -> None:
     numbers, *others = (inputs_of(problem_of(case, draw)) for draw in range(2 if case.padded else 3))
     if case.scope == "core":
         numbers, *others = map(strided, (numbers, *others))
-    check_call(
-        call_of(module, case, numbers), module, numbers, case, draws=3 if case.padded or case.page else 2, in_turn=True
-    )
+    draws = range(3 if case.padded or case.page else 2)
+    check_call(call_of(module, case, numbers), module, numbers, case, draws, in_turn=True)
     if case.does.gradients:
         with keeping_settings():
             numbers.refill(problem_of(case))
@@ -205,26 +201,26 @@ def check_call(
     module: nn.Module,
     numbers: Inputs,
     case: Case,
-    draws: int = 1,
+    draws: Sequence[int] = (0,),
     in_turn: bool = False,
 ) -> CheckResult:
-    """Hold a call of `module` to the reference, on draws that arrive in the same buffers; raises `Wrong`.
+    """Hold a call of `module` to the reference, once on each of the draws, which arrive in the same buffers; raises `Wrong`.
 
-    Neither the inputs, nor the gradient of the output, nor the module's weights and buffers may be written to. `in_turn`: the
-    first answer must outlast one more call, too, which is on other tensors.
+    Neither the inputs, nor the gradient of the output, nor the module's weights and buffers may be written to, and answers
+    must outlast the calls behind them. `in_turn`: there is one call more, on other tensors. Gives the first call's errors.
     """
     with keeping_settings():
-        return _check_problems(call, module, numbers, case, [problem_of(case, draw) for draw in range(draws)], in_turn)
+        return _check_problems(call, module, numbers, case, draws, in_turn)
 
 
 def _check_problems(
-    call: Call, module: nn.Module, numbers: Inputs, case: Case, problems: Sequence[Problem], in_turn: bool
+    call: Call, module: nn.Module, numbers: Inputs, case: Case, draws: Sequence[int], in_turn: bool
 ) -> CheckResult:
+    problems = [problem_of(case, draw) for draw in draws]
+    earlier: list[tuple[list[Tensor], tuple[Tensor, ...]]] = []
     caching = case.does.cached and case.scope == "layer"  # then the cache is there to be written to
 
-    def answer(
-        problem: Problem, why: str = "", call: Call = call, numbers: Inputs = numbers
-    ) -> tuple[CheckResult, dict[str, Tensor]]:
+    def answer(problem: Problem, why: str = "", call: Call = call, numbers: Inputs = numbers) -> CheckResult:
         owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]
         before = copies(owned)
         with without_gradients(module, case):
@@ -236,26 +232,25 @@ def _check_problems(
             _unchanged([numbers.grad], [problem.grad], "writes to the gradient of its output, which others may read")
             if any(x.grad is not None for x in (*numbers.tensors, *module.parameters())):
                 raise Wrong("adds to `.grad` in passing: whoever trains with it counts these gradients twice")
-        return verify(answers, problem, why), answers
-
-    def first() -> list[Tensor]:
-        own = [part for part in problems[0].answers if part.name == "output" or not caching]
-        return [part.shown(answers[part.name]) for part in own]
+        for age, (now, kept) in enumerate(reversed(earlier)):
+            how = "both share one buffer" if age == 0 else "they share a few buffers"
+            _unchanged(now, kept, f"an answer changed when a later one was computed: {how}")
+        own = [part for part in problem.answers if part.name == "output" or not caching]
+        shown = [part.shown(answers[part.name]) for part in own]
+        earlier.append((shown, copies(shown)))
+        return verify(answers, problem, why)
 
     for problem in problems:
         problem.answers  # noqa: B018  worked out before a call can patch what that takes
-    result, answers = answer(problems[0])
-    kept = copies(first())
-    for draw, problem in enumerate(problems[1:], 1):
+    result = answer(problems[0])
+    for draw, problem in zip(draws[1:], problems[1:], strict=True):
         numbers.refill(problem)
         prepare(module, case, draw)
-        answer(problem, NEW_NUMBERS if draw == 1 else NEW_PADDING if case.padded else NEW_PAGES)
-        _unchanged(first(), kept, "the first answer changed when the second was computed: both share one buffer")
+        answer(problem, (NEW_PADDING if case.padded else NEW_PAGES) if draw > 1 else NEW_NUMBERS)
     if in_turn:
         apart = elsewhere(numbers, problems[-1])
         numbers.refill(problems[0])  # what reads these still has another answer
         answer(problems[-1], NEW_TENSORS, call_of(module, case, apart), apart)
-        _unchanged(first(), kept, "the first answer changed when a later one was computed: they share a few buffers")
     return result
 
 
@@ -342,16 +337,6 @@ def check_output_dropped(impl: Impl, probe: Case) -> None:
     check_independence([kept[:, None]], visible[:, None])
     check_shares(kept, visible, probe.out_dropout, "the output")
     verify(answers, showing_output(probe, kept / (1 - probe.out_dropout)), TRAINING_OUTPUT)
-
-
-def check_dispatch(impl: Impl, case: Case) -> None:
-    """The kernel that really runs is the one that the name is registered as; raises `Wrong`."""
-    module = module_of(impl, case)
-    call = call_of(module, case, inputs_of(problem_of(case)))
-    with without_gradients(module, case):
-        ran = kernel_of(call.run)
-    if ran != impl.dispatches:
-        raise Wrong(f"registered as {impl.dispatches}, but {ran} was dispatched")
 
 
 def _run(call: Call) -> object:

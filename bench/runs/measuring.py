@@ -26,7 +26,7 @@ from ..cases.outcome import NoRow
 from ..selection.options import clock_text
 from ..timing.devices import free_bytes_elsewhere, tells_more
 from ..timing.engine import VISITS, Visits, block_of, need
-from ..workers.client import Script, WorkerClient, together
+from ..workers.client import Script, WorkerClient, proving, together
 from .crew import Crew, Tell, Worker
 from .remaining import remaining
 from .rows import samples_of
@@ -130,10 +130,9 @@ class Measuring:
             for cell in queue.pop(0):
                 self._owner.setdefault(cell.case.id, worker)
                 self._run.begin(cell)
-                what = " ".join(cell.key) if cell.case.id in self._held else None
-                details = {"impl": cell.impl.name, "case": cell.case.columns(), "what": what}
+                held, what = cell.case.id in self._held, " ".join(cell.key)
                 try:
-                    answer = yield worker.client(cell), "prove", details
+                    answer = yield from proving(worker.client(cell), what, cell.impl.name, cell.case.columns(), held)
                 except NoRow as outcome:
                     worker.skip(cell, outcome)
                     if self._fail_fast and self._run.failed:
@@ -142,7 +141,7 @@ class Measuring:
                 else:
                     self._run.add_proved(cell, answer)
                     self._tell(f"{self._run.progress} {cell.case.id}  {cell.impl.name:<20} proved")
-                    if what:
+                    if held:
                         worker.seconds[cell.key] = answer["seconds"]
 
     def _time(self, workers: Sequence[Worker]) -> None:

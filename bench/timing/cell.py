@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -20,16 +20,21 @@ from ..proof import settings
 from ..proof.afterwards import check_idle_afterwards
 from ..proof.building import keeping_settings, module_of, prepare
 from ..proof.calls import Call, call_of, recording
+from ..proof.dispatch import kernel_in, operators_in, operators_of
 from ..proof.gate import NEW_NUMBERS, CheckResult, Gate, check_call, verify, without_gradients
 from ..proof.problem import Inputs, copies, inputs_of
 from ..proof.questions import problem_of
-from .devices import CallProfile, Meter, free_bytes, meter_for
+from .devices import Memory, Meter, free_bytes, meter_for
+from .devices.resident import FLOOR
 
 GRAPHS = 4096
 """Graphs of one function that torch.compile may hold at the same time; by default, eight shapes later it runs eager."""
 
 REPEATS = 4
 """Calls on the same inputs that are compared bit for bit where algorithms are to be deterministic, before the clock starts."""
+
+MORE_CALLS = 2
+"""Calls more, where one made the process grow by more than torch allocated: malloc keeps what is freed now and then."""
 
 NOT_REPEATED = "two calls on the same inputs differ, though algorithms were to be deterministic"
 
@@ -168,46 +173,122 @@ class Proved:
     """What was found out about a cell before it is timed."""
 
     check: CheckResult
-    ragged: bool
-    """Whether it was probed at a length that is not round."""
-    profile: CallProfile
+    memory: Memory
+    peak_rss_bytes: int | None
+    """Growth of the process's own high-water mark over another call, private memory included; None where nothing tells."""
+    kernel: str
+    operators: int
+    """How many a call runs, those within others included."""
     first_s: float
-    """Seconds of the call that was proved; of the first one with dropout, where numbers are dropped."""
+    """Seconds of the first call on fresh inputs; with dropout, where numbers are dropped."""
 
 
-def prove(cell: Cell, gate: Gate) -> tuple[Built, Proved]:
-    """Build a cell, check it against the reference, and profile a call; raises `Wrong`, or what the implementation raised."""
+def probe(cell: Cell, gate: Gate) -> bool:
+    """Check an implementation on probes; whether one had a length that is not round. Raises `Wrong`, or what it raised."""
     check_fits(cell)
     with spending("gate"), _single_threaded():
-        ragged = gate.prove(cell.impl, cell.case).ragged
-    built = build(cell)
+        return gate.prove(cell.impl, cell.case).ragged
+
+
+def check(built: Built) -> Proved:
+    """Check what is about to be timed against the reference in three calls; raises `Wrong`, or what the call raised.
+
+    One is watched for its memory, one for its time and what the process grows by, and one for its operators. The second is on
+    other inputs than the others. Where numbers are dropped, what is watched are further calls, in training.
+    """
+    cell, case = built.cell, built.cell.case
     if cell.impl.compiled and built.compile_cache is None:
         raise NoRow("torch.compile made no graph: what would be timed is the eager form")
-    kept, known = _kept(built)
-    first: list[float] = []
-    with (
-        spending("gate"),
-        nullcontext() if cell.impl.compiled else _single_threaded(),
-    ):  # code is compiled for its threads
-        check = check_call(
-            replace(built.call, run=_clocked(built, first)), built.module, built.numbers, cell.case, draws=2
-        )
-        built.draw = 1
-    first_s = _first_dropping(built) if cell.case.drops else first[0]
-    profile = profiled(built, known)
-    profile = replace(profile, kept_bytes=kept, peak_bytes=profile.peak_bytes + kept)
-    if cell.case.deterministic:
+    watch = _Watch(built)
+    ways = iter((watch.memory, watch.seconds, watch.operators))
+    with spending("gate"):
+        if case.drops:
+            found = check_call(built.call, built.module, built.numbers, case, (0, 1))
+        else:
+            watched = replace(built.call, run=lambda: next(ways)())
+            found = check_call(watched, built.module, built.numbers, case, (0, 1, 0))
+    built.draw = 1 if case.drops else 0
+    if case.drops:
+        watch.in_training()
+    proved = watch.found(found)
+    if cell.impl.dispatches and proved.kernel != cell.impl.dispatches:
+        raise Wrong(f"registered as {cell.impl.dispatches}, but dispatched {proved.kernel}")
+    if case.deterministic:
         check_repeats(built)
-    return built, Proved(check, ragged, profile, first_s)
+    return proved
 
 
-def _kept(built: Built) -> tuple[int, CallProfile | None]:
-    """As `Meter.kept`, of its first call, on numbers that are neither proved nor timed next."""
-    built.refill(1)
-    with spending("memory"), keeping_settings(), without_gradients(built.module, built.cell.case):
-        kept, profile = built.meter.kept(built.call.run)
-    built.refill(0)
-    return kept, None if built.cell.case.drops else profile  # what drops is profiled in training
+class _Watch:
+    """Calls of a cell, each watched in one way."""
+
+    def __init__(self, built: Built):
+        self._built, self._run = built, built.call.run
+        self._memory, self._trace, self._seconds = Memory(0, 0), b"", 0.0
+        self._rss: int | None = None
+
+    def memory(self) -> Any:
+        with spending("memory"):
+            self._memory, answer = self._built.meter.memory(self._run)
+        return answer
+
+    def seconds(self) -> Any:
+        """The answer, which is refused where the call's work goes on behind it."""
+        answer = self._resident()
+        if not isinstance(answer, Tensor | tuple):
+            return answer
+        found = _tensors(answer, len(self._built.numbers.tensors))
+        kept = copies(found)
+        check_idle_afterwards()
+        if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(found, kept, strict=True)):
+            raise Wrong("its answer changes after the call has returned")
+        return answer
+
+    def operators(self) -> Any:
+        with spending("memory"):
+            self._trace, answer = operators_of(self._run)
+        return answer
+
+    def in_training(self) -> None:
+        """All three on calls that drop; then one without dropout is checked once more."""
+        built, case = self._built, self._built.cell.case
+        built.module.train()
+        with recording(case):
+            if built.cell.impl.compiled:
+                built.call.run()  # another graph
+            built.perturb()  # what caches a result of the inputs that were checked must not seem fast from the start
+            self.seconds()
+            built.refill(1)
+            self.memory()
+            self.operators()
+            built.module.eval()
+            answer = built.call.run()
+            built.module.train()
+        with spending("gate"):
+            verify(built.call.read(answer), problem_of(case, draw=1), NEW_NUMBERS)
+
+    def found(self, check: CheckResult) -> Proved:
+        """All that was seen; more calls are made where one of them can't tell."""
+        memory, rss = self._memory, self._rss
+        with spending("memory"), keeping_settings(), without_gradients(self._built.module, self._built.cell.case):
+            if memory.kept_bytes:  # the first call made what it keeps
+                memory = replace(
+                    memory, peak_bytes=self._built.meter.memory(self._run)[0].peak_bytes + memory.kept_bytes
+                )
+            for _ in range(MORE_CALLS):
+                if rss is not None and rss > memory.peak_bytes + FLOOR:
+                    self._resident()
+                    rss = min(rss, self._rss or rss)
+        return Proved(check, memory, rss, kernel_in(self._trace), operators_in(self._trace), self._seconds)
+
+    def _resident(self) -> Any:
+        def run() -> Any:
+            seconds, answer = self._built.meter.timed(self._run, 1)
+            self._seconds = self._seconds or seconds
+            return answer
+
+        with spending("memory"):
+            self._rss, answer = self._built.meter.resident(run)
+        return answer
 
 
 @contextmanager
@@ -219,65 +300,6 @@ def _single_threaded() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _first_dropping(built: Built) -> float:
-    """Seconds of the first call of the form with dropout, on new numbers; where it is compiled it is another graph."""
-    built.module.train()
-    with recording(built.cell.case):
-        if built.cell.impl.compiled:
-            built.call.run()
-        built.perturb()  # what caches a result of the inputs that were proved must not seem fast from the start
-        return built.meter.seconds(built.call.run, 1)
-
-
-def _clocked(built: Built, seconds: list[float]) -> Callable[[], Any]:
-    """The same call, which leaves the seconds that it took; raises `Wrong` where its work goes on behind it."""
-
-    def run() -> Any:
-        took, answer = built.meter.timed(built.call.run, 1)
-        seconds.append(took)
-        if not isinstance(answer, Tensor | tuple):
-            return answer
-        found = _tensors(answer, len(built.numbers.tensors))
-        kept = copies(found)
-        check_idle_afterwards()
-        if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(found, kept, strict=True)):
-            raise Wrong("its answer changes after the call has returned")
-        return answer
-
-    return run
-
-
-def profiled(built: Built, known: CallProfile | None = None) -> CallProfile:
-    """Profile a call on other numbers in the same buffers, but for what is known of it; raises `Wrong`.
-
-    Its answer is checked against the reference once more. Where numbers were dropped, that of one more call without dropout is.
-    """
-    cell, case = built.cell, built.cell.case
-    unseen = problem_of(case, draw=1)
-    built.refill(1)
-    if case.drops:
-        built.module.train()
-    answers: list[Any] = []
-
-    def kept() -> Any:
-        answers.append(built.call.run())
-        return answers[-1]
-
-    with recording(case):
-        with spending("memory"):
-            profile = built.meter.profile_call(kept, known)
-        answer = answers[-1] if answers else built.call.run()
-        if case.drops:
-            built.module.eval()
-            answer = built.call.run()
-            built.module.train()
-    with spending("gate"):
-        verify(built.call.read(answer), unseen, NEW_NUMBERS)
-    if cell.impl.dispatches and profile.kernel != cell.impl.dispatches:
-        raise Wrong(f"registered as {cell.impl.dispatches}, but dispatched {profile.kernel}")
-    return profile
 
 
 def check_repeats(built: Built) -> None:

@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import TIMEOUT_MAX
@@ -195,38 +196,55 @@ Script = Generator[Request, Answer, None]
 """What is asked of one worker after another: yields requests, and gets the answer of each, or what it raised."""
 
 
+THREADED = "check"
+"""The request in which calls use all threads: they would wait at each parallel region for a core that another worker uses, so
+that it is made while no other is.
+"""
+
+
 def together(scripts: Sequence[Script]) -> None:
     """Run scripts side by side, each with a worker of its own, in this one thread: a child ends with its parent's thread."""
-    waiting: dict[Script, WorkerClient] = {}
+    asked: dict[Script, Request] = {}
+    waiting: dict[Script, tuple[WorkerClient, str]] = {}
     for script in scripts:
-        _advance(script, waiting, None)
-    while waiting:
-        soonest = min(client.left for client in waiting.values())
-        answered = select.select(list(waiting.values()), [], [], soonest)[0]
-        for script, client in list(waiting.items()):
+        _advance(script, asked, None)
+    while asked or waiting:
+        for script, (client, do, details) in list(asked.items()):
+            if waiting and THREADED in (do, *(it for _, it in waiting.values())):
+                break  # in the order in which they were asked
+            del asked[script]
+            try:
+                client.send(do, **details)
+            except NoRow as outcome:
+                _advance(script, asked, outcome)
+            else:
+                waiting[script] = client, do
+        clients = [client for client, _ in waiting.values()]
+        answered = select.select(clients, [], [], min((it.left for it in clients), default=0.0))[0]
+        for script, (client, _) in list(waiting.items()):
             if client in answered or not client.left:
+                del waiting[script]
                 try:
                     answer: Answer | NoRow = client.receive()
                 except NoRow as outcome:
                     answer = outcome
-                _advance(script, waiting, answer)
+                _advance(script, asked, answer)
 
 
-def _advance(script: Script, waiting: dict[Script, WorkerClient], answer: Answer | NoRow | None) -> None:
-    """Give a script its answer, and send what it asks next."""
-    waiting.pop(script, None)
-    while True:
-        try:
-            client, do, details = script.throw(answer) if isinstance(answer, NoRow) else script.send(answer)  # type: ignore[arg-type]
-        except StopIteration:
-            return
-        try:
-            client.send(do, **details)
-        except NoRow as outcome:
-            answer = outcome
-            continue
-        waiting[script] = client
-        return
+def _advance(script: Script, asked: dict[Script, Request], answer: Answer | NoRow | None) -> None:
+    """Give a script its answer, and take what it asks next."""
+    with suppress(StopIteration):
+        asked[script] = script.throw(answer) if isinstance(answer, NoRow) else script.send(answer)  # type: ignore[arg-type]
+
+
+def proving(
+    client: WorkerClient, what: str, impl: str, case: Mapping[str, Any], keep: bool = True
+) -> Generator[Request, Answer, Answer]:
+    """Check a cell for correctness; gives the answer of `Tasks.check`, with the seconds of both requests."""
+    probed = yield client, "probe", {"what": what, "impl": impl, "case": case}
+    found = yield client, "check", {"what": what, "keep": keep}
+    spent = {it: probed["spent"].get(it, 0.0) + s for it, s in found["spent"].items()}
+    return found | {"spent": spent}
 
 
 @dataclass

@@ -26,7 +26,7 @@ from ..proof.questions import problem_of
 from ..selection.choice import impls_named, uncallable
 from ..selection.mistake import Mistake
 from ..timing.caching import check_no_result_caching
-from ..timing.cell import Built, build, prove
+from ..timing.cell import Built, build, check, probe
 from ..timing.controls import GPU_WORK, WORK, software
 from ..timing.devices import energy_counter, meter_for
 from ..timing.devices.energy import Unread, joules_of_a_call
@@ -76,6 +76,7 @@ class Tasks:
         self._gate = Gate()
         self._controls: dict[str, Control] = {}
         self._roofs = Roofs()
+        self._ragged = False
         self._ready: dict[str, Built | Control] = {}
         self._answers: dict[str, dict[int, list[torch.Tensor]]] = {}
         """Of every cell that was ready: one that is built again need not be held to the reference again."""
@@ -114,40 +115,49 @@ class Tasks:
                     f"give a module of the repository that you are in"
                 )
 
-    def prove(self, impl: str, case: dict[str, Any], what: str | None = None) -> dict[str, Any]:
-        """Hold a cell to the reference, and profile a call; the row's columns that this tells, and what it took:
+    def probe(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, Any]:
+        """Check an implementation on probes, and build the module of a cell: {"spent": seconds by purpose}"""
+        cell, before = Cell(get(impl), Case(**case)), ledger.spent()
+        self._use(cell.case)
+        self._ragged = probe(cell, self._gate)
+        self._ready[what] = build(cell)
+        return {"spent": _since(before)}
+
+    def check(self, what: str, keep: bool = True) -> dict[str, Any]:
+        """Check a built cell against the reference, and watch what its call takes; the row's columns that this tells:
 
         {"columns": {"error", "error_bound", "peak_bytes", "kernel", ...}, "seconds": of one warm call,
-        "first_s": of the call that was proved, "spent": seconds by purpose}. It stays prepared as `what`, if that is given.
+        "first_s": of the first call on fresh inputs, "spent": seconds by purpose}. Without `keep` it is let go of.
         """
-        cell = Cell(get(impl), Case(**case))
+        built, before = self._built(what), ledger.spent()
+        cell = built.cell
         self._use(cell.case)
-        before = ledger.spent()
-        built, proved = prove(cell, self._gate)
+        proved = check(built)
         rows = problem_of(cell.case).output.rows
         columns = {
             "error": proved.check.error,
             "error_bound": proved.check.bound,
             "error_output": proved.check.error_output,
             "error_grad": proved.check.error_grad,
-            "proved_ragged": proved.ragged,
+            "proved_ragged": self._ragged,
             "rows_compared": cell.case.T if rows is None else len(rows),
-            "peak_bytes": None if cell.impl.limits.own_memory else proved.profile.peak_bytes,
-            "kept_bytes": None if cell.impl.limits.own_memory else proved.profile.kept_bytes,
-            "peak_rss_bytes": proved.profile.peak_rss_bytes,
-            "kernel": proved.profile.kernel,
-            "operators": proved.profile.operators,
+            "peak_bytes": None if cell.impl.limits.own_memory else proved.memory.peak_bytes,
+            "kept_bytes": None if cell.impl.limits.own_memory else proved.memory.kept_bytes,
+            "peak_rss_bytes": proved.peak_rss_bytes,
+            "kernel": proved.kernel,
+            "operators": proved.operators,
             "threads": torch.get_num_threads(),
             "clock": built.meter.clock,
             "prepare_s": built.prepare_s,
             "compile_s": built.compile_s,
             "compile_cache": built.compile_cache,
-            "impl_hash": impl_hash(cell.impl, proved.profile.kernel),
+            "impl_hash": impl_hash(cell.impl, proved.kernel),
             "packages": packages(cell.impl),
         }
-        seconds = self._kept(what, built)["seconds"] if what else proved.first_s
-        spent = {purpose: s - before.get(purpose, 0.0) for purpose, s in ledger.spent().items()}
-        return {"columns": columns, "seconds": seconds, "first_s": proved.first_s, "spent": spent}
+        seconds = self._kept(what, built)["seconds"] if keep else proved.first_s
+        if not keep:
+            self.drop(what)
+        return {"columns": columns, "seconds": seconds, "first_s": proved.first_s, "spent": _since(before)}
 
     def prepare(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, float]:
         """Make a cell ready to be timed as `what`, without proof: {"seconds": of one warm call}."""
@@ -273,6 +283,11 @@ class Tasks:
         gc.freeze()  # no collection has to look at it again
         gc.disable()
         return {"seconds": min(seconds)}
+
+
+def _since(before: dict[str, float]) -> dict[str, float]:
+    """Seconds by purpose since then."""
+    return {purpose: s - before.get(purpose, 0.0) for purpose, s in ledger.spent().items()}
 
 
 def _sensed(ready: Built | Control) -> dict[str, Any]:

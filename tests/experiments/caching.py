@@ -20,10 +20,9 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
-from bench.proof.gate import Gate
 from bench.timing.caching import check_no_result_caching
-from bench.timing.cell import prove
 from bench.timing.devices import meter_for
+from tests.conftest import proved
 
 BUSY = "import torch\nwhile True: torch.randn(500, 500) @ torch.randn(500, 500)"
 
@@ -57,7 +56,7 @@ def main() -> None:
 def accuses(kernel: impls.Kernel, checks: int) -> Iterator[bool]:
     """Whether each check says that it caches results."""
     gc.disable()
-    built, proved = prove(Cell(impls.make(kernel.__name__, kernel), Case.of(T=256, H=2, D_h=8, scope="core")), Gate())
+    built, found = proved(Cell(impls.make(kernel.__name__, kernel), Case.of(T=256, H=2, D_h=8, scope="core")))
     with torch.inference_mode():
         meter, run = meter_for("cpu"), built.call.run
         for _ in range(checks):
@@ -65,7 +64,7 @@ def accuses(kernel: impls.Kernel, checks: int) -> Iterator[bool]:
             built.refill(0)  # or so many nudges would end at infinity
             usual = median(meter.seconds(run, 1) for _ in range(5))
             try:
-                check_no_result_caching(meter, run, built.perturb, usual, proved.first_s)
+                check_no_result_caching(meter, run, built.perturb, usual, found.first_s)
                 yield False
             except Wrong:
                 yield True

@@ -9,11 +9,11 @@ from contextlib import suppress
 from ... import CHECKOUT
 from .cpu import CPU
 from .cuda import CUDA
-from .device import CallProfile, Device, Meter
+from .device import Device, Memory, Meter
 from .energy import Counter, Unread
 
 __all__ = [
-    "DEVICES", "CallProfile", "Device", "Meter", "default_device", "energy_counter", "energy_sources", "free_bytes",
+    "DEVICES", "Device", "Memory", "Meter", "default_device", "energy_counter", "energy_sources", "free_bytes",
     "free_bytes_elsewhere", "meter_for", "tells_more",
 ]  # fmt: skip
 

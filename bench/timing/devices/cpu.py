@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -13,15 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch.profiler import ProfilerActivity
 
-from ...proof.dispatch import host_trace, kernel_in, operators_in
+from ...proof.dispatch import allocations_of
 from . import host
-from .device import CallProfile, Device
+from .device import Device, Memory, copied
 from .energy import rapl
 from .nvml import Reading
-from .resident import FLOOR, peak_rss
-
-MORE_CALLS = 2
-"""Calls more, where one made the process grow by more than torch allocated."""
+from .resident import peak_rss
 
 
 class CpuMeter:
@@ -63,41 +59,26 @@ class CpuMeter:
     def sensors(self) -> Reading | None:
         return None
 
-    def kept(self, call: Callable[[], Any]) -> tuple[int, CallProfile | None]:
-        def let_go() -> None:
-            call()
-            gc.collect()
-
-        profile = _traced(let_go)
-        return profile.kept_bytes, None if profile.kept_bytes else profile
-
-    def profile_call(self, call: Callable[[], Any], first: CallProfile | None = None) -> CallProfile:
+    def memory(self, call: Callable[[], Any]) -> tuple[Memory, Any]:
         """The largest sum of live allocations among the profiler's `[memory]` events, workspaces of operators included.
 
         What was there before and is freed meanwhile, by a garbage collection too, doesn't count (`peak`).
         Private mallocs, of NumPy or inside MKL and oneDNN, and what an implementation's own threads take, are unseen there:
-        the operating system is the second meter, of a call that isn't traced.
+        the operating system is the second meter (`resident`).
         """
-        profile = first or replace(_traced(call), kept_bytes=0)
-        return replace(profile, peak_rss_bytes=_least_rss(call, profile.peak_bytes + FLOOR))
+        trace, answer = allocations_of(call)
+        copy, held = copied(answer), [answer]
+        del answer
 
+        def let_go() -> None:
+            held.clear()
+            gc.collect()
 
-def _traced(call: Callable[[], Any]) -> CallProfile:
-    """What a trace of its operators and allocations tells of a call."""
-    trace = host_trace(call, memory=True)
-    events = memory_events(trace)
-    return CallProfile(peak(events), kernel_in(trace), operators_in(trace), left(events))
+        of_call, of_end = (memory_events(it) for it in (trace, allocations_of(let_go)[0]))
+        return Memory(peak(of_call), left(np.concatenate([of_call, of_end]))), copy
 
-
-def _least_rss(call: Callable[[], Any], enough: int) -> int | None:
-    """Of a few calls the least that the process grew by: malloc keeps what is freed now and then, and not every time."""
-    found = peak_rss(call)
-    for _ in range(MORE_CALLS):
-        if found is None or found <= enough:
-            break
-        again = peak_rss(call)
-        found = found if again is None else min(found, again)
-    return found
+    def resident(self, call: Callable[[], Any]) -> tuple[int | None, Any]:
+        return peak_rss(call)
 
 
 _EVENT = re.compile(

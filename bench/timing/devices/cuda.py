@@ -13,8 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from ...cases.outcome import Wrong
-from ...proof.dispatch import host_trace, kernel_in, operators_in
-from .device import CallProfile, Device
+from .device import Device, Memory, copied
 from .energy import of_gpu
 from .graphs import captured
 from .nvml import Nvml, Reading, opened
@@ -174,28 +173,26 @@ class CudaMeter:
         seen, self._seen = self._seen, None
         return seen
 
-    def kept(self, call: Callable[[], Any]) -> tuple[int, None]:
-        """The libraries' workspaces stay, too: the probes have filled them by now."""
+    def memory(self, call: Callable[[], Any]) -> tuple[Memory, Any]:
+        """What was asked of the allocator, unrounded. The libraries' workspaces stay: the probes have filled them by now."""
         before = self._requested()
-        call()
-        return max(0, self._requested() - before), None
+        self._cuda.reset_peak_memory_stats()
+        answer = call()
+        self._cuda.synchronize()
+        peak = int(self._cuda.memory_stats()["requested_bytes.all.peak"])
+        held = self._requested()
+        copy = copied(answer)
+        copies = self._requested() - held
+        del answer
+        return Memory(peak - before, max(0, self._requested() - copies - before)), copy
 
     def _requested(self) -> int:
         gc.collect()
         self._cuda.synchronize()
         return int(self._cuda.memory_stats()["requested_bytes.all.current"])
 
-    def profile_call(self, call: Callable[[], Any], first: CallProfile | None = None) -> CallProfile:
-        """What was asked of the allocator, unrounded. A first call outside fills cuBLAS's workspace, which stays."""
-        call()
-        before = self._requested()
-        self._cuda.reset_peak_memory_stats()
-        kept = call()
-        self._cuda.synchronize()
-        peak = self._cuda.memory_stats()["requested_bytes.all.peak"]
-        del kept
-        trace = host_trace(call)
-        return CallProfile(int(peak - before), kernel_in(trace), operators_in(trace))
+    def resident(self, call: Callable[[], Any]) -> tuple[None, Any]:
+        return None, call()
 
 
 def works(cuda: Any = torch.cuda, ones: Callable[..., Any] = torch.ones) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from torch import Tensor
 from torch.profiler import ProfilerActivity
 
 from .energy import Counter, no_counter
@@ -13,18 +14,20 @@ from .nvml import Reading
 
 
 @dataclass(frozen=True)
-class CallProfile:
-    """What one call was seen to do."""
+class Memory:
+    """What one call allocated."""
 
     peak_bytes: int
     """Peak of newly allocated tensor memory."""
-    kernel: str
-    operators: int = 0
-    """How many it ran, those within others included."""
-    kept_bytes: int = 0
-    """What its first call left allocated: a cache, a buffer that is filled once. It is part of the peak."""
-    peak_rss_bytes: int | None = None
-    """Growth of the process's own high-water mark over another call, private memory included; None where nothing tells."""
+    kept_bytes: int
+    """What stayed allocated when its answer was gone: a cache, a buffer that is filled once."""
+
+
+def copied(answer: Any) -> Any:
+    """A copy of the answer of a call: of a tensor, or of the tensors of a tuple."""
+    if isinstance(answer, Tensor):
+        return answer.detach().clone()
+    return tuple(map(copied, answer)) if type(answer) is tuple else answer
 
 
 class Meter(Protocol):
@@ -55,16 +58,12 @@ class Meter(Protocol):
     def sensors(self) -> Reading | None:
         """What the device says of its clock and temperature now; None where it says nothing."""
 
-    def kept(self, call: Callable[[], Any]) -> tuple[int, CallProfile | None]:
-        """Bytes that a call leaves allocated when its answer is gone: a cache, or a buffer that the first one makes.
+    def memory(self, call: Callable[[], Any]) -> tuple[Memory, Any]:
+        """Memory of one call, what was there before not counted, and a copy of its answer."""
 
-        With them the call's profile, where it left nothing and later calls are therefore like it.
-        """
-
-    def profile_call(self, call: Callable[[], Any], first: CallProfile | None = None) -> CallProfile:
-        """Peak memory of one call, what was there before not counted, and the kernel that it dispatched.
-
-        `first`: what `kept` found, which isn't measured again.
+    def resident(self, call: Callable[[], Any]) -> tuple[int | None, Any]:
+        """Bytes by which the process's high-water mark grows over a call, private memory included, None where nothing tells;
+        and the call's answer.
         """
 
 

@@ -15,8 +15,8 @@ FLOOR = 2 << 20
 PROCESS = Path("/proc/self")
 
 
-def peak_rss(call: Callable[[], Any], process: Path = PROCESS) -> int | None:
-    """Growth of the process's high-water mark over one call, the answer included; 0 below `FLOOR`.
+def peak_rss(call: Callable[[], Any], process: Path = PROCESS) -> tuple[int | None, Any]:
+    """Growth of the process's high-water mark over one call, its answer included; 0 below `FLOOR`. With it the answer.
 
     None where the mark can't be set back (anywhere but on Linux, and in some containers). Pages that malloc keeps for later
     would hide what a call takes again: they are handed back first, where the C library can. It can't hand back the last free
@@ -25,12 +25,11 @@ def peak_rss(call: Callable[[], Any], process: Path = PROCESS) -> int | None:
     gc.collect()
     _trim()
     before = _set_back(process)
+    answer = call()
     if before is None:
-        return None
-    kept = call()
+        return None, answer
     grown = _in_bytes(process, "VmHWM") - before
-    del kept
-    return grown if grown >= FLOOR else 0
+    return (grown if grown >= FLOOR else 0), answer
 
 
 def _set_back(process: Path) -> int | None:
