@@ -42,6 +42,9 @@ NOTHING_BESIDE = (
     "`python -m bench ab` compares it alone"
 )
 
+TOLD = 0.01
+"""A cell whose change in seconds differs by more, in logarithms, from its change beside the others says both."""
+
 SIDES = ("base", "head")
 
 
@@ -266,9 +269,9 @@ def _shared(cells: Collection[_Sides], shift: float, margin: float) -> Verdict |
 
 def _cell(key: Key, sides: _Sides, said: Verdict, margin: float) -> Cell:
     before, after = sides
-    seconds = after.seconds / before.seconds
-    if seconds < said.low or seconds > said.high:
-        said = replace(said, reason=f"{said.reason}, beside the others; in seconds {shares.signed(math.log(seconds))}")
+    seconds = math.log(after.seconds / before.seconds)
+    if math.isfinite(said.low) and abs(seconds - math.log(said.ratio)) > TOLD:
+        said = replace(said, reason=f"{said.reason}, beside the others; in seconds {shares.signed(seconds)}")
     return Cell(
         *key,
         verdict=said,

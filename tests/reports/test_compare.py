@@ -18,7 +18,7 @@ from reports.__main__ import main
 from reports.judging.comparison import Cell, Comparison, compare
 from reports.pages import compare as compare_command
 from reports.pages.comparison_page import html
-from reports.pages.comparison_text import sentences
+from reports.pages.comparison_text import EXAMPLES, sentences, summary
 from reports.reading import runs
 
 UNTOUCHED = {("fused", "UNCHANGED"), ("einsum", "UNCHANGED")}
@@ -120,6 +120,7 @@ def test_what_all_share_is_judged_by_seconds_and_only_where_all_code_changed(com
     assert compared(tracked.run(1), tracked.run(2)).shared is None
     alone = compared(tracked.run(1, impls=["sdpa"]), tracked.run(2, slower=everything, impls=["sdpa"]))
     assert alone.shared.word == "REGRESSED" and alone.code == 1 and alone.counts == {"INCONCLUSIVE": 4}
+    assert summary(alone).startswith("Something regressed: all cells together REGRESSED; 4 INCONCLUSIVE")
 
 
 def test_another_python_is_told_of(compared: Any) -> None:
@@ -196,6 +197,7 @@ def test_force_shows_numbers_without_verdicts(command: Any, capsys: pytest.Captu
     assert command(tracked.run(1), tracked.run(2, slower={"sdpa": 2}, machine_info=machine), "--force") == 2
     out = capsys.readouterr().out
     assert "2.0x as slow" in out and "REGRESSED" not in out and "12 INCONCLUSIVE" in out
+    assert out.count("another machine: threads") == 1 + EXAMPLES and "2 INCONCLUSIVE more" in out
 
 
 def test_json_holds_everything_and_is_json(command: Any, tmp_path: Path) -> None:
@@ -241,8 +243,9 @@ def test_hostile_names_neither_steer_the_terminal_nor_break_the_table(
         (["base", "head", "more"], "more"),
         (["base", "heat"], "did you mean"),
         (["base", "nothing"], "known: 0002_head, 0001_base"),
-        (["base", "head", "--margin", "-1"], "no share like 0.01"),
-        (["base", "head", "--margin", "1%"], "no share like 0.01"),
+        (["base", "head", "--margin", "-1"], "not a share like 0.01"),
+        (["base", "head", "--margin", "1%"], "not a share like 0.01"),
+        (["base", "head", "--margin", "0.5"], "from 0 to below 0.5"),
         (["base", "head", "--nonsense"], "--nonsense"),
         (["head"], "no baseline; set one with: python -m reports baseline set RUN"),
         (["*", "head"], "means 2 runs: 0001_base, 0002_head"),
