@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pandas as pd
 
 from stats import shares
@@ -50,11 +47,10 @@ def page_faults(frame: pd.DataFrame) -> str:
     count = int((part >= LARGE_PART).sum())
     if not count:
         return ""
-    most = _top(frame, part)
     return (
         f"In {count} of {words.plural(len(frame), 'cell')} the system maps fresh memory at every call, and page faults take "
         f"{shares.percent(LARGE_PART)} of the time or more, at {units.seconds(FAULT_SECONDS, 1)} each: most of all for "
-        f"{_name(most)} at {_place(frame, most)}, {most['page_faults']:,.0f} a call."
+        f"{_place(frame, part)}, {frame['page_faults'][part.idxmax()]:,.0f} a call."
     )
 
 
@@ -64,10 +60,10 @@ def hidden_memory(frame: pd.DataFrame) -> str:
     beyond = unexplained[(unexplained > UNEXPLAINED) & (frame["peak_rss_bytes"] > TIMES * frame["peak_bytes"])]
     if beyond.empty:
         return ""
-    most = _top(frame, beyond)
+    most = fr.records(frame.loc[[beyond.idxmax()]])[0]
     return (
         f"Resident memory grew by much more than tensors account for in {len(beyond)} of "
-        f"{words.plural(len(frame), 'cell')}, most for {_name(most)} at {_place(frame, most)}: "
+        f"{words.plural(len(frame), 'cell')}, most for {_place(frame, beyond)}: "
         f"{units.memory(most['peak_rss_bytes'])}, of which tensors take {units.memory(most['peak_bytes'])}. Private buffers "
         "do that, and allocators that keep what is freed."
     )
@@ -83,16 +79,7 @@ def calls(frame: pd.DataFrame) -> str:
     return f"During timing, the outputs of {many} calls per cell were compared with the verified output."
 
 
-def _top(frame: pd.DataFrame, by: pd.Series[float]) -> dict[str, Any]:
-    """The row of the frame with the largest of these values."""
-    return fr.records(frame.loc[[by.idxmax()]])[0]
-
-
-def _name(row: Mapping[str, Any]) -> str:
-    """Of a row's implementation, marked if it was wrong anywhere."""
-    return words.marked(row["impl"], [row["impl"]] if row["wrong"] else [])
-
-
-def _place(frame: pd.DataFrame, row: Mapping[str, Any]) -> str:
-    """Where one of the frame's rows stands."""
-    return words.place(row, always=fr.varying(frame))
+def _place(frame: pd.DataFrame, by: pd.Series[float]) -> str:
+    """'fused at T=128 fp32': the row with the largest of these values, marked if its implementation was wrong anywhere."""
+    [row] = fr.records(frame.loc[[by.idxmax()]])
+    return f"{words.marked(row['impl'], [row['impl']] * row['wrong'])} at {words.place(row, always=fr.varying(frame))}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +18,8 @@ LEAST_POINTS = 3
 CONFIDENCE = 0.95
 GIB = 2**30
 
-#: An exponent that is known no better, up or down, is not resolved: it can't tell T from T**1.5, and predicts nothing.
 UNSURE = 0.25
-
-_T = re.compile(r"(?<![^-])T(\d+)(?=-|$)")
-"""In the id of a case."""
+"""An exponent that is known no better, up or down, is not resolved: it can't tell T from T**1.5, and predicts nothing."""
 
 
 @dataclass(frozen=True)
@@ -55,24 +51,17 @@ class Growth:
     memory: Power | None
     memory_ends_at: float | None
     """The T at which the peak would be all of the machine's memory."""
-    met_at: int | None
-    """The smallest T that was measured to be out of memory."""
-
-    @property
-    def tells(self) -> bool:
-        return any((self.time, self.memory, self.met_at))
 
 
-def growths(frame: pd.DataFrame, skipped: pd.DataFrame, machine: dict[str, Any]) -> list[Growth]:
+def growths(frame: pd.DataFrame, machine: dict[str, Any]) -> list[Growth]:
     """One for every implementation and setting with at least two T, in the frame's order.
 
     `machine` is the run's machine_info: its `memory_gib`, memory of the host, bounds what runs on the CPU.
     """
     usable = fr.own_keys_unsaid(frame.dropna(subset=["T"]))
     axes = [axis for axis in fr.varying(usable) if axis != "T"]
-    stopped = skipped[skipped["reason"] == "out_of_memory"]
     return [
-        _growth(str(impl), values, rows, stopped.loc[stopped["impl"] == impl, "id"], machine.get("memory_gib"))
+        _growth(str(impl), values, rows, machine.get("memory_gib"))
         for values, part in fr.groups(usable, axes)
         for impl, rows in part.groupby("impl", sort=False)
         if rows["T"].nunique() > 1
@@ -94,19 +83,8 @@ def power(T: Sequence[float], y: Sequence[float]) -> Power | None:
     return Power(slope, slope - half, slope + half, math.exp(fit.intercept), tuple(t for t, _ in upper))
 
 
-def _growth(impl: str, setting: dict[str, Any], rows: pd.DataFrame, stopped: pd.Series[str], gib: Any) -> Growth:
-    """`stopped`: ids of the implementation's cases that were out of memory; `gib`: memory of the host, where it is known."""
+def _growth(impl: str, setting: dict[str, Any], rows: pd.DataFrame, gib: Any) -> Growth:
     fits = (power(list(rows["T"]), list(rows[column])) for column in ("median", "peak_bytes"))
     time, memory = (fit if fit and fit.resolved else None for fit in fits)
     bounded = memory is not None and processes.positive(gib) and set(rows["device"]) == {"cpu"}
-    here = set(rows["id"].str.replace(_T, "", regex=True))
-    return Growth(
-        impl=impl,
-        setting=setting,
-        time=time,
-        memory=memory,
-        memory_ends_at=memory.reaches(gib * GIB) if memory and bounded else None,
-        met_at=min(
-            (int(found[1]) for id in stopped if _T.sub("", id) in here and (found := _T.search(id))), default=None
-        ),
-    )
+    return Growth(impl, setting, time, memory, memory.reaches(gib * GIB) if memory and bounded else None)

@@ -126,7 +126,7 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
         first=_opening(this.grid, keys),
         lines=views.lines(this.grid, this.palette, keys),
         along=labelled(axis) if (axis := grid.length(this.grid.cases)) else "",
-        more=more.tables_of(run, this.frame, this.skipped, this.grid, this.palette, keys),
+        more=more.tables_of(run, this.frame, this.grid, this.palette, keys),
         looks=this.palette,
         calls_compared=findings.calls(this.frame),
         skipped=Table("Skipped", tables.SKIPPED, tables.skipped_rows(this.skipped), of_impls=True, left=(1, 3)),
