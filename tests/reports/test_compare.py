@@ -485,3 +485,15 @@ def test_what_two_runs_can_not_tell_says_what_can(compared: Any) -> None:
     this = compared(base, head)
     assert this.code == 2 and this.implementations["sdpa"].word == "INCONCLUSIVE"
     assert f"`python -m bench ab --base {'a' * 10} --head {'b' * 10} --impl sdpa` tells 1 %" in this.notes[-1]
+
+
+def test_controls_that_disagree_leave_what_all_share_open(compared: Any) -> None:
+    def of(product: float, python: float) -> Comparison:
+        head = tracked.run(2, slower=dict.fromkeys(tracked.IMPLS, 2.0))
+        for name, factor in (("product", product), ("python", python)):
+            for look in head["controls"]["looks"][name]:
+                look["seconds"] *= factor
+        return compared(tracked.run(1), head)
+
+    agreeing, disagreeing = of(1.0, 1.0), of(0.5, 2.0)
+    assert (agreeing.shared.word, disagreeing.shared.word) == ("REGRESSED", "INCONCLUSIVE")
