@@ -47,10 +47,11 @@ def page_faults(frame: pd.DataFrame) -> str:
     count = int((part >= LARGE_PART).sum())
     if not count:
         return ""
+    faults = fr.records(frame.loc[[part.idxmax()]])[0]["page_faults"]
     return (
         f"In {count} of {words.plural(len(frame), 'cell')} the system maps fresh memory at every call, and page faults take "
         f"{shares.percent(LARGE_PART)} of the time or more, at {units.seconds(FAULT_SECONDS, 1)} each: most of all for "
-        f"{_place(frame, part)}, {frame['page_faults'][part.idxmax()]:,.0f} a call."
+        f"{_place(frame, part)}, {faults:,.0f} a call."
     )
 
 

@@ -27,7 +27,7 @@ def tables_of(run: Run, frame: pd.DataFrame, grid: Grid, palette: Palette, keys:
         _roofline(run, frame, palette), _compiling(frame),
         _shares("The kernel as a share of its layer", anatomy.cores(frame), ("kernel", "layer", "share")),
         _shares("Forward as a share of forward and backward", anatomy.passes(frame), ("forward", "with backward", "share")),
-        _growth(run, frame), _masks(frame), _published(run, frame),
+        _growth(frame), _masks(frame), _published(run, frame),
         *(_blocks(grid, keys) if len(frame) <= MOST_CELLS else ()), *_inside(run, frame, palette, keys),
     ]  # fmt: skip
     return [it for it in found if it and (it.rows or it.drawings or it.note)]
@@ -72,17 +72,16 @@ def _where(it: anatomy.Pair | anatomy.Compiling) -> str:
     return f"{it.place} T={it.T}".strip()
 
 
-def _growth(run: Run, frame: pd.DataFrame) -> Table:
-    found = scaling.growths(frame, run.machine)
+def _growth(frame: pd.DataFrame) -> Table:
+    found = scaling.growths(frame)
     rows = [
-        (it.impl, words.place(it.setting, always=it.setting), tables.power(it.time), tables.power(it.memory),
-         tables.length(it.memory_ends_at) if it.memory_ends_at else units.MISSING)
+        (it.impl, words.place(it.setting, always=it.setting), tables.power(it.time), tables.power(it.memory))
         for it in found if it.time or it.memory
     ]  # fmt: skip
     silent = dict.fromkeys(it.impl for it in found if not (it.time or it.memory))
     note = "Exponents of T, fitted to the longer half of the lengths, with 95 % intervals."
     note += f" Not resolved for some settings: {', '.join(silent)}." if silent else ""
-    heads = ("implementation", "setting", "time", "memory", "memory full near T")
+    heads = ("implementation", "setting", "time", "memory")
     return Table("Growth with T", heads, rows, note if rows else "", True, (1,))
 
 
