@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .estimate import scatter
 from .shares import percent
 
 DRIFT = 0.05
@@ -21,9 +22,6 @@ INTERRUPTIONS = 200.0
 
 SCATTER = 0.075
 """Of one block to the next: up to 5 % in undisturbed runs (docs/measured.md)."""
-
-TO_SIGMA = 1 / 0.954
-"""From the median distance of two normal numbers to their standard deviation."""
 
 
 def drift(looks: Mapping[str, Sequence[float]]) -> float:
@@ -39,7 +37,7 @@ def drift(looks: Mapping[str, Sequence[float]]) -> float:
             continue
         half = len(logs) // 2
         change = abs(float(np.median(logs[-half:]) - np.median(logs[:half])))
-        if half < 2 or change > SCATTERS * TO_SIGMA * float(np.median(np.abs(np.diff(logs)))):
+        if half < 2 or change > SCATTERS * scatter(np.diff(logs)):
             found.append(math.expm1(change))
     return max(found)
 
@@ -53,11 +51,11 @@ def disturbed(rows: Iterable[Mapping[str, Any]]) -> str:
             switches.append(extra["switches_involuntary"] / stats["median"])
         visits, data = extra.get("sample_visits"), stats.get("data")
         if visits and data and len(visits) == len(data):
-            moves = np.abs(np.diff(np.log(data)))[np.diff(visits) == 0]
-            scatters += [float(np.median(moves)) * TO_SIGMA] if moves.size else []
+            moves = np.diff(np.log(data))[np.diff(visits) == 0]
+            scatters += [scatter(moves)] * bool(moves.size)
     why = []
     if switches and (often := float(np.median(switches))) > INTERRUPTIONS:
         why.append(f"timed calls were interrupted {often:.0f} times a second")
-    if scatters and (scatter := float(np.median(scatters))) > SCATTER:
-        why.append(f"successive blocks differed by {percent(scatter)}")
+    if scatters and (usual := float(np.median(scatters))) > SCATTER:
+        why.append(f"successive blocks differed by {percent(usual)}")
     return f"the run was disturbed: {' and '.join(why)}; stop other work and measure it again" if why else ""
