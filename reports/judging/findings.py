@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
 from stats import shares
 
 from ..reading import units, words
 from . import frame as fr
+from .processes import positive
 
-FAULT_SECONDS, LARGE_PART = 1e-6, 0.10
-"""What a minor page fault usually takes, page cleared: 0.5 on bare metal to 3 µs in a virtual machine; and the part of a call
-from which that is said."""
+FAULT_SECONDS = 1e-6
+"""Of a minor page fault, page cleared, where a run does not say: 0.5 µs on bare metal to 3 µs in a virtual machine."""
+
+LARGE_PART = 0.10
+"""The part of a call from which page faults are told of."""
 
 UNEXPLAINED, TIMES = 8 * 2**20, 1.6
 """Bytes by which a process may grow beyond what torch allocated, and how many times as much it may be: libraries pack matrices,
 and malloc rounds and keeps some of what was freed a moment ago."""
 
 
-def findings(frame: pd.DataFrame) -> list[str]:
-    """What disturbs times or memory, in sentences."""
+def findings(frame: pd.DataFrame, state: Mapping[str, Any]) -> list[str]:
+    """What disturbs times or memory, in sentences. `state` is the run's: `page_fault_s` are seconds of a page fault."""
     usable = fr.own_keys_unsaid(frame.dropna(subset=["median"]))
-    return list(filter(None, [page_faults(usable), hidden_memory(usable)])) if len(usable) else []
+    return (
+        list(filter(None, [page_faults(usable, state.get("page_fault_s")), hidden_memory(usable)]))
+        if len(usable)
+        else []
+    )
 
 
 def nothing(skipped: pd.DataFrame) -> str:
@@ -41,16 +51,17 @@ def wrong(skipped: pd.DataFrame) -> list[str]:
     ]
 
 
-def page_faults(frame: pd.DataFrame) -> str:
+def page_faults(frame: pd.DataFrame, measured: Any = None) -> str:
     """In how many cells the system's page faults take a large part of the time, and where they take most."""
-    part = frame["page_faults"] * FAULT_SECONDS / frame["median"]
+    each = measured if positive(measured) else FAULT_SECONDS
+    part = frame["page_faults"] * each / frame["median"]
     count = int((part >= LARGE_PART).sum())
     if not count:
         return ""
     faults = fr.records(frame.loc[[part.idxmax()]])[0]["page_faults"]
     return (
         f"In {count} of {words.plural(len(frame), 'cell')} the system maps fresh memory at every call, and page faults take "
-        f"{shares.percent(LARGE_PART)} of the time or more, at {units.seconds(FAULT_SECONDS, 1)} each: most of all for "
+        f"{shares.percent(LARGE_PART)} of the time or more, at {units.seconds(each, 1)} each: most of all for "
         f"{_place(frame, part)}, {faults:,.0f} a call."
     )
 

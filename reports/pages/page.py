@@ -74,7 +74,14 @@ def report(run: Run) -> Report:
     made = grid.grid(frame, skipped, run.registry)
     headline = answer.headline(made, run.baseline_impl) if made.cases else findings.nothing(skipped)
     return Report(
-        run, frame, skipped, made, Palette(run.registry), headline, answer.trust(run, made), findings.findings(frame)
+        run,
+        frame,
+        skipped,
+        made,
+        Palette(run.registry),
+        headline,
+        answer.trust(run, made),
+        findings.findings(frame, run.state),
     )
 
 
