@@ -25,9 +25,9 @@ def samples(row: Mapping[str, Any]) -> Samples | None:
     if seconds and all(isinstance(place, list) and len(place) == len(seconds) for place in places):
         timed = [block for block in zip(seconds, *places, strict=True) if positive(block[0])]
         return Samples(*map(list, zip(*timed, strict=True))) if timed else None
-    times = _times(extra.get("process_medians"))
-    rounds = [-1 - process for process in range(len(times))]  # below 0: equal to no round that was counted
-    return Samples(times, rounds, range(len(times)), range(len(times))) if len(times) > 1 else None
+    times = {process: value for process, value in enumerate(_listed(extra.get("process_medians"))) if positive(value)}
+    rounds = [-1 - process for process in times]  # below 0: equal to no round that was counted
+    return Samples([*times.values()], rounds, [*times], [*times]) if len(times) > 1 else None
 
 
 def medians(row: Mapping[str, Any]) -> list[float]:
@@ -50,8 +50,11 @@ def digits(found: tuple[float, float]) -> int:
 
 
 def _times(values: Any) -> list[float]:
-    given = values if isinstance(values, Sequence) and not isinstance(values, str) else []
-    return [float(value) for value in given if positive(value)]
+    return [float(value) for value in _listed(values) if positive(value)]
+
+
+def _listed(values: Any) -> Sequence[Any]:
+    return values if isinstance(values, Sequence) and not isinstance(values, str) else []
 
 
 def positive(value: Any) -> bool:
