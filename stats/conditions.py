@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from .estimate import scatter
 from .shares import percent
 
 DRIFT = 0.05
@@ -22,6 +22,9 @@ INTERRUPTIONS = 200.0
 
 SCATTER = 0.075
 """Of one block to the next: up to 5 % in undisturbed runs (docs/measured.md)."""
+
+TO_SIGMA = 1 / 0.6745
+"""From the median distance of normal numbers to their middle to their standard deviation."""
 
 
 def drift(looks: Mapping[str, Sequence[float]]) -> float:
@@ -59,3 +62,8 @@ def disturbed(rows: Iterable[Mapping[str, Any]]) -> str:
     if scatters and (usual := float(np.median(scatters))) > SCATTER:
         why.append(f"successive blocks differed by {percent(usual)}")
     return f"the run was disturbed: {' and '.join(why)}; stop other work and measure it again" if why else ""
+
+
+def scatter(moves: ArrayLike) -> float:
+    """Standard deviation of numbers, from the distances of successive ones; 0 without any."""
+    return TO_SIGMA / math.sqrt(2) * float(np.median(np.abs(moves))) if np.size(moves) else 0.0

@@ -35,9 +35,6 @@ OF_A_PROCESS = 4
 
 RANGE_NODES = 200
 
-TO_SIGMA = 1 / 0.6745
-"""From the median distance of normal numbers to their middle to their standard deviation."""
-
 Key = TypeVar("Key", bound=Hashable)
 
 Logs = Mapping[int, Sequence[float]]
@@ -104,11 +101,6 @@ def finite(logs: ArrayLike) -> NDArray[np.float64]:
     values = np.atleast_1d(np.asarray(logs, float))
     finite: NDArray[np.float64] = values[np.isfinite(values)]
     return finite
-
-
-def scatter(moves: ArrayLike) -> float:
-    """Standard deviation of numbers, from the distances of successive ones; 0 without any."""
-    return TO_SIGMA / math.sqrt(2) * float(np.median(np.abs(moves))) if np.size(moves) else 0.0
 
 
 def paired(logs: ArrayLike) -> Estimate:

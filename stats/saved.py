@@ -15,8 +15,9 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from .conditions import TO_SIGMA
 from .effects import Key, moderated
-from .estimate import TO_SIGMA, Estimate
+from .estimate import Estimate
 from .ratios import Samples
 
 USUAL_OF_CELLS, USUAL_OF_IMPLEMENTATIONS = 0.01, 0.005

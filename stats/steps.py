@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import median_filter
 from scipy.special import stdtr
 
-from .estimate import scatter
+from .conditions import scatter
 
 MIN_RUNS = 3
 """Runs that a level needs on either side: a step shows from the third run on."""
