@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .shares import percent
 
@@ -22,8 +23,8 @@ INTERRUPTIONS = 200.0
 SCATTER = 0.075
 """Of one block to the next: up to 5 % in undisturbed runs (docs/measured.md)."""
 
-TO_SIGMA = 1 / 0.954
-"""From the median distance of two normal numbers to their standard deviation."""
+TO_SIGMA = 1 / 0.6745
+"""From the median distance of normal numbers to their middle to their standard deviation."""
 
 
 def drift(looks: Mapping[str, Sequence[float]]) -> float:
@@ -39,7 +40,7 @@ def drift(looks: Mapping[str, Sequence[float]]) -> float:
             continue
         half = len(logs) // 2
         change = abs(float(np.median(logs[-half:]) - np.median(logs[:half])))
-        if half < 2 or change > SCATTERS * TO_SIGMA * float(np.median(np.abs(np.diff(logs)))):
+        if half < 2 or change > SCATTERS * scatter(np.diff(logs)):
             found.append(math.expm1(change))
     return max(found)
 
@@ -53,11 +54,16 @@ def disturbed(rows: Iterable[Mapping[str, Any]]) -> str:
             switches.append(extra["switches_involuntary"] / stats["median"])
         visits, data = extra.get("sample_visits"), stats.get("data")
         if visits and data and len(visits) == len(data):
-            moves = np.abs(np.diff(np.log(data)))[np.diff(visits) == 0]
-            scatters += [float(np.median(moves)) * TO_SIGMA] if moves.size else []
+            moves = np.diff(np.log(data))[np.diff(visits) == 0]
+            scatters += [scatter(moves)] * bool(moves.size)
     why = []
     if switches and (often := float(np.median(switches))) > INTERRUPTIONS:
         why.append(f"timed calls were interrupted {often:.0f} times a second")
-    if scatters and (scatter := float(np.median(scatters))) > SCATTER:
-        why.append(f"successive blocks differed by {percent(scatter)}")
+    if scatters and (usual := float(np.median(scatters))) > SCATTER:
+        why.append(f"successive blocks differed by {percent(usual)}")
     return f"the run was disturbed: {' and '.join(why)}; stop other work and measure it again" if why else ""
+
+
+def scatter(moves: ArrayLike) -> float:
+    """Standard deviation of numbers, from the distances of successive ones; 0 without any."""
+    return TO_SIGMA / math.sqrt(2) * float(np.median(np.abs(moves))) if np.size(moves) else 0.0

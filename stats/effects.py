@@ -125,14 +125,9 @@ def _watched(groups: Mapping[K, Array], shift: Array | None = None, since: float
             if np.isfinite(groups[key][:, count - 1]).any():
                 looks[key].append(found)
     return {
-        key: Watched(**vars(looks[key][-1] if looks[key] else _lone(cells)), looks=tuple(looks[key]))
-        for key, cells in groups.items()
+        key: Watched(**vars(of[-1] if of else replace(paired(_by_pair(groups[key])), error=math.nan)), looks=tuple(of))
+        for key, of in looks.items()
     }
-
-
-def _lone(cells: Array) -> Estimate:
-    """Of too few pairs for an interval."""
-    return replace(paired(_by_pair(cells)), error=math.nan)
 
 
 def _by_pair(cells: Array) -> Array:

@@ -15,6 +15,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from .conditions import TO_SIGMA
 from .effects import Key, moderated
 from .estimate import Estimate
 from .ratios import Samples
@@ -162,7 +163,7 @@ def _spreads(cells: Mapping[Key, Estimate], placebos: Sequence[str], of_another_
     moved = [it for own in by_impl.values() for it in own]
     of_cells = _spread(USUAL_OF_CELLS, [replace(it, mean=min(abs(it.mean), FARTHEST)) for it in moved])
     if moved:
-        of_cells = min(of_cells, 1.4826 * median(abs(it.mean) for it in moved))
+        of_cells = min(of_cells, TO_SIGMA * median(abs(it.mean) for it in moved))
     of_cells = max(of_cells, math.sqrt(LEAST) * USUAL_OF_CELLS)
     if of_another_kind:
         return of_cells, ANOTHER_KINDS

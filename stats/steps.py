@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from scipy.ndimage import median_filter
 from scipy.special import stdtr
 
+from .conditions import scatter
+
 MIN_RUNS = 3
 """Runs that a level needs on either side: a step shows from the third run on."""
 
@@ -52,8 +54,6 @@ their noise."""
 
 RECOVERED_WITHIN = 0.02
 """A later level this close to the one before a slow-down has recovered from it."""
-
-_NORMAL = 0.6745  # median of the absolute value of a standard normal
 
 Array = NDArray[np.float64]
 
@@ -122,7 +122,7 @@ def _together(logs: Array) -> Array:
     NaN where none was measured."""
     there = np.isfinite(logs)
     tamed = [_tamed(case[at]) for case, at in zip(logs, there, strict=True)]
-    noises = np.array([_noise(case) ** 2 + LEAST_NOISE**2 for case in tamed])
+    noises = np.array([scatter(np.diff(case)) ** 2 + LEAST_NOISE**2 for case in tamed])
     apart, weights = np.zeros(logs.shape), there / (noises + np.median(noises))[:, None]
     common = np.zeros(logs.shape[1])
     for _ in range(2):  # the usual level of a case that missed some runs is better known once these are
@@ -165,13 +165,8 @@ def places(logs: Array, level: float) -> Iterator[int]:
 def _tamed(logs: Array) -> Array:
     """Without runs that are farther from those around them than ODD."""
     around = median_filter(logs, 5, mode="mirror")
-    reach = ODD * max(_noise(logs), LEAST_NOISE)
+    reach = ODD * max(scatter(np.diff(logs)), LEAST_NOISE)
     return np.clip(logs, around - reach, around + reach)
-
-
-def _noise(logs: Array) -> float:
-    """Standard deviation, from the distances of successive runs."""
-    return float(np.median(np.abs(np.diff(logs)))) / _NORMAL / math.sqrt(2) if logs.size > 1 else 0.0
 
 
 def _likeliest(logs: Array) -> tuple[int, float]:

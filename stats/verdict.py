@@ -12,6 +12,7 @@ and never takes one back, where intervals hold at every look (`effects.Watched`)
 from __future__ import annotations
 
 import math
+from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -50,6 +51,9 @@ MINIMUM = 0.2
 """The minimum effect, as a share of the margin. Of sides that took turns it is 0.2 %: two folders with the same code differ by
 0.08 % in standard deviation; of two saved runs 1 % (docs/measured.md)."""
 
+MOST_MARGIN = 0.5
+"""From this share on a margin would call everything unchanged."""
+
 FALSE_ALARMS = 0.01
 """Risk that a comparison reports any implementation, or any cell, as changed that is not."""
 
@@ -74,6 +78,21 @@ class Verdict:
     high: float = math.nan
     detectable: float = math.nan
     """Smallest change, as ratio - 1, that had an 80 % chance of being seen, had it been the only one."""
+
+
+def as_margin(text: str) -> float:
+    """A margin as a command line gives it.
+
+    Raises:
+        ArgumentTypeError: it is no share from 0 to below MOST_MARGIN.
+    """
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share < MOST_MARGIN:
+        raise ArgumentTypeError(f"{text!r} is not a share like {MARGIN}, from 0 to below {MOST_MARGIN}")
+    return share
 
 
 def of_effects(

@@ -1115,6 +1115,7 @@ PYTHON = tempfile.gettempdir() + "/no/such/python"
         (("--base", "HEAD", "--dtype", "float33"), "'float33' is not one of"),
         (("--base", "HEAD", "--margin", "-1"), "not a share like 0.01"),
         (("--base", "HEAD", "--margin", "abc"), "'abc' is not a share like 0.01"),
+        (("--base", "HEAD", "--margin", "1"), "from 0 to below 0.5"),
         (("--base", "HEAD", "--budget", "abc"), "'abc' is not a positive number"),
         (("--base", "HEAD", "--budget", "0"), "not a positive number"),
         (("--base", "HEAD", "--json", "/dev/null/x"), "can't be written"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -44,6 +45,12 @@ def test_the_busiest_are_named_and_who_asks_is_not(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(psutil, "process_iter", lambda _: [Process(-2, 0.1)])
     (remark,) = doctor.others(lambda _: None)
     assert (remark.found, remark.advice) == ("no other process computes", None)
+
+
+def test_a_page_fault_is_measured() -> None:
+    (remark,) = doctor.page_faults()
+    found = re.fullmatch(r"(\d+\.\d\d) µs each", remark.found)
+    assert found and 0 < float(found[1]) < 1000 and remark.advice is None
 
 
 def test_who_computes_is_told_from_who_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:

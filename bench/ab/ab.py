@@ -26,7 +26,7 @@ from typing import Any
 from pytest_benchmark.utils import get_machine_id
 
 import impls
-from stats.verdict import MARGIN
+from stats.verdict import MARGIN, as_margin
 
 from .. import CHECKOUT
 from ..cases.axes import nearest
@@ -184,7 +184,7 @@ def add_cells(parser: argparse.ArgumentParser) -> None:
         "--threads", type=count, default=1, metavar="N", help="threads and cores of a process (default: 1)"
     )
     how = parser.add_argument_group("how")
-    how.add_argument("--margin", type=_share, default=MARGIN, metavar="SHARE",
+    how.add_argument("--margin", type=as_margin, default=MARGIN, metavar="SHARE",
                      help=f"what is shown to be within this is UNCHANGED (default: {MARGIN})")  # fmt: skip
     how.add_argument("--cell-timeout", type=positive, default=300.0, metavar="SECONDS",
                      help="a cell whose proof or whose block takes longer is given up (default: 300)")  # fmt: skip
@@ -388,16 +388,6 @@ def _teller(seconds: float | None) -> Any:
         print(f"{left}{text}", file=sys.stderr, flush=True)
 
     return tell
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = math.nan
-    if not 0 <= share < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share like 0.01")
-    return share
 
 
 def _plant(text: str) -> Plant:

@@ -15,7 +15,7 @@ import torch
 from ..selection.command import Parser
 from ..terminal import as_typed
 from ..timing.devices.nvml import IDLE, Reading, readings
-from ..timing.machine import fingerprint
+from ..timing.machine import fingerprint, page_fault_seconds
 from .lacking import cpp_compiler
 
 USAGE_ERROR = 3
@@ -165,6 +165,11 @@ def huge_pages(sys: Path = SYS) -> Iterator[Remark]:
         yield Remark("huge pages", chosen, advice)
 
 
+def page_faults() -> Iterator[Remark]:
+    """What fresh memory costs: large scores are mapped anew at every call."""
+    yield Remark("page faults", f"{1e6 * page_fault_seconds():.2f} µs each")
+
+
 def compiler() -> Iterator[Remark]:
     """What compiled forms on the CPU need."""
     found = cpp_compiler()
@@ -195,5 +200,5 @@ def _share(process: psutil.Process) -> float:
 
 
 LOOKS: tuple[Callable[[], Iterator[Remark]], ...] = (
-    others, steal, evenness, threads, governor, memory, huge_pages, compiler, gpus,
+    others, steal, evenness, threads, governor, memory, huge_pages, page_faults, compiler, gpus,
 )  # fmt: skip

@@ -1,14 +1,14 @@
-"""Which implementation to use: the fastest, those not shown to be slower, and the leanest that is nearly as fast."""
+"""Which implementation to use: the fastest of each case, those not shown to be slower, and where another one takes over."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +24,17 @@ from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
 from . import dispatcher
 from . import frame as fr
+from . import grid as grids
+from .grid import Case, Mark
 
-#: The leanest is looked for among those that take at most so many times the fastest's time.
-NEARLY = 1.10
-
-#: Memory that is worth a word of two that are level in time: so many times less.
 LEANER = 1.25
+"""Memory that is worth a word of two that are tied in time: so many times less."""
 
-#: Runs that are looked through for one that holds what is asked for.
 MOST_RUNS = 200
+"""Runs that are searched for one that holds what is asked for."""
 
-#: Said of a case whose rows can't be paired.
-NOT_SHOWN = "smallest median; no difference is shown"
+COLUMNS = ("case", "use", "time", "next best", "ahead by", "verdict")
+RIGHT = ("time", "ahead by")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,8 +48,8 @@ def _answer(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     chosen = list(command.several([options.run], command.results(options))) if several else [command.chosen(options)]
     options = _parser().parse_args(arguments)  # the axes of that run are options, too
     asked = {axis: value for axis in axis_names() if (value := getattr(options, axis)) is not None}
-    if asked.get("dtype") in words.SHORT_DTYPE.values():  # as tables print it
-        asked["dtype"] = next(name for name, short in words.SHORT_DTYPE.items() if short == asked["dtype"])
+    long = {short: name for name, short in words.SHORT_DTYPE.items()}
+    asked |= {axis: long.get(value, value) for axis, value in asked.items() if axis == "dtype"}
     if options.run is None:
         chosen = [_answering(chosen[0], _meant(asked))]
     if options.emit:
@@ -89,7 +88,7 @@ def advise(frame: pd.DataFrame, asked: Mapping[str, Any] | None = None) -> dict[
     """A table that a program can read; seconds and bytes.
 
     `asked` maps axes to values. A number that was not measured stands for its measured neighbours, and `not_measured`
-    says so: nothing is invented between them. Implementations that were wrong anywhere in the run are `left_out`.
+    says so. Implementations that were wrong anywhere in the run are `left_out`.
 
     Keys: `asked`; `read_as`, the axes that were answered for instead, where `decode` was asked for at a T that is the length
     of its cache; `not_measured`, a list of {axis, asked, nearest}; `left_out`, names; `cells`, one for each case
@@ -102,79 +101,80 @@ def advise(frame: pd.DataFrame, asked: Mapping[str, Any] | None = None) -> dict[
     meant = _meant(asked)
     rows, not_measured = _narrowed(frame, meant)
     along, _ = _narrowed(frame, {axis: value for axis, value in meant.items() if axis not in ("T", "T_kv")})
-    axes = fr.varying(fr.trusted(frame))
+    cases, all_lengths = (grids.grid(part, pd.DataFrame(columns=["id"])).cases for part in (rows, along))
     return {
         "asked": dict(asked),
         "read_as": {axis: value for axis, value in meant.items() if asked.get(axis) != value},
         "not_measured": not_measured,
         "left_out": sorted(set(frame.loc[frame["wrong"] & frame["median"].notna(), "impl"])),
-        "axes": axes,
-        "cells": [
-            choice(part) for _, group in fr.groups(rows, axes) for _, part in group.groupby("id", sort=False)
-        ],
-        "crossovers": list(crossovers(along)),
-    }  # fmt: skip
-
-
-def choice(rows: pd.DataFrame) -> dict[str, Any]:
-    """What to use in one case, from all its rows.
-
-    `fastest`, who leads, its `seconds` and `bytes`, and its `standing` (see `ratios.standings`), empty where nothing is shown
-    of who is faster: then `fastest` is the smallest median; `ties`, those that are level with it; `not_resolved`, those that
-    may be, or may take half as long again; `next_best` and how many times as long that takes, `ahead`, with its interval
-    `ahead_low`, `ahead_high`; `leanest`, the one with the smallest peak among those that take at most 10 % more time than
-    the fastest, with `leanest_bytes` and `leanest_seconds`, None where no memory is known; `peaks`, the bytes of all;
-    `measured`, how many there were to choose from.
-    """
-    best, *others = fr.ranked(rows)
-    others.sort(key=lambda row: times(row, best))
-    next_best = others[0] if others and best["leads"] else None
-    ahead = fr.ratio(next_best, best) if next_best else UNKNOWN
-    known = [row for row in (best, *others) if row["peak_bytes"] > 0]
-    near = [row for row in known if times(row, best) <= NEARLY]
-    most = fr.LEAN_WITHIN * min((row["peak_bytes"] for row in near), default=0)
-    lean: Mapping[str, Any] = next((row for row in near if row["peak_bytes"] <= most), {})
-    found = {
-        "id": best["id"],
-        **{axis: best[axis] for axis in axis_names()},
-        "fastest": best["impl"], "seconds": best["median"], "bytes": best["peak_bytes"], "standing": best["standing"],
-        "next_best": next_best and next_best["impl"],
-        "ahead": ahead.value, "ahead_low": ahead.low, "ahead_high": ahead.high,
-        "leanest": lean.get("impl"), "leanest_bytes": lean.get("peak_bytes"), "leanest_seconds": lean.get("median"),
-        "measured": len(rows),
-    }  # fmt: skip
-    return {
-        **{key: fr.plain(value) for key, value in found.items()},
-        "ties": [row["impl"] for row in others if row["standing"] == LEVEL_WITH_IT],
-        "not_resolved": [row["impl"] for row in others if row["standing"] == NOT_RESOLVED],
-        "peaks": {row["impl"]: row["peak_bytes"] for row in known},
+        "axes": fr.varying(fr.trusted(frame)),
+        "cells": [choice(case) for case in cases],
+        "crossovers": list(crossovers(all_lengths)),
     }
 
 
-def times(row: Mapping[str, Any], best: Mapping[str, Any]) -> float:
-    """How many times as long it takes as the fastest; by medians where they can't be paired."""
-    paired = fr.ratio(row, best)
-    return paired.value if paired.processes else float(row["median"] / best["median"])
+def choice(case: Case) -> dict[str, Any]:
+    """What to use in one case.
+
+    `fastest`, the one with the smallest median, its `seconds` and `bytes`, and its `standing` (see `ratios.standings`), empty
+    where no difference can be shown; `ties`, those that are tied with it; `not_resolved`, those that may be faster, or take
+    half as long again; `next_best` and how many times as long that takes, `ahead`, with its interval `ahead_low`,
+    `ahead_high`; the `verdict` in words.
+    """
+    best, *others = case.ranked
+    row = best.row
+    following = others[0] if others and row["leads"] else Mark("", "")
+    ties, open_ = ([it for it in others if it.row["standing"] == how] for how in (LEVEL_WITH_IT, NOT_RESOLVED))
+    found = {
+        "id": case.id, **{axis: row[axis] for axis in axis_names()},
+        "fastest": best.impl, "seconds": row["median"], "bytes": row["peak_bytes"], "standing": row["standing"],
+        "next_best": following.impl or None,
+        "ahead": following.slowdown, "ahead_low": following.low, "ahead_high": following.high,
+    }  # fmt: skip
+    return {
+        **{key: fr.plain(value) for key, value in found.items()},
+        "ties": [it.impl for it in ties],
+        "not_resolved": [it.impl for it in open_],
+        "verdict": _verdict(case, ties, open_),
+    }
 
 
-def crossovers(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _verdict(case: Case, ties: Sequence[Mark], open_: Sequence[Mark]) -> str:
+    best = case.ranked[0]
+    said = []
+    if not case.judged:
+        said.append("the only one")
+    elif not best.row["standing"]:
+        said.append("smallest median; no difference is shown")
+    elif best.state == FASTEST:
+        said.append("faster")
+    if ties:
+        lean = [it for it in ties if best.row["peak_bytes"] > LEANER * it.row["peak_bytes"]]
+        said.append(
+            f"tied with {f'{lean[0].impl}, which needs less memory' if lean else words.listing((it.impl for it in ties), 1)}"
+        )
+    if open_:
+        # a tied one is known not to be far slower than any other, though it may be far faster
+        bounded = "at least tied with" if best.best else "not resolved from"
+        said.append(f"{bounded} {words.listing((it.impl for it in open_), 1)}")
+    return "; ".join(said)
+
+
+def crossovers(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
     """Where, from one measured T to the next, another implementation is the best one; all other axes being equal.
 
     At both a difference is shown; the point between them, `crosses_at`, is interpolated in log-log.
     """
-    frame = fr.own_keys_unsaid(frame)
-    axes = [axis for axis in fr.varying(frame) if axis != "T"]
-    for values, part in fr.groups(frame, axes):
-        best = [fr.ranked(rows)[0] for _, rows in part.groupby("T")]
-        for one, other in itertools.pairwise(best):
-            low, high = fr.plain(one["T"]), fr.plain(other["T"])
-            first, last = (a["over"].get(b["impl"], UNKNOWN) for a, b in ((one, other), (other, one)))
+    for along in grids.along(cases, "T").values() if cases and "T" in cases[0].at else ():
+        for one, other in pairwise(along):
+            a, b = one.ranked[0], other.ranked[0]
+            first, last = a.row["over"].get(b.impl, UNKNOWN), b.row["over"].get(a.impl, UNKNOWN)
             if first.faster and last.faster:
+                low, high = one.at["T"], other.at["T"]
                 share = math.log(first.value) / (math.log(first.value) + math.log(last.value))
                 yield {
-                    **{axis: fr.plain(value) for axis, value in values.items()},
-                    "from": one["impl"], "to": other["impl"],
-                    "crosses_at": low * (high / low) ** share, "between": [low, high],
+                    **{axis: value for axis, value in one.at.items() if axis not in ("T", "T_kv")},
+                    "from": a.impl, "to": b.impl, "crosses_at": low * (high / low) ** share, "between": [low, high],
                 }  # fmt: skip
 
 
@@ -182,31 +182,6 @@ def sentence(crossing: Mapping[str, Any]) -> str:
     """'sdpa overtakes packed near T = 312 (measured at 256 and 1024)'"""
     low, high = crossing["between"]
     return f"{crossing['to']} overtakes {crossing['from']} near T = {crossing['crosses_at']:.0f} (measured at {low} and {high})"
-
-
-def verdict_text(cell: Mapping[str, Any]) -> str:
-    """The verdict on a case in words."""
-    said = []
-    if cell["measured"] < 2:
-        said.append("the only one")
-    elif not cell["standing"]:
-        said.append(NOT_SHOWN)
-    elif cell["standing"] == FASTEST:
-        said.append("faster")
-    if cell["ties"]:
-        leaner = cell["leanest"] in cell["ties"] and (cell["bytes"] or 0) > LEANER * cell["leanest_bytes"]
-        level = f"{cell['leanest']}, which needs less memory" if leaner else words.listing(cell["ties"], most=1)
-        said.append(f"level with {level}")
-    if cell["not_resolved"]:
-        # of what is claimed it is known that it isn't far slower than any other, though it may be far faster
-        bounded = "at least level with" if claimed(cell) else "not resolved from"
-        said.append(f"{bounded} {words.listing(cell['not_resolved'], most=1)}")
-    return "; ".join(said)
-
-
-def claimed(cell: Mapping[str, Any]) -> bool:
-    """Whether the one to use was shown to be the fastest, or level with it."""
-    return cell["standing"] in (FASTEST, LEVEL_WITH_IT)
 
 
 def ahead(cell: Mapping[str, Any]) -> str:
@@ -238,18 +213,13 @@ def _narrowed(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[pd.DataFra
     return frame, missed
 
 
-COLUMNS = ("case", "use", "time", "next best", "ahead by", "memory", "verdict")
-ROOMY = 100
-"""Columns of a terminal from which on memory is shown too: what is needed least goes first where there is less room."""
-
-
 def lines(table: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """What to use, a line a case, in the order of `COLUMNS`."""
     for cell in table["cells"]:
         yield (
             words.place({axis: cell[axis] for axis in table["axes"]} or cell, always=[*table["axes"], "T", "H"]),
             cell["fastest"], units.seconds(cell["seconds"], 2), cell["next_best"] or units.MISSING, ahead(cell),
-            units.memory(cell["bytes"], 2) if cell["bytes"] else units.MISSING, verdict_text(cell),
+            cell["verdict"],
         )  # fmt: skip
 
 
@@ -261,20 +231,17 @@ def _print(table: Mapping[str, Any]) -> None:
     for miss in table["not_measured"]:
         nearest = " and ".join(map(words.number, miss["nearest"]))
         console.print(f"{miss['axis']} = {words.number(miss['asked'])} was not measured; the nearest: {nearest}")
-    shown = [i for i, heading in enumerate(COLUMNS) if heading != "memory" or console.width >= ROOMY]
-    grid = Table(box=None, pad_edge=False)
-    for heading in (COLUMNS[i] for i in shown):
-        right = heading in ("time", "ahead by", "memory")
-        grid.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
+    shown = Table(box=None, pad_edge=False)
+    for heading in COLUMNS:
+        right = heading in RIGHT
+        shown.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
     for line in lines(table):
-        grid.add_row(*(line[i] for i in shown))
-    console.print(grid)
+        shown.add_row(*line)
+    console.print(shown)
     for crossing in table["crossovers"]:
         console.print(f"{words.place(crossing, always=table['axes'])}: {sentence(crossing)}")
     if table["left_out"]:
         console.print(f"left out, wrong somewhere in this run: {', '.join(table['left_out'])}")
-    if len(shown) < len(COLUMNS):
-        console.print("left out for want of room: memory (--json has all)")
 
 
 def _parser() -> command.Parser:

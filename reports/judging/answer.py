@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -117,7 +117,10 @@ def _pick(cases: Sequence[Case]) -> str:
     with the smallest slowdowns; '' where nothing is."""
     counts = Counter(mark.impl for case in cases for mark in case.ranked if mark.best)
     most = max(counts.values(), default=0)
-    equal = sorted((name for name in counts if counts[name] == most), key=lambda name: _total(cases, name))
+    equal = sorted(
+        (name for name in counts if counts[name] == most),
+        key=lambda name: _sum(math.log(mark.slowdown) for mark in _marks(cases, name)),
+    )
     if not equal:
         return ""
     lean = min(equal, key=lambda name: _peaks(cases, name))
@@ -125,18 +128,24 @@ def _pick(cases: Sequence[Case]) -> str:
     return lean if leaner else equal[0]
 
 
-def _total(cases: Sequence[Case], name: str) -> float:
-    return sum(math.log(case.marks[name].slowdown) if _has(case, name) else math.inf for case in cases)
+def _marks(cases: Sequence[Case], name: str) -> list[Mark]:
+    """Its marks; one without numbers where it has none."""
+    return [case.marks.get(name, Mark(name, "not measured", row={"peak_bytes": math.nan})) for case in cases]
 
 
-def _has(case: Case, name: str | None) -> bool:
+def _has(case: Case, name: str) -> bool:
     return name in case.marks and case.marks[name].counts
 
 
+def _sum(numbers: Iterable[float]) -> float:
+    """Infinite where one isn't known."""
+    total = sum(numbers)
+    return total if math.isfinite(total) else math.inf
+
+
 def _peaks(cases: Sequence[Case], name: str) -> float:
-    """Bytes, of all cases together; infinite where one isn't known."""
-    peaks = [case.marks[name].row["peak_bytes"] if _has(case, name) else math.nan for case in cases]
-    return sum(peaks) if all(peak > 0 for peak in peaks) else math.inf
+    """Bytes, of all cases together."""
+    return _sum(mark.row.get("peak_bytes") or math.nan for mark in _marks(cases, name))
 
 
 def _use(name: str, cases: Sequence[Case], best: Sequence[Case], baseline: str | None) -> str:
@@ -144,7 +153,9 @@ def _use(name: str, cases: Sequence[Case], best: Sequence[Case], baseline: str |
     count = len(cases)
     everywhere = "the one case" if count == 1 else "both cases" if count == 2 else f"all {count} cases"
     where = everywhere if len(best) == count else f"{len(best)} of {words.plural(count, 'case')}"
-    said = [f"{_how(name, best)} in {where}", *_gain(name, cases, baseline), *_memory(name, cases, baseline)]
+    said = [f"{_how(name, best)} in {where}"]
+    if baseline and baseline != name and (both := [it for it in cases if _has(it, name) and _has(it, baseline)]):
+        said += [*_gain(name, both, baseline), *_memory(name, both, baseline, len(cases) > 1)]
     return f"Use {name}: {', '.join(said)}."
 
 
@@ -157,35 +168,24 @@ def _how(name: str, best: Sequence[Case]) -> str:
     return f"tied with {words.listing(always, most=2)}" if always else "fastest or tied"
 
 
-def _gain(name: str, cases: Sequence[Case], baseline: str | None) -> list[str]:
+def _gain(name: str, cases: Sequence[Case], baseline: str) -> Iterator[str]:
     """The largest speed-up over the baseline implementation that was shown."""
-    both = [(case, fr.ratio(case.marks[baseline].row, case.marks[name].row)) for case in cases
-            if baseline and name != baseline and _has(case, baseline) and _has(case, name)]  # fmt: skip
-    shown = [it for _, it in both if it.slower]
-    if not shown:
-        return []
-    most = max(shown, key=lambda it: it.low)
-    return [
-        f"{'up to ' * (len(both) > 1)}{slowdown(most.value)}× faster than {baseline} ({interval(most.low, most.high)})"
-    ]
+    shown = [it for case in cases if (it := fr.ratio(case.marks[baseline].row, case.marks[name].row)).slower]
+    if shown:
+        most = max(shown, key=lambda it: it.low)
+        upto = "up to " * (len(cases) > 1)
+        yield f"{upto}{slowdown(most.value)}× faster than {baseline} ({interval(most.low, most.high)})"
 
 
-def _memory(name: str, cases: Sequence[Case], baseline: str | None) -> list[str]:
+def _memory(name: str, cases: Sequence[Case], baseline: str, several: bool) -> Iterator[str]:
     """Its memory beside that of the baseline implementation, where that needs the most."""
-    both = [case for case in cases if baseline and name != baseline and _has(case, baseline) and _has(case, name)]
-    known = [case for case in both if _peak(case, name) > 0 and _peak(case, baseline) > 0]
-    if not known:
-        return []
-    case = max(known, key=lambda case: (_peak(case, baseline), case.ranked[0].row["median"]))
-    less = _peak(case, baseline) / _peak(case, name)
-    where = f" at {case.place}" if len(cases) > 1 else ""
-    if max(less, 1 / less) < LEANER:
-        return []
-    return [f"{slowdown(max(less, 1 / less))}× {'less' if less > 1 else 'more'} memory{where}"]
-
-
-def _peak(case: Case, name: str | None) -> float:
-    return float(case.marks[name or ""].row["peak_bytes"])
+    known = [case for case in cases if _peaks([case], name) < math.inf > _peaks([case], baseline)]
+    if known:
+        case = max(known, key=lambda case: (_peaks([case], baseline), case.ranked[0].row["median"]))
+        less = _peaks([case], baseline) / _peaks([case], name)
+        if max(less, 1 / less) >= LEANER:
+            where = f" at {case.place}" * several
+            yield f"{slowdown(max(less, 1 / less))}× {'less' if less > 1 else 'more'} memory{where}"
 
 
 def _exceptions(name: str, cases: Sequence[Case]) -> str:

@@ -116,8 +116,7 @@ def _times(pairs: Sequence[Mapping[str, Any]]) -> dict[tuple[Key, int], list[flo
 
 def _saved(cell: Mapping[str, Any]) -> Verdict:
     known: dict[str, Any] = {name: cell.get(name) for name in Verdict.__dataclass_fields__}
-    known |= {name: math.nan for name, value in known.items() if value is None}
-    return Verdict(**known)
+    return Verdict(**(known | {name: math.nan for name, value in known.items() if value is None}))
 
 
 def _with_reach(said: Verdict, spent: float) -> Verdict:

@@ -11,12 +11,12 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import mean, median
+from statistics import mean, median, variance
 from typing import Any
 
 from stats import conditions, saved, shares, verdict
 from stats.effects import Key
-from stats.estimate import Estimate
+from stats.estimate import Estimate, Variance
 from stats.ratios import Samples
 from stats.saved import Changes
 from stats.verdict import Verdict
@@ -31,9 +31,9 @@ EXACT = ("peak_bytes", "kernel", "operators", "error")
 FAILED = ("wrong", "error", "timeout", "out_of_memory")
 """Reasons for which a cell without numbers is a fault of the implementation."""
 
-SECONDS_BETWEEN_RUNS, DF_BETWEEN_RUNS = 0.12, 10
-"""Standard deviation, in logarithms, of what two runs of unchanged code disagree about seconds beyond their controls, and the
-degrees of freedom with which it is known."""
+SECONDS_BETWEEN_RUNS = Variance(0.12**2, 10)
+"""Of what two runs of unchanged code disagree about log seconds beyond their controls, on one machine; what the controls of
+the two runs disagree about counts beside it."""
 
 ONE_PROCESS = "one process a cell, timed without turns, tells no interval: `python -m bench sweep --processes 5`"
 
@@ -41,6 +41,9 @@ NOTHING_BESIDE = (
     f"timed in fewer than {saved.FEWEST_VISITS} visits beside other implementations of its case whose code is unchanged; "
     "`python -m bench ab` compares it alone"
 )
+
+TOLD = 0.01
+"""A cell whose change in seconds differs by more, in logarithms, from its change beside the others says both."""
 
 SIDES = ("base", "head")
 
@@ -150,7 +153,7 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     margin = verdict.MARGIN_OF_RUNS if margin is None else margin
     machines = fingerprint.described(fingerprint.differing(base, head))
     other = f"another machine: {machines}" if machines else ""
-    cells, shift = _matched(base, head), _shift(base, head)
+    cells, shifts = _matched(base, head), _shifts(base, head)
     both = {key: sides for key, sides in cells.items() if all(side.logs for side in sides)}
     hashes = {key: [side.facts.get("impl_hash") for side in sides] for key, sides in both.items()}
     changed = {impl for (impl, _), (old, new) in hashes.items() if old is None or old != new}
@@ -159,10 +162,9 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     found = saved.changes(before, after, changed)
     judged, implementations = _judged(found, changed, margin)
     asked = tuple(dict.fromkeys(impl for impl, _ in alike if impl in changed))
-    judged_of = {name: implementations[name] for name in asked if name in implementations}
-    open_ = {name: said for name, said in judged_of.items() if said.word == verdict.INCONCLUSIVE}
+    open_ = {name: said for name in asked if (said := implementations.get(name)) and said.word == verdict.INCONCLUSIVE}
     unchanged = {impl for impl, _ in alike} - changed
-    shared = None if unchanged else _shared(alike.values(), shift, margin)
+    shared = None if unchanged else _shared(alike.values(), shifts, margin)
     shown = [
         _cell(key, sides, _wrong(sides) or judged.get(key) or _unjudged(sides, other), margin)
         for key, sides in cells.items()
@@ -175,7 +177,7 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
         margin,
         sorted(shown, key=worst_first),
         notes=list(
-            dict.fromkeys([*_notes(base, head, shift), *_notes_on(found, unchanged), *_open(base, head, open_)])
+            dict.fromkeys([*_notes(base, head, shifts), *_notes_on(found, unchanged), *_open(base, head, open_)])
         ),
         machine=head.machine,
         commands=[
@@ -255,20 +257,23 @@ def _judged(found: Changes, changed: set[str], margin: float) -> tuple[dict[Key,
     return cells, implementations
 
 
-def _shared(cells: Collection[_Sides], shift: float, margin: float) -> Verdict | None:
+def _shared(cells: Collection[_Sides], shifts: Sequence[float], margin: float) -> Verdict | None:
     """On what cells have in common: by how much more their seconds changed than the controls' did."""
     if not cells:
         return None
-    moved = median(mean(after.logs) - mean(before.logs) for before, after in cells) - shift
-    known = Estimate(moved, SECONDS_BETWEEN_RUNS, DF_BETWEEN_RUNS, len(cells))
+    moved = median(mean(after.logs) - mean(before.logs) for before, after in cells) - _mean(shifts)
+    between = SECONDS_BETWEEN_RUNS
+    if len(shifts) > 1:
+        between = Variance(variance(shifts), len(shifts) - 1).moderated(between)
+    known = Estimate(moved, math.sqrt(between.value), between.df, len(cells))
     return verdict.of_effects({("all", "all"): known}, margin=margin)[0]["all", "all"]
 
 
 def _cell(key: Key, sides: _Sides, said: Verdict, margin: float) -> Cell:
     before, after = sides
-    seconds = after.seconds / before.seconds
-    if seconds < said.low or seconds > said.high:
-        said = replace(said, reason=f"{said.reason}, beside the others; in seconds {shares.signed(math.log(seconds))}")
+    seconds = math.log(after.seconds / before.seconds)
+    if math.isfinite(said.low) and abs(seconds - math.log(said.ratio)) > TOLD:
+        said = replace(said, reason=f"{said.reason}, beside the others; in seconds {shares.signed(seconds)}")
     return Cell(
         *key,
         verdict=said,
@@ -305,17 +310,20 @@ def _unjudged(sides: _Sides, other: str) -> Verdict:
     return Verdict(verdict.INCONCLUSIVE, reason, after.seconds / before.seconds)
 
 
-def _shift(base: Run, head: Run) -> float:
-    """By how much the controls that both runs looked at changed on average, in logarithms."""
+def _mean(shifts: Sequence[float]) -> float:
+    return mean(shifts) if shifts else 0.0
+
+
+def _shifts(base: Run, head: Run) -> list[float]:
+    """By how much each control that both runs looked at changed, in logarithms."""
     before, after = (
         {name: mean(math.log(look["seconds"]) for look in looks) for name, looks in seen.items() if looks}
         for seen in (run.controls.get("looks", {}) for run in (base, head))
     )
-    moved = [after[name] - before[name] for name in before.keys() & after.keys()]
-    return mean(moved) if moved else 0.0
+    return [after[name] - before[name] for name in before if name in after]
 
 
-def _notes(base: Run, head: Run, shift: float) -> Iterator[str]:
+def _notes(base: Run, head: Run, shifts: Sequence[float]) -> Iterator[str]:
     if base.path.resolve() == head.path.resolve():
         yield "base and head are the same run"
     machines = fingerprint.differing(base, head)
@@ -326,7 +334,7 @@ def _notes(base: Run, head: Run, shift: float) -> Iterator[str]:
     ):
         if different:
             yield f"{what}: {fingerprint.described(different)}"
-    if abs(math.expm1(shift)) > conditions.DRIFT and not machines:
+    if abs(math.expm1(shift := _mean(shifts))) > conditions.DRIFT and not machines:
         yield f"the reference workload changed by {shares.signed(shift)} from {base.name} to {head.name}, and so may seconds"
     for run in (base, head):
         if not run.complete:

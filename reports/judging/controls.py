@@ -12,19 +12,7 @@ COLUMNS = ("reference workload", "times measured", "median", "fastest", "slowest
 """Of `looks`."""
 
 
-def seen(controls: Mapping[str, Any]) -> dict[str, list[dict[str, float]]]:
-    """The looks at every control whose time is known: `at` and `seconds`."""
-    return {
-        name: [look for look in looks if isinstance(look.get("at"), int | float)]
-        for name, looks in controls.get("looks", {}).items()
-    }
-
-
 def looks(controls: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Name, how many looks, median, fastest and slowest of every control."""
-    rows = []
-    for name, those in seen(controls).items():
-        spent = sorted(look["seconds"] for look in those)
-        if spent:
-            rows.append((name, str(len(spent)), *map(units.seconds, (median(spent), spent[0], spent[-1]))))
-    return rows
+    """Name, how many times, median, fastest and slowest of every part of it."""
+    spent = {name: [look["seconds"] for look in seen] for name, seen in controls.get("looks", {}).items() if seen}
+    return [(name, str(len(of)), *map(units.seconds, (median(of), min(of), max(of)))) for name, of in spent.items()]

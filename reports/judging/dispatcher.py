@@ -37,7 +37,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
     if not known:
         others = ", ".join(kernels())
         raise RunError(
-            f"nothing to choose from: no case without a mask, or a causal one, has {SDPA} and one of {others}{_left_out(runs)}"
+            f"nothing to choose from: no case without a mask, or a causal one, has {SDPA} and one of {others}"
         )
     table = {setting: found for setting, by_length in known.items() if (found := list(stretches(by_length)))}
     _write(path, module(path.stem, [run for run, _ in runs], table))
@@ -47,15 +47,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
         if names
         else "none of its kernels was faster than"
     )
-    return f"{path} is written: {chosen} SDPA{_left_out(runs)}"
-
-
-def _left_out(runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
-    """What was faster than SDPA somewhere and has no template, as the end of a sentence."""
-    names = sorted({name for _, frame in runs for name in frame["impl"]} - {SDPA, *kernels()})
-    found = {one.kernel for by_length in measured(runs, names).values() for one in stretches(by_length)}
-    others = [name for name in names if name in found]
-    return f"; faster in places as well, but such a module can't hold them: {', '.join(others)}" if others else ""
+    return f"{path} is written: {chosen} SDPA"
 
 
 def kernels() -> dict[str, str]:

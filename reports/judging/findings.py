@@ -11,20 +11,27 @@ from stats import shares
 
 from ..reading import units, words
 from . import frame as fr
+from .processes import positive
 
-FAULT_SECONDS, LARGE_PART = 1e-6, 0.10
-"""What a minor page fault usually takes, page cleared: 0.5 on bare metal to 3 µs in a virtual machine; and the part of a call
-from which that is said."""
+FAULT_SECONDS = 1e-6
+"""Of a minor page fault, page cleared, where a run does not say: 0.5 µs on bare metal to 3 µs in a virtual machine."""
+
+LARGE_PART = 0.10
+"""The part of a call from which page faults are told of."""
 
 UNEXPLAINED, TIMES = 8 * 2**20, 1.6
 """Bytes by which a process may grow beyond what torch allocated, and how many times as much it may be: libraries pack matrices,
 and malloc rounds and keeps some of what was freed a moment ago."""
 
 
-def findings(frame: pd.DataFrame) -> list[str]:
-    """What disturbs times or memory, in sentences."""
+def findings(frame: pd.DataFrame, state: Mapping[str, Any]) -> list[str]:
+    """What disturbs times or memory, in sentences. `state` is the run's: `page_fault_s` are seconds of a page fault."""
     usable = fr.own_keys_unsaid(frame.dropna(subset=["median"]))
-    return list(filter(None, [page_faults(usable), hidden_memory(usable)])) if len(usable) else []
+    return (
+        list(filter(None, [page_faults(usable, state.get("page_fault_s")), hidden_memory(usable)]))
+        if len(usable)
+        else []
+    )
 
 
 def nothing(skipped: pd.DataFrame) -> str:
@@ -44,17 +51,18 @@ def wrong(skipped: pd.DataFrame) -> list[str]:
     ]
 
 
-def page_faults(frame: pd.DataFrame) -> str:
+def page_faults(frame: pd.DataFrame, measured: Any = None) -> str:
     """In how many cells the system's page faults take a large part of the time, and where they take most."""
-    part = frame["page_faults"] * FAULT_SECONDS / frame["median"]
+    each = measured if positive(measured) else FAULT_SECONDS
+    part = frame["page_faults"] * each / frame["median"]
     count = int((part >= LARGE_PART).sum())
     if not count:
         return ""
-    most = _top(frame, part)
+    faults = fr.records(frame.loc[[part.idxmax()]])[0]["page_faults"]
     return (
         f"In {count} of {words.plural(len(frame), 'cell')} the system maps fresh memory at every call, and page faults take "
-        f"{shares.percent(LARGE_PART)} of the time or more, at {units.seconds(FAULT_SECONDS, 1)} each: most of all for "
-        f"{_name(most)} at {_place(frame, most)}, {most['page_faults']:,.0f} a call."
+        f"{shares.percent(LARGE_PART)} of the time or more, at {units.seconds(each, 1)} each: most of all for "
+        f"{_place(frame, part)}, {faults:,.0f} a call."
     )
 
 
@@ -64,10 +72,10 @@ def hidden_memory(frame: pd.DataFrame) -> str:
     beyond = unexplained[(unexplained > UNEXPLAINED) & (frame["peak_rss_bytes"] > TIMES * frame["peak_bytes"])]
     if beyond.empty:
         return ""
-    most = _top(frame, beyond)
+    most = fr.records(frame.loc[[beyond.idxmax()]])[0]
     return (
         f"Resident memory grew by much more than tensors account for in {len(beyond)} of "
-        f"{words.plural(len(frame), 'cell')}, most for {_name(most)} at {_place(frame, most)}: "
+        f"{words.plural(len(frame), 'cell')}, most for {_place(frame, beyond)}: "
         f"{units.memory(most['peak_rss_bytes'])}, of which tensors take {units.memory(most['peak_bytes'])}. Private buffers "
         "do that, and allocators that keep what is freed."
     )
@@ -83,16 +91,7 @@ def calls(frame: pd.DataFrame) -> str:
     return f"During timing, the outputs of {many} calls per cell were compared with the verified output."
 
 
-def _top(frame: pd.DataFrame, by: pd.Series[float]) -> dict[str, Any]:
-    """The row of the frame with the largest of these values."""
-    return fr.records(frame.loc[[by.idxmax()]])[0]
-
-
-def _name(row: Mapping[str, Any]) -> str:
-    """Of a row's implementation, marked if it was wrong anywhere."""
-    return words.marked(row["impl"], [row["impl"]] if row["wrong"] else [])
-
-
-def _place(frame: pd.DataFrame, row: Mapping[str, Any]) -> str:
-    """Where one of the frame's rows stands."""
-    return words.place(row, always=fr.varying(frame))
+def _place(frame: pd.DataFrame, by: pd.Series[float]) -> str:
+    """'fused at T=128 fp32': the row with the largest of these values, marked if its implementation was wrong anywhere."""
+    [row] = fr.records(frame.loc[[by.idxmax()]])
+    return f"{words.marked(row['impl'], [row['impl']] * row['wrong'])} at {words.place(row, always=fr.varying(frame))}"

@@ -6,8 +6,7 @@ A case is compared with the same one without its mask. Their rounds are others, 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -33,20 +32,6 @@ def columns(rows: Sequence[Row]) -> dict[str, list[float]]:
     return {name: [one[i] for one in found] for i, name in enumerate(COLUMNS)}
 
 
-def hiding_axes() -> list[str]:
-    """The axes that decide which keys a query sees."""
-    return [axis for axis in axis_names() if KNOWN_AXES[axis].hides]
-
-
-def skippers(rows: Iterable[Row]) -> tuple[Counter[str], Counter[str]]:
-    """By implementation: in how many masked cases it is shown to skip hidden work, and in how many that could be shown.
-
-    Work was skipped where the call is faster with the mask than without.
-    """
-    known = [row for row in rows if math.isfinite(row["mask_efficiency_low"]) and not row["wrong"]]
-    return Counter(row["impl"] for row in known if skips(row)), Counter(row["impl"] for row in known)
-
-
 def skips(row: Row) -> bool:
     """Whether it is shown that hidden work was skipped."""
     return bool(row["mask_efficiency_low"] > row["work_share"])
@@ -62,7 +47,7 @@ def _efficiency(row: Row, unmasked: Row | None) -> tuple[float, ...]:
 
 
 def _masked(row: Row) -> bool:
-    return not all(row[axis] == "none" or pd.isna(row[axis]) for axis in hiding_axes())
+    return not all(row[axis] == "none" or pd.isna(row[axis]) for axis in axis_names() if KNOWN_AXES[axis].hides)
 
 
 def _padded(row: Row) -> bool:

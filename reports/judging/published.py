@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -28,29 +27,6 @@ def table(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[tupl
 def sources(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[str]:
     """Where the table's figures are from, on which machine they were measured, and what else differs: each said once."""
     return list(dict.fromkeys(map(_source, _measured(frame, published))))
-
-
-def orders(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Whether implementations rank here as they do there: a sentence a case and machine with three of them or more."""
-    theirs: dict[tuple[str, str], dict[str, float]] = {}
-    for it in _measured(frame, published):
-        theirs.setdefault((it["id"], str(it.get("machine"))), {})[str(it.get("impl"))] = it["seconds"]
-    right = fr.trusted(frame)
-    for (case, machine), times in theirs.items():
-        here = fr.records(right[(right["id"] == case) & right["impl"].isin(list(times))].sort_values("median"))
-        if len(here) < 3:
-            continue
-        there = sorted(here, key=lambda row: times[row["impl"]])
-        ratios = [fr.ratio(faster, slower) for faster, slower in combinations(there, 2)]
-        alike, opposite = sum(it.faster for it in ratios), sum(it.slower for it in ratios)
-        yield (
-            f"Best first, {_names(there)} on {machine}; {_names(here)} here: of {len(ratios)} pairs {alike} in the same order, "
-            f"{opposite} in the other, {len(ratios) - alike - opposite} not told apart here."
-        )
-
-
-def _names(rows: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(row["impl"] for row in rows)
 
 
 def _measured(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

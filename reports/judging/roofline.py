@@ -6,94 +6,81 @@ Williams, Waterman and Patterson, "Roofline: an insightful visual performance mo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ..reading import units, words
-from . import frame as fr
 from .processes import positive
 
 AXES = ("device", "dtype", "autocast", "threads")
-"""What decides a row's roof."""
+"""What decides a row's ceiling."""
 
 COLUMNS = ("device", "what", "threads", "per second")
 """Of `table`."""
 
-#: A narrow dtype may be computed in float32 where that is faster, so the higher of both roofs is its own.
-_NARROW = ("bfloat16", "float16")
+NARROW = ("bfloat16", "float16")
+"""Dtypes that may be computed in float32 where that is faster, so the higher of both ceilings is theirs."""
+
+Corners = list[tuple[float, float]]
+"""FLOP per byte, FLOP per second."""
 
 
 def points(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame's rows with `intensity`, operations per byte, and `rate`, operations per second; those without are left
-    out."""
+    """The frame's rows with `intensity`, FLOP per byte, and `rate`, FLOP per second; those without are left out."""
     rows = frame.assign(intensity=frame["flops"] / frame["bytes"], rate=frame["flops"] / frame["median"])
-    usable = (rows["intensity"] > 0) & (rows["rate"] > 0) & rows["intensity"].map(math.isfinite)
-    return rows[usable & rows["rate"].map(math.isfinite)]
+    known = rows[["intensity", "rate"]]
+    return rows[((known > 0) & (known < math.inf)).all(axis=1)]
 
 
-def lines(roofs: Sequence[dict[str, Any]], rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Corners of the roofs that `points` lie under, over the range of their intensities: where that is on AXES, label, product,
-    intensity, rate.
+def ceilings(roofs: Sequence[dict[str, Any]], rows: pd.DataFrame) -> dict[str, Corners]:
+    """Ceilings by name that `points` lie under, over the range of their intensities.
 
-    Two slopes: copies of the largest footprint that was measured, and of the fastest, which may fit a cache.
+    Two slopes a product: copies of the largest footprint that was measured, and of the fastest, which may fit a cache.
     """
     low, high = rows["intensity"].min() / 2, rows["intensity"].max() * 2
-    settings = fr.records(rows.reindex(columns=list(AXES)).drop_duplicates())
-    known = [{axis: None if pd.isna(value) else value for axis, value in where.items()} for where in settings]
-    return [
-        {**where, **corner}
-        for where in known for slope in _slopes(roofs, where) for corner in _corners(*slope, low, high)
-    ]  # fmt: skip
+    found: dict[str, Corners] = {}
+    for device, dtype, autocast, threads in rows.reindex(columns=list(AXES)).drop_duplicates().values.tolist():
+        here = [it for it in roofs if it.get("device") == device and (pd.isna(threads) or it.get("threads") == threads)]
+        wanted = dtype if pd.isna(autocast) else autocast
+        own = {wanted, "float32"} if wanted in NARROW else {wanted}
+        products = [
+            (it["flops_per_s"], it["dtype"])
+            for it in here
+            if it.get("dtype") in own and positive(it.get("flops_per_s"))
+        ]
+        copies = [(it.get("footprint") or 0, it["bytes_per_s"]) for it in here if positive(it.get("bytes_per_s"))]
+        if products and copies:
+            peak, fastest = max(products)
+            product = f"product in {words.value('dtype', fastest)}, {_si(peak)}FLOP/s"
+            large, fast = max(copies)[1], max(rate for _, rate in copies)
+            for bandwidth, label in {fast: "fastest copy", large: "large copy"}.items():
+                ridge = peak / bandwidth
+                ends = np.array([min(low, ridge / 2), ridge, max(high, ridge * 2)])
+                rates = np.minimum(peak, ends * bandwidth)
+                found[f"{label}, {_si(bandwidth)}B/s; {product}"] = list(
+                    zip(ends.tolist(), rates.tolist(), strict=True)
+                )
+    return found
 
 
 def table(roofs: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     """For people: device, what was done, threads, how much per second."""
     lines: list[tuple[str, ...]] = []
     for roof in roofs:
-        device, threads = str(roof.get("device")), str(roof.get("threads"))
         if positive(roof.get("flops_per_s")):
-            lines.append(
-                (
-                    device,
-                    f"a product in {words.value('dtype', roof.get('dtype'))}",
-                    threads,
-                    f"{_si(roof['flops_per_s'])}FLOP/s",
-                )
-            )
+            what, rate = f"a product in {words.value('dtype', roof.get('dtype'))}", f"{_si(roof['flops_per_s'])}FLOP/s"
         elif positive(roof.get("bytes_per_s")):
-            what = f"a copy of {units.memory(roof.get('footprint') or math.nan)}"
-            lines.append((device, what, threads, f"{_si(roof['bytes_per_s'])}B/s"))
+            what, rate = (
+                f"a copy of {units.memory(roof.get('footprint') or math.nan)}",
+                f"{_si(roof['bytes_per_s'])}B/s",
+            )
+        else:
+            continue
+        lines.append((str(roof.get("device")), what, str(roof.get("threads")), rate))
     return lines
-
-
-def _slopes(roofs: Sequence[dict[str, Any]], where: Mapping[str, Any]) -> Iterator[tuple[str, str, float, float]]:
-    """(label, product, bytes per second, operations per second) of both copies under the roof of one setting; nothing where
-    a part of it was not measured."""
-    here = [r for r in roofs if r.get("device") == where["device"] and where["threads"] in (None, r.get("threads"))]
-    dtype = where["autocast"] or where["dtype"]
-    own = {dtype, "float32"} if dtype in _NARROW else {dtype}
-    products = [
-        (r["flops_per_s"], r["dtype"]) for r in here if r.get("dtype") in own and positive(r.get("flops_per_s"))
-    ]
-    copies = [(r.get("footprint") or 0, r["bytes_per_s"]) for r in here if positive(r.get("bytes_per_s"))]
-    if not products or not copies:
-        return
-    peak, fastest = max(products)
-    product = f"product in {words.value('dtype', fastest)}, {_si(peak)}FLOP/s"
-    large, fast = max(copies)[1], max(rate for _, rate in copies)
-    yield f"large copy, {_si(large)}B/s", product, large, peak
-    if fast > large:
-        yield f"fastest copy, {_si(fast)}B/s", product, fast, peak
-
-
-def _corners(
-    label: str, product: str, bandwidth: float, peak: float, low: float, high: float
-) -> Iterator[dict[str, Any]]:
-    ridge = peak / bandwidth
-    for intensity in (min(low, ridge / 2), ridge, max(high, ridge * 2)):
-        yield {"label": label, "product": product, "intensity": intensity, "rate": min(peak, intensity * bandwidth)}
 
 
 def _si(value: float) -> str:

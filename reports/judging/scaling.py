@@ -1,9 +1,8 @@
-"""How time and memory grow with T: exponents fitted to the longer half of what was measured, and where memory ends."""
+"""How time and memory grow with T: exponents fitted to the longer half of what was measured."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,36 +12,22 @@ import pandas as pd
 from scipy import stats
 
 from . import frame as fr
-from . import processes
 
 LEAST_POINTS = 3
 CONFIDENCE = 0.95
-GIB = 2**30
 
-#: An exponent that is known no better, up or down, is not resolved: it can't tell T from T**1.5, and predicts nothing.
 UNSURE = 0.25
-
-_T = re.compile(r"(?<![^-])T(\d+)(?=-|$)")
-"""In the id of a case."""
+"""An exponent that is known no better, up or down, is not resolved: it can't tell T from T**1.5, and predicts nothing."""
 
 
 @dataclass(frozen=True)
 class Power:
-    """y = factor * T ** exponent, fitted to the lengths in `T`; `low` to `high` holds the exponent with 95 %."""
+    """y ~ T ** exponent, fitted to the lengths in `T`; `low` to `high` holds the exponent with 95 %."""
 
     exponent: float
     low: float
     high: float
-    factor: float
     T: tuple[float, ...]
-
-    @property
-    def resolved(self) -> bool:
-        return self.high - self.exponent <= UNSURE
-
-    def reaches(self, y: float) -> float | None:
-        """The T at which the curve is that high; None if it doesn't climb."""
-        return math.exp(math.log(y / self.factor) / self.exponent) if self.exponent > 0 else None
 
 
 @dataclass(frozen=True)
@@ -53,26 +38,16 @@ class Growth:
     setting: dict[str, Any]
     time: Power | None
     memory: Power | None
-    memory_ends_at: float | None
-    """The T at which the peak would be all of the machine's memory."""
-    met_at: int | None
-    """The smallest T that was measured to be out of memory."""
-
-    @property
-    def tells(self) -> bool:
-        return any((self.time, self.memory, self.met_at))
 
 
-def growths(frame: pd.DataFrame, skipped: pd.DataFrame, machine: dict[str, Any]) -> list[Growth]:
-    """One for every implementation and setting with at least two T, in the frame's order.
-
-    `machine` is the run's machine_info: its `memory_gib`, memory of the host, bounds what runs on the CPU.
-    """
+def growths(frame: pd.DataFrame) -> list[Growth]:
+    """One for every implementation and setting with at least two T, in the frame's order."""
     usable = fr.own_keys_unsaid(frame.dropna(subset=["T"]))
     axes = [axis for axis in fr.varying(usable) if axis != "T"]
-    stopped = skipped[skipped["reason"] == "out_of_memory"]
     return [
-        _growth(str(impl), values, rows, stopped.loc[stopped["impl"] == impl, "id"], machine.get("memory_gib"))
+        Growth(
+            str(impl), values, *(_resolved(list(rows["T"]), list(rows[column])) for column in ("median", "peak_bytes"))
+        )
         for values, part in fr.groups(usable, axes)
         for impl, rows in part.groupby("impl", sort=False)
         if rows["T"].nunique() > 1
@@ -91,22 +66,9 @@ def power(T: Sequence[float], y: Sequence[float]) -> Power | None:
     fit = stats.linregress(*np.log(np.array(upper, dtype=float)).T)
     half = stats.t.ppf((1 + CONFIDENCE) / 2, len(upper) - 2) * fit.stderr
     slope = float(fit.slope)
-    return Power(slope, slope - half, slope + half, math.exp(fit.intercept), tuple(t for t, _ in upper))
+    return Power(slope, slope - half, slope + half, tuple(t for t, _ in upper))
 
 
-def _growth(impl: str, setting: dict[str, Any], rows: pd.DataFrame, stopped: pd.Series[str], gib: Any) -> Growth:
-    """`stopped`: ids of the implementation's cases that were out of memory; `gib`: memory of the host, where it is known."""
-    fits = (power(list(rows["T"]), list(rows[column])) for column in ("median", "peak_bytes"))
-    time, memory = (fit if fit and fit.resolved else None for fit in fits)
-    bounded = memory is not None and processes.positive(gib) and set(rows["device"]) == {"cpu"}
-    here = set(rows["id"].str.replace(_T, "", regex=True))
-    return Growth(
-        impl=impl,
-        setting=setting,
-        time=time,
-        memory=memory,
-        memory_ends_at=memory.reaches(gib * GIB) if memory and bounded else None,
-        met_at=min(
-            (int(found[1]) for id in stopped if _T.sub("", id) in here and (found := _T.search(id))), default=None
-        ),
-    )
+def _resolved(T: Sequence[float], y: Sequence[float]) -> Power | None:
+    fit = power(T, y)
+    return fit if fit and fit.high - fit.exponent <= UNSURE else None

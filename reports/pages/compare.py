@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+
+from stats.verdict import as_margin
 
 from ..judging import by_turns
 from ..judging.comparison import Comparison, compare
@@ -122,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("head", metavar="HEAD", help="the newer run, or a FILE of `python -m bench ab`")
     parser.add_argument(
         "--margin",
-        type=_share,
+        type=as_margin,
         metavar="SHARE",
         help="what is shown to be within this is UNCHANGED (default: 0.05; of a FILE its own)",
     )
@@ -133,13 +134,3 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page, which needs no network")
     command.add_results(parser)
     return parser
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = math.nan
-    if not 0 <= share < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share like 0.01, from 0 to below 1")
-    return share

@@ -38,7 +38,12 @@ MOST_LINES = 30
 ANSWERS = {FINE: "Nothing regressed", NOT_JUDGED: "It could not be judged"}
 """By exit code."""
 
+UNJUDGED = (verdict.GONE, verdict.INCONCLUSIVE, verdict.NEW)
+
 WAYS = {REGRESSED: "slower", IMPROVED: "faster"}
+
+EXAMPLES = 10
+"""Cells without a verdict, of each word, that the terminal lists without `--all`."""
 
 MANY = 3
 """So many implementations that stand still share a sentence."""
@@ -56,7 +61,7 @@ def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableTyp
     `named` is what `python -m reports compare` is given to show it.
     Texts of implementations stand in it, so nothing in them is markup.
     """
-    shown = [cell for cell in this.cells if whole or this.unjudged or _is_news(cell)]
+    shown = this.cells if whole else list(_listed(this))
     words = Counter(cell.verdict.word for cell in this.cells if cell not in shown)
     hidden = ", ".join(f"{count} {word}" for word, count in words.items())
     lines = [f"note: {_plain(note)}" for note in this.notes]
@@ -67,6 +72,15 @@ def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableTyp
         *(Text(as_typed(line), no_wrap=True, overflow="ignore") for line in lines),  # commands are there to be pasted
         Text(_plain(summary(this)), "bold"),
     )  # fmt: skip
+
+
+def _listed(this: Comparison) -> Iterator[Cell]:
+    """Cells that changed, and EXAMPLES of those that could not be judged."""
+    counts: Counter[str] = Counter()
+    for cell in (cell for cell in this.cells if this.unjudged or _is_news(cell)):
+        counts[cell.verdict.word] += 1
+        if cell.verdict.word not in UNJUDGED or cell.regressed or counts[cell.verdict.word] <= EXAMPLES:
+            yield cell
 
 
 def sentences(this: Comparison) -> Iterator[str]:
@@ -164,6 +178,9 @@ def counted(this: Comparison) -> str:
         counts = (
             f"of {len(this.implementations)} implementations {of_impls}; of {plural(len(this.cells), 'cell')} {counts}"
         )
+    words = {*this.counts, *(said.word for said in this.implementations.values())}
+    if this.shared and this.shared.word not in words:
+        counts = f"all cells together {this.shared.word}; {counts}"
     more = [f"{plural(count, 'cell')} {part}" for part, count in _exact(this).items() if count]
     return "; ".join([*([this.unjudged] if this.unjudged else []), counts, *more])
 

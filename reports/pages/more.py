@@ -21,15 +21,13 @@ MOST_BLOCKS, MOST_CELLS = 100, 250
 """Blocks of a cell that are drawn, and cells of a run up to which they are."""
 
 
-def tables_of(
-    run: Run, frame: pd.DataFrame, skipped: pd.DataFrame, grid: Grid, palette: Palette, keys: Mapping[str, str]
-) -> list[Table]:
+def tables_of(run: Run, frame: pd.DataFrame, grid: Grid, palette: Palette, keys: Mapping[str, str]) -> list[Table]:
     """All that this run has something to show of. `keys` are those of its cases, by id."""
     found = [
         _roofline(run, frame, palette), _compiling(frame),
         _shares("The kernel as a share of its layer", anatomy.cores(frame), ("kernel", "layer", "share")),
         _shares("Forward as a share of forward and backward", anatomy.passes(frame), ("forward", "with backward", "share")),
-        _growth(run, frame, skipped), _masks(frame), _published(run, frame),
+        _growth(frame), _masks(frame), _published(run, frame),
         *(_blocks(grid, keys) if len(frame) <= MOST_CELLS else ()), *_inside(run, frame, palette, keys),
     ]  # fmt: skip
     return [it for it in found if it and (it.rows or it.drawings or it.note)]
@@ -39,13 +37,10 @@ def _roofline(run: Run, frame: pd.DataFrame, palette: Palette) -> Table | None:
     points = roofline.points(frame)
     if points.empty or not run.roofs:
         return None
-    roofs: dict[str, list[tuple[float, float]]] = {}
-    for it in roofline.lines(run.roofs, points):
-        roofs.setdefault(f"{it['label']}; {it['product']}", []).append((it["intensity"], it["rate"]))
     said = fr.varying(frame)
     dots = [(row["intensity"], row["rate"], palette[row["impl"]], _rate(row, said)) for row in fr.records(points)]
     note = "FLOP per second against FLOP per byte, a point a cell. Lines: ceilings measured on this machine."
-    return Table("Roofline", note=note, drawings=[svg.roofline(dots, roofs)])
+    return Table("Roofline", note=note, drawings=[svg.roofline(dots, roofline.ceilings(run.roofs, points))])
 
 
 def _rate(row: Mapping[str, Any], said: list[str]) -> str:
@@ -77,17 +72,16 @@ def _where(it: anatomy.Pair | anatomy.Compiling) -> str:
     return f"{it.place} T={it.T}".strip()
 
 
-def _growth(run: Run, frame: pd.DataFrame, skipped: pd.DataFrame) -> Table:
-    found = scaling.growths(frame, skipped, run.machine)
+def _growth(frame: pd.DataFrame) -> Table:
+    found = scaling.growths(frame)
     rows = [
-        (it.impl, words.place(it.setting, always=it.setting), tables.power(it.time), tables.power(it.memory),
-         tables.length(it.memory_ends_at) if it.memory_ends_at else units.MISSING, str(it.met_at or units.MISSING))
-        for it in found if it.tells
+        (it.impl, words.place(it.setting, always=it.setting), tables.power(it.time), tables.power(it.memory))
+        for it in found if it.time or it.memory
     ]  # fmt: skip
-    silent = dict.fromkeys(it.impl for it in found if not it.tells)
+    silent = dict.fromkeys(it.impl for it in found if not (it.time or it.memory))
     note = "Exponents of T, fitted to the longer half of the lengths, with 95 % intervals."
     note += f" Not resolved for some settings: {', '.join(silent)}." if silent else ""
-    heads = ("implementation", "setting", "time", "memory", "memory full near T", "out of memory at T")
+    heads = ("implementation", "setting", "time", "memory")
     return Table("Growth with T", heads, rows, note if rows else "", True, (1,))
 
 
@@ -104,7 +98,6 @@ def _masks(frame: pd.DataFrame) -> Table:
 
 def _published(run: Run, frame: pd.DataFrame) -> Table:
     note = " ".join(f"[{i}] {source}." for i, source in enumerate(published.sources(frame, run.published), 1))
-    note = " ".join([note, *published.orders(frame, run.published)])
     return Table(
         "Published times beside ours", published.COLUMNS, published.table(frame, run.published), note, left=range(1, 8)
     )

@@ -74,7 +74,14 @@ def report(run: Run) -> Report:
     made = grid.grid(frame, skipped, run.registry)
     headline = answer.headline(made, run.baseline_impl) if made.cases else findings.nothing(skipped)
     return Report(
-        run, frame, skipped, made, Palette(run.registry), headline, answer.trust(run, made), findings.findings(frame)
+        run,
+        frame,
+        skipped,
+        made,
+        Palette(run.registry),
+        headline,
+        answer.trust(run, made),
+        findings.findings(frame, run.state),
     )
 
 
@@ -126,7 +133,7 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
         first=_opening(this.grid, keys),
         lines=views.lines(this.grid, this.palette, keys),
         along=labelled(axis) if (axis := grid.length(this.grid.cases)) else "",
-        more=more.tables_of(run, this.frame, this.skipped, this.grid, this.palette, keys),
+        more=more.tables_of(run, this.frame, this.grid, this.palette, keys),
         looks=this.palette,
         calls_compared=findings.calls(this.frame),
         skipped=Table("Skipped", tables.SKIPPED, tables.skipped_rows(this.skipped), of_impls=True, left=(1, 3)),

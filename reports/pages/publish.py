@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 
 from .. import CHECKOUT
-from ..judging import published
 from ..reading import command, runs
 from ..reading.runs import Run
 from . import figure, page, tables
@@ -92,4 +91,3 @@ def _section(run: Run) -> Iterator[str]:
     if beside := tables.beside(this.frame, run.published):
         yield "Times that others have published of these cases, beside ours:\n"
         yield beside + "\n"
-        yield from (f"{escape(sentence)}\n" for sentence in published.orders(this.frame, run.published))

@@ -196,11 +196,6 @@ def escape(text: str) -> str:
     return re.sub(r"([\\`*_|\[\]])", r"\\\1", flat).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def length(T: float) -> str:
-    """About how many tokens: two digits are as many as a prediction has."""
-    return "over 10⁹" if T > 1e9 else f"{float(f'{T:.1e}'):,.0f}"
-
-
 def power(fit: Any) -> str:
     """'1.98 (1.90 to 2.06)', or a dash where it can't be said."""
     return f"{fit.exponent:.2f} ({fit.low:.2f} to {fit.high:.2f})" if fit else units.MISSING

@@ -18,7 +18,7 @@ from reports.__main__ import main
 from reports.judging.comparison import Cell, Comparison, compare
 from reports.pages import compare as compare_command
 from reports.pages.comparison_page import html
-from reports.pages.comparison_text import sentences
+from reports.pages.comparison_text import EXAMPLES, sentences, summary
 from reports.reading import runs
 
 UNTOUCHED = {("fused", "UNCHANGED"), ("einsum", "UNCHANGED")}
@@ -120,6 +120,7 @@ def test_what_all_share_is_judged_by_seconds_and_only_where_all_code_changed(com
     assert compared(tracked.run(1), tracked.run(2)).shared is None
     alone = compared(tracked.run(1, impls=["sdpa"]), tracked.run(2, slower=everything, impls=["sdpa"]))
     assert alone.shared.word == "REGRESSED" and alone.code == 1 and alone.counts == {"INCONCLUSIVE": 4}
+    assert summary(alone).startswith("Something regressed: all cells together REGRESSED; 4 INCONCLUSIVE")
 
 
 def test_another_python_is_told_of(compared: Any) -> None:
@@ -196,6 +197,7 @@ def test_force_shows_numbers_without_verdicts(command: Any, capsys: pytest.Captu
     assert command(tracked.run(1), tracked.run(2, slower={"sdpa": 2}, machine_info=machine), "--force") == 2
     out = capsys.readouterr().out
     assert "2.0x as slow" in out and "REGRESSED" not in out and "12 INCONCLUSIVE" in out
+    assert out.count("another machine: threads") == 1 + EXAMPLES and "2 INCONCLUSIVE more" in out
 
 
 def test_json_holds_everything_and_is_json(command: Any, tmp_path: Path) -> None:
@@ -241,8 +243,9 @@ def test_hostile_names_neither_steer_the_terminal_nor_break_the_table(
         (["base", "head", "more"], "more"),
         (["base", "heat"], "did you mean"),
         (["base", "nothing"], "known: 0002_head, 0001_base"),
-        (["base", "head", "--margin", "-1"], "no share like 0.01"),
-        (["base", "head", "--margin", "1%"], "no share like 0.01"),
+        (["base", "head", "--margin", "-1"], "not a share like 0.01"),
+        (["base", "head", "--margin", "1%"], "not a share like 0.01"),
+        (["base", "head", "--margin", "0.5"], "from 0 to below 0.5"),
         (["base", "head", "--nonsense"], "--nonsense"),
         (["head"], "no baseline; set one with: python -m reports baseline set RUN"),
         (["*", "head"], "means 2 runs: 0001_base, 0002_head"),
@@ -482,3 +485,15 @@ def test_what_two_runs_can_not_tell_says_what_can(compared: Any) -> None:
     this = compared(base, head)
     assert this.code == 2 and this.implementations["sdpa"].word == "INCONCLUSIVE"
     assert f"`python -m bench ab --base {'a' * 10} --head {'b' * 10} --impl sdpa` tells 1 %" in this.notes[-1]
+
+
+def test_controls_that_disagree_leave_what_all_share_open(compared: Any) -> None:
+    def of(product: float, python: float) -> Comparison:
+        head = tracked.run(2, slower=dict.fromkeys(tracked.IMPLS, 2.0))
+        for name, factor in (("product", product), ("python", python)):
+            for look in head["controls"]["looks"][name]:
+                look["seconds"] *= factor
+        return compared(tracked.run(1), head)
+
+    agreeing, disagreeing = of(1.0, 1.0), of(0.5, 2.0)
+    assert (agreeing.shared.word, disagreeing.shared.word) == ("REGRESSED", "INCONCLUSIVE")

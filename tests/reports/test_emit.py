@@ -116,18 +116,6 @@ def test_nothing_shown_to_be_faster_is_sdpa_everywhere(
     assert "fused" not in text and "none of its kernels was faster than SDPA" in capsys.readouterr().out
 
 
-def test_what_is_faster_and_has_no_template_is_named(
-    as_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = emitted(as_run, run_of({"fused": 2.0, "mine": 0.3, "mine+compile": 0.4}), tmp_path / "here.py")
-    named = "faster in places as well, but such a module can't hold them: mine\n"
-    assert "mine" not in text
-    assert capsys.readouterr().out.endswith(f"none of its kernels was faster than SDPA; {named}")
-    run = as_run(run_of({"mine": 0.3}))
-    assert main(["advise", "--run", str(run.path), "--emit", str(tmp_path / "there.py")]) == 3
-    assert capsys.readouterr().err.endswith(named)
-
-
 def test_what_was_wrong_anywhere_is_not_chosen(as_run: Any, tmp_path: Path) -> None:
     skipped = [{"impl": "fused", "id": "x", "reason": "wrong", "detail": "off"}]
     text = emitted(as_run, run_of({"fused": 0.5, "einsum": 0.8}, top={"skipped": skipped}), tmp_path / "here.py")

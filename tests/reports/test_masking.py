@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import synthetic_runs as synthetic
 
-from reports.judging import frame, masking
+from reports.judging import frame
 from reports.pages import page
 from reports.reading.runs import Run
 
@@ -64,12 +64,6 @@ def test_without_samples_it_is_of_medians_and_claims_nothing(masked: Run, as_run
     old = as_run(synthetic.as_old(json.loads(masked.path.read_text())))
     value, low, high = efficiency(old, "skips_all")
     assert value == pytest.approx(1) and math.isnan(low) and math.isnan(high)
-
-
-def test_what_was_wrong_is_not_said_to_skip(masked: Run, as_run: Any) -> None:
-    wrong = {"impl": "skips_all", "id": "x", "reason": "wrong", "detail": "off"}
-    run = as_run(json.loads(masked.path.read_text()) | {"skipped": [wrong]})
-    assert masking.skippers(frame.records(frame.tidy(run))) == ({}, {"skips_none": 1})
 
 
 def test_the_page_has_a_table_of_it(masked: Run, turns: Run) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from pathlib import Path
 
 import synthetic_runs as synthetic
@@ -51,23 +50,6 @@ def test_what_was_wrong_has_no_time_here(tmp_path: Path) -> None:
     run = read(tmp_path, FIGURE, skipped=[{"impl": "sdpa", "id": "x", "reason": "wrong", "detail": "off"}])
     (line,) = published.table(frame.tidy(run), run.published)
     assert line[3:6] == ("sdpa", "–", "fused")
-
-
-def test_it_is_said_whether_implementations_rank_here_as_they_do_there(tmp_path: Path) -> None:
-    times = {"sdpa": 1e-3, "fused": 2e-3, "einsum": 2e-3, "loop": 1.5e-3}
-    rows = [synthetic.row(name, CASE, [seconds] * 40) for name, seconds in times.items()]
-    figures = [
-        FIGURE | {"impl": name, "seconds": n * 1e-3}
-        for n, name in enumerate(("sdpa", "fused", "einsum", "loop", "jax"), 1)
-    ]
-    run = runs.read(synthetic.save(synthetic.document(rows, published=figures), tmp_path, "0001_x"))
-    (said,) = published.orders(frame.tidy(run), run.published)
-    assert said == (
-        "Best first, sdpa, fused, einsum, loop on unnamed; sdpa, loop, fused, einsum here: of 6 pairs 3 in the same order, "
-        "2 in the other, 1 not told apart here."
-    )
-    assert list(published.orders(frame.tidy(run), run.published[:2])) == []
-    assert escape(said) in page.write(run, tmp_path / "out").read_text()
 
 
 def test_the_page_and_the_summary_have_the_table(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ MIB = 2**20
 
 
 def said(run: Run) -> list[str]:
-    return findings.findings(frame.tidy(run))
+    return findings.findings(frame.tidy(run), run.state)
 
 
 def retimed(data: dict[str, Any], impl: str, T: int, median: float, apart: tuple[float, ...] = (1, 1, 1)) -> None:
@@ -64,6 +64,8 @@ def test_page_faults_are_told_where_they_are_a_large_part(as_run: Any) -> None:
         "In 1 of 4 cells the system maps fresh memory at every call, and page faults take 10 % of the time or more, "
         "at 1 µs each: most of all for fused at B=1 H=8 D_h=64 T=128 fp32 causal, 40,000 a call."
     )
+    slower = said(as_run(synthetic.document(rows, state={"page_fault_s": 3e-6})))
+    assert [text for text in slower if "In 2 of 4 cells" in text and "at 3 µs each" in text]
 
 
 def test_few_page_faults_are_no_finding(tiny: Run, as_run: Any) -> None:

@@ -16,13 +16,13 @@ COPIES = [
 ]
 
 
-def corners(as_run: Any, *rows: dict[str, Any], roofs: Any = ROOFS) -> list[dict[str, Any]]:
+def corners(as_run: Any, *rows: dict[str, Any], roofs: Any = ROOFS) -> dict[str, roofline.Corners]:
     axes = [{"name": "autocast", "kind": "choice", "unsaid": None}]
     made = [
         synthetic.row("fused", synthetic.case(**at), [1e-3], id=str(at), autocast=at.get("autocast")) for at in rows
     ]
     run = as_run(synthetic.document(made, schema=2, axes=axes, roofs=[*roofs, *COPIES]))
-    return roofline.lines(run.roofs, roofline.points(frame.tidy(run)))
+    return roofline.ceilings(run.roofs, roofline.points(frame.tidy(run)))
 
 
 @pytest.mark.parametrize(
@@ -35,17 +35,18 @@ def corners(as_run: Any, *rows: dict[str, Any], roofs: Any = ROOFS) -> list[dict
     ],
 )
 def test_a_row_lies_under_the_roof_of_the_dtype_of_its_products(at: dict[str, Any], product: str, as_run: Any) -> None:
-    found = corners(as_run, at)
-    assert {corner["product"] for corner in found} == {product}
-    assert {corner["label"] for corner in found} == {"large copy, 30 GB/s", "fastest copy, 90 GB/s"}
+    copies = ("large copy, 30 GB/s", "fastest copy, 90 GB/s")
+    assert {*corners(as_run, at)} == {f"{copy}; {product}" for copy in copies}
 
 
-def test_each_setting_has_its_own_roof(as_run: Any) -> None:
+def test_a_ceiling_bends_where_the_product_is_as_fast_as_the_copy(as_run: Any) -> None:
     found = corners(as_run, {"dtype": "float32"}, {"dtype": "float32", "autocast": "bfloat16"}, {"dtype": "bfloat16"})
-    assert {(it["dtype"], it["autocast"]): it["rate"] for it in found if it["rate"] >= 1e11} == {
-        ("float32", None): 1e11, ("float32", "bfloat16"): 4e11, ("bfloat16", None): 4e11,
-    }  # fmt: skip
+    assert len(found) == 4
+    for name, (low, ridge, high) in found.items():
+        bandwidth, peak = (9e10 if "fastest" in name else 3e10), (4e11 if "bf16" in name else 1e11)
+        assert ridge == (pytest.approx(peak / bandwidth), peak) and high[1] == peak
+        assert low[1] == pytest.approx(low[0] * bandwidth)
 
 
 def test_without_a_measured_product_there_is_no_roof(as_run: Any) -> None:
-    assert corners(as_run, {"dtype": "float64"}) == [] == corners(as_run, {"dtype": "float32"}, roofs=[])
+    assert corners(as_run, {"dtype": "float64"}) == {} == corners(as_run, {"dtype": "float32"}, roofs=[])

@@ -441,3 +441,27 @@ def test_a_run_whose_processes_differ_more_has_wider_intervals_in_all_its_cells(
 
     assert run(0.001).value < estimate.PRIOR.value < run(0.1).value
     assert estimate.between_processes([{0: [0.1, 0.2, 0.3]}]) == estimate.PRIOR
+
+
+def test_a_ratio_claims_what_its_interval_shows() -> None:
+    def of(low: float, high: float) -> ratios.Ratio:
+        return ratios.Ratio(1.0, low, high, 3, 8)
+
+    assert of(0.7, 0.9).resolved and of(1.1, 1.3).resolved and not of(0.9, 1.1).resolved
+    assert of(0.9, 1.1).known and not of(0.9, math.inf).known and not of(math.nan, 1.1).known
+    told = {
+        (0.9, 1.1): True,
+        (0.6, 1.1): False,
+        (0.9, 1.6): False,
+        (1.1, 1.2): False,
+        (0.8, 0.9): False,
+        (0.8, 1.0): True,
+    }
+    assert {ends: of(*ends).level for ends in told} == told
+
+
+def test_what_more_time_could_narrow_is_the_interval_of_the_visits_alone() -> None:
+    visits = [0.1, 0.12, 0.14]
+    half = stats.t.ppf(0.975, 2) * np.std(visits, ddof=1) / 3**0.5
+    assert estimate.half_width({0: visits}) == pytest.approx(half)
+    assert estimate.half_width({0: [0.1]}) == math.inf
