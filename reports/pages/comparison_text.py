@@ -355,5 +355,5 @@ def _escaped(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """One line, without what would steer a terminal."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    """One line, with commands as they are typed here, without what would steer a terminal."""
+    return as_typed(" ".join("".join(letter if letter.isprintable() else " " for letter in text).split()))
