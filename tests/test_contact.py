@@ -192,11 +192,10 @@ def test_a_sentence_keeps_its_words_where_an_implementation_is_called_layer() ->
     assert skips([entry]) == ["error: layer: layer (probe), b: ValueError: no (a)"]
 
 
-def test_what_is_left_counts_long_calls_that_come_late_and_processes_that_come_after() -> None:
-    planned = [1.0, 1.0, 1.0, 9.0]  # a call of 8 s is timed in the last visit
-    assert remaining(planned, passed=3.0, visits=1, later_batches=0) == pytest.approx(11 + 3 * 1.0)
-    assert remaining(planned, passed=1.0, visits=1, later_batches=2) == pytest.approx(11 + 2 * 12)
-    assert remaining(planned, passed=0.5, visits=1, later_batches=0) == pytest.approx(11)  # never less than planned
+def test_what_is_left_of_the_timing_follows_what_the_visits_took() -> None:
+    assert remaining(ahead=11.0, done=1.0, passed=3.0) == 33.0
+    assert remaining(ahead=11.0, done=1.0, passed=0.1) == 5.5
+    assert remaining(ahead=11.0, done=0.0, passed=0.0) == 11.0
 
 
 def test_a_guess_counts_the_few_calls_of_what_takes_long_and_the_proof() -> None:
