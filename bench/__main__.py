@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except Exception as error:
             if "impls" in sys.modules:
                 raise
-            print(f"bench: BROKEN: impls can't be imported: {type(error).__name__}: {error}", file=sys.stderr)
+            terminal.warn(f"BROKEN: impls can't be imported: {type(error).__name__}: {error}")
             return 1
         starting.started()
         code: int = command.main(rest)
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(["usage: python -m bench COMMAND [options]", "", *lines, "", "Each has its own --help."]))
         return 0
     known = ", ".join(COMMANDS)
-    print(f"bench: error: unknown command {name!r}; known: {known}{nearest(name, COMMANDS)}", file=sys.stderr)
+    terminal.warn(f"error: unknown command {name!r}; known: {known}{nearest(name, COMMANDS)}")
     return USAGE_ERROR
 
 
@@ -58,14 +58,14 @@ def guarded() -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        print("bench: interrupted", file=sys.stderr, flush=True)
+        terminal.warn("interrupted")
         os._exit(
             UNFINISHED
         )  # where Ctrl-C came within an import, Python would end by the signal, though it was handled
     except OSError as error:  # the disk, or standard output, is full; or the folder was removed
         terminal.close()
         where = "the folder that you are in" if isinstance(error, FileNotFoundError) else "standard output"
-        print(f"bench: error: {error.filename or where}: {error.strerror}", file=sys.stderr)
+        terminal.warn(f"error: {error.filename or where}: {error.strerror}")
     return UNFINISHED
 
 

@@ -13,8 +13,8 @@ import pytest
 from . import CHECKOUT, starting, terminal
 from .cases.cells import Cell, Key
 from .cases.modes import MODES
-from .cases.outcome import FAILURES, Unsupported
-from .runs.lacking import refusal
+from .cases.outcome import FAILURES
+from .runs.lacking import no_row
 from .runs.listing import show_plan, show_registry
 from .runs.measuring import Measuring
 from .runs.progress import Progress
@@ -136,16 +136,18 @@ def _interruptible() -> Iterator[None]:
 
 def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     """Measure what is not known; the rows of an interrupted run are those that were timed until then."""
+    tell = config.stash[PROGRESS].tell
     for cell in cells:
-        if cell.key not in run.known and (why := refusal(cell)):
-            run.add_skipped(cell, Unsupported(why))
+        if cell.key not in run.known and (why := no_row(cell)):
+            run.add_skipped(cell, why)
+            if why.reason in FAILURES:
+                tell(f"{run.progress} {cell.case.id}  {cell.impl.name:<20} {why.reason}: {why}")
     left = [cell for cell in cells if cell.key not in run.known]
     if not left:
         run.ended = True
         return
     setting = Setting(str(config.invocation_params.dir), None, run.timing["cell_timeout"], quiet=False)
     seed, fail_fast = seed_of(config), bool(config.getoption("maxfail"))
-    tell = config.stash[PROGRESS].tell
     try:
         measuring = Measuring(run, left, lambda: WorkerClient(Side("run"), setting), seed, fail_fast, tell)
         if config.getoption("benchmark_disable"):

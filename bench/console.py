@@ -97,8 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def begin(command: str, arguments: Sequence[str]) -> int:
     """Write a kernel or layer to begin with; never over another, nor under a name that means another module."""
-    if len(arguments) > 1:
-        return _complain(f"{command} {' '.join(arguments)}: one FILE, not {len(arguments)}")
+    if len(arguments) > 1 or " ".join(arguments).startswith("-"):
+        return _complain(f"{command} {' '.join(arguments)}: takes one FILE, and no options")
     path = Path(arguments[0] if arguments else "mine.py")
     if path.suffix != ".py" or not path.stem.isidentifier() or iskeyword(path.stem):
         return _complain(f"{command} {path}: expected a module, as in my_kernel.py")

@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 
+from . import INSTALLED
+
 UNFINISHED = 2
 """Exit code of what was interrupted."""
 
@@ -16,7 +18,7 @@ _STDERR = os.dup(2) if sys.stderr else 2
 
 
 def end_in_one_line(*_: object) -> None:
-    os.write(_STDERR, b"bench: interrupted\n")
+    os.write(_STDERR, b"attention-bench: interrupted\n" if INSTALLED else b"bench: interrupted\n")
     if _CAPTURED:
         raise SystemExit(UNFINISHED)
     os._exit(UNFINISHED)  # no module that is being imported makes something else of it

@@ -57,5 +57,11 @@ def as_typed(text: str) -> str:
     """The text with commands as they are typed here: an installed suite has one, `attention-bench`, and no checkout."""
     if not INSTALLED:
         return text
+    text = re.sub("^bench: ", "attention-bench: ", text)
     text = re.sub(r"python -m (?:bench|reports) (?=[a-z])", "attention-bench ", text)
     return text.replace("python -m reports", "attention-bench report").replace("pytest bench/", "attention-bench run")
+
+
+def warn(text: str) -> None:
+    """One line on stderr, by the name of the command."""
+    print(as_typed(f"bench: {text}"), file=sys.stderr, flush=True)

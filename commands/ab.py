@@ -14,6 +14,7 @@ from bench.ab.comparison import Unjudgeable
 from bench.cases.outcome import NoRow
 from bench.selection.command import complain, named
 from bench.selection.mistake import Mistake
+from bench.terminal import warn
 from reports.judging import by_turns
 from reports.judging.comparison import Comparison
 from reports.pages import compare
@@ -38,9 +39,9 @@ def answered(answer: Callable[[], int]) -> int:
     except (Mistake, RunError) as mistake:
         return complain(mistake, USAGE_ERROR)
     except (Unjudgeable, NoRow) as why:
-        print(f"bench: it could not be judged: {why}", file=sys.stderr)
+        warn(f"it could not be judged: {why}")
     except KeyboardInterrupt:
-        print("bench: interrupted; the same command goes on", file=sys.stderr)
+        warn("interrupted; the same command goes on")
     return UNJUDGED
 
 

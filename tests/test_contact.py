@@ -72,7 +72,13 @@ unknown.limits, word.limits, text.limits = {"dtype": "float32"}, {"dtypes": ("ha
         (["--scope", "core", "--qkv_bias", "on"], "a core has no projections: leave out --qkv_bias"),
         (["--swep", "quick"], "unrecognized arguments: --swep quick; did you mean --sweep?"),
         (["--impl", "sdpa", "--baseline", "fused"], "--baseline fused: not among what runs: sdpa"),
-        (["--impl", "mine"], "--impl mine: of mine.py name a function too, as in mine=mine:FUNCTION"),
+        (["--impl", "mine"], "--impl mine: expected NAME=module:function, as in mine=mine:FUNCTION"),
+        (["--impl", "x=mine.py"], "expected NAME=module:function, as in x=mine:FUNCTION"),
+        (["--impl", "./mine.py:word"], "expected NAME=module:function, as in mine=mine:word"),
+        (["--impl", "x=../mine.py:word"], "../mine.py lies outside of the folder that you are in"),
+        (["--impl", "x=mine:wordd"], "/mine.py; did you mean word?"),
+        (["--impl", "x=wave:mine"], "wave.py, which Python has itself: give yours another name"),
+        (["--impl", "x=./mine.py:unknown"], "limits has no 'dtype'; known: "),
         (["--impl", "flash"], "did you mean sdpa_flash or flash_triton?"),
         (["--device", "gpu"], "did you mean cuda?"),
         (["--mask", "sliding"], "did you mean --window?"),
@@ -186,11 +192,10 @@ def test_a_sentence_keeps_its_words_where_an_implementation_is_called_layer() ->
     assert skips([entry]) == ["error: layer: layer (probe), b: ValueError: no (a)"]
 
 
-def test_what_is_left_counts_long_calls_that_come_late_and_processes_that_come_after() -> None:
-    planned = [1.0, 1.0, 1.0, 9.0]  # a call of 8 s is timed in the last visit
-    assert remaining(planned, passed=3.0, visits=1, later_batches=0) == pytest.approx(11 + 3 * 1.0)
-    assert remaining(planned, passed=1.0, visits=1, later_batches=2) == pytest.approx(11 + 2 * 12)
-    assert remaining(planned, passed=0.5, visits=1, later_batches=0) == pytest.approx(11)  # never less than planned
+def test_what_is_left_of_the_timing_follows_what_the_visits_took() -> None:
+    assert remaining(ahead=11.0, done=1.0, passed=3.0) == 33.0
+    assert remaining(ahead=11.0, done=1.0, passed=0.1) == 5.5
+    assert remaining(ahead=11.0, done=0.0, passed=0.0) == 11.0
 
 
 def test_a_guess_counts_the_few_calls_of_what_takes_long_and_the_proof() -> None:
@@ -269,7 +274,8 @@ def test_an_installed_suite_is_spoken_of_as_it_is_called(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["a.py", "b.py"], "one FILE, not 2"),
+        (["a.py", "b.py"], "takes one FILE, and no options"),
+        (["--force"], "--force: takes one FILE, and no options"),
         (["json.py"], "choose another name"),
         (["torch.py"], "choose another name"),
         (["my-kernel.py"], "as in my_kernel.py"),

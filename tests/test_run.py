@@ -149,6 +149,7 @@ ENDS = {
     "leave": ("error", "ended its process (exit code 0)"),
     "hang": ("timeout", "took longer than 8 s"),
     "stop": ("error", "SystemExit"),
+    "two": ("error", "two(q, k) can't be called as (q, k, v, is_causal=...): too many positional arguments"),
     "panics": ("error", "Panic"),
     "interrupts": ("error", "KeyboardInterrupt"),
 }
@@ -173,14 +174,14 @@ def test_what_ends_a_process_costs_one_cell(suite: Suite, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("attr", "says"),
     [
-        ("plain", "plain(q, k, v) can't be called as (q, k, v, is_causal=...), which B1-T16-H2"),
-        ("two", "two(q, k) can't be called as (q, k, v, is_causal=...)"),
+        ("plain", "plain(q, k, v) can't be called as (q, k, v, is_causal=...): got an unexpected"),
         ("Shapeless", "Shapeless() can't be called as (shape)"),
     ],
 )
 def test_a_signature_that_cannot_be_called(suite: Suite, tmp_path: Path, attr: str, says: str) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    assert says in one_line(suite("--impl", f"x=own:{attr}", "--T", "16", "--H", "2"))
+    planned = suite("--impl", f"x=own:{attr},sdpa", "--T", "16", "--H", "2", "--dtype", "float32", "--dry-run")
+    assert f"error: {says}" in planned.stdout and "1 cell to measure, 0 unsupported, 1 error" in planned.stdout
 
 
 def test_a_signature_needs_what_its_cases_ask_for_and_no_more(suite: Suite, tmp_path: Path) -> None:
@@ -280,8 +281,8 @@ def test_list_and_dry_run_measure_nothing(suite: Suite, tmp_path: Path) -> None:
         (["--impl", "mine=nowhere:f"], "can't import nowhere"),
         (["--impl", "mine=math:nothing"], "module math has no attribute 'nothing'"),
         (["--impl", "mine=math:pi"], "neither a function nor an nn.Module class"),
-        (["--impl", "math:pi"], "give it a name, as in mine=math:pi"),
-        (["--impl", "mine=math"], "expected NAME=package.module:attr"),
+        (["--impl", "math:pi"], "expected NAME=module:function, as in mine=math:pi"),
+        (["--impl", "mine=math"], "expected NAME=module:function, as in mine=math:FUNCTION"),
         (["--impl", "sdpa=math:sqrt"], "'sdpa' is already registered by impls.sdpa"),
         (["--resume", "x", "--benchmark-save=y"], "leave out --benchmark-save=y"),
     ],

@@ -1,4 +1,4 @@
-"""What this machine lacks that some cells need: they are skipped with one reason, whatever implementation they are of."""
+"""Cells that can't be measured, as far as that is known before anything runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import shutil
 import sys
 
 from ..cases.cells import Cell
+from ..cases.outcome import NoRow, Unsupported
+from ..selection.choice import uncallable
 
 CXX = "clang++" if sys.platform == "darwin" else "g++"
 """What torch's compiler calls where CXX doesn't name another."""
@@ -24,3 +26,10 @@ def refusal(cell: Cell) -> str | None:
     if cell.impl.compiled and cell.case.device == "cpu" and cpp_compiler() is None:
         return f"compiled forms on the CPU need a C++ compiler, and {os.environ.get('CXX', CXX)} isn't there"
     return None
+
+
+def no_row(cell: Cell) -> NoRow | None:
+    """Why a cell has no row; None where it can be tried. A signature that doesn't fit is an error."""
+    if why := refusal(cell):
+        return Unsupported(why)
+    return NoRow(why) if (why := uncallable(cell)) else None

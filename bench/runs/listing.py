@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from ..cases.case import AXES
 from ..cases.sweep import SWEEPS, Axes
 from ..selection.options import clock_text
 from ..timing.devices import default_device
-from .lacking import refusal
+from .lacking import no_row
 from .remaining import guessed
 from .run import Run
 
@@ -95,13 +96,15 @@ def _words(name: str, value: Any) -> str:
 def show_plan(run: Run) -> None:
     """The cells that would be measured, those that can't be, and about how long it would take."""
     cells = [cell for cell in run.selection.cells if cell.key not in run.known]
-    possible = [cell for cell in cells if refusal(cell) is None]
+    refused = {cell.key: why for cell in cells if (why := no_row(cell))}
+    possible = [cell for cell in cells if cell.key not in refused]
     say = partial(Console().print, highlight=False, soft_wrap=True)  # ids are there to be pasted
     for case in dict.fromkeys(cell.case for cell in cells):
         names = [cell.impl.name for cell in possible if cell.case == case]
         say(f"{case.id}: {', '.join(names) or 'nothing'}")
-    for why in dict.fromkeys(why for cell in cells if (why := refusal(cell))):
-        say(f"unsupported: {why}")
+    for line in dict.fromkeys(f"{why.reason}: {why}" for why in refused.values()):
+        say(line, markup=False)
     guess = clock_text(sum(guessed(cell, run.timing["cell_time"], run.processes) for cell in possible))
     left = "1 cell" if len(possible) == 1 else f"{len(possible)} cells"
-    say(f"{left} to measure, {len(cells) - len(possible)} unsupported, {guess}")
+    counts = {"unsupported": 0} | Counter(why.reason for why in refused.values())
+    say(f"{left} to measure, {', '.join(f'{count} {reason}' for reason, count in counts.items())}, {guess}")

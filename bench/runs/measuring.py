@@ -28,7 +28,7 @@ from ..timing.devices import free_bytes_elsewhere, tells_more
 from ..timing.engine import VISITS, Visits, block_of, need
 from ..workers.client import Script, WorkerClient, proving, together
 from .crew import Crew, Tell, Worker
-from .remaining import remaining
+from .remaining import EACH_VISIT, remaining
 from .rows import samples_of
 from .run import Run
 from .visit import Visit
@@ -70,6 +70,8 @@ class Measuring:
         self._held = self._that_fit(self._free - self._side_by_side * largest)
         fit = self._side_by_side if 4 * largest < self._free else 1
         self._provers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_WORKER))
+        self._starting = 0.0
+        """Seconds that the workers took to start."""
         self._owner: dict[str, Worker] = {}
         """Who times a case, in a run of one process."""
 
@@ -93,7 +95,9 @@ class Measuring:
         self._run.look()
         for slots in self._batches():
             if self._unproved() or any(self._open(slot) for slot in slots):
+                began = monotonic()
                 with self._crew(slots) as workers:
+                    self._starting = monotonic() - began
                     self._prove(workers[: self._provers])
                     self._time(workers)
                     if self._run.processes - 1 in slots:
@@ -155,15 +159,18 @@ class Measuring:
                 for worker, cases in of_workers
             ]
             together([worker.preparing(it) for (worker, _), it in zip(of_workers, held, strict=True)])
-        began, planned = monotonic(), self._planned(of_workers)
+        began, done = monotonic(), 0.0
         batches, now = (
             math.ceil(slots / self._side_by_side)
             for slots in (self._run.processes, 1 + max(worker.slot for worker in workers))
         )
         later = batches - now
         for visit in range(VISITS):
-            left = remaining(planned, monotonic() - began, visit, later) if visit else 0.0
-            left_text = f", {clock_text(left)} left" if visit else ""
+            planned = self._planned(of_workers)  # anew: calls are known better after every visit
+            ahead = sum(planned[visit:]) + later * sum(planned)
+            left = remaining(ahead, done, monotonic() - began) + later * self._starting
+            left_text = f", {clock_text(left)} left" if done else ""
+            done += planned[visit]
             self._tell(f"timing: visit {visit + 1} of {VISITS}{self._which(workers)}{left_text}")
             for worker, cases in self._rng.sample(of_workers, len(of_workers)):
                 for case in self._rng.sample(cases, len(cases)):
@@ -185,15 +192,17 @@ class Measuring:
         return range(visit + 1 - size, visit + 1) if (visit + 1) % size == 0 else range(0)
 
     def _planned(self, of_workers: Sequence[tuple[Worker, list[str]]]) -> list[float]:
-        """Seconds that each pass over all cases takes, by what a call of each cell took when it was proved."""
+        """Seconds that each pass over all cases takes, by what a call of each cell takes."""
         seconds = [0.0] * VISITS
-        for group in (group for _, cases in of_workers for case in cases for group in self._groups(case)):
-            blocks = {it.key: block_of(self._run.proved[it.key]["seconds"]) for it in group}
+        groups = ((worker, group) for worker, cases in of_workers for case in cases for group in self._groups(case))
+        for worker, group in groups:
+            calls = {it.key: worker.seconds.get(it.key, self._run.proved[it.key]["seconds"]) for it in group}
+            blocks = {key: block_of(call) for key, call in calls.items()}
             for at in range(VISITS):
                 for visit in self._now(group[0].case.id, at):
                     turns = self._visits.turns(blocks, visit, {})
                     seconds[at] += sum(count * blocks[key].seconds for key, count in turns.items())
-        return seconds
+        return [taken + EACH_VISIT if taken else 0.0 for taken in seconds]
 
     def _share(self, worker: Worker, workers: Sequence[Worker]) -> tuple[Worker, list[str]]:
         """The cases that a worker times: all of them, or in a run of one process its own."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from ..cases.cells import Cell
 from ..cases.counting import flops
@@ -14,6 +13,9 @@ OF_A_CORE, OF_A_GPU = 2.5e10, 2e13
 
 PROVED, READIED = 15, 5
 """Calls, about, that a proof takes as long as, and making a cell ready to be timed in one process."""
+
+EACH_VISIT = 0.3
+"""Seconds, about, of a visit to all cases beyond its blocks, by a guess."""
 
 
 def guessed(cell: Cell, cell_time: float, processes: int) -> float:
@@ -34,16 +36,9 @@ def parts(cell: Cell, cell_time: float, processes: int, call: float | None = Non
     return once, processes * (0.1 + READIED * call + 1.2 * blocks * block.seconds)
 
 
-def remaining(planned: Sequence[float], passed: float, visits: int, later_batches: int) -> float:
-    """Seconds, from what the visits of a batch of processes are planned to take, each, and what the first ones took together.
+def remaining(ahead: float, done: float, passed: float) -> float:
+    """Seconds left of the timing: `ahead` and `done` are its planned seconds, `passed` what those done took.
 
-    Calls that are long are timed in some of them, so the first ones don't tell what is left; what the plan lacks (caches that
-    are filled, answers that are compared) is the same in each, and twice as much in the first, where calls on fresh inputs
-    are timed as well.
+    A rate below one half isn't believed: the first visits of long calls are still to come.
     """
-    lacking = max(0.0, passed - sum(planned[:visits])) / (visits + 1)
-    return (
-        sum(planned[visits:])
-        + lacking * (len(planned) - visits)
-        + later_batches * (sum(planned) + lacking * (len(planned) + 1))
-    )
+    return ahead * max(0.5, passed / done) if done else ahead

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,7 @@ from ..cases.axes import Axis, nearest
 from ..cases.case import AXES, Case
 from ..cases.cells import Cell
 from ..proof import settings
+from ..terminal import warn
 from .mistake import Mistake
 
 MODULES = "ATTENTION_BENCH_PATH"
@@ -47,59 +49,64 @@ def impls_named(given: list[str], whole_registry: bool, folder: str) -> tuple[Im
 
 
 def _impl(name: str, folder: str) -> Impl:
-    if "=" in name:
-        own, _, path = name.partition("=")
-        return _own(own, path, folder)
+    if "=" not in name:
+        with suppress(KeyError):
+            return impls.get(name)
+        if ":" not in name and not os.path.exists(os.path.join(folder, f"{name.removesuffix('.py')}.py")):
+            near = nearest(name.removesuffix(impls.COMPILE), [impl.name for impl in registered()])
+            raise Mistake(f"unknown implementation {name!r}; known: {known()}{near}")
     try:
-        return impls.get(name)
-    except KeyError:
-        if ":" in name:
-            module, _, attr = name.partition(":")
-            raise Mistake(f"--impl {name}: give it a name, as in mine={module.removesuffix('.py')}:{attr}") from None
-        plain = name.removesuffix(impls.COMPILE).removesuffix(".py")
-        if plain.isidentifier() and os.path.exists(os.path.join(folder, f"{plain}.py")):
-            raise Mistake(f"--impl {name}: of {plain}.py name a function too, as in mine={plain}:FUNCTION") from None
-        message = f"unknown implementation {name!r}; known: {known()}"
-        raise Mistake(message + nearest(plain, [i.name for i in registered()])) from None
+        return _own(*name.rpartition("=")[::2], folder)
+    except (TypeError, ValueError) as error:
+        raise Mistake(f"--impl {name if name.isprintable() else repr(name)}: {error}") from None
 
 
 _own_paths: dict[str, str] = {}
 """Where the user's own implementations come from, by name: one name can't stand for two of them."""
 
 
-def _own(name: str, path: str, folder: str) -> Impl:
-    """Register a user's kernel or layer, `mine=package.module:attr`, and give it (or its compiled form) back."""
-    plain = name.removesuffix(impls.COMPILE)
+def place_of(path: str, folder: str) -> tuple[str, str]:
+    """The module and attribute of `package.module:attr` or of `package/module.py:attr`; raises ValueError."""
     module, _, attr = path.partition(":")
-    if not plain or not module or not attr:
-        raise Mistake(f"--impl {name}={path}: expected NAME=package.module:attr")
+    if module.endswith(".py"):
+        file = os.path.relpath(os.path.join(folder, module), folder)
+        if file.startswith(os.pardir):
+            raise ValueError(f"{module} lies outside of the folder that you are in: start in its own")
+        module = file.removesuffix(".py").replace(os.sep, ".")
+    return module, attr
+
+
+def _own(name: str, path: str, folder: str) -> Impl:
+    """Register a user's kernel or layer, and give it (or its compiled form) back; raises TypeError and ValueError."""
+    plain, (module, attr) = name.removesuffix(impls.COMPILE), place_of(path, folder)
+    if not (plain and module and attr):
+        raise ValueError(
+            f"expected NAME=module:function, as in {plain or 'mine'}={module or 'mine'}:{attr or 'FUNCTION'}"
+        )
     if not re.fullmatch(r"[\w.+-]+", plain):
-        raise Mistake(f"--impl {f'{name}={path}'!r}: a name is made of letters, digits and _ . + -")
+        raise ValueError("a name is made of letters, digits and _ . + -")
     for place in (*os.environ.get(MODULES, "").split(os.pathsep), folder):
         if place and place not in sys.path:
             sys.path.append(place)  # last, so that no module of the user's stands in for another
-    imported = _imported(name, module)
+    imported = _imported(module)
     if not hasattr(imported, attr):
-        raise Mistake(f"--impl {name}: module {module} has no attribute {attr!r}")
+        where = getattr(imported, "__file__", None) or "a part of Python"
+        taken = ", which Python has itself: give yours another name" if module in sys.stdlib_module_names else ""
+        near = nearest(attr, vars(imported))
+        raise ValueError(f"module {module} has no attribute {attr!r}; it is {where}{taken}{near}")
     it = getattr(imported, attr)
     if isinstance(it, nn.Module):
-        kind = type(it).__name__
-        raise Mistake(
-            f"--impl {name}={path}: that is an instance of {kind}; name the class, which is built for every case"
-        )
+        raise ValueError(f"that is an instance of {type(it).__name__}; name the class, which is built for every case")
     if (known := _own_paths.get(plain, path)) != path:
-        raise Mistake(f"--impl {name}={path}: {plain} is {known} already; give this one another name")
-    try:
-        impl = impls.make(plain, it, limits=_declared(it))
-        if isinstance(it, type):
-            _refuse_sizes(it)
-        if not (inspect.isroutine(it) or inspect.isclass(it)):  # a partial has its numbers from where it is named
-            impl = replace(impl, owner=module)
-        if plain not in {i.name for i in registered()} or impls.get(plain).owner != impl.owner:
-            impls.add(impl)
-        _own_paths[plain] = path
-    except (TypeError, ValueError) as error:
-        raise Mistake(f"--impl {name}={path}: {error}") from None
+        raise ValueError(f"{plain} is {known} already; give this one another name")
+    impl = impls.make(plain, it, limits=_declared(it))
+    if isinstance(it, type):
+        _refuse_sizes(it)
+    if not (inspect.isroutine(it) or inspect.isclass(it)):  # a partial has its numbers from where it is named
+        impl = replace(impl, owner=module)
+    if plain not in {i.name for i in registered()} or impls.get(plain).owner != impl.owner:
+        impls.add(impl)
+    _own_paths[plain] = path
     return impls.get(name)
 
 
@@ -144,20 +151,20 @@ def _refuse_sizes(layer: type) -> None:
         )
 
 
-def _imported(name: str, module: str) -> ModuleType:
+def _imported(module: str) -> ModuleType:
     """A user's module. What it sets for all of torch is put back, also where it can't be imported."""
     before = settings.read()
     try:
         return importlib.import_module(module)
     except (Exception, SystemExit) as error:
-        raise Mistake(f"--impl {name}: can't import {module}: {type(error).__name__}: {error}") from None
+        raise ValueError(f"can't import {module}: {type(error).__name__}: {error}") from None
     finally:
         noted = settings.noted(before)
         if changed := settings.put_back(before):
-            print(f"bench: {module} changes torch's own settings when it is imported; they are everybody's, and were put back: "
-                  f"{', '.join(changed)}{_instead(changed)}", file=sys.stderr)  # fmt: skip
+            warn(f"{module} changes torch's own settings when it is imported; they are everybody's, and were put back: "
+                 f"{', '.join(changed)}{_instead(changed)}")  # fmt: skip
         if noted:
-            print(f"bench: {module} changes, when it is imported, {', '.join(noted)}", file=sys.stderr)
+            warn(f"{module} changes, when it is imported, {', '.join(noted)}")
 
 
 def _instead(changed: list[str]) -> str:
@@ -175,16 +182,13 @@ def uncallable(cell: Cell) -> str | None:
         return None
     if impl.kernel is not None:
         needed = dict.fromkeys(kernel_options(case.layer_shape, _mask_of(case), training=True))
-        return _misfit(impl.kernel, ["q", "k", "v"], needed, case)
+        return _misfit(impl.kernel, ["q", "k", "v"], needed)
     if isinstance(impl.layer, type):
         inputs = ["x", "x_k"] if case.source == "cross" else ["x"]
         named = {"padding": case.padded, "cache": case.does.cached, "pages": case.page}
-        return _misfit(impl.layer, ["shape"], {}, case) or _misfit(
-            impl.layer.forward,  # type: ignore[attr-defined]
-            ["self", *inputs],
-            {name: None for name, used in named.items() if used},
-            case,
-        )
+        given = dict.fromkeys(name for name, used in named.items() if used)
+        forward = impl.layer.forward  # type: ignore[attr-defined]
+        return _misfit(impl.layer, ["shape"], {}) or _misfit(forward, ["self", *inputs], given)
     return None
 
 
@@ -193,7 +197,7 @@ def _mask_of(case: Case) -> Any:
     return case.mask if case.padded or case.layer_shape.in_mask else None
 
 
-def _misfit(function: Callable[..., Any], positional: list[str], keywords: dict[str, Any], case: Case) -> str | None:
+def _misfit(function: Callable[..., Any], positional: list[str], keywords: dict[str, Any]) -> str | None:
     try:
         signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):  # what is written in C may have none
@@ -203,7 +207,7 @@ def _misfit(function: Callable[..., Any], positional: list[str], keywords: dict[
     except TypeError as error:
         call = ", ".join([*positional, *(f"{name}=..." for name in keywords)])
         name = getattr(function, "__qualname__", "it")
-        return f"{name}{signature} can't be called as ({call}), which {case.id} needs: {error}"
+        return f"{name}{signature} can't be called as ({call}): {error}"
     return None
 
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from pytest_benchmark.utils import parse_save
 
-from ..terminal import as_typed
+from ..terminal import as_typed, warn
 from .mistake import Mistake
 
 
@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
 
 def complain(message: object, code: int) -> int:
     """Say it in one line; gives the exit code."""
-    print(as_typed(f"bench: error: {message}"), file=sys.stderr)
+    warn(f"error: {message}")
     return code
 
 

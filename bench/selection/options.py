@@ -21,7 +21,7 @@ from ..cases.cells import Cell
 from ..cases.sweep import SWEEPS, Sweep
 from ..proof.impl_hash import sources_hash
 from ..timing.devices import DEVICES, default_device
-from .choice import impls_named, uncallable
+from .choice import impls_named
 from .mistake import Mistake, count, positive, whole
 
 
@@ -201,9 +201,6 @@ def _select(options: dict[str, Any], folder: str) -> Selection:
         raise Mistake(f"--baseline {base}: not among what runs: {', '.join(names)}{nearest(base, names)}")
     cases = _picked(cases_of(sweep, device, overrides), options.get("case"))
     cells = tuple(Cell(impl, case) for case in cases for impl in chosen)
-    for cell in cells:
-        if why := uncallable(cell):
-            raise Mistake(f"--impl {cell.impl.name}: {why}")
     return Selection(sweep, device, chosen, cells)
 
 

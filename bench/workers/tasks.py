@@ -23,7 +23,7 @@ from ..proof.afterwards import settle
 from ..proof.gate import Gate
 from ..proof.impl_hash import impl_hash, packages
 from ..proof.questions import problem_of
-from ..selection.choice import impls_named, uncallable
+from ..selection.choice import impls_named, place_of, uncallable
 from ..selection.mistake import Mistake
 from ..timing.caching import check_no_result_caching
 from ..timing.cell import Built, build, check, probe
@@ -107,7 +107,7 @@ class Tasks:
         """Raises `Mistake` where a module of the user's, `NAME=module:attr`, isn't that of this side's tree."""
         _, _, path = name.partition("=")
         if self._tree and path:
-            module = sys.modules[path.partition(":")[0]]
+            module = sys.modules[place_of(path, self._folder)[0]]
             file = getattr(module, "__file__", None) or "another place"
             if not Path(file).resolve().is_relative_to(Path(self._tree).resolve()):
                 raise Mistake(

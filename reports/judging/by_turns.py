@@ -95,6 +95,7 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
         implementations=implementations,
         shared=_shared(measured, controls, kept, implementations),
         unjudged=data["moved"],
+        neither=len(data["neither"]),
     )
 
 

@@ -106,6 +106,8 @@ class Comparison:
     """On all cells together, where all implementations changed alike."""
     unjudged: str = ""
     """Why nothing can be said of the code; or ''."""
+    neither: int = 0
+    """Cells that were asked for, and that neither side can do."""
 
     @property
     def regressed(self) -> list[Cell]:

@@ -129,7 +129,9 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
         return f"{head} is {' and '.join(others)}" if others and not this.unjudged else ""
     others = [part for part in others if not part.startswith(WAYS.get(found.word, "-"))]
     if found.word in CHANGED:
-        where = f"in {words[found.word]} of {len(cells)} cells" if words[found.word] else f"over its {len(cells)} cells"
+        count, every = words[found.word], len(cells)
+        some = f" ({count} of them {found.word})" if count else ""
+        where = f"in {count} of {every} cells" if count == every else f"over its {every} cells{some}"
         said = f"{_change(found, base)} {where}"
     elif found.word == SLIGHT:
         said = f"{_change(found, base)} over its {len(cells)} cells, within the margin of {shares.percent(this.margin)}"
@@ -329,7 +331,8 @@ def _change(said: Verdict, base: str = "") -> str:
 def changed(change: Change) -> str:
     """'kernel flash → math'"""
     if change.what == "peak_bytes":
-        size = f" ({_percent(change.head / change.base)})" if change.base else ""
+        ratio = change.head / change.base if change.base else 1.0
+        size = f" ({_percent(ratio) if _factor(ratio) < FACTOR else f'{ratio:.2g}x'})" if change.base else ""
         return f"memory {units.memory(change.base)} → {units.memory(change.head)}{size}"
     if change.what == "error":
         return f"error {change.base:.4g} → {change.head:.4g}"
@@ -343,6 +346,7 @@ def _exact(this: Comparison) -> dict[str, int]:
         "with another kernel": sum(change.what == "kernel" for change in changes),
         "with another error": sum(change.what == "error" for change in changes),
         "broken": sum(cell.broken for cell in this.cells),
+        "that neither side can do": this.neither,
     }
 
 
@@ -372,5 +376,5 @@ def _escaped(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """One line, without what would steer a terminal."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    """One line, with commands as they are typed here, without what would steer a terminal."""
+    return as_typed(" ".join("".join(letter if letter.isprintable() else " " for letter in text).split()))

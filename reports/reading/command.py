@@ -24,6 +24,7 @@ def as_typed(text: str) -> str:
     """The text with commands as they are typed here: an installed suite has one, `attention-bench`, and no checkout."""
     if not INSTALLED:
         return text
+    text = re.sub("^reports: ", "attention-bench: ", text)
     text = re.sub(r"python -m (?:bench|reports) (?=[a-z])", "attention-bench ", text)
     return text.replace("python -m reports", "attention-bench report").replace("pytest bench/", "attention-bench run")
 
@@ -135,7 +136,7 @@ def say(text: str) -> None:
 
 
 def warn(message: str) -> None:
-    print(f"reports: warning: {' '.join(message.split())}", file=sys.stderr)
+    print(as_typed(f"reports: warning: {' '.join(message.split())}"), file=sys.stderr)
 
 
 def complain(message: str, code: int = USAGE_ERROR) -> int:
