@@ -93,7 +93,7 @@ class Ratio:
         return replace(self, value=1 / self.value, low=1 / self.high, high=1 / self.low)
 
 
-FEW = 8
+FEW = 6
 """Where a process has fewer visits than this, of fewer rounds each, its rounds are the unit, if there are as many: medians of
 few rounds scatter as much as they do, few visits tell little of their scatter, and fewer rounds can't be trimmed."""
 

@@ -41,7 +41,7 @@ class Selection:
 
 
 TIMING: dict[str, tuple[float, str, str]] = {
-    "cell_time": (0.25, "SECONDS", "about how long each cell is timed in each process"),
+    "cell_time": (0.15, "SECONDS", "about how long each cell is timed in each process"),
     "processes": (1, "K", "how many fresh processes time each cell"),
     "precision": (0.02, "SHARE", "stop timing a case when its ratios are known to plus or minus this"),
     "cell_timeout": (

@@ -206,8 +206,9 @@ def check(built: Built) -> Proved:
             found = check_call(built.call, built.module, built.numbers, case, (0, 1))
         else:
             watched = replace(built.call, run=lambda: next(ways)())
-            found = check_call(watched, built.module, built.numbers, case, (0, 1, 0))
-    built.draw = 1 if case.drops else 0
+            built.refill(1)  # the clock begins with others than were checked last
+            found = check_call(watched, built.module, built.numbers, case, (1, 0, 1))
+    built.draw = 1
     if case.drops:
         watch.in_training()
     proved = watch.found(found)

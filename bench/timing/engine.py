@@ -33,10 +33,10 @@ EVEN = 10e-3
 MIN_ROUNDS = 2
 """Rounds of a visit, at least, for members whose blocks are short."""
 
-VISITS = 8
+VISITS = 6
 """Visits of a case in one process, spread over the time that the process lives."""
 
-LONG_VISITS = 4
+LONG_VISITS = 3
 """Visits in which members with long blocks take part: their first call in each is not timed."""
 
 LONG_ROUNDS = 8
