@@ -6,7 +6,6 @@ import argparse
 import io
 import os
 import sys
-import textwrap
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -74,19 +73,19 @@ def _write(chosen: Sequence[Run], out: Path, verbose: bool) -> None:
         RunError: the folder can't be written to.
     """
     from .pages import page, side_by_side_page, tables  # pandas takes a second to import: a mistyped name shouldn't
+    from .pages.report import report
 
     folder = out / (chosen[0].name if len(chosen) == 1 else side_by_side_page.folder_name(chosen))
     try:
         if len(chosen) > 1:
             print(side_by_side_page.write(chosen, folder))
             return
-        this = page.report(chosen[0])
+        this = report(chosen[0])
         path = page.written(this, folder)
     except OSError as error:
         raise RunError(f"can't write to {folder}: {error.strerror or error}") from None
     if this.grid.cases:
-        print(tables.detailed(this.grid) + "\n" if verbose else "", end="\n" if verbose else "")
-        print(f"{tables.terminal(this.grid)}\n\n{textwrap.fill(tables.KEY, tables.WIDTH)}\n")
+        print(f"{tables.printed(this.grid, verbose)}\n")
     print(f"{path}\n{this.headline}")
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -17,7 +15,7 @@ import impls
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
 from bench.proof.gate import Gate
-from bench.runs.table import rankings
+from commands import answer
 
 from .conftest import CHECKOUT, Suite, run_files
 from .test_run import cells
@@ -39,13 +37,9 @@ def test_the_table_is_that_of_the_newest_published_run() -> None:
     (*_, newest) = sorted((CHECKOUT / "results" / "published").glob("*_quick.json"))
     data = json.loads(newest.read_text(encoding="utf-8"))
     case = "B1-T1024-H8-D_h64-float32-cpu"
-    width = 88  # with room for every column: a terminal of 80 leaves out the last
-    console = Console(width=width, file=io.StringIO())
     rows = [row for row in data["benchmarks"] if row["group"] == case and row["params"]["impl"] in SHOWN]
-    for part in rankings(rows, [], data["baseline_impl"], width):
-        console.print(part)
-    shown = [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()]  # type: ignore[attr-defined]
-    assert "\n".join(shown) in re.sub(r"\n\n", "\n", README), "\n".join(shown)
+    table, headline = answer.of_run({**data, "benchmarks": rows, "skipped": []}, every=False)
+    assert table in README and headline in README, f"{table}\n{headline}"
 
 
 def test_the_kernel_that_is_wrong_has_the_sentence_that_is_shown() -> None:

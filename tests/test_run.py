@@ -92,7 +92,7 @@ def test_rows_and_skips(small: tuple[Path, str]) -> None:
     assert hashes[16] != hashes[32]
     assert not list(folder.glob("results/*/*.journal")) and not (folder / "results" / "traces").exists()
     assert "saved: " in printed
-    assert "over fused" in printed
+    assert "\nSlowdown over the fastest" in printed
     assert "hz_actual" not in json.dumps(data["machine_info"])
 
 

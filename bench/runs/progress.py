@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping, Sequence
+from importlib import import_module
 from time import monotonic
 
 import pytest
-from rich.console import Console
 
 from stats import conditions
 from stats.shares import varied
@@ -17,7 +17,6 @@ from ..cases.outcome import FAILURES
 from ..selection.options import clock_text
 from .remaining import parts
 from .run import Run
-from .table import rankings
 
 
 class Progress:
@@ -80,12 +79,11 @@ class Progress:
             self._show(terminalreporter)
 
     def _show(self, terminalreporter: pytest.TerminalReporter) -> None:
-        run = self.run
-        console = Console()
-        with console.capture() as text:
-            for it in rankings(run.rows, run.skips, run.baseline_impl, console.width):
-                console.print(it, highlight=False)
-        terminalreporter.write(text.get())
+        run, answer = self.run, ""
+        if rows := run.rows:
+            every = terminalreporter.config.getoption("verbose") > 0
+            table, answer = import_module("commands.answer").of_run(run.top_level() | {"benchmarks": rows}, every)
+            terminalreporter.write(f"{table}\n\n")
         of_machine = drifting(run.controls.drift()), conditions.disturbed(run.rows)
         unverified = (
             "CUDA: times, memory and energy are unverified on a GPU" if run.selection.device == "cuda" else None
@@ -103,6 +101,8 @@ class Progress:
             terminalreporter.write_line(f"saved: {run.saved}")
         elif run.name and run.journal:
             terminalreporter.write_line(f"unfinished, and kept: {run.kept}; `--resume {run.name}` alone goes on")
+        if answer:
+            terminalreporter.write_line(answer, bold=True)
 
 
 def unchecked(run: Run, before: Collection[Key], passed: float) -> float:

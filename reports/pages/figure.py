@@ -12,6 +12,7 @@ from ..drawing.figure import MEASURES
 from ..reading import command
 from ..reading.runs import Run, RunError
 from . import page
+from .report import report
 
 KINDS = (".png", ".svg")
 
@@ -38,7 +39,7 @@ def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
         raise RunError(f"no figure {name!r}; there are: {', '.join(MEASURES)}{hint}")
     if path.suffix.lower() not in KINDS:
         raise RunError(f"{path}: its ending should be one of {', '.join(KINDS)}")
-    this = page.report(run)
+    this = report(run)
     with figure.style():
         drawn = figure.draw(name, this.grid, this.palette, run.baseline_impl, narrow)
         if drawn is None:

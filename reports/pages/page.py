@@ -9,41 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from ..drawing import figure, svg, views
-from ..drawing.palette import MARKERS, PATHS, THEME, Palette
+from ..drawing.palette import MARKERS, PATHS, THEME
 from ..judging import answer, controls, findings, grid, roofline
 from ..judging import frame as fr
-from ..judging.answer import Trust
 from ..judging.grid import Case, Grid, Mark
 from ..reading import units, words
 from ..reading.axes import labelled
 from ..reading.command import as_typed
 from ..reading.runs import Run
 from . import more, tables
+from .report import Report, report
 from .tables import Table
 
 DPI = 144
 
 #: Nothing about when or by what: the same run gives the same bytes, and the page names no outside address.
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
-
-
-@dataclass(frozen=True)
-class Report:
-    """Everything that is known about a run, computed once and written in several forms."""
-
-    run: Run
-    frame: pd.DataFrame
-    skipped: pd.DataFrame
-    grid: Grid
-    palette: Palette
-    headline: str
-    trust: Trust
-    findings: list[str]
 
 
 @dataclass(frozen=True)
@@ -67,22 +52,6 @@ class CaseRow:
     bar: views.Bar | None
     cells: Sequence[str] = ()
     why: str = ""
-
-
-def report(run: Run) -> Report:
-    frame, skipped = fr.tidy(run), fr.skipped(run)
-    made = grid.grid(frame, skipped, run.registry)
-    headline = answer.headline(made, run.baseline_impl) if made.cases else findings.nothing(skipped)
-    return Report(
-        run,
-        frame,
-        skipped,
-        made,
-        Palette(run.registry),
-        headline,
-        answer.trust(run, made),
-        findings.findings(frame, run.state),
-    )
 
 
 def write(run: Run, folder: Path) -> Path:

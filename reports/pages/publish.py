@@ -14,6 +14,7 @@ from .. import CHECKOUT
 from ..reading import command, runs
 from ..reading.runs import Run
 from . import figure, page, tables
+from .report import report
 from .tables import escape
 
 PUBLISHED = CHECKOUT / "results" / runs.PUBLISHED
@@ -80,7 +81,7 @@ def text(folder: Path) -> str:
 
 
 def _section(run: Run) -> Iterator[str]:
-    this = page.report(run)
+    this = report(run)
     yield f"## {escape(run.sweep or run.name)}\n"
     yield f"**{escape(this.headline)}**\n"
     yield f"{escape('; '.join(this.trust.reasons))}.\n"

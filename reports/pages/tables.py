@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,6 +98,13 @@ def terminal(grid: Grid, wide: int = WIDTH) -> str:
     return "\n".join(line[:wide] for line in lines)
 
 
+def printed(grid: Grid, every: bool = False) -> str:
+    """A run as the terminal shows it: the grid with its key; with `every`, each case's table above. One case is its table."""
+    parts = [detailed(grid)] * (every or len(grid.cases) == 1)
+    parts += [terminal(grid), textwrap.fill(KEY, WIDTH)] * (len(grid.cases) > 1)
+    return "\n\n".join(parts)
+
+
 def _lines(grid: Grid, columns: Sequence[Column]) -> list[str]:
     rows = [row for row in _rows(grid, columns) if any(text != SIGNS["unsupported"] for text in row[2:])]
     tall = max((len(column.heading) for column in columns), default=0)
@@ -120,9 +128,21 @@ def of_case(case: Case, headings: Sequence[str]) -> tuple[list[str], list[list[s
 
 
 def detailed(grid: Grid) -> str:
-    """Every case's table, for the terminal."""
-    parts = [(case.title, *of_case(case, headings(grid))) for case in grid.cases]
-    return "\n\n".join("\n".join([title, *_aligned([heads, *rows])]) for title, heads, rows in parts)
+    """Every case's table, for the terminal: the columns that have room there."""
+    heads = headings(grid)
+    while True:
+        tables = [_aligned(_with_refused(case, *of_case(case, heads))) for case in grid.cases]
+        if len(heads) == 1 or max(len(line) for lines in tables for line in lines) <= WIDTH:
+            break
+        heads = heads[:-1]
+    return "\n\n".join("\n".join([case.title, *lines]) for case, lines in zip(grid.cases, tables, strict=True))
+
+
+def _with_refused(case: Case, heads: list[str], rows: list[list[str]]) -> list[list[str]]:
+    """And a row for each implementation that was tried and has no number that counts."""
+    refused = [mark for mark in case.marks.values() if not mark.counts and mark.state != "unsupported"]
+    rest = [""] * (len(heads) - 2)
+    return [heads, *rows, *([mark.impl, mark.state.replace("_", " "), *rest] for mark in refused)]
 
 
 def summary(title: str, said: Sequence[str], grid: Grid, skipped: pd.DataFrame, beside: str = "") -> str:

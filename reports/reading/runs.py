@@ -158,7 +158,11 @@ def read(path: Path) -> Run:
     Raises:
         RunError: it can't be opened, is truncated, is not JSON, or not a run that this suite understands.
     """
-    data = parse(path)
+    return checked(parse(path), path)
+
+
+def checked(data: Any, path: Path) -> Run:
+    """A run from what its file holds; raises as `read` does."""
     if not isinstance(data, dict) or not isinstance(data.get("benchmarks"), list):
         raise RunError(f"{path}: not a run file (no list of benchmarks in it)")
     if data.get("schema") not in SCHEMAS or isinstance(data.get("schema"), bool):

@@ -221,6 +221,20 @@ def test_the_case_table_is_in_the_order_of_slowdown_with_readable_units(
     assert case.marks["packed"].state == grid.WRONG and "doubt" in case.marks["packed"].why
 
 
+def test_one_case_is_printed_as_its_table_at_80_columns_with_what_was_refused(
+    turns_data: dict[str, Any], as_run: Any
+) -> None:
+    for row in turns_data["benchmarks"]:
+        row["extra_info"] |= {"kernel": "a_kernel_with_quite_a_long_name", "roof": 0.5}
+    made = page.report(as_run(turns_data)).grid
+    lines = tables.printed(grid.Grid(made.cases[:1], made.impls, made.axes)).splitlines()
+    assert [line.split()[:2] for line in lines[2:]] == [["sdpa", "1×"], ["fused", "1.2×"], ["packed", "wrong"]]
+    assert lines[1].endswith("of tolerance") and max(map(len, lines)) <= tables.WIDTH
+    several = tables.printed(made, every=True)
+    assert several.startswith(tables.detailed(made)) and tables.terminal(made) in several and len(made.cases) > 1
+    assert tables.printed(made).startswith(tables.terminal(made))
+
+
 def test_of_cells_timed_one_after_the_other_nothing_is_claimed(tiny: Run) -> None:
     this = page.report(tiny)
     assert {mark.state for case in this.grid.cases for mark in case.ranked} == {grid.OPEN}
