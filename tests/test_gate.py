@@ -243,3 +243,8 @@ def test_errors_of_gradients_are_kept_beside_that_of_the_output() -> None:
 def test_rows_that_vanish_by_nature_have_a_bound_that_honest_kernels_reach() -> None:
     """The first query sees one key: its gradient is zero, as the difference of two large terms."""
     gated(torch.nn.functional.scaled_dot_product_attention, T=256, mode="backward", scope="core")
+
+
+@pytest.mark.parametrize("T_kv", [64, 128])
+def test_a_lone_query_to_another_sequence_can_be_checked_with_its_gradients(T_kv: int) -> None:
+    check(impls.get("sdpa"), Case.of(T=1, T_kv=T_kv, H=8, D_h=64, mode="backward", source="cross", mask="none"))

@@ -101,8 +101,8 @@ def test_both_plain_ways_of_the_reference_are_one_formula() -> None:
 
 
 def test_a_formula_that_fails_leaves_the_reference_as_it_was() -> None:
-    for way in (reference.absorbed, reference.summed_over_features):
-        with pytest.raises(MemoryError), way():
+    for way in (reference.absorbed(), reference.attending(reference.spread)):
+        with pytest.raises(MemoryError), way:
             raise MemoryError
     assert not reference._absorbing and reference._attend is reference._softmax_times
 

@@ -243,6 +243,25 @@ def powers_of_two(q, k, v, *, is_causal=False, **_):
     return (weights @ v.float() / weights.sum(-1, keepdim=True)).to(q.dtype)
 
 
+def powers_of_two_with_a_bias(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    """log2(e) is folded into the scale, as in GPU kernels."""
+    scores = q.float() @ k.float().mT * (q.shape[-1] ** -0.5 * 1.4426950408889634)
+    if is_causal:
+        scores = scores.masked_fill(~causal_visible(q.shape[-2], k.shape[-2]), -torch.inf)
+    if attn_mask is not None:
+        scores = scores + attn_mask.float() * 1.4426950408889634
+    weights = torch.exp2(scores - scores.amax(-1, keepdim=True))
+    return (weights @ v.float() / weights.sum(-1, keepdim=True)).to(q.dtype)
+
+
+powers_of_two_with_a_bias.limits = {"beyond": ("bias",)}  # type: ignore[attr-defined]
+unusual(modes=("forward", "backward"), dtypes=("float32",), bias="alibi", H=4)(powers_of_two_with_a_bias)
+for bias, T, H in (("alibi", 128, 4), ("alibi", 256, 1), ("dense", 64, 2), ("dense", 256, 1)):
+    KERNELS[f"powers_of_two_with_{bias}_at_{T}"] = Unusual(
+        powers_of_two_with_a_bias, modes=("forward",), case={"bias": bias, "T": T, "H": H}
+    )
+
+
 @unusual()
 def keys_shuffled(q, k, v, *, is_causal=False, **_):
     order = torch.randperm(k.shape[-2])

@@ -122,7 +122,8 @@ def _answers_by_regime(
     for name, tensor in exact.items():
         of_queries = name == "output"
         usual = biases if _is_bias(name) else tensor.norm(dim=-1).square().mean().sqrt().item()
-        answer = Expected(name, tensor, norm_floor=Expected.norm_floor if of_queries else max(usual, VANISHING))
+        floor = _size_of_rounding(formula, case) if of_queries else max(usual, VANISHING)
+        answer = Expected(name, tensor, norm_floor=floor)
         if not (of_queries or name == "gradient of q"):
             found.append(_bounded(answer, plain, case, sane, _floor(answer, case)))
             continue
@@ -138,6 +139,19 @@ def _answers_by_regime(
     return tuple(found)
 
 
+def _size_of_rounding(formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case) -> float | Tensor:
+    """The least size that a row of the output has: with a bias, what errors of 2 in every score would move it by.
+
+    Such scores differ, and where they lie far from zero each is rounded: in base 2 twice, in base e by luck not at all.
+    Where values cancel, a row is much smaller than what that moves.
+    """
+    if not case.bias or case.computes not in WIDE:
+        return Expected.norm_floor
+    with reference.attending(reference.spread):
+        moved: Tensor = formula(torch.float64)["output"].norm(dim=-1)
+    return 2 * moved
+
+
 def _ways(
     formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case
 ) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
@@ -147,7 +161,7 @@ def _ways(
     dtype = getattr(torch, case.dtype)
     exact, plain = formula(torch.float64), [formula(dtype)]
     if case.does.gradients:
-        with reference.summed_over_features():
+        with reference.attending(reference.summed_over_features):
             plain.append(formula(dtype))
     if case.latent:
         with reference.absorbed():

@@ -42,9 +42,9 @@ class Expected:
     """The queries that are compared, and that `reference` holds; None for all."""
     compared: Tensor | None = None
     """(B, rows) or (B, H, rows), True where a row is compared: padded queries are not. None for all."""
-    norm_floor: float = 1e-30
+    norm_floor: float | Tensor = 1e-30
     """The smallest size that a row's error is relative to, since a gradient's row may vanish by nature, and so does one of an
-    output of which dropout keeps nothing."""
+    output of which dropout keeps nothing. One number, or one for each row."""
     tolerance: Errors = Errors(0.0, 0.0)
     regime: int | None = None
     """The regime that all compared rows belong to, an index into `REGIMES`; None where only one is asked about."""
@@ -57,11 +57,12 @@ class Expected:
     def errors(self, o: Tensor) -> Errors:
         o = self._pick(o)
         row = self._row_errors(o).max().item()
-        reference = self.reference
+        reference, floor = self.reference, torch.as_tensor(self.norm_floor)
         if self.compared is not None:
             shown = self._like(self.compared)
             o, reference = o[shown], reference[shown]  # (rows that are compared, width)
-        return Errors(((o - reference).norm() / reference.norm().clamp_min(self.norm_floor)).item(), row)
+            floor = floor[shown] if floor.dim() else floor
+        return Errors(((o - reference).norm() / reference.norm().maximum(floor.norm().to(reference))).item(), row)
 
     def row_errors(self, o: Tensor) -> Tensor:
         """Relative error of each compared row: the shape of `reference` without its last axis."""

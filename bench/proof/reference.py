@@ -92,14 +92,22 @@ class _SummedOverFeatures(Function):
         return of_scores, _without(ctx.dropped, probs).to(grad.dtype).mT @ grad, None
 
 
+summed_over_features = _SummedOverFeatures.apply
+
+
+def spread(scores: Tensor, v: Tensor, dropped: Tensor | None) -> Tensor:
+    """The standard deviation of the output where every score has an error of standard deviation 1: (B, T, D_v)."""
+    return (_without(dropped, torch.softmax(scores, dim=-1)).square() @ v.square()).sqrt()
+
+
 _attend: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _softmax_times
 
 
 @contextmanager
-def summed_over_features() -> Iterator[None]:
-    """Meanwhile gradients go the other of two plain ways."""
+def attending(way: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Iterator[None]:
+    """Meanwhile attention goes another way: `summed_over_features` or `spread`."""
     global _attend
-    _attend = _SummedOverFeatures.apply
+    _attend = way
     try:
         yield
     finally:

@@ -81,10 +81,11 @@ def large_scores(case: Case) -> float:
 def regime_of(case: Case, heads: bool) -> Tensor:
     """The regime of every query: (B, H, T) or, for a layer, whose heads are mixed, (B, T).
 
-    Lone queries, as in decode, begin with that of a late key: an ordinary one has the first draw.
+    Lone queries, as in decode, begin with that of a late key: an ordinary one has the first draw. Not where gradients are
+    wanted: those of a lone query that a key dominates cancel to nothing.
     """
     b, h, t = torch.arange(case.B)[:, None, None], torch.arange(case.H)[:, None], torch.arange(case.T)
-    shift = LATE if case.T == 1 else ORDINARY
+    shift = LATE if case.T == 1 and not case.does.gradients else ORDINARY
     drawn = (b + h + t + shift) % len(REGIMES) if heads else (b + t + shift)[:, 0] % len(REGIMES)
     if case.layer_shape.span(case.T, case.T_kv):
         first, last = _ends(case)
