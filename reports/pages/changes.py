@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from stats import verdict
 
 from ..drawing.views import Bar, Scale
 from ..judging.comparison import Cell
-from ..reading import units
-from .comparison_text import HEADINGS, columns
+from ..reading import units, words
+from .comparison_text import HEADINGS, columns, examples, shared_reasons
 
 NARROWEST, WIDEST = 0.02, 3.0
 """The smallest and the largest change at which the axis ends."""
@@ -44,6 +44,8 @@ class Changes:
     rows: Sequence[Change]
     ticks: Sequence[tuple[float, str]]
     margin: str = ""
+    left_out: str = ""
+    """How many that are not resolved aren't listed, and the reasons that several rows share, each once."""
 
 
 def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:
@@ -51,7 +53,11 @@ def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:
     ordered = sorted(
         cells, key=lambda cell: (not cell.regressed, _place(cell.verdict.word), -_size(cell.verdict.ratio))
     )
-    return Changes([_row(cell, scale) for cell in ordered], scale.ticks, margin)
+    shown, hidden = examples(ordered)
+    reasons = shared_reasons(ordered)
+    counted = [f"{hidden} more {verdict.INCONCLUSIVE}, in all numbers"] * bool(hidden)
+    said = [f"{words.plural(count, 'cell')}: {reason}" for reason, count in reasons.items()]
+    return Changes([_row(cell, scale, reasons) for cell in shown], scale.ticks, margin, "; ".join([*counted, *said]))
 
 
 def of_ratios(found: Iterable[tuple[str, str, float]]) -> Changes:
@@ -59,22 +65,18 @@ def of_ratios(found: Iterable[tuple[str, str, float]]) -> Changes:
     known = sorted(found, key=lambda it: -_size(it[2]))
     scale = _scale(ratio for *_, ratio in known)
     rows = [
-        Change(impl, case, scale.bar(ratio, math.nan, math.nan, True), percent(ratio), "", "", "still")
+        Change(impl, case, scale.bar(ratio, math.nan, math.nan, True), units.change(ratio), "", "", "still")
         for impl, case, ratio in known
     ]  # fmt: skip
     return Changes(rows, scale.ticks)
 
 
-def percent(ratio: float) -> str:
-    """1.052 -> '+5.2 %'"""
-    return f"{(ratio - 1) * 100:+.1f} %".replace("-", "\N{MINUS SIGN}") if math.isfinite(ratio) else units.MISSING
-
-
-def _row(cell: Cell, scale: Scale) -> Change:
+def _row(cell: Cell, scale: Scale, said_once: Container[str]) -> Change:
     said, line = cell.verdict, dict(zip(HEADINGS, columns(cell), strict=True))
     open_ = said.word == verdict.INCONCLUSIVE
     bar = scale.bar(said.ratio, said.low, said.high, open_) if said.ratio > 0 and math.isfinite(said.ratio) else None
-    why = "" if said.word == verdict.UNCHANGED and not cell.changes else line["why"]
+    known = said.word == verdict.UNCHANGED or said.reason in said_once
+    why = "" if known and not cell.changes else line["why"]
     kind = "worse" if cell.regressed else "better" if said.word == verdict.IMPROVED else "still"
     return Change(cell.impl, cell.id, bar, line["change"], said.word, why, kind)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -35,6 +35,7 @@ STYLES = {
 MOST_LINES = 30
 """Lines of the Markdown table: a comment is read on a phone."""
 
+
 ANSWERS = {FINE: "Nothing regressed", NOT_JUDGED: "It could not be judged"}
 """By exit code."""
 
@@ -61,26 +62,41 @@ def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableTyp
     `named` is what `python -m reports compare` is given to show it.
     Texts of implementations stand in it, so nothing in them is markup.
     """
-    shown = this.cells if whole else list(_listed(this))
-    words = Counter(cell.verdict.word for cell in this.cells if cell not in shown)
-    hidden = ", ".join(f"{count} {word}" for word, count in words.items())
-    lines = [f"note: {_plain(note)}" for note in this.notes]
+    listed = this.cells if whole else (cell for cell in this.cells if this.unjudged or _is_news(cell))
+    shown = list(listed) if whole else examples(listed)[0]
+    words = Counter(cell.verdict.word for cell in this.cells)
+    words.subtract(cell.verdict.word for cell in shown)
+    reasons = {} if whole else shared_reasons(shown)
+    hidden = ", ".join(f"{count} {word}" for word, count in words.items() if count)
+    lines = [
+        f"each of them: {reason}" if len(reasons) == 1 else f"{count} of them: {reason}"
+        for reason, count in reasons.items()
+    ]
+    lines += [f"note: {_plain(note)}" for note in this.notes]
     lines += [f"{hidden} more: `python -m reports compare {named} --all` lists them"] if hidden else []
     return Group(
         *(Text(_plain(sentence), "bold") for sentence in sentences(this)),
-        *(part for cell in shown for part in _lines(cell)),
+        *(part for cell in shown for part in _lines(cell, reasons)),
         *(Text(as_typed(line), no_wrap=True, overflow="ignore") for line in lines),  # commands are there to be pasted
         Text(_plain(summary(this)), "bold"),
     )  # fmt: skip
 
 
-def _listed(this: Comparison) -> Iterator[Cell]:
-    """Cells that changed, and EXAMPLES of those that could not be judged."""
+def examples(cells: Iterable[Cell]) -> tuple[list[Cell], int]:
+    """The cells with `EXAMPLES` of each word that is no verdict, and how many of these are left out."""
+    shown: list[Cell] = []
     counts: Counter[str] = Counter()
-    for cell in (cell for cell in this.cells if this.unjudged or _is_news(cell)):
+    for cell in cells:
         counts[cell.verdict.word] += 1
         if cell.verdict.word not in UNJUDGED or cell.regressed or counts[cell.verdict.word] <= EXAMPLES:
-            yield cell
+            shown.append(cell)
+    return shown, counts.total() - len(shown)
+
+
+def shared_reasons(cells: Iterable[Cell]) -> dict[str, int]:
+    """Why there is no verdict, where that is one sentence for several cells, and for how many."""
+    found = Counter(cell.verdict.reason for cell in cells if cell.verdict.word == verdict.INCONCLUSIVE)
+    return {reason: count for reason, count in found.items() if reason and count > 1}
 
 
 def sentences(this: Comparison) -> Iterator[str]:
@@ -279,12 +295,13 @@ def columns(cell: Cell) -> tuple[str, ...]:
     return tuple(map(_plain, line))
 
 
-def _lines(cell: Cell) -> Iterator[RenderableType]:
+def _lines(cell: Cell, said_once: Container[str]) -> Iterator[RenderableType]:
     """In the terminal: its name, and what became of it below, so that nothing is squeezed into columns."""
     word, impl, case, base, head, change, _, why = columns(cell)
     yield Text(f"{word:<13}", STYLES.get(word, "")).append(f"{impl} {case}", "default")
     times = f"{base} → {head}" if units.MISSING not in (base, head) else units.MISSING
-    known = [part for part in (change, times, why) if part != units.MISSING]
+    why = "; ".join(map(changed, cell.changes)) if cell.verdict.reason in said_once else why
+    known = [part for part in (change, times, _plain(why)) if part not in ("", units.MISSING)]
     yield Padding(Text("; ".join(known)), (0, 0, 0, 13), expand=False)
 
 
@@ -294,14 +311,14 @@ def _moved(said: Verdict) -> str:
         return units.MISSING
     large = _factor(said.ratio) >= FACTOR
     if not math.isfinite(said.low):
-        return _times(said.ratio) if large else _percent(said.ratio)
+        return _times(said.ratio) if large else units.change(said.ratio)
     if shares.too_wide(said.low, said.high):
         return shares.UNRESOLVED
     if large:
         return _change(said)
     digits = 0 if said.high - said.low > 0.1 else 1
-    low, high = _percent(said.low, digits).removesuffix(" %"), _percent(said.high, digits)
-    return f"{_percent(said.ratio, digits)} ({low} to {high})"
+    low, high = units.change(said.low, digits).removesuffix(" %"), units.change(said.high, digits)
+    return f"{units.change(said.ratio, digits)} ({low} to {high})"
 
 
 def _factor(ratio: float) -> float:
@@ -332,7 +349,7 @@ def changed(change: Change) -> str:
     """'kernel flash → math'"""
     if change.what == "peak_bytes":
         ratio = change.head / change.base if change.base else 1.0
-        size = f" ({_percent(ratio) if _factor(ratio) < FACTOR else f'{ratio:.2g}x'})" if change.base else ""
+        size = f" ({units.change(ratio) if _factor(ratio) < FACTOR else f'{ratio:.2g}x'})" if change.base else ""
         return f"memory {units.memory(change.base)} → {units.memory(change.head)}{size}"
     if change.what == "error":
         return f"error {change.base:.4g} → {change.head:.4g}"
@@ -361,13 +378,6 @@ def machine(machine: Mapping[str, Any]) -> str:
 def _setting(value: Any) -> str:
     """'MALLOC_TOP_PAD_=1 MALLOC_MMAP_MAX_=0' of several settings."""
     return " ".join(f"{name}={it}" for name, it in value.items()) if isinstance(value, Mapping) else str(value)
-
-
-def _percent(ratio: float, digits: int = 1) -> str:
-    """1.052 → '+5.2 %'."""
-    return (
-        f"{(ratio - 1) * 100:+.{digits}f} %".replace("-", "\N{MINUS SIGN}") if math.isfinite(ratio) else units.MISSING
-    )
 
 
 def _escaped(text: str) -> str:

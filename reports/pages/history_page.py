@@ -167,7 +167,7 @@ def _changed(logs: Sequence[float], where: str) -> HeatCell:
     if not logs:
         return HeatCell("–", f"{where}: not measured", "gone")
     change = math.expm1(mean(logs))
-    text = f"{100 * change:+.0f}".replace("-", "\N{MINUS SIGN}") if abs(change) >= 0.005 else "0"
+    text = units.change(1 + change, 0).removesuffix(" %")
     shade = round(views.SHADE * min(1.0, max(0.0, change / WIDEST)))
     return HeatCell(text, f"{where}: {_percent(change)}", "good" if change < -STILL else "", shade)
 
@@ -230,7 +230,7 @@ def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
             lines = dict(_lines(series, this))
             titles = {at: _tooltip(line) for at, line in lines.items()}
             drawing = history_chart.draw(series, this.runs, palette[series.impl], this.baselines, titles)
-            status = _status(series, this.runs) + _drawn(series) + _by_turns(series, this) + _broken(series, this.runs)
+            status = _status(series, this.runs) + _by_turns(series, this) + _broken(series, this.runs)
             standing = series.standing is not None
             newest = len(series.points) - IN_TABLE
             newest_first = [line for at, line in lines.items() if at >= newest or line.notes][::-1]
@@ -243,8 +243,13 @@ def _still(this: History) -> Table:
         (one.impl, title(one), units.seconds(one.points[-1].median, 4), _status(one, this.runs) + _broken(one, this.runs))
         for one in this.series if not (one.steps or one.breaks)
     ]  # fmt: skip
-    heads = ("implementation", "case", "newest", "result")
-    return Table(f"{words.plural(len(rows), 'cell')} without a change", heads, rows, of_impls=True, left=(1, 3))
+    title_of, heads = (
+        f"{words.plural(len(rows), 'cell')} without a change",
+        ("implementation", "case", "newest", "result"),
+    )
+    if len(said := {row[-1] for row in rows}) == 1:  # once is enough
+        return Table(title_of, heads[:-1], [row[:-1] for row in rows], said.pop(), True, (1,))
+    return Table(title_of, heads, rows, of_impls=True, left=(1, 3))
 
 
 def _lines(series: Series, this: History) -> Iterator[tuple[int, Line]]:
@@ -293,11 +298,6 @@ def _status(series: Series, runs: Sequence[Run]) -> str:
     return f"No step in {words.plural(len(series.points), 'run')}."
 
 
-def _drawn(series: Series) -> str:
-    """Where the line is not what was measured."""
-    return " Drawn as on a usual day of its case; faint: as measured." if series.usual else ""
-
-
 def _by_turns(series: Series, this: History) -> str:
     """What a comparison of the commits before and after the last step says, if there is one."""
     between = commits(series, series.steps[-1].at, this.runs) if series.steps else None
@@ -339,8 +339,7 @@ def _percent(share: float) -> str:
 def _change(series: Series, at: int) -> str:
     if at == 0 or at in series.breaks:
         return units.MISSING
-    ratio = series.points[at].median / series.points[at - 1].median
-    return f"{(ratio - 1) * 100:+.1f} %".replace("-", "\N{MINUS SIGN}")
+    return units.change(series.points[at].median / series.points[at - 1].median)
 
 
 def _tooltip(line: Line) -> str:

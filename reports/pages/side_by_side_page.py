@@ -84,26 +84,34 @@ def _changes(this: SideBySide, at: int) -> Changes:
 
 
 def _headline(this: SideBySide, found: Sequence[Changes]) -> str:
-    """Of two runs what changed, of more how many there are."""
-    if len(this.runs) == 2:
-        for label, middle, _, _, count in sides.typical(this):
-            kinds = Counter(row.kind for row in found[0].rows)
-            named = {"worse": "regressed", "better": "improved"}
-            moved = " and ".join(f"{kinds[kind]} {text}" for kind, text in named.items() if kinds[kind])
-            said = f"{moved} of" if moved else f"{changes.percent(middle)} in the median of"
-            return f"{this.labels[0]} → {label}: {said} {words.plural(count, 'cell')}"
+    """What changed from the first run to each other; of many runs how many there are."""
+    listed = dict(zip(this.labels[1:], found, strict=True))
+    said = [
+        f"{label}: {_moved(listed[label], middle)} {words.plural(count, 'cell')}"
+        for label, middle, _, _, count in sides.typical(this)
+    ]
+    if said and len(this.runs) <= MOST_NAMES:
+        return f"{this.labels[0]} → {'; → '.join(said)}"
     shared = sum(cell.everywhere for cell in this.cells)
     everywhere = words.plural(shared, "cell") if shared else "no cell"
     return f"{words.plural(len(this.runs), 'run')} side by side, {everywhere} in all"
 
 
+def _moved(found: Changes, middle: float) -> str:
+    """'2 regressed and 1 improved of', or '+0.3 % in the median of'"""
+    kinds = Counter(row.kind for row in found.rows)
+    named = {"worse": "regressed", "better": "improved"}
+    moved = " and ".join(f"{kinds[kind]} {text}" for kind, text in named.items() if kinds[kind])
+    return f"{moved} of" if moved else f"{units.change(middle)} in the median of"
+
+
 def _sentences(this: SideBySide) -> Iterator[str]:
     first = this.labels[0]
     for label, middle, low, high, count in sides.typical(this):
-        spanned = f"{changes.percent(low)} to {changes.percent(high)} over {words.plural(count, 'cell')}"
+        spanned = f"{units.change(low)} to {units.change(high)} over {words.plural(count, 'cell')}"
         differs = fingerprint.differing(this.runs[0], this.runs[list(this.labels).index(label)])
         machine = f"; another machine: {fingerprint.described(differs)}" if label in this.other_machines else ""
-        yield f"{first} → {label}: {changes.percent(middle)} in the median cell ({spanned}){machine}."
+        yield f"{first} → {label}: {units.change(middle)} in the median cell ({spanned}){machine}."
     if not any(True for _ in sides.typical(this)):
         yield f"No run has a cell in common with {first}."
 

@@ -80,6 +80,14 @@ def percent(value: float) -> str:
     return f"{value * 100:.{0 if value >= 1 else 1}f} %" if math.isfinite(value) else MISSING
 
 
+def change(ratio: float, digits: int = 1) -> str:
+    """A change of time: 1.052 -> '+5.2 %', 0.9997 -> '0.0 %'."""
+    if not math.isfinite(ratio):
+        return MISSING
+    rounded = round((ratio - 1) * 100, digits)
+    return f"{rounded:+.{digits}f} %".replace("-", "\N{MINUS SIGN}") if rounded else f"{0:.{digits}f} %"
+
+
 def detectable(change: float) -> str:
     """The smallest change that would be found: '12.0 %'; beyond everything that matters, '> 100 %'."""
     return "> 100 %" if change > 1 else percent(change)

@@ -61,10 +61,12 @@ def test_every_cell_is_matched_and_measured_against_the_first(sweep: dict[str, A
 
 
 def test_the_headline_of_two_runs_says_how_they_compare(sweep: dict[str, Any], tmp_path: Path) -> None:
-    both = saved(tmp_path, a=sweep, b=times(sweep, 1.5))
+    three = saved(tmp_path, a=sweep, b=times(sweep, 1.5), c=sweep)
+    cells = f"{len(sweep['benchmarks'])} cells"
     for these, said in (
-        (both, "a → b: +50.0 % in the median of"),
-        ([*both, both[0]], "3 runs side by side, "),
+        (three[:2], "a → b: +50.0 % in the median of"),
+        (three, f"a → b: +50.0 % in the median of {cells}; → c: 0.0 % in the median of {cells}<"),
+        ([*three, three[0]], "4 runs side by side, "),
     ):
         text = side_by_side_page.html(side_by_side.side_by_side(these))
         assert f"<h1>{said}" in text.replace("\N{NO-BREAK SPACE}", " ")
