@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from time import monotonic
 
 import pytest
 from rich.console import Console
 
-from stats import conditions
+from stats import conditions, faults
 from stats.shares import varied
 
 from ..cases.cells import Key
 from ..cases.ledger import spent
 from ..cases.outcome import FAILURES
+from ..cases.units import time_text
 from ..selection.options import clock_text
 from .remaining import parts
+from .rows import Row
 from .run import Run
 from .table import rankings
 
@@ -90,7 +92,7 @@ class Progress:
         unverified = (
             "CUDA: times, memory and energy are unverified on a GPU" if run.selection.device == "cuda" else None
         )
-        for line in (*skips(run.skips), _shares(), unverified, *of_machine):
+        for line in (*skips(run.skips), _faults(run.rows), _shares(), unverified, *of_machine):
             if line:
                 terminalreporter.write_line(line)
         if run.planned == set() and run.name:
@@ -156,6 +158,12 @@ def _shares() -> str:
     shares = ", ".join(f"{purpose} {s / whole:.0%}" for purpose, s in sorted(here.items(), key=lambda it: -it[1]))
     proof = ", ".join(f"{purpose} {seconds[purpose]:.1f} s" for purpose in IN_WORKERS if purpose in seconds)
     return f"time spent: {shares}" + (f"; workers' proof: {proof}" if proof else "")
+
+
+def _faults(rows: Iterable[Row]) -> str:
+    """What page faults cost, in a sentence."""
+    columns = [row["extra_info"] | {"median": row["stats"]["median"]} for row in rows]
+    return faults.sentence(columns, time_text, lambda row: str(row["id"]))
 
 
 def drifting(drift: float) -> str | None:

@@ -19,7 +19,7 @@ from reports.judging.comparison import Cell, Comparison, compare
 from reports.pages import compare as compare_command
 from reports.pages.comparison_page import html
 from reports.pages.comparison_text import sentences
-from reports.reading import runs
+from reports.reading import fingerprint, runs
 
 UNTOUCHED = {("fused", "UNCHANGED"), ("einsum", "UNCHANGED")}
 
@@ -482,3 +482,25 @@ def test_what_two_runs_can_not_tell_says_what_can(compared: Any) -> None:
     this = compared(base, head)
     assert this.code == 2 and this.implementations["sdpa"].word == "INCONCLUSIVE"
     assert f"`python -m bench ab --base {'a' * 10} --head {'b' * 10} --impl sdpa` tells 1 %" in this.notes[-1]
+
+
+def test_runs_with_different_allocators_are_told_apart(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = synthetic.sweep()
+    kept["machine_info"] = {**kept["machine_info"], "allocator": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": "1"}}
+    assert command(synthetic.sweep(), kept) == 2
+    said = "0001_base and 0002_head were measured with different memory allocators (system, then keep)"
+    assert f"{said}; --force shows the numbers without verdicts" in capsys.readouterr().err
+    assert command(synthetic.sweep(), kept, "--force") == 2
+    assert f"{said}, so there is no verdict" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"LD_PRELOAD": "libtcmalloc_minimal.so.4"}, "tcmalloc"),
+        ({"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}, "jemalloc"),
+        ({"MALLOC_ARENA_MAX": "2"}, "MALLOC_ARENA_MAX=2"),
+    ],
+)
+def test_allocators_are_named(settings: dict[str, str], name: str) -> None:
+    assert fingerprint.described({"allocator": ({}, settings)}) == f"allocator (system, then {name})"
