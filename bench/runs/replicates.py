@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pytest_benchmark.utils import get_machine_id
 
@@ -83,14 +84,12 @@ def _resumed(options: argparse.Namespace, others: list[str]) -> tuple[list[str],
         raise Mistake(f"no run {name} was begun in {_folder(options)}: --save {name} begins one")
     if {*others} - {"--redo"} or options.processes or options.save or options.quiet_machine:
         raise Mistake(f"--resume {name} goes on as it was begun; leave out the other options")
-    allocator = _allocator(journal)
-    return [f"--resume={name}", *others], bool(allocator) and allocator.items() <= QUIET.items()
+    return [f"--resume={name}", *others], _was_quiet(header_of(journal)["machine"])
 
 
-def _allocator(journal: Path) -> dict[str, str]:
-    """The allocator's settings that a run was begun with."""
-    found: dict[str, str] = header_of(journal)["machine"]["allocator"]
-    return found
+def _was_quiet(machine: Mapping[str, Any]) -> bool:
+    """Whether a run with this fingerprint was begun with `--quiet-machine`."""
+    return machine["cores"] == 1 and bool(machine["allocator"]) and machine["allocator"].items() <= QUIET.items()
 
 
 def _folder(options: argparse.Namespace) -> Path:

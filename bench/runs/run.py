@@ -28,7 +28,7 @@ from ..cases.ledger import add_spent, spent
 from ..cases.outcome import FAILURES, NoRow
 from ..cases.published import published_of
 from ..selection.mistake import Mistake
-from ..selection.options import Selection, asked, seed_of, select, settle_timing
+from ..selection.options import Selection, asked, choose_allocator, seed_of, select, settle_timing
 from ..timing.controls import Controls
 from ..timing.devices import meter_for
 from ..timing.engine import VISITS
@@ -47,7 +47,9 @@ SCHEMA = 2
 TRIES = 3
 """How often a run may end while a cell is proved, before the cell is given up."""
 
-NOT_READ = dict.fromkeys(("energy_j", "cold_s", "graph_s", "sm_mhz", "power_w", "temperature_c", "throttled"))
+NOT_READ = dict.fromkeys(
+    ("energy_j", "cold_s", "graph_s", "kept_pages_s", "sm_mhz", "power_w", "temperature_c", "throttled")
+)
 """Columns that not every device has."""
 
 
@@ -411,6 +413,7 @@ def _to_begin(config: pytest.Config, folder: Path, name: str) -> str:
 
 def _new(config: pytest.Config, folder: Path, name: str | None) -> Run:
     options = asked(config)
+    choose_allocator(config)
     return Run(options, select(config, options), folder, name)
 
 
@@ -422,7 +425,7 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
     if (pid := journals.writer(path)) is not None:
         raise pytest.UsageError(f"run {name} is being measured right now, by process {pid}")
     journal = Journal.reopen(path)
-    options = _same(config, name, journal.header["asked"])
+    options = _same(config, name, journal.header["asked"], journal.header["machine"])
     selection = select(config, options)
     how = {key: journal.header[key] for key in ("timing", "traced") if key in journal.header}
     if config.getoption("redo"):
@@ -444,7 +447,7 @@ def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:
         return None
     if config.getoption("redo"):
         raise pytest.UsageError(f"run {name} is finished; --benchmark-save={name} measures it once more")
-    options = _same(config, name, finished[-1]["asked"])
+    options = _same(config, name, finished[-1]["asked"], finished[-1]["machine_info"])
     run = Run(options, select(config, options), folder)
     if finished[-1].get("sources") not in (None, run.selection.sources):
         raise pytest.UsageError(
@@ -456,11 +459,12 @@ def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:
     return run
 
 
-def _same(config: pytest.Config, name: str, options: dict[str, Any]) -> dict[str, Any]:
+def _same(config: pytest.Config, name: str, options: dict[str, Any], machine: dict[str, Any]) -> dict[str, Any]:
     """What the run was begun with; raises when the command line now asks for something else."""
     now = asked(config)
     if now and now != options:
         raise pytest.UsageError(f"run {name} was begun with other options; `--resume {name}` alone finishes it")
+    choose_allocator(config, machine["allocator"])
     return options
 
 

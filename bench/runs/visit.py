@@ -14,6 +14,7 @@ from ..cases.cells import Cell, Key
 from ..cases.ledger import count
 from ..cases.outcome import NoRow
 from ..timing.engine import EVEN, Block, Visits, block_of, rounds
+from ..timing.pages import faulting
 from ..workers.client import Answer
 from .crew import Worker
 from .rows import Sample, Timed
@@ -62,13 +63,15 @@ class Visit:
                     self._keep(key, answer, round_number, blocks[key])
 
     def check_caching(self, cells: Sequence[Cell]) -> None:
-        """Skip those that cache results, of those that were timed for the first time."""
+        """Skip those that cache results, of those that were timed for the first time; time others with kept pages."""
         for cell in cells:
             found = self.found.get(cell.impl.name, Timed())
             if found.samples and not self.run.samples(cell.key) and self._ready(cell):
                 usual, first = median(it.seconds for it in found.samples), self.run.proved[cell.key]["first_s"]
                 try:
                     self.worker.ask("caching", cell, usual=usual, first=first)
+                    if faulting(median(it.page_faults for it in found.samples), usual):
+                        found.columns |= self.worker.ask("kept_pages", cell)
                 except NoRow as outcome:
                     self.worker.skip(cell, outcome)
                     self.worker.prepare(cells)

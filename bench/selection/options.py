@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -21,6 +21,7 @@ from ..cases.cells import Cell
 from ..cases.sweep import SWEEPS, Sweep
 from ..proof.impl_hash import sources_hash
 from ..timing.devices import DEVICES, default_device
+from . import allocator
 from .choice import impls_named
 from .mistake import Mistake, count, positive, whole
 
@@ -114,6 +115,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     for name, (default, metavar, about) in TIMING.items():
         group.addoption(_spelt(name), metavar=metavar, help=f"{about} (default: {default:g})")
+    group.addoption("--allocator", metavar="NAME",
+                    help="memory allocator of what is timed: system (default), keep (glibc keeps what is freed), "
+                         "tcmalloc, jemalloc")  # fmt: skip
     group.addoption("--list", action="store_true", dest="attention_list",
                     help="show implementations with what they can do, and sweeps with their cells")  # fmt: skip
     group.addoption("--dry-run", action="store_true", dest="attention_dry_run",
@@ -169,6 +173,14 @@ def seed_of(config: pytest.Config) -> int | None:
     """Of `--shuffle`; raises `pytest.UsageError`."""
     text = config.getoption("shuffle")
     return None if text is None else int(_read(whole, "shuffle", text))
+
+
+def choose_allocator(config: pytest.Config, begun: Mapping[str, str] | None = None) -> None:
+    """As `allocator.choose`, by the option; raises `pytest.UsageError`."""
+    try:
+        allocator.choose(config.getoption("allocator"), begun)
+    except Mistake as mistake:
+        raise pytest.UsageError(str(mistake)) from None
 
 
 def _read(read: Callable[[str], float], name: str, text: str) -> float:

@@ -18,7 +18,7 @@ import torch
 from .devices import DEVICES, energy_sources
 from .devices.nvml import readings, words
 
-ALLOCATOR = ("LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+ALLOCATOR = ("LD_PRELOAD", "GLIBC_TUNABLES", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Settings of the memory allocator, besides glibc's MALLOC_*."""
 
 ENVIRONMENT = ("OMP_", "MKL_", "KMP_", "GOMP_", "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "NVIDIA_TF32", "MALLOC_")
@@ -39,8 +39,13 @@ def fingerprint() -> dict[str, Any]:
         "torch": torch.__version__,
         "torch_build": (torch.version.git_version or "unknown")[:10],
         "python": platform.python_version(),
-        "allocator": {name: os.environ[name] for name in sorted(os.environ) if _is_allocator(name)},
+        "allocator": allocator_settings(),
     }
+
+
+def allocator_settings() -> dict[str, str]:
+    """Environment variables that decide which memory allocator there is, and what it keeps."""
+    return {name: os.environ[name] for name in sorted(os.environ) if _is_allocator(name)}
 
 
 def state() -> dict[str, Any]:

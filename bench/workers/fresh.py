@@ -10,14 +10,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..selection.allocator import KEEP
+
 QUIET: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    # Above a threshold glibc maps every block anew and unmaps it again: page faults are then most of the noise of large
-    # scores. Measured: with no maps allowed none is left from 30 MB on, with MALLOC_MMAP_THRESHOLD_ some are.
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
-    "MALLOC_TOP_PAD_": str(1 << 28),
+    **KEEP,
     "KINETO_LOG_LEVEL": "99",
 }
 """What has to be set before a process starts: one thread, and an allocator that gives nothing back."""

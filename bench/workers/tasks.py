@@ -19,6 +19,7 @@ from impls import get
 from ..cases import ledger
 from ..cases.case import Case
 from ..cases.cells import Cell
+from ..cases.counting import least_memory
 from ..proof.afterwards import settle
 from ..proof.gate import Gate
 from ..proof.impl_hash import impl_hash, packages
@@ -28,10 +29,11 @@ from ..selection.mistake import Mistake
 from ..timing.caching import check_no_result_caching
 from ..timing.cell import Built, build, check, probe
 from ..timing.controls import GPU_WORK, WORK, software
-from ..timing.devices import energy_counter, meter_for
+from ..timing.devices import energy_counter, free_bytes, meter_for
 from ..timing.devices.energy import Unread, joules_of_a_call
 from ..timing.devices.nvml import Reading, words
 from ..timing.machine import fingerprint
+from ..timing.pages import CALLS, fix_threshold, kept_pages_s
 from ..timing.roofs import Roofs
 from .fresh import pin
 
@@ -69,6 +71,7 @@ class Tasks:
         if threads:
             torch.set_num_threads(threads)
         torch.set_float32_matmul_precision("highest")  # containers may ask for TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)
+        fix_threshold()
         self._threads = torch.get_num_threads()
         self._folder = folder
         self._tree = tree
@@ -222,6 +225,13 @@ class Tasks:
         with built.watched():
             check_no_result_caching(built.meter, built.call.run, built.perturb, usual, first)
         return {}
+
+    def kept_pages(self, what: str) -> dict[str, float | None]:
+        """{"kept_pages_s": seconds of a call when glibc keeps its pages}; None also where there may be no room for that."""
+        built = self._built(what)
+        case = built.cell.case
+        room = case.device == "cpu" and (CALLS + 2) * least_memory(built.cell.impl, case) < free_bytes(case.device)
+        return {"kept_pages_s": kept_pages_s(lambda: built.time(1)[0]) if room else None}
 
     def more(self, what: str, hot_s: float) -> dict[str, Any]:
         """{"cold_s", "graph_s"}: one call taken otherwise than hot and back to back (`Meter.more`); "energy_j": its joules;

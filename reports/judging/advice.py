@@ -22,7 +22,7 @@ from stats.ratios import FASTEST, LEVEL_WITH_IT, NOT_RESOLVED, UNKNOWN
 from ..reading import command, runs, units, words
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
-from . import dispatcher
+from . import dispatcher, findings
 from . import frame as fr
 from . import grid as grids
 from .grid import Case, Mark
@@ -92,7 +92,8 @@ def advise(frame: pd.DataFrame, asked: Mapping[str, Any] | None = None) -> dict[
 
     Keys: `asked`; `read_as`, the axes that were answered for instead, where `decode` was asked for at a T that is the length
     of its cache; `not_measured`, a list of {axis, asked, nearest}; `left_out`, names; `cells`, one for each case
-    (see `choice`); `crossovers` (see `crossovers`), of all lengths; `axes`, those that vary in the run.
+    (see `choice`); `crossovers` (see `crossovers`), of all lengths; `page_faults`, a sentence on what they
+    cost, or ''; `axes`, those that vary in the run.
 
     Raises:
         RunError: nothing was measured that answers the question; the message lists what was.
@@ -110,6 +111,7 @@ def advise(frame: pd.DataFrame, asked: Mapping[str, Any] | None = None) -> dict[
         "axes": fr.varying(fr.trusted(frame)),
         "cells": [choice(case) for case in cases],
         "crossovers": list(crossovers(all_lengths)),
+        "page_faults": findings.kept_pages(rows),
     }
 
 
@@ -240,6 +242,8 @@ def _print(table: Mapping[str, Any]) -> None:
     console.print(shown)
     for crossing in table["crossovers"]:
         console.print(f"{words.place(crossing, always=table['axes'])}: {sentence(crossing)}")
+    if table["page_faults"]:
+        console.print(table["page_faults"])
     if table["left_out"]:
         console.print(f"left out, wrong somewhere in this run: {', '.join(table['left_out'])}")
 

@@ -328,15 +328,15 @@ def _shifts(base: Run, head: Run) -> list[float]:
 def _notes(base: Run, head: Run, shifts: Sequence[float]) -> Iterator[str]:
     if base.path.resolve() == head.path.resolve():
         yield "base and head are the same run"
-    machines = fingerprint.differing(base, head)
+    if refusal := fingerprint.refusal(base, head):
+        yield f"{refusal}, so there is no verdict"
     for what, different in (
-        ("measured on different machines, so there is no verdict", machines),
         ("compared across versions", fingerprint.software(base, head)),
         ("the environment differs", fingerprint.environment(base, head)),
     ):
         if different:
             yield f"{what}: {fingerprint.described(different)}"
-    if abs(math.expm1(shift := _mean(shifts))) > conditions.DRIFT and not machines:
+    if abs(math.expm1(shift := _mean(shifts))) > conditions.DRIFT and not refusal:
         yield f"the reference workload changed by {shares.signed(shift)} from {base.name} to {head.name}, and so may seconds"
     for run in (base, head):
         if not run.complete:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from stats import shares
+from stats import faults, shares
 
 from ..reading import units, words
 from . import frame as fr
@@ -27,11 +27,10 @@ and malloc rounds and keeps some of what was freed a moment ago."""
 def findings(frame: pd.DataFrame, state: Mapping[str, Any]) -> list[str]:
     """What disturbs times or memory, in sentences. `state` is the run's: `page_fault_s` are seconds of a page fault."""
     usable = fr.own_keys_unsaid(frame.dropna(subset=["median"]))
-    return (
-        list(filter(None, [page_faults(usable, state.get("page_fault_s")), hidden_memory(usable)]))
-        if len(usable)
-        else []
-    )
+    if not len(usable):
+        return []
+    faults_of = kept_pages(usable) or page_faults(usable, state.get("page_fault_s"))
+    return list(filter(None, [faults_of, hidden_memory(usable)]))
 
 
 def nothing(skipped: pd.DataFrame) -> str:
@@ -49,6 +48,12 @@ def wrong(skipped: pd.DataFrame) -> list[str]:
         "there are no numbers there, and its others are in doubt."
         for name, count in cells.items()
     ]
+
+
+def kept_pages(frame: pd.DataFrame) -> str:
+    """What the call that loses most time to page faults takes without them; '' where none loses much, or none was measured."""
+    usable = fr.trusted(frame)
+    return faults.sentence(fr.records(usable), units.seconds, lambda row: _place(usable, row))
 
 
 def page_faults(frame: pd.DataFrame, measured: Any = None) -> str:

@@ -92,9 +92,8 @@ def _comparison(options: argparse.Namespace) -> Comparison | int:
     base, head = _sides(options)
     if base.path.resolve() == head.path.resolve():
         raise RunError(f"BASE and HEAD are both {head.name}: name another run")
-    different = fingerprint.differing(base, head)
-    if different and not options.force:
-        refusal = f"{base.name} and {head.name} are of different machines: {fingerprint.described(different)}"
+    refusal = fingerprint.refusal(base, head)
+    if refusal and not options.force:
         return command.complain(f"{refusal}; --force shows the numbers without verdicts", NOT_JUDGED)
     return compare(base, head, options.margin)
 

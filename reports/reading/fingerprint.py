@@ -26,9 +26,20 @@ def environment(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
     return _differences(before, after) if isinstance(before, dict) and isinstance(after, dict) else {}
 
 
+def refusal(base: Run, head: Run) -> str:
+    """Why two runs may not be compared, in a sentence; '' where they may."""
+    different = differing(base, head)
+    if different.keys() == {"allocator"}:
+        names = ", then ".join(map(_allocator, different["allocator"]))
+        return f"{base.name} and {head.name} were measured with different memory allocators ({names})"
+    return f"{base.name} and {head.name} are of different machines: {described(different)}" if different else ""
+
+
 def described(differences: dict[str, tuple[Any, Any]]) -> str:
     """'threads (2, then 4) and gpu (none, then NVIDIA H200)'."""
-    return " and ".join(f"{key} ({_text(base)}, then {_text(head)})" for key, (base, head) in differences.items())
+    return " and ".join(
+        f"{key} ({_text(key, base)}, then {_text(key, head)})" for key, (base, head) in differences.items()
+    )
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -36,5 +47,17 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tup
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _text(value: Any) -> str:
+def _text(key: str, value: Any) -> str:
+    if key == "allocator":
+        return _allocator(value)
     return "none" if value is None or value == {} or value == "" else str(value)
+
+
+def _allocator(settings: Any) -> str:
+    """As `--allocator` calls it; of others the variables."""
+    if not settings:
+        return "system"
+    preloaded = str(settings.get("LD_PRELOAD", ""))
+    kept = "keep" if settings.get("MALLOC_MMAP_MAX_") == "0" else ""
+    known = next((name for name in ("tcmalloc", "jemalloc") if name in preloaded), kept)
+    return known or " ".join(f"{name}={value}" for name, value in settings.items())

@@ -19,7 +19,7 @@ from reports.judging.comparison import Cell, Comparison, compare
 from reports.pages import compare as compare_command
 from reports.pages.comparison_page import html
 from reports.pages.comparison_text import EXAMPLES, sentences, summary
-from reports.reading import runs
+from reports.reading import fingerprint, runs
 
 UNTOUCHED = {("fused", "UNCHANGED"), ("einsum", "UNCHANGED")}
 
@@ -497,3 +497,25 @@ def test_controls_that_disagree_leave_what_all_share_open(compared: Any) -> None
 
     agreeing, disagreeing = of(1.0, 1.0), of(0.5, 2.0)
     assert (agreeing.shared.word, disagreeing.shared.word) == ("REGRESSED", "INCONCLUSIVE")
+
+
+def test_runs_with_different_allocators_are_told_apart(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = synthetic.sweep()
+    kept["machine_info"] = {**kept["machine_info"], "allocator": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": "1"}}
+    assert command(synthetic.sweep(), kept) == 2
+    said = "0001_base and 0002_head were measured with different memory allocators (system, then keep)"
+    assert f"{said}; --force shows the numbers without verdicts" in capsys.readouterr().err
+    assert command(synthetic.sweep(), kept, "--force") == 2
+    assert f"{said}, so there is no verdict" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"LD_PRELOAD": "libtcmalloc_minimal.so.4"}, "tcmalloc"),
+        ({"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}, "jemalloc"),
+        ({"MALLOC_ARENA_MAX": "2"}, "MALLOC_ARENA_MAX=2"),
+    ],
+)
+def test_allocators_are_named(settings: dict[str, str], name: str) -> None:
+    assert fingerprint.described({"allocator": ({}, settings)}) == f"allocator (system, then {name})"

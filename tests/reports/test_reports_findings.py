@@ -68,6 +68,37 @@ def test_page_faults_are_told_where_they_are_a_large_part(as_run: Any) -> None:
     assert [text for text in slower if "In 2 of 4 cells" in text and "at 3 µs each" in text]
 
 
+def faulting(**kept: float | None) -> dict[str, Any]:
+    """A run of one case with the medians of a machine where the plain formula faults."""
+    medians = {"sdpa": 84e-3, "fused": 705e-3, "einsum": 720e-3}
+    at = synthetic.case(T=4096)
+    return synthetic.document(
+        [synthetic.row(name, at, [s], page_faults=5e5, kept_pages_s=kept.get(name)) for name, s in medians.items()]
+    )
+
+
+def test_what_page_faults_cost_is_said_of_the_call_that_loses_most(as_run: Any) -> None:
+    [told] = said(as_run(faulting(fused=352e-3, einsum=400e-3)))
+    assert told == (
+        "50 % of fused's 705 ms at B=1 H=8 D_h=64 T=4096 fp32 causal are page faults: with --allocator keep "
+        "(MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184) or tcmalloc it takes 352 ms, and sdpa's lead is 4.2× "
+        "instead of 8.4×; they take 10 % of the time or more in 1 other cell."
+    )
+
+
+def test_a_lead_that_was_page_faults_is_gone(as_run: Any) -> None:
+    assert "it takes 80.0 ms, and sdpa's lead is gone: it was 8.4×." in said(as_run(faulting(fused=80e-3)))[0]
+
+
+def test_calls_that_take_as_long_with_kept_pages_lose_nothing(as_run: Any) -> None:
+    assert findings.kept_pages(frame.tidy(as_run(faulting(fused=690e-3, einsum=730e-3)))) == ""
+
+
+def test_the_fastest_faults_as_well(as_run: Any) -> None:
+    told = findings.kept_pages(frame.tidy(as_run(faulting(sdpa=42e-3, fused=630e-3))))
+    assert told.startswith("11 % of fused's") and "sdpa's lead is 15× instead of 8.4×" in told
+
+
 def test_few_page_faults_are_no_finding(tiny: Run, as_run: Any) -> None:
     rows = [synthetic.row("fused", synthetic.case(), [1e-3], page_faults=99.0)]
     for run in (tiny, as_run(synthetic.document(rows))):

@@ -1,0 +1,157 @@
+"""`--allocator`: the environment of workers, what a run writes down, and what a call takes when pages are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.runs.replicates import _was_quiet
+from bench.selection import allocator
+from bench.selection.allocator import KEEP, choose
+from bench.selection.mistake import Mistake
+from bench.timing import pages
+from bench.timing.devices.resident import peak_rss
+from bench.workers.fresh import QUIET
+
+from .conftest import run_files, started
+from .test_run import one_line
+
+GLIBC = pytest.mark.skipif(not pages.has_glibc(), reason="only glibc maps large blocks anew")
+LARGE = ("--scope", "core", "--T", "1024", "--H", "8", "--dtype", "float32", "--impl", "sdpa,fused,mine=seen:attention")
+
+SEEN = """
+import os
+
+def attention(q, k, v, **_):
+    raise ValueError(f"MALLOC_MMAP_MAX_ is {os.environ.get('MALLOC_MMAP_MAX_')}")
+"""
+
+
+@pytest.fixture
+def environ(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """An environment without settings of an allocator, and of the test's own."""
+    plain = {name: value for name, value in os.environ.items() if name not in pages.chosen()}
+    monkeypatch.setattr(os, "environ", plain)
+    return plain
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders with a run `x` by each of two allocators."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("system", "keep")}
+    for name, folder in folders.items():
+        (folder / "seen.py").write_text(SEEN)
+        done = started(folder, "--allocator", name, "--benchmark-save=x", *LARGE)
+        assert done.returncode == 1, done.stdout + done.stderr  # `mine` is wrong, or raises
+    return folders
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(run_files(folder)[-1].read_text())
+    return data
+
+
+def rows(folder: Path) -> dict[str, dict[str, Any]]:
+    return {row["extra_info"]["impl"]: row["extra_info"] | row["stats"] for row in saved(folder)["benchmarks"]}
+
+
+@GLIBC
+def test_workers_have_the_environment_that_the_run_writes_down(runs: dict[str, Path]) -> None:
+    for name, value in (("system", "None"), ("keep", "0")):
+        assert rows(runs[name]).keys() == {"sdpa", "fused"}
+        assert f"MALLOC_MMAP_MAX_ is {value}" in saved(runs[name])["skipped"][0]["detail"]
+    assert saved(runs["system"])["machine_info"]["allocator"] == {}
+    assert saved(runs["keep"])["machine_info"]["allocator"] == dict(sorted(KEEP.items()))
+
+
+@GLIBC
+def test_peak_memory_is_the_same_to_the_byte(runs: dict[str, Path]) -> None:
+    for name in ("sdpa", "fused"):
+        one, other = (rows(folder)[name] for folder in runs.values())
+        assert one["peak_bytes"] == other["peak_bytes"] > 0
+        assert one["kept_bytes"] == other["kept_bytes"]
+
+
+@GLIBC
+def test_only_what_faults_is_called_with_kept_pages(runs: dict[str, Path]) -> None:
+    found = rows(runs["system"])
+    assert found["sdpa"]["kept_pages_s"] is None
+    assert all(row["kept_pages_s"] is None for row in rows(runs["keep"]).values())
+
+
+@GLIBC
+def test_a_run_is_resumed_with_its_allocator_alone(runs: dict[str, Path]) -> None:
+    refused = one_line(started(runs["keep"], "--resume", "x", "--allocator", "system"))
+    assert "--allocator system: the run was begun with another one" in refused
+
+
+def test_a_name_that_is_none_is_refused(environ: dict[str, str]) -> None:
+    with pytest.raises(Mistake, match="known are system, keep, tcmalloc, jemalloc; did you mean jemalloc"):
+        choose("jmalloc")
+
+
+def test_a_library_is_preloaded_before_others(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    environ["LD_PRELOAD"] = "libiomp5.so"
+    monkeypatch.setattr(allocator, "find_library", {"tcmalloc": "libtcmalloc.so.4"}.get)
+    monkeypatch.setattr("sys.platform", "linux")
+    choose("tcmalloc")
+    assert environ["LD_PRELOAD"] == "libtcmalloc.so.4 libiomp5.so"
+    assert peak_rss(lambda: None) is None
+    assert pages.kept_pages_s(lambda: pytest.fail("is called")) is None
+    environ.pop("LD_PRELOAD")
+    with pytest.raises(Mistake, match=r"no libjemalloc\.so is found here"):
+        choose("jemalloc")
+
+
+def test_the_environment_is_not_overruled(environ: dict[str, str]) -> None:
+    environ["MALLOC_MMAP_MAX_"] = "0"
+    with pytest.raises(Mistake, match=r"chooses already \(MALLOC_MMAP_MAX_=0\)"):
+        choose("system")
+    choose(None, begun={"MALLOC_MMAP_MAX_": "1"})
+    assert environ["MALLOC_MMAP_MAX_"] == "0"
+
+
+def test_where_there_is_no_glibc(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocator, "has_glibc", lambda: False)
+    monkeypatch.setattr(pages, "has_glibc", lambda: False)
+    with pytest.raises(Mistake, match="only glibc has these settings"):
+        choose("keep")
+    choose("system")
+    pages.fix_threshold()
+    assert pages.kept_pages_s(lambda: pytest.fail("is called")) is None
+
+
+@GLIBC
+def test_pages_are_kept_for_as_long_as_they_should_be(environ: dict[str, str]) -> None:
+    def call() -> float:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        np.full(48 << 20, 1, np.uint8)
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        return 2.0
+
+    faults: list[int] = []
+    pages.fix_threshold()
+    call()
+    if faults[0] < 5000:
+        pytest.skip("huge pages are in use")
+    assert pages.kept_pages_s(call) == 2.0
+    call()
+    assert max(faults[2:-1]) < 100 < 5000 < faults[-1]
+
+
+def test_what_is_measured_with_kept_pages() -> None:
+    assert pages.faulting(faults=32_800, seconds=43e-3)
+    assert not pages.faulting(faults=200, seconds=20e-3)
+
+
+def test_kept_pages_alone_are_no_quiet_machine() -> None:
+    quiet = {name: value for name, value in QUIET.items() if name.startswith("MALLOC_")}
+    assert _was_quiet({"cores": 1, "allocator": quiet})
+    assert not _was_quiet({"cores": 2, "allocator": quiet})
+    assert not _was_quiet({"cores": 1, "allocator": {}})
