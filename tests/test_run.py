@@ -300,7 +300,7 @@ def test_a_module_that_reads_the_command_line_when_imported(
     monkeypatch.setattr(sys, "argv", ["pytest", "bench", "--impl", "x=script:f"])
     done = suite("--impl", "x=script:f", "--T", "16")
     assert done.returncode == 4
-    assert "--impl x: can't import script: SystemExit: 2" in done.stderr
+    assert "--impl x=script:f: can't import script: SystemExit: 2" in done.stderr
     assert "INTERNALERROR" not in done.stdout + done.stderr
 
 

@@ -53,7 +53,7 @@ def wrong(skipped: pd.DataFrame) -> list[str]:
 def kept_pages(frame: pd.DataFrame) -> str:
     """What the call that loses most time to page faults takes without them; '' where none loses much, or none was measured."""
     usable = fr.trusted(frame)
-    return faults.sentence(fr.records(usable), units.seconds, lambda row: _place(usable, row))
+    return faults.sentence(fr.records(usable), units.seconds, lambda row: words.place(row, always=fr.varying(usable)))
 
 
 def page_faults(frame: pd.DataFrame, measured: Any = None) -> str:
@@ -63,11 +63,11 @@ def page_faults(frame: pd.DataFrame, measured: Any = None) -> str:
     count = int((part >= LARGE_PART).sum())
     if not count:
         return ""
-    faults = fr.records(frame.loc[[part.idxmax()]])[0]["page_faults"]
+    most = fr.records(frame.loc[[part.idxmax()]])[0]
     return (
         f"In {count} of {words.plural(len(frame), 'cell')} the system maps fresh memory at every call, and page faults take "
         f"{shares.percent(LARGE_PART)} of the time or more, at {units.seconds(each, 1)} each: most of all for "
-        f"{_place(frame, part)}, {faults:,.0f} a call."
+        f"{_place(frame, most)}, {most['page_faults']:,.0f} a call."
     )
 
 
@@ -80,7 +80,7 @@ def hidden_memory(frame: pd.DataFrame) -> str:
     most = fr.records(frame.loc[[beyond.idxmax()]])[0]
     return (
         f"Resident memory grew by much more than tensors account for in {len(beyond)} of "
-        f"{words.plural(len(frame), 'cell')}, most for {_place(frame, beyond)}: "
+        f"{words.plural(len(frame), 'cell')}, most for {_place(frame, most)}: "
         f"{units.memory(most['peak_rss_bytes'])}, of which tensors take {units.memory(most['peak_bytes'])}. Private buffers "
         "do that, and allocators that keep what is freed."
     )
@@ -96,7 +96,6 @@ def calls(frame: pd.DataFrame) -> str:
     return f"During timing, the outputs of {many} calls per cell were compared with the verified output."
 
 
-def _place(frame: pd.DataFrame, by: pd.Series[float]) -> str:
-    """'fused at T=128 fp32': the row with the largest of these values, marked if its implementation was wrong anywhere."""
-    [row] = fr.records(frame.loc[[by.idxmax()]])
+def _place(frame: pd.DataFrame, row: Mapping[str, Any]) -> str:
+    """'fused at T=128 fp32': a row, marked if its implementation was wrong anywhere."""
     return f"{words.marked(row['impl'], [row['impl']] * row['wrong'])} at {words.place(row, always=fr.varying(frame))}"

@@ -18,7 +18,7 @@ from reports.__main__ import main
 from reports.judging.comparison import Cell, Comparison, compare
 from reports.pages import compare as compare_command
 from reports.pages.comparison_page import html
-from reports.pages.comparison_text import EXAMPLES, sentences, summary
+from reports.pages.comparison_text import sentences, summary
 from reports.reading import fingerprint, runs
 
 UNTOUCHED = {("fused", "UNCHANGED"), ("einsum", "UNCHANGED")}
@@ -197,7 +197,11 @@ def test_force_shows_numbers_without_verdicts(command: Any, capsys: pytest.Captu
     assert command(tracked.run(1), tracked.run(2, slower={"sdpa": 2}, machine_info=machine), "--force") == 2
     out = capsys.readouterr().out
     assert "2.0x as slow" in out and "REGRESSED" not in out and "12 INCONCLUSIVE" in out
-    assert out.count("another machine: threads") == 1 + EXAMPLES and "2 INCONCLUSIVE more" in out
+    assert (
+        out.count("INCONCLUSIVE sdpa") + out.count("INCONCLUSIVE fused")
+        and "each of them: another machine: threads" in out
+        and "2 INCONCLUSIVE more" in out
+    )
 
 
 def test_json_holds_everything_and_is_json(command: Any, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def peak_rss(call: Callable[[], Any], process: Path = PROCESS) -> tuple[int | No
     block of another thread's arena: what a thread takes in blocks below 32 MiB is seen the first time alone.
     """
     if "LD_PRELOAD" in chosen():
-        return None  # what another allocator keeps can't be handed back here
+        return None, call()  # what another allocator keeps can't be handed back here
     gc.collect()
     _trim()
     before = _set_back(process)
