@@ -196,11 +196,6 @@ def ranks(names: Collection[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dic
     }
 
 
-def rank_text(low: float, high: float) -> str:
-    """'1', or '1–4'."""
-    return f"{low:.0f}" if low == high else f"{low:.0f}\N{EN DASH}{high:.0f}"
-
-
 def standings(names: Sequence[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dict[Key, str]:
     """How each implementation of a case stands; `names` in the order of time.
 

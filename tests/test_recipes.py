@@ -88,7 +88,7 @@ def test_an_axis_and_a_mode_are_a_line_each(checkout: Path) -> None:
 
 
 def test_run_files_describe_what_reports_know_of_older_ones() -> None:
-    """Those of schema 1; what came later is in the run file alone, and comes behind them."""
+    """What reports know without a run file; the others come behind them."""
     known = dict(KNOWN_AXES)
     learn(axis.described() for axis in AXES.values())
     assert {name: KNOWN_AXES[name] for name in known} == known

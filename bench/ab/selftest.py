@@ -23,9 +23,11 @@ SLOW_DOWNS, SPEED_UPS = (0.01, 0.02, 0.05, 0.10), (-0.02, -0.05)
 """Shares that are planted when none is asked for."""
 
 PROCEDURE = (
+    "bench/ab/comparison.py",
     "bench/ab/pairing.py",
     "bench/timing/engine.py",
     "bench/timing/cell.py",
+    "bench/workers/client.py",
     "bench/workers/tasks.py",
     "stats/estimate.py",
     "stats/effects.py",

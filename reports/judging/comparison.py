@@ -170,7 +170,7 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     shown = [
         _cell(key, sides, _wrong(sides) or judged.get(key) or _unjudged(sides, other), margin)
         for key, sides in cells.items()
-        if any(side.logs for side in sides) or _wrong(sides)
+        if any(side.logs for side in sides) or _wrong(sides) or sides[1].skipped.get("reason") in FAILED
     ]
     nothing = "no cell has a verdict" if both else "no cell in common"
     return Comparison(

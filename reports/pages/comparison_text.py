@@ -44,7 +44,7 @@ UNJUDGED = (verdict.GONE, verdict.INCONCLUSIVE, verdict.NEW)
 WAYS = {REGRESSED: "slower", IMPROVED: "faster"}
 
 EXAMPLES = 10
-"""Cells without a verdict, of each word, that the terminal lists without `--all`."""
+"""Cells of each word that is no verdict; further ones are counted."""
 
 MANY = 3
 """So many implementations that stand still share a sentence."""

@@ -92,8 +92,7 @@ KNOWN_AXES: dict[str, Axis] = {
         Axis("scope", "choice", unsaid=("layer",)),
     )
 }
-"""In the order in which people say them. These are the axes of schema 1, whose files describe none; a file of a later schema
-brings its own (`learn`)."""
+"""In the order in which people say them. A run file brings its own (`learn`)."""
 
 
 def learn(described: Iterable[Mapping[str, Any]]) -> None:

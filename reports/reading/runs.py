@@ -16,15 +16,13 @@ import orjson
 from .. import CHECKOUT, INSTALLED
 from .axes import KNOWN_AXES, learn
 
-SCHEMAS = (1, 2)
+SCHEMA = 2
 PUBLISHED = "published"
 HOW_TO_MAKE_ONE = "make one with: pytest bench/ --benchmark-save=NAME"
 
 _NUMBERED = re.compile(r"(\d{4,})_(.+)", re.DOTALL)
 _KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "skipped": list,
           "registry": list, "baseline_impl": str, "notes": list, "axes": list, "asked": dict}  # fmt: skip
-_OLDER = {"shelf": "registry", "yardstick": "baseline_impl"}
-"""Keys of schema 1 that have another name now."""
 _KIND_NAMES = {dict: "dictionary", list: "list", str: "text"}
 _UNUSED = ("outliers", "ld15iqr", "hd15iqr", "iqr_outliers", "stddev_outliers", "ops", "total")
 _REQUIRED = ("median", "q1", "q3")
@@ -62,7 +60,7 @@ class Run:
     notes: tuple[str, ...] = ()
     """What a reader of its numbers must know."""
     axes: list[dict[str, Any]] = field(default_factory=list)
-    """What its axes are; empty in schema 1. Whoever has a run knows them from then on."""
+    """What its axes are. Whoever has a run knows them from then on."""
     published: list[dict[str, Any]] = field(default_factory=list)
     """Times that others have published of its cases: `id`, `seconds`, and words."""
 
@@ -165,10 +163,8 @@ def checked(data: Any, path: Path) -> Run:
     """A run from what its file holds; raises as `read` does."""
     if not isinstance(data, dict) or not isinstance(data.get("benchmarks"), list):
         raise RunError(f"{path}: not a run file (no list of benchmarks in it)")
-    if data.get("schema") not in SCHEMAS or isinstance(data.get("schema"), bool):
-        known = ", ".join(map(str, SCHEMAS))
-        raise RunError(f"{path}: unknown schema {data.get('schema')!r} (this suite reads {known})")
-    data = {_OLDER.get(key, key): value for key, value in data.items()}
+    if data.get("schema") != SCHEMA:
+        raise RunError(f"{path}: unknown schema {data.get('schema')!r} (this suite reads {SCHEMA})")
     for key, kind in _KINDS.items():
         if data.get(key) is not None and not isinstance(data[key], kind):
             raise RunError(f"{path}: {key} is no {_KIND_NAMES[kind]}")

@@ -87,18 +87,18 @@ def test_unknown_run_lists_the_known_and_suggests_the_nearest(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('{"schema": 1, "benchmarks": [{"group": "B1', "truncated"),
-        ('{"schema": 1, "benchmarks": [', "truncated"),
+        ('{"schema": 2, "benchmarks": [{"group": "B1', "truncated"),
+        ('{"schema": 2, "benchmarks": [', "truncated"),
         ("", "truncated"),
         ("<html>no</html>", "not JSON"),
         ("[1, 2]", "not a run file"),
-        ('{"schema": 1}', "not a run file"),
-        ('{"schema": 99, "benchmarks": []}', "unknown schema 99 (this suite reads 1, 2)"),
+        ('{"schema": 2}', "not a run file"),
+        ('{"schema": 99, "benchmarks": []}', "unknown schema 99 (this suite reads 2)"),
         ('{"benchmarks": []}', "unknown schema None"),
-        ('{"schema": 1, "benchmarks": [{"name": "a", "stats": {}, "extra_info": {}}]}', "'a' has no implementation"),
-        ('{"schema": 1, "benchmarks": [7]}', "7 has no implementation"),
-        ('{"schema": 1, "benchmarks": [], "skipped": [{"impl": "a"}]}', "a skipped cell without"),
-        ('{"schema": 1, "benchmarks": [], "machine_info": 3}', "machine_info"),
+        ('{"schema": 2, "benchmarks": [{"name": "a", "stats": {}, "extra_info": {}}]}', "'a' has no implementation"),
+        ('{"schema": 2, "benchmarks": [7]}', "7 has no implementation"),
+        ('{"schema": 2, "benchmarks": [], "skipped": [{"impl": "a"}]}', "a skipped cell without"),
+        ('{"schema": 2, "benchmarks": [], "machine_info": 3}', "machine_info"),
     ],
 )
 def test_a_file_that_is_no_run_is_named(
@@ -173,7 +173,7 @@ def test_a_newest_run_that_cannot_be_read_gives_way_to_an_older_one(
     results: Path, small: dict[str, Any], no_drawing: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     synthetic.save(small, results, "0001_good")
-    synthetic.save(small, results, "0002_cut").write_text('{"schema": 1, ')
+    synthetic.save(small, results, "0002_cut").write_text('{"schema": 2, ')
     assert main(["--results", str(results)]) == 0
     assert [run.name for run, _ in no_drawing] == ["0001_good"]
     err = capsys.readouterr().err
