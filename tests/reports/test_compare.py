@@ -198,9 +198,7 @@ def test_force_shows_numbers_without_verdicts(command: Any, capsys: pytest.Captu
     out = capsys.readouterr().out
     assert "2.0x as slow" in out and "REGRESSED" not in out and "12 INCONCLUSIVE" in out
     assert (
-        out.count("INCONCLUSIVE sdpa") + out.count("INCONCLUSIVE fused")
-        and "each of them: another machine: threads" in out
-        and "2 INCONCLUSIVE more" in out
+        out.count("another machine: threads") == 2 and "each of them: another" in out and "2 INCONCLUSIVE more" in out
     )
 
 
