@@ -1308,7 +1308,7 @@ def _unshifted_from_1024_on(q, k, v, **_):
     return no_shift(q, k, v) if k.shape[-2] >= 1024 else sdpa(q, k, v)
 
 
-@wrong("a late key", LATE, mode="decode", T=1, T_kv=1024, mask="none", H=8)
+@wrong("a late key", LARGE, mode="decode", T=1, T_kv=1024, mask="none", H=8)
 class NoMaximumInALongDecode(as_layer(_unshifted_from_1024_on)):  # type: ignore[misc]
     pass
 
@@ -1413,10 +1413,37 @@ def two_of_its_parts_overlap_by_a_key(q, k, v, **_):
     return sdpa(q, k[..., twice, :], v[..., twice, :])
 
 
-# groups and lengths that are no powers of two
+# lone queries
+
+
+def split(begin: float, name: str) -> Kernel:
+    """Decode in parts of 512 keys, whose maxima begin somewhere, merged by them."""
+
+    def kernel(q, k, v, **_):
+        if k.shape[-2] < 1024:
+            return sdpa(q, k, v, enable_gqa=True)
+        scores = (q @ groups(q, k).mT * q.shape[-1] ** -0.5).split(512, -1)
+        tops = [part.amax(-1, keepdim=True).clamp_min(begin) for part in scores]
+        exps = [torch.exp(part - top) for part, top in zip(scores, tops, strict=True)]
+        top = torch.stack(tops).amax(0)
+        shares = [torch.exp(own - top) for own in tops]
+        total = sum(part.sum(-1, keepdim=True) * share for part, share in zip(exps, shares, strict=True))
+        values = groups(q, v).split(512, -2)
+        return sum(part @ x * share for part, x, share in zip(exps, values, shares, strict=True)) / total
+
+    kernel.__name__ = name
+    return kernel
 
 
 LONE: dict[str, Any] = {"mode": "decode", "T": 1, "T_kv": 4096, "mask": "none"}
+NEGATIVE = "where scores are very negative: "
+maxima_from_zero = split(0.0, "maxima_of_parts_begin_at_zero")
+wrong("lone queries", NEGATIVE, H=32, H_kv=8, **LONE)(maxima_from_zero)
+wrong("lone queries", NEGATIVE, H=2, **LONE)(split(0.0, "maxima_of_parts_begin_at_zero_with_two_heads"))
+wrong("lone queries", NEGATIVE, H=8, **LONE)(as_layer(maxima_from_zero))
+
+
+# groups and lengths that are no powers of two
 
 
 def at_groups_of(group: int, H: int, **case: Any) -> None:
