@@ -129,14 +129,15 @@ def eager_form(impl: Impl) -> Impl:
 def lone_queries(impl: Impl, case: Case) -> Case | None:
     """A case of one new token at its own length, with `ENTRIES` for a layer, and every regime of the softmax for a bare core.
 
-    A layer shows one regime a batch entry, a core one a head too. None where the case itself has enough, or more tokens.
+    A layer shows one regime a batch entry, a core one a head too. None where the case itself has enough, or more tokens
+    or requests.
     """
     own = case if impl.core is None else case.bare
     B = max(case.B, ENTRIES if impl.core is None else len(REGIMES) + 1 - case.H)
     lone = replace(own, B=B, dropout=0.0, out_dropout=0.0)
     cache = B * sum(math.prod(size) for size in cache_sizes(lone))
     whole = lone == case or len(REGIMES) <= case.B
-    if case.T > 1 or whole or (B > case.B and cache > LARGEST_CACHE):
+    if case.T > 1 or case.requests or whole or (B > case.B and cache > LARGEST_CACHE):
         return None
     return lone if misfit(lone) is None and impl.refusal(lone) is None else None
 
