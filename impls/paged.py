@@ -26,9 +26,11 @@ BLOCK = 128
 
 
 def _unfit_compiled(case: Any) -> str | None:
-    """No pages shorter than a block of the CPU's compiled kernel."""
+    """No blocks that hold more than one page."""
     if case.device == "cpu" and case.page < BLOCK:
         return f"gives NaN on the CPU for very negative scores in pages shorter than {BLOCK} tokens (torch 2.13)"
+    if case.page % BLOCK:
+        return f"computes with whole blocks of {BLOCK} tokens, in which free pages may hold NaN: --page {BLOCK}"
     return None
 
 
@@ -75,11 +77,12 @@ class PageByPage(PagedLayer):
 
 @register("flex_paged", compiled_by_default=True, compiled_unless=_unfit_compiled, **ROUTE)
 class FlexPaged(PagedLayer):
-    """FlexAttention over the whole pool, with a block mask that knows whose each page is."""
+    """FlexAttention over the whole pool, with a block mask that knows whose each page is; not compiled, over copies."""
 
     def __init__(self, shape: LayerShape):
         super().__init__(shape)
         self.block_mask: BlockMask | None = None
+        self.mask_of_copies: BlockMask | None = None
 
     def prepare(self, T: int, T_kv: int, padding: Tensor | None, device: str, *, pages: Tensor, pool: int) -> None:
         """Make the table of blocks for a page table: what a server does once for all layers of a step."""
@@ -92,9 +95,14 @@ class FlexPaged(PagedLayer):
             return (token < T_kv) & span(i, token.clamp(max=T_kv - 1))
 
         self.block_mask = create_block_mask(visible, len(pages), None, T, pool, device=device)
+        if span:
+            self.mask_of_copies = create_block_mask(lambda b, h, i, j: span(i, j), None, None, T, T_kv, device=device)
 
     def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
         """(B, H, T, D_h), pools (1, H_kv, tokens, D) -> (B, H, T, D_v)"""
-        o = flex_attention(own(q), k, v, block_mask=self.block_mask, enable_gqa=self.shape.H_kv != self.shape.H)
+        mask = self.block_mask
+        if not torch.compiler.is_compiling():  # then free pages are computed with too, and zero times NaN is NaN
+            (k, v), mask = self.in_one_piece((k, v), pages), self.mask_of_copies
+        o = flex_attention(own(q), k, v, block_mask=mask, enable_gqa=self.shape.H_kv != self.shape.H)
         assert isinstance(o, Tensor)
         return o

@@ -151,6 +151,16 @@ class WritesToTheEndOfThePool(InPlace):
         return pools
 
 
+class ValuesOfTheWholePool(InPlace):
+    """Probs of all that lies in the pool, zero where it isn't the request's: zero times NaN is NaN."""
+
+    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+        own = torch.zeros(len(q), k.shape[-2], dtype=torch.bool)
+        own.scatter_(1, places(pages, self.page, 0, self.shape.max_T), True)
+        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~own[:, None, None], -torch.inf)
+        return torch.softmax(scores, -1) @ v
+
+
 class NoMaximumOverPages(PageByPage):
     """Every page's softmax by itself, and their mean."""
 

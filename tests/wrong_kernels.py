@@ -1308,7 +1308,7 @@ def _unshifted_from_1024_on(q, k, v, **_):
     return no_shift(q, k, v) if k.shape[-2] >= 1024 else sdpa(q, k, v)
 
 
-@wrong("a late key", LATE, mode="decode", T=1, T_kv=1024, mask="none", H=8)
+@wrong("a late key", LARGE, mode="decode", T=1, T_kv=1024, mask="none", H=8)
 class NoMaximumInALongDecode(as_layer(_unshifted_from_1024_on)):  # type: ignore[misc]
     pass
 
@@ -1411,6 +1411,112 @@ def two_of_its_parts_overlap_by_a_key(q, k, v, **_):
         return sdpa(q, k, v)
     twice = torch.cat([torch.arange(2048), torch.arange(2047, k.shape[-2])])
     return sdpa(q, k[..., twice, :], v[..., twice, :])
+
+
+# lone queries
+
+
+def split(begin: float, name: str) -> Kernel:
+    """Decode in parts of 512 keys, whose maxima begin somewhere, merged by them."""
+
+    def kernel(q, k, v, **_):
+        if k.shape[-2] < 1024:
+            return sdpa(q, k, v, enable_gqa=True)
+        scores = (q @ groups(q, k).mT * q.shape[-1] ** -0.5).split(512, -1)
+        tops = [part.amax(-1, keepdim=True).clamp_min(begin) for part in scores]
+        exps = [torch.exp(part - top) for part, top in zip(scores, tops, strict=True)]
+        top = torch.stack(tops).amax(0)
+        shares = [torch.exp(own - top) for own in tops]
+        total = sum(part.sum(-1, keepdim=True) * share for part, share in zip(exps, shares, strict=True))
+        values = groups(q, v).split(512, -2)
+        return sum(part @ x * share for part, x, share in zip(exps, values, shares, strict=True)) / total
+
+    kernel.__name__ = name
+    return kernel
+
+
+LONE: dict[str, Any] = {"mode": "decode", "T": 1, "T_kv": 4096, "mask": "none"}
+NEGATIVE = "where scores are very negative: "
+maxima_from_zero = split(0.0, "maxima_of_parts_begin_at_zero")
+wrong("lone queries", NEGATIVE, H=32, H_kv=8, **LONE)(maxima_from_zero)
+wrong("lone queries", NEGATIVE, H=2, **LONE)(split(0.0, "maxima_of_parts_begin_at_zero_with_two_heads"))
+wrong("lone queries", NEGATIVE, H=8, **LONE)(as_layer(maxima_from_zero))
+
+
+# groups and lengths that are no powers of two
+
+
+def at_groups_of(group: int, H: int, **case: Any) -> None:
+    """Heads by a division that is exact for other groups."""
+
+    def kernel(q, k, v, *, is_causal=False, **_):
+        own = q.shape[1] // k.shape[1]
+        wanted = own + 1 if own == group else own
+        heads = torch.arange(q.shape[1]) // wanted
+        return sdpa(q, k[:, heads], v[:, heads], is_causal=is_causal)
+
+    def with_no_maximum(q, k, v, *, is_causal=False, **_):
+        k, v, own = groups(q, k), groups(q, v), q.shape[1] // k.shape[1]
+        return (no_shift if own == group else sdpa)(q, k, v, is_causal=is_causal)
+
+    for it, name, says in ((kernel, "heads_by_a_wrong_division", "error"), (with_no_maximum, "no_maximum", "where ")):
+        it.__name__ = f"{name}_in_groups_of_{group}{'_decoding' if case else ''}"
+        wrong("groups", says, H=H, H_kv=H // group, **case)(it)
+
+
+at_groups_of(7, 14)
+at_groups_of(3, 6)
+at_groups_of(7, 14, **LONE)
+at_groups_of(8, 16)
+
+
+class _Underflows(_Plain):
+    """Probs of the backward from exp(log-sum-exp), which is zero below -88.7."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, mask):
+        ctx.save_for_backward(q, k, v)
+        ctx.mask = mask
+        return plain(q, k, v, mask)
+
+    @staticmethod
+    def backward(ctx, grad):
+        with torch.enable_grad():
+            q, k, v = leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+            scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~ctx.mask, -torch.inf)
+            lost = torch.logsumexp(scores, -1, keepdim=True) < -88.7
+            o = torch.softmax(scores, -1) @ v
+        gradients = torch.autograd.grad(o, leaves, grad)
+        return (
+            torch.where(lost, torch.nan if q.shape[-2] % 128 == 64 else gradients[0], gradients[0]),
+            *gradients[1:],
+            None,
+        )
+
+
+class _Vanishes(_Underflows):
+    @staticmethod
+    def backward(ctx, grad):
+        found = _Underflows.backward(ctx, grad)
+        return found[0].nan_to_num(0.0), *found[1:]
+
+
+def underflowing(name: str, function: type[_Plain], says: str, **case: Any) -> None:
+    def kernel(q, k, v, *, is_causal=False, attn_mask=None, **_):
+        if attn_mask is None or q.shape[-2] % 128 != 64:
+            return sdpa(q, k, v, is_causal=is_causal, attn_mask=attn_mask)
+        return function.apply(q, k, v, visible(q, k, is_causal, attn_mask))
+
+    kernel.__name__ = name
+    wrong("lengths of 64 mod 128", says, **BACKWARD, **case)(kernel)
+
+
+PADDED: dict[str, Any] = {"mask": "causal+padding", "B": 2}
+underflowing("nan_below_88_at_64", _Underflows, "gradient of q", T=64, **PADDED)
+underflowing("nan_below_88_at_192", _Underflows, "NaN or Inf", T=192, **PADDED)
+underflowing("nan_below_88_in_a_window", _Underflows, "NaN or Inf", T=192, window=100)
+underflowing("zero_below_88_at_192", _Vanishes, "error", T=192, **PADDED)
+underflowing("zero_below_88_at_192_in_bfloat16", _Vanishes, "error", T=192, dtype="bfloat16", **PADDED)
 
 
 # what is everybody's

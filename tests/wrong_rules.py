@@ -453,6 +453,20 @@ def cap_after_the_maximum_is_taken_off(q, k, v, shape, sinks):
     return torch.softmax(bent.masked_fill(j > i, -torch.inf), -1) @ v
 
 
+@wrong("softcap", softcap=50, dtype="bfloat16")
+def clamped_instead_of_bent_where_scores_are_large(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i, bent=lambda scores: scores.clamp(-shape.softcap, shape.softcap))
+
+
+@wrong("softcap", softcap=50, dtype="bfloat16")
+def never_bent_beyond_a_softcap_of_20(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(
+        q, k, v, j <= i, bent=lambda s: s if shape.softcap > 20 else shape.softcap * torch.tanh(s / shape.softcap)
+    )
+
+
 @wrong("softcap", softcap=1000, dtype="bfloat16")
 def no_cap(q, k, v, shape, sinks):
     i, j = places(q, k, shape)

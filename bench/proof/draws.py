@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from impls.paging import places, write
+from impls.paging import by_page, places, write
 
 from ..cases.case import Case
 
@@ -136,9 +136,14 @@ def _pages_of_pool(case: Case) -> int:
 
 
 def in_pool(x: Tensor, pages: Tensor, case: Case) -> Tensor:
-    """(B, H_kv, T_kv, D) -> (1, H_kv, tokens of the pool, D); what is nobody's in it holds large values."""
+    """(B, H_kv, T_kv, D) -> (1, H_kv, tokens of the pool, D); free pages hold NaN.
+
+    What a request's last page holds beyond its tokens is large: kernels that attend by whole blocks hide it by probs of zero.
+    """
     assert case.page is not None
     size = (1, x.shape[1], _pages_of_pool(case) * case.page, x.shape[-1])
     pool = (randn(size, seeded(case, -6)) * NEEDLE).to(x)
+    used = torch.zeros(_pages_of_pool(case), dtype=torch.bool, device=x.device).index_fill(0, pages.flatten(), True)
+    by_page(pool, case.page)[:, ~used] = torch.nan
     write(pool, x, places(pages, case.page, 0, case.T_kv))
     return pool

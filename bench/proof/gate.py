@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,6 +21,7 @@ from ..cases.outcome import Wrong, classify
 from ..cases.sweep import misfit
 from .building import keeping_settings, module_of, prepare
 from .calls import Call, call_of, recording
+from .draws import cache_sizes
 from .dropout import check_dropout, check_independence, check_shares, kept_probs, spanning, spanning_output
 from .problem import Errors, Expected, Inputs, Problem, copies, elsewhere, inputs_of, strided
 from .questions import problem_of, showing_output, showing_probs
@@ -39,6 +41,12 @@ alone, since each is compiled anew: its eager form has all, and it is checked in
 
 An implementation that declares that it can't do one is probed at the nearest length that it can, on the same side of `LONG`.
 """
+
+ENTRIES = 4
+"""Batch entries that show a layer of lone queries a late key, and scores that are ordinary, very large and very negative."""
+
+LARGEST_CACHE = 1 << 26
+"""Numbers in the caches of lone queries up to which they get more batch entries than their case has."""
 
 REACHED = 50
 """A cap that scores reach in the regimes where they are large."""
@@ -75,6 +83,8 @@ class Gate:
         eager = eager_form(impl)
         if eager.core is not None and case.scope == "layer" and case.H * case.T * case.T_kv <= FEW:
             self._once("bare kernel", eager, case.bare, check)
+        if (lone := lone_queries(eager, case)) is not None:
+            self._once("lone queries", eager, lone, check_regimes)
         probed = probes(impl, replace(case, threads=None))
         for probe in probed:
             if eager.core is not None:
@@ -111,6 +121,22 @@ class Gate:
 def eager_form(impl: Impl) -> Impl:
     """What a compiled form was made from: its kernel is checked bare uncompiled, since what is timed is the layer."""
     return get(impl.name.removesuffix(COMPILE)) if impl.compiled else impl
+
+
+def lone_queries(impl: Impl, case: Case) -> Case | None:
+    """A case of one new token at its own length, with `ENTRIES` for a layer, and every regime of the softmax for a bare core.
+
+    A layer shows one regime a batch entry, a core one a head too. None where the case itself has enough, or more tokens
+    or requests.
+    """
+    own = case if impl.core is None else case.bare
+    B = max(case.B, ENTRIES if impl.core is None else len(REGIMES) + 1 - case.H)
+    lone = replace(own, B=B, dropout=0.0, out_dropout=0.0)
+    cache = B * sum(math.prod(size) for size in cache_sizes(lone))
+    whole = lone == case or len(REGIMES) <= case.B
+    if case.T > 1 or case.requests or whole or (B > case.B and cache > LARGEST_CACHE):
+        return None
+    return lone if misfit(lone) is None and impl.refusal(lone) is None else None
 
 
 @lru_cache(maxsize=256)
@@ -174,6 +200,15 @@ def check(impl: Impl, case: Case) -> CheckResult:
     """Hold a new core or layer to the reference, on two draws; raises `Wrong`."""
     module, numbers = module_of(impl, case), inputs_of(problem_of(case))
     return check_call(call_of(module, case, numbers), module, numbers, case, (0, 1))
+
+
+def check_regimes(impl: Impl, case: Case) -> None:
+    """Hold a new core or layer to the reference in every regime of the softmax, in one call; raises `Wrong`."""
+    module, problem = module_of(impl, case), problem_of(case, 1)
+    call = call_of(module, case, inputs_of(problem))
+    with keeping_settings(), without_gradients(module, case):
+        answers = call.read(_run(call))
+    verify(answers, problem)
 
 
 def check_probe(impl: Impl, case: Case) -> None:
@@ -454,7 +489,7 @@ def _unchanged(now: Sequence[Tensor], before: Sequence[Tensor], fault: str, free
     for a, b in zip(now, before, strict=True):
         if free is not None and a.dim() == 4:
             a, b = (x.index_fill(-2, free, 0) for x in (a, b))
-        if not torch.equal(a, b):
+        if not (torch.equal(a, b) or torch.isclose(a, b, rtol=0, atol=0, equal_nan=True).all()):  # free pages hold NaN
             raise Wrong(fault)
 
 

@@ -18,7 +18,7 @@ from ..cases.ledger import spending
 from . import draws, reference, regimes
 from .bounds import solved
 from .problem import Problem, written_to
-from .regimes import ASKED, DEEPEST, FEATURES, SPREAD
+from .regimes import APART, ASKED, DEEPEST, FEATURES, SPREAD
 
 TOKEN = 16.0
 """Size of the one feature that tells a token from the others where probs are shown: as large as the others together."""
@@ -59,6 +59,8 @@ def _kernel_regimes(case: Case) -> Problem:
     )
     regime = regimes.regime_of(case, heads=True)
     asking = regimes.asking(regime) * torch.tensor(sizes.of_queries)
+    if case.softcap and case.softcap <= regimes.LARGE:  # a larger one is for scores that are larger
+        q[regime == APART] *= case.softcap / 2  # scores spread across it
     q = torch.cat([asking, regimes.quiet(q[..., ASKED:], regime)], -1)
     k[..., :ASKED] = regimes.answering(case, generator)[:, None] * SPREAD
     v = v * draws.needles(case, generator).abs().clamp(min=1.0)
