@@ -75,7 +75,8 @@ def _row(cell: Cell, scale: Scale, said_once: Container[str]) -> Change:
     said, line = cell.verdict, dict(zip(HEADINGS, columns(cell), strict=True))
     open_ = said.word == verdict.INCONCLUSIVE
     bar = scale.bar(said.ratio, said.low, said.high, open_) if said.ratio > 0 and math.isfinite(said.ratio) else None
-    known = said.word == verdict.UNCHANGED or said.reason in said_once
+    plain = said.word in (verdict.UNCHANGED, *verdict.CHANGED) and verdict.CONTRADICTED not in said.reason
+    known = plain or said.reason in said_once
     why = "" if known and not cell.changes else line["why"]
     kind = "worse" if cell.regressed else "better" if said.word == verdict.IMPROVED else "still"
     return Change(cell.impl, cell.id, bar, line["change"], said.word, why, kind)

@@ -100,7 +100,7 @@ def shared_reasons(cells: Iterable[Cell]) -> dict[str, int]:
 def sentences(this: Comparison) -> Iterator[str]:
     """What is said of each implementation, before its cells: 'sdpa is 2.0 % slower (1.7 to 2.3) in 16 of 16 cells'.
 
-    Those whose code changed come first; those of which no cell changed share a sentence.
+    Those that regressed come first, then those whose code changed; those of which no cell changed share a sentence.
     """
     if this.shared and this.shared.word in CHANGED:
         names = list(dict.fromkeys(cell.impl for cell in this.cells))
@@ -115,11 +115,16 @@ def sentences(this: Comparison) -> Iterator[str]:
     still = [name for name, cells in by_impl.items() if _stands_still(this, name, cells)]
     if len(still) < MANY:
         still = []
-    for name, cells in by_impl.items():
+    for name, cells in sorted(by_impl.items(), key=lambda it: not _regressed(this, *it)):
         if name not in still and (said := _sentence(this, name, cells)):
             yield said
     if still:
         yield f"{listing(still)} are as fast as {_before(this)}, within {shares.percent(this.margin)}"
+
+
+def _regressed(this: Comparison, name: str, cells: list[Cell]) -> bool:
+    found = this.implementations.get(name)
+    return any(cell.verdict.word == REGRESSED for cell in cells) or (found is not None and found.word == REGRESSED)
 
 
 def _before(this: Comparison) -> str:
@@ -139,8 +144,8 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     found = this.implementations.get(name)
     if found is None and name in this.asked and not this.shared:
         return f"{head} changed, and can't be judged: {cells[0].verdict.reason}"
-    if found is None:
-        return f"{head} is {' and '.join(others)}" if others and not this.unjudged else ""
+    if found is None or (found.word == UNCHANGED and others):  # a mean over cells that changed and others says little
+        return f"{head} is {' and '.join(others)}{than}" if others and not this.unjudged else ""
     others = [part for part in others if not part.startswith(WAYS.get(found.word, "-"))]
     if found.word in CHANGED:
         where = f"in {words[found.word]} of {len(cells)} cells" if words[found.word] else f"over its {len(cells)} cells"
