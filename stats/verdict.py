@@ -196,4 +196,10 @@ def _reason(word: str, margin: float, low: float, high: float) -> str:
         IMPROVED: f"faster by more than {least}",
         SLIGHT: f"{'slower' if low > 1 else 'faster'}, within the margin of {most}",
         UNCHANGED: f"shown to be within {most}",
-    }.get(word) or f"{bound(low, high)}: its interval crosses the margin of {most}"
+    }.get(word) or f"{bound(low, high)}: {_open(margin, low, high)}"
+
+
+def _open(margin: float, low: float, high: float) -> str:
+    if low > 1 + margin or high < 1 / (1 + margin):
+        return "not shown at the level that so many comparisons need"
+    return f"its interval crosses the margin of {margin * 100:.3g} %"

@@ -45,7 +45,7 @@ class Changes:
     ticks: Sequence[tuple[float, str]]
     margin: str = ""
     left_out: str = ""
-    """How many that are not resolved aren't listed, and the reasons that several rows share, each once."""
+    """How many that are unchanged or not resolved aren't listed, and the reasons that several rows share, each once."""
 
 
 def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:
@@ -55,7 +55,7 @@ def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:
     )
     shown, hidden = examples(ordered)
     reasons = shared_reasons(ordered)
-    counted = [f"{hidden} more {verdict.INCONCLUSIVE}, in all numbers"] * bool(hidden)
+    counted = [f"{count} more {word}, in all numbers" for word, count in hidden.items()]
     said = [f"{words.plural(count, 'cell')}: {reason}" for reason, count in reasons.items()]
     return Changes([_row(cell, scale, reasons) for cell in shown], scale.ticks, margin, "; ".join([*counted, *said]))
 
@@ -75,7 +75,8 @@ def _row(cell: Cell, scale: Scale, said_once: Container[str]) -> Change:
     said, line = cell.verdict, dict(zip(HEADINGS, columns(cell), strict=True))
     open_ = said.word == verdict.INCONCLUSIVE
     bar = scale.bar(said.ratio, said.low, said.high, open_) if said.ratio > 0 and math.isfinite(said.ratio) else None
-    known = said.word == verdict.UNCHANGED or said.reason in said_once
+    plain = said.word in (verdict.UNCHANGED, *verdict.CHANGED) and verdict.CONTRADICTED not in said.reason
+    known = plain or said.reason in said_once
     why = "" if known and not cell.changes else line["why"]
     kind = "worse" if cell.regressed else "better" if said.word == verdict.IMPROVED else "still"
     return Change(cell.impl, cell.id, bar, line["change"], said.word, why, kind)

@@ -7,26 +7,27 @@ from stats import shares
 from ..drawing.palette import Palette
 from ..judging.comparison import Comparison
 from ..reading import units
+from ..reading.command import REGRESSED
 from . import changes, page
 from .comparison_text import HEADINGS, answer, columns, counted, sentences
 from .tables import Table
 
 MOST_SAID = 2
-"""Sentences that a headline can hold."""
+"""Sentences that a headline can hold; of more it has the first, where something regressed."""
 
 
 def html(this: Comparison) -> str:
     """The page; all that came from files is escaped."""
     said = list(sentences(this))
-    short = len(said) <= MOST_SAID
+    first = len(said) if len(said) <= MOST_SAID else int(this.code == REGRESSED)
     numbers = [dict(zip(HEADINGS, columns(cell), strict=True)) for cell in this.cells]
     used = [name for name in HEADINGS[1:-1] if any(line[name] not in ("", units.MISSING) for line in numbers)]
     return page.rendered(
         "changes.html.j2",
         title=f"{this.base} → {this.head}",
         kicker=[f"{this.base} → {this.head}"],
-        headline=": ".join([answer(this), *(["; ".join(said)] if said and short else [])]),
-        lead=[counted(this), *([] if short else said)],
+        headline=": ".join([answer(this), *(["; ".join(said[:first])] if said[:first] else [])]),
+        lead=[*said[first:], counted(this)],
         notices=[],
         lists=[("Changes", changes.of_cells(this.cells, shares.percent(this.margin)))],
         more=[

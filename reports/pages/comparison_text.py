@@ -82,15 +82,17 @@ def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableTyp
     )  # fmt: skip
 
 
-def examples(cells: Iterable[Cell]) -> tuple[list[Cell], int]:
-    """The cells with `EXAMPLES` of each word that is no verdict, and how many of these are left out."""
+def examples(cells: Iterable[Cell]) -> tuple[list[Cell], dict[str, int]]:
+    """The cells with `EXAMPLES` of each word of those that are unchanged or can't be judged; how many of each are left out."""
     shown: list[Cell] = []
-    counts: Counter[str] = Counter()
+    seen: Counter[str] = Counter()
     for cell in cells:
-        counts[cell.verdict.word] += 1
-        if cell.verdict.word not in UNJUDGED or cell.regressed or counts[cell.verdict.word] <= EXAMPLES:
+        word = cell.verdict.word
+        quiet = (word in UNJUDGED or (word == UNCHANGED and not _is_news(cell))) and not cell.regressed
+        seen[word] += quiet
+        if not quiet or seen[word] <= EXAMPLES:
             shown.append(cell)
-    return shown, counts.total() - len(shown)
+    return shown, {word: count - EXAMPLES for word, count in seen.items() if count > EXAMPLES}
 
 
 def shared_reasons(cells: Iterable[Cell]) -> dict[str, int]:
@@ -102,7 +104,7 @@ def shared_reasons(cells: Iterable[Cell]) -> dict[str, int]:
 def sentences(this: Comparison) -> Iterator[str]:
     """What is said of each implementation, before its cells: 'sdpa is 2.0 % slower (1.7 to 2.3) in 16 of 16 cells'.
 
-    Those whose code changed come first; those of which no cell changed share a sentence.
+    Those that regressed come first, then those whose code changed; those of which no cell changed share a sentence.
     """
     if this.shared and this.shared.word in CHANGED:
         names = list(dict.fromkeys(cell.impl for cell in this.cells))
@@ -117,11 +119,16 @@ def sentences(this: Comparison) -> Iterator[str]:
     still = [name for name, cells in by_impl.items() if _stands_still(this, name, cells)]
     if len(still) < MANY:
         still = []
-    for name, cells in by_impl.items():
+    for name, cells in sorted(by_impl.items(), key=lambda it: not _regressed(this, *it)):
         if name not in still and (said := _sentence(this, name, cells)):
             yield said
     if still:
         yield f"{listing(still)} are as fast as {_before(this)}, within {shares.percent(this.margin)}"
+
+
+def _regressed(this: Comparison, name: str, cells: list[Cell]) -> bool:
+    found = this.implementations.get(name)
+    return any(cell.verdict.word == REGRESSED for cell in cells) or (found is not None and found.word == REGRESSED)
 
 
 def _before(this: Comparison) -> str:
@@ -141,8 +148,8 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     found = this.implementations.get(name)
     if found is None and name in this.asked and not this.shared:
         return f"{head} changed, and can't be judged: {cells[0].verdict.reason}"
-    if found is None:
-        return f"{head} is {' and '.join(others)}" if others and not this.unjudged else ""
+    if found is None or (found.word == UNCHANGED and others):  # a mean over cells that changed and others says little
+        return f"{head} is {' and '.join(others)}{than}" if others and not this.unjudged else ""
     others = [part for part in others if not part.startswith(WAYS.get(found.word, "-"))]
     if found.word in CHANGED:
         count, every = words[found.word], len(cells)
