@@ -45,7 +45,7 @@ class Changes:
     ticks: Sequence[tuple[float, str]]
     margin: str = ""
     left_out: str = ""
-    """How many that are not resolved aren't listed, and the reasons that several rows share, each once."""
+    """How many that are unchanged or not resolved aren't listed, and the reasons that several rows share, each once."""
 
 
 def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:
@@ -55,7 +55,7 @@ def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:
     )
     shown, hidden = examples(ordered)
     reasons = shared_reasons(ordered)
-    counted = [f"{hidden} more {verdict.INCONCLUSIVE}, in all numbers"] * bool(hidden)
+    counted = [f"{count} more {word}, in all numbers" for word, count in hidden.items()]
     said = [f"{words.plural(count, 'cell')}: {reason}" for reason, count in reasons.items()]
     return Changes([_row(cell, scale, reasons) for cell in shown], scale.ticks, margin, "; ".join([*counted, *said]))
 

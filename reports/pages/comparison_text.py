@@ -36,7 +36,7 @@ MOST_LINES = 30
 """Lines of the Markdown table: a comment is read on a phone."""
 
 MOST_EXAMPLES = 10
-"""Cells without a verdict that are listed."""
+"""Cells without a verdict that are listed, and cells that are unchanged."""
 
 ANSWERS = {FINE: "Nothing regressed", NOT_JUDGED: "It could not be judged"}
 """By exit code."""
@@ -79,16 +79,18 @@ def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableTyp
     )  # fmt: skip
 
 
-def examples(cells: Iterable[Cell]) -> tuple[list[Cell], int]:
-    """The cells with the first of those that have no verdict and no news, and how many of these are left out."""
+def examples(cells: Iterable[Cell]) -> tuple[list[Cell], dict[str, int]]:
+    """The cells with the first of those that are unchanged or have no verdict, and no news; and how many of each word are
+    left out."""
     shown: list[Cell] = []
-    open_ = 0
+    seen: Counter[str] = Counter()
     for cell in cells:
-        is_open = cell.verdict.word == verdict.INCONCLUSIVE and not _is_news(cell)
-        open_ += is_open
-        if not is_open or open_ <= MOST_EXAMPLES:
+        word = cell.verdict.word
+        quiet = word in (UNCHANGED, verdict.INCONCLUSIVE) and not _is_news(cell)
+        seen[word] += quiet
+        if not quiet or seen[word] <= MOST_EXAMPLES:
             shown.append(cell)
-    return shown, max(0, open_ - MOST_EXAMPLES)
+    return shown, {word: count - MOST_EXAMPLES for word, count in seen.items() if count > MOST_EXAMPLES}
 
 
 def shared_reasons(cells: Iterable[Cell]) -> dict[str, int]:

@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from reports.__main__ import main
 from reports.judging import by_turns
 from reports.judging.comparison import Comparison
+from reports.pages import comparison_page
 from reports.pages.comparison_text import as_data, as_markdown, columns, sentences, summary
 from reports.reading.runs import RunError
 from stats import shares, verdict
@@ -95,6 +97,20 @@ def test_what_regressed_stands_first_and_every_form_tells_it(
     (again,) = re.findall(r"`python -m reports (compare .* --all)` lists them", capsys.readouterr().out)
     assert main(shlex.split(again)) == 1
     assert "UNCHANGED    fused T16" in capsys.readouterr().out
+
+
+def test_a_headline_names_what_regressed_and_no_mean_hides_it(saved: Any) -> None:
+    """One cell of many, of an implementation that is unchanged on average: it comes before what got faster."""
+    logs = {("fused", f"T{i}"): noisy(-0.1, 0.001, seed=i) for i in range(2)} | {("packed", "T0"): noisy(0, 0.001)}
+    logs |= {("sdpa", f"T{i}"): noisy(0.15 * (i == 0), 0.001, seed=i) for i in range(40)}
+    found = of(saved, logs)
+    found = replace(
+        found, implementations=found.implementations | {"sdpa": verdict.Verdict("UNCHANGED", "", 1, 0.99, 1.01)}
+    )
+    first = next(sentences(found))
+    assert re.fullmatch(r"sdpa is slower in 1 of 40 cells \(16 %\)", first)
+    html = comparison_page.html(found).replace("\N{NO-BREAK SPACE}", " ")
+    assert f"Something regressed: {first}</h1>" in html and "30 more UNCHANGED, in all numbers" in html
 
 
 def test_another_margin_judges_anew(saved: Any) -> None:
