@@ -103,7 +103,11 @@ def _heat_map(grid: Grid, axis: str | None, keys: Mapping[str, str]) -> HeatMap:
     entries = {impl: [_cell(grid.entry(impl, it), keys[it.cases[0].id]) for it in columns] for impl in grid.impls}
     rows = [HeatRow(impl, [grid.mean_text(impl)], entries[impl]) for impl in grid.impls]
     return HeatMap(
-        axis or "", f"each {axis}" if axis else "each case", ["mean"], spans([it.heading for it in columns]), rows
+        axis or "",
+        f"mean for each {axis}" if axis else "each case",
+        ["mean"],
+        spans([it.heading for it in columns]),
+        rows,
     )
 
 

@@ -55,11 +55,26 @@ def headline(grid: Grid, baseline: str | None) -> str:
         return f"{_use(name, cases, best, baseline)}{_exceptions(name, cases)}"
     unresolved = [case for case in cases if case.ranked[0].state == OPEN]
     if 2 * len(unresolved) >= len(cases):
-        return f"No answer yet: {len(unresolved)} of {words.plural(len(cases), 'case')} are not resolved."
+        return f"No answer yet: {_not_resolved(len(unresolved), len(cases))}{_least(grid, cases)}."
     counts = Counter(mark.impl for case in cases for mark in case.ranked if mark.best).most_common(3)
     return (
-        f"No one answer: fastest or tied are {words.listing(f'{it} in {n}' for it, n in counts)} of {len(cases)} cases."
+        f"No one answer: fastest or tied are {words.listing(f'{it} in {n}' for it, n in counts)} of {len(cases)} cases"
+        f"{_least(grid, cases)}."
     )
+
+
+def _not_resolved(count: int, all_: int) -> str:
+    """'2 of 3 cases are not resolved'"""
+    return f"{f'{count} of {all_} cases' if all_ > 1 else 'the one case'} {'is' if count == 1 else 'are'} not resolved"
+
+
+def _least(grid: Grid, cases: Sequence[Case]) -> str:
+    """'; the smallest mean slowdown is 1.05, of sdpa', of those with a number in each of several cases."""
+    whole = [name for name in grid.impls if all(_has(case, name) for case in cases)]
+    if len(cases) == 1 or not whole:
+        return ""
+    least = min(whole, key=lambda name: grid.mean(name, cases))
+    return f"; the smallest mean slowdown is {slowdown(grid.mean(least, cases))}, of {least}"
 
 
 def own(grid: Grid, wrong: Collection[str] = ()) -> Iterator[str]:

@@ -34,13 +34,14 @@ def nothing(skipped: pd.DataFrame) -> str:
     return f"No cell of this run has a number: {reasons}." if reasons else "This run holds no cells."
 
 
-def wrong(skipped: pd.DataFrame) -> list[str]:
-    """A warning for every implementation that failed the gate."""
-    cells = skipped[skipped["reason"] == "wrong"].groupby("impl", sort=False).size()
+def wrong(frame: pd.DataFrame, skipped: pd.DataFrame) -> list[str]:
+    """A warning for every implementation that failed the gate, with why it did first."""
+    found = skipped[skipped["reason"] == "wrong"].groupby("impl", sort=False)["detail"]
+    measured = set(frame["impl"])
     return [
-        f"{name} {words.WRONG} did not pass the correctness check in {words.plural(count, 'cell')}: "
-        "there are no numbers there, and its others are in doubt."
-        for name, count in cells.items()
+        f"{name} {words.WRONG} did not pass the correctness check in {words.plural(len(details), 'cell')}: {details.iloc[0]}."
+        f"{' Its numbers elsewhere are in doubt.' * (name in measured)}"
+        for name, details in found
     ]
 
 

@@ -96,6 +96,7 @@ class Entry:
     slowdown: float
     best: bool
     open: bool
+    """Whether it isn't resolved, in at least half of the cases."""
     title: str
 
 
@@ -138,6 +139,18 @@ class Grid:
         return [Column((words.value(axis, v),), [case for case in self.cases if case.at[axis] == v]) for v in values]
 
     @property
+    def signs(self) -> str:
+        """What the signs in it mean: '✗ wrong, – unsupported'; '' without any."""
+        states = {
+            case.marks[impl].state if impl in case.marks else UNMEASURED for case in self.cases for impl in self.impls
+        }
+        known = [
+            *((SIGNS[state], state) for state in SIGNS if state in states),
+            *[("·", UNMEASURED)] * (UNMEASURED in states),
+        ]
+        return ", ".join(f"{sign} {state.replace('_', ' ')}" for sign, state in known)
+
+    @property
     def views(self) -> list[str | None]:
         """What columns there may be, the default first: None for one a case."""
         several = [axis for axis in self.axes if len(self.cases) > len(self.columns(axis)) <= MOST_COLUMNS]
@@ -148,20 +161,22 @@ class Grid:
         marks = [case.marks[impl] for case in column.cases if impl in case.marks]
         found = [mark for mark in marks if mark.counts]
         if not found:
-            one = marks[0] if marks else Mark(impl, "not measured")
+            one = marks[0] if marks else Mark(impl, UNMEASURED)
             return Entry(
                 SIGNS.get(one.state, "·"), math.nan, False, False, f"{impl}: {one.state.replace('_', ' ')} {one.why}"
             )
         value = self.mean(impl, column.cases)
         judged = [it for it, case in zip(marks, column.cases, strict=False) if it.counts and case.judged]
         best = bool(judged) and len(found) == len(column.cases) and all(it.best for it in judged)
-        return Entry(slowdown(value), value, best, any(it.state == OPEN for it in found), _told(found, column))
+        return Entry(
+            slowdown(value), value, best, 2 * sum(it.state == OPEN for it in found) >= len(found), _told(found, column)
+        )
 
 
 SIGNS = {WRONG: words.WRONG, "error": "err", "timeout": "time", "out_of_memory": "OOM", "unsupported": "–"}
 """What stands where there is no number."""
 
-LEGEND = f"{words.WRONG} wrong, – unsupported, OOM out of memory"
+UNMEASURED = "not measured"
 
 
 def grid(frame: pd.DataFrame, skipped: pd.DataFrame, registry: Iterable[str] = ()) -> Grid:

@@ -12,6 +12,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
+from stats import ratios
+
 from ..drawing import figure, svg, views
 from ..drawing.palette import MARKERS, PATHS, THEME
 from ..judging import answer, controls, findings, grid, roofline
@@ -95,8 +97,9 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
         notices=list(_notices(this)),
         run=run,
         report=this,
-        views=views.heat_maps(this.grid, keys) if this.grid.cases else [],
-        signs=grid.LEGEND,
+        views=views.heat_maps(this.grid, keys) if len(keys) > 1 else [],
+        signs=this.grid.signs,
+        resolution=ratios.RESOLUTION,
         cases=cases,
         headings=headings,
         first=_opening(this.grid, keys),
@@ -122,7 +125,7 @@ def _sure(this: Report) -> str:
 def _notices(this: Report) -> Iterator[str]:
     if not this.run.complete:
         yield "This run is not complete: it was stopped before its last cell. `pytest bench/ --resume NAME` finishes it."
-    yield from findings.wrong(this.skipped)
+    yield from findings.wrong(this.frame, this.skipped)
     yield from (f"{note}." for note in this.run.notes)
 
 
@@ -156,7 +159,7 @@ def summary(this: Report) -> str:
         this.headline,
         *answer.own(this.grid, this.run.wrong),
         _sure(this),
-        *findings.wrong(this.skipped),
+        *findings.wrong(this.frame, this.skipped),
         *this.findings,
     ]
     beside = tables.beside(this.frame, this.run.published)

@@ -88,7 +88,7 @@ def _section(run: Run) -> Iterator[str]:
     yield f"{escape('; '.join(this.trust.reasons))}.\n"
     commit = f"commit {run.commit_id or 'unknown'}"
     yield f"{escape(page.machine_line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`\n"
-    yield f"{escape(tables.KEY)}\n"
+    yield f"{escape(tables.key(this.grid))}\n"
     yield tables.of_runs(this.grid) + "\n"
     if beside := tables.beside(this.frame, run.published):
         yield "Times that others have published of these cases, beside ours:\n"

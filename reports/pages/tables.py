@@ -12,7 +12,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from ..judging import processes, published
-from ..judging.grid import LEGEND, SIGNS, Case, Column, Grid, Mark, interval, slowdown
+from ..judging.grid import SIGNS, Case, Column, Grid, Mark, interval, slowdown
 from ..reading import units
 
 REASONS = ("wrong", "error", "timeout", "out_of_memory", "unsupported")
@@ -82,7 +82,10 @@ def _rows(grid: Grid, columns: Sequence[Column]) -> list[list[str]]:
     return rows
 
 
-KEY = f"Slowdown over the fastest: 1 is the fastest; * fastest or tied; ~ not resolved; {LEGEND}."
+def key(grid: Grid) -> str:
+    """What the numbers and signs of a grid mean."""
+    signs = f"; {grid.signs}" if grid.signs else ""
+    return f"Slowdown over the fastest: 1 is the fastest; * fastest or tied; ~ not resolved{signs}."
 
 
 def terminal(grid: Grid, wide: int = WIDTH) -> str:
@@ -95,13 +98,15 @@ def terminal(grid: Grid, wide: int = WIDTH) -> str:
         lines = [line for block in blocks for line in _lines(grid, block)]
         if max(map(len, lines)) <= wide:
             break
+    if any(len(column.cases) > 1 for block in blocks for column in block):
+        lines += ["", "Each column is the mean over its cases."]
     return "\n".join(line[:wide] for line in lines)
 
 
 def printed(grid: Grid, every: bool = False) -> str:
     """A run as the terminal shows it: the grid with its key; with `every`, each case's table above. One case is its table."""
     parts = [detailed(grid)] * (every or len(grid.cases) == 1)
-    parts += [terminal(grid), textwrap.fill(KEY, WIDTH)] * (len(grid.cases) > 1)
+    parts += [terminal(grid), textwrap.fill(key(grid), WIDTH)] * (len(grid.cases) > 1)
     return "\n\n".join(parts)
 
 
@@ -149,7 +154,7 @@ def summary(title: str, said: Sequence[str], grid: Grid, skipped: pd.DataFrame, 
     """The answer, the grid, every case's table, published times beside ours (`beside`) and the skipped cells, as Markdown."""
     parts = [f"# {escape(title)}", *map(escape, said)]
     if grid.cases:
-        parts += [escape(KEY), of_runs(grid)]
+        parts += [escape(key(grid)), of_runs(grid)]
     parts += [f"## {escape(case.title)}\n\n{_markdown(*of_case(case, headings(grid)))}" for case in grid.cases]
     parts += [f"## Published times beside ours\n\n{beside}"] if beside else []
     if len(skipped):

@@ -109,6 +109,33 @@ def test_the_exception_is_named_with_its_factor() -> None:
     assert made.entry("sdpa", made.columns()[1]).text == "1.3"
 
 
+def open_case(T: int, leader: str = "sdpa", other: str = "packed") -> grids.Case:
+    """Its two implementations may differ by anything."""
+    marks = {leader: grids.Mark(leader, grids.OPEN, 1.0, 1.0, 1.0), other: grids.Mark(other, grids.OPEN, 1.2, 0.5, 3.0)}
+    return grids.Case(str(T), {"T": T}, f"T={T}", marks)
+
+
+def test_what_is_not_resolved_is_counted_and_has_the_smallest_mean_slowdown() -> None:
+    def said(*cases: grids.Case) -> str:
+        return answer.headline(grids.Grid(list(cases), ["sdpa", "packed"], ["T"]), None)
+
+    assert said(open_case(64)) == "No answer yet: the one case is not resolved."
+    three = [open_case(64), open_case(256), open_case(1024, "packed", "sdpa")]
+    assert said(*three) == (
+        "No answer yet: 3 of 3 cases are not resolved; the smallest mean slowdown is 1.06, of sdpa."
+    )
+
+
+def test_a_column_is_not_resolved_where_at_least_half_of_its_cases_are() -> None:
+    clear = [
+        grids.Case(f"{T}", {"T": T}, "", {"sdpa": grids.Mark("sdpa", grids.SLOWER, 2.0, 1.9, 2.1)}) for T in (1, 2)
+    ]
+    for cases, is_open in (([*clear, open_case(3)], False), ([clear[0], open_case(3)], True)):
+        made = grids.Grid(cases, ["sdpa", "packed"], ["T"])
+        assert made.entry("sdpa", grids.Column(("all",), cases)).open == is_open
+        assert made.signs == "· not measured"
+
+
 def test_memory_decides_between_two_that_are_tied(as_run: Any) -> None:
     for seed in SEEDS:
         data = planted(seed, {"sdpa": 1.0, "packed": 1.0})
@@ -171,11 +198,12 @@ def test_headline_heat_map_case_table_terminal_and_markdown_never_contradict(as_
             row.split()[0]: row for row in tables.of_runs(made).replace("|", " ").replace("\\", "").splitlines()[2:]
         }
         for column, case in zip(made.columns(), made.cases, strict=True):
-            heat = read.heat[case.id]
+            heat = read.heat.get(case.id)
+            assert (heat is None) == (len(made.cases) == 1)  # one case is its table alone
             table = read.cases[case.id]
             for mark in case.ranked:
                 factor = grids.slowdown(mark.slowdown)
-                assert heat[mark.impl] == (factor, mark.best), (run.name, case.id, mark.impl)
+                assert heat is None or heat[mark.impl] == (factor, mark.best), (run.name, case.id, mark.impl)
                 assert table[mark.impl][0] == f"{factor}×"
                 assert f"{'*' * mark.best}{factor}" in shown[mark.impl]
                 assert made.entry(mark.impl, column).text == factor
@@ -221,8 +249,8 @@ class Read:
 
     def __init__(self, html: str) -> None:
         ids = dict(re.findall(r'class="case" data-case="(\w+)" id="([^"]*)"', html))
-        [first] = re.findall(r'<table class="heat">.*?</table>', html, re.S)[:1]
-        self.heat: dict[str, dict[str, tuple[str, bool]]] = {id_: {} for id_ in ids.values()}
+        first = "".join(re.findall(r'<table class="heat">.*?</table>', html, re.S)[:1])
+        self.heat: dict[str, dict[str, tuple[str, bool]]] = {id_: {} for id_ in ids.values() if first}
         for row in re.findall(r"<tr[^>]*><th scope=\"row\">.*?</tr>", first, re.S):
             name = self.name(row)
             for kind, key, text in re.findall(

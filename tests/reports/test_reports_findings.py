@@ -37,8 +37,11 @@ def test_a_wide_interval_may_still_be_clearly_slower(turns_data: dict[str, Any],
 
 
 def test_wrong_answers_are_warned_of(tiny: Run) -> None:
-    [told] = findings.wrong(frame.skipped(tiny))
-    assert told.startswith("packed ✗ did not pass the correctness check in 1 cell:")
+    [told] = findings.wrong(frame.tidy(tiny), frame.skipped(tiny))
+    why = "packed ✗ did not pass the correctness check in 1 cell: error 0.3 exceeds its bound"
+    assert told.startswith(why) and told.endswith(". Its numbers elsewhere are in doubt.")
+    [told] = findings.wrong(frame.tidy(tiny).query("impl != 'packed'"), frame.skipped(tiny))
+    assert told.startswith(why) and "elsewhere" not in told
 
 
 def test_only_skips_say_so_and_nothing_else(as_run: Any) -> None:
