@@ -114,7 +114,7 @@ def test_a_headline_names_what_regressed_and_no_mean_hides_it(saved: Any) -> Non
     )
     first = next(sentences(found))
     assert re.fullmatch(r"sdpa is slower in 1 of 40 cells \(16 %\)", first)
-    html = comparison_page.html(found)
+    html = comparison_page.html(found).replace("\N{NO-BREAK SPACE}", " ")
     assert f"Something regressed: {first}</h1>" in html and "30 more UNCHANGED, in all numbers" in html
 
 
