@@ -40,7 +40,7 @@ MODE = """    "twice": Mode("o = layer(x), under another name"),
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy with an implementation, an axis and a mode more, each added in one place; the implementation also by name."""
     copy = tmp_path_factory.mktemp("checkout")
-    for room in ("impls", "bench", "stats", "reports"):
+    for room in ("impls", "bench", "stats", "reports", "commands"):
         shutil.copytree(CHECKOUT / room, copy / room)
     shutil.copy(CHECKOUT / "pyproject.toml", copy)
     (copy / "impls" / "additive.py").write_text(block("stays"))

@@ -599,7 +599,7 @@ class attends_to_the_old_keys_alone(CachedLayer):  # noqa: N801
         return tuple(known[..., :-1, :] for known in extend(cache, (k, v)))
 
 
-@wrong("cache", "writes to its inputs", **DECODE)
+@wrong("cache", "lone queries, ", **DECODE)
 class writes_to_the_first_place_too(CachedLayer):  # noqa: N801
     def extend(self, cache, k, v):
         extend(cache, (k, v))
