@@ -136,8 +136,7 @@ class Measuring:
                 self._run.begin(cell)
                 held, what = cell.case.id in self._held, " ".join(cell.key)
                 try:
-                    how = {"keep": held, "threads": 1 if cell.impl.limits.max_pairs else None}  # of a loop over pairs
-                    answer = yield from proving(worker.client(cell), what, cell.impl.name, cell.case.columns(), **how)
+                    answer = yield from proving(worker.client(cell), what, cell.impl.name, cell.case.columns(), held)
                 except NoRow as outcome:
                     worker.skip(cell, outcome)
                     if self._fail_fast and self._run.failed:

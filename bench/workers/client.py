@@ -198,20 +198,19 @@ Script = Generator[Request, Answer, None]
 
 THREADED = "check"
 """The request in which calls use all threads: they would wait at each parallel region for a core that another worker uses, so
-that it is made while no other is, unless it says that one thread is enough.
+that it is made while no other is.
 """
 
 
 def together(scripts: Sequence[Script]) -> None:
     """Run scripts side by side, each with a worker of its own, in this one thread: a child ends with its parent's thread."""
     asked: dict[Script, Request] = {}
-    waiting: dict[Script, tuple[WorkerClient, bool]] = {}
+    waiting: dict[Script, tuple[WorkerClient, str]] = {}
     for script in scripts:
         _advance(script, asked, None)
     while asked or waiting:
         for script, (client, do, details) in list(asked.items()):
-            alone = do == THREADED and details.get("threads") != 1
-            if waiting and (alone or any(of_other for _, of_other in waiting.values())):
+            if waiting and THREADED in (do, *(it for _, it in waiting.values())):
                 break  # in the order in which they were asked
             del asked[script]
             try:
@@ -219,7 +218,7 @@ def together(scripts: Sequence[Script]) -> None:
             except NoRow as outcome:
                 _advance(script, asked, outcome)
             else:
-                waiting[script] = client, alone
+                waiting[script] = client, do
         clients = [client for client, _ in waiting.values()]
         answered = select.select(clients, [], [], min((it.left for it in clients), default=0.0))[0]
         for script, (client, _) in list(waiting.items()):
@@ -239,11 +238,11 @@ def _advance(script: Script, asked: dict[Script, Request], answer: Answer | NoRo
 
 
 def proving(
-    client: WorkerClient, what: str, impl: str, case: Mapping[str, Any], **how: Any
+    client: WorkerClient, what: str, impl: str, case: Mapping[str, Any], keep: bool = True
 ) -> Generator[Request, Answer, Answer]:
-    """Check a cell for correctness; gives the answer of `Tasks.check(**how)`, with the seconds of both requests."""
+    """Check a cell for correctness; gives the answer of `Tasks.check`, with the seconds of both requests."""
     probed = yield client, "probe", {"what": what, "impl": impl, "case": case}
-    found = yield client, "check", {"what": what} | how
+    found = yield client, "check", {"what": what, "keep": keep}
     spent = {it: probed["spent"].get(it, 0.0) + s for it, s in found["spent"].items()}
     return found | {"spent": spent}
 

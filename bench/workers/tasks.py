@@ -126,18 +126,16 @@ class Tasks:
         self._ready[what] = build(cell)
         return {"spent": _since(before)}
 
-    def check(self, what: str, keep: bool = True, threads: int | None = None) -> dict[str, Any]:
+    def check(self, what: str, keep: bool = True) -> dict[str, Any]:
         """Check a built cell against the reference, and watch what its call takes; the row's columns that this tells:
 
         {"columns": {"error", "error_bound", "peak_bytes", "kernel", ...}, "seconds": of one warm call,
         "first_s": of the first call on fresh inputs, "spent": seconds by purpose}. Without `keep` it is let go of.
-        `threads`: of the checked calls, where so many are enough for operators as small as theirs.
         """
         built, before = self._built(what), ledger.spent()
         cell = built.cell
-        self._use(replace(cell.case, threads=threads) if threads else cell.case)
-        proved = check(built)
         self._use(cell.case)
+        proved = check(built)
         rows = problem_of(cell.case).output.rows
         columns = {
             "error": proved.check.error,
