@@ -144,10 +144,9 @@ def gated(impl: Impl, case: Case) -> None:
 def proved(cell: Cell) -> tuple[Built, Proved]:
     """A cell that has passed all checks, and what they found."""
     from bench.proof.gate import Gate
-    from bench.timing.cell import build, check, probe
+    from bench.timing.cell import check, probe
 
-    probe(cell, Gate())
-    built = build(cell)
+    built = probe(cell, Gate())
     return built, check(built)
 
 

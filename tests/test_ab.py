@@ -831,6 +831,22 @@ def test_what_caches_results_is_refused_by_the_clock(tasks: Tasks) -> None:
         tasks.caching("x", usual, proved["first_s"])
 
 
+def test_what_is_refused_holds_no_memory(tasks: Tasks) -> None:
+    refusing: list[str] = []
+
+    @impls.register("refuses")
+    def refuses(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False) -> Tensor:
+        if refusing:
+            raise ValueError("no")
+        return scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+    tasks.probe("x", "refuses", CASE)
+    refusing.append("the case itself")
+    with pytest.raises(ValueError, match="no"):
+        tasks.check("x")
+    assert not tasks._ready
+
+
 def test_what_idles_under_the_clock_is_refused(tasks: Tasks) -> None:
     last = dict[torch.Size, Tensor]()
 

@@ -242,7 +242,7 @@ def check_call(
     """Hold a call of `module` to the reference, once on each of the draws, which arrive in the same buffers; raises `Wrong`.
 
     Neither the inputs, nor the gradient of the output, nor the module's weights and buffers may be written to, and answers
-    must outlast the calls behind them. `in_turn`: there is one call more, on other tensors. Gives the first call's errors.
+    must outlast the calls behind them. `in_turn`: there is one call more, on other tensors. Gives the errors on the first draw.
     """
     with keeping_settings():
         return _check_problems(call, module, numbers, case, draws, in_turn)
@@ -277,16 +277,16 @@ def _check_problems(
 
     for problem in problems:
         problem.answers  # noqa: B018  worked out before a call can patch what that takes
-    result = answer(problems[0])
+    found = {draws[0]: answer(problems[0])}
     for draw, problem in zip(draws[1:], problems[1:], strict=True):
         numbers.refill(problem)
         prepare(module, case, draw)
-        answer(problem, (NEW_PADDING if case.padded else NEW_PAGES) if draw > 1 else NEW_NUMBERS)
+        found[draw] = answer(problem, (NEW_PADDING if case.padded else NEW_PAGES) if draw > 1 else NEW_NUMBERS)
     if in_turn:
         apart = elsewhere(numbers, problems[-1])
         numbers.refill(problems[0])  # what reads these still has another answer
         answer(problems[-1], NEW_TENSORS, call_of(module, case, apart), apart)
-    return result
+    return found[min(draws)]
 
 
 def without_gradients(module: nn.Module, case: Case) -> Any:

@@ -54,6 +54,8 @@ class Built:
     """Seconds that the first call of a compiled form took; None for an eager one."""
     compile_cache: str | None = None
     """`cold`, or `warm` where an earlier process had left the compiled code on disk."""
+    ragged: bool = False
+    """Whether its implementation was checked on a probe whose length is not round."""
     draw: int | None = 0
     """Which draw of inputs its buffers hold; None for none of them."""
     varies: bool = False
@@ -183,11 +185,12 @@ class Proved:
     """Seconds of the first call on fresh inputs; with dropout, where numbers are dropped."""
 
 
-def probe(cell: Cell, gate: Gate) -> bool:
-    """Check an implementation on probes; whether one had a length that is not round. Raises `Wrong`, or what it raised."""
+def probe(cell: Cell, gate: Gate) -> Built:
+    """Check an implementation on probes, and build the module of a cell; raises `Wrong`, or what it raised."""
     check_fits(cell)
     with spending("gate"), _single_threaded():
-        return gate.prove(cell.impl, cell.case).ragged
+        ragged = gate.prove(cell.impl, cell.case).ragged
+    return replace(build(cell), ragged=ragged)
 
 
 def check(built: Built) -> Proved:

@@ -79,7 +79,6 @@ class Tasks:
         self._gate = Gate()
         self._controls: dict[str, Control] = {}
         self._roofs = Roofs()
-        self._ragged = False
         self._ready: dict[str, Built | Control] = {}
         self._answers: dict[str, dict[int, list[torch.Tensor]]] = {}
         """Of every cell that was ready: one that is built again need not be held to the reference again."""
@@ -122,8 +121,7 @@ class Tasks:
         """Check an implementation on probes, and build the module of a cell: {"spent": seconds by purpose}"""
         cell, before = Cell(get(impl), Case(**case)), ledger.spent()
         self._use(cell.case)
-        self._ragged = probe(cell, self._gate)
-        self._ready[what] = build(cell)
+        self._ready[what] = probe(cell, self._gate)
         return {"spent": _since(before)}
 
     def check(self, what: str, keep: bool = True) -> dict[str, Any]:
@@ -133,6 +131,7 @@ class Tasks:
         "first_s": of the first call on fresh inputs, "spent": seconds by purpose}. Without `keep` it is let go of.
         """
         built, before = self._built(what), ledger.spent()
+        del self._ready[what]  # what is refused holds no memory
         cell = built.cell
         self._use(cell.case)
         proved = check(built)
@@ -142,7 +141,7 @@ class Tasks:
             "error_bound": proved.check.bound,
             "error_output": proved.check.error_output,
             "error_grad": proved.check.error_grad,
-            "proved_ragged": self._ragged,
+            "proved_ragged": built.ragged,
             "rows_compared": cell.case.T if rows is None else len(rows),
             "peak_bytes": None if cell.impl.limits.own_memory else proved.memory.peak_bytes,
             "kept_bytes": None if cell.impl.limits.own_memory else proved.memory.kept_bytes,
@@ -158,8 +157,6 @@ class Tasks:
             "packages": packages(cell.impl),
         }
         seconds = self._kept(what, built)["seconds"] if keep else proved.first_s
-        if not keep:
-            self.drop(what)
         return {"columns": columns, "seconds": seconds, "first_s": proved.first_s, "spent": _since(before)}
 
     def prepare(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, float]:
