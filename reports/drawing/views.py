@@ -178,7 +178,7 @@ def _along(
     one = svg.lines(drawn, looks, lambda value: f"{value:g}×", name, least=0.97)
     held = {name: memory[name] for name in drawn if name in memory}
     two = svg.lines(held, looks, lambda value: units.tick(units.memory(value, 3)), name, 2) if held else None
-    left = f" · off the chart: {', '.join(beyond)}" if beyond else ""
+    left = f" · not drawn: {', '.join(beyond)}" if beyond else ""
     return Lines(" ".join(keys[case.id] for case in cases), where + left, one, two)
 
 
@@ -187,5 +187,7 @@ def _within(series: dict[str, list[tuple[float, float]]]) -> tuple[dict[str, lis
     reach = fr.within([max(y for _, y in points) for points in series.values()])[-1]
     near = {name: points for name, points in series.items() if max(y for _, y in points) <= reach}
     drawn = dict(list(near.items())[:MOST_LINES])
-    beyond = [f"{name} ({grids.slowdown(min(y for _, y in series[name]))}×)" for name in series if name not in drawn]
+    beyond = [
+        f"{name} ({grids.slowdown(min(y for _, y in series[name]))}× as slow)" for name in series if name not in drawn
+    ]
     return drawn, beyond
