@@ -193,9 +193,9 @@ def test_a_sentence_keeps_its_words_where_an_implementation_is_called_layer() ->
 
 
 def test_what_is_left_of_the_timing_follows_what_the_visits_took() -> None:
-    assert remaining(ahead=11.0, done=1.0, passed=3.0) == 33.0
-    assert remaining(ahead=11.0, done=1.0, passed=0.1) == 5.5
-    assert remaining(ahead=11.0, done=0.0, passed=0.0) == 11.0
+    assert remaining(ahead=10.0, done=0.0, passed=0.0) == remaining(ahead=10.0, done=10.0, passed=13.0) == 13.0
+    assert 25.0 < remaining(ahead=10.0, done=10.0, passed=30.0) < 30.0
+    assert remaining(ahead=100.0, done=1.0, passed=16.0) < 250.0  # making ready for the first visit isn't its rate
 
 
 def test_a_guess_counts_the_few_calls_of_what_takes_long_and_the_proof() -> None:

@@ -17,6 +17,9 @@ PROVED, READIED = 15, 5
 EACH_VISIT = 0.3
 """Seconds, about, of a visit to all cases beyond its blocks, by a guess."""
 
+USUAL, PRIOR = 1.3, 0.15
+"""Seconds that a planned second takes, usually; and the part of the plan that this counts as much as."""
+
 
 def guessed(cell: Cell, cell_time: float, processes: int) -> float:
     """Seconds that a cell takes, about, proof and memory included."""
@@ -39,6 +42,7 @@ def parts(cell: Cell, cell_time: float, processes: int, call: float | None = Non
 def remaining(ahead: float, done: float, passed: float) -> float:
     """Seconds left of the timing: `ahead` and `done` are its planned seconds, `passed` what those done took.
 
-    A rate below one half isn't believed: the first visits of long calls are still to come.
+    The rate of the visits so far, with `USUAL` as a prior of the weight of `PRIOR`: the first visits are short, and make ready.
     """
-    return ahead * max(0.5, passed / done) if done else ahead
+    weight = PRIOR * (ahead + done)
+    return ahead * (passed + USUAL * weight) / (done + weight) if weight else 0.0
