@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -42,7 +42,6 @@ from bench.ab.sources import PREFIX
 from bench.cases.case import Case
 from bench.cases.cells import Key
 from bench.cases.outcome import NoRow, Wrong
-from bench.timing.engine import Block
 from bench.workers.client import Lost, Refused, Setting, Side, WorkerClient
 from bench.workers.tasks import Tasks
 from commands import ab as ab_command
@@ -78,9 +77,9 @@ def test_each_round_has_every_cell_once_a_side_in_an_order_of_its_own() -> None:
 def test_a_long_call_has_fewer_rounds_but_three() -> None:
     log: list[tuple[Any, ...]] = []
     took = {A: 0.5, C: 1e-5}
-    Pairing(lambda: (Fake(0, log, took), Fake(1, log, took)), random.Random(0)).pair([A, B, C], 5)
+    pairing_of(Fake(0, log, took), Fake(1, log, took)).pair([A, B, C], 5)
     timed = {key: [it[3:] for it in log if it[:3] == ("time", 0, key)] for key in (A, B, C)}
-    assert timed == {A: [(1, 1, 0)] * 3, B: [(1, 2, 1)] * 5, C: [(25, 8, 25)] * 5}
+    assert timed == {A: [(1, 1, 1)] * 3, B: [(1, 2, 1)] * 5, C: [(25, 8, 25)] * 5}
 
 
 def test_a_mood_of_the_machine_that_both_sides_share_is_not_in_the_datum() -> None:
@@ -99,7 +98,7 @@ class Answering:
 
     left, readable = 100.0, os.open(os.devnull, os.O_RDONLY)
 
-    def send(self, do: str, **details: Any) -> None:
+    def send(self, do: str, timeout: float | None = None, **details: Any) -> None:
         self.sent = do, details
 
     def receive(self) -> dict[str, Any]:
@@ -122,40 +121,47 @@ class Fake(Answering):
     seconds: dict[Key, float] = field(default_factory=dict)
     dies_at: Key | None = None
 
-    @property
-    def client(self) -> Fake:
-        return self
-
-    def preparing(self, key: Key) -> tuple[str, dict[str, Any]]:
-        return "prepare", {"key": key}
-
     def ask(self, do: str, timeout: float | None = None, **details: Any) -> dict[str, Any]:
-        self.log.append((do, self.side, *details.values()))
-        return {"seconds": self.seconds.get(details.get("key", A), 1e-3)}
-
-    def time(self, key: Key, block: Block) -> tuple[float, float]:
-        if key == self.dies_at:
+        key = tuple(details.pop("what", "").split())
+        if do == "time" and key == self.dies_at:
             raise Lost("ended its process (SIGSEGV)")
-        self.log.append(("time", self.side, key, block.calls, block.stretches, block.warm))
-        return self.seconds.get(key, 1e-3), 0.25
+        self.log.append((do, self.side, key, *(details.values() if do == "time" else ())))
+        seconds = self.seconds.get(key, 1e-3)
+        return {"seconds": seconds, "fastest": seconds, "involuntary": 0.25}
 
     def close(self) -> None:
         self.log.append(("close", self.side))
+
+
+class Two:
+    """A team of two such processes."""
+
+    def __init__(self, base: Fake, head: Fake):
+        self.clients = {"base": base, "head": head}
+
+    def close(self) -> None:
+        for client in self.clients.values():
+            client.close()
+
+
+def pairing_of(base: Fake, head: Fake, controls: Sequence[Key] = CONTROLS, **options: Any) -> Pairing:
+    """Of such processes, by the keys of the cells."""
+    requests: dict[Key, dict[str, Any]] = {key: {"impl": key[0]} for key in (A, B, C)}
+    return Pairing(lambda: Two(base, head), (requests,) * 2, random.Random(0), controls, **options)  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_both_sides_are_made_ready_at_the_same_time_but_in_turn_on_a_gpu(device: str) -> None:
     log: list[tuple[Any, ...]] = []
     plan = plan_of("same", "same", cases=(Case.of(T=16, H=1, D_h=8, device=device),))
-    start = lambda: (Fake(0, log), Fake(1, log))  # noqa: E731
-    Pairing(start, random.Random(0), (), together=plan.together).pair([A, B], 3)
+    pairing_of(Fake(0, log), Fake(1, log), (), together=plan.together).pair([A, B], 3)
     sides = [it[1] for it in log if it[0] in ("prepare", "pin")]
     assert sides == ([0, 1] * 3 if device == "cpu" else [0] * 3 + [1] * 3)
 
 
 def test_a_pair_gives_log_ratios_and_ends_its_processes() -> None:
     log: list[tuple[Any, ...]] = []
-    found = Pairing(lambda: (Fake(0, log), Fake(1, log, {A: 2e-3})), random.Random(0)).pair([A, B], 3)
+    found = pairing_of(Fake(0, log), Fake(1, log, {A: 2e-3})).pair([A, B], 3)
     assert found.logs == {A: math.log(2), B: 0.0} | dict.fromkeys(CONTROLS, 0.0)
     assert [(it.key, it.side) for it in found.blocks] == [(it[2], it[1]) for it in log if it[0] == "time"]
     assert {(it.seconds, it.switches) for it in found.blocks if it.key == A} == {(1e-3, 0.25), (2e-3, 0.25)}
@@ -166,12 +172,12 @@ def test_a_pair_gives_log_ratios_and_ends_its_processes() -> None:
     assert {tuple(it[3:]) for it in timed if it[2] == B} == {(1, 2, 1)}  # blocks of about 2 ms
     prepared = [[key for what, i, *key in log if what == "prepare" and i == side] for side in (0, 1)]
     assert prepared[0] == prepared[1]
-    assert log.index(("pin", 1)) < log.index(timed[0])
+    assert log.index(("pin", 1, ())) < log.index(timed[0])
 
 
 def test_a_process_that_dies_costs_its_cell_and_the_pair_is_begun_anew() -> None:
     log: list[tuple[Any, ...]] = []
-    fight = Pairing(lambda: (Fake(0, log), Fake(1, log, dies_at=B)), random.Random(0))
+    fight = pairing_of(Fake(0, log), Fake(1, log, dies_at=B))
     assert set(fight.pair([A, B], 1).logs) == {A, *CONTROLS}
     assert (fight.failures[B].side, fight.failures[B].detail) == ("head", "ended its process (SIGSEGV)")
     assert [it for it in log if it[0] == "close"] == [("close", 0), ("close", 1)] * 2
@@ -180,7 +186,7 @@ def test_a_process_that_dies_costs_its_cell_and_the_pair_is_begun_anew() -> None
 
 def test_without_controls_nothing_is_said() -> None:
     with pytest.raises(NoRow, match="SIGSEGV"):
-        Pairing(lambda: (Fake(0, []), Fake(1, [], dies_at=CONTROLS[0])), random.Random(0)).pair([A], 1)
+        pairing_of(Fake(0, []), Fake(1, [], dies_at=CONTROLS[0])).pair([A], 1)
 
 
 # Pairs until all is settled
@@ -339,7 +345,7 @@ def plan_of(base: str, head: str, *names: str, **changes: Any) -> Plan:
 @pytest.fixture
 def compare(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], dict[str, Line]]:
     """`comparison.compare` on simulated processes: the lines by implementation."""
-    fresh = lambda plan, present: (Fake(0, []), Fake(1, [], {("slow", plan.cases[0].id): 1.2}))  # noqa: E731
+    fresh = lambda plan, sides: Two(Fake(0, []), Fake(1, [], {("slow", plan.cases[0].id): 1.2}))  # noqa: E731
     monkeypatch.setattr(comparison, "WorkerClient", FakePeer)
     monkeypatch.setattr(comparison, "_fresh", fresh)
     return lambda plan: {line.impl: line for line in comparison.compare(plan, lambda text: None).lines}
@@ -496,7 +502,7 @@ def command(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -
     def run(slower: dict[str, float], *options: str) -> tuple[int, str, dict[str, Any]]:
         keys = {tuple(name.split()): 1e-3 * ratio for name, ratio in slower.items()}
         seconds = {(impl, ids.get(of, of)): taken for (impl, of), taken in keys.items()}
-        monkeypatch.setattr(comparison, "_fresh", lambda plan, present: (Fake(0, []), Fake(1, [], seconds)))
+        monkeypatch.setattr(comparison, "_fresh", lambda plan, sides: Two(Fake(0, []), Fake(1, [], seconds)))
         code, text, _ = inside(*TINY, "--T", "16,32", "--impl", "fused,sdpa", "--base", "HEAD", *options)
         (*_, newest) = sorted(repository.glob("results/*/ab/*.json"))
         return code, text, json.loads(newest.read_text())
@@ -614,7 +620,7 @@ def test_folders_change_places_at_random_so_that_what_they_do_to_time_is_noise(t
         "a", "b", sides=(Side("a", folders[0]), Side("b", folders[1], slower={"sdpa": 0.1})), twins=exchanged
     )
     rng = random.Random(1)
-    placed = [comparison._placed(plan, rng).sides for _ in range(40)]
+    placed = [comparison._placed(plan, rng) for _ in range(40)]
     assert {tuple(side.impls for side in sides) for sides in placed} == {folders, tuple(exchanged.values())}
     assert all(sides[1].slower == {"sdpa": 0.1} for sides in placed)
 

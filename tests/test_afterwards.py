@@ -120,7 +120,7 @@ def test_the_next_one_is_not_accused_of_what_another_left_behind(tmp_path: Path)
     with crew.Crew([worker]):
         for cell in cells:
             try:
-                together([proving(worker.client(cell), "x", cell.impl.name, CASE.columns())])
+                together([proving(worker.client(cell), "x", cell.impl.name, CASE.columns(), True)])
             except NoRow as outcome:
                 worker.skip(cell, outcome)
     assert [(it["impl"], it["reason"]) for it in run.skips] == [("spins", "wrong")]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
@@ -16,8 +16,9 @@ from ..cases.case import Case
 from ..cases.cells import Key
 from ..cases.outcome import NoRow, Unsupported, Wrong
 from ..selection.mistake import Mistake
-from ..workers.client import STARTING, Answer, Lost, Request, Script, Setting, Side, Timer, WorkerClient, proving
-from .pairing import CONTROLS, GPU_CONTROLS, SIDES, Failure, Judged, Pair, Pairing, Process, of_both, until_settled
+from ..workers.client import Answer, Lost, Request, Script, Setting, Side, WorkerClient, proving
+from ..workers.team import Team
+from .pairing import CONTROLS, GPU_CONTROLS, SIDES, Failure, Judged, Pair, Pairing, of_both, until_settled
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 """What of the fingerprint may differ when two interpreters are compared."""
@@ -117,17 +118,19 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: 
     def left() -> float:
         return plan.seconds - (monotonic() - began)
 
-    with _Provers(plan) as provers:
+    with closing(_team(plan, plan.sides, plan.cases)) as team:
         try:
-            fingerprints, controls = provers.conditions()
-            present = provers.present()
+            known, conditions = _begun(plan, team)
         except HeadBroken as why:
             return _all_broken(plan, str(why), monotonic() - began)
+        fingerprints, controls = _conditions(plan, conditions)
+        present = _present(plan, known)
         tell(f"proving {len(present.cells)} cell{'s' * (len(present.cells) != 1)} on both sides")
-        proofs = provers.prove(present)
+        proofs: tuple[dict[Key, Facts | Failure], ...] = {}, {}
+        of_both([_proving(plan, team, i, present.requests[i], proofs[i]) for i in (0, 1)], plan.together)
     ready = [key for key in present.cells if all(isinstance(proof.get(key), dict) for proof in proofs)]
     rng = random.Random(plan.seed + len(plan.before))
-    pairing = Pairing(lambda: _fresh(_placed(plan, rng), present), rng, controls, together=plan.together)
+    pairing = Pairing(lambda: _fresh(plan, _placed(plan, rng)), present.requests, rng, controls, together=plan.together)
     found = Judged([], {}, "")
     if ready:
         found = until_settled(pairing.pair, ready, plan.margin, left, tell, plan.before, plan.whole, keep)
@@ -206,126 +209,96 @@ class _Present:
     neither: tuple[str, ...]
 
 
-class _Provers:
-    """A process for each side that proves and weighs, and is never timed."""
+def _team(plan: Plan, sides: Sequence[Side], cases: Collection[Case] = ()) -> Team:
+    """A process for each side, which imports the implementations that were asked for and is asked about these cases."""
+    by_name = dict(zip(SIDES, sides, strict=True))
+    of_all = {"whole_registry": plan.whole_registry, "cases": [case.columns() for case in cases]}
+    names = {name: [side.impl] if side.impl else list(plan.names) for name, side in by_name.items()}
+    return Team(
+        lambda name: WorkerClient(by_name[name], plan.setting),
+        {name: of_all | {"names": names[name]} for name in SIDES},
+    )
 
-    def __init__(self, plan: Plan):
-        self._plan = plan
-        self._clients = [self._peer(side) for side in plan.sides]
 
-    def __enter__(self) -> _Provers:
-        return self
+def _begun(plan: Plan, team: Team) -> tuple[list[Answer], list[Answer]]:
+    """What both processes answer to `cells` and to `facts`; raises `Unjudgeable`, or `HeadBroken`, where one ends."""
+    team.begin()
+    known, facts = [], []
+    for name, side in zip(SIDES, plan.sides, strict=True):
+        try:
+            known.append(team.known(name))
+            facts.append(team.clients[name].ask("facts"))
+        except NoRow as error:
+            raise (HeadBroken if name == "head" else Unjudgeable)(f"{name} ({side.label}): {error}") from None
+    return known, facts
 
-    def __exit__(self, *_: object) -> None:
-        for client in self._clients:
-            client.close()
 
-    def _peer(self, side: Side) -> WorkerClient:
-        return WorkerClient(side, self._plan.setting)
+def _conditions(plan: Plan, facts: Sequence[Answer]) -> tuple[tuple[Answer, Answer], tuple[Key, ...]]:
+    """The fingerprints of both sides, and the controls that are the same on both; raises `Unjudgeable`."""
+    base, head = (it["fingerprint"] for it in facts)
+    free = OF_INTERPRETERS if plan.sides[0].python != plan.sides[1].python else ()
+    differ = [name for name in base if base[name] != head[name] and name not in free]
+    if differ:
+        differences = "; ".join(f"{name}: {base[name]} and {head[name]}" for name in differ)
+        raise Unjudgeable(f"the two sides run under different conditions: {differences}")
+    controls = CONTROLS if plan.together else CONTROLS + GPU_CONTROLS
+    versions = [it["controls"] for it in facts]
+    return (base, head), tuple(key for key in controls if versions[0][key[1]] == versions[1][key[1]])
 
-    def conditions(self) -> tuple[tuple[dict[str, Any], dict[str, Any]], tuple[Key, ...]]:
-        """The fingerprints of both sides, and the controls that are the same on both; raises `Unjudgeable`."""
-        first, second = (self._first(i) for i in (0, 1))
-        base, head = first["fingerprint"], second["fingerprint"]
-        free = OF_INTERPRETERS if self._plan.sides[0].python != self._plan.sides[1].python else ()
-        differ = [name for name in base if base[name] != head[name] and name not in free]
-        if differ:
-            differences = "; ".join(f"{name}: {base[name]} and {head[name]}" for name in differ)
-            raise Unjudgeable(f"the two sides run under different conditions: {differences}")
-        controls = CONTROLS if self._plan.together else CONTROLS + GPU_CONTROLS
-        return (base, head), tuple(key for key in controls if first["controls"][key[1]] == second["controls"][key[1]])
 
-    def _first(self, i: int) -> dict[str, Any]:
-        with _beginning(i, self._plan.sides[i]):
-            return self._clients[i].ask("facts", timeout=STARTING)
-
-    def present(self) -> _Present:
-        """What both sides can do; raises `Mistake` where that is nothing."""
-        plan = self._plan
-        answers = [self._registered(i) for i in (0, 1)]
-        for name in set(answers[0]["unknown"]).intersection(answers[1]["unknown"]):
-            raise Mistake(answers[1]["unknown"][name])
-        names = [_names(plan.rivals, answer) for answer in answers]
-        cases = {case.id: case.columns() for case in plan.cases}
-        cells, neither = [], []
-        requests: tuple[dict[Key, Any], dict[Key, Any]] = {}, {}
-        why: tuple[dict[Key, str], dict[Key, str]] = {}, {}
-        for case_id, case in cases.items():
-            for label in dict.fromkeys([*names[0], *names[1]]):
-                key = label, case_id
-                for i in (0, 1):
-                    own = names[i].get(label)
-                    refusal = answers[i]["cells"][own][case_id] if own else _absent(answers[i], label)
-                    if refusal:
-                        why[i][key] = refusal
-                    else:
-                        requests[i][key] = {"impl": own, "case": case}
-                if key in why[0] and key in why[1]:
-                    neither.append(f"{label} {case_id}: {why[1][key]}")
+def _present(plan: Plan, answers: Sequence[Answer]) -> _Present:
+    """What the sides can do; raises `Mistake` where that is nothing."""
+    for name in set(answers[0]["unknown"]).intersection(answers[1]["unknown"]):
+        raise Mistake(answers[1]["unknown"][name])
+    names = [_names(plan.rivals, answer) for answer in answers]
+    cells, neither = [], []
+    requests: tuple[dict[Key, Any], dict[Key, Any]] = {}, {}
+    why: tuple[dict[Key, str], dict[Key, str]] = {}, {}
+    for case in plan.cases:
+        for label in dict.fromkeys([*names[0], *names[1]]):
+            key = label, case.id
+            for i in (0, 1):
+                own = names[i].get(label)
+                refusal = answers[i]["cells"][own][case.id] if own else _absent(answers[i], label)
+                if refusal:
+                    why[i][key] = refusal
                 else:
-                    cells.append(key)
-        if not cells:
-            raise Mistake(f"nothing to compare: {neither[0] if neither else 'no implementation on either side'}")
-        return _Present(tuple(cells), requests, why, tuple(neither))
-
-    def _registered(self, i: int) -> dict[str, Any]:
-        with _beginning(i, self._plan.sides[i]):
-            return register(self._clients[i], self._plan.sides[i], self._plan)
-
-    def prove(self, present: _Present) -> tuple[dict[Key, Facts | Failure], ...]:
-        """Facts, or the failure, of each cell of a side; of both sides, at the same time unless they would share a GPU."""
-        found: tuple[dict[Key, Facts | Failure], ...] = {}, {}
-        of_both([self._proving(present.requests[i], i, found[i]) for i in (0, 1)], self._plan.together)
-        return found
-
-    def _proving(self, requests: Mapping[Key, Any], i: int, found: dict[Key, Facts | Failure]) -> Script:
-        """A process that is lost is replaced."""
-        for key, request in requests.items():
-            try:
-                found[key] = yield from _proved(self._clients[i], request)
-            except NoRow as outcome:
-                found[key] = Failure(SIDES[i], outcome.reason, str(outcome))
-                if isinstance(outcome, Lost):
-                    self._replace(i)
-
-    def _replace(self, i: int) -> None:
-        self._clients[i].close()
-        self._clients[i] = self._peer(self._plan.sides[i])
-        register(self._clients[i], self._plan.sides[i], self._plan)
+                    requests[i][key] = {"impl": own, "case": case.columns()}
+            if key in why[0] and key in why[1]:
+                neither.append(f"{label} {case.id}: {why[1][key]}")
+            else:
+                cells.append(key)
+    if not cells:
+        raise Mistake(f"nothing to compare: {neither[0] if neither else 'no implementation on either side'}")
+    return _Present(tuple(cells), requests, why, tuple(neither))
 
 
-def _proved(client: WorkerClient, request: Mapping[str, Any]) -> Generator[Request, Answer, Facts]:
+def _proving(plan: Plan, team: Team, i: int, requests: Mapping[Key, Any], found: dict[Key, Facts | Failure]) -> Script:
+    """Finds the facts of each cell of a side, or the failure; a process that is lost is replaced."""
+    for key, request in requests.items():
+        try:
+            found[key] = yield from _proved(team.clients[SIDES[i]], request, plan.setting.threads != 1)
+        except NoRow as outcome:
+            found[key] = Failure(SIDES[i], outcome.reason, str(outcome))
+            if isinstance(outcome, Lost):
+                team.replace(SIDES[i])
+
+
+def _proved(client: WorkerClient, request: Mapping[str, Any], threaded: bool) -> Generator[Request, Answer, Facts]:
     """What the proof of a cell tells; raises what refuses it, by the clock too."""
-    proved = yield from proving(client, "it", **request)
-    yield client, "time", {"what": "it", "calls": 1, "draw": 1}  # on fresh inputs
-    usual = (yield client, "time", {"what": "it", "calls": 1, "warm": 1})["seconds"]
-    yield client, "caching", {"what": "it", "usual": usual, "first": proved["first_s"]}
-    yield client, "drop", {"what": "it"}
+    it = {"what": "it"}
+    proved = yield from proving(client, "it", **request, threaded=threaded)
+    yield Request(client, "time", it | {"calls": 1, "draw": 1})  # on fresh inputs
+    usual = (yield Request(client, "time", it | {"calls": 1, "warm": 1}))["seconds"]
+    yield Request(client, "caching", it | {"usual": usual, "first": proved["first_s"]})
+    yield Request(client, "drop", it)
     facts: Facts = proved["columns"]
     return facts
-
-
-@contextmanager
-def _beginning(i: int, side: Side) -> Iterator[None]:
-    """Nothing can be compared with a side that ends here; where that is head, head is broken."""
-    try:
-        yield
-    except NoRow as error:
-        raise (HeadBroken if i else Unjudgeable)(f"{SIDES[i]} ({side.label}): {error}") from None
 
 
 def _absent(answer: dict[str, Any], label: str) -> str:
     """Why a side doesn't have an implementation: the error of its import, where it was asked for by name."""
     return str(answer["unknown"].get(label, f"there is no {label}"))
-
-
-def register(client: WorkerClient, side: Side, plan: Plan, cases: Collection[Case] | None = None) -> dict[str, Any]:
-    """Let a new process import the implementations that were asked for; what it answers to `cells`."""
-    names = [side.impl] if side.impl else list(plan.names)
-    wanted = plan.cases if cases is None else cases
-    return client.ask(
-        "cells", STARTING, names=names, whole_registry=plan.whole_registry, cases=[case.columns() for case in wanted]
-    )
 
 
 def _names(rivals: str, answer: dict[str, Any]) -> dict[str, str]:
@@ -335,25 +308,24 @@ def _names(rivals: str, answer: dict[str, Any]) -> dict[str, str]:
     return {rivals or name: name for name in answer["cells"]}
 
 
-def _placed(plan: Plan, rng: random.Random) -> Plan:
+def _placed(plan: Plan, rng: random.Random) -> tuple[Side, Side]:
     """In the sides' own folders, or in their twins: so what a folder does to time is noise, and no difference of the sides."""
     twins = plan.twins if rng.random() < 0.5 else {}
     base, head = (
         replace(side, impls=twins.get(side.impls, side.impls), tree=side.tree and twins.get(side.tree, side.tree))
         for side in plan.sides
     )
-    return replace(plan, sides=(base, head))
-
-
-def _fresh(plan: Plan, present: _Present) -> tuple[Process, Process]:
-    """A fresh pair, ready to prepare cells."""
-    clients = [WorkerClient(side, plan.setting) for side in plan.sides]
-    try:
-        for client, side in zip(clients, plan.sides, strict=True):
-            register(client, side, plan, ())
-    except BaseException:
-        for client in clients:
-            client.close()
-        raise
-    base, head = (Timer(client, requests) for client, requests in zip(clients, present.requests, strict=True))
     return base, head
+
+
+def _fresh(plan: Plan, sides: Sequence[Side]) -> Team:
+    """A fresh pair, ready to prepare cells."""
+    team = _team(plan, sides)
+    try:
+        team.begin()
+        for name in SIDES:
+            team.known(name)
+    except BaseException:
+        team.close()
+        raise
+    return team

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from stats.verdict import SETTLED, Verdict, drifted, of_pairs
 
@@ -23,7 +23,8 @@ from ..cases.cells import Key
 from ..cases.outcome import NoRow
 from ..timing.controls import GPU_WORK, WORK
 from ..timing.engine import Block, block_of, rounds
-from ..workers.client import Script, together
+from ..workers.client import Answer, Request, Script, WorkerClient, together
+from ..workers.team import Team
 
 ROUNDS = 20
 """Timed blocks of a cell and side in one pair, at least: more pairs tell more than longer ones (docs/measured.md)."""
@@ -55,27 +56,10 @@ Logs = dict[Key, float]
 """log(head / base) of each cell and control in one pair of processes."""
 
 
-class Process(Protocol):
-    """A fresh process of one side."""
-
-    client: Any
-    """Its `WorkerClient`."""
-
-    def preparing(self, key: Key) -> tuple[str, dict[str, Any]]:
-        """What to ask it for so that a cell is ready; its answer has the `seconds` of one warm call."""
-
-    def time(self, key: Key, block: Block) -> tuple[float, float]:
-        """Seconds of one call in the fastest stretch of a block; involuntary context switches a call."""
-
-
 def of_both(scripts: Sequence[Script], at_once: bool) -> None:
     """Run the scripts of base and head, at the same time or in turn."""
     for those in [scripts] if at_once else [[script] for script in scripts]:
         together(those)
-
-
-Start = Callable[[], tuple[Process, Process]]
-"""Starts a fresh pair: base, head."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +103,10 @@ class Pair:
 class Pairing:
     """The pairs measured so far."""
 
-    start: Start
+    start: Callable[[], Team]
+    """Starts a fresh process for each of `SIDES`."""
+    requests: Sequence[Mapping[Key, dict[str, Any]]]
+    """By side, what to ask for so that a cell is prepared: the implementation's name there, and the case."""
     rng: random.Random
     controls: Sequence[Key] = CONTROLS
     """Those that are the same work on both sides."""
@@ -133,30 +120,48 @@ class Pairing:
         while True:
             order = [key for key in (*cells, *self.controls) if key not in self.failures]
             self.rng.shuffle(order)
-            sides = self.start()
+            team = self.start()
             try:
-                return self._measured(sides, order, most)
+                return self._measured(team, order, most)
             except _Fell as fell:
                 if fell.key in self.controls:
                     raise fell.outcome from None
                 self.failures[fell.key] = Failure(fell.side, fell.outcome.reason, str(fell.outcome))
             finally:
-                for side in sides:
-                    side.client.close()
+                team.close()
 
-    def _measured(self, sides: tuple[Process, Process], order: list[Key], most: int) -> Pair:
-        began = monotonic()
+    def _measured(self, team: Team, order: list[Key], most: int) -> Pair:
+        began, clients = monotonic(), [team.clients[name] for name in SIDES]
         took: tuple[dict[Key, float], ...] = {}, {}
-        of_both([_preparing(side, i, order, took[i]) for i, side in enumerate(sides)], self.together)
+        of_both([self._preparing(client, i, order, took[i]) for i, client in enumerate(clients)], self.together)
         blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}
         turns = {key: max(MIN_ROUNDS, min(most, round(most * EVEN / block.seconds))) for key, block in blocks.items()}
         timed = []
         for key, i in interleaved(turns, self.rng):
             before, at = _stolen(), monotonic() - began
             with _falling(i, key):
-                seconds, switches = sides[i].time(key, blocks[key])
-            timed.append(Timed(key, i, seconds, at, switches, _stolen() - before))
+                answer = _timed(clients[i], key, blocks[key])
+            timed.append(Timed(key, i, answer["fastest"], at, answer["involuntary"], _stolen() - before))
         return Pair({key: datum([it for it in timed if it.key == key]) for key in order}, timed, monotonic() - began)
+
+    def _preparing(self, client: WorkerClient, i: int, order: Sequence[Key], took: dict[Key, float]) -> Script:
+        """Finds out the seconds of one call of each cell: both sides at the same time, each on a core of its own, then on one.
+
+        On both in the same order, so that memory is laid out alike.
+        """
+        for key in order:
+            what, cell = {"what": " ".join(key)}, self.requests[i].get(key)
+            do, details = ("prepare", cell) if cell else ("control", {"name": key[1]})
+            with _falling(i, key):
+                answer = yield Request(client, do, what | details)
+                took[key] = float(answer["seconds"])
+        yield Request(client, "pin", {})
+
+
+def _timed(client: WorkerClient, key: Key, block: Block) -> Answer:
+    """What a process answers to a block of a cell."""
+    warm = max(1, block.warm)  # it was the other process's turn
+    return client.ask("time", what=" ".join(key), calls=block.calls, stretches=block.stretches, warm=warm)
 
 
 def _stolen() -> float:
@@ -166,18 +171,6 @@ def _stolen() -> float:
         return int(first[8]) / os.sysconf("SC_CLK_TCK")
     except (OSError, IndexError, ValueError):
         return 0.0
-
-
-def _preparing(side: Process, i: int, order: Sequence[Key], took: dict[Key, float]) -> Script:
-    """Finds out the seconds of one call of each cell: both sides at the same time, each on a core of its own, then on one.
-
-    On both in the same order, so that memory is laid out alike.
-    """
-    for key in order:
-        with _falling(i, key):
-            answer = yield side.client, *side.preparing(key)
-            took[key] = float(answer["seconds"])
-    yield side.client, "pin", {}
 
 
 def datum(blocks: Sequence[Timed]) -> float:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..cases.cells import Cell, Key
 from ..cases.outcome import NoRow
 from ..selection.mistake import Mistake
-from ..workers.client import STARTING, Answer, Lost, Script, WorkerClient, together
+from ..workers.client import Answer, Lost, Request, Script, WorkerClient, together
+from ..workers.team import Team
 from .run import Run
 
 Tell = Callable[[str], None]
@@ -37,22 +39,27 @@ class Worker:
     """Of one call of each cell that is ready to be timed."""
     renewed: set[Key] = field(default_factory=set)
     """Cells that were given other places in memory."""
-    _clients: dict[str, WorkerClient] = field(default_factory=dict)
     _last: WorkerClient | None = None
     """Which was asked last."""
 
     def __post_init__(self) -> None:
-        for name in (SHARED, *self.alone):
-            self._begin(name)
+        asked = [it.strip() for text in self.run.asked.get("impl", []) for it in text.split(",")]
+        names = [it for it in asked if it]
+        whole = {"whole_registry": self.run.selection.sweep.whole_registry, "cases": []}
+        homes = (SHARED, *self.alone)
+        of = {home: [it for it in names if self._home(it.partition("=")[0]) == home] for home in homes}
+        self._team = Team(lambda home: self.start(), {home: whole | {"names": of[home]} for home in homes})
+        self._team.begin()
+        self.number = self.run.new_process()
 
     def hello(self) -> None:
         """Wait until all have imported the implementations; raises `Mistake` where one can't."""
-        for client in self._clients.values():
-            _greet(client)
+        for home in self._team.clients:
+            _greeted(partial(self._team.known, home))
 
     def client(self, cell: Cell) -> WorkerClient:
         """The process that a cell runs in."""
-        return self._clients[self._home(cell.impl.name)]
+        return self._team.clients[self._home(cell.impl.name)]
 
     def ask(self, do: str, cell: Cell, **details: Any) -> Answer:
         """Raises `NoRow` where it fails."""
@@ -76,7 +83,7 @@ class Worker:
                 continue
             details = {"what": " ".join(cell.key), "impl": cell.impl.name, "case": cell.case.columns()}
             try:
-                answer = yield self.client(cell), "prepare", details
+                answer = yield Request(self.client(cell), "prepare", details)
             except NoRow as outcome:
                 self.skip(cell, outcome)
             else:
@@ -89,8 +96,7 @@ class Worker:
         why = "" if (cell.impl.name, str(outcome)) in known else f": {outcome}"
         self.tell(f"{self.run.progress} {cell.case.id}  {cell.impl.name:<20} {outcome.reason}{why}")
         if isinstance(outcome, Lost):
-            self.client(cell).close()
-            _greet(self._begin(self._home(cell.impl.name)))
+            self._replace(self._home(cell.impl.name))
 
     def drop(self, cells: Sequence[Cell]) -> None:
         """Let go of what cells hold."""
@@ -99,31 +105,24 @@ class Worker:
                 self.ask("drop", cell)
 
     def close(self) -> None:
-        for client in self._clients.values():
-            client.close()
+        self._team.close()
 
     def _home(self, impl: str) -> str:
         return impl if impl in self.alone else SHARED
 
-    def _begin(self, home: str) -> WorkerClient:
-        """Start a process, and have it import what it is to run."""
-        client = self._clients[home] = self.start()
+    def _replace(self, home: str) -> None:
         self._last = None
         self.renewed = {key for key in self.renewed if self._home(key[0]) != home}
         self.seconds = {key: seconds for key, seconds in self.seconds.items() if self._home(key[0]) != home}
         if home == SHARED:
             self.number = self.run.new_process()
-        asked = self.run.asked.get("impl", [])
-        names = [name.strip() for text in asked for name in text.split(",") if name.strip()]
-        names = [name for name in names if self._home(name.partition("=")[0]) == home]
-        client.send("cells", STARTING, names=names, whole_registry=self.run.selection.sweep.whole_registry, cases=[])
-        return client
+        _greeted(partial(self._team.replace, home))
 
 
-def _greet(client: WorkerClient) -> None:
+def _greeted(known: Callable[[], Answer]) -> None:
     """Wait until a process has imported the implementations; raises `Mistake` where it can't."""
     try:
-        unknown = client.receive()["unknown"]
+        unknown = known()["unknown"]
     except NoRow as error:
         raise Mistake(f"a worker process can't begin: {error}") from None
     if unknown:

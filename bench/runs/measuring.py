@@ -135,8 +135,10 @@ class Measuring:
                 self._owner.setdefault(cell.case.id, worker)
                 self._run.begin(cell)
                 held, what = cell.case.id in self._held, " ".join(cell.key)
+                threaded = cell.case.threads != 1 and cell.impl.limits.max_pairs is None  # a Python loop is one thread
+                asked = what, cell.impl.name, cell.case.columns(), threaded, held
                 try:
-                    answer = yield from proving(worker.client(cell), what, cell.impl.name, cell.case.columns(), held)
+                    answer = yield from proving(worker.client(cell), *asked)
                 except NoRow as outcome:
                     worker.skip(cell, outcome)
                     if self._fail_fast and self._run.failed:

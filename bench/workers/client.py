@@ -14,14 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import TIMEOUT_MAX
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import CHECKOUT
-from ..cases.cells import Key
 from ..cases.outcome import NoRow, TimedOut
-from ..timing.engine import Block
 from .fresh import start
-from .worker import request
+from .worker import request as line_of
 
 STARTING = 120.0
 """Seconds, at most, until a new process answers: importing torch takes some."""
@@ -140,7 +138,7 @@ class WorkerClient:
         self._patience = min(self._timeout if timeout is None else timeout, TIMEOUT_MAX)
         self._deadline = monotonic() + self._patience
         try:
-            self._process.stdin.write(request(do, **details).encode())
+            self._process.stdin.write(line_of(do, **details).encode())
         except OSError:
             raise Lost(self._exit_reason()) from None
 
@@ -189,43 +187,46 @@ class WorkerClient:
         return f"ended its process ({how})" + (f": {said[-1]}" if said else "")
 
 
-Request = tuple[WorkerClient, str, dict[str, Any]]
-"""Of a worker: what to do, with its details."""
+class Request(NamedTuple):
+    """What to ask a worker for."""
+
+    client: WorkerClient
+    do: str
+    details: dict[str, Any]
+    threaded: bool = False
+    """Whether its calls use several threads: they would wait at each parallel region for a core that another worker uses, so
+    that it is made while no other is.
+    """
+
 
 Script = Generator[Request, Answer, None]
 """What is asked of one worker after another: yields requests, and gets the answer of each, or what it raised."""
 
 
-THREADED = "check"
-"""The request in which calls use all threads: they would wait at each parallel region for a core that another worker uses, so
-that it is made while no other is.
-"""
-
-
 def together(scripts: Sequence[Script]) -> None:
     """Run scripts side by side, each with a worker of its own, in this one thread: a child ends with its parent's thread."""
     asked: dict[Script, Request] = {}
-    waiting: dict[Script, tuple[WorkerClient, str]] = {}
+    waiting: dict[Script, Request] = {}
     for script in scripts:
         _advance(script, asked, None)
     while asked or waiting:
-        for script, (client, do, details) in list(asked.items()):
-            if waiting and THREADED in (do, *(it for _, it in waiting.values())):
+        for script, request in list(asked.items()):
+            if waiting and any(it.threaded for it in (request, *waiting.values())):
                 break  # in the order in which they were asked
             del asked[script]
             try:
-                client.send(do, **details)
+                request.client.send(request.do, **request.details)
             except NoRow as outcome:
                 _advance(script, asked, outcome)
             else:
-                waiting[script] = client, do
-        clients = [client for client, _ in waiting.values()]
+                waiting[script] = request
+        clients = [it.client for it in waiting.values()]
         answered = select.select(clients, [], [], min((it.left for it in clients), default=0.0))[0]
-        for script, (client, _) in list(waiting.items()):
-            if client in answered or not client.left:
+        for script, request in list(waiting.items()):
+            if request.client in answered or not request.client.left:
                 del waiting[script]
                 try:
-                    answer: Answer | NoRow = client.receive()
+                    answer: Answer | NoRow = request.client.receive()
                 except NoRow as outcome:
                     answer = outcome
                 _advance(script, asked, answer)
@@ -238,31 +239,10 @@ def _advance(script: Script, asked: dict[Script, Request], answer: Answer | NoRo
 
 
 def proving(
-    client: WorkerClient, what: str, impl: str, case: Mapping[str, Any], keep: bool = True
+    client: WorkerClient, what: str, impl: str, case: Mapping[str, Any], threaded: bool, keep: bool = True
 ) -> Generator[Request, Answer, Answer]:
     """Check a cell for correctness; gives the answer of `Tasks.check`, with the seconds of both requests."""
-    probed = yield client, "probe", {"what": what, "impl": impl, "case": case}
-    found = yield client, "check", {"what": what, "keep": keep}
+    probed = yield Request(client, "probe", {"what": what, "impl": impl, "case": case})
+    found = yield Request(client, "check", {"what": what, "keep": keep}, threaded)
     spent = {it: probed["spent"].get(it, 0.0) + s for it, s in found["spent"].items()}
     return found | {"spent": spent}
-
-
-@dataclass
-class Timer:
-    """A fresh process that prepares and times what it is asked for by key: a cell's, or a control's."""
-
-    client: WorkerClient
-    cells: Mapping[Key, dict[str, Any]]
-    """What to send for a cell: the implementation's name on this side, and the case."""
-
-    def preparing(self, key: Key) -> tuple[str, dict[str, Any]]:
-        """What to ask it for so that a cell or control is ready; the answer has the `seconds` of one warm call."""
-        what = {"what": " ".join(key)}
-        return ("prepare", what | self.cells[key]) if key in self.cells else ("control", what | {"name": key[1]})
-
-    def time(self, key: Key, block: Block) -> tuple[float, float]:
-        """Seconds of one call in the fastest stretch of a block; involuntary context switches a call."""
-        warm = max(1, block.warm)  # it was the other process's turn
-        asked = {"calls": block.calls, "stretches": block.stretches, "warm": warm}
-        answer = self.client.ask("time", what=" ".join(key), **asked)
-        return float(answer["fastest"]), float(answer["involuntary"])

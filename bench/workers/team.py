@@ -1,0 +1,43 @@
+"""The worker processes of a measurement, by home: each imports what it runs, and one that is lost is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .client import STARTING, Answer, WorkerClient
+
+Start = Callable[[str], WorkerClient]
+"""Starts the process of a home."""
+
+
+class Team:
+    """A process for each home, from `begin` to `close`."""
+
+    def __init__(self, start: Start, imports: Mapping[str, Mapping[str, Any]]):
+        """`imports`: by home, the details of the request `cells`, which every process of it gets first."""
+        self._start, self._imports = start, imports
+        self.clients: dict[str, WorkerClient] = {}
+
+    def begin(self) -> None:
+        """Start all processes; `known` waits for each."""
+        for home in self._imports:
+            self._begin(home)
+
+    def known(self, home: str) -> Answer:
+        """What a new process answers to `cells`; raises `NoRow` where it ends."""
+        return self.clients[home].receive()
+
+    def replace(self, home: str) -> Answer:
+        """Start another process in the place of one that is lost; gives and raises as `known`."""
+        self.clients[home].close()
+        self._begin(home)
+        return self.known(home)
+
+    def close(self) -> None:
+        for client in self.clients.values():
+            client.close()
+
+    def _begin(self, home: str) -> None:
+        self.clients[home] = self._start(home)
+        self.clients[home].send("cells", STARTING, **self._imports[home])
