@@ -681,6 +681,10 @@ def test_a_working_tree_is_copied_as_it_is_now(tmp_path: Path, monkeypatch: pyte
         "sub/changed.py": "now\n",
         "sub/new.py": "now\n",
     }
+    assert sources.untracked(root, ".") == " (untracked: sub/new.py)"
+    (root / "a.py").touch()
+    assert sources.untracked(root, ".") == " (untracked: a.py and 1 more)"
+    assert sources.untracked(tmp_path / "copy", ".") == ""  # no repository
     before = sources.digest(copy)
     (copy / "notes.txt").write_text("no code")
     assert sources.digest(copy) == before

@@ -53,6 +53,7 @@ from .sources import (
     same_files,
     temporary_worktrees,
     twins,
+    untracked,
 )
 
 USAGE_ERROR = 3
@@ -266,7 +267,8 @@ def _side(given: str, commit: str | None, place: Path, root: Path) -> Side:
     """A revision of the user's repository or of the suite, or the working tree."""
     own = root != CHECKOUT
     if commit is None:
-        label, place = "the working tree", copy_of_working_tree(place, root) if own else copy_of_impls(place)
+        label = f"the working tree{untracked(root, '.' if own else 'impls')}"
+        place = copy_of_working_tree(place, root) if own else copy_of_impls(place)
     else:
         short = commit[:10]
         label, place = short if commit.startswith(given) else f"{given} ({short})", check_out(commit, place, root)

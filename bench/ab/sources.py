@@ -93,6 +93,14 @@ def same_files(base: str, head: str | None, repository: Path) -> bool:
     return _git(repository, "diff", "--quiet", base, *([head] if head else [])) is not None
 
 
+def untracked(repository: Path, folder: str) -> str:
+    """` (untracked: new.py and 2 more)`: code in a folder that git neither knows nor ignores; or nothing."""
+    found = _git(repository, "ls-files", "-z", "--others", "--exclude-standard", folder) or ""
+    first, *more = [name for name in found.split("\0") if Path(name).suffix in CODE] or [""]
+    shown = os.fsencode(first).decode(errors="replace")
+    return f" (untracked: {shown}{f' and {len(more)} more' if more else ''})" if first else ""
+
+
 def subject_of(commit: str, repository: Path) -> str:
     """`0123456789 what it says`"""
     return _git(repository, "show", "--no-patch", "--format=%h %s", commit) or commit[:10]

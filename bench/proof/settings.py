@@ -79,11 +79,11 @@ def _fp32(backend: str, op: str) -> Setting:
 
 
 def _methods() -> Names:
-    """Of tensors, those that they inherit included."""
-    found: dict[str, Any] = {}
+    """Of tensors, those that they inherit included, with their properties."""
+    found = Names()
     for owner in reversed(torch.Tensor.__mro__):
-        found |= {name: it for name, it in vars(owner).items() if callable(it)}
-    return Names(found)
+        found |= vars(owner)
+    return found
 
 
 def _put_methods(methods: Names) -> None:
@@ -269,7 +269,9 @@ def _differ(name: str, before: Any, now: Any) -> bool:
     if SETTINGS[name].on_change == "restored":
         return True  # drawing is no fault: nothing is reported, and the next one finds the same state
     if isinstance(before, Names):
-        return bool(before.changed_to(now) or (SETTINGS[name].on_change == "reported" and before.keys() != now.keys()))
+        return before != now and bool(
+            before.changed_to(now) or (SETTINGS[name].on_change == "reported" and before.keys() != now.keys())
+        )
     return bool(before != now)
 
 

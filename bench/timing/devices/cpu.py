@@ -81,19 +81,17 @@ class CpuMeter:
         return peak_rss(call)
 
 
-_EVENT = re.compile(
-    rb'"name": "\[memory\]".*?"Bytes": (-?\d+),[^{}]*?"Device Type": (\d+),[^{}]*?"Addr": (\d+)', re.DOTALL
-)
+_FIELDS = [re.compile(rb'"%s": (-?\d+)' % name) for name in (b"Addr", b"Bytes", b"Device Type")]
+"""Of a `[memory]` event: no other event of a trace without operators has them."""
 
 
 def memory_events(trace: bytes) -> NDArray[np.int64]:
     """(address, change in bytes) of each `[memory]` event of a Chrome trace that is about the CPU, in the order of time."""
-    found = _EVENT.findall(trace)
-    if len(found) != trace.count(b'"name": "[memory]"'):
+    found = [field.findall(trace) for field in _FIELDS]
+    if {len(it) for it in found} != {trace.count(b'"name": "[memory]"')}:
         raise ValueError("the profiler's [memory] events have another form than is known: peak memory can't be read")
-    change, device, address = np.array(found, dtype="S20").reshape(-1, 3).astype(np.int64).T
-    events: NDArray[np.int64] = np.stack([address, change], axis=1)[device == 0]
-    return events
+    events = np.array(found, dtype="S20").astype(np.int64).T
+    return events[events[:, 2] == 0, :2]
 
 
 def peak(events: ArrayLike) -> int:
