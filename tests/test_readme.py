@@ -20,12 +20,12 @@ from commands import answer
 from .conftest import CHECKOUT, Suite, run_files
 from .test_run import cells
 
-README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+README, KERNELS = ((CHECKOUT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/kernels.md"))
 
 
 def block(name: str) -> str:
-    """The code that stands in the README behind `<!-- test: name -->`."""
-    found = re.search(rf"<!-- test: {name} -->\n```python\n(.*?)```", README, re.DOTALL)
+    """The code that stands in one of them behind `<!-- test: name -->`."""
+    found = re.search(rf"<!-- test: {name} -->\n```python\n(.*?)```", README + KERNELS, re.DOTALL)
     assert found, name
     return found[1]
 
@@ -54,7 +54,7 @@ def test_the_kernel_that_is_wrong_has_the_sentence_that_is_shown() -> None:
 def test_a_kernel_of_ones_own(suite: Suite, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(block("own"))
     (options,) = re.findall(r"pytest PATH/TO/bench (.*--impl mine.*|--impl mine.*)", README)
-    done = suite(*options.replace("256,1024", "32").split(), "--H", "2", "--dtype", "float32")
+    done = suite(*options.replace("256,1024", "32").split(), "--H", "2", "--dtype", "float32", "--benchmark-save=mine")
     assert done.returncode == 0, done.stdout + done.stderr
     (file,) = run_files(tmp_path)
     assert [impl for impl, _ in cells(file)] == ["mine", "mine+compile", "sdpa", "fused"]
