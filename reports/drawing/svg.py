@@ -69,7 +69,7 @@ def lines(
         text = f'<text class="name" x="{RIGHT + 24}" y="{at + 4:.1f}">{html.escape(_short(name))}</text>'
         parts.append(f'<g class="{kind(look)}">{end}<path class="line" d="M{path}"/>{marks}'
                      f"{mark(look, RIGHT + 16, round(at, 1))}{text}</g>")  # fmt: skip
-    return _svg("".join(parts), WIDTH, HEIGHT)
+    return _svg("".join(parts))
 
 
 def roofline(points: Sequence[tuple[float, float, Look, str]], roofs: Mapping[str, Points]) -> Markup:
@@ -86,22 +86,7 @@ def roofline(points: Sequence[tuple[float, float, Look, str]], roofs: Mapping[st
     for a, b, look, title in points:
         inner = f"<title>{html.escape(title)}</title>{mark(look, x(a), y(b))}"
         parts.append(f'<g class="{kind(look)}">{inner}</g>')
-    return _svg("".join(parts), WIDTH, HEIGHT)
-
-
-def curve(times: Sequence[float], held: Sequence[float], look: Look, label: str) -> Markup:
-    """Bytes held over a call: a step at each change."""
-    end, top = max(times) or 1.0, max(held) or 1.0
-    at = [
-        (round(LEFT + (RIGHT - LEFT) * t / end, 1), round(100 - 88 * b / top, 1))
-        for t, b in zip(times, held, strict=True)
-    ]
-    path = "".join(f"H{a}V{b}" for a, b in at)
-    texts = (
-        _tick_y(12, units.memory(top, 2))
-        + f'<text x="{RIGHT}" y="116" text-anchor="end">{units.seconds(end, 2)}</text>'
-    )
-    return _svg(f'{texts}<path class="line k{look.slot}" d="M{LEFT} 100{path}"/>', WIDTH, 120, label)
+    return _svg("".join(parts))
 
 
 def kind(look: Look) -> str:
@@ -156,6 +141,5 @@ def _short(name: str) -> str:
     return name if len(name) <= 20 else f"{name[:19]}…"
 
 
-def _svg(inside: str, width: float, height: float, label: str = "") -> Markup:
-    said = f'role="img" aria-label="{html.escape(label)}"' if label else 'aria-hidden="true"'
-    return Markup(f'<svg class="plot" {said} viewBox="0 0 {width:g} {height:g}">{inside}</svg>')
+def _svg(inside: str) -> Markup:
+    return Markup(f'<svg class="plot" aria-hidden="true" viewBox="0 0 {WIDTH:g} {HEIGHT:g}">{inside}</svg>')

@@ -1,4 +1,4 @@
-"""What only some runs have, folded on the page: roofline, compiling, parts of a layer, growth, masks, blocks, operators."""
+"""What only some runs have, folded on the page: roofline, compiling, parts of a layer, growth, masks, blocks, traces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..drawing import anatomy, inside, svg
+from ..drawing import anatomy, svg
 from ..drawing.palette import Palette
 from ..judging import frame as fr
 from ..judging import masking, published, roofline, scaling
@@ -28,7 +28,7 @@ def tables_of(run: Run, frame: pd.DataFrame, grid: Grid, palette: Palette, keys:
         _shares("The kernel as a share of its layer", anatomy.cores(frame), ("kernel", "layer", "share")),
         _shares("Forward as a share of forward and backward", anatomy.passes(frame), ("forward", "with backward", "share")),
         _growth(frame), _masks(frame), _published(run, frame),
-        *(_blocks(grid, keys) if len(frame) <= MOST_CELLS else ()), *_inside(run, frame, palette, keys),
+        *(_blocks(grid, keys) if len(frame) <= MOST_CELLS else ()), _traces(frame),
     ]  # fmt: skip
     return [it for it in found if it and (it.rows or it.drawings or it.note)]
 
@@ -118,29 +118,12 @@ def _blocks(grid: Grid, keys: Mapping[str, str]) -> Iterator[Table]:
         )
 
 
-def _inside(run: Run, frame: pd.DataFrame, palette: Palette, keys: Mapping[str, str]) -> Iterator[Table]:
-    """The operators of each traced call, and its memory."""
-    found, unread = inside.cells(frame, run.path.resolve().parent.parent)
-    for why, cells in unread.items():
-        yield Table(
-            f"No trace of {words.plural(len(cells), 'cell')}", note=f"It {why} ({words.listing(cells, most=3)})."
-        )
-    curves = inside.drawn(found)
-    for one in found:
-        heads = ("operator", "share", *(["on the device"] * one.on_device), "own time", "calls", "shapes")
-        rows = [
-            (it.name, it.share, *([it.device] * one.on_device), it.host, str(it.calls), it.shapes)
-            for it in one.operators
-        ]
-        note = (
-            f"One call under the profiler: shares, not latencies. {one.more} more operators, each with less."
-            if one.more
-            else ""
-        )
-        label, held = f"Memory during the call: {one.description}", one.trace.memory
-        drawn = [svg.curve(list(held["at"]), list(held["bytes"]), palette[one.impl], label)] * (
-            (one.impl, one.case) in curves
-        )
-        yield Table(
-            f"Operators of {one.impl}", heads, rows, note, left=(len(heads) - 1,), drawings=drawn, of=keys[one.case]
-        )
+def _traces(frame: pd.DataFrame) -> Table:
+    """Where each cell's trace lies."""
+    known = frame[frame["trace"].map(lambda path: isinstance(path, str))] if "trace" in frame else frame[:0]
+    rows = [(row["impl"], row["id"], row["trace"]) for row in fr.records(known)]
+    note = (
+        "One call under the profiler, not timed. Paths are relative to the results folder; open a file with Perfetto,"
+    )
+    note += " or a folder with `tensorboard --logdir`."
+    return Table("Profiler traces", ("implementation", "case", "file"), rows, note if rows else "", True, (1, 2))

@@ -144,6 +144,16 @@ def test_decoding_is_told_in_tokens_a_second(as_run: Any, tmp_path: Path) -> Non
     assert "tokens/s" in words and "4,000" in words and "2,000" in words
 
 
+def test_each_trace_is_named_with_how_to_open_it(as_run: Any, tmp_path: Path) -> None:
+    row = synthetic.row("<b>", synthetic.case(), [1e-3], trace="traces/x/call.pt.trace.json.gz")
+    told = page.write(as_run(synthetic.document([row])), tmp_path / "out").read_text()
+    assert (
+        "traces/x/call.pt.trace.json.gz</td>" in told and "Perfetto" in told and "<b>" not in told.split("Profiler")[1]
+    )
+    row["extra_info"]["trace"] = None
+    assert "Perfetto" not in page.write(as_run(synthetic.document([row])), tmp_path / "out").read_text()
+
+
 @pytest.mark.parametrize(
     ("seconds", "told"), [((1, 2), False), ((1, 2, 4), True), ((1, 8, 4), False), ((1, 2, 4, 8), True)]
 )
