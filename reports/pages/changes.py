@@ -10,7 +10,7 @@ from stats import verdict
 
 from ..drawing.views import Bar, Scale
 from ..judging.comparison import Cell
-from ..reading import units, words
+from ..reading import words
 from .comparison_text import HEADINGS, columns, examples, shared_reasons
 
 NARROWEST, WIDEST = 0.02, 3.0
@@ -58,17 +58,6 @@ def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:
     counted = [f"{count} more {word}, in all numbers" for word, count in hidden.items()]
     said = [f"{words.plural(count, 'cell')}: {reason}" for reason, count in reasons.items()]
     return Changes([_row(cell, scale, reasons) for cell in shown], scale.ticks, margin, "; ".join([*counted, *said]))
-
-
-def of_ratios(found: Iterable[tuple[str, str, float]]) -> Changes:
-    """Of runs that can't be judged: (implementation, case, ratio of medians), drawn pale."""
-    known = sorted(found, key=lambda it: -_size(it[2]))
-    scale = _scale(ratio for *_, ratio in known)
-    rows = [
-        Change(impl, case, scale.bar(ratio, math.nan, math.nan, True), units.change(ratio), "", "", "still")
-        for impl, case, ratio in known
-    ]  # fmt: skip
-    return Changes(rows, scale.ticks)
 
 
 def _row(cell: Cell, scale: Scale, said_once: Container[str]) -> Change:
