@@ -236,11 +236,11 @@ def _still(this: History) -> Table:
     return Table(f"{words.plural(len(rows), 'cell')} without a change", heads, rows, of_impls=True, left=(1, 3))
 
 
-def _lines(series: Series, this: History) -> dict[int, tuple[str, ...]]:
+def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:
     """By position, of HEADINGS: the newest points, and older ones in which something happened."""
     moved = {step.at: step for step in series.steps}
     back = {step.recovered for step in series.steps}
-    found = {}
+    found: dict[int, Sequence[str]] = {}
     for at, point in enumerate(series.points):
         run = this.runs[point.run]
         notes = [_what_happened(moved[at], series, this.runs)] if at in moved else []
