@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from ..judging.grid import Case, Grid
 from ..reading import units, words
 from ..reading.axes import labelled as axis_label
 from .palette import GRID, INK, MUTED, SURFACE, Palette
-from .svg import Log, spread
+from .svg import Log, label, spread
 
 MOST_LABELLED = 5
 NARROW, WIDE, HEIGHT = 3.9, 6.4, 3.5
@@ -160,12 +159,6 @@ def _finding(name: str, case: Case, baseline: str | None, axis: str) -> str:
     if over.state != grids.SLOWER:
         return ""
     return f"{label(best.impl)} is {grids.slowdown(over.slowdown)}× faster than {where}"
-
-
-def label(name: str) -> str:
-    """A name as it can be drawn: no control characters, not endless."""
-    clean = "".join(" " if unicodedata.category(letter)[0] == "C" else letter for letter in name)
-    return clean if len(clean) <= 22 else f"{clean[:21]}…"
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 
 from markupsafe import Markup
@@ -66,7 +67,7 @@ def lines(
         path = "L".join(f"{a} {b}" for a, b in places)
         marks = "".join(mark(look, a, b) for a, b in places if len(xs) <= MOST_MARKS)
         end = f'<path class="lead" d="M{places[-1][0] + 5} {places[-1][1]}L{RIGHT + 6} {at:.1f}h4"/>'
-        text = f'<text class="name" x="{RIGHT + 24}" y="{at + 4:.1f}">{html.escape(_short(name))}</text>'
+        text = f'<text class="name" x="{RIGHT + 24}" y="{at + 4:.1f}">{html.escape(label(name))}</text>'
         parts.append(f'<g class="{kind(look)}">{end}<path class="line" d="M{path}"/>{marks}'
                      f"{mark(look, RIGHT + 16, round(at, 1))}{text}</g>")  # fmt: skip
     return _svg("".join(parts))
@@ -137,8 +138,10 @@ def _tick_y(y: float, text: str, end: float = RIGHT) -> str:
     return f'<path class="rule" d="M{LEFT} {y}H{end}"/><text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{text}</text>'
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 20 else f"{name[:19]}…"
+def label(name: str) -> str:
+    """A name as it can be drawn: no control characters, not endless."""
+    clean = "".join(" " if unicodedata.category(letter)[0] == "C" else letter for letter in name)
+    return clean if len(clean) <= 20 else f"{clean[:19]}…"
 
 
 def _svg(inside: str) -> Markup:

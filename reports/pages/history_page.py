@@ -131,8 +131,8 @@ def _map(this: History) -> HeatMap:
     for impl, those in by_impl.items():
         logs = [_since(one) for one in those]
         cells = [_changed([of[at] for of in logs if at in of], f"{impl}, {this.runs[at].name}") for at in newest]
-        rows.append(HeatRow(impl, [_smallest(logs)], cells))
-    return HeatMap(None, "each run", ["smallest step"], [headings], rows)
+        rows.append(HeatRow(impl, _smallest(logs), cells))
+    return HeatMap(None, "each run", "smallest step", [headings], rows)
 
 
 def _since(series: Series) -> dict[int, float]:
