@@ -17,6 +17,7 @@ from ..judging.comparison import Comparison, compare
 from ..reading import fingerprint, units, words
 from ..reading.runs import Run
 from . import changes, export, page
+from .comparison_text import sentences
 from .tables import Table
 
 MOST_NAMES = 3
@@ -64,8 +65,8 @@ def html(runs: Sequence[Run]) -> str:
         wrong,
         title=" + ".join(labels),
         kicker=labels,
-        headline=f"{labels[0]} → {'; → '.join(said)}" if len(runs) <= MOST_NAMES else f"{len(runs)} runs side by side",
-        lead=[f"{labels[0]} → {label}: {_spanned(one)}." for label, one in found.items()],
+        headline=f"{labels[0]} → {'; → '.join(said[:MOST_NAMES])}{'; …' * (len(said) > MOST_NAMES)}",
+        lead=[f"→ {label}: {'; '.join(of)}." for label, one in found.items() if (of := list(sentences(one)))],
         notices=[
             *["Measured on different machines: no verdicts."] * any(fingerprint.differing(first, run) for run in others),
             *[f"{words.WRONG} wrong in at least one cell of these runs: {words.listing(wrong)}."] * bool(wrong),
@@ -95,28 +96,14 @@ def _without(run: Run, device: str) -> Run:
     return replace(run, rows=rows, skipped=list(map(renamed, run.skipped)))
 
 
-def _ratios(this: Comparison) -> list[float]:
-    """Head's seconds over base's, of the cells that both have."""
-    return sorted(ratio for cell in this.cells if math.isfinite(ratio := cell.head / cell.base))
-
-
 def _moved(this: Comparison) -> str:
     """'2 regressed and 1 improved of 12 cells', or '+0.3 % in the median of 12 cells'"""
-    ratios = _ratios(this)
+    ratios = [ratio for cell in this.cells if math.isfinite(ratio := cell.head / cell.base)]
     if not ratios:
         return "no cell in common"
     counts = {"regressed": len(this.regressed), "improved": this.counts.get(verdict.IMPROVED, 0)}
     moved = " and ".join(f"{count} {word}" for word, count in counts.items() if count)
     return f"{moved or f'{units.change(median(ratios))} in the median'} of {words.plural(len(ratios), 'cell')}"
-
-
-def _spanned(this: Comparison) -> str:
-    """'+0.3 % in the median cell (-2.1 % to +3.0 % over 12 cells)'"""
-    ratios = _ratios(this)
-    if not ratios:
-        return "no cell in common"
-    span = " to ".join(map(units.change, (ratios[0], ratios[-1])))
-    return f"{units.change(median(ratios))} in the median cell ({span} over {words.plural(len(ratios), 'cell')})"
 
 
 def _numbers(runs: Sequence[Run], labels: Sequence[str]) -> Table:

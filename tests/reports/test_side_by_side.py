@@ -57,7 +57,10 @@ def test_the_headline_of_two_runs_says_how_they_compare(sweep: dict[str, Any], t
     for these, said in (
         (three[:2], "a → b: +50.0 % in the median of"),
         (three, f"a → b: +50.0 % in the median of {cells}; → c: 0.0 % in the median of {cells}<"),
-        ([*three, three[0]], "4 runs side by side<"),
+        (
+            [*three, *three],
+            f"a #1 → b #2: +50.0 % in the median of {cells}; → c #3: 0.0 % in the median of {cells}; → a #4",
+        ),
     ):
         assert f"<h1>{said}" in read(these)
 
