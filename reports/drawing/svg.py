@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 
 from markupsafe import Markup
@@ -66,10 +67,10 @@ def lines(
         path = "L".join(f"{a} {b}" for a, b in places)
         marks = "".join(mark(look, a, b) for a, b in places if len(xs) <= MOST_MARKS)
         end = f'<path class="lead" d="M{places[-1][0] + 5} {places[-1][1]}L{RIGHT + 6} {at:.1f}h4"/>'
-        text = f'<text class="name" x="{RIGHT + 24}" y="{at + 4:.1f}">{html.escape(_short(name))}</text>'
+        text = f'<text class="name" x="{RIGHT + 24}" y="{at + 4:.1f}">{html.escape(label(name))}</text>'
         parts.append(f'<g class="{kind(look)}">{end}<path class="line" d="M{path}"/>{marks}'
                      f"{mark(look, RIGHT + 16, round(at, 1))}{text}</g>")  # fmt: skip
-    return _svg("".join(parts), WIDTH, HEIGHT)
+    return _svg("".join(parts))
 
 
 def roofline(points: Sequence[tuple[float, float, Look, str]], roofs: Mapping[str, Points]) -> Markup:
@@ -86,22 +87,7 @@ def roofline(points: Sequence[tuple[float, float, Look, str]], roofs: Mapping[st
     for a, b, look, title in points:
         inner = f"<title>{html.escape(title)}</title>{mark(look, x(a), y(b))}"
         parts.append(f'<g class="{kind(look)}">{inner}</g>')
-    return _svg("".join(parts), WIDTH, HEIGHT)
-
-
-def curve(times: Sequence[float], held: Sequence[float], look: Look, label: str) -> Markup:
-    """Bytes held over a call: a step at each change."""
-    end, top = max(times) or 1.0, max(held) or 1.0
-    at = [
-        (round(LEFT + (RIGHT - LEFT) * t / end, 1), round(100 - 88 * b / top, 1))
-        for t, b in zip(times, held, strict=True)
-    ]
-    path = "".join(f"H{a}V{b}" for a, b in at)
-    texts = (
-        _tick_y(12, units.memory(top, 2))
-        + f'<text x="{RIGHT}" y="116" text-anchor="end">{units.seconds(end, 2)}</text>'
-    )
-    return _svg(f'{texts}<path class="line k{look.slot}" d="M{LEFT} 100{path}"/>', WIDTH, 120, label)
+    return _svg("".join(parts))
 
 
 def kind(look: Look) -> str:
@@ -152,10 +138,11 @@ def _tick_y(y: float, text: str, end: float = RIGHT) -> str:
     return f'<path class="rule" d="M{LEFT} {y}H{end}"/><text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{text}</text>'
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 20 else f"{name[:19]}…"
+def label(name: str) -> str:
+    """A name as it can be drawn: no control characters, not endless."""
+    clean = "".join(" " if unicodedata.category(letter)[0] == "C" else letter for letter in name)
+    return clean if len(clean) <= 20 else f"{clean[:19]}…"
 
 
-def _svg(inside: str, width: float, height: float, label: str = "") -> Markup:
-    said = f'role="img" aria-label="{html.escape(label)}"' if label else 'aria-hidden="true"'
-    return Markup(f'<svg class="plot" {said} viewBox="0 0 {width:g} {height:g}">{inside}</svg>')
+def _svg(inside: str) -> Markup:
+    return Markup(f'<svg class="plot" aria-hidden="true" viewBox="0 0 {WIDTH:g} {HEIGHT:g}">{inside}</svg>')

@@ -50,9 +50,8 @@ class HeatCell:
 @dataclass(frozen=True)
 class HeatRow:
     impl: str
-    extra: Sequence[str]
+    mean: str
     entries: Sequence[HeatCell]
-    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,8 @@ class HeatMap:
 
     axis: str | None
     name: str
-    extra: Sequence[str]
+    mean: str
+    """The heading of the column before the cells."""
     headings: Sequence[Sequence[tuple[str, int]]]
     rows: Sequence[HeatRow]
 
@@ -101,11 +101,11 @@ def heat_maps(grid: Grid, keys: Mapping[str, str]) -> list[HeatMap]:
 def _heat_map(grid: Grid, axis: str | None, keys: Mapping[str, str]) -> HeatMap:
     columns = grid.columns(axis)
     entries = {impl: [_cell(grid.entry(impl, it), keys[it.cases[0].id]) for it in columns] for impl in grid.impls}
-    rows = [HeatRow(impl, [grid.mean_text(impl)], entries[impl]) for impl in grid.impls]
+    rows = [HeatRow(impl, grid.mean_text(impl), entries[impl]) for impl in grid.impls]
     return HeatMap(
         axis or "",
         f"mean for each {axis}" if axis else "each case",
-        ["mean"],
+        "mean",
         spans([it.heading for it in columns]),
         rows,
     )

@@ -190,7 +190,7 @@ def ahead(cell: Mapping[str, Any]) -> str:
     """'1.06 to 1.08×': how many times as long the next best takes, by its interval; '1.2× or more' where that is wide."""
     low, high = cell["ahead_low"], cell["ahead_high"]
     if low and low > 1 and shares.too_wide(low, high):
-        return f"{units.times(low, 2)} or more"
+        return f"{shares.significant(low, 2)}× or more"
     return units.span(low, high) if low else units.MISSING
 
 

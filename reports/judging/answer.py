@@ -25,6 +25,9 @@ KNOWN_WELL = 0.03
 
 ADVISED_PROCESSES, MOST_PROCESSES = 5, 20
 
+POSSIBLE = 1.1
+"""Between implementations that are tied: larger differences that the run leaves possible are said."""
+
 MOST_PARTS = 3
 """Answers along an axis that a sentence can hold."""
 
@@ -168,7 +171,8 @@ def _use(name: str, cases: Sequence[Case], best: Sequence[Case], baseline: str |
     count = len(cases)
     everywhere = "the one case" if count == 1 else "both cases" if count == 2 else f"all {count} cases"
     where = everywhere if len(best) == count else f"{len(best)} of {words.plural(count, 'case')}"
-    said = [f"{_how(name, best)} in {where}"]
+    how = _how(name, best)
+    said = [f"{how} in {where}{_possible(best) if how.startswith('tied') else ''}"]
     if baseline and baseline != name and (both := [it for it in cases if _has(it, name) and _has(it, baseline)]):
         said += [*_gain(name, both, baseline), *_memory(name, both, baseline, len(cases) > 1)]
     return f"Use {name}: {', '.join(said)}."
@@ -181,6 +185,12 @@ def _how(name: str, best: Sequence[Case]) -> str:
     others = [{mark.impl for mark in case.ranked if mark.best} - {name} for case in best]
     always = [mark.impl for mark in best[0].ranked if all(mark.impl in them for them in others)]
     return f"tied with {words.listing(always, most=2)}" if always else "fastest or tied"
+
+
+def _possible(cases: Sequence[Case]) -> str:
+    """' (differences up to 1.4× are possible)' between those that are tied; '' where none of more than POSSIBLE is."""
+    widest = max((mark.high for case in cases for mark in case.ranked[1:] if mark.best), default=1.0)
+    return f" (differences up to {slowdown(widest)}× are possible)" if widest > POSSIBLE else ""
 
 
 def _gain(name: str, cases: Sequence[Case], baseline: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ from stats import verdict
 
 from ..drawing.views import Bar, Scale
 from ..judging.comparison import Cell
-from ..reading import units, words
+from ..reading import words
 from .comparison_text import HEADINGS, columns, examples, shared_reasons
 
 NARROWEST, WIDEST = 0.02, 3.0
@@ -18,10 +18,6 @@ NARROWEST, WIDEST = 0.02, 3.0
 
 STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 """Changes that may be a tick; the one to its left is as far from no change."""
-
-ORDER = (verdict.BROKEN, verdict.WRONG, verdict.REGRESSED, verdict.SLIGHT, verdict.IMPROVED, verdict.NEW, verdict.GONE,
-         verdict.UNCHANGED)  # fmt: skip
-"""Of verdicts; what is not resolved comes last."""
 
 
 @dataclass(frozen=True)
@@ -49,26 +45,14 @@ class Changes:
 
 
 def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:
+    """Of a comparison's cells, worst first; what is not resolved comes last."""
     scale = _scale(end for cell in cells for end in (cell.verdict.low, cell.verdict.high, cell.verdict.ratio))
-    ordered = sorted(
-        cells, key=lambda cell: (not cell.regressed, _place(cell.verdict.word), -_size(cell.verdict.ratio))
-    )
+    ordered = sorted(cells, key=lambda cell: cell.verdict.word == verdict.INCONCLUSIVE)
     shown, hidden = examples(ordered)
     reasons = shared_reasons(ordered)
     counted = [f"{count} more {word}, in all numbers" for word, count in hidden.items()]
     said = [f"{words.plural(count, 'cell')}: {reason}" for reason, count in reasons.items()]
     return Changes([_row(cell, scale, reasons) for cell in shown], scale.ticks, margin, "; ".join([*counted, *said]))
-
-
-def of_ratios(found: Iterable[tuple[str, str, float]]) -> Changes:
-    """Of runs that can't be judged: (implementation, case, ratio of medians), drawn pale."""
-    known = sorted(found, key=lambda it: -_size(it[2]))
-    scale = _scale(ratio for *_, ratio in known)
-    rows = [
-        Change(impl, case, scale.bar(ratio, math.nan, math.nan, True), units.change(ratio), "", "", "still")
-        for impl, case, ratio in known
-    ]  # fmt: skip
-    return Changes(rows, scale.ticks)
 
 
 def _row(cell: Cell, scale: Scale, said_once: Container[str]) -> Change:
@@ -80,14 +64,6 @@ def _row(cell: Cell, scale: Scale, said_once: Container[str]) -> Change:
     why = "" if known and not cell.changes else line["why"]
     kind = "worse" if cell.regressed else "better" if said.word == verdict.IMPROVED else "still"
     return Change(cell.impl, cell.id, bar, line["change"], said.word, why, kind)
-
-
-def _place(word: str) -> int:
-    return ORDER.index(word) if word in ORDER else len(ORDER)
-
-
-def _size(ratio: float) -> float:
-    return math.log(ratio) if ratio > 0 and math.isfinite(ratio) else 0.0
 
 
 def _scale(ratios: Iterable[float]) -> Scale:

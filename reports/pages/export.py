@@ -33,12 +33,28 @@ def rows(chosen: Sequence[Run]) -> pd.DataFrame:
     return pd.concat(
         [
             fr.exported(fr.tidy(run)).assign(
-                run=run.name, date=run.date, commit=run.commit_id, **{key: run.machine.get(key) for key in _MACHINE}
+                run=label, date=run.date, commit=run.commit_id, **{key: run.machine.get(key) for key in _MACHINE}
             )
-            for run in chosen
+            for run, label in zip(chosen, labels_of(chosen), strict=True)
         ],
         ignore_index=True,
     )
+
+
+def labels_of(runs: Sequence[Run]) -> list[str]:
+    """Each run's name; where several have one name, with the folder that tells them apart: '0001_x (laptop)'."""
+    labels = [_label(run, [other for other in runs if other.name == run.name]) for run in runs]
+    unique = len(set(labels)) == len(labels)
+    return labels if unique else [f"{label} #{i}" for i, label in enumerate(labels, 1)]
+
+
+def _label(run: Run, namesakes: Sequence[Run]) -> str:
+    """The name, and from the file upwards the first folder that no run of the same name has in this place."""
+    mine, *others = (other.path.resolve().parts[::-1] for other in (run, *(o for o in namesakes if o is not run)))
+    for depth, folder in enumerate(mine[1:-1], 1):
+        if others and folder not in [path[depth] for path in others if depth < len(path)]:
+            return f"{run.name} ({folder})"
+    return run.name
 
 
 _MACHINE = ("cpu", "gpu", "torch")

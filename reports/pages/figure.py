@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 from collections.abc import Sequence
 from hashlib import sha256
@@ -19,19 +20,20 @@ KINDS = (".png", ".svg")
 
 def main(arguments: Sequence[str]) -> int:
     """Exit code: 0 written; 3 a mistake of the user's, reported in one line on stderr."""
-    options = _parser().parse_args(arguments)
-    try:
-        print(draw(options.name, command.chosen(options), options.output, options.narrow))
-    except RunError as error:
-        return command.complain(str(error))
-    return 0
+    return command.answered(_answer, _parser().parse_args(arguments))
+
+
+def _answer(options: argparse.Namespace) -> int:
+    print(draw(options.name, command.chosen(options), options.output, options.narrow))
+    return command.FINE
 
 
 def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
     """Draws into `path`, PNG or SVG by its ending; returns it.
 
     Raises:
-        RunError: there is no such figure or ending, the run has nothing to show in it, or `path` can't be written.
+        RunError: there is no such figure or ending, or the run has nothing to show in it.
+        OSError: `path` can't be written.
     """
     if name not in MEASURES:
         near = difflib.get_close_matches(name, MEASURES, n=1)
@@ -43,11 +45,8 @@ def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
     with figure.style():
         drawn = figure.draw(name, this.grid, this.palette, run.baseline_impl, narrow)
         if drawn is None:
-            raise RunError(f"{run.name} has nothing to show in figure {name!r}")
-        try:
-            page.save_as(drawn, path, source=f"{run.name} {sha256(run.path.read_bytes()).hexdigest()}")
-        except OSError as error:
-            raise RunError(f"can't write to {path}: {error.strerror or error}") from None
+            raise RunError(f"{run.name} has nothing to draw in {name!r}: it takes several sizes, as of --T 256,1024")
+        page.save_as(drawn, path, source=f"{run.name} {sha256(run.path.read_bytes()).hexdigest()}")
     return path
 
 

@@ -30,6 +30,9 @@ from ..reading.runs import Run
 from . import page
 from .tables import Table
 
+HEADINGS = ("run", "when", "commit", "torch", "median", "spread", "change", "notes")
+"""Of a cell's table."""
+
 COLUMNS = ("impl", "id", "run", "date", "commit", "torch", "python", "seconds", *Point._fields[2:])
 
 MOST_RUNS, WIDEST, STILL = 20, 0.25, 0.03
@@ -38,27 +41,8 @@ MOST_RUNS, WIDEST, STILL = 20, 0.25, 0.03
 POWER = 3.42
 """Standard errors at which a difference is found with a probability of 80 % and a false alarm with 1 %."""
 
-IN_TABLE = 30
-"""Newest runs with a line of their own in a cell's table: each is as long as its point's name in the chart."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """One run in a cell's table, ready to be shown."""
-
-    run: str
-    when: str
-    commit: str
-    torch: str
-    median: str
-    usual: str
-    """The median as on a usual day of its case; empty where that isn't drawn."""
-    spread: str
-    change: str
-    """Against the run before."""
-    notes: list[str]
-    bad: bool
-    """Whether it became slower here and has not recovered."""
+NEWEST = 40
+"""Runs of a cell that are marked in its chart and have a line in its table; older ones only where something happened."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +51,12 @@ class Chapter:
 
     impl: str
     title: str
-    id: str
     status: str
     standing: bool
     """Slower than it was, and not recovered."""
     drawing: Markup
-    lines: list[Line]
-    """Newest first: the newest runs, and older ones with news."""
-    runs: int
-    usual: bool
-    """Whether it is drawn as on a usual day of its case."""
+    table: Table
+    """Its runs, newest first."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +115,7 @@ def html(this: History) -> str:
         min_runs=MIN_RUNS,
         false_steps=FALSE_STEPS,
         min_others=MIN_OTHERS,
-        named=history_chart.NEWEST,
+        named=NEWEST,
     )
 
 
@@ -151,8 +131,8 @@ def _map(this: History) -> HeatMap:
     for impl, those in by_impl.items():
         logs = [_since(one) for one in those]
         cells = [_changed([of[at] for of in logs if at in of], f"{impl}, {this.runs[at].name}") for at in newest]
-        rows.append(HeatRow(impl, [_smallest(logs)], cells))
-    return HeatMap(None, "each run", ["smallest step"], [headings], rows)
+        rows.append(HeatRow(impl, _smallest(logs), cells))
+    return HeatMap(None, "each run", "smallest step", [headings], rows)
 
 
 def _since(series: Series) -> dict[int, float]:
@@ -169,7 +149,7 @@ def _changed(logs: Sequence[float], where: str) -> HeatCell:
     change = math.expm1(mean(logs))
     text = units.change(1 + change, 0).removesuffix(" %")
     shade = round(views.SHADE * min(1.0, max(0.0, change / WIDEST)))
-    return HeatCell(text, f"{where}: {_percent(change)}", "good" if change < -STILL else "", shade)
+    return HeatCell(text, f"{where}: {units.percent(change)}", "good" if change < -STILL else "", shade)
 
 
 def _smallest(logs: Sequence[Mapping[int, float]]) -> str:
@@ -193,7 +173,7 @@ def headline(this: History) -> str:
     run = _run(first, first.standing)
     cells = [one for one in this.series if one.impl == first.impl]
     ratios = [one.standing.ratio for one in cells if one.standing and _run(one, one.standing) == run]
-    usual = _percent(median(ratios) - 1)
+    usual = units.percent(median(ratios) - 1)
     where = f"in {len(ratios)} of its {len(cells)} cells" if len(ratios) > 1 else f"at {title(first)}"
     return f"{first.impl} became slower by {usual} in {this.runs[run].name}, {where}."
 
@@ -227,15 +207,24 @@ def _baselines(runs: Sequence[Run]) -> dict[int, list[Entry]]:
 def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
     for series in this.series:
         if series.steps or series.breaks:
-            lines = dict(_lines(series, this))
-            titles = {at: _tooltip(line) for at, line in lines.items()}
+            lines = _lines(series, this)
+            titles = {
+                at: f"{run}: {seconds}, {when}, commit {commit}, torch {torch}; {notes}".removesuffix("; ")
+                for at, (run, when, commit, torch, seconds, _, _, notes) in lines.items()
+            }
             drawing = history_chart.draw(series, this.runs, palette[series.impl], this.baselines, titles)
             status = _status(series, this.runs) + _by_turns(series, this) + _broken(series, this.runs)
-            standing = series.standing is not None
-            newest = len(series.points) - IN_TABLE
-            newest_first = [line for at, line in lines.items() if at >= newest or line.notes][::-1]
-            about = series.impl, title(series), series.id, status, standing
-            yield Chapter(*about, drawing, newest_first, len(series.points), bool(series.usual))
+            yield Chapter(
+                series.impl, title(series), status, series.standing is not None, drawing, _table(series, lines)
+            )
+
+
+def _table(series: Series, lines: Mapping[int, Sequence[str]]) -> Table:
+    older = "Of older runs only those in which something happened; points.csv has all." * (
+        len(lines) < len(series.points)
+    )
+    title_of = f"{words.plural(len(series.points), 'run')}, {series.id}"
+    return Table(title_of, HEADINGS, list(lines.values())[::-1], older, left=(1, 2, 3, 7))
 
 
 def _still(this: History) -> Table:
@@ -243,43 +232,29 @@ def _still(this: History) -> Table:
         (one.impl, title(one), units.seconds(one.points[-1].median, 4), _status(one, this.runs) + _broken(one, this.runs))
         for one in this.series if not (one.steps or one.breaks)
     ]  # fmt: skip
-    title_of, heads = (
-        f"{words.plural(len(rows), 'cell')} without a change",
-        ("implementation", "case", "newest", "result"),
-    )
-    if len(said := {row[-1] for row in rows}) == 1:  # once is enough
-        return Table(title_of, heads[:-1], [row[:-1] for row in rows], said.pop(), True, (1,))
-    return Table(title_of, heads, rows, of_impls=True, left=(1, 3))
+    heads = ("implementation", "case", "newest", "result")
+    return Table(f"{words.plural(len(rows), 'cell')} without a change", heads, rows, of_impls=True, left=(1, 3))
 
 
-def _lines(series: Series, this: History) -> Iterator[tuple[int, Line]]:
-    """By position: the newest points, and older ones with news."""
+def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:
+    """By position, of HEADINGS: the newest points, and older ones in which something happened."""
     moved = {step.at: step for step in series.steps}
     back = {step.recovered for step in series.steps}
-    newest = len(series.points) - history_chart.NEWEST
+    found: dict[int, Sequence[str]] = {}
     for at, point in enumerate(series.points):
         run = this.runs[point.run]
         notes = [_what_happened(moved[at], series, this.runs)] if at in moved else []
         notes += ["back to where it was"] if at in back else []
         notes += ["the benchmark itself was changed"] if at in series.breaks else []
-        notes += [_baseline(entry) for entry in this.baselines.get(point.run, ())]
-        if at < newest and not notes:
-            continue
-        yield (
-            at,
-            Line(
-                run=run.name,
-                when=_when(run.date),
-                commit=_commit(run),
-                torch=_torch(run),
-                median=units.seconds(point.median, 4),
-                usual=units.seconds(series.usual[at], 4) if at in series.usual else "",
-                spread=f"{units.seconds(point.low)} to {units.seconds(point.high)}",
-                change=_change(series, at),
-                notes=notes,
-                bad=at in moved and moved[at].slower and moved[at].recovered is None,
-            ),
-        )
+        entries = this.baselines.get(point.run, ())
+        notes += [f"baseline, accepted: {it.reason}" if it.reason else "baseline" for it in entries]
+        if notes or at >= len(series.points) - NEWEST:
+            notes += [f"{units.seconds(series.usual[at], 4)} with drift removed"] if at in series.usual else []
+            spread = f"{units.seconds(point.low)} to {units.seconds(point.high)}"
+            change = units.change(point.median / series.points[at - 1].median)
+            texts = run.name, _when(run.date), _commit(run), _torch(run), units.seconds(point.median, 4), spread
+            found[at] = (*texts, change if at and at not in series.breaks else units.MISSING, "; ".join(notes))
+    return found
 
 
 def _status(series: Series, runs: Sequence[Run]) -> str:
@@ -319,7 +294,7 @@ def _broken(series: Series, runs: Sequence[Run]) -> str:
 
 def _what_happened(step: Step, series: Series, runs: Sequence[Run]) -> str:
     """'became slower by 5.1 % relative to its case's others in 0007_x, and recovered in 0011_x'."""
-    how = f"slower by {_percent(step.ratio - 1)}" if step.slower else f"faster by {_percent(1 - step.ratio)}"
+    how = f"slower by {units.percent(step.ratio - 1)}" if step.slower else f"faster by {units.percent(1 - step.ratio)}"
     how += " relative to its case's others" if step.relative else ""
     sentence = f"became {how} in {runs[_run(series, step)].name}"
     if step.recovered is None:
@@ -330,26 +305,6 @@ def _what_happened(step: Step, series: Series, runs: Sequence[Run]) -> str:
 def _run(series: Series, step: Step) -> int:
     """Position among all runs of the first one after a step."""
     return series.points[step.at].run
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}".replace("%", "\N{NO-BREAK SPACE}%")
-
-
-def _change(series: Series, at: int) -> str:
-    if at == 0 or at in series.breaks:
-        return units.MISSING
-    return units.change(series.points[at].median / series.points[at - 1].median)
-
-
-def _tooltip(line: Line) -> str:
-    usual = f" ({line.usual} on a usual day)" if line.usual else ""
-    sentence = f"{line.run}: {line.median}{usual}, {line.when}, commit {line.commit}, torch {line.torch}"
-    return "; ".join([sentence, *line.notes])
-
-
-def _baseline(entry: Entry) -> str:
-    return f"baseline, accepted: {entry.reason}" if entry.reason else "baseline"
 
 
 def _marks(this: History) -> Table:

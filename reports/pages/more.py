@@ -1,18 +1,20 @@
-"""What only some runs have, folded on the page: roofline, compiling, parts of a layer, growth, masks, blocks, operators."""
+"""What only some runs have, folded on the page: roofline, compiling, parts of a layer, growth, masks, blocks, traces."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from ..drawing import anatomy, inside, svg
+from ..drawing import svg
 from ..drawing.palette import Palette
 from ..judging import frame as fr
 from ..judging import masking, published, roofline, scaling
 from ..judging.grid import Grid
 from ..reading import units, words
+from ..reading.axes import axis_names
 from ..reading.runs import Run
 from . import tables
 from .tables import Table
@@ -25,10 +27,11 @@ def tables_of(run: Run, frame: pd.DataFrame, grid: Grid, palette: Palette, keys:
     """All that this run has something to show of. `keys` are those of its cases, by id."""
     found = [
         _roofline(run, frame, palette), _compiling(frame),
-        _shares("The kernel as a share of its layer", anatomy.cores(frame), ("kernel", "layer", "share")),
-        _shares("Forward as a share of forward and backward", anatomy.passes(frame), ("forward", "with backward", "share")),
+        _shares(frame, "The kernel as a share of its layer", "scope", "core", "layer", ("kernel", "layer", "share")),
+        _shares(frame, "Forward as a share of forward and backward", "mode", "forward", "backward",
+                ("forward", "with backward", "share")),
         _growth(frame), _masks(frame), _published(run, frame),
-        *(_blocks(grid, keys) if len(frame) <= MOST_CELLS else ()), *_inside(run, frame, palette, keys),
+        *(_blocks(grid, keys) if len(frame) <= MOST_CELLS else ()), _traces(frame),
     ]  # fmt: skip
     return [it for it in found if it and (it.rows or it.drawings or it.note)]
 
@@ -38,38 +41,50 @@ def _roofline(run: Run, frame: pd.DataFrame, palette: Palette) -> Table | None:
     if points.empty or not run.roofs:
         return None
     said = fr.varying(frame)
-    dots = [(row["intensity"], row["rate"], palette[row["impl"]], _rate(row, said)) for row in fr.records(points)]
+    dots = [
+        (row["intensity"], row["rate"], palette[row["impl"]],
+         f"{row['impl']}, {_place(row, said)}: {row['rate'] / 1e9:.3g} GFLOP/s")
+        for row in fr.records(points)
+    ]  # fmt: skip
     note = "FLOP per second against FLOP per byte, a point a cell. Lines: ceilings measured on this machine."
     return Table("Roofline", note=note, drawings=[svg.roofline(dots, roofline.ceilings(run.roofs, points))])
 
 
-def _rate(row: Mapping[str, Any], said: list[str]) -> str:
-    return f"{row['impl']}, {words.place(row, always=said)}: {row['rate'] / 1e9:.3g} GFLOP/s"
-
-
 def _compiling(frame: pd.DataFrame) -> Table:
-    rows = [
-        (it.impl, _where(it), _calls(it), f"{units.seconds(it.compile_s)} {it.cache}".rstrip(), units.seconds(it.eager),
-         units.seconds(it.compiled))
-        for it in anatomy.compilings(frame)
-    ]  # fmt: skip
+    """When the time spent compiling is won back, of each compiled cell whose eager form was measured too."""
+    said, rows = fr.varying(frame), []
+    known = {(row["impl"], row["id"]): row for row in fr.records(frame.dropna(subset=["median"]))}
+    for (impl, id_), row in known.items():
+        eager, spent = known.get((words.base(impl), id_)), row.get("compile_s")
+        if impl.endswith(words.COMPILED) and eager and isinstance(spent, int | float) and spent > 0:
+            ratio, cache = fr.ratio(row, eager), row.get("compile_cache")
+            won = eager["median"] * (1 - ratio.value) if ratio.processes else eager["median"] - row["median"]
+            pays = f"{math.ceil(spent / won):,} calls" if won > 0 else "never"
+            times = [units.seconds(eager["median"]), units.seconds(row["median"])]
+            took = f"{units.seconds(spent)} {cache if isinstance(cache, str) else ''}".rstrip()
+            rows.append((impl, _place(row, said), pays if ratio.resolved else "not significant", took, *times))
     heads = ("implementation", "case", "pays after", "compile time", "eager", "compiled")
     return Table("Compile break-even", heads, rows, of_impls=True, left=(1,))
 
 
-def _calls(it: anatomy.Compiling) -> str:
-    return "not significant" if it.tied else f"{it.pays_after:,} calls" if it.pays_after else "never"
-
-
-def _shares(title: str, pairs: list[anatomy.Pair], heads: tuple[str, ...]) -> Table:
-    rows = [
-        (it.impl, _where(it), units.seconds(it.one), units.seconds(it.other), units.percent(it.share)) for it in pairs
-    ]
+def _shares(frame: pd.DataFrame, title: str, axis: str, one: str, other: str, heads: Sequence[str]) -> Table:
+    """The time at one value of an axis as a share of that at another, all else being equal."""
+    both = frame[frame[axis].isin((one, other))].dropna(subset=["median"])
+    said, rows = [it for it in fr.varying(both) if it != axis], []
+    for _, part in both.groupby(
+        ["impl", *(it for it in axis_names() if it in both and it != axis)], dropna=False, sort=False
+    ):
+        known = {row[axis]: row for row in fr.records(part)}
+        if len(known) == 2:
+            times = known[one]["median"], known[other]["median"]
+            numbers = [*map(units.seconds, times), units.percent(times[0] / times[1])]
+            rows.append((known[one]["impl"], _place(known[one], said), *numbers))
     return Table(title, ("implementation", "case", *heads), rows, of_impls=True, left=(1,))
 
 
-def _where(it: anatomy.Pair | anatomy.Compiling) -> str:
-    return f"{it.place} T={it.T}".strip()
+def _place(row: Mapping[str, Any], said: Sequence[str]) -> str:
+    """A row's values of the axes that vary, and its T."""
+    return words.place({axis: row[axis] for axis in [*said, "T"]}, always={*said, "T"} - {"T_kv"})
 
 
 def _growth(frame: pd.DataFrame) -> Table:
@@ -118,29 +133,12 @@ def _blocks(grid: Grid, keys: Mapping[str, str]) -> Iterator[Table]:
         )
 
 
-def _inside(run: Run, frame: pd.DataFrame, palette: Palette, keys: Mapping[str, str]) -> Iterator[Table]:
-    """The operators of each traced call, and its memory."""
-    found, unread = inside.cells(frame, run.path.resolve().parent.parent)
-    for why, cells in unread.items():
-        yield Table(
-            f"No trace of {words.plural(len(cells), 'cell')}", note=f"It {why} ({words.listing(cells, most=3)})."
-        )
-    curves = inside.drawn(found)
-    for one in found:
-        heads = ("operator", "share", *(["on the device"] * one.on_device), "own time", "calls", "shapes")
-        rows = [
-            (it.name, it.share, *([it.device] * one.on_device), it.host, str(it.calls), it.shapes)
-            for it in one.operators
-        ]
-        note = (
-            f"One call under the profiler: shares, not latencies. {one.more} more operators, each with less."
-            if one.more
-            else ""
-        )
-        label, held = f"Memory during the call: {one.description}", one.trace.memory
-        drawn = [svg.curve(list(held["at"]), list(held["bytes"]), palette[one.impl], label)] * (
-            (one.impl, one.case) in curves
-        )
-        yield Table(
-            f"Operators of {one.impl}", heads, rows, note, left=(len(heads) - 1,), drawings=drawn, of=keys[one.case]
-        )
+def _traces(frame: pd.DataFrame) -> Table:
+    """Where each cell's trace lies."""
+    known = frame[frame["trace"].map(lambda path: isinstance(path, str))] if "trace" in frame else frame[:0]
+    rows = [(row["impl"], row["id"], row["trace"]) for row in fr.records(known)]
+    note = (
+        "One call under the profiler, not timed. Paths are relative to the results folder; open a file with Perfetto,"
+    )
+    note += " or a folder with `tensorboard --logdir`."
+    return Table("Profiler traces", ("implementation", "case", "file"), rows, note if rows else "", True, (1, 2))

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-from ..judging import comparison
-from ..judging import frame as fr
+from stats import verdict
+
+from ..drawing.palette import Palette
+from ..judging.comparison import Comparison, compare
 from ..reading import fingerprint, units, words
 from ..reading.runs import Run
-from . import changes, page
-from . import side_by_side as sides
-from .changes import Changes
-from .side_by_side import Cell, SideBySide, Value
+from . import changes, export, page
+from .comparison_text import sentences
 from .tables import Table
 
 MOST_NAMES = 3
 LONGEST_NAME = 120
+
+SEPARATE = (
+    "Runs made hours or machines apart: 5 to 50 % between two runs of unchanged code is ordinary. "
+    "Verdicts are those of `python -m reports compare`; they need one machine, and several processes a cell."
+)
 
 
 def write(runs: Sequence[Run], folder: Path) -> Path:
@@ -28,16 +36,15 @@ def write(runs: Sequence[Run], folder: Path) -> Path:
         OSError: the folder can't be made or written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    this = sides.side_by_side(runs)
-    fr.exported(this.frame).to_csv(folder / "rows.csv", index=False)
+    export.rows(runs).to_csv(folder / "rows.csv", index=False)
     written = folder / "index.html"
-    written.write_text(html(this), encoding="utf-8")
+    written.write_text(html(runs), encoding="utf-8")
     return written
 
 
 def folder_name(runs: Sequence[Run]) -> str:
     """'0001_a+0002_b'; of many, or with long names, the first and a number that the same runs always have."""
-    names = [label.replace(" ", "-") for label in sides.labels_of(runs)]
+    names = [label.replace(" ", "-") for label in export.labels_of(runs)]
     whole = "+".join(names)
     if len(names) <= MOST_NAMES and len(whole.encode()) <= LONGEST_NAME:
         return whole
@@ -45,107 +52,80 @@ def folder_name(runs: Sequence[Run]) -> str:
     return f"{runs[0].name[:40]}+{len(runs) - 1}-{digest}"
 
 
-def html(this: SideBySide) -> str:
+def html(runs: Sequence[Run]) -> str:
     """Whatever came from the runs is escaped; only our own SVG, CSS and JavaScript are not."""
-    found = [_changes(this, at) for at in range(1, len(this.runs))]
+    labels, (first, *others) = export.labels_of(runs), _matched(runs)
+    found = {label: compare(first, run) for label, run in zip(labels[1:], others, strict=True)}
+    wrong = sorted({name for run in runs for name in run.wrong})
+    machines = [dict(page.flat(run.machine)) for run in runs]
+    shared = {key: text for key, text in machines[0].items() if all(it.get(key) == text for it in machines)}
+    said = [f"{label}: {_moved(one)}" for label, one in found.items()]
     return page.rendered(
         "changes.html.j2",
-        this.wrong,
-        title=" + ".join(this.labels),
-        kicker=this.labels,
-        headline=_headline(this, found),
-        lead=list(_sentences(this)),
-        notices=list(_notices(this)),
-        lists=[(f"{this.labels[0]} → {label}", one) for label, one in zip(this.labels[1:], found, strict=True)],
-        more=[_numbers(this), _runs(this), _missing(this)],
-        notes=[
-            "Medians of separate runs, hours or machines apart: 5 to 50 % between two runs of unchanged code is ordinary. "
-            "Verdicts are those of `python -m reports compare`; they need one machine, and several processes a cell."
+        wrong,
+        title=" + ".join(labels),
+        kicker=labels,
+        headline=f"{labels[0]} → {'; → '.join(said[:MOST_NAMES])}{'; …' * (len(said) > MOST_NAMES)}",
+        lead=[f"→ {label}: {'; '.join(of)}." for label, one in found.items() if (of := list(sentences(one)))],
+        notices=[
+            *["Measured on different machines: no verdicts."] * any(fingerprint.differing(first, run) for run in others),
+            *[f"{words.WRONG} wrong in at least one cell of these runs: {words.listing(wrong)}."] * bool(wrong),
         ],
-        machine=sides.shared(this),
-        commands=[run.command for run in this.runs if run.command],
-        looks=this.palette,
-    )
+        lists=[(f"{labels[0]} → {label}", changes.of_cells(one.cells)) for label, one in found.items()],
+        more=[_numbers([first, *others], labels), _facts(runs, labels, machines)],
+        notes=[SEPARATE, *dict.fromkeys(note for one in found.values() for note in one.notes)],
+        machine=shared,
+        commands=[run.command for run in runs if run.command],
+        looks=Palette({name for run in runs for name in run.registry}),
+    )  # fmt: skip
 
 
-def _notices(this: SideBySide) -> Iterator[str]:
-    if this.other_machines:
-        yield "Measured on different machines: no verdicts."
-    if this.wrong:
-        yield f"{words.WRONG} wrong in at least one cell of these runs: {words.listing(sorted(this.wrong))}."
+def _matched(runs: Sequence[Run]) -> list[Run]:
+    """The runs; their cases named without the device, where each run has one of its own."""
+    devices = [{row["extra_info"].get("device") for row in run.rows} for run in runs]
+    if any(len(of) != 1 for of in devices) or len(set.union(*devices)) == 1:
+        return list(runs)
+    return [_without(run, str(device)) for run, [device] in zip(runs, devices, strict=True)]
 
 
-def _changes(this: SideBySide, at: int) -> Changes:
-    """From the first run to another: judged where both are of one machine."""
-    if this.labels[at] not in this.other_machines:
-        return changes.of_cells(comparison.compare(this.runs[0], this.runs[at]).cells)
-    both = [(cell, cell.values[at]) for cell in this.cells if cell.values[0]]
-    return changes.of_ratios((cell.impl, cell.case, value.ratio) for cell, value in both if value)
+def _without(run: Run, device: str) -> Run:
+    def renamed(cell: dict[str, Any]) -> dict[str, Any]:
+        return {**cell, "id": "-".join(part for part in str(cell["id"]).split("-") if part != device)}
+
+    rows = [{**row, "extra_info": renamed(row["extra_info"])} for row in run.rows]
+    return replace(run, rows=rows, skipped=list(map(renamed, run.skipped)))
 
 
-def _headline(this: SideBySide, found: Sequence[Changes]) -> str:
-    """What changed from the first run to each other; of many runs how many there are."""
-    listed = dict(zip(this.labels[1:], found, strict=True))
-    said = [
-        f"{label}: {_moved(listed[label], middle)} {words.plural(count, 'cell')}"
-        for label, middle, _, _, count in sides.typical(this)
-    ]
-    if said and len(this.runs) <= MOST_NAMES:
-        return f"{this.labels[0]} → {'; → '.join(said)}"
-    shared = sum(cell.everywhere for cell in this.cells)
-    everywhere = words.plural(shared, "cell") if shared else "no cell"
-    return f"{words.plural(len(this.runs), 'run')} side by side, {everywhere} in all"
+def _moved(this: Comparison) -> str:
+    """'2 regressed and 1 improved of 12 cells', or '+0.3 % in the median of 12 cells'"""
+    ratios = [ratio for cell in this.cells if math.isfinite(ratio := cell.head / cell.base)]
+    if not ratios:
+        return "no cell in common"
+    counts = {"regressed": len(this.regressed), "improved": this.counts.get(verdict.IMPROVED, 0)}
+    moved = " and ".join(f"{count} {word}" for word, count in counts.items() if count)
+    return f"{moved or f'{units.change(median(ratios))} in the median'} of {words.plural(len(ratios), 'cell')}"
 
 
-def _moved(found: Changes, middle: float) -> str:
-    """'2 regressed and 1 improved of', or '+0.3 % in the median of'"""
-    kinds = Counter(row.kind for row in found.rows)
-    named = {"worse": "regressed", "better": "improved"}
-    moved = " and ".join(f"{kinds[kind]} {text}" for kind, text in named.items() if kinds[kind])
-    return f"{moved} of" if moved else f"{units.change(middle)} in the median of"
+def _numbers(runs: Sequence[Run], labels: Sequence[str]) -> Table:
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for run, label in zip(runs, labels, strict=True):
+        for row in run.rows:
+            facts, seconds = row["extra_info"], units.seconds(row["stats"]["median"])
+            held = units.memory(facts["peak_bytes"]) if facts.get("peak_bytes") is not None else units.MISSING
+            cells.setdefault((str(facts["impl"]), str(facts["id"])), {})[label] = f"{seconds}, {held}"
+    rows = [(*key, *(of.get(label, units.MISSING) for label in labels)) for key, of in cells.items()]
+    return Table("All numbers", ("implementation", "case", *labels), rows, "Median and peak memory.", True, (1,))
 
 
-def _sentences(this: SideBySide) -> Iterator[str]:
-    first = this.labels[0]
-    for label, middle, low, high, count in sides.typical(this):
-        spanned = f"{units.change(low)} to {units.change(high)} over {words.plural(count, 'cell')}"
-        differs = fingerprint.differing(this.runs[0], this.runs[list(this.labels).index(label)])
-        machine = f"; another machine: {fingerprint.described(differs)}" if label in this.other_machines else ""
-        yield f"{first} → {label}: {units.change(middle)} in the median cell ({spanned}){machine}."
-    if not any(True for _ in sides.typical(this)):
-        yield f"No run has a cell in common with {first}."
-
-
-def _numbers(this: SideBySide) -> Table:
-    rows = [(cell.impl, cell.case, *map(_described, cell.values)) for cell in this.cells if cell.everywhere]
-    return Table("All numbers", ("implementation", "case", *this.labels), rows, "Median and peak memory.", True, (1,))
-
-
-def _described(value: Value | None) -> str:
-    return f"{units.seconds(value.seconds)}, {units.memory(value.bytes)}" if value else units.MISSING
-
-
-def _runs(this: SideBySide) -> Table:
-    rows = [(key, *texts) for key, texts in sides.about(this)]
-    return Table("Runs, and what differs", ("", *this.labels), rows, left=range(1, 1 + len(this.labels)))
-
-
-def _missing(this: SideBySide) -> Table:
-    """Cells that not every run has, those with the same implementation, runs and reasons once."""
-    grouped: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
-    for cell in this.cells:
-        if not cell.everywhere:
-            grouped.setdefault((cell.impl, *_where(cell, this.labels)), []).append(cell.case)
+def _facts(runs: Sequence[Run], labels: Sequence[str], machines: Sequence[dict[str, str]]) -> Table:
+    """When and by what each was made, and those parts of machine and software that differ."""
+    facts = [
+        {"made": run.date[:16].replace("T", " "), "commit": run.commit_id, "sweep": run.sweep, "command": run.command,
+         "notes": "; ".join(run.notes), **machine}
+        for run, machine in zip(runs, machines, strict=True)
+    ]  # fmt: skip
     rows = [
-        (impl, str(len(cases)), having, "; ".join(why), ", ".join(cases))
-        for (impl, having, why), cases in grouped.items()
+        (key, *(of.get(key) or units.MISSING for of in facts)) for key in dict.fromkeys(k for of in facts for k in of)
     ]
-    return Table("Not in every run", ("implementation", "cells", "only in", "why not in the others", "cases"), rows,
-                 "" if rows else "Every cell is in every run.", True, (2, 3, 4))  # fmt: skip
-
-
-def _where(cell: Cell, labels: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """The runs that have the cell, and why the others don't."""
-    sides_of = list(zip(labels, cell.values, cell.why, strict=True))
-    having = words.listing([label for label, value, _ in sides_of if value])
-    return having, tuple(f"{label}: {why}" for label, value, why in sides_of if value is None)
+    differing = [row for row in rows if row[0] not in machines[0] or len(set(row[1:])) > 1]
+    return Table("Runs, and what differs", ("", *labels), differing, left=range(1, 1 + len(labels)))

@@ -94,25 +94,22 @@ def newest(folder: Path) -> Run:
 
 def _readable(files: Iterable[Path], none: str) -> Iterator[Run]:
     """The files' runs. Those that can't be read are named in warnings, or where that is all of them in an error."""
-    problems: list[RunError] = []
+    problems: list[str] = []
     readable = False
     for file in files:
         try:
             run = runs.read(file)
         except RunError as error:
-            problems.append(error)
-            continue
-        readable = True
-        _warn_of(problems)
-        yield run
+            problems.append(str(error))
+        else:
+            readable = True
+            while problems:
+                warn(f"left out: {problems.pop(0)}")
+            yield run
     if not readable:
-        raise problems[0] if len(problems) == 1 else RunError(f"{none}; the first: {problems[0]}")
-    _warn_of(problems)
-
-
-def _warn_of(problems: list[RunError]) -> None:
-    while problems:
-        warn(f"left out: {problems.pop(0)}")
+        raise RunError(problems[0] if len(problems) == 1 else f"{none}; the first: {problems[0]}")
+    for problem in problems:
+        warn(f"left out: {problem}")
 
 
 def answered(answer: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:

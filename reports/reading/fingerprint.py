@@ -29,10 +29,8 @@ def environment(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
 def refusal(base: Run, head: Run) -> str:
     """Why two runs may not be compared, in a sentence; '' where they may."""
     different = differing(base, head)
-    if different.keys() == {"allocator"}:
-        names = ", then ".join(map(_allocator, different["allocator"]))
-        return f"{base.name} and {head.name} were measured with different memory allocators ({names})"
-    return f"{base.name} and {head.name} are of different machines: {described(different)}" if different else ""
+    both = f"{base.name} and {head.name} were measured on different machines or with different settings"
+    return f"{both}: {described(different)}" if different else ""
 
 
 def described(differences: dict[str, tuple[Any, Any]]) -> str:

@@ -23,7 +23,6 @@ HOW_TO_MAKE_ONE = "make one with: pytest bench/ --benchmark-save=NAME"
 _NUMBERED = re.compile(r"(\d{4,})_(.+)", re.DOTALL)
 _KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "skipped": list,
           "registry": list, "baseline_impl": str, "notes": list, "axes": list, "asked": dict}  # fmt: skip
-_KIND_NAMES = {dict: "dictionary", list: "list", str: "text"}
 _UNUSED = ("outliers", "ld15iqr", "hd15iqr", "iqr_outliers", "stddev_outliers", "ops", "total")
 _REQUIRED = ("median", "q1", "q3")
 _NUMBERS = ("peak_bytes", "error", "error_bound", "flops", "bytes")
@@ -55,8 +54,6 @@ class Run:
     state: dict[str, Any] = field(default_factory=dict)
     roofs: list[dict[str, Any]] = field(default_factory=list)
     controls: dict[str, Any] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    """What its parts took."""
     notes: tuple[str, ...] = ()
     """What a reader of its numbers must know."""
     axes: list[dict[str, Any]] = field(default_factory=list)
@@ -114,10 +111,10 @@ def newest_first(results: Path) -> list[Path]:
     Numbers count per machine folder, so the folder that was written to last comes first, then its numbers downwards.
     """
     files = [f for f in results.glob("*/*.json") if is_numbered(f)]
-    written: dict[Path, int] = {}
-    for file in files:
-        written[file.parent] = max(written.get(file.parent, 0), file.stat().st_mtime_ns)
-    return sorted(files, key=lambda f: (written[f.parent], str(f.parent), _number(f), f.stem), reverse=True)
+    written = {
+        folder: max(f.stat().st_mtime_ns for f in files if f.parent == folder) for folder in {f.parent for f in files}
+    }
+    return sorted(files, key=lambda f: (written[f.parent], str(f.parent), int(_names(f)[1]), f.stem), reverse=True)
 
 
 def is_numbered(path: Path) -> bool:
@@ -167,7 +164,7 @@ def checked(data: Any, path: Path) -> Run:
         raise RunError(f"{path}: unknown schema {data.get('schema')!r} (this suite reads {SCHEMA})")
     for key, kind in _KINDS.items():
         if data.get(key) is not None and not isinstance(data[key], kind):
-            raise RunError(f"{path}: {key} is no {_KIND_NAMES[kind]}")
+            raise RunError(f"{path}: {key} is no {kind.__name__}")
     return Run(
         path=path,
         rows=[_checked(row, path) for row in data["benchmarks"]],
@@ -184,7 +181,6 @@ def checked(data: Any, path: Path) -> Run:
         state=data.get("state") or {},
         roofs=_dictionaries(data.get("roofs")),
         controls=_controls(data.get("controls")),
-        seconds=_times(data.get("seconds")),
         notes=tuple(map(str, data.get("notes") or ())),
         axes=_dictionaries(data.get("axes")),
         published=[it for it in _dictionaries(data.get("published")) if _is_time(it.get("seconds"))],
@@ -239,16 +235,11 @@ def _cell(cell: Any, path: Path) -> dict[str, Any]:
 def _controls(value: Any) -> dict[str, Any]:
     """What the reference workload did; empty where it isn't in the form that is known."""
     looks = value.get("looks") if isinstance(value, dict) else None
-    return value if isinstance(looks, dict) and all(_are_looks(seen) for seen in looks.values()) else {}
-
-
-def _times(value: Any) -> dict[str, float]:
-    given = value.items() if isinstance(value, dict) else ()
-    return {str(key): float(spent) for key, spent in given if isinstance(spent, int | float) and spent >= 0}
-
-
-def _are_looks(seen: Any) -> bool:
-    return isinstance(seen, list) and all(isinstance(look, dict) and _is_time(look.get("seconds")) for look in seen)
+    lists = list(looks.values()) if isinstance(looks, dict) else [None]
+    known = all(
+        isinstance(of, list) and all(isinstance(it, dict) and _is_time(it.get("seconds")) for it in of) for of in lists
+    )
+    return value if known else {}
 
 
 def _is_time(value: Any) -> bool:
@@ -260,12 +251,8 @@ def _dictionaries(value: Any) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-def _number(file: Path) -> int:
-    match = _NUMBERED.fullmatch(file.stem)
-    return int(match[1]) if match else -1
-
-
 def _names(file: Path) -> tuple[str, ...]:
+    """'0001_x', '0001', 'x'"""
     match = _NUMBERED.fullmatch(file.stem)
     return (file.stem, *match.groups()) if match else (file.stem,)
 

@@ -39,11 +39,6 @@ def tick(text: str) -> str:
     return re.sub(r"(\.\d*?)0+(?= )", r"\1", text).replace(". ", " ")
 
 
-def times(value: float, digits: int = 3) -> str:
-    """A ratio with enough digits to be read: 0.0521 -> '0.0521×', 12.34 -> '12.3×'."""
-    return f"{significant(value, digits)}×" if math.isfinite(value) else MISSING
-
-
 def span(low: float, high: float) -> str:
     """The interval of a ratio, in as many digits as it warrants: '1.06 to 1.08×'."""
     if too_wide(low, high):

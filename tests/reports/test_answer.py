@@ -136,6 +136,19 @@ def test_a_column_is_not_resolved_where_at_least_half_of_its_cases_are() -> None
         assert made.signs == "· not measured"
 
 
+def test_a_tie_says_how_large_a_difference_it_leaves_possible() -> None:
+    def said(high: float) -> str:
+        row = {"over": {}, "peak_bytes": float("nan")}
+        first = grids.Mark("sdpa", grids.TIED, 1.0, 1.0, 1.0, row)
+        case = grids.Case(
+            "a", {}, "a", {"sdpa": first, "packed": grids.Mark("packed", grids.TIED, 1.02, 0.9, high, row)}
+        )
+        return answer.headline(grids.Grid([case], ["sdpa", "packed"], []), None)
+
+    assert said(1.08) == "Use sdpa: tied with packed in the one case."
+    assert said(1.43) == "Use sdpa: tied with packed in the one case (differences up to 1.4× are possible)."
+
+
 def test_memory_decides_between_two_that_are_tied(as_run: Any) -> None:
     for seed in SEEDS:
         data = planted(seed, {"sdpa": 1.0, "packed": 1.0})

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import synthetic_runs as synthetic
 
-from reports.drawing import anatomy
 from reports.judging import frame, processes, scaling
+from reports.pages import more
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 
@@ -77,10 +77,10 @@ def test_an_interval_between_processes_needs_three() -> None:
 
 
 @pytest.mark.parametrize(
-    ("eager", "compiled", "pays_after", "tied"),
-    [(2e-3, 1e-3, 3000, False), (1e-3, 2e-3, None, False), (1.001e-3, 1e-3, 3_000_000, True)],
+    ("eager", "compiled", "pays"),
+    [(2e-3, 1e-3, "3,000 calls"), (1e-3, 2e-3, "never"), (1.001e-3, 1e-3, "not significant")],
 )
-def test_when_compiling_pays(eager: float, compiled: float, pays_after: int | None, tied: bool, as_run: Any) -> None:
+def test_when_compiling_pays(eager: float, compiled: float, pays: str, as_run: Any) -> None:
     rows = [
         synthetic.row(name, synthetic.case(), [0.99 * median, median, 1.01 * median], apart, compile_s=seconds)
         for name, median, seconds, apart in (
@@ -88,6 +88,17 @@ def test_when_compiling_pays(eager: float, compiled: float, pays_after: int | No
             ("a+compile", compiled, 3.0, (0.99, 1, 1 / 0.99)),
         )
     ]
-    [one] = anatomy.compilings(frame.tidy(as_run(synthetic.document(rows))))
-    assert (one.tied, one.impl) == (tied, "a+compile")
-    assert one.pays_after == (pays_after if pays_after is None else pytest.approx(pays_after, rel=1e-3))
+    [one] = more._compiling(frame.tidy(as_run(synthetic.document(rows)))).rows
+    assert one[:4] == ("a+compile", "T=64", pays, "3.00 s")
+
+
+def test_a_kernel_is_a_share_of_its_layer_where_all_else_is_equal(as_run: Any) -> None:
+    cells = [
+        ("sdpa", 64, "core", 1e-3),
+        ("sdpa", 64, "layer", 4e-3),
+        ("sdpa", 256, "core", 1e-3),
+        ("a", 256, "layer", 1.0),
+    ]
+    rows = [synthetic.row(name, synthetic.case(T=T, scope=scope), [s], id=f"{T}{scope}") for name, T, scope, s in cells]
+    made = more._shares(frame.tidy(as_run(synthetic.document(rows))), "", "scope", "core", "layer", ("a", "b", "share"))
+    assert made.rows == [("sdpa", "T=64", "1.00 ms", "4.00 ms", "25.0 %")]
