@@ -42,6 +42,9 @@ class Job(NamedTuple):
     case: str | None
     """None: list the cases."""
 
+    def __str__(self) -> str:
+        return f"{self.kind}  {self.case or 'what there is'}"
+
 
 @dataclass
 class Driver:
@@ -74,8 +77,9 @@ class Driver:
             if not any(job.kind in there for job in self._open):
                 missing = f"no node of type {next(iter(self._open)).kind} is left"
                 raise Mistake("; ".join([missing, *(f"there is {kind}" for kind in there)]))
-            for kind in self.kinds.keys() & there.keys():
-                free = (self.kinds[kind] or there[kind]) - sum(job.kind == kind for job in self._begun)
+            for kind, most in self.kinds.items():
+                nodes = there.get(kind, 0)
+                free = min(most or nodes, nodes) - sum(job.kind == kind for job in self._begun)
                 jobs = [job for job in self._open if job.kind == kind and job not in self._begun]
                 for job in jobs[: max(0, free)]:
                     task = {"arguments": self.arguments, "case": job.case}
@@ -90,7 +94,8 @@ class Driver:
         try:
             answer = future.result()
         except Exception as error:  # each engine has its own
-            return self._lose(job, f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")
+            *_, last = str(error).strip().split("\n")
+            return self._lose(job, f"{type(error).__name__}: {last}")
         if why := answer.get("failed"):
             if not job.case:
                 raise Mistake(f"{answer['node']}: {why}")
@@ -101,7 +106,7 @@ class Driver:
         self.journal.add({"job": job, "answer": answer})
         self._take(job, answer)
         left = sum(it.kind == job.kind for it in self._open)
-        tell(f"{job.kind}  {job.case or 'what there is'}: {answer['node']}; {left} left")
+        tell(f"{job}: {answer['node']}; {left} left")
 
     def _take(self, job: Job, answer: Answer) -> None:
         del self._open[job]
@@ -109,7 +114,7 @@ class Driver:
         self._open |= {Job(job.kind, case): 0 for case in answer.get("cells", ())}
 
     def _lose(self, job: Job, why: str) -> None:
-        tell(f"{job.kind}  {job.case} is lost: {why}")
+        tell(f"{job} is lost: {why}")
         self._open[job] += 1
         if self._open[job] == TRIES:
             del self._open[job]

@@ -54,8 +54,9 @@ class Cluster:
     def submit(self, kind: str, task: dict[str, Any], refused: Collection[str]) -> Future[Answer]:
         own = self._there[kind]
         others = {node["NodeID"] for node in ray.nodes()} - {node["NodeID"] for node in own}
+        allowed = NotIn("", *others)  # which wants one value at least
         do = self._do.options(
-            scheduling_strategy=NodeLabelSchedulingStrategy({"ray.io/node-id": NotIn(*others)}),
+            scheduling_strategy=NodeLabelSchedulingStrategy({"ray.io/node-id": allowed}),
             num_cpus=own[0]["Resources"]["CPU"],
             num_gpus=own[0]["Resources"].get("GPU", 0),
             max_retries=0,
