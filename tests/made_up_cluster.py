@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any
 
-from bench.cluster.driver import Result, Task
+from bench.cluster.driver import Answer
 
 from .conftest import CHECKOUT
 
@@ -22,11 +23,11 @@ def published() -> dict[str, Any]:
     return data
 
 
-def cells(*cases: str) -> list[tuple[str, str]]:
-    """Of these cases, those that the published run has a row or a reason for."""
+def cases_of(*cases: str) -> dict[str, list[str]]:
+    """By case, the implementations for which the published run has a row or a reason."""
     rows = [(row["extra_info"]["impl"], row["group"]) for row in published()["benchmarks"]]
     skipped = [(entry["impl"], entry["id"]) for entry in published()["skipped"]]
-    return [key for key in (*rows, *skipped) if key[1] in cases]
+    return {case: [impl for impl, its in (*rows, *skipped) if its == case] for case in cases}
 
 
 def job(case: str) -> dict[str, Any]:
@@ -39,6 +40,19 @@ def job(case: str) -> dict[str, Any]:
     return dict(data) | of_case | {"asked": {"case": case}}
 
 
+class Task:
+    """The oldest of a cluster's tasks is done when it is looked at."""
+
+    def __init__(self, cluster: MadeUpCluster, node: str, case: str | None):
+        self._cluster, self.node, self.case = cluster, node, case
+
+    def done(self) -> bool:
+        return self._cluster.running[0] is self
+
+    def result(self) -> Answer:
+        return self._cluster.answer(self._cluster.running.pop(0))
+
+
 class MadeUpCluster:
     """Nodes by type, which answer in the order in which they were asked; `fate` says what else may become of a task."""
 
@@ -46,33 +60,27 @@ class MadeUpCluster:
         self,
         nodes: Mapping[str, str],
         cases: tuple[str, ...],
-        fate: Callable[[str, Task], Result | None] = lambda node, task: None,
+        fate: Callable[[str, str | None], Answer | None] = lambda node, case: None,
     ):
         self.there = dict(nodes)
         self.asked: list[tuple[str, str | None]] = []
         """Node and case of every task."""
-        self._cases, self._fate, self._answered = cases, fate, 0
-        self._tasks: dict[str, Task] = {}
+        self.running: list[Task] = []
+        self._cases, self._fate = cases, fate
 
-    def nodes(self) -> Mapping[str, str]:
-        return self.there
+    def nodes(self, refused: Collection[str]) -> Mapping[str, int]:
+        return Counter(kind for node, kind in self.there.items() if node not in refused)
 
-    def start(self, node: str, task: Task) -> None:
-        assert node in self.there and node not in self._tasks
+    def submit(self, kind: str, task: dict[str, Any], refused: Collection[str]) -> Any:
+        taken = {*refused, *(it.node for it in self.running)}
+        node = next(node for node, its in self.there.items() if its == kind and node not in taken)
         self.asked.append((node, task["case"]))
-        self._tasks[node] = task
-
-    def ended(self, seconds: float) -> list[tuple[str, Result]]:
-        for node, task in self._tasks.items():
-            del self._tasks[node]
-            return [(node, self._fate(node, task) or self._answer(node, task))]
-        return []
+        self.running.append(Task(self, node, task["case"]))
+        return self.running[-1]
 
     def close(self) -> None:
-        self._tasks.clear()
+        self.running.clear()
 
-    def _answer(self, node: str, task: Task) -> Result:
-        case = task["case"]
-        self._answered += 1
-        known = {"node": node, "began": float(self._answered)}
-        return known | ({"cells": cells(*self._cases)} if case is None else {"run": job(case)})
+    def answer(self, task: Task) -> Answer:
+        usual = {"run": job(task.case)} if task.case else {"cells": cases_of(*self._cases)}
+        return {"node": task.node} | (self._fate(task.node, task.case) or usual)

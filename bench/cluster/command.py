@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
+from ..runs import journal as journals
 from ..runs import replicates
 from ..runs.replicates import PROCESSES, USAGE_ERROR
 from ..runs.saving import results_root
-from ..selection.command import complain, named, said
+from ..selection.command import complain, said
 from ..selection.mistake import Mistake, count
 
-ENGINES = ("ray", "slurm")
+ENGINES = {"ray": "ray", "slurm": "submitit"}
+"""The engines, each with its package; the module `on_NAME` reaches it."""
 
 WITHOUT = (
-    "--dry-run", "--list", "--collect-only", "--co", "--save-traces", "--redo", "--resume", "-x", "--exitfirst", "--maxfail",
-    "--benchmark-autosave", "--benchmark-disable", "--benchmark-skip",
+    "--dry-run", "--list", "--collect-only", "--co", "--save-traces", "--redo", "-x", "--exitfirst", "--maxfail",
+    "--benchmark-disable", "--benchmark-skip",
 )  # fmt: skip
 """Options of pytest's side that a cluster has no use for."""
 
@@ -25,18 +29,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Ends as `pytest bench/` does: 0 measured; 1 a cell is wrong, failed or timed out; 2 unfinished; 4 a mistake."""
     options, others = _parser().parse_known_args(arguments)
     try:
-        if options.cluster is None:
-            _refuse_without_cluster(options)
-            return replicates.main(arguments)
-        return _measured(options, others, said("sweep", arguments))
+        if options.cluster:
+            return _measured(options, others, said("sweep", arguments))
+        for option in ("--address", "--node-types", "--slurm-option"):
+            if getattr(options, option[2:].replace("-", "_")):
+                raise Mistake(f"{option} goes with --cluster {' or '.join(ENGINES)}")
+        return replicates.main(arguments)
     except Mistake as mistake:
         return complain(mistake, USAGE_ERROR)
-
-
-def _refuse_without_cluster(options: argparse.Namespace) -> None:
-    for name in ("address", "node_types", "slurm_option"):
-        if getattr(options, name):
-            raise Mistake(f"--{name.replace('_', '-')} goes with --cluster {' or '.join(ENGINES)}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,6 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--node-types",
         metavar="TYPE[:N],...",
+        type=node_types,
+        default={},
         help="which types of nodes measure, and how many of each at a time: a type is a resource `type:NAME` of Ray, or a "
         "partition of Slurm (default: all; of Slurm the default partition)",
     )
@@ -56,60 +58,50 @@ def _parser() -> argparse.ArgumentParser:
         "--slurm-option",
         metavar="KEY=VALUE",
         action="append",
+        type=_pair,
         default=[],
         help="an option of Slurm by the name that submitit gives it, as account=NAME; may be repeated",
     )
     return parser
 
 
-def _measured(options: argparse.Namespace, others: list[str], command: str) -> int:
-    """Begin a sweep, or go on with one."""
-    name = _name(options, others)
-    for option in others:
-        if option.partition("=")[0] in WITHOUT:
-            raise Mistake(f"{option} does not go with --cluster")
-    asked = {
-        "arguments": [
-            *others,
-            *["--quiet-machine"] * options.quiet_machine,
-            f"--processes={options.processes or PROCESSES}",
-        ],
-        "kinds": node_types(options.node_types),
-        "command": command,
-    }
-    slurm = dict(_pair(text) for text in options.slurm_option)
-    from .sweep import Sweep, engine_of
-
-    results = results_root(Path.cwd(), options.benchmark_storage)
-    sweep = Sweep.resumed(results, name) if options.resume else Sweep.new(results, name, asked)
-    return sweep.measure(engine_of(options.cluster, options.address, slurm, sweep))
+def node_types(text: str) -> dict[str, int | None]:
+    """`a:2,b` as {"a": 2, "b": None}."""
+    parts = [part.strip().partition(":") for part in text.split(",")]
+    if not all(kind for kind, _, _ in parts):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected TYPE or TYPE:N, with commas between them")
+    return {kind: count(most) if most else None for kind, _, most in parts}
 
 
-def _name(options: argparse.Namespace, others: Sequence[str]) -> str:
-    if not options.resume and not options.save:
-        raise Mistake("--save NAME is missing: what are the runs called? (--resume NAME finishes them)")
-    begun_otherwise = (*others, options.save, options.processes, options.node_types, options.quiet_machine)
-    if options.resume and any(begun_otherwise):
-        raise Mistake(f"--resume {options.resume} goes on as it was begun; leave out the other options")
-    return named(options.resume or options.save, "--resume" if options.resume else "--save")
-
-
-def node_types(text: str | None) -> dict[str, int | None]:
-    """`a:2,b` as {"a": 2, "b": None}; raises `Mistake`."""
-    found: dict[str, int | None] = {}
-    for part in [] if text is None else text.split(","):
-        kind, _, most = part.strip().partition(":")
-        try:
-            found[kind] = count(most) if most else None
-        except argparse.ArgumentTypeError as error:
-            raise Mistake(f"--node-types {text}: {error}") from None
-        if not kind:
-            raise Mistake(f"--node-types {text!r}: expected TYPE or TYPE:N, with commas between them")
-    return found
-
-
-def _pair(text: str) -> tuple[str, str]:
+def _pair(text: str) -> tuple[str, str | int]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise Mistake(f"--slurm-option {text}: expected KEY=VALUE")
-    return name, value
+        raise argparse.ArgumentTypeError(f"{text}: expected KEY=VALUE")
+    return name, int(value) if value.isdigit() else value
+
+
+def _measured(options: argparse.Namespace, others: list[str], command: str) -> int:
+    """Begin a sweep, or go on with one."""
+    if unfit := {given.partition("=")[0] for given in others} & {*WITHOUT}:
+        raise Mistake(f"{unfit.pop()} does not go with --cluster")
+    results = results_root(Path.cwd(), options.benchmark_storage)
+    name, path = replicates.begun(options, [*others, *options.node_types], results / "cluster")
+    if path and (pid := journals.writer(path)) is not None:
+        raise Mistake(f"run {name} is being measured right now, by process {pid}")
+    own = [*["--quiet-machine"] * options.quiet_machine, f"--processes={options.processes or PROCESSES}"]
+    asked = {"arguments": [*others, *own], "kinds": options.node_types, "command": command}
+    header = journals.header_of(path) if path else asked
+    from .archive import pack
+    from .sweep import measure
+
+    archive = pack(Path.cwd(), header["arguments"])
+    digest = hashlib.sha256(archive).hexdigest()
+    if header.setdefault("digest", digest) != digest:
+        raise Mistake(f"the code has changed since run {name} was begun; begin another one: --save NAME")
+    try:
+        engine = import_module(f".on_{options.cluster}", __package__)
+    except ModuleNotFoundError as error:
+        needed = f"{error.name}: python -m pip install {ENGINES[options.cluster]}"
+        raise Mistake(f"--cluster {options.cluster} needs {needed}") from None
+    cluster = engine.Cluster(options, archive, header["kinds"], results / "cluster" / name)
+    return measure(cluster, results, name, header, path)

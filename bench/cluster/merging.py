@@ -9,71 +9,60 @@ from typing import Any
 
 from stats.verdict import STILL
 
-from ..runs.rows import Row
-from .driver import TRIES, Driver, Result
+from .driver import Answer, Driver, Job
+
+APART = 1000
+"""Distance of the numbers of two cases' processes: a ratio between two cases would be one between two nodes."""
 
 
 def merged(driver: Driver, kind: str) -> dict[str, Any]:
     """The run file of a type of node."""
-    order = {key: i for i, key in enumerate(driver.cells[kind])}
-    answers = sorted((it for job, it in driver.answers.items() if job.kind == kind), key=lambda it: float(it["began"]))
+    cases: dict[str, list[str]] = driver.answers[Job(kind, None)]["cells"]
+    answers = [it for case in cases if (it := driver.answers.get(Job(kind, case)))]
     runs: list[dict[str, Any]] = [it["run"] for it in answers]
-    given_up = {str(job.case): f"its node was lost {TRIES} times: {why}" for job, why in driver.given_up(kind).items()}
-    skipped = [entry for run in runs for entry in run["skipped"]]
-    skipped += [
-        {"impl": impl, "id": case, "reason": "error", "detail": given_up[case]}
-        for impl, case in order
-        if case in given_up
+    lost = [
+        {"impl": impl, "id": case, "reason": "error", "detail": why}
+        for case, impls in cases.items()
+        if (why := driver.given_up.get(Job(kind, case)))
+        for impl in impls
     ]
-    return runs[0] | {
-        "asked": {name: value for name, value in runs[0]["asked"].items() if name != "case"},
-        "benchmarks": sorted(_rows(answers), key=lambda it: order[it["extra_info"]["impl"], it["group"]]),
-        "skipped": sorted(skipped, key=lambda it: order[it["impl"], it["id"]]),
-        "published": [figure for run in runs for figure in run["published"]],
-        "roofs": _roofs(runs),
-        "controls": _controls(answers),
-        "seconds": sum((Counter(run["seconds"]) for run in runs), Counter()),
-        "nodes": Counter(it["node"] for it in answers),
-        "notes": [*disagreements(answers), *(f"{case}: {why}" for case, why in given_up.items())],
-    }
+    joined: dict[str, Any] = _joined(
+        [{name: run[name] for name in ("skipped", "published", "roofs", "controls")} for run in runs]
+    )
+    roofs = sorted(joined["roofs"], key=lambda roof: float([*roof.values()][-1]))
+    return (
+        runs[0]
+        | joined
+        | {
+            "asked": {name: value for name, value in runs[0]["asked"].items() if name != "case"},
+            "benchmarks": [_row(row, i, it["node"]) for i, it in enumerate(answers) for row in it["run"]["benchmarks"]],
+            "skipped": joined["skipped"] + lost,
+            "roofs": [*{(*roof, *[*roof.values()][:-1]): roof for roof in roofs}.values()],  # of each the highest
+            "seconds": sum((Counter(run["seconds"]) for run in runs), Counter()),
+            "nodes": Counter(it["node"] for it in answers),
+            "notes": [*disagreements(answers)],
+        }
+    )
 
 
-def _rows(answers: Sequence[Result]) -> Iterator[Row]:
-    """All rows; no two cases share the number of a visit or a process, and times count from when the first job began."""
-    used = Counter[str]()
-    for answer in answers:
-        before, later = dict(used), answer["began"] - answers[0]["began"]
-        for row in answer["run"]["benchmarks"]:
-            columns = row["extra_info"]
-            moved = {"process_nodes": [answer["node"]] * columns["processes"]}
-            moved["sample_times"] = [round(later + at, 4) for at in columns["sample_times"]]
-            for name in ("sample_visits", "sample_processes"):
-                moved[name] = [before.get(name, 0) + number for number in columns[name]]
-                used |= Counter({name: max(moved[name]) + 1})  # the larger of the two
-            yield row | {"extra_info": columns | moved}
+def _joined(parts: Sequence[Any]) -> Any:
+    """Lists one after the other, dictionaries key by key; of numbers the largest."""
+    if isinstance(parts[0], list):
+        return [it for part in parts for it in part]
+    if isinstance(parts[0], dict):
+        return {key: _joined([part[key] for part in parts]) for key in parts[0]}
+    return max(parts)
 
 
-def _roofs(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The highest of each roof."""
-    best: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for roof in (roof for run in runs for roof in run["roofs"]):
-        *what, speed = roof  # the speed is the last
-        key = tuple(roof[name] for name in what)
-        best[key] = max(best.get(key, roof), roof, key=lambda it: float(it[speed]))
-    return list(best.values())
+def _row(row: dict[str, Any], number: int, node: str) -> dict[str, Any]:
+    """A row of the case with this number, from a node."""
+    columns = row["extra_info"]
+    processes = [APART * number + process for process in columns["sample_processes"]]
+    moved = {"sample_processes": processes, "process_nodes": [node] * columns["processes"]}
+    return row | {"extra_info": columns | moved}
 
 
-def _controls(answers: Sequence[Result]) -> dict[str, Any]:
-    """What all nodes saw; the drift is that within a job, since two nodes need not be equally fast."""
-    looks: dict[str, list[dict[str, float]]] = {}
-    for answer in answers:
-        later = answer["began"] - answers[0]["began"]
-        for name, seen in answer["run"]["controls"]["looks"].items():
-            looks.setdefault(name, []).extend({**look, "at": look["at"] + later} for look in seen)
-    return {"drift": max(it["run"]["controls"]["drift"] for it in answers), "looks": looks}
-
-
-def disagreements(answers: Sequence[Result]) -> Iterator[str]:
+def disagreements(answers: Sequence[Answer]) -> Iterator[str]:
     """A sentence for every node that takes longer or shorter for a reference workload than the median node, by more than
     `STILL`, in three of four looks.
     """

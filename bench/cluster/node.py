@@ -1,23 +1,20 @@
 """What a node does with a task. It travels by value to nodes that have no checkout, so it needs the standard library alone.
 
-A task has options of `bench sweep`, and a case that is to be measured; without a case it lists the cells.
+A task has options of `bench sweep`, and a case that is to be measured; without a case it lists the cells, by this file as a
+plugin of pytest.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import io
 import json
 import os
-import platform
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -35,64 +32,41 @@ def do(archive: bytes | Path, task: dict[str, Any]) -> dict[str, Any]:
 
     `archive`: the code, or the file that holds it. When the file is gone, so is the driver, and the task ends.
     """
-    began = time.time()
-    code = unpacked(archive if isinstance(archive, bytes) else archive.read_bytes())
-    with tempfile.TemporaryDirectory(prefix="attention-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="attention-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
+        zipfile.ZipFile(archive if isinstance(archive, Path) else io.BytesIO(archive)).extractall(folder / "code")
         with (folder / "said").open("w") as said:
-            process = _started(code, folder, task, said)
+            process = _started(folder, task, said)
             while process.poll() is None:
                 if isinstance(archive, Path) and not archive.exists():
                     process.kill()
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(LOOK)
-        answers = {"cells": [*folder.glob("cells.json")], "run": [*folder.glob("results/*/*.json")]}
-        found = {
-            what: json.loads(file.read_text(encoding="utf-8")) for what, files in answers.items() for file in files
-        }
-        if not found:
-            lines = (folder / "said").read_text(encoding="utf-8", errors="replace").split("\n")
-            last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
-            found = {"failed": f"{last.removeprefix('ERROR: ')} (exit code {process.returncode})"}
-        return found | {"node": socket.gethostname(), "began": began}
+        node = {"node": os.environ.get("SLURMD_NODENAME", socket.gethostname())}
+        for file in (*folder.glob("cells.json"), *folder.glob("results/*/*.json")):
+            found = json.loads(file.read_text())
+            if found and found.get("complete", True):
+                return node | {"run" if task["case"] else "cells": found}
+        last = (folder / "said").read_text(errors="replace").strip().split("\n")[-1]
+        return node | {"failed": f"{last.removeprefix('ERROR: ')} (exit code {process.returncode})"}
 
 
-def model(gpus: list[str]) -> str:
-    """The processor's name, and those of its GPUs."""
-    name = platform.processor() or platform.machine()
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
-    return " ".join([name, *gpus])
-
-
-def unpacked(archive: bytes) -> Path:
-    """The folder with the code, which is unpacked once a node."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attention-bench"
-    code = caches / hashlib.sha256(archive).hexdigest()
-    if not code.is_dir():
-        caches.mkdir(parents=True, exist_ok=True)
-        fresh = tempfile.mkdtemp(dir=caches)
-        zipfile.ZipFile(io.BytesIO(archive)).extractall(fresh)
-        try:
-            os.rename(fresh, code)
-        except OSError:  # another process was faster
-            shutil.rmtree(fresh)
-    return code
-
-
-def _started(code: Path, folder: Path, task: dict[str, Any], said: Any) -> subprocess.Popen[Any]:
-    command = [sys.executable, str(code / "bench"), "sweep", "--save=job", *task["arguments"]]
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    env["ATTENTION_BENCH_PATH"] = str(code / "user")
-    if task["case"] is None:
-        command += ["-pbench.cluster.plan", "--collect-only", "--quiet"]
-        env["PYTHONPATH"] = str(code)
-    else:
-        command += [f"--case={task['case']}"]
+def _started(folder: Path, task: dict[str, Any], said: Any) -> subprocess.Popen[Any]:
+    code = folder / "code"
+    what = [f"--case={task['case']}"] if task["case"] else ["-pbench.cluster.node", "--collect-only", "-q"]
+    command = [sys.executable, str(code / "bench"), "sweep", "--save=job", *task["arguments"], *what]
+    env = os.environ | {"ATTENTION_BENCH_PATH": str(code / "user")}
     return subprocess.Popen(command, cwd=folder, env=env, stdout=said, stderr=said, preexec_fn=_end_with_parent)
 
 
 def _end_with_parent() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def pytest_collection_finish(session: Any) -> None:
+    """Write the implementations of each case."""
+    cells: dict[str, list[str]] = {}
+    for item in session.items:
+        cells.setdefault(item.callspec.params["case"], []).append(item.callspec.params["impl"])
+    Path("cells.json").write_text(json.dumps(cells))

@@ -31,9 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Become pytest: 0 measured; 1 a cell is wrong, failed or timed out; 2 interrupted. Gives 4, a mistake of the user's."""
     options, others = parser().parse_known_args(arguments)
     try:
-        command, quiet = _resumed(options, others) if options.resume else _begun(options, others)
+        folder = results_root(Path.cwd(), options.benchmark_storage) / str(get_machine_id())
+        name, journal = begun(options, others, folder)
     except Mistake as mistake:
         return complain(mistake, USAGE_ERROR)
+    if journal:
+        command, quiet = [f"--resume={name}", *others], _was_quiet(header_of(journal)["machine"])
+    else:
+        command = [f"--processes={options.processes or PROCESSES}", f"--benchmark-save={name}", *others]
+        quiet = options.quiet_machine
     if options.benchmark_storage:
         command.append(f"--benchmark-storage={options.benchmark_storage}")
     if quiet:
@@ -63,34 +69,26 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _begun(options: argparse.Namespace, others: list[str]) -> tuple[list[str], bool]:
-    """pytest's options for a new run, and whether its processes are quiet."""
-    if not options.save:
+def begun(options: argparse.Namespace, others: Sequence[str], folder: Path) -> tuple[str, Path | None]:
+    """The run's name, and its journal in `folder` where it is resumed; raises `Mistake`."""
+    if not (options.resume or options.save):
         raise Mistake("--save NAME is missing: what is the run called? (--resume NAME finishes one)")
+    name = named(options.resume or options.save, "--resume" if options.resume else "--save")
+    journal = newest(folder, name)
+    if options.resume:
+        if {*others} - {"--redo"} or options.processes or options.save or options.quiet_machine:
+            raise Mistake(f"--resume {name} goes on as it was begun; leave out the other options")
+        if journal is None:
+            raise Mistake(f"no run {name} was begun in {folder}: --save {name} begins one")
+        return name, journal
     for option in others:
         if option.startswith(("--benchmark-autosave", "--resume")):
             raise Mistake(f"{option}: the run is named by --save, and finished by --resume")
-    name = named(options.save, "--save")
-    if newest(_folder(options), name):
-        raise Mistake(f"run {name} was begun and not finished: `python -m bench sweep --resume {name}` goes on")
-    processes = options.processes or PROCESSES
-    return [f"--processes={processes}", f"--benchmark-save={name}", *others], options.quiet_machine
-
-
-def _resumed(options: argparse.Namespace, others: list[str]) -> tuple[list[str], bool]:
-    name = named(options.resume, "--resume")
-    journal = newest(_folder(options), name)
-    if journal is None:
-        raise Mistake(f"no run {name} was begun in {_folder(options)}: --save {name} begins one")
-    if {*others} - {"--redo"} or options.processes or options.save or options.quiet_machine:
-        raise Mistake(f"--resume {name} goes on as it was begun; leave out the other options")
-    return [f"--resume={name}", *others], _was_quiet(header_of(journal)["machine"])
+    if journal:
+        raise Mistake(f"run {name} was begun and not finished: `--resume {name}` goes on")
+    return name, None
 
 
 def _was_quiet(machine: Mapping[str, Any]) -> bool:
     """Whether a run with this fingerprint was begun with `--quiet-machine`."""
     return machine["cores"] == 1 and bool(machine["allocator"]) and machine["allocator"].items() <= QUIET.items()
-
-
-def _folder(options: argparse.Namespace) -> Path:
-    return results_root(Path.cwd(), options.benchmark_storage) / str(get_machine_id())

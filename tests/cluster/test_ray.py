@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from argparse import Namespace
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,40 +28,32 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-def test_a_node_that_does_not_answer_delays_no_other(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_have_tasks_of_their_own_type_alone(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from bench.cluster import node
-    from bench.cluster.on_ray import OnRay
+    from bench.cluster.on_ray import Cluster
 
-    ray_cluster, _ = cluster
-    gate, path = tmp_path / "gate", str(tmp_path / "gate")
+    ray_cluster, nodes = cluster
+    unnamed = ray_cluster.add_node(num_cpus=1, num_gpus=0)
+    ray_cluster.wait_for_nodes()
 
-    def model(gpus: list[str]) -> str:
-        import os
-        import time
+    def do(archive: bytes, task: str) -> str:
+        import ray
 
-        while not os.path.exists(path):
-            time.sleep(0.1)
-        return "a processor"
+        return str(ray.get_runtime_context().get_node_id())
 
-    monkeypatch.setattr(node, "model", model)
-    engine = OnRay(ray_cluster.address, b"")
+    monkeypatch.setattr(node, "do", do)
+    engine = Cluster(Namespace(address=ray_cluster.address), b"")
     try:
-        assert sorted(engine.nodes().values()) == ["a", "a", "b"]
-        late = ray_cluster.add_node(num_cpus=1, num_gpus=0)
-        ray_cluster.wait_for_nodes()
-        with ThreadPoolExecutor(1) as apart:
-            assert sorted(apart.submit(engine.nodes).result(timeout=30).values()) == ["a", "a", "b"]
-        gate.touch()
-        for _ in range(300):
-            if len(found := engine.nodes()) == 4:
-                break
-            engine.ended(0.1)
-        assert sorted(found.values()) == ["a", "a", "a processor", "b"]
+        assert engine.nodes(()) == {"a": 2, "b": 1, "default": 1}
+        assert engine.nodes({socket.gethostname()}) == {}
+        assert engine.nodes(())
+        asked = {kind: [engine.submit(kind, {}, ()) for _ in range(4)] for kind in ("a", "b", "default")}
+        found = {kind: {it.result(60) for it in futures} for kind, futures in asked.items()}
     finally:
         engine.close()
-    ray_cluster.remove_node(late)
+    assert found["a"] <= {it.node_id for it in nodes[:2]}
+    assert found["b"] == {nodes[2].node_id} and found["default"] == {unnamed.node_id}
+    ray_cluster.remove_node(unnamed)
 
 
 def test_a_node_is_killed_and_the_driver_too(cluster: Any, alone: dict[str, Any], tmp_path: Path) -> None:

@@ -358,7 +358,7 @@ INPUTS = [
     mistake("pb sweep --cluster slurm --save x --node-types a:x", 4, "'x' is not a positive whole number"),
     mistake("pb sweep --cluster slurm --save x --slurm-option account", 4, "expected KEY=VALUE"),
     mistake("pb sweep --cluster ray --save x --dry-run", 4, "--dry-run does not go with --cluster"),
-    mistake("pb sweep --cluster ray --resume nix", 4, "no sweep nix was begun"),
+    mistake("pb sweep --cluster ray --resume nix", 4, "no run nix was begun"),
     mistake("pb sweep --address host:1 --save x", 4, "--address goes with --cluster"),
     mistake("pb ab", 3, "base"),
     mistake("pb ab --base nowhere", 3, "nowhere"),

@@ -13,11 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from bench.cluster.driver import Driver, Result, Task
+from bench.cluster.driver import Answer, Driver
 from bench.cluster.merging import merged
 from bench.runs.journal import Journal
 from bench.runs.saving import save
@@ -29,31 +32,27 @@ PATTERN = "B1-T64-H8-D_h64-float32-cpu"
 
 
 class Crowd:
-    """Nodes of one type that answer at once, one answer at a time."""
+    """Nodes of one type that answer at once."""
 
     def __init__(self, nodes: int, cases: int):
-        self._nodes = {f"n{i}": "a" for i in range(nodes)}
-        self._tasks: dict[str, Task] = {}
+        self._nodes = nodes
         self._cases = [PATTERN.replace("B1", f"B{i + 1}") for i in range(cases)]
         self._job = json.dumps(job(PATTERN))
 
-    def nodes(self) -> Mapping[str, str]:
-        return self._nodes
+    def nodes(self, refused: Collection[str]) -> Mapping[str, int]:
+        return {"a": self._nodes}
 
-    def start(self, node: str, task: Task) -> None:
-        self._tasks[node] = task
-
-    def ended(self, seconds: float) -> list[tuple[str, Result]]:
-        node = next(iter(self._tasks))
-        case = self._tasks.pop(node)["case"]
-        if case is None:
-            names = [row["extra_info"]["impl"] for row in json.loads(self._job)["benchmarks"]]
-            return [(node, {"node": node, "cells": [(name, case) for case in self._cases for name in names]})]
-        run = json.loads(self._job.replace(PATTERN, case))
-        return [(node, {"node": node, "began": time.time(), "run": run})]
+    def submit(self, kind: str, task: dict[str, Any], refused: Collection[str]) -> Any:
+        return SimpleNamespace(done=lambda: True, result=partial(self._answer, task["case"]))
 
     def close(self) -> None:
-        self._tasks.clear()
+        pass
+
+    def _answer(self, case: str | None) -> Answer:
+        if case:
+            return {"node": "n", "run": json.loads(self._job.replace(PATTERN, case))}
+        names = [row["extra_info"]["impl"] for row in json.loads(self._job)["benchmarks"]]
+        return {"node": "n", "cells": dict.fromkeys(self._cases, names)}
 
 
 def main() -> None:
@@ -86,7 +85,7 @@ def _measure(nodes: int, cases: int) -> None:
         file = save(folder, "x", data, indent=None)
         ended = time.perf_counter()
         rows, jobs = len(data["benchmarks"]), len(driver.answers)
-        assert rows == len(driver.cells["a"]) and data["complete"]
+        assert rows == (jobs - 1) * len(job(PATTERN)["benchmarks"]) and data["complete"]
         sizes = [path.stat().st_size / 2**20 for path in (journal.path, file)]
         print(
             f"{rows:>8,}{jobs:>8,}{1e3 * (driven - began) / jobs:>8.2f} ms{answers:>6.0f} MiB{ended - driven:>7.1f} s"
