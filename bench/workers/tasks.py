@@ -231,7 +231,7 @@ class Tasks:
         return {"kept_pages_s": kept_pages_s(lambda: built.time(1)[0]) if room else None}
 
     def more(self, what: str, hot_s: float) -> dict[str, Any]:
-        """{"cold_s", "graph_s"}: one call taken otherwise than hot and back to back (`Meter.more`); "energy_j": its joules;
+        """{"cold_s", ...}: one call taken otherwise than hot and back to back (`Meter.more`); "energy_j": its joules;
         of a GPU "roof", its share of the roofline, and "roofs": all that were measured (`Roofs.table`).
         """
         built = self._built(what)
