@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib.util import find_spec
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,7 +73,7 @@ class Limits:
 
     def refusal(self, name: str, case: Any) -> str | None:
         """One sentence that says why `case` (a `bench.cases.case.Case`) is impossible; None when it is possible."""
-        if missing := [package for package in (self.package or "").split() if find_spec(package) is None]:
+        if missing := [package for package in (self.package or "").split() if not _is_there(package)]:
             return f"{name} needs the package {missing[0]}: {self.install or f'pip install {missing[0]}'}"
         if self.heads is not None and self.heads != case.H:
             return f"{name} has {_count(self.heads, 'head')}, not {case.H}"
@@ -143,6 +144,15 @@ class Impl:
             return why
         why = self.limits.compiled_unless(case) if self.compiled and self.limits.compiled_unless else None
         return why and f"{self.name} {why}"
+
+
+def _is_there(package: str) -> bool:
+    """Whether it could be imported; a part of another package, `flash_attn.cute`, is looked for without importing that."""
+    whole, *part = package.split(".")
+    spec = find_spec(whole)
+    return spec is not None and (
+        not part or any(Path(place, *part).is_dir() for place in spec.submodule_search_locations or ())
+    )
 
 
 def every_score(case: Any) -> int:
