@@ -25,7 +25,7 @@ from bench.proof.dispatch import kernel_in
 from bench.runs import doctor
 from bench.runs.measuring import Measuring
 from bench.timing import controls, machine
-from bench.timing.devices import DEVICES, cuda, nvml
+from bench.timing.devices import DEVICES, cuda, energy_sources, nvml
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter
 from bench.timing.devices.graphs import captured
@@ -395,6 +395,37 @@ def test_float32_products_are_of_float32_where_a_container_asks_for_less() -> No
     override = os.environ | {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
     done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, env=override, capture_output=True, text=True)
     assert done.stdout == "ieee False\n", done.stderr
+
+
+@pytest.mark.parametrize(("visible", "one"), [(None, "0"), ("3,1", "3"), ("MIG-abc", "MIG-abc"), ("", "")])
+def test_a_worker_sees_the_gpu_that_is_timed_and_no_second_one(visible: str | None, one: str) -> None:
+    """Work that an implementation left on another would be waited for by nobody."""
+    code = "from bench.workers.tasks import Tasks; import os; Tasks('.'); print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    others = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    asked = others if visible is None else others | {"CUDA_VISIBLE_DEVICES": visible}
+    done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, env=asked, capture_output=True, text=True)
+    assert done.stdout == f"{one}\n", done.stderr
+
+
+def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Instinct(SimulatedCuda):
+        def is_available(self) -> bool:
+            return True
+
+        def get_device_name(self) -> str:
+            return "AMD Instinct MI300X"
+
+    gpu = Instinct(launch=LAUNCH)
+    monkeypatch.setattr(torch.version, "hip", "7.1")
+    monkeypatch.setattr(cuda, "opened", lambda: None)
+    monkeypatch.setattr(nvml, "opened", lambda: None)
+    monkeypatch.setitem(DEVICES, "cuda", replace(DEVICES["cuda"], present=lambda: True))
+    assert cuda.identity(gpu) == {"gpu": "AMD Instinct MI300X", "driver": "unknown, ROCm 7.1"}
+    assert energy_sources()["cuda"] == "not read: with ROCm there is no NVML: no clocks, power, throttling or energy"
+    assert machine.settings() == []
+    hot, found = columns(gpu, adding(gpu, kernels=20))
+    assert (hot, found["device_s"], found["graph_s"]) == (*[pytest.approx(200e-6)], *[pytest.approx(100e-6)] * 2)
+    assert meter_of(gpu).sensors() is None
 
 
 def test_the_state_of_a_machine_tells_of_tf32(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,9 @@ class Tasks:
         if threads:
             torch.set_num_threads(threads)
         torch.set_float32_matmul_precision("highest")  # containers may ask for TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[
+            0
+        ]  # one is timed
         fix_threshold()
         self._threads = torch.get_num_threads()
         self._folder = folder

@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity
 
 from ...cases.outcome import Wrong
 from .device import Device, Memory, copied
-from .energy import of_gpu
+from .energy import Counter, Unread, of_gpu
 from .graphs import captured
 from .nvml import Nvml, Reading, opened
 
@@ -258,6 +258,12 @@ def identity(cuda: Any = torch.cuda) -> dict[str, Any]:
     return {"gpu": cuda.get_device_name(), "driver": driver or f"unknown, {built_for}"}
 
 
+def _energy() -> Counter:
+    if torch.version.hip:
+        raise Unread("with ROCm there is no NVML: no clocks, power, throttling or energy")
+    return of_gpu(opened(), _uuid())
+
+
 CUDA = Device(
     "cuda",
     torch.cuda.is_available,
@@ -265,7 +271,7 @@ CUDA = Device(
     free_bytes=free_bytes,
     meter=lambda: CudaMeter(nvml=opened()),
     activities=(ProfilerActivity.CPU, ProfilerActivity.CUDA),
-    energy=lambda: of_gpu(opened(), _uuid()),
+    energy=_energy,
     takes_more=True,
     works=works,
 )
