@@ -21,6 +21,6 @@ from . import (  # noqa: F401
     rivals,
 )
 from .layer import LayerShape
-from .registry import COMPILE, Impl, Limits, add, get, make, register, registered
+from .registry import COMPILE, FORMS, Impl, Limits, add, get, make, register, registered
 
-__all__ = ["COMPILE", "Impl", "LayerShape", "Limits", "add", "get", "make", "register", "registered"]
+__all__ = ["COMPILE", "FORMS", "Impl", "LayerShape", "Limits", "add", "get", "make", "register", "registered"]

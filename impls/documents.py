@@ -132,8 +132,13 @@ class Nested(Jagged):
         return in_batch.transpose(1, 2)
 
 
-@register("varlen", compiles=False, devices=("cuda",), dtypes=("float16", "bfloat16"), wide_values=False,
-          autocasts=False, **ROUTE)  # fmt: skip
+VARLEN: dict[str, Any] = {
+    "devices": ("cuda",), "dtypes": ("float16", "bfloat16"), "wide_values": False, "autocasts": False,
+}  # fmt: skip
+"""What `varlen_attn` needs."""
+
+
+@register("varlen", compiles=False, **VARLEN, **ROUTE)
 class Varlen(Jagged):
     """`torch.nn.attention.varlen.varlen_attn`, of all documents in a row."""
 

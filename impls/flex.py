@@ -13,6 +13,9 @@ from .layer import KernelCore, LayerShape
 from .registry import every_score, register
 from .rules import EVERY_RULE, bias_of, capped
 
+QUERIES = 4096
+"""Whose blocks are found at once: a multiple of a block's 128."""
+
 
 def _unfit(case: Any) -> str | None:
     """No backward on the CPU."""
@@ -61,7 +64,7 @@ class Flex(KernelCore):
         self.score_mod = _score_mod(self.shape, T, T_kv, device, torch.promote_types(self.typed.dtype, torch.float32))
         if span or padding is not None:
             B = None if padding is None else len(padding)
-            self.block_mask = create_block_mask(visible, B, None, T, T_kv, device=device)
+            self.block_mask = blocks_of(visible, B, T, T_kv, device)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
         """(..., H, T, D_h), (..., H_kv, T_kv, D_h), (..., H_kv, T_kv, D_v) -> (..., H, T, D_v)"""
@@ -85,6 +88,21 @@ class Flex(KernelCore):
         assert aux.lse is not None
         share = torch.sigmoid(aux.lse - sinks[:, None])  # (..., H, T): of the sum that includes the sink
         return (found * share[..., None]).to(found.dtype)
+
+
+def blocks_of(visible: Callable[..., Tensor], B: int | None, T: int, T_kv: int, device: str) -> BlockMask:
+    """`create_block_mask`, some queries after the other: at once it makes a mask of T times T_kv."""
+
+    def from_query(first: int) -> BlockMask:
+        rows = min(QUERIES, T - first)
+        return create_block_mask(lambda b, h, i, j: visible(b, h, i + first, j), B, None, rows, T_kv, device=device)
+
+    parts = [from_query(first) for first in range(0, T, QUERIES)]
+    if len(parts) == 1:
+        return parts[0]
+    names = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
+    tables = (torch.cat([getattr(part, name) for part in parts], dim=2) for name in names)
+    return BlockMask.from_kv_blocks(*tables, mask_mod=visible, seq_lengths=(T, T_kv))
 
 
 def _score_mod(shape: LayerShape, T: int, T_kv: int, device: str, dtype: torch.dtype) -> Callable[..., Tensor] | None:

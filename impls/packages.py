@@ -1,12 +1,19 @@
-"""Kernels of packages that need a GPU, measured where they are installed. Their layout is (B, T, H, D)."""
+"""Kernels of packages that need a GPU, measured where they are installed; the layout of most is (B, T, H, D).
+
+Those with a compiler, a plan or a workspace of their own are alone in their process.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .explicit import share_heads
+from .formula import attention
+from .layer import KernelCore, LayerShape
 from .registry import register
 
 
@@ -63,3 +70,92 @@ def sage(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: flo
 
     o: Tensor = sageattn(q, k, v, tensor_layout="HND", is_causal=is_causal, sm_scale=scale)
     return o
+
+
+ALONE: dict[str, Any] = CUDA | HALF | {"alone": True, "dropout": False, "compiles": False}
+
+
+@register("flash_attn_4", package="flash_attn.cute cutlass", install="pip install --pre flash-attn-4",
+          unless=_aligned_bottom_right, **ALONE)  # fmt: skip
+def flash_attn_4(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None,
+                 enable_gqa: bool = False) -> Tensor:  # fmt: skip
+    """`flash_attn_func` of the package flash-attn-4, in the CuTe DSL, for Hopper and Blackwell."""
+    from flash_attn.cute import flash_attn_func
+
+    o = flash_attn_func(*time_first(q, k, v), softmax_scale=scale, causal=is_causal)
+    return time_first(o[0] if isinstance(o, tuple) else o)[0]
+
+
+@register("flashinfer", package="flashinfer", install="pip install flashinfer-python", modes=("forward",),
+          unless=_aligned_bottom_right, **ALONE)  # fmt: skip
+class FlashInfer(KernelCore):
+    """`BatchPrefillWithRaggedKVCacheWrapper` of the package flashinfer, planned once for the sizes of a batch."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, attention, owns_mask=False)
+        self.plans: dict[Any, Any] = {}
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+        """(B, H, T, D), (B, H_kv, T_kv, D), (B, H_kv, T_kv, D) -> (B, H, T, D)"""
+        (B, _, T, _), T_kv = q.shape, k.shape[-2]
+        key = B, T, T_kv, q.dtype
+        if key not in self.plans:
+            self.plans[key] = self._planned(q, T_kv)
+        rows = (x.flatten(0, 1) for x in time_first(q, k, v))  # (B * T, H, D)
+        o: Tensor = self.plans[key].run(*rows).unflatten(0, (B, T))
+        return time_first(o)[0]
+
+    def _planned(self, q: Tensor, T_kv: int) -> Any:
+        from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
+
+        (B, H, T, D), shape = q.shape, self.shape
+        first, last = (torch.arange(0, (B + 1) * n, n, dtype=torch.int32, device=q.device) for n in (T, T_kv))
+        plan = BatchPrefillWithRaggedKVCacheWrapper(_workspace(q.device), "NHD")
+        plan.plan(first, last, H, shape.H_kv, D, causal=shape.is_causal, sm_scale=shape.scale, q_data_type=q.dtype)
+        return plan
+
+
+@cache
+def _workspace(device: torch.device, size: int = 128 << 20) -> Tensor:
+    """Bytes that a library needs: flashinfer's documentation gives it 128 MiB."""
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+@register("cudnn_frontend", package="cudnn", install="pip install nvidia-cudnn-frontend", modes=("forward",),
+          **ALONE)  # fmt: skip
+def cudnn_frontend(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None,
+                   enable_gqa: bool = False) -> Tensor:  # fmt: skip
+    """The attention of cuDNN by a graph of the package nvidia-cudnn-frontend, built once for sizes and strides."""
+    import cudnn
+
+    o = torch.empty_like(q)  # (B, H, T, D)
+    sizes = tuple((tuple(x.shape), x.stride()) for x in (q, k, v, o))
+    graph, tensors = _cudnn_graph(sizes, q.dtype, is_causal, scale or q.shape[-1] ** -0.5)
+    cudnn.set_stream(handle=_cudnn_handle(), stream=torch.cuda.current_stream().cuda_stream)
+    workspace = _workspace(q.device, graph.get_workspace_size())
+    graph.execute(dict(zip(tensors, (q, k, v, o), strict=True)), workspace, handle=_cudnn_handle())
+    return o
+
+
+@cache
+def _cudnn_handle() -> Any:
+    import cudnn
+
+    return cudnn.create_handle()
+
+
+@cache
+def _cudnn_graph(sizes: tuple[Any, ...], dtype: torch.dtype, is_causal: bool, scale: float) -> tuple[Any, list[Any]]:
+    """The graph, and its tensors q, k, v and o."""
+    import cudnn
+
+    half = {torch.float16: cudnn.data_type.HALF, torch.bfloat16: cudnn.data_type.BFLOAT16}[dtype]
+    wide = cudnn.data_type.FLOAT
+    graph = cudnn.pygraph(
+        handle=_cudnn_handle(), io_data_type=half, intermediate_data_type=wide, compute_data_type=wide
+    )
+    q, k, v = (graph.tensor(dim=list(dim), stride=list(stride), data_type=half) for dim, stride in sizes[:3])
+    o, _ = graph.sdpa(q=q, k=k, v=v, generate_stats=False, attn_scale=scale, use_causal_mask=is_causal)
+    o.set_output(True).set_dim(list(sizes[3][0])).set_stride(list(sizes[3][1])).set_data_type(half)
+    graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    return graph, [q, k, v, o]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from .documents import VARLEN
 from .flex import own
 from .formula import attention
 from .layer import KernelCore, KernelLayer, LayerShape
@@ -73,6 +74,37 @@ class PageByPage(PagedLayer):
             top = highest
         by_head: Tensor = (o / total).to(v.dtype).unflatten(2, (-1, T))
         return by_head.flatten(1, 2)
+
+
+WHOLE = 256
+"""Tokens that a page of `varlen_attn` holds, or a multiple of them (torch 2.13)."""
+
+
+def _unfit_varlen(case: Any) -> str | None:
+    """No caches in one piece, and no short pages."""
+    return _unfit(case) or (None if case.page % WHOLE == 0 else f"needs pages of whole {WHOLE} tokens: --page {WHOLE}")
+
+
+@register(
+    "varlen_paged", compiles=False, **VARLEN, **ROUTE | {"unless": _unfit_varlen, "beyond": ("causal_br", "page")}
+)
+class VarlenPaged(PagedLayer):
+    """`torch.nn.attention.varlen.varlen_attn` with the page table: pages are read where they lie."""
+
+    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+        """(B, H, T, D), pools (1, H_kv, tokens, D) -> (B, H, T, D)"""
+        from torch.nn.attention.varlen import varlen_attn
+
+        (B, H, T, _), T_kv = q.shape, self.shape.max_T
+        queries, keys = (torch.arange(B + 1, dtype=torch.int32, device=q.device) * n for n in (T, T_kv))
+        rows = q.transpose(1, 2).flatten(0, 1)  # (B * T, H, D)
+        k_, v_ = (by_page(x, self.page).permute(1, 2, 0, 3) for x in (k, v))  # (pages, page, H_kv, D)
+        options: dict[str, Any] = {"window_size": (-1, 0), "enable_gqa": k.shape[1] != H}
+        options |= {"seqused_k": keys.diff(), "block_table": pages.to(torch.int32)}
+        o = varlen_attn(rows, k_, v_, queries, keys, T, T_kv, **options)
+        assert isinstance(o, Tensor)
+        in_batch: Tensor = o.unflatten(0, (B, T))
+        return in_batch.transpose(1, 2)
 
 
 @register("flex_paged", compiled_by_default=True, compiled_unless=_unfit_compiled, **ROUTE)

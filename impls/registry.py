@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib.util import find_spec
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,7 +73,7 @@ class Limits:
 
     def refusal(self, name: str, case: Any) -> str | None:
         """One sentence that says why `case` (a `bench.cases.case.Case`) is impossible; None when it is possible."""
-        if missing := [package for package in (self.package or "").split() if find_spec(package) is None]:
+        if missing := [package for package in (self.package or "").split() if not _is_there(package)]:
             return f"{name} needs the package {missing[0]}: {self.install or f'pip install {missing[0]}'}"
         if self.heads is not None and self.heads != case.H:
             return f"{name} has {_count(self.heads, 'head')}, not {case.H}"
@@ -134,13 +135,24 @@ class Impl:
     def refusal(self, case: Any) -> str | None:
         """Why `case` can't be run, in one sentence; None when it can."""
         if self.compiled and not self.limits.compiles:
-            return f"{self.name.removesuffix(COMPILE)} has no compiled form"
+            return f"{eager_name(self.name)} has no compiled form"
+        if self.name.endswith(GRAPHED) and case.device == "cpu":
+            return f"{self.name} replays CUDA graphs: on the CPU it would be {eager_name(self.name)}{COMPILE}"
         if case.scope == "core" and self.core is None:
             return f"{self.name} is a layer of its own making: it has no core that could be called alone"
         if (why := self.limits.refusal(self.name, case)) is not None:
             return why
         why = self.limits.compiled_unless(case) if self.compiled and self.limits.compiled_unless else None
         return why and f"{self.name} {why}"
+
+
+def _is_there(package: str) -> bool:
+    """Whether it could be imported; a part of another package, `flash_attn.cute`, is looked for without importing that."""
+    whole, *part = package.split(".")
+    spec = find_spec(whole)
+    return spec is not None and (
+        not part or any(Path(place, *part).is_dir() for place in spec.submodule_search_locations or ())
+    )
 
 
 def every_score(case: Any) -> int:
@@ -153,7 +165,14 @@ def scores_of_a_head(case: Any) -> int:
     return every_score(case) // int(case.H)
 
 
-COMPILE = "+compile"
+COMPILE, GRAPHED = "+compile", "+reduce-overhead"
+FORMS: dict[str, dict[str, str]] = {
+    COMPILE: {},
+    "+max-autotune": {"mode": "max-autotune"},
+    GRAPHED: {"mode": "reduce-overhead"},
+}
+"""Compiled forms, by the end of their names, with the options that `torch.compile` gets."""
+
 _registry: dict[str, Impl] = {}
 
 
@@ -201,16 +220,20 @@ def add(impl: Impl) -> None:
     """Put `impl` in the registry; raises ValueError when its name is taken or reserved."""
     if impl.name in _registry:
         raise ValueError(f"{impl.name!r} is already registered by {_registry[impl.name].owner}")
-    if impl.name.endswith(COMPILE):
-        raise ValueError(f"{impl.name!r}: names that end in {COMPILE} are made by the suite")
+    if eager_name(impl.name) != impl.name:
+        raise ValueError(f"{impl.name!r}: names that end in {', '.join(FORMS)} are made by the suite")
     _registry[impl.name] = impl
+
+
+def eager_name(name: str) -> str:
+    """`NAME+compile` -> `NAME`."""
+    return next((name.removesuffix(form) for form in FORMS if name.endswith(form)), name)
 
 
 def get(name: str) -> Impl:
     """The implementation called `name`, or its compiled form for `NAME+compile`; raises KeyError."""
-    if name.endswith(COMPILE):
-        return compiled(_registry[name.removesuffix(COMPILE)])
-    return _registry[name]
+    eager = eager_name(name)
+    return _registry[name] if eager == name else compiled(_registry[eager], name.removeprefix(eager))
 
 
 def registered() -> Iterator[Impl]:
@@ -218,7 +241,7 @@ def registered() -> Iterator[Impl]:
     return iter(_registry.values())
 
 
-def compiled(impl: Impl) -> Impl:
+def compiled(impl: Impl, form: str = COMPILE) -> Impl:
     """The same implementation through `torch.compile`, one static graph a shape; its kernel stays as it is.
 
     `dynamic=False`, since with the default the third shape would run a graph made for other shapes.
@@ -226,9 +249,9 @@ def compiled(impl: Impl) -> Impl:
     core = impl.core
     return replace(
         impl,
-        name=impl.name + COMPILE,
-        layer=lambda shape: Compiled(impl.layer(shape)),
-        core=core and (lambda shape: Compiled(core(shape))),
+        name=impl.name + form,
+        layer=lambda shape: Compiled(impl.layer(shape), **FORMS[form]),
+        core=core and (lambda shape: Compiled(core(shape), **FORMS[form])),
         baseline=False,
         pins=None,
         scores=None,
@@ -243,10 +266,11 @@ ISOLATED = {"isolate_recompiles": True} if "isolate_recompiles" in signature(tor
 class Compiled(nn.Module):
     """A layer or core whose forward is compiled; parameters stay where they were."""
 
-    def __init__(self, eager: nn.Module):
+    def __init__(self, eager: nn.Module, **options: str):
         super().__init__()
         self.eager = eager
-        self._run: Callable[..., Tensor] = torch.compile(eager, dynamic=False, **ISOLATED)  # type: ignore[call-overload]
+        compiled = torch.compile(eager, dynamic=False, **options, **ISOLATED)  # type: ignore[call-overload]
+        self._run: Callable[..., Tensor] = compiled
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         return self._run(*args, **kwargs)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from .documents import VARLEN
 from .layer import KernelCore, LayerShape, kernel_options
 from .registry import register
 from .rules import kinds_of, requests_of
@@ -106,6 +107,31 @@ class Padded(Route):
         o = scaled_dot_product_attention(q, k, v, attn_mask=self.mask, **self.options)  # (requests, H, L, D_v)
         picked: Tensor = o.transpose(0, 1).flatten(1, 2)[None, :, self.tokens]
         return picked
+
+
+@register("varlen_requests", compiles=False, **VARLEN, **ROUTE)
+class VarlenRequests(Route):
+    """`torch.nn.attention.varlen.varlen_attn` of all requests in a row; its causal mask is aligned bottom right."""
+
+    queries: Tensor
+    keys: Tensor
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape)
+        new, all_ = zip(*requests_of(self.requests), strict=True)
+        self.longest = max(new), max(all_)
+        for name, lengths in (("queries", new), ("keys", all_)):
+            ends = torch.tensor([0, *lengths]).cumsum(0)
+            self.register_buffer(name, ends.to(torch.int32), persistent=False)  # (requests + 1,)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+        """(1, H, T, D), (1, H_kv, T_kv, D), (1, H_kv, T_kv, D) -> (1, H, T, D)"""
+        from torch.nn.attention.varlen import varlen_attn  # imports the whole compiler
+
+        q_, k_, v_ = (x[0].transpose(0, 1) for x in (q, k, v))  # (T or T_kv, H, D)
+        o = varlen_attn(q_, k_, v_, self.queries, self.keys, *self.longest, window_size=(-1, 0), **self.options)
+        assert isinstance(o, Tensor)
+        return o.transpose(0, 1)[None]
 
 
 def _batch(x: Tensor, count: int) -> Tensor:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 from torch.backends.cuda import flash_sdp_enabled, math_sdp_enabled
 from torch.compiler import is_compiling
+from torch.nn import attention
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -21,14 +24,35 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 
 
 def _pinned(backend: SDPBackend) -> Callable[..., Tensor]:
-    """SDPA that has one kernel to choose from: where torch finds it unfit, it raises instead of taking another.
+    """SDPA that has one kernel to choose from: where torch finds it unfit, it raises instead of taking another."""
+    is_free: Callable[[], bool] = flash_sdp_enabled if backend == SDPBackend.MATH else math_sdp_enabled
+    kernel = _within(partial(sdpa_kernel, backend), is_free)
+    kernel.__doc__ = f"`scaled_dot_product_attention` with {backend.name} as its only choice."
+    return kernel
+
+
+def _of_version(version: str) -> Callable[..., Tensor]:
+    """SDPA's flash attention by the kernels of another version, from its package."""
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        attention.activate_flash_attention_impl(version)
+        try:
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                yield
+        finally:
+            attention.restore_flash_attention_impl()
+
+    kernel = _within(around, lambda: attention.current_flash_attention_impl() != version)
+    kernel.__doc__ = f"`scaled_dot_product_attention` with {version} behind FLASH_ATTENTION, as its only choice."
+    return kernel
+
+
+def _within(around: Callable[[], AbstractContextManager[Any]], is_free: Callable[[], bool]) -> Callable[..., Tensor]:
+    """SDPA in a context, unless it is entered already.
 
     Its attribute `around` is the context in which a block of calls is timed: entering it takes longer than a short call.
     """
-    is_free: Callable[[], bool] = flash_sdp_enabled if backend == SDPBackend.MATH else math_sdp_enabled
-
-    def around() -> Any:
-        return sdpa_kernel(backend)
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         if not is_compiling() and not is_free():
@@ -36,7 +60,6 @@ def _pinned(backend: SDPBackend) -> Callable[..., Tensor]:
         with around():
             return scaled_dot_product_attention(q, k, v, **options)
 
-    kernel.__doc__ = f"`scaled_dot_product_attention` with {backend.name} as its only choice."
     kernel.around = around  # type: ignore[attr-defined]
     return kernel
 
@@ -49,3 +72,19 @@ register("sdpa_efficient", dispatches="efficient", devices=("cuda",), **PINNED)(
 register("sdpa_cudnn", dispatches="cudnn", devices=("cuda",), dtypes=("float16", "bfloat16"), **PINNED)(
     _pinned(SDPBackend.CUDNN_ATTENTION)
 )
+
+
+def _lacks_versions(case: Any) -> str | None:
+    """No versions of flash attention in torch before 2.11."""
+    return None if hasattr(attention, "activate_flash_attention_impl") else "needs torch 2.11 or later"
+
+
+OF_VERSION: dict[str, Any] = {
+    "devices": ("cuda",), "dtypes": ("float16", "bfloat16"), "dispatches": "flash", "dropout": False, "compiles": False,
+    "alone": True, "unless": _lacks_versions,
+}  # fmt: skip
+
+register("sdpa_fa3", package="flash_attn_interface", install="build hopper/ of github.com/Dao-AILab/flash-attention",
+         **PINNED | OF_VERSION)(_of_version("FA3"))  # fmt: skip
+register("sdpa_fa4", package="flash_attn.cute cutlass", install="pip install --pre flash-attn-4",
+         **PINNED | OF_VERSION)(_of_version("FA4"))  # fmt: skip

@@ -6,6 +6,8 @@ its stream reaches it. A kernel that faults breaks its process for good. Times a
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -49,11 +51,15 @@ class SimulatedCuda:
     """`torch.cuda` of one process: calls return when they are launched, and `synchronize` waits for all streams.
 
     A kernel takes `launch` of the host, its own time of its stream, and `miss` more when its data isn't in the L2. Kernels of a
-    graph are launched together. What spoils a capture does so as in torch: stream and generator stay as they were in it.
+    graph are launched together. What spoils a capture does so as in torch: stream and generator stay as they were in it. The
+    queue holds `queue` launches: the host waits for a place in it.
     """
 
-    def __init__(self, launch: float = 0.0, miss: float = 0.0, l2: int = L2, gpu: Gpu | None = None) -> None:
+    def __init__(
+        self, launch: float = 0.0, miss: float = 0.0, l2: int = L2, gpu: Gpu | None = None, queue: int = 1024
+    ) -> None:
         self.launch, self.miss, self.l2, self.gpu = launch, miss, l2, gpu or Gpu()
+        self.ends: deque[float] = deque([0.0], queue)
         self.host = self.busy = 0.0
         self.broken = False
         self.allocated, self.peak, self.reserved = 1000, 50_000, 1 << 21  # before anything is measured
@@ -93,8 +99,9 @@ class SimulatedCuda:
         if self.capturing:
             self.capturing.kernels.append(kernel)
         else:
-            self.host += self.launch
+            self.host = max(self.host, self.ends[0] if len(self.ends) == self.ends.maxlen else 0.0) + self.launch
             kernel()
+            self.ends.append(self.stream_now.ready)
 
     def _run(self, seconds: float, allocates: int, faults: bool, writes: Callable[[], Any] | None) -> None:
         stream, takes = self.stream_now, seconds + (0.0 if self.in_cache else self.miss)
@@ -274,7 +281,13 @@ class SimulatedNvml:
     this GPU doesn't support.
     """
 
-    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU, NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 1, 0, 0, 1
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU, NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = (
+        1,
+        2,
+        0,
+        0,
+        1,
+    )
     ASK = 30e-6
 
     class NVMLError(Exception):
@@ -305,7 +318,22 @@ class SimulatedNvml:
         return uuid if uuid == f"{self.kind}-{UUID}" else self.refuse()
 
     def nvmlDeviceGetClockInfo(self, gpu: str, kind: int) -> Any:
-        return self._answer(1755)
+        return self._answer({self.NVML_CLOCK_SM: 1755, self.NVML_CLOCK_MEM: 2619}[kind])
+
+    def nvmlDeviceGetApplicationsClock(self, gpu: str, kind: int) -> Any:
+        return self._answer(1500)
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, gpu: str) -> Any:
+        return self._answer(700_000)  # milliwatts
+
+    def nvmlDeviceGetMigMode(self, gpu: str) -> Any:
+        return self._answer([1, 1])  # now, and from the next reset on
+
+    def nvmlDeviceGetUUID(self, gpu: str) -> str:
+        return gpu
+
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu: str) -> Any:
+        return self._answer([SimpleNamespace(pid=pid) for pid in (os.getpid(), 1)])
 
     def nvmlDeviceGetMaxClockInfo(self, gpu: str, kind: int) -> Any:
         return self._answer(1980)

@@ -25,7 +25,7 @@ from bench.proof.dispatch import kernel_in
 from bench.runs import doctor
 from bench.runs.measuring import Measuring
 from bench.timing import controls, machine
-from bench.timing.devices import DEVICES, cuda, nvml
+from bench.timing.devices import DEVICES, cuda, energy_sources, nvml
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter
 from bench.timing.devices.graphs import captured
@@ -37,7 +37,7 @@ from bench.workers.tasks import Tasks
 
 from .conftest import CHECKOUT
 from .experiments import gpu
-from .simulated_gpu import ILLEGAL, UUID, Gpu, SimulatedCuda, SimulatedNvml
+from .simulated_gpu import HZ, ILLEGAL, UUID, Gpu, SimulatedCuda, SimulatedNvml
 
 KERNEL, LAUNCH = 5e-6, 10e-6
 IDLE, POWER, HOT, BRAKE = 0x1, 0x4, 0x20, 0x80
@@ -49,11 +49,17 @@ def meter_of(gpu: SimulatedCuda, reader: Nvml | None = None) -> CudaMeter:
 
 def more(gpu: SimulatedCuda, call: Callable[[], Any], graph: bool = True) -> tuple[float, float | None, float | None]:
     """Seconds hot, cold and by its graph."""
+    hot, found = columns(gpu, call, graph)
+    return hot, found["cold_s"], found["graph_s"]
+
+
+def columns(gpu: SimulatedCuda, call: Callable[[], Any], graph: bool = True) -> tuple[float, dict[str, float | None]]:
+    """Seconds hot, and what else is measured."""
     meter = meter_of(gpu)
     hot = meter.seconds(call, 50, warm=1) / 50
     found = meter.more(call, hot, graph)
     assert found.keys() == CpuMeter().more(call, hot, graph).keys()
-    return hot, found["cold_s"], found["graph_s"]
+    return hot, found
 
 
 def adding(gpu: SimulatedCuda, kernels: int = 1, seconds: float = KERNEL) -> Callable[[], torch.Tensor]:
@@ -181,6 +187,47 @@ def test_a_cold_call_finds_an_empty_cache_and_no_launches() -> None:
     gpu = SimulatedCuda(launch=LAUNCH, miss=35e-6)
     hot, cold, graph = more(gpu, adding(gpu, kernels=20))
     assert (hot, cold, graph) == (pytest.approx(200e-6), pytest.approx(135e-6), pytest.approx(100e-6))
+
+
+def test_device_only_time_has_no_launches_with_and_without_a_graph() -> None:
+    """Also of a backward call, which no graph is made of."""
+    gpu = SimulatedCuda(launch=LAUNCH, miss=35e-6)
+    hot, found = columns(gpu, adding(gpu, kernels=20), graph=False)
+    assert (hot, found["device_s"]) == (pytest.approx(200e-6), pytest.approx(100e-6))
+
+
+@pytest.mark.parametrize("why", ["it waits for the device", "the queue is full"])
+def test_launches_that_cannot_be_queued_give_no_device_only_time(why: str) -> None:
+    gpu = SimulatedCuda(launch=LAUNCH, queue=10 if why == "the queue is full" else 1024)
+    kernels = adding(gpu, kernels=20)
+
+    def call() -> torch.Tensor:
+        answer = kernels()
+        if why == "it waits for the device":
+            gpu.item()
+        return answer
+
+    found = columns(gpu, call, graph=False)[1]
+    assert (found["device_s"], found["cold_s"]) == (None, None)
+
+
+def test_a_spin_before_a_hot_block_would_hide_launches() -> None:
+    """Why blocks begin behind warm calls instead: launching is a part of what a user waits for."""
+    gpu = SimulatedCuda(launch=LAUNCH)
+    meter, call = meter_of(gpu), adding(gpu)
+    behind_a_spin = meter._between(call, 20, lambda: gpu._sleep(int(1e-4 * HZ)))[0] / 20
+    assert meter.seconds(call, 20, warm=2) / 20 == pytest.approx(LAUNCH)
+    assert behind_a_spin < 0.8 * LAUNCH
+
+
+def test_a_cold_call_has_an_interval() -> None:
+    """Of eleven calls, the slowest and the fastest are outside."""
+    gpu = SimulatedCuda()
+    seconds = iter([1e-3] * 2 + [5e-3] + [1e-3 + i * 1e-5 for i in range(8)] + [1e-5] + [1e-3] * 99)
+    found = meter_of(gpu).more(lambda: gpu.work(next(seconds)), 1e-3, graph=False)
+    low, middle, high = (found[name] for name in ("cold_low", "cold_s", "cold_high"))
+    assert low is not None and middle is not None and high is not None
+    assert 1e-3 <= low < middle < high < 5e-3
 
 
 def test_a_device_that_does_not_report_its_cache_has_no_cold_calls() -> None:
@@ -348,6 +395,37 @@ def test_float32_products_are_of_float32_where_a_container_asks_for_less() -> No
     override = os.environ | {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
     done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, env=override, capture_output=True, text=True)
     assert done.stdout == "ieee False\n", done.stderr
+
+
+@pytest.mark.parametrize(("visible", "one"), [(None, "0"), ("3,1", "3"), ("MIG-abc", "MIG-abc"), ("", "")])
+def test_a_worker_sees_the_gpu_that_is_timed_and_no_second_one(visible: str | None, one: str) -> None:
+    """Work that an implementation left on another would be waited for by nobody."""
+    code = "from bench.workers.tasks import Tasks; import os; Tasks('.'); print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    others = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    asked = others if visible is None else others | {"CUDA_VISIBLE_DEVICES": visible}
+    done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, env=asked, capture_output=True, text=True)
+    assert done.stdout == f"{one}\n", done.stderr
+
+
+def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Instinct(SimulatedCuda):
+        def is_available(self) -> bool:
+            return True
+
+        def get_device_name(self) -> str:
+            return "AMD Instinct MI300X"
+
+    gpu = Instinct(launch=LAUNCH)
+    monkeypatch.setattr(torch.version, "hip", "7.1")
+    monkeypatch.setattr(cuda, "opened", lambda: None)
+    monkeypatch.setattr(nvml, "opened", lambda: None)
+    monkeypatch.setitem(DEVICES, "cuda", replace(DEVICES["cuda"], present=lambda: True))
+    assert cuda.identity(gpu) == {"gpu": "AMD Instinct MI300X", "driver": "unknown, ROCm 7.1"}
+    assert energy_sources()["cuda"] == "not read: with ROCm there is no NVML: no clocks, power, throttling or energy"
+    assert machine.settings() == []
+    hot, found = columns(gpu, adding(gpu, kernels=20))
+    assert (hot, found["device_s"], found["graph_s"]) == (*[pytest.approx(200e-6)], *[pytest.approx(100e-6)] * 2)
+    assert meter_of(gpu).sensors() is None
 
 
 def test_the_state_of_a_machine_tells_of_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -551,14 +629,28 @@ def test_the_fingerprint_needs_no_nvml(has_nvml: bool, monkeypatch: pytest.Monke
 def test_the_state_of_a_machine_holds_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = SimulatedCuda()
     gpu.work(1.0)
-    monkeypatch.setattr(machine, "readings", Nvml(SimulatedNvml(gpu, HOT)).all)
+    reader = Nvml(SimulatedNvml(gpu, HOT))
+    monkeypatch.setattr(nvml, "opened", lambda: reader)
     (found,) = machine.state()["gpus"]
     assert found == {
         "sm_mhz": 1755, "sm_mhz_most": 1980, "power_w": 612.5, "temperature_c": 61, "busy_percent": 3,
-        "reasons": ["software thermal slowdown"],
+        "reasons": ["software thermal slowdown"], "uuid": f"GPU-{UUID}", "sm_mhz_chosen": 1500, "memory_mhz": 2619,
+        "power_limit_w": 700.0, "mig": True, "others": 1,
     }  # fmt: skip
-    monkeypatch.setattr(machine, "readings", list)
+    monkeypatch.setattr(nvml, "opened", lambda: None)
     assert machine.state()["gpus"] == []
+
+
+def test_a_gpu_that_tells_nothing_of_its_settings() -> None:
+    class Mute(SimulatedNvml):
+        def __getattribute__(self, name: str) -> Any:
+            return super().__getattribute__(
+                "refuse" if name.startswith("nvmlDeviceGet") and name not in KNOWN else name
+            )
+
+    KNOWN = ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
+    (found,) = Nvml(Mute(SimulatedCuda())).settings()
+    assert set(found.values()) == {None}
 
 
 @pytest.mark.parametrize(

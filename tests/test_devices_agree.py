@@ -74,9 +74,12 @@ def test_a_layer_and_its_backward(name: str) -> None:
         assert {grad.device.type for grad in grads if grad is not None} == {"meta"}
 
 
-@pytest.mark.skipif(
+BUILT_FOR_CUDA = pytest.mark.skipif(
     torch.version.cuda is None, reason="tensors that claim to lie on a GPU need torch as built for CUDA"
 )
+
+
+@BUILT_FOR_CUDA
 @pytest.mark.parametrize("name", [name for name in NAMES if impls.get(name).core])
 def test_a_core_on_a_gpu_that_is_none(name: str) -> None:
     """Without documents, whose lengths are numbers, and sinks, which are a parameter: the layers above have both."""
@@ -87,6 +90,19 @@ def test_a_core_on_a_gpu_that_is_none(name: str) -> None:
             core, options = module_on("cuda", name, case)
             q, k, v = (numbers("cuda", case, case.B, H, case.T, case.D_h) for H in (case.H, case.H_kv, case.H_kv))
             assert core(q, k, v, **options).device.type == "cuda"
+
+
+@BUILT_FOR_CUDA
+def test_requests_of_varlen_attn_on_a_gpu_that_is_none() -> None:
+    """Without numbers, by what torch declares of its answer."""
+    case = Case.of(**SIZES | {"T": 6}, T_kv=11, dtype="bfloat16", mask="causal_br", source="cross", scope="core",
+                   requests="1x3:3+1x2:5+1x1:3")  # fmt: skip
+    assert impls.get("varlen_requests").refusal(case) is None
+    with FakeTensorMode(), torch.no_grad():
+        core, _ = module_on("cuda", "varlen_requests", case)
+        q, k, v = (numbers("cuda", case, 1, 4, T, 16) for T in (6, 11, 11))
+        o = core(q, k, v)
+    assert (o.device.type, o.shape) == ("cuda", q.shape)
 
 
 @pytest.mark.parametrize("rules", [{}, {"window": 8}, {"softcap": 5.0}, {"bias": "alibi"}])

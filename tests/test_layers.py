@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -91,6 +93,30 @@ def test_compiled_forms_are_checked_alike(name: str, mode: str) -> None:
 
 def test_what_cannot_be_compiled_says_so() -> None:
     assert "no compiled form" in (impls.get("loop+compile").refusal(Case.of(T=8, H=1, D_h=4)) or "")
+
+
+def test_a_form_of_the_longest_tuning_is_checked_alike() -> None:
+    """Without projections: tuning a product takes seconds."""
+    torch.compiler.reset()
+    check(impls.get("sdpa+max-autotune"), Case.of(T=16, H=2, D_h=16, scope="core"))
+
+
+@pytest.mark.parametrize("form", impls.FORMS)
+def test_a_form_is_of_the_mode_that_it_names(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(torch, "compile", lambda eager, **options: asked.append(options))
+    impl = impls.get(f"sdpa{form}")
+    impl.layer(LayerShape.heads(1, 2, max_T=9))
+    assert asked[0].get("mode") == (None if form == "+compile" else form[1:])
+    assert (impl.name, impl.compiled) == (f"sdpa{form}", True)
+    with pytest.raises(ValueError, match="made by the suite"):
+        impls.add(replace(impl, name=f"mine{form}"))
+
+
+def test_cuda_graphs_are_refused_on_the_cpu_alone() -> None:
+    impl, case = impls.get("sdpa+reduce-overhead"), Case.of(T=8, H=1, D_h=4)
+    assert impl.refusal(replace(case, device="cuda")) is None
+    assert "on the CPU it would be sdpa+compile" in (impl.refusal(case) or "")
 
 
 def test_additive_mask_equals_the_boolean_one() -> None:

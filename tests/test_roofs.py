@@ -26,6 +26,8 @@ class Machine:
         o = call()
         if o.dtype == torch.uint8:
             return times * 2 * o.numel() / self.bandwidth
+        if not o.dim():  # a sum: its answer doesn't tell of how much
+            return float("inf")
         return times * 2 * o.shape[0] ** 3 / (self.rate / (10 if o.dtype == torch.bfloat16 else 1))
 
 
@@ -111,3 +113,21 @@ class Busy(Machine):
 def test_a_large_copy_that_meets_a_bad_moment_is_made_again() -> None:
     """64 MiB take 7 ms here, and 67 in that moment."""
     assert Roofs()._peak_bytes("meta", 1 << 26, Busy(slow=4)) == pytest.approx(1e10)
+
+
+class Gpu(Machine):
+    """Float32 products take ten times as long as those of TF32; a sum of 2 MiB half as long as a copy that moves them."""
+
+    def seconds(self, call: Callable[[], Any], times: int) -> float:
+        if not call().dim():
+            return times * (2 << 20) / self.bandwidth / 2
+        return super().seconds(call, times) / (10 if torch.backends.cuda.matmul.fp32_precision == "tf32" else 1)
+
+
+def test_on_a_gpu_float32_may_be_three_products_of_tf32_and_reading_is_no_copy() -> None:
+    before, gpu = torch.backends.cuda.matmul.fp32_precision, Gpu()
+    busy = Case.of(T=512, H=8, D_h=64, device="meta")
+    assert Roofs().share(busy, gpu, 1.0) == pytest.approx(flops(busy) / (gpu.rate * 10 / 3))
+    assert torch.backends.cuda.matmul.fp32_precision == before
+    assert Roofs()._peak_bytes("meta", 2 << 20, gpu) == pytest.approx(2 * gpu.bandwidth)
+    assert Roofs()._peak_bytes("cpu", 2 << 20, gpu) == pytest.approx(gpu.bandwidth)

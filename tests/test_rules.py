@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 import impls
 from bench.cases import counting
@@ -16,6 +17,7 @@ from bench.cases.meaning import case_hash
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
 from bench.proof.gate import Gate, check, probes
+from impls import flex
 from impls.masks import mask_of, rows_of
 from impls.rules import EVERY_RULE, Rules, alibi_slopes, beyond, document_lengths
 from reports.reading import words
@@ -113,6 +115,28 @@ def test_every_implementation_that_can_follows_the_rules(axes: dict[str, Any]) -
 @pytest.mark.parametrize("axes", [RULES[7], CHUNK | {"window": 7}, RULES[-2]], ids=str)
 def test_flex_attention_follows_them(axes: dict[str, Any]) -> None:
     check(impls.get("flex"), Case.of(**({"T": 33, "H": 3, "D_h": 16} | axes)))
+
+
+@pytest.mark.parametrize("T", [100, 256, 700])
+def test_blocks_that_are_found_in_parts_are_those_found_at_once(T: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose mask of T times T_kv would be as large as the scores that FlexAttention never stores."""
+    asked: list[int] = []
+
+    def counted(rule: Any, B: Any, H: Any, rows: int, T_kv: int, device: str) -> BlockMask:
+        asked.append(rows)
+        return create_block_mask(rule, B, H, rows, T_kv, device=device)
+
+    monkeypatch.setattr(flex, "create_block_mask", counted)
+    monkeypatch.setattr(flex, "QUERIES", 256)
+
+    def rule(b: Any, h: Any, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
+        return (i - j).abs() < 40
+
+    found, whole = (make(rule, None, *rest) for make, rest in (
+        (flex.blocks_of, (T, 900, "cpu")), (create_block_mask, (None, T, 900, "cpu"))))  # fmt: skip
+    for a, b in zip(found.as_tuple(), whole.as_tuple(), strict=True):
+        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b or callable(a)
+    assert max(asked) <= 256 and sum(asked) == T
 
 
 @pytest.mark.parametrize("axes", [{"window": 5, "bias": "alibi"}, {"softcap": 20, "sinks": True}], ids=str)

@@ -208,8 +208,8 @@ def test_every_pair_of_a_getter_and_a_setter_of_torch_is_known() -> None:
 
 KNOWN_FLAGS = {
     "torch.backends.cudnn": {
-        "allow_tf32", "benchmark", "depthwise_kernel", "deterministic", "enabled", "fp32_precision"
-    },
+        "allow_tf32", "benchmark", "benchmark_limit", "depthwise_kernel", "deterministic", "enabled", "fp32_precision"
+    },  # how many kernels a convolution tries, `benchmark_limit`, is a flag of builds for CUDA alone
     "torch.backends.cudnn.rnn": {"fp32_precision"},
     "torch.backends.miopen": {"immediate"},
     "torch.backends.mkldnn": {"allow_tf32", "deterministic", "enabled", "fp32_precision"},

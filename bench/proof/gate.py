@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from impls import COMPILE, Impl, get
+from impls import Impl, get
 from impls import weights as canonical
 from impls.registry import Compiled
 
@@ -120,7 +120,7 @@ class Gate:
 
 def eager_form(impl: Impl) -> Impl:
     """What a compiled form was made from: its kernel is checked bare uncompiled, since what is timed is the layer."""
-    return get(impl.name.removesuffix(COMPILE)) if impl.compiled else impl
+    return get(impl.name.rpartition("+")[0]) if impl.compiled else impl
 
 
 def lone_queries(impl: Impl, case: Case) -> Case | None:

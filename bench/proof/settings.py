@@ -8,7 +8,8 @@ import random
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -100,6 +101,17 @@ def _put_filters(filters: tuple[Any, ...]) -> None:
 
 def _names(module: ModuleType) -> Setting:
     return Setting(lambda: Names(vars(module)), vars(module).update, cheap=False)
+
+
+@contextmanager
+def tf32_products() -> Iterator[None]:
+    """Products of float32 on a GPU are those of TF32 for as long as it lasts."""
+    before = cuda.matmul.fp32_precision
+    cuda.matmul.fp32_precision = "tf32"
+    try:
+        yield
+    finally:
+        cuda.matmul.fp32_precision = before
 
 
 def _autocast(device: str) -> dict[str, Setting]:

@@ -31,6 +31,8 @@ def show_registry() -> None:
         cannot = "; ".join(_declared(impl.limits))
         registry.add_row(impl.name, Text("\n".join([about, *([f"can't: {cannot}"] if cannot else [])])))
     registry.add_row(f"NAME{impls.COMPILE}", "any of them through torch.compile, one static graph a shape")
+    modes = " and ".join(f"NAME{form}" for form in impls.FORMS if form != impls.COMPILE)
+    registry.add_row(modes, "the same in torch.compile's modes of these names")
     for sweep in SWEEPS.values():
         cases = len(sweep.cases(device))
         sweeps.add_row(

@@ -48,8 +48,9 @@ TRIES = 3
 """How often a run may end while a cell is proved, before the cell is given up."""
 
 NOT_READ = dict.fromkeys(
-    ("energy_j", "cold_s", "graph_s", "kept_pages_s", "sm_mhz", "power_w", "temperature_c", "throttled")
-)
+    ("energy_j", "cold_s", "cold_low", "cold_high", "device_s", "graph_s", "kept_pages_s", "sm_mhz", "power_w",
+     "temperature_c", "throttled")
+)  # fmt: skip
 """Columns that not every device has."""
 
 

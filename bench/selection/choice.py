@@ -36,6 +36,12 @@ def registered() -> Iterator[Impl]:
     return every()
 
 
+def _eager_name(name: str) -> str:
+    """`NAME+compile` -> `NAME`; of an older revision, which has one compiled form, as well."""
+    forms = getattr(impls, "FORMS", (impls.COMPILE,))
+    return next((name.removesuffix(form) for form in forms if name.endswith(form)), name)
+
+
 def impls_named(given: list[str], whole_registry: bool, folder: str) -> tuple[Impl, ...]:
     """The implementations that are named, or the sweep's own: eager ones, and the compiled forms worth a place."""
     names = [name.strip() for text in given for name in text.split(",") if name.strip()]
@@ -53,7 +59,7 @@ def _impl(name: str, folder: str) -> Impl:
         with suppress(KeyError):
             return impls.get(name)
         if ":" not in name and not os.path.exists(os.path.join(folder, f"{name.removesuffix('.py')}.py")):
-            near = nearest(name.removesuffix(impls.COMPILE), [impl.name for impl in registered()])
+            near = nearest(_eager_name(name), [impl.name for impl in registered()])
             raise Mistake(f"unknown implementation {name!r}; known: {known()}{near}")
     try:
         return _own(*name.rpartition("=")[::2], folder)
@@ -78,7 +84,7 @@ def place_of(path: str, folder: str) -> tuple[str, str]:
 
 def _own(name: str, path: str, folder: str) -> Impl:
     """Register a user's kernel or layer, and give it (or its compiled form) back; raises TypeError and ValueError."""
-    plain, (module, attr) = name.removesuffix(impls.COMPILE), place_of(path, folder)
+    plain, (module, attr) = _eager_name(name), place_of(path, folder)
     if not (plain and module and attr):
         raise ValueError(
             f"expected NAME=module:function, as in {plain or 'mine'}={module or 'mine'}:{attr or 'FUNCTION'}"

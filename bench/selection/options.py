@@ -100,7 +100,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"which cases: {', '.join(SWEEPS)} (default: quick); the options down to --{[*AXES][-1]} replace its own values",
     )
     group.addoption("--impl", metavar="NAMES", action="append", default=[],
-                    help="exactly what runs, as NAME,NAME: NAME+compile for a compiled form; "
+                    help="exactly what runs, as NAME,NAME: NAME+compile, NAME+max-autotune or NAME+reduce-overhead "
+                         "(on a GPU) for a compiled form; "
                          "NAME=package.module:attr for a kernel or layer of your own")  # fmt: skip
     group.addoption(
         "--smoke", action="store_true", help="three small cases of --impl (or of fused) beside sdpa: less than a minute"

@@ -16,7 +16,7 @@ import psutil
 import torch
 
 from .devices import DEVICES, energy_sources
-from .devices.nvml import readings, words
+from .devices.nvml import readings, settings, words
 
 ALLOCATOR = ("LD_PRELOAD", "GLIBC_TUNABLES", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Settings of the memory allocator, besides glibc's MALLOC_*."""
@@ -58,7 +58,10 @@ def state() -> dict[str, Any]:
         "free_bytes": memory.available,
         "page_fault_s": page_fault_seconds(),
         "energy": energy_sources(),
-        "gpus": [asdict(gpu) | {"reasons": words(gpu.reasons)} for gpu in readings()],
+        "gpus": [
+            asdict(gpu) | {"reasons": words(gpu.reasons)} | chosen
+            for gpu, chosen in zip(readings(), settings(), strict=True)
+        ],
         "system": f"{platform.system()} {platform.release()}",
         "environment": {name: os.environ[name] for name in sorted(os.environ) if _decides_speed(name)},
     }

@@ -7,6 +7,7 @@ its roof is a fault of the measurement, not a fast implementation.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -15,7 +16,11 @@ from ..cases.case import Case
 from ..cases.counting import ITEM_BYTES, flops, least_bytes
 from ..cases.ledger import spending
 from ..cases.outcome import NoRow
+from ..proof.settings import tf32_products
 from .devices import Meter
+
+TF32 = "tf32"
+"""Products of float32 numbers that tensor cores round to 10 bits: a format beside dtypes."""
 
 SIDES = (256, 512, 1024, 2048, 4096, 8192)
 """Sides of the square matrices that are multiplied, as long as one product takes no longer than two roofs are given."""
@@ -48,8 +53,7 @@ class Roofs:
         """Time at the roof over the time it took, at most 1; raises `NoRow` when it is above.
 
         A roof that is exceeded is measured again, in case the machine was busy when it was measured first; the highest counts.
-        On a GPU a row may be above, and keeps its share: tensor cores multiply float32 numbers in parts of narrower ones, and
-        what only reads moves more bytes than a copy.
+        On a GPU a row may be above, and keeps its share: that its roofs are as high as they can be is unverified.
         """
         for _ in range(TRIES):
             share = self._seconds(case, meter) / seconds
@@ -87,11 +91,14 @@ class Roofs:
     def _seconds(self, case: Case, meter: Meter) -> float:
         """The least that a case can take here.
 
-        A narrow dtype may be computed in float32, where that is faster: on a CPU without instructions for it.
+        A narrow dtype may be computed in float32, where that is faster: on a CPU without instructions for it. On a GPU three
+        products of TF32 may make one of float32.
         """
         dtypes = {case.computes} if ITEM_BYTES[case.computes] >= 4 else {case.computes, "float32"}
         with spending("roofs"):
             compute = max(self._peak_flops(case.device, dtype, meter) for dtype in dtypes)
+            if case.computes == "float32" and case.device != "cpu":
+                compute = max(compute, self._peak_flops(case.device, TF32, meter) / 3)
             bandwidth = self._peak_bytes(case.device, least_bytes(case), meter)
         return max(flops(case) / compute, least_bytes(case) / bandwidth)
 
@@ -100,21 +107,29 @@ class Roofs:
         key = (device, dtype, torch.get_num_threads())
         if key not in self._flops:
             rates = []
-            for n in SIDES:
-                a, b = (torch.randn(n, n, device=device).to(getattr(torch, dtype)) for _ in range(2))
-                rates.append(2 * n**3 / self._best(meter, lambda a=a, b=b: a @ b, single=n < LARGE))  # type: ignore[misc]
-                if 2 * (2 * n) ** 3 / rates[-1] > 2 * self.seconds:
-                    break
+            stored = torch.float32 if dtype == TF32 else getattr(torch, dtype)
+            with tf32_products() if dtype == TF32 else nullcontext():
+                for n in SIDES:
+                    a, b = (torch.randn(n, n, device=device).to(stored) for _ in range(2))
+                    rates.append(2 * n**3 / self._best(meter, lambda a=a, b=b: a @ b, single=n < LARGE))  # type: ignore[misc]
+                    if 2 * (2 * n) ** 3 / rates[-1] > 2 * self.seconds:
+                        break
             self._flops[key] = max(rates)
         return self._flops[key]
 
     def _peak_bytes(self, device: str, footprint: int, meter: Meter) -> float:
-        """Bytes read and written per second by a copy as large as what the case moves: it may fit a cache."""
+        """Bytes read and written per second by a copy as large as what the case moves: it may fit a cache. On a GPU, where
+        reading alone is faster, by a sum as well: decode hardly writes.
+        """
         size = max(SMALLEST, 1 << (footprint - 1).bit_length())
         key = (device, size, torch.get_num_threads())
         if key not in self._bytes:
             source, target = (torch.ones(size // 2, dtype=torch.uint8, device=device) for _ in range(2))
-            self._bytes[key] = size / self._best(meter, lambda: target.copy_(source), FEWEST_COPIES)
+            seconds = self._best(meter, lambda: target.copy_(source), FEWEST_COPIES)
+            if device != "cpu":
+                whole = torch.ones(size // 4, device=device)
+                seconds = min(seconds, self._best(meter, whole.sum, FEWEST_COPIES))
+            self._bytes[key] = size / seconds
         return self._bytes[key]
 
     def _best(self, meter: Meter, call: Callable[[], Any], fewest: int = 2, single: bool = True) -> float:

@@ -71,6 +71,9 @@ class Tasks:
         if threads:
             torch.set_num_threads(threads)
         torch.set_float32_matmul_precision("highest")  # containers may ask for TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[
+            0
+        ]  # one is timed
         fix_threshold()
         self._threads = torch.get_num_threads()
         self._folder = folder
@@ -231,7 +234,7 @@ class Tasks:
         return {"kept_pages_s": kept_pages_s(lambda: built.time(1)[0]) if room else None}
 
     def more(self, what: str, hot_s: float) -> dict[str, Any]:
-        """{"cold_s", "graph_s"}: one call taken otherwise than hot and back to back (`Meter.more`); "energy_j": its joules;
+        """{"cold_s", ...}: one call taken otherwise than hot and back to back (`Meter.more`); "energy_j": its joules;
         of a GPU "roof", its share of the roofline, and "roofs": all that were measured (`Roofs.table`).
         """
         built = self._built(what)

@@ -14,7 +14,7 @@ from stats.ratios import Ratio
 
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run
-from . import masking, processes
+from . import masking, peaks, processes
 
 #: Seconds, from pytest-benchmark's stats.
 STATS = ("median", "q1", "q3", "min", "max", "mean", "stddev", "iqr", "rounds", "iterations")
@@ -23,7 +23,7 @@ JUDGED = ("over", "rank_low", "rank_high", "standing", "leads")
 _RATIO = ("ratio", "ratio_low", "ratio_high")
 _NUMBERS = (
     "error", "error_bound", "peak_bytes", "flops", "bytes", "processes", "page_faults", "kept_pages_s", "switches_voluntary",
-    "switches_involuntary", "roof", "peak_rss_bytes", "calls_compared", *_RATIO,
+    "switches_involuntary", "roof", "peak_rss_bytes", "calls_compared", "device_s", *_RATIO,
 )  # fmt: skip
 
 #: Two ranges of bytes this close are one answer: allocators round.
@@ -41,6 +41,9 @@ def tidy(run: Run) -> pd.DataFrame:
     `ratio`    the same for the baseline implementation, with its interval `ratio_low`, `ratio_high`,
     `speedup`  1 / `ratio`; of what can't be paired, the baseline implementation's median over this one (NaN without it),
     `spread`   interquartile range over median,
+    `tflops_per_s`  `flops` over the median,
+    `of_peak`  the same over the data sheet's peak (see `peaks.shares`),
+    `launch_share`  what of the median is no time of the device, `device_s` (CUDA),
     `mask_efficiency`  how much of what its mask hides is skipped, with its interval and `work_share` (see `masking.columns`),
     `wrong`    whether this implementation failed the gate in any cell of the run: it has no rank and no standing,
     `rank_low`, `rank_high`  its ranks by what was shown (see `ratios.ranks`; NaN where nothing can be shown),
@@ -64,6 +67,9 @@ def tidy(run: Run) -> pd.DataFrame:
     frame[[*_RATIO]] = pd.DataFrame(compared, frame.index, _RATIO, float)
     frame["speedup"] = (1 / frame["ratio"]).fillna(_over_baseline(frame, run.baseline_impl))
     frame["spread"] = (frame["q3"] - frame["q1"]) / frame["median"]
+    frame["tflops_per_s"] = frame["flops"] / frame["median"] / 1e12
+    frame["of_peak"] = peaks.shares(frame, run.machine.get("gpu"))
+    frame["launch_share"] = (1 - frame["device_s"] / frame["median"]).clip(lower=0)
     frame["tied"] = frame["standing"].isin((ratios.FASTEST, ratios.LEVEL_WITH_IT))
     return frame
 

@@ -74,7 +74,8 @@ def table(roofs: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
             what, rate = f"a product in {words.value('dtype', roof.get('dtype'))}", f"{_si(roof['flops_per_s'])}FLOP/s"
         elif positive(roof.get("bytes_per_s")):
             what, rate = (
-                f"a copy of {units.memory(roof.get('footprint') or math.nan)}",
+                f"{'a copy' if roof.get('device') == 'cpu' else 'a copy or a sum'} of "
+                f"{units.memory(roof.get('footprint') or math.nan)}",
                 f"{_si(roof['bytes_per_s'])}B/s",
             )
         else:

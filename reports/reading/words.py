@@ -9,8 +9,8 @@ import pandas as pd
 
 from .axes import KNOWN_AXES
 
-#: Ends the name of a compiled form.
-COMPILED = "+compile"
+#: End the names of compiled forms.
+COMPILED = ("+compile", "+max-autotune", "+reduce-overhead")
 
 SHORT_DTYPE = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
 WRONG = "✗"
@@ -81,4 +81,4 @@ def _worth_saying(axis: str, values: Mapping[str, Any], always: bool) -> bool:
 
 def base(name: str) -> str:
     """`NAME+compile` -> `NAME`."""
-    return name.removesuffix(COMPILED) or name
+    return next((name.removesuffix(form) for form in COMPILED if name.endswith(form)), name) or name

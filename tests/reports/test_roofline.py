@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import synthetic_runs as synthetic
 
-from reports.judging import frame, roofline
+from reports.judging import frame, peaks, roofline
+from reports.pages import page, tables
 
 ROOFS = [{"device": "cpu", "dtype": dtype, "threads": 2, "flops_per_s": rate}
          for dtype, rate in (("float32", 1e11), ("bfloat16", 4e11), ("float16", 5e10))]  # fmt: skip
@@ -50,3 +51,45 @@ def test_a_ceiling_bends_where_the_product_is_as_fast_as_the_copy(as_run: Any) -
 
 def test_without_a_measured_product_there_is_no_roof(as_run: Any) -> None:
     assert corners(as_run, {"dtype": "float64"}) == {} == corners(as_run, {"dtype": "float32"}, roofs=[])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "at", "share"),
+    [
+        ("NVIDIA H200", {"dtype": "bfloat16"}, 0.5),
+        ("NVIDIA H200", {"dtype": "float32", "autocast": "bfloat16"}, 0.5),
+        ("NVIDIA H200", {"dtype": "float32"}, 989.4 / 66.9 / 2),
+        ("NVIDIA H100 80GB HBM3", {"dtype": "float16"}, 0.5),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", {"dtype": "bfloat16"}, None),
+        ("NVIDIA L4", {"dtype": "float64"}, None),
+        (None, {"dtype": "bfloat16"}, None),
+    ],
+)
+def test_the_share_of_the_data_sheets_peak(
+    gpu: str | None, at: dict[str, Any], share: float | None, as_run: Any
+) -> None:
+    """Of 494.7 TFLOP in a second."""
+    row = synthetic.row("sdpa", synthetic.case(device="cuda", **at), [1.0], flops=494.7e12, device_s=0.75)
+    axes = [{"name": "autocast", "kind": "choice", "unsaid": None}]
+    run = as_run(synthetic.document([row], axes=axes, machine_info=synthetic.MACHINE | {"gpu": gpu}))
+    (found,) = frame.records(frame.tidy(run))
+    assert found["tflops_per_s"] == pytest.approx(494.7)
+    assert found["of_peak"] == (pytest.approx(share) if share else pytest.approx(float("nan"), nan_ok=True))
+    assert found["launch_share"] == pytest.approx(0.25)
+    heads, rows = tables.of_case(page.report(run).grid.cases[0], tables.headings(page.report(run).grid))
+    said = dict(zip(heads, rows[0], strict=True))
+    assert (said["TFLOP/s"], said["device only"], said["launches"]) == ("495", "750 ms", "25.0 %")
+    assert said["of peak"] == ("–" if share is None else "50.0 %" if share == 0.5 else "739 %")
+
+
+def test_a_cpu_has_no_share_of_a_peak(as_run: Any) -> None:
+    row = synthetic.row("sdpa", synthetic.case(dtype="bfloat16"), [1.0])
+    run = as_run(synthetic.document([row], machine_info=synthetic.MACHINE | {"gpu": "NVIDIA H200"}))
+    assert frame.tidy(run)["of_peak"].isna().all()
+    assert "TFLOP/s" not in tables.headings(page.report(run).grid)
+
+
+def test_peaks_rise_from_wider_to_narrower_formats() -> None:
+    for name, peak in peaks.PEAKS.items():
+        rates = [peak[one] for one in ("float32", "tf32", "bfloat16")]
+        assert rates == sorted(rates) and peak["float16"] == peak["bfloat16"], name

@@ -54,7 +54,7 @@ class CpuMeter:
         return around(call, own)
 
     def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
-        return {"cold_s": None, "graph_s": None}
+        return dict.fromkeys(("cold_s", "cold_low", "cold_high", "device_s", "graph_s"))
 
     def sensors(self) -> Reading | None:
         return None

@@ -14,12 +14,14 @@ from torch.profiler import ProfilerActivity
 
 from ...cases.outcome import Wrong
 from .device import Device, Memory, copied
-from .energy import of_gpu
+from .energy import Counter, Unread, of_gpu
 from .graphs import captured
 from .nvml import Nvml, Reading, opened
 
 COLD_CALLS, COLD_BELOW = 11, 0.1
-"""Single calls of which `cold_s` is the median; seconds of a hot call above which a cache makes no difference."""
+"""Single calls of which `cold_s` is the median, and its 98.8 % interval the second and the last but one; seconds of a hot call
+above which neither a cache nor launches make a difference.
+"""
 
 SPIN_CYCLES, SPIN_MORE = 1_000_000, 1e-4
 """Cycles of the spin by which the device's clock is calibrated; seconds of a spin beyond what the host needs meanwhile."""
@@ -28,8 +30,8 @@ GRAPH_BELOW = 5e-3
 """Seconds of a hot call below which launches may be a part of it that counts."""
 
 GRAPH_SECONDS, REPLAYS, BLOCKS = 5e-4, 4, 5
-"""Seconds of hot calls that one graph holds, so that launching it doesn't count; replays in a block; blocks of which `graph_s`
-is the median.
+"""Seconds of hot calls that one graph holds, or that are queued at once, so that the device's queue of 1024 launches is not
+full; replays in a block; blocks of which `graph_s` and `device_s` are the medians.
 """
 
 LATE, LATE_SHARE = 2e-4, 0.1
@@ -58,8 +60,9 @@ class CudaMeter:
 
     def timed(self, call: Callable[[], Any], times: int, warm: int = 0) -> tuple[float, Any]:
         """Time between two events in the stream. The `warm` calls are queued before the first event and not waited for, so
-        that the device is busy when the first timed call is launched; work from before is waited for. Raises `Wrong` where
-        work in another stream is done later than the call's own, block after block.
+        that the device is busy when the first timed call is launched; work from before is waited for. A spin before them would
+        hide launches, which are a part of this time (`device_s` is without). Raises `Wrong` where work in another stream is
+        done later than the call's own, block after block.
         """
 
         def behind() -> None:
@@ -111,29 +114,57 @@ class CudaMeter:
         return run
 
     def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
+        short = hot_s < COLD_BELOW
+        cold = self._cold(call) if short else []
+        device = self._queued(call, ceil(GRAPH_SECONDS / hot_s), BLOCKS) if short else []
         return {
-            "cold_s": self._cold(call) if hot_s < COLD_BELOW else None,
+            "cold_s": median(cold) if cold else None,
+            "cold_low": cold[1] if cold else None,
+            "cold_high": cold[-2] if cold else None,
+            "device_s": median(device) if device else None,
             "graph_s": self._replayed(call, hot_s) if graph and hot_s < GRAPH_BELOW else None,
         }
 
-    def _cold(self, call: Callable[[], Any]) -> float | None:
-        """Seconds of the device for a single call behind a write of twice the L2. A spin before that outlasts the launches."""
+    def _cold(self, call: Callable[[], Any]) -> list[float]:
+        """Seconds of the device for single calls, each behind a write of twice the L2, sorted; none if its size is unknown."""
         size = 2 * self._cuda.get_device_properties().L2_cache_size
-        if not size:
-            return None  # unknown: nothing would be flushed
-        buffer = self._empty(size, dtype=torch.uint8, device="cuda")
-        self._cuda.synchronize()
-        before = self._host_clock()
-        buffer.zero_()
-        call()
-        launching = self._host_clock() - before
-        cycles = ceil((2 * launching + SPIN_MORE) * self._cycles_per_second())
+        return (
+            self._queued(call, 1, COLD_CALLS, self._empty(size, dtype=torch.uint8, device="cuda").zero_) if size else []
+        )
+
+    def _queued(
+        self, call: Callable[[], Any], calls: int, blocks: int, first: Callable[[], Any] = lambda: None
+    ) -> list[float]:
+        """Seconds of the device for a call in each of some blocks of calls, sorted. All launches are queued behind a spin, and
+        behind what comes `first`, before the clock starts; none where they take longer than that: the call waits for the
+        device, or the queue is full.
+        """
+        began = done = 0.0
+
+        def launch() -> Any:
+            nonlocal done
+            answer = call()
+            done = self._host_clock()
+            return answer
 
         def behind() -> None:
+            nonlocal began
+            began = self._host_clock()
             self._cuda._sleep(cycles)
-            buffer.zero_()
+            first()
 
-        return median(self._between(call, 1, behind)[0] for _ in range(COLD_CALLS))
+        self._cuda.synchronize()
+        before = self._host_clock()
+        first()
+        for _ in range(calls):
+            launch()
+        spin = 2 * (done - before) + SPIN_MORE
+        cycles, found = ceil(spin * self._cycles_per_second()), []
+        for _ in range(blocks):
+            found.append(self._between(launch, calls, behind)[0] / calls)
+            if done - began > spin:
+                return []
+        return sorted(found)
 
     def _cycles_per_second(self) -> float:
         """Of `torch.cuda._sleep`, which counts those of the multiprocessors' clock."""
@@ -227,6 +258,12 @@ def identity(cuda: Any = torch.cuda) -> dict[str, Any]:
     return {"gpu": cuda.get_device_name(), "driver": driver or f"unknown, {built_for}"}
 
 
+def _energy() -> Counter:
+    if torch.version.hip:
+        raise Unread("with ROCm there is no NVML: no clocks, power, throttling or energy")
+    return of_gpu(opened(), _uuid())
+
+
 CUDA = Device(
     "cuda",
     torch.cuda.is_available,
@@ -234,7 +271,7 @@ CUDA = Device(
     free_bytes=free_bytes,
     meter=lambda: CudaMeter(nvml=opened()),
     activities=(ProfilerActivity.CPU, ProfilerActivity.CUDA),
-    energy=lambda: of_gpu(opened(), _uuid()),
+    energy=_energy,
     takes_more=True,
     works=works,
 )

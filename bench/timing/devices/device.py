@@ -50,9 +50,10 @@ class Meter(Protocol):
         """The call, slower by a share of its own time."""
 
     def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
-        """Seconds of one call taken otherwise than hot and back to back: `cold_s` finds nothing of its data in the cache,
-        `graph_s` costs no launches (only where `graph` is wanted). None where the device has no such thing, where a call,
-        of which the hot one took `hot_s`, is too long for it to matter, or where it can't be captured.
+        """Seconds of one call taken otherwise than hot and back to back: `cold_s` finds nothing of its data in the cache, with
+        the interval `cold_low`, `cold_high`; `device_s` has all launches queued before it begins; `graph_s` is replayed from
+        a graph (only where `graph` is wanted). None where the device has no such thing, where a call, of which the hot one
+        took `hot_s`, is too long for it to matter, or where it can't be captured or queued.
         """
 
     def sensors(self) -> Reading | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -74,8 +75,13 @@ class Nvml:
 
     def all(self) -> list[Reading]:
         """Every GPU, in NVML's order, which is not always that of CUDA."""
-        handles = (self._ask("DeviceGetHandleByIndex", index) for index in range(self._ask("DeviceGetCount") or 0))
-        return [self._read(gpu) for gpu in handles if gpu is not None]
+        return [self._read(gpu) for gpu in self._every()]
+
+    def settings(self) -> list[dict[str, Any]]:
+        """What is set on every GPU, in the order of `all`: clocks in MHz, the power limit in watts, whether it is divided;
+        and in `others` how many other processes have a context on it. None for what it doesn't tell.
+        """
+        return [self._settings(gpu) for gpu in self._every()]
 
     def is_due(self, now: float) -> bool:
         """Whether the reading before is `EVERY` seconds ago; then another one begins now."""
@@ -107,6 +113,10 @@ class Nvml:
         found = self._ask("SystemGetDriverVersion")
         return None if found is None else str(found)
 
+    def _every(self) -> list[Any]:
+        handles = (self._ask("DeviceGetHandleByIndex", index) for index in range(self._ask("DeviceGetCount") or 0))
+        return [gpu for gpu in handles if gpu is not None]
+
     def _gpu(self, uuid: str) -> Any:
         handles = (self._ask("DeviceGetHandleByUUID", f"{kind}-{uuid}") for kind in ("GPU", "MIG"))
         return next((gpu for gpu in handles if gpu is not None), None)
@@ -127,6 +137,18 @@ class Nvml:
             reasons=self._ask("DeviceGetCurrentClocksEventReasons", gpu) or 0,
         )
 
+    def _settings(self, gpu: Any) -> dict[str, Any]:
+        milliwatts, mig = self._ask("DeviceGetEnforcedPowerLimit", gpu), self._ask("DeviceGetMigMode", gpu)
+        processes = self._ask("DeviceGetComputeRunningProcesses", gpu)
+        return {
+            "uuid": self._ask("DeviceGetUUID", gpu),
+            "sm_mhz_chosen": self._ask("DeviceGetApplicationsClock", gpu, self._nvml.NVML_CLOCK_SM),
+            "memory_mhz": self._ask("DeviceGetClockInfo", gpu, self._nvml.NVML_CLOCK_MEM),
+            "power_limit_w": None if milliwatts is None else milliwatts / 1e3,
+            "mig": None if mig is None else bool(mig[0]),
+            "others": None if processes is None else sum(it.pid != os.getpid() for it in processes),
+        }
+
     def _ask(self, name: str, *arguments: Any) -> Any:
         """What a function answers; None where this GPU, its driver or this NVML doesn't have it."""
         try:
@@ -145,6 +167,12 @@ def opened() -> Nvml | None:
     except Exception:  # whatever NVML raises, there is nothing to look at
         return None
     return Nvml(pynvml)
+
+
+def settings() -> list[dict[str, Any]]:
+    """What is set on every GPU (`Nvml.settings`); empty without NVML."""
+    nvml = opened()
+    return nvml.settings() if nvml else []
 
 
 def readings() -> list[Reading]:

@@ -1,0 +1,218 @@
+"""Kernels of torch and of packages that need a GPU: how they are declared, and that they are called as their documentation
+says, on the CPU with the plain formula in their place.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import impls
+from bench.cases.case import Case
+from bench.cases.outcome import Wrong
+from bench.proof import settings
+from bench.proof.gate import check
+from impls.paging import by_page
+
+NEEDED = {
+    "sdpa_fa3": "flash_attn_interface",
+    "sdpa_fa4": "flash_attn.cute",
+    "flash_attn_4": "flash_attn.cute",
+    "flashinfer": "flashinfer",
+    "cudnn_frontend": "cudnn",
+}
+SMALL: dict[str, Any] = {"T": 16, "H": 4, "H_kv": 2, "D_h": 16, "dtype": "bfloat16"}
+
+
+def on_cpu(name: str) -> impls.Impl:
+    """As if it could run there, without its package."""
+    impl = impls.get(name)
+    return replace(impl, limits=replace(impl.limits, devices=None, package=None), dispatches=None)
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_package_that_is_missing_is_said_with_how_to_install_it(name: str) -> None:
+    why = impls.get(name).refusal(Case.of(**SMALL, device="cuda"))
+    if why is None:
+        pytest.skip("it is installed")
+    assert why.startswith(f"{name} needs the package {NEEDED[name]}: ")
+    assert impls.get(name).limits.alone
+
+
+def test_a_part_of_a_package_is_found_without_importing_the_package(tmp_path: Any, monkeypatch: Any) -> None:
+    (tmp_path / "flash_attn").mkdir()
+    (tmp_path / "flash_attn" / "__init__.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    case = Case.of(**SMALL, device="cuda")
+    assert "needs the package flash_attn.cute" in str(impls.get("flash_attn_4").refusal(case))
+    (tmp_path / "flash_attn" / "cute").mkdir()  # flash-attn 2 has it too, without what it needs
+    assert "needs the package cutlass" in str(impls.get("flash_attn_4").refusal(case))
+    (tmp_path / "cutlass").mkdir()
+    assert impls.get("flash_attn_4").refusal(case) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "axes", "why"),
+    [
+        ("varlen_requests", {"device": "cpu"}, "knows device cuda, not cpu"),
+        ("varlen_requests", {"device": "cuda", "scope": "core"}, "is a route for requests"),
+        ("varlen_paged", {"device": "cuda", "page": 128, "T": 1, "T_kv": 512, "mode": "decode", "mask": "none"}, "256"),
+    ],
+)
+def test_where_varlen_attn_is_not_called(name: str, axes: dict[str, Any], why: str) -> None:
+    assert why in str(impls.get(name).refusal(Case.of(**SMALL | axes)))
+
+
+# Flash attention of another version
+
+
+@pytest.fixture
+def versions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was activated, behind SDPA that notices nothing."""
+    active: list[str] = []
+    attention = torch.nn.attention
+    monkeypatch.setattr(attention, "activate_flash_attention_impl", active.append)
+    monkeypatch.setattr(attention, "restore_flash_attention_impl", active.clear)
+    monkeypatch.setattr(attention, "current_flash_attention_impl", lambda: active[-1] if active else None)
+    return active
+
+
+def test_another_version_is_behind_sdpa_for_its_own_calls_alone(versions: list[str], monkeypatch: Any) -> None:
+    seen: list[tuple[list[str], bool]] = []
+
+    def sdpa(*inputs: Tensor, **options: Any) -> Tensor:
+        seen.append((list(versions), torch.backends.cuda.math_sdp_enabled()))
+        return scaled_dot_product_attention(*inputs, **options)
+
+    monkeypatch.setattr("impls.sdpa.scaled_dot_product_attention", sdpa)
+    kernel: Any = impls.get("sdpa_fa4").kernel
+    q = torch.randn(1, 2, 8, 16)
+    kernel(q, q, q)
+    with kernel.around():
+        kernel(q, q, q)
+        versions.append("not again")
+        versions.pop()
+    assert seen == [(["FA4"], False)] * 2
+    assert versions == [] and torch.backends.cuda.math_sdp_enabled()
+
+
+def test_torchs_own_settings_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By torch's own registry, with a package that is made up: its kernels are registered, and taken out again."""
+    made_up = ModuleType("flash_attn_interface")
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", made_up)
+    ops = SimpleNamespace(fwd=None, bwd=None)
+    monkeypatch.setattr(torch.ops, "flash_attn_3", ops, raising=False)
+    before, kernel = settings.read(), impls.get("sdpa_fa3").kernel
+    for _ in range(2):
+        with kernel.around():  # type: ignore[union-attr]
+            assert torch._C._get_fa3_sdp_enabled()
+            assert torch.nn.attention.current_flash_attention_impl() == "FA3"
+        assert settings.put_back(before) == []
+        assert torch.nn.attention.current_flash_attention_impl() is None
+
+
+# `varlen_attn`
+
+
+def by_sequence(
+    q: Tensor, k: Tensor, v: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int, *,
+    scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
+    seqused_k: Tensor | None = None, block_table: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """What torch documents: one sequence after the other, a causal mask aligned bottom right, keys out of pages."""
+    assert {cu_seq_q.dtype, cu_seq_k.dtype} == {torch.int32}
+    assert (max_q, max_k) == (int(cu_seq_q.diff().max()), int(cu_seq_k.diff().max()))
+    found = []
+    for n in range(len(cu_seq_q) - 1):
+        queries = q[cu_seq_q[n] : cu_seq_q[n + 1]].transpose(0, 1)  # (H, T, D)
+        if block_table is None:
+            keys, values = (x[cu_seq_k[n] : cu_seq_k[n + 1]] for x in (k, v))
+        else:
+            assert seqused_k is not None and seqused_k.dtype == block_table.dtype == torch.int32
+            keys, values = (x[block_table[n]].flatten(0, 1)[: seqused_k[n]] for x in (k, v))
+        T, T_kv = queries.shape[1], len(keys)
+        visible = torch.ones(T, T_kv, dtype=torch.bool)
+        visible = visible.tril(T_kv - T) if window_size == (-1, 0) else visible
+        o = scaled_dot_product_attention(
+            queries, keys.transpose(0, 1), values.transpose(0, 1), attn_mask=visible, scale=scale, enable_gqa=enable_gqa
+        )
+        found.append(o.transpose(0, 1))
+    return torch.cat(found)
+
+
+def top_left(*inputs: Any, window_size: tuple[int, int], **options: Any) -> Tensor:
+    """The same with every key visible, as if the mask had been left out."""
+    return by_sequence(*inputs, **options)
+
+
+VARLEN = {
+    "varlen_requests": Case.of(
+        T=6, T_kv=11, H=4, H_kv=2, D_h=16, dtype="bfloat16", mask="causal_br", source="cross", scope="core",
+        requests="1x3:3+1x2:5+1x1:3",
+    ),
+    "varlen_paged": Case.of(
+        T=3, T_kv=300, B=2, H=4, H_kv=2, D_h=16, dtype="bfloat16", mode="decode", mask="causal_br", page=256
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def varlen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[..., Tensor]], None]]:
+    import torch.nn.attention.varlen
+
+    return lambda it: monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", it)
+
+
+@pytest.mark.parametrize("name", VARLEN)
+def test_varlen_attn_is_called_as_it_documents(name: str, varlen: Callable[..., None]) -> None:
+    varlen(by_sequence)
+    check(on_cpu(name), VARLEN[name])
+    varlen(top_left)
+    with pytest.raises(Wrong):
+        check(on_cpu(name), VARLEN[name])
+
+
+def test_pages_are_read_where_they_lie() -> None:
+    pool = torch.arange(2 * 6.0).reshape(1, 2, 6, 1)
+    pages = by_page(pool, 3).permute(1, 2, 0, 3)  # (pages, page, H_kv, D)
+    assert pages.shape == (2, 3, 2, 1) and pages.data_ptr() == pool.data_ptr()
+    assert pages[1, 0].flatten().tolist() == [3.0, 9.0]
+
+
+# Packages
+
+
+def test_flash_attn_4_and_flashinfer_are_given_their_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dense(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None, causal: bool) -> tuple[Tensor, None]:
+        o = scaled_dot_product_attention(
+            *(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal, scale=softmax_scale, enable_gqa=True
+        )
+        return o.transpose(1, 2), None
+
+    class Ragged:
+        def __init__(self, workspace: Tensor, layout: str):
+            assert (workspace.dtype, layout) == (torch.uint8, "NHD")
+
+        def plan(self, first: Tensor, last: Tensor, H: int, H_kv: int, D: int, *, causal: bool, sm_scale: float | None,
+                 q_data_type: torch.dtype) -> None:  # fmt: skip
+            self.ends, self.causal, self.scale = (first, last), causal, sm_scale
+
+        def run(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            longest = (int(it.diff().max()) for it in self.ends)
+            window = (-1, 0 if self.causal else -1)
+            return by_sequence(q, k, v, *self.ends, *longest, scale=self.scale, window_size=window, enable_gqa=True)
+
+    monkeypatch.setitem(sys.modules, "flash_attn", ModuleType("flash_attn"))
+    monkeypatch.setitem(sys.modules, "flash_attn.cute", SimpleNamespace(flash_attn_func=dense))
+    monkeypatch.setitem(sys.modules, "flashinfer", SimpleNamespace(BatchPrefillWithRaggedKVCacheWrapper=Ragged))
+    for axes in ({"B": 2}, {"mask": "none", "T_kv": 24, "source": "cross", "scope": "core"}):
+        check(on_cpu("flash_attn_4"), Case.of(**SMALL | axes))
+        check(on_cpu("flashinfer"), Case.of(**SMALL | axes))
