@@ -18,8 +18,10 @@ from .. import CHECKOUT
 from ..cases.axes import nearest
 from ..cases.case import AXES, Case
 from ..cases.cells import Cell
-from ..cases.sweep import SWEEPS, Sweep
+from ..cases.models import config_of, layers_of, notes_of
+from ..cases.sweep import SWEEPS, Sweep, of_models
 from ..proof.impl_hash import sources_hash
+from ..terminal import warn
 from ..timing.devices import DEVICES, default_device
 from . import allocator
 from .choice import impls_named
@@ -99,6 +101,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help=f"which cases: {', '.join(SWEEPS)} (default: quick); the options down to --{[*AXES][-1]} replace its own values",
     )
+    group.addoption(
+        "--model",
+        action="append",
+        metavar="NAMES",
+        help="the attention layers of these models (--list shows them), or of a config.json of transformers",
+    )
     group.addoption("--impl", metavar="NAMES", action="append", default=[],
                     help="exactly what runs, as NAME,NAME: NAME+compile for a compiled form; "
                          "NAME=package.module:attr for a kernel or layer of your own")  # fmt: skip
@@ -140,7 +148,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--redo", action="store_true", help="with --resume: begin it anew, as when the code has changed")
 
 
-ASKED = ("sweep", "impl", "baseline", *AXES, "case")
+ASKED = ("sweep", "model", "impl", "baseline", *AXES, "case")
 """The options that decide which cells a run has, and what they are compared with."""
 
 
@@ -204,7 +212,7 @@ def select(config: pytest.Config, options: dict[str, Any]) -> Selection:
 
 
 def _select(options: dict[str, Any], folder: str) -> Selection:
-    sweep, device, overrides = sweep_of(options)
+    sweep, device, overrides = sweep_of(options, folder)
     if "threads" in overrides:
         overrides["threads"] = tuple(None if n == torch.get_num_threads() else n for n in overrides["threads"])
     chosen = impls_named(options.get("impl", []), sweep.whole_registry, folder)
@@ -216,28 +224,50 @@ def _select(options: dict[str, Any], folder: str) -> Selection:
     return Selection(sweep, device, chosen, cells)
 
 
-def sweep_of(options: dict[str, Any]) -> tuple[Sweep, str, dict[str, tuple[Any, ...]]]:
+def sweep_of(options: dict[str, Any], folder: str = ".") -> tuple[Sweep, str, dict[str, tuple[Any, ...]]]:
     """The sweep, the device, and the axes that are overridden; raises `Mistake`."""
     for name, value in options.items():
         if value == "":  # an unset variable of a shell, most often
             raise Mistake(f"--{name} is empty: give it a value, or leave it out")
-    name = options.get("sweep", "quick")
-    if name not in SWEEPS:
-        raise Mistake(f"unknown sweep {name!r}; known: {', '.join(SWEEPS)}{nearest(name, SWEEPS)}")
+    sweep = _sweep(options, folder)
     overrides = {axis: _values(axis, options[axis]) for axis in AXES if options.get(axis)}
     devices = overrides.get("device", ())
     for device in devices:
         if not DEVICES[device].present():
             raise Mistake(f"--device {device}: torch finds none here; leave --device out, or use --device cpu")
-    return SWEEPS[name], devices[0] if devices else default_device(), overrides
+    return sweep, devices[0] if devices else default_device(), overrides
+
+
+def _sweep(options: dict[str, Any], folder: str) -> Sweep:
+    name = options.get("sweep", "quick")
+    if name not in SWEEPS:
+        raise Mistake(f"unknown sweep {name!r}; known: {', '.join(SWEEPS)}{nearest(name, SWEEPS)}")
+    if "model" not in options:
+        return SWEEPS[name]
+    if "sweep" in options:
+        raise Mistake("--model names cases, as --sweep does: leave one of them out")
+    models = {}
+    for model in dict.fromkeys(text.strip() for text in options["model"].split(",")):
+        try:
+            config = config_of(model, folder)
+            models[model] = layers_of(config)
+        except ValueError as error:
+            raise Mistake(f"--model {model}: {error}") from None
+        for note in notes_of(config):
+            warn(f"--model {model}: {note}")
+    return of_models(models)
 
 
 def cases_of(sweep: Sweep, device: str, overrides: dict[str, tuple[Any, ...]]) -> list[Case]:
     """Every case once; raises `Mistake` where sizes don't fit together."""
+    unfit: list[str] = []
     try:
-        return list(dict.fromkeys(sweep.cases(device, overrides)))
+        cases = sweep.cases(device, overrides, unfit)
     except ValueError as error:
         raise Mistake(f"sweep {sweep.name}: {error}") from None
+    for why in dict.fromkeys(unfit):
+        warn(f"left out: {why}")
+    return cases
 
 
 def _picked(cases: list[Case], ids: str | None) -> list[Case]:
