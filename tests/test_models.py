@@ -12,7 +12,7 @@ from torch import nn
 
 from bench.cases.case import Case
 from bench.cases.models import MODELS, config_of, layers_of, notes_of
-from bench.cases.sweep import SWEEPS, of_models
+from bench.cases.sweep import SWEEPS, of_points
 from bench.selection.mistake import Mistake
 from bench.selection.options import cases_of, sweep_of
 from impls.rules import Rules
@@ -23,7 +23,7 @@ from .conftest import Suite
 def cases(model: str, **overrides: tuple[Any, ...]) -> dict[str, Case]:
     """By kind of layer; one case each."""
     layers = layers_of(config_of(model))
-    return {kind: of_models({model: {kind: layer}}).cases("cpu", overrides)[0] for kind, layer in layers.items()}
+    return {kind: of_points({f"{model}, {kind}": layer}).cases("cpu", overrides)[0] for kind, layer in layers.items()}
 
 
 def test_a_model_sets_every_axis_of_its_layers() -> None:
@@ -91,7 +91,7 @@ def test_a_config_that_says_too_little(content: str | None, says: str, tmp_path:
 def test_a_mistyped_name_has_its_nearest() -> None:
     with pytest.raises(Mistake, match=r"did you mean qwen3-8b\?"):
         sweep_of({"model": "qwen3-8"})
-    with pytest.raises(Mistake, match="leave one of them out"):
+    with pytest.raises(Mistake, match="leave out --sweep"):
         sweep_of({"model": "gpt2", "sweep": "quick"})
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import published
 from .case import BIASES, DOCUMENTS, SCOPES, Case, tokens_of
-from .models import MODELS, Layer, layers_of
+from .models import MODELS, layers_of
 from .modes import MODES
 
 Axes = Mapping[str, tuple[Any, ...]]
@@ -249,14 +249,13 @@ SWEEPS = {
 }  # fmt: skip
 
 
-def of_models(models: Mapping[str, Mapping[str, Layer]]) -> Sweep:
-    """The attention layers of models, by model and kind of layer. Where a layer has no T, 512, on a GPU 2048 and 8192."""
+def of_points(points: Mapping[str, Mapping[str, Any]]) -> Sweep:
+    """Grids that a model or a file gives: axes, each with a value or a tuple of values, by what they are of.
+
+    Where a grid has no T it is 512, on a GPU 2048 and 8192.
+    """
 
     def grids(T: int | tuple[int, ...]) -> tuple[Axes, ...]:
-        return tuple(
-            _grid(**{"T": T, "origin": f"{model}, {kind}"} | layer)
-            for model, layers in models.items()
-            for kind, layer in layers.items()
-        )
+        return tuple(_grid(**{"T": T, "origin": origin, **axes}) for origin, axes in points.items())
 
-    return Sweep("model", f"the attention layers of {', '.join(models)}", grids(512), gpu=grids((2048, 8192)))
+    return Sweep("given", "what --model and --cases name", grids(512), gpu=grids((2048, 8192)))

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -19,11 +20,11 @@ from ..cases.axes import nearest
 from ..cases.case import AXES, Case
 from ..cases.cells import Cell
 from ..cases.models import config_of, layers_of, notes_of
-from ..cases.sweep import SWEEPS, Sweep, of_models
+from ..cases.sweep import SWEEPS, Sweep, of_points
 from ..proof.impl_hash import sources_hash
 from ..terminal import warn
 from ..timing.devices import DEVICES, default_device
-from . import allocator
+from . import allocator, workloads
 from .choice import impls_named
 from .mistake import Mistake, count, positive, whole
 
@@ -107,6 +108,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAMES",
         help="the attention layers of these models (--list shows them), or of a config.json of transformers",
     )
+    group.addoption(
+        "--cases",
+        action="append",
+        metavar="FILE",
+        help="the cases in this file: JSON of axes, flashinfer-bench workloads, vLLM batches, or lengths of requests",
+    )
     group.addoption("--impl", metavar="NAMES", action="append", default=[],
                     help="exactly what runs, as NAME,NAME: NAME+compile for a compiled form; "
                          "NAME=package.module:attr for a kernel or layer of your own")  # fmt: skip
@@ -148,7 +155,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--redo", action="store_true", help="with --resume: begin it anew, as when the code has changed")
 
 
-ASKED = ("sweep", "model", "impl", "baseline", *AXES, "case")
+ASKED = ("sweep", "model", "cases", "impl", "baseline", *AXES, "case")
 """The options that decide which cells a run has, and what they are compared with."""
 
 
@@ -242,20 +249,35 @@ def _sweep(options: dict[str, Any], folder: str) -> Sweep:
     name = options.get("sweep", "quick")
     if name not in SWEEPS:
         raise Mistake(f"unknown sweep {name!r}; known: {', '.join(SWEEPS)}{nearest(name, SWEEPS)}")
-    if "model" not in options:
+    if not options.keys() & {"model", "cases"}:
         return SWEEPS[name]
     if "sweep" in options:
-        raise Mistake("--model names cases, as --sweep does: leave one of them out")
-    models = {}
-    for model in dict.fromkeys(text.strip() for text in options["model"].split(",")):
+        raise Mistake("--model and --cases name cases, as --sweep does: leave out --sweep")
+    points: dict[str, dict[str, Any]] = _layers(options["model"], folder) if "model" in options else {"": {}}
+    if "cases" in options:
+        given, notes = workloads.read(Path(folder, options["cases"]))
+        for note in notes:
+            warn(note)
+        points = {
+            f"{origin}, {place}".lstrip(", "): layer | axes
+            for origin, layer in points.items()
+            for place, axes in given.items()
+        }
+    return of_points(points)
+
+
+def _layers(models: str, folder: str) -> dict[str, dict[str, Any]]:
+    """The attention layers of models, by `MODEL, KIND`; raises `Mistake`."""
+    found: dict[str, dict[str, Any]] = {}
+    for model in dict.fromkeys(text.strip() for text in models.split(",")):
         try:
             config = config_of(model, folder)
-            models[model] = layers_of(config)
+            found |= {f"{model}, {kind}": layer for kind, layer in layers_of(config).items()}
         except ValueError as error:
             raise Mistake(f"--model {model}: {error}") from None
         for note in notes_of(config):
             warn(f"--model {model}: {note}")
-    return of_models(models)
+    return found
 
 
 def cases_of(sweep: Sweep, device: str, overrides: dict[str, tuple[Any, ...]]) -> list[Case]:
