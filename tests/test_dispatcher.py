@@ -159,8 +159,7 @@ def test_boolean_masks_are_told_apart_by_their_shape(mask: str, shapes: list[tup
         visible = torch.rand(shape) < 0.5
         assert chosen(fresh, *tensors(16, B=2), attn_mask=visible) == ["sdpa_math"] * (shape in shapes)
     assert chosen(fresh, *tensors(16, B=2), attn_mask=torch.zeros(shapes[0])) == []
-    with pytest.raises(RuntimeError):  # as SDPA's own answer to a mask beside is_causal
-        fresh.attention(*tensors(16, B=2), attn_mask=visible, is_causal=True)
+    assert chosen(fresh, *tensors(16, B=2), attn_mask=torch.ones(shapes[0], dtype=torch.bool), is_causal=True) == []
     assert chosen(fresh, *tensors(16, B=2), is_causal=True) == []
 
 

@@ -34,7 +34,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
     if path.suffix != ".py" or not path.stem.isidentifier() or path.stem in taken:
         raise RunError(f"--emit {path}: expected a Python module of a name that is free, as attention_here.py")
     every = measured(runs, {name for _, frame in runs for name in frame["impl"]} - {SDPA})
-    known = {setting: found for setting, by_length in every.items() if (found := _choosable(setting, by_length))}
+    known = {setting: some for setting, by_length in every.items() if (some := _choosable(setting, by_length))}
     if not known:
         others = ", ".join(kernels())
         raise RunError(
