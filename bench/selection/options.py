@@ -116,7 +116,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--impl", metavar="NAMES", action="append", default=[],
                     help="exactly what runs, as NAME,NAME: NAME+compile for a compiled form; "
-                         "NAME=package.module:attr for a kernel or layer of your own")  # fmt: skip
+                         "NAME=package.module:attr for a kernel or layer of your own, NAME=kernels:PATH#FUNCTION for one in a "
+                         "kernel repository of Hugging Face")  # fmt: skip
     group.addoption(
         "--smoke", action="store_true", help="three small cases of --impl (or of fused) beside sdpa: less than a minute"
     )
