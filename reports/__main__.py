@@ -21,7 +21,7 @@ from .reading.runs import Run, RunError
 
 COMMANDS: dict[str, str] = {
     "compare": "reports.pages.compare", "baseline": "reports.judging.baseline", "history": "commands.history",
-    "advise": "reports.judging.advice", "figure": "reports.pages.figure", "export": "reports.pages.export",
+    "advise": "commands.advise", "figure": "reports.pages.figure", "export": "reports.pages.export",
     "publish": "reports.pages.publish",
 }  # fmt: skip
 """What else there is than writing pages: commands, each with the module whose `main(arguments)` answers to it."""

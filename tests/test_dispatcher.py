@@ -23,7 +23,7 @@ from reports.reading.runs import Run
 from .conftest import Suite, run_files
 
 THREADS = torch.get_num_threads()
-HERE = Setting("cpu", THREADS, "float32", False, True, 1, 2, 2, 8, 8, None)
+HERE = Setting("cpu", THREADS, "float32", False, "causal", 1, 2, 2, 8, 8, None)
 """Where the module of these tests has the plain formula, from 16 to 32 tokens."""
 
 
@@ -120,6 +120,7 @@ def test_without_the_mask_with_more_keys_or_other_threads_it_is_sdpa(here: Modul
 def test_calls_of_another_kind_are_torchs_own(here: ModuleType) -> None:
     q, k, v = tensors(16)
     assert chosen(here, q, k, v, attn_mask=torch.ones(16, 16, dtype=torch.bool)) == []
+    assert chosen(here, q, k, v, attn_mask=torch.zeros(16, 16)) == []
     assert chosen(here, *(it[0] for it in (q, k, v)), is_causal=True) == []
     assert chosen(here, q.mT.contiguous().mT, k, v, is_causal=True) == []
     assert chosen(here, nn.Parameter(q), k, v, is_causal=True) == []
@@ -146,6 +147,29 @@ def test_shared_heads_have_to_be_asked_for(tmp_path: Path) -> None:
     q, (_, k, v) = tensors(16)[0], tensors(16, H=1)
     assert outcome(fresh.attention, q, k, v) == outcome(sdpa, q, k, v)
     assert chosen(fresh, q, k, v, is_causal=True, enable_gqa=True) == ["sdpa_flash"]
+
+
+@pytest.mark.parametrize(
+    ("mask", "shapes"),
+    [("keys", [(2, 1, 1, 16)]), ("batch", [(2, 1, 16, 16)]), ("pairs", [(16, 16), (1, 1, 16, 16)])],
+)
+def test_boolean_masks_are_told_apart_by_their_shape(mask: str, shapes: list[tuple[int, ...]], tmp_path: Path) -> None:
+    fresh = module(tmp_path, text("sdpa_math", 16, 32, HERE._replace(B=2, mask=mask)))
+    for shape in ((2, 1, 1, 16), (2, 1, 16, 16), (16, 16), (1, 1, 16, 16), (2, 2, 16, 16), (1, 16)):
+        visible = torch.rand(shape) < 0.5
+        assert chosen(fresh, *tensors(16, B=2), attn_mask=visible) == ["sdpa_math"] * (shape in shapes)
+    assert chosen(fresh, *tensors(16, B=2), attn_mask=torch.zeros(shapes[0])) == []
+    assert chosen(fresh, *tensors(16, B=2), attn_mask=torch.ones(shapes[0], dtype=torch.bool), is_causal=True) == []
+    assert chosen(fresh, *tensors(16, B=2), is_causal=True) == []
+
+
+@pytest.mark.parametrize("name", ["sdpa_math", "sdpa_flash"])
+def test_a_query_that_sees_no_key_gets_zeros(name: str, tmp_path: Path) -> None:
+    """As a padded query of a model does: SDPA's own kernels may be chosen beside a mask because of it."""
+    fresh = module(tmp_path, text(name, 16, 16, HERE._replace(mask="pairs")))
+    visible = torch.ones(16, 16, dtype=torch.bool).tril(-1)
+    assert chosen(fresh, *tensors(16), attn_mask=visible) == [name]
+    assert not fresh.attention(*tensors(16), attn_mask=visible)[:, :, 0].any()
 
 
 def test_a_kept_mask_serves_gradients_and_transforms_after_inference(tmp_path: Path) -> None:
@@ -182,3 +206,66 @@ def test_it_passes_the_gate_where_it_chooses_and_where_it_does_not(suite: Suite,
     assert {(row["T"], row["mode"], row["kernel"]) for row in rows} == {
         (T, mode, kernel) for T, kernel in ((16, "gemm"), (24, "flash")) for mode in ("forward", "backward")
     }
+
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "LlamaForCausalLM": {"num_key_value_heads": 2},
+    "GPT2LMHeadModel": {"n_embd": 32, "n_head": 4, "n_layer": 2},
+    "MistralForCausalLM": {"num_key_value_heads": 2, "sliding_window": 5},
+    "ModernBertForMaskedLM": {"local_attention": 6, "pad_token_id": 0},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_in_a_model_logits_are_those_of_eager_attention(family: str, tmp_path: Path) -> None:
+    """Prompts with and without padding, a step of training, and new tokens against a cache; every mask has a kernel."""
+    transformers = pytest.importorskip("transformers")
+    causal = "Bert" not in family
+    settings = [
+        HERE._replace(B=2, H=4, H_kv=H_kv, gradients=gradients, mask=mask, T=T)
+        for H_kv in (2, 4)
+        for gradients in (False, True)
+        for mask in ("none", "causal", "keys", "batch", "pairs")
+        for T in (None, 1)
+    ]
+    fresh = module(tmp_path, text("sdpa_math", 2, 64, *settings))
+    ran: list[str] = []
+    fresh.sdpa_kernel, kernel = lambda backend: ran.append(backend.name) or kernel(backend), fresh.sdpa_kernel
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    of = getattr(transformers, family)
+    torch.manual_seed(0)
+    config = of.config_class(**{**sizes, "vocab_size": 96, "max_position_embeddings": 64, **FAMILIES[family]})
+    eager = of._from_config(config, attn_implementation="eager").eval()
+    ours = of._from_config(config, attn_implementation=fresh.register()).eval()
+    ours.load_state_dict(eager.state_dict())
+    assert ours.config._attn_implementation == "here"
+    tokens = torch.randint(1, 96, (2, 12))
+    padding = torch.ones(2, 12, dtype=torch.long)
+    padding[0, :4] = 0  # the first queries of the first see no key
+    seen = padding.bool()
+    for given in ({}, {"attention_mask": padding}):
+        before = len(ran)
+        a, b = (model(tokens, **given).logits for model in (eager, ours))
+        where = seen if given else torch.ones_like(seen)
+        torch.testing.assert_close(b[where], a[where], atol=1e-5, rtol=1e-4)
+        assert len(ran) > before
+        for model, logits in ((eager, a), (ours, b)):
+            model.zero_grad()
+            logits[where].square().mean().backward()
+        for (name, one), other in zip(eager.named_parameters(), ours.parameters(), strict=True):
+            torch.testing.assert_close(other.grad, one.grad, atol=1e-5, rtol=1e-3, msg=name)
+        if causal:
+            with torch.no_grad():
+                said = [
+                    model.generate(tokens, max_new_tokens=6, do_sample=False, pad_token_id=0, **given)
+                    for model in (eager, ours)
+                ]
+            assert torch.equal(*said)
+
+
+def test_what_sdpa_has_not_is_refused_in_a_model(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    fresh = module(tmp_path, text())
+    assert fresh.register() == "here"
+    with pytest.raises(NotImplementedError, match="here has no softcap"):
+        fresh.in_model(nn.Module(), *tensors(16), None, softcap=50.0)

@@ -9,6 +9,7 @@ from typing import Any
 
 from . import published
 from .case import BIASES, DOCUMENTS, SCOPES, Case, tokens_of
+from .models import MODELS, layers_of
 from .modes import MODES
 
 Axes = Mapping[str, tuple[Any, ...]]
@@ -29,14 +30,21 @@ class Sweep:
     def grids_on(self, device: str) -> tuple[Axes, ...]:
         return self.gpu if self.gpu and device == "cuda" else self.grids
 
-    def cases(self, device: str, overrides: Axes = {}) -> list[Case]:  # noqa: B006  (never written to)
-        """Every point of the grids, the axes in `overrides` replaced. Raises ValueError for sizes that don't fit together."""
+    def cases(self, device: str, overrides: Axes = {}, unfit: list[str] | None = None) -> list[Case]:  # noqa: B006  (never written to)
+        """Every point of the grids, the axes in `overrides` replaced.
+
+        Raises ValueError for sizes that don't fit together; of grids with an `origin`, whose points are others' choice, why
+        some don't fit is added to `unfit`, and the error is raised where none does.
+        """
+        unfit = [] if unfit is None else unfit
         here = (grid for grid in self.grids_on(device) if device in grid.get("device", (device,)))
         grids = [{"device": (device,)} | dict(grid) | dict(overrides) for grid in here]
         if any(any(grid.get("requests", ())) for grid in grids) and overrides.keys() & {"T", "T_kv"}:
             raise ValueError("--requests gives both lengths: leave out --T and --T_kv")
         points = (dict(zip(axes, point, strict=True)) for axes in grids for point in product(*axes.values()))
-        cases = list(dict.fromkeys(map(_case, points)))
+        cases = list(dict.fromkeys(case for point in points if (case := _case_from(point, unfit))))
+        if unfit and not cases:
+            raise ValueError(unfit[0])
         unused = PROJECTIONS & overrides.keys() - ({"d_model"} if "D_h" not in grids[0] else set())
         if unused and any(case.scope == "core" for case in cases):
             raise ValueError(f"a core has no projections: leave out --{' and --'.join(sorted(unused))}")
@@ -44,7 +52,22 @@ class Sweep:
 
 
 PROJECTIONS = {"d_model", "qkv_bias", "out_bias", "out_dropout"}
+AROUND_CORE = PROJECTIONS | {"latent", "rope", "page"}
 """Axes of what is around a core."""
+
+
+def _case_from(point: dict[str, Any], unfit: list[str]) -> Case | None:
+    """A case; None where a point that has an `origin`, the name of a model or a file, is none."""
+    origin = point.pop("origin", None)
+    if origin and (point.get("scope") == "core" or point.get("requests")):
+        point = {axis: value for axis, value in point.items() if axis not in AROUND_CORE}
+    try:
+        return _case(point)
+    except ValueError as error:
+        if origin is None:
+            raise
+        unfit.append(f"{origin}: {error}")
+        return None
 
 
 def _case(point: dict[str, Any]) -> Case:
@@ -141,14 +164,7 @@ GROUPED: dict[str, Any] = {"D_h": 128, "H": 32, "H_kv": 8, "dtype": "bfloat16"}
 LATENT = {"D_h": 48, "latent": 128, "rope": 16}
 """As in DeepSeek-V2 (DeepSeek-AI, 2024), the latent is as wide as four heads, and the rotary key as half of one."""
 
-LLM: tuple[dict[str, Any], ...] = (
-    # Radford et al., "Language Models are Unsupervised Multitask Learners", 2019
-    {"d_model": 768, "H": 12, "qkv_bias": True, "out_bias": True},
-    # Qwen Team, "Qwen2.5 Technical Report", 2024, table 1; biases as in Qwen2
-    {"d_model": 896, "H": 14, "H_kv": 2, "qkv_bias": True},
-    # Llama Team, "The Llama 3 Herd of Models", 2024, table 3
-    {"d_model": 4096, "H": 32, "H_kv": 8},
-)
+LLM = tuple(layer for name in ("gpt2", "qwen2.5-0.5b", "llama3-8b") for layer in layers_of(MODELS[name][1]).values())
 
 SWEEPS = {
     sweep.name: sweep
@@ -227,7 +243,19 @@ SWEEPS = {
               gpu=(_grid(T=2048, mode="backward", deterministic=(False, True), **SIXTEEN),)),
         Sweep("published", "cases of which others have published times", published.grids(), whole_registry=True),
         Sweep("llm", "one attention layer of GPT-2 small, Qwen2.5 0.5B and Llama 3 8B",
-              tuple(_grid(T=512, dtype=BOTH, **model) for model in LLM),
-              gpu=tuple(_grid(T=(2048, 8192), dtype="bfloat16", **model) for model in LLM)),
+              tuple(_grid(**layer | {"T": 512, "dtype": BOTH}) for layer in LLM),
+              gpu=tuple(_grid(**layer | {"T": (2048, 8192), "dtype": "bfloat16"}) for layer in LLM)),
     )
 }  # fmt: skip
+
+
+def of_points(points: Mapping[str, Mapping[str, Any]]) -> Sweep:
+    """Grids that a model or a file gives: axes, each with a value or a tuple of values, by what they are of.
+
+    Where a grid has no T it is 512, on a GPU 2048 and 8192.
+    """
+
+    def grids(T: int | tuple[int, ...]) -> tuple[Axes, ...]:
+        return tuple(_grid(**{"T": T, "origin": origin, **axes}) for origin, axes in points.items())
+
+    return Sweep("given", "what --model and --cases name", grids(512), gpu=grids((2048, 8192)))

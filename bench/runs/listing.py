@@ -15,6 +15,7 @@ import impls
 from impls import Limits
 
 from ..cases.case import AXES
+from ..cases.models import MODELS, layers_of
 from ..cases.sweep import SWEEPS, Axes
 from ..selection.options import clock_text
 from ..timing.devices import default_device
@@ -24,8 +25,9 @@ from .run import Run
 
 
 def show_registry() -> None:
-    """Implementations with what they can do, and sweeps with their cells."""
+    """Implementations with what they can do, sweeps with their cells, and models with their layers."""
     console, registry, sweeps, device = Console(), _table("implementation"), _table("sweep"), default_device()
+    models = _table("model")
     for impl in impls.registered():
         about = impl.summary.split(". ")[0].replace("`", "").rstrip(".")
         cannot = "; ".join(_declared(impl.limits))
@@ -38,8 +40,13 @@ def show_registry() -> None:
         sweeps.add_row(
             sweep.name, Text("\n".join([f"{sweep.about}: {cases} cases", *map(_axes, sweep.grids_on(device))]))
         )
-    console.print(registry)
-    console.print(sweeps)
+    for model, (source, config) in MODELS.items():
+        layers = (
+            f"{kind}: {_axes({axis: (value,) for axis, value in of.items()})}" for kind, of in layers_of(config).items()
+        )
+        models.add_row(model, Text("\n".join([source, *layers])))
+    for table in (registry, sweeps, models):
+        console.print(table)
 
 
 def _table(of: str) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import os
 import re
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -94,7 +96,11 @@ def _own(name: str, path: str, folder: str) -> Impl:
     for place in (*os.environ.get(MODULES, "").split(os.pathsep), folder):
         if place and place not in sys.path:
             sys.path.append(place)  # last, so that no module of the user's stands in for another
-    imported = _imported(module)
+    if module == "kernels" and "#" in attr:
+        repository, _, attr = attr.rpartition("#")
+        imported = _imported(repository, lambda: _of_repository(repository, folder))
+    else:
+        imported = _imported(module, lambda: importlib.import_module(module))
     if not hasattr(imported, attr):
         where = getattr(imported, "__file__", None) or "a part of Python"
         taken = ", which Python has itself: give yours another name" if module in sys.stdlib_module_names else ""
@@ -157,11 +163,21 @@ def _refuse_sizes(layer: type) -> None:
         )
 
 
-def _imported(module: str) -> ModuleType:
+def _of_repository(repository: str, folder: str) -> ModuleType:
+    """The module of a kernel repository, as the package `kernels` of Hugging Face loads it: a folder, or a name on the hub."""
+    if importlib.util.find_spec("kernels") is None:
+        raise ValueError("kernel repositories need the package kernels: pip install kernels")
+    kernels = importlib.import_module("kernels")
+    path = Path(folder, repository)
+    found: ModuleType = kernels.get_local_kernel(path) if path.is_dir() else kernels.get_kernel(repository)
+    return found
+
+
+def _imported(module: str, load: Callable[[], ModuleType]) -> ModuleType:
     """A user's module. What it sets for all of torch is put back, also where it can't be imported."""
     before = settings.read()
     try:
-        return importlib.import_module(module)
+        return load()
     except (Exception, SystemExit) as error:
         raise ValueError(f"can't import {module}: {type(error).__name__}: {error}") from None
     finally:

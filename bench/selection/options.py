@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -18,10 +19,12 @@ from .. import CHECKOUT
 from ..cases.axes import nearest
 from ..cases.case import AXES, Case
 from ..cases.cells import Cell
-from ..cases.sweep import SWEEPS, Sweep
+from ..cases.models import config_of, layers_of, notes_of
+from ..cases.sweep import SWEEPS, Sweep, of_points
 from ..proof.impl_hash import sources_hash
+from ..terminal import warn
 from ..timing.devices import DEVICES, default_device
-from . import allocator
+from . import allocator, workloads
 from .choice import impls_named
 from .mistake import Mistake, count, positive, whole
 
@@ -99,10 +102,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help=f"which cases: {', '.join(SWEEPS)} (default: quick); the options down to --{[*AXES][-1]} replace its own values",
     )
+    group.addoption(
+        "--model",
+        action="append",
+        metavar="NAMES",
+        help="the attention layers of these models (--list shows them), or of a config.json of transformers",
+    )
+    group.addoption(
+        "--cases",
+        action="append",
+        metavar="FILE",
+        help="the cases in this file: JSON of axes, flashinfer-bench workloads, vLLM batches, or lengths of requests",
+    )
     group.addoption("--impl", metavar="NAMES", action="append", default=[],
                     help="exactly what runs, as NAME,NAME: NAME+compile, NAME+max-autotune or NAME+reduce-overhead "
                          "(on a GPU) for a compiled form; "
-                         "NAME=package.module:attr for a kernel or layer of your own")  # fmt: skip
+                         "NAME=package.module:attr for a kernel or layer of your own, NAME=kernels:PATH#FUNCTION for one in a "
+                         "kernel repository of Hugging Face")  # fmt: skip
     group.addoption(
         "--smoke", action="store_true", help="three small cases of --impl (or of fused) beside sdpa: less than a minute"
     )
@@ -141,7 +157,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--redo", action="store_true", help="with --resume: begin it anew, as when the code has changed")
 
 
-ASKED = ("sweep", "impl", "baseline", *AXES, "case")
+ASKED = ("sweep", "model", "cases", "impl", "baseline", *AXES, "case")
 """The options that decide which cells a run has, and what they are compared with."""
 
 
@@ -205,7 +221,7 @@ def select(config: pytest.Config, options: dict[str, Any]) -> Selection:
 
 
 def _select(options: dict[str, Any], folder: str) -> Selection:
-    sweep, device, overrides = sweep_of(options)
+    sweep, device, overrides = sweep_of(options, folder)
     if "threads" in overrides:
         overrides["threads"] = tuple(None if n == torch.get_num_threads() else n for n in overrides["threads"])
     chosen = impls_named(options.get("impl", []), sweep.whole_registry, folder)
@@ -217,28 +233,65 @@ def _select(options: dict[str, Any], folder: str) -> Selection:
     return Selection(sweep, device, chosen, cells)
 
 
-def sweep_of(options: dict[str, Any]) -> tuple[Sweep, str, dict[str, tuple[Any, ...]]]:
+def sweep_of(options: dict[str, Any], folder: str = ".") -> tuple[Sweep, str, dict[str, tuple[Any, ...]]]:
     """The sweep, the device, and the axes that are overridden; raises `Mistake`."""
     for name, value in options.items():
         if value == "":  # an unset variable of a shell, most often
             raise Mistake(f"--{name} is empty: give it a value, or leave it out")
-    name = options.get("sweep", "quick")
-    if name not in SWEEPS:
-        raise Mistake(f"unknown sweep {name!r}; known: {', '.join(SWEEPS)}{nearest(name, SWEEPS)}")
+    sweep = _sweep(options, folder)
     overrides = {axis: _values(axis, options[axis]) for axis in AXES if options.get(axis)}
     devices = overrides.get("device", ())
     for device in devices:
         if not DEVICES[device].present():
             raise Mistake(f"--device {device}: torch finds none here; leave --device out, or use --device cpu")
-    return SWEEPS[name], devices[0] if devices else default_device(), overrides
+    return sweep, devices[0] if devices else default_device(), overrides
+
+
+def _sweep(options: dict[str, Any], folder: str) -> Sweep:
+    name = options.get("sweep", "quick")
+    if name not in SWEEPS:
+        raise Mistake(f"unknown sweep {name!r}; known: {', '.join(SWEEPS)}{nearest(name, SWEEPS)}")
+    if not options.keys() & {"model", "cases"}:
+        return SWEEPS[name]
+    if "sweep" in options:
+        raise Mistake("--model and --cases name cases, as --sweep does: leave out --sweep")
+    points: dict[str, dict[str, Any]] = _layers(options["model"], folder) if "model" in options else {"": {}}
+    if "cases" in options:
+        given, notes = workloads.read(Path(folder, options["cases"]))
+        for note in notes:
+            warn(note)
+        points = {
+            f"{origin}, {place}".lstrip(", "): layer | axes
+            for origin, layer in points.items()
+            for place, axes in given.items()
+        }
+    return of_points(points)
+
+
+def _layers(models: str, folder: str) -> dict[str, dict[str, Any]]:
+    """The attention layers of models, by `MODEL, KIND`; raises `Mistake`."""
+    found: dict[str, dict[str, Any]] = {}
+    for model in dict.fromkeys(text.strip() for text in models.split(",")):
+        try:
+            config = config_of(model, folder)
+            found |= {f"{model}, {kind}": layer for kind, layer in layers_of(config).items()}
+        except ValueError as error:
+            raise Mistake(f"--model {model}: {error}") from None
+        for note in notes_of(config):
+            warn(f"--model {model}: {note}")
+    return found
 
 
 def cases_of(sweep: Sweep, device: str, overrides: dict[str, tuple[Any, ...]]) -> list[Case]:
     """Every case once; raises `Mistake` where sizes don't fit together."""
+    unfit: list[str] = []
     try:
-        return list(dict.fromkeys(sweep.cases(device, overrides)))
+        cases = sweep.cases(device, overrides, unfit)
     except ValueError as error:
         raise Mistake(f"sweep {sweep.name}: {error}") from None
+    for why in dict.fromkeys(unfit):
+        warn(f"left out: {why}")
+    return cases
 
 
 def _picked(cases: list[Case], ids: str | None) -> list[Case]:

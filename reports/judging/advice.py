@@ -7,7 +7,7 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,44 +37,108 @@ COLUMNS = ("case", "use", "time", "next best", "ahead by", "verdict")
 RIGHT = ("time", "ahead by")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """`python -m reports advise`: exit code 0; 3 for a mistake of the user's, reported in one line on stderr."""
+Layers = Mapping[str, Mapping[str, Any]]
+"""The axes of a model's attention layers, by kind."""
+
+NOT_OF_A_MODEL = {
+    "B", "T", "T_kv", "device", "threads", "mode", "scope", "dropout", "out_dropout", "page", "requests", "autocast",
+    "deterministic",
+}  # fmt: skip
+"""Axes that a model's configuration leaves open."""
+
+AROUND_CORE = {"d_model", "qkv_bias", "out_bias", "latent", "rope"}
+
+
+def main(arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
+    """`python -m reports advise`: exit code 0; 3 for a mistake of the user's, reported in one line on stderr.
+
+    `layers_of` gives the layers of a model by its name, or raises `RunError`.
+    """
     options, _ = _parser().parse_known_args(arguments)
-    return command.answered(lambda options: _answer(options, arguments), options)
+    return command.answered(lambda options: _answer(options, arguments, layers_of), options)
 
 
-def _answer(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+def _answer(options: argparse.Namespace, arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
     several = options.emit and options.run is not None
     chosen = list(command.several([options.run], command.results(options))) if several else [command.chosen(options)]
     options = _parser().parse_args(arguments)  # the axes of that run are options, too
     asked = {axis: value for axis in axis_names() if (value := getattr(options, axis)) is not None}
     long = {short: name for name, short in words.SHORT_DTYPE.items()}
     asked |= {axis: long.get(value, value) for axis, value in asked.items() if axis == "dtype"}
+    layers = layers_of(options.model) if options.model else {"": None}
     if options.run is None:
-        chosen = [_answering(chosen[0], _meant(asked))]
+        chosen = [_answering(chosen[0], _meant(asked), layers)]
+    frames = [
+        (kind, run, frame)
+        for kind, layer in layers.items()
+        for run in chosen
+        if len(frame := _of_layer(fr.tidy(run), layer, asked)) or layer is None
+    ]
+    if not frames:
+        raise RunError(
+            f"no layer of {options.model} was measured here: `pytest bench/ --model {options.model}` does that"
+        )
     if options.emit:
-        print(dispatcher.emit(options.emit, [(run, _narrowed(fr.tidy(run), _meant(asked))[0]) for run in chosen]))
-        return command.FINE
-    [run] = chosen
-    table = advise(fr.tidy(run), asked)
-    if options.json:
-        origin = {"run": run.name, "date": run.date, "commit": run.commit_id}
-        print(json.dumps({**origin, **table}, indent=2, ensure_ascii=False, allow_nan=False))
+        rows = [(run, _narrowed(frame, _meant(asked))[0]) for _, run, frame in frames]
+        print(dispatcher.emit(options.emit, rows))
     else:
-        print(f"from run {run.name}" + (f" of {run.date[:10]}" if run.date else ""))
-        _print(table)
+        _show(options, chosen[0], {kind: advise(frame, asked) for kind, _, frame in frames})
     return command.FINE
 
 
-def _answering(newest: Run, asked: Mapping[str, Any]) -> Run:
+def _show(options: argparse.Namespace, run: Run, tables: Mapping[str, dict[str, Any]]) -> None:
+    if options.json:
+        origin = {"run": run.name, "date": run.date, "commit": run.commit_id}
+        content = {"model": options.model, "layers": tables} if options.model else tables[""]
+        print(json.dumps({**origin, **content}, indent=2, ensure_ascii=False, allow_nan=False, default=_said))
+        return
+    print(f"from run {run.name}" + (f" of {run.date[:10]}" if run.date else ""))
+    for kind, table in tables.items():
+        if options.model:
+            print(f"{options.model}, {kind} layers")
+        _print(table)
+
+
+def _answering(newest: Run, asked: Mapping[str, Any], layers: Mapping[str, Mapping[str, Any] | None]) -> Run:
     """The newest run of this machine that holds what is asked for; where none does, the newest."""
     files = runs.newest_first(newest.path.parent.parent)[:MOST_RUNS]
     for file in (file for file in files if file.parent == newest.path.parent):
         with contextlib.suppress(RunError):
             run = runs.read(file)
-            if any(asked.items() <= row["extra_info"].items() for row in run.rows):
-                return run
+            frame = fr.tidy(run)
+            for layer in layers.values():
+                rows = fr.records(_of_layer(frame, layer, asked))
+                if any(all(_is(row.get(axis), value) for axis, value in asked.items()) for row in rows):
+                    return run
     return newest
+
+
+def _of_layer(frame: pd.DataFrame, layer: Mapping[str, Any] | None, asked: Mapping[str, Any]) -> pd.DataFrame:
+    """The rows of a model's attention layer, or of its core; all where there is no `layer`."""
+    if layer is None:
+        return frame
+    layer = {"D_v": layer["D_h"], "mask": "causal", "source": "self", **layer}
+    keep = pd.Series(True, frame.index)
+    for axis in axis_names():
+        if axis in asked or (axis in NOT_OF_A_MODEL and not (axis == "T_kv" and axis in layer)):
+            continue
+        wanted = layer.get(axis)
+        same = frame[axis].isin([None, *KNOWN_AXES[axis].unsaid]) | frame[axis].isna()
+        same = same if wanted is None else frame[axis] == wanted
+        other = (
+            frame["scope"] == "core" if axis in AROUND_CORE else frame["mode"] == "decode" if axis == "mask" else False
+        )
+        keep &= same | other
+    return frame[keep]
+
+
+def _is(value: Any, wanted: Any) -> bool:
+    return value in wanted if isinstance(wanted, range) else bool(value == wanted)
+
+
+def _said(wanted: Any) -> str:
+    """A value or a range, as the command line has it."""
+    return f"{wanted[0]}..{wanted[-1]}" if isinstance(wanted, range) else str(wanted)
 
 
 def _meant(asked: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -204,13 +268,13 @@ def _narrowed(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[pd.DataFra
         )
     for axis in sorted(asked, key=lambda axis: KNOWN_AXES[axis].is_number):
         wanted, known = asked[axis], sorted(frame[axis].dropna().unique())
-        near = [value for value in known if value == wanted]
-        if not near and KNOWN_AXES[axis].is_number:
+        near = [value for value in known if _is(value, wanted)]
+        if not near and KNOWN_AXES[axis].is_number and not isinstance(wanted, range):
             near = [v for v in known if v < wanted][-1:] + [v for v in known if v > wanted][:1]
             missed.append({"axis": axis, "asked": wanted, "nearest": list(map(fr.plain, near))})
         if not near:
             listed = ", ".join(map(words.number, known)) or f"no {axis}"
-            raise RunError(f"{axis} = {wanted} was not measured here; measured: {listed}")
+            raise RunError(f"{axis} = {_said(wanted)} was not measured here; measured: {listed}")
         frame = frame[frame[axis].isin(near)]
     return frame, missed
 
@@ -229,7 +293,9 @@ def _print(table: Mapping[str, Any]) -> None:
     """For people: one line a case, then the crossovers."""
     console = Console(width=None if sys.stdout.isatty() else 80, highlight=False, markup=False)
     if table["read_as"]:
-        console.print(f"decode at T = {table['asked']['T']}: one new token (T = 1) against a cache of as many (T_kv)")
+        console.print(
+            f"decode at T = {_said(table['asked']['T'])}: one new token (T = 1) against a cache of as many (T_kv)"
+        )
     for miss in table["not_measured"]:
         nearest = " and ".join(map(words.number, miss["nearest"]))
         console.print(f"{miss['axis']} = {words.number(miss['asked'])} was not measured; the nearest: {nearest}")
@@ -252,13 +318,16 @@ def _parser() -> command.Parser:
     parser = command.Parser(
         prog="python -m reports advise",
         description="Which implementation to use, from a saved run.",
-        epilog="Any other axis of the run is an option as well, as --window 128.",
+        epilog="Any other axis of the run is an option as well, as --window 128. Numbers may be ranges: --T 512..8192.",
     )
     command.add_run(parser)
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="only the attention layers of this model (`--list` shows them), or of a config.json",
+    )
     for axis in axis_names():
-        parser.add_argument(
-            f"--{axis}", type=KNOWN_AXES[axis].parse, metavar="VALUE", help=f"only cases with this {axis}"
-        )
+        parser.add_argument(f"--{axis}", type=_reader(axis), metavar="VALUE", help=f"only cases with this {axis}")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="a table that a program can read")
     form.add_argument(
@@ -266,3 +335,12 @@ def _parser() -> command.Parser:
         help="write a module with a function like SDPA that calls what was fastest; --run may be a glob of one machine's runs",
     )  # fmt: skip
     return parser
+
+
+def _reader(axis: str) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        first, dots, last = text.partition("..")
+        parse = KNOWN_AXES[axis].parse
+        return range(parse(first), parse(last) + 1) if dots and KNOWN_AXES[axis].kind == "size" else parse(text)
+
+    return read

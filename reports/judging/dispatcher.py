@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ..reading import units
 from ..reading.command import as_typed
 from ..reading.runs import Run, RunError
-from .stretches import MAY_LOSE, SDPA, Setting, Stretch, measured, stretches
+from .stretches import MAY_LOSE, SDPA, ByLength, Setting, Stretch, measured, stretches
 
 _KERNELS = Path(__file__).parent.parent / "templates" / "kernels"
 _SUFFIX = ".py.j2"
@@ -33,11 +33,12 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
     taken = {*sys.stdlib_module_names, *kwlist, "torch", "numpy"}
     if path.suffix != ".py" or not path.stem.isidentifier() or path.stem in taken:
         raise RunError(f"--emit {path}: expected a Python module of a name that is free, as attention_here.py")
-    known = measured(runs, kernels())
+    every = measured(runs, {name for _, frame in runs for name in frame["impl"]} - {SDPA})
+    known = {setting: some for setting, by_length in every.items() if (some := _choosable(setting, by_length))}
     if not known:
         others = ", ".join(kernels())
         raise RunError(
-            f"nothing to choose from: no case without a mask, or a causal one, has {SDPA} and one of {others}"
+            f"nothing to choose from: no case with a mask that a call can have has {SDPA} and one of {others}"
         )
     table = {setting: found for setting, by_length in known.items() if (found := list(stretches(by_length)))}
     _write(path, module(path.stem, [run for run, _ in runs], table))
@@ -47,7 +48,17 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
         if names
         else "none of its kernels was faster than"
     )
-    return f"{path} is written: {chosen} SDPA"
+    faster = {one.kernel for by_length in every.values() for one in stretches(by_length)} - {*kernels()}
+    others = f"; faster somewhere, but not in it: {', '.join(sorted(faster))}" if faster else ""
+    return f"{path} is written: {chosen} SDPA{others}"
+
+
+def _choosable(setting: Setting, by_length: ByLength) -> ByLength:
+    """Of all implementations those that can be chosen: with a boolean mask SDPA's own kernels alone, which give 0 where a query
+    sees no key, as SDPA does."""
+    names = {name for name, code in kernels().items() if setting.mask in ("none", "causal") or "**options" in code}
+    found = {T: {name: it for name, it in over.items() if name in names} for T, over in by_length.items()}
+    return {T: over for T, over in found.items() if over}
 
 
 def kernels() -> dict[str, str]:
@@ -64,6 +75,7 @@ def module(name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[Stre
         keep_trailing_newline=True,
     )  # fmt: skip
     return environment.get_template("dispatcher.py.j2").render(
+        name=name,
         command=as_typed(f"python -m reports advise --emit {name}.py"),
         provenance=list(_provenance(runs)),
         torch=repr(str(runs[-1].machine.get("torch"))),

@@ -25,7 +25,8 @@ SDPA = "sdpa"
 GRADIENTS = {"forward": False, "decode": False, "backward": True}
 """Modes, and whether gradients are asked for in them."""
 
-CAUSAL = {"none": False, "causal": True}
+MASKS = {"none": "none", "causal": "causal", "padding": "keys", "causal+padding": "batch", "causal_br": "pairs"}
+"""Masks of a case, and what a call has: none; `is_causal`; or a boolean one, (B, 1, 1, T_kv), (B, 1, T, T_kv) or (T, T_kv)."""
 
 OF_LAYERS = ("d_model", "source", "qkv_bias", "out_bias", "scope")
 """Axes that change what is around a kernel, and not the kernel."""
@@ -45,7 +46,8 @@ class Setting(NamedTuple):
     threads: int | None
     dtype: str
     gradients: bool
-    is_causal: bool
+    mask: str
+    """One of the values of `MASKS`."""
     B: int
     H: int
     H_kv: int
@@ -117,16 +119,17 @@ def stretches(by_length: ByLength) -> Iterator[Stretch]:
 
 
 def _setting(row: Mapping[str, Any], machine: Mapping[str, Any]) -> Setting | None:
-    """None of a case that has more to it than a call without mask and dropout."""
-    own = {*Setting._fields, *OF_LAYERS, "T_kv", "mask", "mode"}
+    """None of a case that has more to it than a call with at most a boolean mask, without dropout."""
+    own = {*Setting._fields, *OF_LAYERS, "T_kv", "mode", "window", "window_right"}
     others = [axis for axis in axis_names() if axis not in own]
     is_usual = all(pd.isna(row[axis]) or row[axis] in KNOWN_AXES[axis].unsaid for axis in others)
-    is_known = row["mask"] in CAUSAL and row["mode"] in GRADIENTS and row["dtype"] in SHORT_DTYPE
+    is_known = row["mask"] in MASKS and row["mode"] in GRADIENTS and row["dtype"] in SHORT_DTYPE
     on_gpu = row["device"] == "cuda"
     device = machine.get("gpu") if on_gpu else row["device"]
     sizes = [row[name] for name in ("threads", "B", "H", "H_kv", "D_h", "D_v", "T", "T_kv")]
     if not (is_usual and is_known and isinstance(device, str)) or any(map(pd.isna, sizes)):
         return None
     threads, B, H, H_kv, D_h, D_v, T, T_kv = map(int, sizes)
-    of_call = row["dtype"], GRADIENTS[row["mode"]], CAUSAL[row["mask"]]
+    windowed = any(pd.notna(row.get(name)) for name in ("window", "window_right"))
+    of_call = row["dtype"], GRADIENTS[row["mode"]], "pairs" if windowed else MASKS[row["mask"]]
     return Setting(device, None if on_gpu else threads, *of_call, B, H, H_kv, D_h, D_v, None if T_kv == T else T)

@@ -1,8 +1,9 @@
-"""`python -m reports export [RUN...] -o FILE`: measured rows for other tools, as Parquet or CSV."""
+"""`python -m reports export [RUN...] -o FILE`: measured rows for other tools, as Parquet or CSV; or their cases alone."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pandas as pd
 
 from ..judging import frame as fr
 from ..reading import command
+from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
 
 
@@ -20,10 +22,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _answer(options: argparse.Namespace) -> int:
-    write = FORMS.get(options.output.suffix.lower())
-    if write is None:
-        raise RunError(f"{options.output}: its ending should be one of {', '.join(FORMS)}")
-    write(rows(list(command.several(options.runs, command.results(options)))), options.output)
+    write, forms = FORMS.get(options.output.suffix.lower()), [*FORMS] if options.kind == "rows" else [".json"]
+    if options.output.suffix.lower() not in forms:
+        raise RunError(f"{options.output}: its ending should be one of {', '.join(forms)}")
+    chosen = list(command.several(options.runs, command.results(options)))
+    if write:
+        write(rows(chosen), options.output)
+    else:
+        lines = ",\n".join(map(json.dumps, cases(chosen)))
+        options.output.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
     print(options.output)
     return command.FINE
 
@@ -57,6 +64,18 @@ def _label(run: Run, namesakes: Sequence[Run]) -> str:
     return run.name
 
 
+def cases(chosen: Sequence[Run]) -> list[dict[str, Any]]:
+    """The axes of each case once, without those at their default and those of the machine: for `pytest bench/ --cases FILE`."""
+    found: list[dict[str, Any]] = []
+    for values in (row["extra_info"] for run in chosen for row in run.rows):
+        defaults = {name: (None, *KNOWN_AXES[name].unsaid, KNOWN_AXES[name].usual(values)) for name in axis_names()}
+        del defaults["device"], defaults["threads"]
+        case = {name: values[name] for name, default in defaults.items() if values.get(name) not in default}
+        if case not in found:
+            found.append(case)
+    return found
+
+
 _MACHINE = ("cpu", "gpu", "torch")
 
 FORMS: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
@@ -72,6 +91,20 @@ def _parser() -> command.Parser:
         description="Measured rows for other tools; docs/columns.md of the sources says what they hold.",
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="which runs (default: the newest)")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=f"ends in {', '.join(FORMS)}")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help=f"ends in {', '.join(FORMS)} (with --as cases: .json)",
+    )
+    parser.add_argument(
+        "--as",
+        dest="kind",
+        choices=("rows", "cases"),
+        default="rows",
+        help="cases: what was measured, for --cases (.json)",
+    )
     command.add_results(parser)
     return parser

@@ -68,7 +68,8 @@ def main() -> None:
     options.add_argument("--options", default="--processes 3", help="for `pytest bench/`")
     asked = options.parse_args()
     rows = [(run, fr.tidy(run)) for run in command.several([asked.run], runs.default_results())]
-    table = {key: of for key, of in measured(rows, dispatcher.kernels()).items() if (key.gradients, key.T) in MODES}
+    known = measured(rows, dispatcher.kernels())
+    table = {key: of for key, of in known.items() if (key.gradients, key.T) in MODES and key.mask in ("none", "causal")}
     with tempfile.TemporaryDirectory() as folder:
         print(dispatcher.emit(Path(folder) / f"{MODULE}.py", rows))
         found = []
@@ -97,7 +98,7 @@ def timed(folder: Path, name: str, setting: Setting, T: int, by_length: ByLength
     """One run of the suite, from the folder in which the dispatcher lies."""
     rivals = [impl.name for impl in impls.registered() if impl.kernel and impl.limits.max_T is None]
     axes: dict[str, Any] = {name: getattr(setting, name) for name in ("B", "H", "H_kv", "D_h", "D_v", "dtype")}
-    axes |= {"T": T, "mask": "causal" if setting.is_causal else "none", "mode": MODES[setting.gradients, setting.T]}
+    axes |= {"T": T, "mask": setting.mask, "mode": MODES[setting.gradients, setting.T]}
     axes |= {"scope": "core", "device": "cpu" if setting.device == "cpu" else "cuda"}
     axes |= {"threads": setting.threads} if setting.threads else {}
     given = [text for axis, value in axes.items() for text in (f"--{axis}", str(value))]

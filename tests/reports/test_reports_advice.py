@@ -243,3 +243,75 @@ def test_a_run_without_numbers_is_one_line(as_run: Any, capsys: pytest.CaptureFi
     run = as_run(synthetic.document([]))
     assert main(["advise", "--run", str(run.path)]) == 3
     assert "nothing to advise" in capsys.readouterr().err
+
+
+LLAMA = {"H": 32, "H_kv": 8, "D_h": 128, "D_v": 128, "d_model": 4096, "dtype": "bfloat16"}
+GEMMA = {"H": 8, "H_kv": 4, "D_h": 256, "D_v": 256, "d_model": 2560, "dtype": "bfloat16"}
+
+
+def of_models(as_run: Any, *cases: dict[str, Any]) -> str:
+    """A run in which `fused` is the fastest of llama's cases, `sdpa` of the others; ids need only differ."""
+    rows = []
+    for i, axes in enumerate(cases):
+        at = synthetic.case(**axes)
+        for name, time in (("fused", 1.0), ("sdpa", 2.0 if axes["H"] == 32 else 0.5)):
+            rows.append(synthetic.row(name, at, [1e-3 * time]))
+            rows[-1]["extra_info"]["id"] += f"-{i}"
+    axes = [{"name": "window", "kind": "size", "unsaid": None}, {"name": "softcap", "kind": "size", "unsaid": None}]
+    return str(as_run(synthetic.document(rows, schema=2, axes=axes)).path)
+
+
+def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(
+    as_run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llama = [{"T": T, **LLAMA} for T in (64, 512, 2048, 8192)]
+    decode = {"T": 1, "T_kv": 512, "mode": "decode", "mask": "none", **LLAMA}
+    core = {"T": 1024, "scope": "core", **LLAMA, "d_model": 32 * 128}
+    others = [
+        {"T": 512, **LLAMA, "H_kv": 32},
+        {"T": 512, **LLAMA, "window": 128},
+        {"T": 512, **LLAMA, "dtype": "float32"},
+    ]
+    gemma = [
+        {"T": 512, **GEMMA, "window": 1023},
+        {"T": 512, **GEMMA},
+        {"T": 1024, "scope": "core", **GEMMA, "d_model": 2048},
+    ]
+    run = of_models(as_run, *llama, decode, core, *others, *gemma)
+
+    def told(*arguments: str) -> dict[str, Any]:
+        assert main(["advise", "--run", run, "--json", *arguments]) == 0
+        return {
+            kind: sorted(cell["T"] for cell in it["cells"])
+            for kind, it in json.loads(capsys.readouterr().out)["layers"].items()
+        }
+
+    assert told("--model", "llama3-8b", "--T", "512..8192") == {"global": [512, 1024, 2048, 8192]}
+    assert told("--model", "llama3-8b", "--T", "512", "--mode", "decode") == {"global": [1]}
+    assert told("--model", "llama3-8b", "--dtype", "float32") == {"global": [512]}
+    assert told("--model", "gemma3-4b") == {"local": [512], "global": [512, 1024]}
+    assert main(["advise", "--run", run, "--model", "gemma3-4b", "--T", "512..8192"]) == 0
+    said = capsys.readouterr().out
+    assert "gemma3-4b, local layers" in said and "gemma3-4b, global layers" in said
+
+
+def test_mistakes_about_models(as_run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run = of_models(as_run, {"T": 512, **LLAMA})
+    for arguments, expected in (
+        (["--model", "llama3"], "--model llama3: unknown; known: gpt2, "),
+        (["--model", "gpt2"], "no layer of gpt2 was measured here: `pytest bench/ --model gpt2` does that"),
+        (["--T", "1024..4096"], "T = 1024..4096 was not measured here; measured: 512"),
+    ):
+        assert main(["advise", "--run", run, *arguments]) == 3
+        assert expected in capsys.readouterr().err
+
+
+def test_the_newest_run_with_a_layer_of_the_model_answers(
+    results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(results.parent)
+    for name, axes in (("0001_a", LLAMA), ("0002_b", {})):
+        rows = [synthetic.row(impl, synthetic.case(T=512, **axes), [1e-3]) for impl in ("fused", "sdpa")]
+        synthetic.save(synthetic.document(rows), results, name)
+    assert main(["advise", "--results", str(results), "--model", "llama3-8b"]) == 0
+    assert "from run 0001_a" in capsys.readouterr().out

@@ -1,0 +1,214 @@
+"""`--cases FILE`: cases from a file, in this project's format or from what others record of a server (docs/commands.md)."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..cases.axes import nearest
+from ..cases.case import AXES
+from .mistake import Mistake
+
+Record = Mapping[str, Any]
+Point = dict[str, Any]
+"""Axes, each with a value or a tuple of values."""
+Lengths = Sequence[tuple[int, int]]
+"""New tokens and all tokens of each request of a batch."""
+
+BATCHES, REQUESTS = 4, 8
+"""Batches that are drawn from a list of requests, and requests in each."""
+
+PROMPT = ("inputlength", "inputtokens", "contexttokens", "requesttokens", "prompt")
+OUTPUT = ("outputlength", "outputtokens", "generatedtokens", "responsetokens", "output")
+"""How columns of lengths are called, without case and punctuation."""
+
+WORDS = {"None": "none", "True": "on", "False": "off"}
+"""Values as the command line takes them."""
+
+BATCH = re.compile(r"(\d*)q(\d+)(k?)(?:(?:s|kv)(\d+)(k?))?")
+"""A part of a batch in vLLM's grammar: how many requests, their new tokens, and all their tokens."""
+
+
+def read(path: Path) -> tuple[dict[str, Point], list[str]]:
+    """Points by their place in the file, and what is not measured as the file has it; raises `Mistake`."""
+    left_out: Counter[str] = Counter()
+    try:
+        text = path.read_text(encoding="utf-8")
+        records = list(_records(text))
+        points = list(_reader(records)(records or text.splitlines(), path.parent, left_out))
+    except KeyError as error:
+        raise Mistake(f"--cases {path}: a record has no {error}") from None
+    except (OSError, ValueError) as error:
+        raise Mistake(f"--cases {path}: {getattr(error, 'strerror', None) or error}") from None
+    notes = [f"--cases {path}: {count} × {what}" for what, count in left_out.items()]
+    if not points:
+        raise Mistake("; ".join([f"--cases {path}: no case that can be measured", *notes]))
+    return {f"{path.name}, {i}": point for i, point in enumerate(points, 1)}, notes
+
+
+def _reader(records: Sequence[Record]) -> Callable[..., Iterator[Point]]:
+    """By the keys of the first record; without records a file has a batch a line."""
+    if not records:
+        return _batches
+    keys = {*records[0]} if isinstance(records[0], Mapping) else set()
+    if "definition" in keys:
+        return _workloads
+    return _drawn if {*map(_plain, keys)} & {*PROMPT} else _own
+
+
+def _records(text: str) -> Iterator[Record]:
+    """Of JSON, JSONL or CSV; nothing where the text is none of them."""
+    if text.lstrip()[:1] in ("[", "{"):
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+        yield from [found] if isinstance(found, dict) else found
+    elif "," in text.partition("\n")[0]:
+        yield from csv.DictReader(text.splitlines())
+
+
+def _plain(name: Any) -> str:
+    return re.sub(r"[\W_]", "", str(name)).lower()
+
+
+def _own(records: Sequence[Record], *_: Any) -> Iterator[Point]:
+    for record in records:
+        if not isinstance(record, Mapping):
+            raise ValueError(f'expected objects of axes, as {{"T": [256, 1024], "H": 8}}, not {record!r}')
+        yield {axis: _values(axis, value) for axis, value in record.items()}
+
+
+def _values(axis: str, value: Any) -> tuple[Any, ...]:
+    if axis not in AXES or axis == "device":  # which --device chooses
+        raise ValueError(f"no case has an axis {axis!r}{nearest(axis, AXES)}")
+    found = []
+    for it in value if isinstance(value, list) else [value]:
+        try:
+            found.append(AXES[axis].read(WORDS.get(repr(it), str(it))))
+        except ValueError as error:
+            raise ValueError(f"{axis}: {it!r} is not {error}") from None
+    return tuple(found)
+
+
+def _batches(lines: Sequence[str], _: Path, left_out: Counter[str]) -> Iterator[Point]:
+    """Batches in vLLM's grammar, one a line, or one an entry of a list in YAML."""
+    for line in filter(None, (line.partition("#")[0].strip() for line in lines)):
+        parts = [BATCH.fullmatch(part) for part in line.lstrip("- ").strip("\"'").split("_")]
+        if all(parts):
+            yield {"requests": "+".join(_kind(*part.groups()) for part in parts if part)}
+        else:
+            left_out["a line that is no batch, as 2q1k_8q1s4k"] += 1
+
+
+def _kind(count: str, new: str, new_k: str, tokens: str | None, tokens_k: str | None) -> str:
+    found = [
+        int(number) * (1024 if k else 1) for number, k in ((new, new_k), (tokens or new, tokens_k if tokens else new_k))
+    ]
+    return f"{count or 1}x{found[0]}:{found[1]}"
+
+
+def _drawn(records: Sequence[Record], _: Path, left_out: Counter[str]) -> Iterator[Point]:
+    """Batches of requests, each at one of its steps: the prompt, or one of its new tokens, all as likely."""
+    found = [({_plain(name): value for name, value in record.items()}) for record in records]
+    lengths = [
+        tuple(next((int(float(it[name])) for name in names if it.get(name)), 0) for names in (PROMPT, OUTPUT))
+        for it in found
+    ]
+    served = [(prompt, output) for prompt, output in lengths if prompt > 0]
+    if without := len(lengths) - len(served):
+        left_out["a request without a prompt"] = without
+    if any("hashids" in it for it in found):
+        left_out["a list of shared blocks: every request has all its keys"] = len(found)
+    rng = random.Random(0)
+    for _batch in range(BATCHES if served else 0):
+        steps = []
+        for prompt, output in rng.choices(served, [1 + output for _, output in served], k=REQUESTS):
+            step = rng.randint(0, output)
+            steps.append((1, prompt + step) if step else (prompt, prompt))
+        yield {"requests": _requests(steps)}
+
+
+def _requests(lengths: Lengths) -> str:
+    kinds = sorted(Counter(lengths).items(), reverse=True)
+    return "+".join(f"{count}x{new}:{tokens}" for (new, tokens), count in kinds)
+
+
+def _workloads(records: Sequence[Record], folder: Path, left_out: Counter[str]) -> Iterator[Point]:
+    """Workloads of flashinfer-bench: GQA and MLA, paged or ragged. The name of a definition has its constant axes."""
+    for record in records:
+        name = str(record["definition"])
+        op = re.match("(gqa|mla)_(paged|ragged)_(decode|prefill_causal)_", name)
+        if not op:
+            left_out[f"a workload of {name}"] += 1
+            continue
+        of = {it[1]: int(it[2]) for part in name.split("_") if (it := re.fullmatch(r"([a-z]+)(\d+)", part))}
+        lengths = _lengths(record["workload"], of.get("ps", 1), folder)
+        if lengths is None:
+            left_out["a workload whose lengths lie in a file that isn't there: each request has an equal share"] += 1
+            lengths = _shares(record["workload"]["axes"], of.get("ps", 1))
+        if any(new > tokens for new, tokens in lengths):
+            left_out["a workload with fewer keys than queries"] += 1
+        else:
+            yield _point(of, op[2] == "paged", lengths, left_out)
+
+
+def _point(of: Mapping[str, int], paged: bool, lengths: Lengths, left_out: Counter[str]) -> Point:
+    point: Point = {"dtype": "bfloat16", "H": of["h"]}
+    if "ckv" in of:  # absorbed; the heads of DeepSeek-V2 and V3, which the workload doesn't say
+        point |= {"D_h": 128 + of["kpe"], "D_v": 128, "latent": of["ckv"], "rope": of["kpe"]}
+    else:
+        D_h = of.get("d") or of["qk"]
+        point |= {"H_kv": of.get("kv", of["h"]), "D_h": D_h, "D_v": of.get("vo", D_h)}
+    equal = len({*lengths}) == 1
+    if not paged or not (equal or "ckv" in of):
+        if paged:
+            left_out["a paged batch of unequal lengths: measured without pages"] += 1
+        return point | {"requests": _requests(lengths)}
+    if not equal:
+        left_out["a latent batch of unequal lengths: each request has the mean"] += 1
+    T, T_kv = (round(sum(each) / len(lengths)) for each in zip(*lengths, strict=True))
+    mask = "none" if T == 1 else "causal_br"
+    return point | {"B": len(lengths), "T": T, "T_kv": T_kv, "mask": mask, "mode": "decode", "page": of["ps"]}
+
+
+def _shares(axes: Mapping[str, int], page: int) -> Lengths:
+    """Totals of a batch, shared equally."""
+    count = axes.get("batch_size") or axes["len_indptr"] - 1
+    new = axes.get("total_q") or axes.get("total_tokens") or count
+    tokens = axes.get("total_kv") or axes.get("total_tokens") or axes["num_kv_indices"] * page
+    return [(max(1, new // count), max(1, tokens // count))] * count
+
+
+def _lengths(workload: Record, page: int, folder: Path) -> Lengths | None:
+    """As the workload's index tensors have them; None where their file isn't there."""
+    inputs = workload["inputs"]
+    keys = _tensor(inputs.get("kv_indptr") or inputs.get("seq_indptr"), folder)
+    if keys is None:
+        return None
+    new = _tensor(inputs.get("qo_indptr"), folder)
+    tokens = np.diff(keys) * page
+    queries = np.diff(new) if new is not None else tokens if "seq_indptr" in inputs else np.ones_like(tokens)
+    return [(int(n), int(t)) for n, t in zip(queries, tokens, strict=True) if n > 0]
+
+
+def _tensor(described: Any, folder: Path) -> Any:
+    """A tensor of 32-bit integers in a safetensors file, whose path is relative to a folder around the workloads'."""
+    if not isinstance(described, Mapping) or described.get("type") != "safetensors":
+        return None
+    places = (parent / described["path"] for parent in (folder, *folder.resolve().parents))
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
+        return None
+    data = file.read_bytes()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    first, last = json.loads(data[8:begin])[described["tensor_key"]]["data_offsets"]
+    return np.frombuffer(data[begin + first : begin + last], np.int32)

@@ -1,0 +1,224 @@
+"""`--model`: the geometry of named models and of a `config.json`, and the cases that it makes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from bench.cases.case import Case
+from bench.cases.models import MODELS, config_of, layers_of, notes_of
+from bench.cases.sweep import SWEEPS, of_points
+from bench.selection.mistake import Mistake
+from bench.selection.options import cases_of, sweep_of
+from impls.rules import Rules
+
+from .conftest import Suite
+
+
+def cases(model: str, **overrides: tuple[Any, ...]) -> dict[str, Case]:
+    """By kind of layer; one case each."""
+    layers = layers_of(config_of(model))
+    return {kind: of_points({f"{model}, {kind}": layer}).cases("cpu", overrides)[0] for kind, layer in layers.items()}
+
+
+def test_a_model_sets_every_axis_of_its_layers() -> None:
+    gemma = cases("gemma2-9b", T=(256,))
+    assert gemma["local"].id == ("B1-T256-H16-D_h256-bfloat16-cpu-H_kv=8-d_model=3584-window=4095-softcap=50")
+    assert gemma["global"].window is None and gemma["global"].softcap == 50
+    oss = cases("gpt-oss")["local"]
+    assert (oss.sinks, oss.window, oss.qkv_bias, oss.out_bias, oss.d_model) == (True, 127, True, True, 2880)
+    latent = cases("deepseek-v2-lite")["global"]
+    assert (latent.H, latent.D_h, latent.D_v, latent.latent, latent.rope) == (16, 192, 128, 512, 64)
+    whisper = cases("whisper-large-v3")
+    assert [(it.mask, it.source, it.T, it.T_kv) for it in whisper.values()] == [
+        ("none", "self", 1500, 1500), ("causal", "self", 512, 512), ("none", "cross", 512, 1500),
+    ]  # fmt: skip
+    assert (cases("vit-l")["global"].T, cases("vit-l")["global"].mask) == (197, "none")
+
+
+def test_other_axes_still_override() -> None:
+    sweep, device, overrides = sweep_of({"model": "qwen3-8b,gpt2", "T": "64,128", "dtype": "float32", "device": "cpu"})
+    found = cases_of(sweep, device, overrides)
+    assert [(it.H, it.T, it.dtype) for it in found] == [(H, T, "float32") for H in (32, 12) for T in (64, 128)]
+
+
+def test_a_core_has_nothing_of_what_is_around_it() -> None:
+    case = cases("deepseek-v3", scope=("core",))["global"]
+    assert case.id == "B1-T512-H128-D_h192-bfloat16-cpu-D_v=128-scope=core"
+    assert cases("gpt2-xl", scope=("core",))["global"].d_model == 1600
+
+
+def test_decode_of_a_window_knows_a_querys_place() -> None:
+    case = cases("mistral-7b", mode=("decode",), T=(8192,))["local"]
+    assert (case.T, case.T_kv, case.mask, case.window) == (1, 8192, "causal_br", 4095)
+
+
+def test_the_llm_sweep_is_made_of_the_same_table() -> None:
+    widths = {(case.d_model, case.H_kv) for case in SWEEPS["llm"].cases("cpu")}
+    assert widths == {(768, 12), (896, 2), (4096, 8)}
+
+
+def test_what_does_not_fit_is_left_out_with_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    sweep, device, overrides = sweep_of({"model": "whisper-large-v3", "mode": "forward,decode", "device": "cpu"})
+    assert len(cases_of(sweep, device, overrides)) == 5
+    said = capsys.readouterr().err
+    assert "keys have a bias" in said and "left out: whisper-large-v3, cross: decode sees every key" in said
+    with pytest.raises(Mistake, match="whisper-large-v3, encoder: H = 20 is not divisible by H_kv = 3"):
+        cases_of(sweep, device, overrides | {"H_kv": (3,)})
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "No such file"),
+        ("{", "no JSON"),
+        ("[]", "expected an object, as transformers writes it"),
+        ('{"hidden_size": 64}', "has no num_attention_heads: add it"),
+    ],
+)
+def test_a_config_that_says_too_little(content: str | None, says: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(Mistake, match=f"--model config.json: .*{says}"):
+        sweep_of({"model": "config.json"}, str(tmp_path))
+
+
+def test_a_mistyped_name_has_its_nearest() -> None:
+    with pytest.raises(Mistake, match=r"did you mean qwen3-8b\?"):
+        sweep_of({"model": "qwen3-8"})
+    with pytest.raises(Mistake, match="leave out --sweep"):
+        sweep_of({"model": "gpt2", "sweep": "quick"})
+
+
+def test_what_is_not_measured_as_the_config_says_is_told() -> None:
+    config = {"model_type": "mamba_llama", "hidden_size": 64, "num_attention_heads": 4, "q_lora_rank": 8}
+    config |= {"layer_types": ["full_attention", "linear_attention"], "query_pre_attn_scalar": 32, "head_dim": 16}
+    assert list(notes_of({"model_type": "x", "text_config": config})) == [
+        "of x the text model is measured",
+        "model_type mamba_llama is not known: it is read as a causal decoder",
+        "queries are projected in one step, not through a latent of 8",
+        "layers of linear_attention are left out",
+        "scores are scaled by 1 / sqrt(16), not by 1 / sqrt(32)",
+    ]
+
+
+def test_older_configs_name_no_layer_types() -> None:
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "sliding_window": 8}
+    assert [*layers_of({"model_type": "gemma3_text", "sliding_window_pattern": 6, **sizes})] == ["local", "global"]
+    assert [*layers_of({"model_type": "gemma2", **sizes})] == ["local", "global"]
+    assert [*layers_of({"model_type": "qwen2", "use_sliding_window": False, **sizes})] == ["global"]
+    assert layers_of({"model_type": "phi3", **sizes})["local"]["window"] == 7
+
+
+def test_a_run_of_a_config(suite: Suite, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 6}
+    config = {"model_type": "gpt_oss", "torch_dtype": "float32", "attention_bias": True, **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"layer_types": ["sliding_attention", "full_attention"]}))
+    done = suite("--model", "config.json", "--T", "24", "--impl", "fused", "--precision", "0.5")
+    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout
+
+
+# What follows needs transformers: `tox -e model`.
+
+DEFAULTS = {
+    "gpt2": "GPT2Config", "llama4-scout": "Llama4TextConfig", "mistral-7b": "MistralConfig", "gpt-oss": "GptOssConfig",
+    "deepseek-v3": "DeepseekV3Config", "olmo2-7b": "Olmo2Config", "modernbert-base": "ModernBertConfig",
+}  # fmt: skip
+"""Models whose sizes are the defaults of their configuration class."""
+
+
+def geometry(config: Any) -> dict[str, dict[str, Any]]:
+    return {kind: {**layer, "dtype": None} for kind, layer in layers_of(config).items()}
+
+
+@pytest.mark.parametrize("model", DEFAULTS)
+def test_geometry_is_the_default_of_transformers(model: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    default = getattr(transformers, DEFAULTS[model])().to_dict()
+    assert geometry(default) == geometry(config_of(model))
+
+
+def written(model: str, folder: Path) -> Any:
+    """The configuration of a model, with layers of both kinds, as an object of transformers; also written to a folder."""
+    transformers = pytest.importorskip("transformers")
+    given = dict(config_of(model))
+    if "layer_types" in given:
+        given["num_hidden_layers"] = len(given["layer_types"])
+    elif model == "whisper-large-v3":
+        given |= {"encoder_layers": 1, "decoder_layers": 1}
+    else:
+        given |= {"num_hidden_layers": 1, "n_layer": 1}
+    given.setdefault("q_lora_rank", None)
+    config = transformers.AutoConfig.for_model(given.pop("model_type"), **given)
+    config.save_pretrained(folder)
+    return config
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_geometry_survives_being_written_by_transformers(model: str, tmp_path: Path) -> None:
+    written(model, tmp_path)
+    assert layers_of(config_of(str(tmp_path / "config.json"))) == layers_of(config_of(model))
+
+
+NAMES = {
+    "W_q": ("q_proj", "query"), "W_k": ("k_proj", "key"), "W_v": ("v_proj", "value"),
+    "W_o": ("o_proj", "out_proj", "c_proj", "Wo", "dense"),
+}  # fmt: skip
+PACKED = ("qkv_proj", "c_attn", "Wqkv")
+ATTENTION = {"local": 0, "global": -1, "encoder": 0, "decoder": 1, "cross": 2}
+
+
+def linear(attention: nn.Module, names: tuple[str, ...]) -> Any:
+    return next((it for name, it in attention.named_modules() if name.rpartition(".")[2] in names), None)
+
+
+def widths(it: Any) -> tuple[int, int]:
+    """(in, out); a Conv1D of GPT-2 has its weight the other way round."""
+    return tuple(it.weight.shape if type(it).__name__ == "Conv1D" else it.weight.mT.shape)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_projections_are_as_wide_as_those_that_transformers_builds(model: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = written(model, tmp_path)
+    with torch.device("meta"):
+        built = transformers.AutoModel.from_config(config)
+    layers = [it for it in built.modules() if type(it).__name__.endswith(("Attention", "SelfAttention"))]
+    layers = [it for it in layers if linear(it, (*NAMES["W_q"], *PACKED, "q_b_proj"))]
+    for kind, case in cases(model).items():
+        attention = layers[ATTENTION[kind]]
+        heads = {"W_q": case.H * case.D_h, "W_k": case.H_kv * case.D_h, "W_v": case.H_kv * case.D_v}
+        if packed := linear(attention, PACKED):
+            assert widths(packed) == (case.d_model, sum(heads.values()))
+            assert (packed.bias is not None) == case.qkv_bias
+        elif case.latent:
+            rope = case.rope or 0
+            up = case.H * (case.D_h - rope + case.D_v)
+            assert widths(linear(attention, ("kv_a_proj_with_mqa",))) == (case.d_model, case.latent + rope)
+            assert widths(linear(attention, ("kv_b_proj",))) == (case.latent, up)
+            assert widths(linear(attention, ("q_proj", "q_b_proj")))[1] == heads["W_q"]
+        else:
+            for name, width in heads.items():
+                projection = linear(attention, NAMES[name])
+                assert widths(projection) == (case.d_model, width)
+                assert (projection.bias is not None) == (case.qkv_bias and not (name == "W_k" and "whisper" in model))
+        out = linear(attention, NAMES["W_o"])
+        if model != "vit-l":  # whose output projection lies beside the attention
+            assert widths(out) == (case.H * case.D_v, case.d_model) and (out.bias is not None) == case.out_bias
+        assert hasattr(attention, "sinks") == case.sinks
+
+
+@pytest.mark.parametrize("model", ["mistral-7b", "gemma3-4b", "gpt-oss", "modernbert-base"])
+def test_a_window_hides_the_keys_that_transformers_hides(model: str, tmp_path: Path) -> None:
+    masks = pytest.importorskip("transformers.masking_utils")
+    config, case = written(model, tmp_path), cases(model)["local"]
+    sees = getattr(masks, f"sliding_window_{'causal' if case.causal else 'bidirectional'}_mask_function")
+    i = torch.tensor([[5000]])
+    j = torch.arange(10000)
+    ours = Rules(mask=case.mask, window=case.window).span(10000, 10000)(i, j)
+    assert torch.equal(ours, sees(config.sliding_window)(0, 0, i, j))

@@ -1,0 +1,151 @@
+"""`--cases FILE`: each format from a small file, and what of it is measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.cases.case import Case
+from bench.selection.mistake import Mistake
+from bench.selection.options import cases_of, sweep_of
+from impls.rules import requests_of
+from reports.__main__ import main
+
+from .conftest import Suite, run_files
+
+
+def cases(folder: Path, name: str, content: str, **options: str) -> list[Case]:
+    (folder / name).write_text(content, encoding="utf-8")
+    sweep, device, overrides = sweep_of({"cases": name, "device": "cpu", **options}, str(folder))
+    return cases_of(sweep, device, overrides)
+
+
+def jsonl(*records: Any) -> str:
+    return "".join(f"{json.dumps(record)}\n" for record in records)
+
+
+def test_our_own_format_has_axes_each_with_a_value_or_several(tmp_path: Path) -> None:
+    content = json.dumps([{"T": [64, 128], "H": 4, "sinks": True, "window": None}, {"T": 32, "mask": "none"}])
+    assert [it.id for it in cases(tmp_path, "own.json", content)] == [
+        "B1-T64-H4-D_h64-float32-cpu-sinks=True",
+        "B1-T128-H4-D_h64-float32-cpu-sinks=True",
+        "B1-T32-H8-D_h64-float32-cpu-mask=none",
+    ]
+    assert {it.dtype for it in cases(tmp_path, "own.json", content, dtype="bfloat16")} == {"bfloat16"}
+
+
+def test_batches_of_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = 'model:\n  num_q_heads: 32\nbatch_specs:\n  - "q2k"  # a prompt\n  - "2q1k_32q1s1k"\n8q1kv4k\n16q4s1k\n'
+    assert [it.requests for it in cases(tmp_path, "batches.yaml", content, H="4")] == [
+        "1x2048:2048", "2x1024:1024+32x1:1024", "8x1:4096", "16x4:1024",
+    ]  # fmt: skip
+    assert "3 × a line that is no batch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("mooncake.jsonl", jsonl(*({"timestamp": i, "input_length": 100, "output_length": 50, "hash_ids": [i]} for i in (0, 7)),
+                                 {"timestamp": 9, "input_length": 0, "output_length": 5, "hash_ids": []})),
+        ("azure.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,100,50\n2023-11-16 18:15:47.1,0,5\n"),
+    ],
+)  # fmt: skip
+def test_batches_are_drawn_from_lengths_of_requests(
+    name: str, content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = cases(tmp_path, name, content)
+    assert found == cases(tmp_path, name, content) and len(found) == 4
+    steps = [step for case in found for step in requests_of(case.requests or "")]
+    assert len(steps) == 4 * 8
+    assert all(step == (100, 100) or (step[0] == 1 and 100 < step[1] <= 150) for step in steps)
+    assert len({*steps}) > 16
+    said = capsys.readouterr().err
+    assert "1 × a request without a prompt" in said and ("shared blocks" in said) == (name == "mooncake.jsonl")
+
+
+def safetensors(path: Path, **tensors: list[int]) -> None:
+    header, data = {}, b""
+    for name, values in tensors.items():
+        begin, data = len(data), data + np.array(values, np.int32).tobytes()
+        header[name] = {"dtype": "I32", "shape": [len(values)], "data_offsets": [begin, len(data)]}
+    head = json.dumps(header).encode()
+    path.write_bytes(len(head).to_bytes(8, "little") + head + data)
+
+
+def workload(definition: str, *keys: str, **axes: int) -> Any:
+    inputs = {key: {"type": "safetensors", "path": "./blob/x.safetensors", "tensor_key": key} for key in keys}
+    return {
+        "definition": definition,
+        "solution": None,
+        "workload": {"axes": axes, "inputs": inputs},
+        "evaluation": None,
+    }
+
+
+def test_workloads_of_flashinfer_bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "blob").mkdir()
+    (tmp_path / "deep").mkdir()
+    safetensors(tmp_path / "blob" / "x.safetensors", qo_indptr=[0, 4, 5], kv_indptr=[0, 6, 9])
+    content = jsonl(
+        workload("gqa_paged_decode_h32_kv8_d128_ps16", batch_size=4, len_indptr=5, num_kv_indices=32),
+        workload("gqa_paged_prefill_causal_h32_kv8_d128_ps2", "qo_indptr", "kv_indptr", len_indptr=3),
+        workload("gqa_ragged_prefill_causal_h8_kv4_d64", "qo_indptr", "kv_indptr", len_indptr=3),
+        workload("mla_paged_decode_h16_ckv512_kpe64_ps1", "kv_indptr", batch_size=2),
+        workload("mla_ragged_prefill_causal_h16_qk192_vo128", total_tokens=20, len_indptr=3),
+        workload("gqa_paged_prefill_causal_h32_kv8_d128_ps1", len_indptr=2, total_q=34, num_kv_indices=1),
+        workload("gemm_n128_k2048", M=3),
+    )
+    assert [it.id for it in cases(tmp_path, "deep/w.jsonl", content)] == [
+        "B4-T1-H32-D_h128-bfloat16-cpu-T_kv=128-H_kv=8-mask=none-mode=decode-page=16",
+        "B1-T5-H32-D_h128-bfloat16-cpu-T_kv=18-H_kv=8-mask=causal_br-source=cross-scope=core-requests=1x4:12+1x1:6",
+        "B1-T5-H8-D_h64-bfloat16-cpu-T_kv=9-H_kv=4-mask=causal_br-source=cross-scope=core-requests=1x4:6+1x1:3",
+        "B2-T1-H16-D_h192-bfloat16-cpu-T_kv=4-D_v=128-mask=none-mode=decode-latent=512-rope=64-page=1",
+        "B1-T20-H16-D_h192-bfloat16-cpu-D_v=128-mask=causal_br-source=cross-scope=core-requests=2x10:10",
+    ]
+    said = capsys.readouterr().err
+    for what in ("3 × a workload whose lengths", "1 × a workload of gemm_n128_k2048", "1 × a paged batch of unequal",
+                 "1 × a latent batch of unequal", "1 × a workload with fewer keys"):  # fmt: skip
+        assert what in said
+
+
+def test_a_models_layers_in_the_batches_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (one,) = cases(tmp_path, "b.txt", "8q1s1k", model="mistral-7b,whisper-large-v3")[:-1]
+    assert (one.H, one.H_kv, one.window, one.requests, one.scope) == (32, 8, 4095, "8x1:1024", "core")
+    assert "left out: whisper-large-v3, encoder, b.txt, 1: requests are" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ('[{"TT": 4}]', "no case has an axis 'TT'"),
+        ('[{"T": -4}]', "T: -4 is not a positive whole number"),
+        ("[4]", "expected objects of axes"),
+        ('{"definition": "gqa_paged_decode_h1_kv1_d8_ps1"}', "a record has no 'workload'"),
+        ("nothing\n", "no case that can be measured; .*1 × a line that is no batch"),
+        (jsonl({"definition": "gemm_n1_k1", "workload": {}}), "no case that can be measured; .*gemm_n1_k1"),
+    ],
+)
+def test_a_file_without_cases(content: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(Mistake, match=f"--cases .*: {says}"):
+        cases(tmp_path, "x.json", content)
+    with pytest.raises(Mistake, match="No such file"):
+        sweep_of({"cases": "none.json"}, str(tmp_path))
+
+
+def test_a_run_is_exported_as_the_cases_that_it_was_made_from(suite: Suite, tmp_path: Path) -> None:
+    content = [
+        {"T": [8, 9], "H": 2, "D_h": 8, "mode": "decode", "B": 2, "page": 4},
+        {"requests": "2x3:3+1x1:4", "H": 2, "D_h": 8},
+    ]
+    (tmp_path / "own.json").write_text(json.dumps(content))
+    done = suite("--cases", "own.json", "--impl", "fused", "--precision", "0.5", "--benchmark-save=x")
+    assert done.returncode == 0, done.stdout
+    [file] = run_files(tmp_path)
+    assert main(["export", str(file), "--as", "cases", "-o", str(tmp_path / "out.json")]) == 0
+    assert cases(tmp_path, "again.json", (tmp_path / "out.json").read_text()) == cases(
+        tmp_path, "own.json", json.dumps(content)
+    )
