@@ -93,9 +93,10 @@ class Ratio:
         return replace(self, value=1 / self.value, low=1 / self.high, high=1 / self.low)
 
 
-FEW = 6
-"""Where a process has fewer visits than this, of fewer rounds each, its rounds are the unit, if there are as many: medians of
-few rounds scatter as much as they do, few visits tell little of their scatter, and fewer rounds can't be trimmed."""
+VISITS = 6
+"""Visits of a case in one process, spread over the time that the process lives. Where it has fewer, of fewer rounds each, its
+rounds are the unit, if there are as many: medians of few rounds scatter as much as they do, few visits tell little of their
+scatter, and fewer rounds can't be trimmed."""
 
 TRIMMED = 0.25
 """Share of such rounds that doesn't count at either end: what disturbs a long call only makes it longer, now and then twice as
@@ -106,7 +107,7 @@ UNKNOWN = Ratio(math.nan, math.nan, math.nan, 0, 0)
 
 def paired(of: Samples, over: Samples, one_case: bool = True) -> Logs:
     """log(seconds / seconds) by process, of the rounds that both took part in: one a visit, their median; or one a round, where
-    there are few of both (`FEW`).
+    there are few of both (`VISITS`).
 
     Two that share no round, which may not have fitted into memory at once, are paired as those of two cases: by visit.
     """
@@ -120,7 +121,7 @@ def paired(of: Samples, over: Samples, one_case: bool = True) -> Logs:
 
 def _units(visits: Sequence[Sequence[float]]) -> list[float]:
     rounds = [log for logs in visits for log in logs]
-    few = len(visits) < FEW <= len(rounds) < FEW * len(visits)
+    few = len(visits) < VISITS <= len(rounds) < VISITS * len(visits)
     return _trimmed(rounds) if few else [float(np.median(logs)) for logs in visits]
 
 
