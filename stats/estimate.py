@@ -92,7 +92,7 @@ class Estimate:
 
     @property
     def contradiction(self) -> tuple[float, float] | None:
-        """The interval of all pairs, where it excludes what earlier looks have shown, which stays; else None."""
+        """The interval of all pairs, where a look excluded what those before it have shown, which stays; else None."""
         return None
 
 

@@ -67,7 +67,7 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
         yield f"{current.name} is of another machine: {fingerprint.described(other)}"
         return
     this = compare(current, run)
-    slower = {name: said for name, said in this.implementations.items() if said.word == REGRESSED}
+    slower = {name: said for name, said in this.implementations.items() if said.word == REGRESSED and said.low > 1}
     yield from (f"{name} is slower by {said.ratio - 1:.0%}" for name, said in slower.items())
     if this.shared and this.shared.word == REGRESSED:
         yield f"all implementations are slower by {this.shared.ratio - 1:.0%}"

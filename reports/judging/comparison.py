@@ -253,6 +253,7 @@ def _judged(found: Changes, changed: set[str], margin: float) -> tuple[dict[Key,
             {key: it for key, it in found.cells.items() if key[0] in group},
             {impl: it for impl, it in found.implementations.items() if impl in group},
             margin,
+            verdict.SMALLEST_OF_RUNS,
         )
         cells |= said[0]
         implementations |= said[1]
