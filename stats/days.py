@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .saved import STEADY
-from .steps import MIN_RUNS, SMALLEST_RELATIVE, Array, Step, shared, steps, with_recoveries
+from .steps import MIN_RUNS, SMALLEST, SMALLEST_RELATIVE, Array, Step, shared, steps, with_recoveries
 
 MIN_OTHERS = 3
 """Of two, one that changed would move the median by half of what it changed by."""
@@ -58,26 +58,26 @@ def moved(timed: Timed, impl: int) -> Iterator[tuple[list[Step], Array]]:
     """
     redefined, seconds = timed.redefined[impl], timed.seconds[impl]
     alone = redefined | (np.delete(~timed.renewed, impl, axis=0).sum(axis=0) < MIN_OTHERS)
-    usual = np.full(seconds.shape, np.nan)
+    usual = np.hstack([_usual(timed, impl, slice(*part)) for part in _parts(alone)])
+    known = np.isfinite(usual) & ~alone
     found: list[list[Step]] = [[] for _ in seconds]
-    for start, stop in _parts(redefined, 0, len(redefined)):
-        new: list[list[Step]] = [[] for _ in seconds]
-        for first, end in _parts(alone, start, stop):
-            usual[:, first:end] = _usual(timed, impl, slice(first, end))
-            for of, seen in zip(new, steps(usual[:, first:end], SMALLEST_RELATIVE), strict=True):
-                of += [it for step in seen if not _near(it := step.later(first, relative=True), timed.machine)]
-        known = np.isfinite(usual) & ~alone
-        if not known[:, start + 1 : stop].all():
-            for of, at, seen in zip(new, known, steps(seconds[:, start:stop]), strict=True):
-                of += [it for step in seen if not (at[(it := step.later(start)).at] or _near(it, of))]
-        for all_, of in zip(found, new, strict=True):
-            all_ += with_recoveries(sorted(of, key=lambda step: step.at))
-    return zip(found, usual, strict=True)
+    for logs, edges, relative in ((usual, alone, True), (seconds, redefined, False)):
+        for first, end in _parts(edges):
+            if relative or not known[:, first + 1 : end].all():
+                seen = steps(logs[:, first:end], SMALLEST_RELATIVE if relative else SMALLEST)
+                for of, at, those in zip(found, known, seen, strict=True):
+                    new, others = [step.later(first, relative) for step in those], timed.machine if relative else [*of]
+                    of += [step for step in new if at[step.at] == relative and not _near(step, others)]
+    for of, logs in zip(found, usual, strict=True):
+        parts = (
+            [step for step in sorted(of, key=lambda step: step.at) if a <= step.at < b] for a, b in _parts(redefined)
+        )
+        yield [step for part in parts for step in with_recoveries(part)], logs
 
 
-def _parts(edges: Flags, start: int, stop: int) -> Iterator[tuple[int, int]]:
+def _parts(edges: Flags) -> list[tuple[int, int]]:
     """From each edge to the next."""
-    return pairwise([start, *(start + 1 + np.flatnonzero(edges[start + 1 : stop])).tolist(), stop])
+    return list(pairwise([0, *(1 + np.flatnonzero(edges[1:])).tolist(), len(edges)]))
 
 
 def _usual(timed: Timed, impl: int, runs: slice) -> Array:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
-from operator import mul
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,8 @@ RECOVERED_WITHIN = 0.02
 
 Array = NDArray[np.float64]
 
+_median: Any = np.ma.median
+
 
 @dataclass(frozen=True)
 class Step:
@@ -79,7 +81,7 @@ class Step:
     def slower(self) -> bool:
         return self.ratio > 1
 
-    def later(self, by: int, relative: bool = False) -> Step:
+    def later(self, by: int, relative: bool) -> Step:
         return replace(self, at=self.at + by, relative=relative)
 
 
@@ -135,11 +137,11 @@ def shared(logs: Array, fewest: int = 1, weights: Array | None = None) -> Array:
     NaN where fewer than `fewest` were measured. The usual level of a row that missed some runs is known once this is."""
     enough = np.isfinite(logs).sum(axis=0) >= fewest
     measured = np.ma.masked_invalid(logs[:, enough])
-    moves = np.ma.median(measured[:, 1:] - measured[:, :-1], axis=0)
+    moves = _median(measured[:, 1:] - measured[:, :-1], axis=0)
     common = np.array([0.0, *np.ma.filled(moves, 0)]).cumsum()[: measured.shape[1]]
-    for _ in range(2):
-        apart = measured - np.ma.median(measured - common, axis=1, keepdims=True)
-        mean = np.ma.median(apart, axis=0) if weights is None else np.ma.average(apart, axis=0, weights=weights)
+    for _ in range(6):
+        apart = measured - _median(measured - common, axis=1, keepdims=True)
+        mean = _median(apart, axis=0) if weights is None else np.ma.average(apart, axis=0, weights=weights)
         common = np.ma.filled(mean, np.nan)
     found = np.full(enough.shape, np.nan)
     found[enough] = common
@@ -152,9 +154,12 @@ def with_recoveries(found: Sequence[Step]) -> list[Step]:
 
 
 def _recovered(step: Step, later: Sequence[Step]) -> int | None:
-    levels = accumulate((one.ratio for one in later), mul, initial=step.ratio)
-    back = (one.at for one, level in zip(later, [*levels][1:], strict=True) if level <= 1 + RECOVERED_WITHIN)
-    return next(back, None) if step.slower else None
+    level = step.ratio
+    for one in later if step.slower else ():
+        level *= one.ratio
+        if level <= 1 + RECOVERED_WITHIN:
+            return one.at
+    return None
 
 
 def places(logs: Array, level: float) -> Iterator[int]:
