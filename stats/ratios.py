@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from .estimate import PRIOR, Key, Logs, Variance, between_processes, exp_or_inf, of_processes, simultaneous
+from .estimate import PRIOR, Key, Logs, Variance, between_processes, exp_or_inf, of_processes, simultaneous, trimmed
 from .shares import UNRESOLVED, too_wide
 
 Case = TypeVar("Case", bound=Hashable)
@@ -21,7 +21,7 @@ Case = TypeVar("Case", bound=Hashable)
 RESOLUTION = 1.5
 """An implementation that may take so many times as long as the leader, or the leader as it, is not called level with it."""
 
-FASTEST, LEVEL_WITH_IT, NOT_RESOLVED, SLOWER = "fastest", "level", UNRESOLVED, "slower"
+FASTEST, TIED, NOT_RESOLVED, SLOWER = "fastest", "tied", UNRESOLVED, "slower"
 """How an implementation stands in its case."""
 
 
@@ -122,16 +122,7 @@ def paired(of: Samples, over: Samples, one_case: bool = True) -> Logs:
 def _units(visits: Sequence[Sequence[float]]) -> list[float]:
     rounds = [log for logs in visits for log in logs]
     few = len(visits) < VISITS <= len(rounds) < VISITS * len(visits)
-    return _trimmed(rounds) if few else [float(np.median(logs)) for logs in visits]
-
-
-def _trimmed(logs: Sequence[float]) -> list[float]:
-    """As many numbers whose mean is the trimmed mean, and whose standard error is the one of the trimmed mean (Yuen 1974)."""
-    values, cut = np.sort(logs), int(TRIMMED * len(logs))
-    kept = values[cut : len(logs) - cut]
-    winsorized = values.clip(kept[0], kept[-1])
-    wider = math.sqrt(len(logs) * (len(logs) - 1) / (len(kept) * (len(kept) - 1))) if len(kept) > 1 else 1.0
-    return [float(it) for it in kept.mean() + wider * (winsorized - winsorized.mean())]
+    return trimmed(rounds, int(TRIMMED * len(rounds))).tolist() if few else [float(np.median(logs)) for logs in visits]
 
 
 def _paired_by_visit(of: Samples, over: Samples) -> Logs:
@@ -207,6 +198,6 @@ def standings(names: Sequence[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> d
     first, *others = names
     over = {other: pairs[other, first] for other in others}
     known = all(it.slower or (it.low > 1 / RESOLUTION and not it.wide) for it in over.values())
-    level = LEVEL_WITH_IT if known else NOT_RESOLVED
-    found = {other: SLOWER if it.slower else level if it.level else NOT_RESOLVED for other, it in over.items()}
-    return {first: FASTEST if all(it.slower for it in over.values()) else level, **found}
+    tied = TIED if known else NOT_RESOLVED
+    found = {other: SLOWER if it.slower else tied if it.level else NOT_RESOLVED for other, it in over.items()}
+    return {first: FASTEST if all(it.slower for it in over.values()) else tied, **found}

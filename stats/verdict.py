@@ -50,7 +50,7 @@ MARGIN_OF_RUNS = 0.05
 MINIMUM = 0.2
 """The minimum effect, as a share of the margin."""
 
-SMALLEST, SMALLEST_OF_RUNS = MINIMUM * MARGIN, MINIMUM * MARGIN_OF_RUNS
+LEAST, LEAST_OF_RUNS = MINIMUM * MARGIN, MINIMUM * MARGIN_OF_RUNS
 """The minimum effect is at least this, whatever the margin. Two folders with the same code differ by 0.08 % in standard
 deviation, implementations of unchanged code by 0.5 % from one saved run to another (docs/measured.md)."""
 
@@ -102,7 +102,7 @@ def of_effects(
     cells: Mapping[Key, Estimate],
     implementations: Mapping[str, Estimate] | None = None,
     margin: float = MARGIN,
-    smallest: float = SMALLEST,
+    least: float = LEAST,
 ) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
     """Verdicts on cells, and on the implementations that have an effect of their own.
 
@@ -116,7 +116,7 @@ def of_effects(
     """
     if not (math.isfinite(margin) and margin >= 0):
         raise ValueError(f"the margin is a share like 0.01, not {margin}")
-    least = max(MINIMUM * margin, smallest)
+    least = max(MINIMUM * margin, least)
     counts = Counter(impl for impl, _ in cells)
     alone = {key[0]: it for key, it in cells.items() if counts[key[0]] == 1}
     wholes = {impl: alone.get(impl, it) for impl, it in (implementations or {}).items()}

@@ -1,4 +1,4 @@
-"""What only some runs have, folded on the page: roofline, compiling, parts of a layer, growth, masks, blocks, operators."""
+"""What only some runs have, folded on the page: roofline, compiling, parts of a layer, masks, blocks, operators."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import pandas as pd
 from ..drawing import anatomy, inside, svg
 from ..drawing.palette import Palette
 from ..judging import frame as fr
-from ..judging import masking, published, roofline, scaling
+from ..judging import masking, published, roofline
 from ..judging.grid import Grid
 from ..reading import units, words
 from ..reading.runs import Run
-from . import tables
 from .tables import Table
 
 MOST_BLOCKS, MOST_CELLS = 100, 250
@@ -27,7 +26,7 @@ def tables_of(run: Run, frame: pd.DataFrame, grid: Grid, palette: Palette, keys:
         _roofline(run, frame, palette), _compiling(frame),
         _shares("The kernel as a share of its layer", anatomy.cores(frame), ("kernel", "layer", "share")),
         _shares("Forward as a share of forward and backward", anatomy.passes(frame), ("forward", "with backward", "share")),
-        _growth(frame), _masks(frame), _published(run, frame),
+        _masks(frame), _published(run, frame),
         *(_blocks(grid, keys) if len(frame) <= MOST_CELLS else ()), *_inside(run, frame, palette, keys),
     ]  # fmt: skip
     return [it for it in found if it and (it.rows or it.drawings or it.note)]
@@ -70,19 +69,6 @@ def _shares(title: str, pairs: list[anatomy.Pair], heads: tuple[str, ...]) -> Ta
 
 def _where(it: anatomy.Pair | anatomy.Compiling) -> str:
     return f"{it.place} T={it.T}".strip()
-
-
-def _growth(frame: pd.DataFrame) -> Table:
-    found = scaling.growths(frame)
-    rows = [
-        (it.impl, words.place(it.setting, always=it.setting), tables.power(it.time), tables.power(it.memory))
-        for it in found if it.time or it.memory
-    ]  # fmt: skip
-    silent = dict.fromkeys(it.impl for it in found if not (it.time or it.memory))
-    note = "Exponents of T, fitted to the longer half of the lengths, with 95 % intervals."
-    note += f" Not resolved for some settings: {', '.join(silent)}." if silent else ""
-    heads = ("implementation", "setting", "time", "memory")
-    return Table("Growth with T", heads, rows, note if rows else "", True, (1,))
 
 
 def _masks(frame: pd.DataFrame) -> Table:

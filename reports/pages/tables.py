@@ -219,8 +219,3 @@ def escape(text: str) -> str:
     """Text as Markdown shows it: no markup, no new lines, no new columns."""
     flat = " ".join(text.split())
     return re.sub(r"([\\`*_|\[\]])", r"\\\1", flat).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def power(fit: Any) -> str:
-    """'1.98 (1.90 to 2.06)', or a dash where it can't be said."""
-    return f"{fit.exponent:.2f} ({fit.low:.2f} to {fit.high:.2f})" if fit else units.MISSING

@@ -96,8 +96,8 @@ def test_words_follow_from_two_facts(mean: float, error: float, word: str) -> No
 
 def test_users_set_one_number_and_what_is_smaller_than_code_moves_by_itself_is_no_change() -> None:
     assert of(0.0018, 0.0001, margin=0.0).word == INCONCLUSIVE
-    saved = of_effects({("x", "case"): known(0.009, 0.0005)}, margin=0.001, smallest=verdict.SMALLEST_OF_RUNS)
-    assert saved[0]["x", "case"].word == INCONCLUSIVE
+    runs = of_effects({("x", "case"): known(0.009, 0.0005)}, margin=0.001, least=verdict.LEAST_OF_RUNS)
+    assert runs[0]["x", "case"].word == INCONCLUSIVE
     assert of(0.02, 0.001, margin=0.01).word == REGRESSED
     assert of(0.02, 0.001, margin=0.03).word == SLIGHT
     assert of(0.02, 0.001, margin=0.15).word == UNCHANGED
