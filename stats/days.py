@@ -1,15 +1,15 @@
-"""Steps of an implementation relative to the others of its cases: what the machine did to all of them is taken out.
+"""Steps of an implementation relative to the others of its cases: what runs share, such as a slow day, is taken out.
 
 They take turns, so a slow day is slow for all of them. By how much is the median over the others of how far each is from its
 own usual time: one that changed is outvoted. One whose `impl_hash` changed (sources, torch, kernel) is another one from there
-on, and where fewer than MIN_OTHERS stay the same nothing is known of the day.
+on, and a run in which fewer than MIN_OTHERS have the code of the run before can't be compared with that.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .saved import STEADY
-from .steps import MIN_RUNS, SMALLEST_RELATIVE, Array, Step, steps, with_recoveries
+from .steps import MIN_RUNS, SMALLEST, SMALLEST_RELATIVE, Array, Step, shared, steps, with_recoveries
 
 MIN_OTHERS = 3
 """Of two, one that changed would move the median by half of what it changed by."""
@@ -41,90 +41,57 @@ class Timed:
     def machine(self) -> list[Step]:
         """Where most seconds changed by more than STEADY: it is another machine, faster at this and slower at that."""
         everything = self.seconds.reshape(-1, self.seconds.shape[2])
-        return steps(shared(everything, 1)[None], math.expm1(STEADY))[0]
+        return steps(shared(everything)[None], math.expm1(STEADY))[0]
+
+    @cached_property
+    def comparable(self) -> Array:
+        """Ratios in runs in which all of a case have one, else seconds."""
+        known = (np.isnan(self.ratios) == np.isnan(self.seconds)).all(axis=0)
+        return np.where(known, self.ratios, self.seconds)
 
 
-@dataclass(frozen=True)
-class Moved:
-    """What became of one cell. Positions are those of runs."""
-
-    steps: list[Step]
-    usual: Array
-    """Log seconds as on a usual day of its case, around the last step relative to its others; else NaN."""
-
-
-def moved(timed: Timed, impl: int, cases: Sequence[int]) -> list[Moved]:
-    """Each of these cases of an implementation.
+def moved(timed: Timed, impl: int) -> Iterator[tuple[list[Step], Array]]:
+    """Of each case of an implementation: its steps, by position of runs, and its log seconds as on a usual day.
 
     A step in seconds counts where the others are not known: where they are, it is the machine's, as is one relative to the
     others where the machine became another one. Of two that are too near to be two, the one relative to the others counts.
     """
-    usual = np.full((len(cases), timed.seconds.shape[2]), np.nan)
-    found: list[list[Step]] = [[] for _ in cases]
-    for start, stop in pairwise([0, *np.flatnonzero(timed.redefined[impl]), usual.shape[1]]):
-        for of, new in zip(found, _in_piece(timed, impl, cases, start, stop, usual), strict=True):
-            of += with_recoveries(sorted(new, key=lambda step: step.at))
-    return [Moved(*of) for of in zip(found, usual, strict=True)]
+    redefined, seconds = timed.redefined[impl], timed.seconds[impl]
+    alone = redefined | (np.delete(~timed.renewed, impl, axis=0).sum(axis=0) < MIN_OTHERS)
+    usual = np.hstack([_usual(timed, impl, slice(*part)) for part in _parts(alone)])
+    known = np.isfinite(usual) & ~alone
+    found: list[list[Step]] = [[] for _ in seconds]
+    for logs, edges, relative in ((usual, alone, True), (seconds, redefined, False)):
+        for first, end in _parts(edges):
+            if relative or not known[:, first + 1 : end].all():
+                seen = steps(logs[:, first:end], SMALLEST_RELATIVE if relative else SMALLEST)
+                for of, at, those in zip(found, known, seen, strict=True):
+                    new, others = [step.later(first, relative) for step in those], timed.machine if relative else [*of]
+                    of += [step for step in new if at[step.at] == relative and not _near(step, others)]
+    for of, logs in zip(found, usual, strict=True):
+        parts = (
+            [step for step in sorted(of, key=lambda step: step.at) if a <= step.at < b] for a, b in _parts(redefined)
+        )
+        yield [step for part in parts for step in with_recoveries(part)], logs
 
 
-def _in_piece(timed: Timed, impl: int, cases: Sequence[int], start: int, stop: int, usual: Array) -> list[list[Step]]:
-    """Steps of each case while the benchmark means one thing; writes to `usual` what `Moved` has."""
-    found: list[list[Step]] = [[] for _ in cases]
-    known = np.zeros(usual.shape, bool)
-    for first, end, others in _stretches(np.delete(timed.renewed, impl, axis=0), start, stop):
-        logs = np.array([_usual(timed, impl, case, slice(first, end), others) for case in cases])
-        for i, seen in enumerate(_shifted(steps(logs, SMALLEST_RELATIVE), first)):
-            new = [replace(step, relative=True) for step in seen if not _near(step, timed.machine)]
-            found[i] += new
-            if (at := first + np.flatnonzero(np.isfinite(logs[i]))).size:
-                known[i, at[0] + 1 : at[-1] + 1] = True
-            if new:
-                usual[i] = np.nan
-                usual[i, first:end] = logs[i]
-    if not known[:, start + 1 : stop].all():
-        for i, new in enumerate(_shifted(steps(timed.seconds[impl, cases, start:stop]), start)):
-            found[i] += [step for step in new if not known[i, step.at] and not _near(step, found[i])]
-    return found
+def _parts(edges: Flags) -> list[tuple[int, int]]:
+    """From each edge to the next."""
+    return list(pairwise([0, *(1 + np.flatnonzero(edges[1:])).tolist(), len(edges)]))
 
 
-def _stretches(renewed: Flags, start: int, stop: int) -> Iterator[tuple[int, int, Flags]]:
-    """Runs through which at least MIN_OTHERS kept their code, and which of them did; those that are too short are left out."""
-    same = np.ones(len(renewed), bool)
-    for run in range(start + 1, stop + 1):
-        left = same & ~renewed[:, run] if run < stop else np.zeros_like(same)
-        if left.sum() < MIN_OTHERS:
-            if run - start >= 2 * MIN_RUNS:
-                yield start, run, same
-            start, left = run, np.ones_like(same)
-        same = left
-
-
-def _usual(timed: Timed, impl: int, case: int, runs: slice, others: Flags) -> Array:
-    """Log seconds of a cell as on a usual day; by the others' ratios in runs in which all have one, else by their seconds."""
-    seconds, ratios = timed.seconds[:, case, runs], timed.ratios[:, case, runs]
-    logs = np.where((np.isnan(ratios) == np.isnan(seconds)).all(axis=0), ratios, seconds)
-    relative: Array = logs[impl] - shared(np.delete(logs, impl, axis=0)[others], MIN_OTHERS)
-    day = (seconds[impl] - relative)[np.isfinite(relative)]
-    return relative + float(np.median(day)) if day.size else relative
-
-
-def shared(logs: Array, fewest: int) -> Array:
-    """What rows have in common, by run: the median of how far each is from its own usual level; NaN where fewer than
-    `fewest` were measured."""
-    common = np.full(logs.shape[1], np.nan)
-    enough = np.isfinite(logs).sum(axis=0) >= fewest
-    if enough.any():
-        logs = logs[:, enough]
-        logs = logs[np.isfinite(logs).any(axis=1)]
-        median = np.nanmedian if np.isnan(logs).any() else np.median
-        common[enough] = 0.0
-        for _ in range(2):  # the usual level of a row that missed some runs is better known once these are
-            common[enough] = median(logs - median(logs - common[enough], axis=1, keepdims=True), axis=0)
-    return common
-
-
-def _shifted(found: Iterable[list[Step]], by: int) -> Iterator[list[Step]]:
-    return ([replace(step, at=step.at + by) for step in of] for of in found)
+def _usual(timed: Timed, impl: int, runs: slice) -> Array:
+    """Log seconds of each case as on a usual day; NaN in all of a part too short for a step."""
+    logs, codes = timed.comparable[:, :, runs], timed.renewed[:, runs].cumsum(axis=1)
+    usual: Array = np.full(logs.shape[1:], np.nan)
+    others = [(i, codes[i] == code) for i in range(len(codes)) if i != impl for code in {*codes[i].tolist()}]
+    others = [(i, at) for i, at in others if at.sum() >= MIN_RUNS]  # each code of an implementation is one
+    if usual.shape[1] >= 2 * MIN_RUNS and others:
+        for case, own in enumerate(logs[impl]):
+            relative = own - shared(np.array([np.where(at, logs[i, case], np.nan) for i, at in others]), MIN_OTHERS)
+            day = (timed.seconds[impl, case, runs] - relative)[np.isfinite(relative)]
+            usual[case] = relative + (float(np.median(day)) if day.size else 0.0)
+    return usual
 
 
 def _near(step: Step, found: Iterable[Step]) -> bool:

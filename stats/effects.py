@@ -57,19 +57,22 @@ class Watched(Estimate):
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
         """Holds at every look with 1 - level."""
-        low, high, nominal = -math.inf, math.inf, per_look(level)
-        for look in self.looks:
-            a, b = look.interval(nominal)
-            if max(low, a) > min(high, b):
-                break  # what was shown stays
-            low, high = max(low, a), min(high, b)
+        low, high, _ = self._overlap(level)
         return low, high
 
     @property
     def contradiction(self) -> tuple[float, float] | None:
-        low, high = self.interval()
-        a, b = super().interval()
-        return (a, b) if max(low, a) > min(high, b) else None
+        return None if self._overlap(LEVEL)[2] else super().interval()
+
+    def _overlap(self, level: float) -> tuple[float, float, bool]:
+        """Of the intervals of all looks, or of those before one that contradicts them: what was shown stays."""
+        low, high, nominal = -math.inf, math.inf, per_look(level)
+        for look in self.looks:
+            a, b = look.interval(nominal)
+            if max(low, a) > min(high, b):
+                return low, high, False
+            low, high = max(low, a), min(high, b)
+        return low, high, True
 
 
 def per_look(level: float) -> float:

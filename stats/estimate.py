@@ -92,7 +92,7 @@ class Estimate:
 
     @property
     def contradiction(self) -> tuple[float, float] | None:
-        """The interval of all pairs, where it excludes what earlier looks have shown, which stays; else None."""
+        """The interval of all pairs, where a look excluded what those before it have shown, which stays; else None."""
         return None
 
 
@@ -109,10 +109,21 @@ def paired(logs: ArrayLike) -> Estimate:
     if values.size < 2:
         return Estimate(float(values[0]) if values.size else math.nan, pairs=values.size)
     cut = values.size // TRIM
-    kept = np.sort(values)[cut : values.size - cut]
-    winsorized = values.clip(kept[0], kept[-1])
-    error = float(winsorized.std(ddof=1)) * math.sqrt((values.size - 1) / (kept.size * (kept.size - 1)))  # Yuen 1974
-    return Estimate(float(kept.mean()), error, kept.size - 1, values.size, error * math.sqrt(values.size))
+    values = trimmed(values, cut)
+    spread = float(values.std(ddof=1))
+    error = spread / math.sqrt(values.size)
+    return Estimate(float(values.mean()), error, values.size - 2 * cut - 1, values.size, spread)
+
+
+def trimmed(values: ArrayLike, cut: int) -> NDArray[np.float64]:
+    """As many numbers, whose mean is the mean without the `cut` lowest and highest, and whose standard error is that of this
+    trimmed mean (Yuen 1974)."""
+    ordered = np.sort(values)
+    kept = ordered[cut : ordered.size - cut]
+    winsorized = ordered.clip(kept[0], kept[-1])
+    wider = math.sqrt(ordered.size * (ordered.size - 1) / (kept.size * (kept.size - 1))) if kept.size > 1 else 1.0
+    found: NDArray[np.float64] = kept.mean() + wider * (winsorized - winsorized.mean())
+    return found
 
 
 def of_processes(logs: Logs, between: Variance = PRIOR) -> Estimate:

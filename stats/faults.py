@@ -38,11 +38,7 @@ def sentence(
         before, after = taken / fastest["median"], kept / _kept(fastest)
         lead = f"is {significant(after, 2)}\N{MULTIPLICATION SIGN} instead of" if after > 1 else "is gone: it was"
         said += f", and {fastest['impl']}'s lead {lead} {significant(before, 2)}\N{MULTIPLICATION SIGN}"
-    others = len(faulting) - 1
-    more = (
-        f"; they take {percent(PART)} of the time or more in {others} other cell{'s' * (others > 1)}" if others else ""
-    )
-    return f"{said}{more}."
+    return f"{said}."
 
 
 def _kept(row: Mapping[str, Any]) -> float:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from .estimate import PRIOR, Key, Logs, Variance, between_processes, exp_or_inf, of_processes, simultaneous
+from .estimate import PRIOR, Key, Logs, Variance, between_processes, exp_or_inf, of_processes, simultaneous, trimmed
 from .shares import UNRESOLVED, too_wide
 
 Case = TypeVar("Case", bound=Hashable)
@@ -21,7 +21,7 @@ Case = TypeVar("Case", bound=Hashable)
 RESOLUTION = 1.5
 """An implementation that may take so many times as long as the leader, or the leader as it, is not called level with it."""
 
-FASTEST, LEVEL_WITH_IT, NOT_RESOLVED, SLOWER = "fastest", "level", UNRESOLVED, "slower"
+FASTEST, TIED, NOT_RESOLVED, SLOWER = "fastest", "tied", UNRESOLVED, "slower"
 """How an implementation stands in its case."""
 
 
@@ -93,9 +93,10 @@ class Ratio:
         return replace(self, value=1 / self.value, low=1 / self.high, high=1 / self.low)
 
 
-FEW = 6
-"""Where a process has fewer visits than this, of fewer rounds each, its rounds are the unit, if there are as many: medians of
-few rounds scatter as much as they do, few visits tell little of their scatter, and fewer rounds can't be trimmed."""
+VISITS = 6
+"""Visits of a case in one process, spread over the time that the process lives. Where it has fewer, of fewer rounds each, its
+rounds are the unit, if there are as many: medians of few rounds scatter as much as they do, few visits tell little of their
+scatter, and fewer rounds can't be trimmed."""
 
 TRIMMED = 0.25
 """Share of such rounds that doesn't count at either end: what disturbs a long call only makes it longer, now and then twice as
@@ -106,7 +107,7 @@ UNKNOWN = Ratio(math.nan, math.nan, math.nan, 0, 0)
 
 def paired(of: Samples, over: Samples, one_case: bool = True) -> Logs:
     """log(seconds / seconds) by process, of the rounds that both took part in: one a visit, their median; or one a round, where
-    there are few of both (`FEW`).
+    there are few of both (`VISITS`).
 
     Two that share no round, which may not have fitted into memory at once, are paired as those of two cases: by visit.
     """
@@ -120,17 +121,8 @@ def paired(of: Samples, over: Samples, one_case: bool = True) -> Logs:
 
 def _units(visits: Sequence[Sequence[float]]) -> list[float]:
     rounds = [log for logs in visits for log in logs]
-    few = len(visits) < FEW <= len(rounds) < FEW * len(visits)
-    return _trimmed(rounds) if few else [float(np.median(logs)) for logs in visits]
-
-
-def _trimmed(logs: Sequence[float]) -> list[float]:
-    """As many numbers whose mean is the trimmed mean, and whose standard error is the one of the trimmed mean (Yuen 1974)."""
-    values, cut = np.sort(logs), int(TRIMMED * len(logs))
-    kept = values[cut : len(logs) - cut]
-    winsorized = values.clip(kept[0], kept[-1])
-    wider = math.sqrt(len(logs) * (len(logs) - 1) / (len(kept) * (len(kept) - 1))) if len(kept) > 1 else 1.0
-    return [float(it) for it in kept.mean() + wider * (winsorized - winsorized.mean())]
+    few = len(visits) < VISITS <= len(rounds) < VISITS * len(visits)
+    return trimmed(rounds, int(TRIMMED * len(rounds))).tolist() if few else [float(np.median(logs)) for logs in visits]
 
 
 def _paired_by_visit(of: Samples, over: Samples) -> Logs:
@@ -206,6 +198,6 @@ def standings(names: Sequence[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> d
     first, *others = names
     over = {other: pairs[other, first] for other in others}
     known = all(it.slower or (it.low > 1 / RESOLUTION and not it.wide) for it in over.values())
-    level = LEVEL_WITH_IT if known else NOT_RESOLVED
-    found = {other: SLOWER if it.slower else level if it.level else NOT_RESOLVED for other, it in over.items()}
-    return {first: FASTEST if all(it.slower for it in over.values()) else level, **found}
+    tied = TIED if known else NOT_RESOLVED
+    found = {other: SLOWER if it.slower else tied if it.level else NOT_RESOLVED for other, it in over.items()}
+    return {first: FASTEST if all(it.slower for it in over.values()) else tied, **found}

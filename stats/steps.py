@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
-from operator import mul
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,8 @@ RECOVERED_WITHIN = 0.02
 
 Array = NDArray[np.float64]
 
+_median: Any = np.ma.median
+
 
 @dataclass(frozen=True)
 class Step:
@@ -78,6 +80,9 @@ class Step:
     @property
     def slower(self) -> bool:
         return self.ratio > 1
+
+    def later(self, by: int, relative: bool) -> Step:
+        return replace(self, at=self.at + by, relative=relative)
 
 
 def steps(logs: Array, smallest: float = SMALLEST) -> list[list[Step]]:
@@ -118,19 +123,29 @@ def _moves(logs: Array, at: Sequence[int]) -> list[float]:
 
 
 def _together(logs: Array) -> Array:
-    """What cases have in common, by run: the mean of how far each is from its own usual level, of noisy ones with less weight;
-    NaN where none was measured."""
-    there = np.isfinite(logs)
-    tamed = [_tamed(case[at]) for case, at in zip(logs, there, strict=True)]
-    noises = np.array([scatter(np.diff(case)) ** 2 + LEAST_NOISE**2 for case in tamed])
-    apart, weights = np.zeros(logs.shape), there / (noises + np.median(noises))[:, None]
-    common = np.zeros(logs.shape[1])
-    for _ in range(2):  # the usual level of a case that missed some runs is better known once these are
-        for of, case, at in zip(apart, tamed, there, strict=True):
-            of[at] = case - np.median(case - common[at]) if case.size else 0.0
-        with np.errstate(invalid="ignore"):
-            common = (weights * apart).sum(axis=0) / weights.sum(axis=0)
-    return common
+    """What cases have in common, by run; noisy ones have less weight."""
+    tamed, noises = np.full(logs.shape, np.nan), []
+    for case, of in zip(logs, tamed, strict=True):
+        measured = np.isfinite(case)
+        of[measured] = _tamed(case[measured])
+        noises.append(scatter(np.diff(of[measured])) ** 2 + LEAST_NOISE**2)
+    return shared(tamed, weights=1 / (np.array(noises) + np.median(noises)))
+
+
+def shared(logs: Array, fewest: int = 1, weights: Array | None = None) -> Array:
+    """What rows have in common, by run: the median of how far each is from its own usual level, or their mean with `weights`;
+    NaN where fewer than `fewest` were measured. The usual level of a row that missed some runs is known once this is."""
+    enough = np.isfinite(logs).sum(axis=0) >= fewest
+    measured = np.ma.masked_invalid(logs[:, enough])
+    moves = _median(measured[:, 1:] - measured[:, :-1], axis=0)
+    common = np.array([0.0, *np.ma.filled(moves, 0)]).cumsum()[: measured.shape[1]]
+    for _ in range(6):
+        apart = measured - _median(measured - common, axis=1, keepdims=True)
+        mean = _median(apart, axis=0) if weights is None else np.ma.average(apart, axis=0, weights=weights)
+        common = np.ma.filled(mean, np.nan)
+    found = np.full(enough.shape, np.nan)
+    found[enough] = common
+    return found
 
 
 def with_recoveries(found: Sequence[Step]) -> list[Step]:
@@ -139,9 +154,12 @@ def with_recoveries(found: Sequence[Step]) -> list[Step]:
 
 
 def _recovered(step: Step, later: Sequence[Step]) -> int | None:
-    levels = accumulate((one.ratio for one in later), mul, initial=step.ratio)
-    back = (one.at for one, level in zip(later, [*levels][1:], strict=True) if level <= 1 + RECOVERED_WITHIN)
-    return next(back, None) if step.slower else None
+    level = step.ratio
+    for one in later if step.slower else ():
+        level *= one.ratio
+        if level <= 1 + RECOVERED_WITHIN:
+            return one.at
+    return None
 
 
 def places(logs: Array, level: float) -> Iterator[int]:

@@ -48,8 +48,11 @@ MARGIN_OF_RUNS = 0.05
 """Of two saved runs, which know less."""
 
 MINIMUM = 0.2
-"""The minimum effect, as a share of the margin. Of sides that took turns it is 0.2 %: two folders with the same code differ by
-0.08 % in standard deviation; of two saved runs 1 % (docs/measured.md)."""
+"""The minimum effect, as a share of the margin."""
+
+LEAST, LEAST_OF_RUNS = MINIMUM * MARGIN, MINIMUM * MARGIN_OF_RUNS
+"""The minimum effect is at least this, whatever the margin. Two folders with the same code differ by 0.08 % in standard
+deviation, implementations of unchanged code by 0.5 % from one saved run to another (docs/measured.md)."""
 
 MOST_MARGIN = 0.5
 """From this share on a margin would call everything unchanged."""
@@ -99,31 +102,40 @@ def of_effects(
     cells: Mapping[Key, Estimate],
     implementations: Mapping[str, Estimate] | None = None,
     margin: float = MARGIN,
+    least: float = LEAST,
 ) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
     """Verdicts on cells, and on the implementations that have an effect of their own.
 
     An implementation exceeds the minimum effect at FALSE_ALARMS divided by their number. A cell does so at that of its
     implementation divided by its cells, where that changed in the same direction, else divided by all cells. A cell whose
-    interval met that of its implementation has changed as that did: it lies within the margin where that does.
+    interval met that of its implementation has changed as that did: it lies within the margin where that does. An
+    implementation lies within the margin only if none of its cells is shown to have changed beyond it.
 
     Raises:
         ValueError: the margin is negative or not finite.
     """
     if not (math.isfinite(margin) and margin >= 0):
         raise ValueError(f"the margin is a share like 0.01, not {margin}")
+    least = max(MINIMUM * margin, least)
     counts = Counter(impl for impl, _ in cells)
     alone = {key[0]: it for key, it in cells.items() if counts[key[0]] == 1}
     wholes = {impl: alone.get(impl, it) for impl, it in (implementations or {}).items()}
     known = {impl: it for impl, it in wholes.items() if it.testable}
-    found = {impl: _verdict(it, margin, len(known)) for impl, it in wholes.items()}
+    found = {impl: _verdict(it, margin, least, len(known)) for impl, it in wholes.items()}
     testable = sum(it.testable for it in cells.values())
     verdicts = {}
     for (impl, case), cell in cells.items():
         together = inherits = False
         if own := known.get(impl):
-            together = _exceeds(own, margin, FALSE_ALARMS / len(known)) == (1 if cell.mean > 0 else -1)
+            together = _exceeds(own, least, FALSE_ALARMS / len(known)) == (1 if cell.mean > 0 else -1)
             inherits = _met(cell, own, margin)
-        verdicts[impl, case] = _verdict(cell, margin, counts[impl] if together else testable, inherits)
+        verdicts[impl, case] = _verdict(cell, margin, least, counts[impl] if together else testable, inherits)
+    for impl, it in found.items():
+        of_cells = Counter(said.word for key, said in verdicts.items() if key[0] == impl and said.word in CHANGED)
+        if of_cells and it.word in (SLIGHT, UNCHANGED):
+            word = REGRESSED if REGRESSED in of_cells else IMPROVED
+            reason = f"{it.reason} on average; {of_cells[word]} of {counts[impl]} cells {word}"
+            found[impl] = replace(it, word=word, reason=reason)
     return verdicts, found
 
 
@@ -147,31 +159,30 @@ def drifted(controls: Mapping[str, ArrayLike]) -> str:
     return ""
 
 
-def _verdict(effect: Estimate, margin: float, among: int, inherits: bool = False) -> Verdict:
+def _verdict(effect: Estimate, margin: float, least: float, among: int, inherits: bool = False) -> Verdict:
     """`among` so many; `inherits`: it lies within the margin since its implementation does, if it is known to have changed."""
     if not effect.testable:
         known = math.isfinite(effect.mean)
         reason = "measured too rarely for an interval" if known else "no pair with two numbers"
         return Verdict(INCONCLUSIVE, reason, math.exp(effect.mean))
     low, high = effect.interval(LEVEL)
-    way = _exceeds(effect, margin, FALSE_ALARMS / among)
+    way = _exceeds(effect, least, FALSE_ALARMS / among)
     within = _within(effect, margin) or (inherits and way != 0)
     word = SLIGHT if way and within else {1: REGRESSED, -1: IMPROVED}.get(way, UNCHANGED if within else INCONCLUSIVE)
-    detectable = math.log1p(MINIMUM * margin) + effect.error * (
+    detectable = math.log1p(least) + effect.error * (
         effect.reach(FALSE_ALARMS / among) + estimate.quantile(POWER, effect.df)
     )
     ratio, low, high = (estimate.exp_or_inf(log) for log in (min(max(effect.mean, low), high), low, high))
-    reason = _reason(word, margin, low, high)
+    reason = _reason(word, margin, least, low, high)
     if later := effect.contradiction:
         reason += f"; {CONTRADICTED}: all pairs say {bound(*map(estimate.exp_or_inf, later))}"
     return Verdict(word, reason, ratio, low, high, estimate.exp_or_inf(detectable) - 1)
 
 
-def _exceeds(effect: Estimate, margin: float, level: float) -> int:
+def _exceeds(effect: Estimate, least: float, level: float) -> int:
     """1 or -1 where it is shown to be slower or faster by more than the minimum effect; else 0."""
     low, high = effect.interval(level)
-    least = math.log1p(MINIMUM * margin)
-    return (low > least) - (high < -least)
+    return (low > math.log1p(least)) - (high < -math.log1p(least))
 
 
 def _within(effect: Estimate, margin: float) -> bool:
@@ -189,11 +200,11 @@ def _met(cell: Estimate, own: Estimate, margin: float) -> bool:
     return max(a, c) <= min(b, d)
 
 
-def _reason(word: str, margin: float, low: float, high: float) -> str:
-    least, most = (f"{share * 100:.3g} %" for share in (MINIMUM * margin, margin))
+def _reason(word: str, margin: float, least: float, low: float, high: float) -> str:
+    effect, most = (f"{share * 100:.3g} %" for share in (least, margin))
     return {
-        REGRESSED: f"slower by more than {least}",
-        IMPROVED: f"faster by more than {least}",
+        REGRESSED: f"slower by more than {effect}",
+        IMPROVED: f"faster by more than {effect}",
         SLIGHT: f"{'slower' if low > 1 else 'faster'}, within the margin of {most}",
         UNCHANGED: f"shown to be within {most}",
     }.get(word) or f"{bound(low, high)}: {_open(margin, low, high)}"

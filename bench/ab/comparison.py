@@ -168,14 +168,19 @@ def _without_numbers(failures: Mapping[str, Failure], name: str, allow_gone: Col
     """What is said of a cell that a side has no number for; `name` is what head calls the implementation."""
     word = _word({side: failure.reason for side, failure in failures.items()}, name in allow_gone)
     hint = f" (--allow-gone {name} where that is meant)" if word == BROKEN and not _raised(failures) else ""
-    return Verdict(word, "; ".join(_sentence(it, len(failures) == 1) for it in failures.values()) + hint)
+    said: dict[str, list[str]] = {}
+    for it in failures.values():
+        said.setdefault(_sentence(it, len(failures) == 1), []).append(it.side)
+    return Verdict(word, "; ".join(" and ".join(sides) + why for why, sides in said.items()) + hint)
 
 
 def _word(reasons: Mapping[str, str], may_go: bool) -> str:
     """From the reason of each side that has no number."""
-    if reasons.get("base", UNSUPPORTED) != UNSUPPORTED or reasons.get("head") == Wrong.reason:
-        return WRONG
-    if reasons.get("head", UNSUPPORTED) != UNSUPPORTED:
+    base, head = (reasons.get(side, UNSUPPORTED) for side in SIDES)
+    if base != UNSUPPORTED or head == Wrong.reason:
+        fail_alike = head != UNSUPPORTED and Wrong.reason not in (base, head)
+        return INCONCLUSIVE if fail_alike else WRONG
+    if head != UNSUPPORTED:
         return BROKEN
     if "head" not in reasons:
         return NEW
@@ -189,12 +194,12 @@ def _raised(failures: Mapping[str, Failure]) -> bool:
 
 
 def _sentence(failure: Failure, alone: bool) -> str:
+    """What follows the side's name."""
     if failure.reason == UNSUPPORTED:
-        return f"{failure.side}: {failure.detail}"
-    if failure.reason == Wrong.reason:
-        now = "now " if alone and failure.side == "head" else ""
-        return f"{failure.side} {now}fails the correctness check: {failure.detail}"
-    return f"{failure.side}: {failure.reason}: {failure.detail}"
+        return f": {failure.detail}"
+    if failure.reason == Wrong.reason and alone:
+        return f"{' now' * (failure.side == 'head')} fails the correctness check: {failure.detail}"
+    return f": {failure.reason}: {failure.detail}"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from stats.ratios import VISITS as VISITS
+
 BLOCK = 2e-3
 """Seconds that one timed block lasts at least, so that reading the clock doesn't count."""
 
@@ -32,9 +34,6 @@ EVEN = 10e-3
 
 MIN_ROUNDS = 2
 """Rounds of a visit, at least, for members whose blocks are short."""
-
-VISITS = 6
-"""Visits of a case in one process, spread over the time that the process lives."""
 
 LONG_VISITS = 3
 """Visits in which members with long blocks take part: their first call in each is not timed."""

@@ -16,8 +16,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from stats import shares
-from stats.ratios import FASTEST, LEVEL_WITH_IT, NOT_RESOLVED, UNKNOWN
+from stats.ratios import NOT_RESOLVED, TIED, UNKNOWN
 
 from ..reading import command, runs, units, words
 from ..reading.axes import KNOWN_AXES, axis_names
@@ -25,7 +24,7 @@ from ..reading.runs import Run, RunError
 from . import dispatcher, findings
 from . import frame as fr
 from . import grid as grids
-from .grid import Case, Mark
+from .grid import FASTEST, Case, Mark
 
 LEANER = 1.25
 """Memory that is worth a word of two that are tied in time: so many times less."""
@@ -33,8 +32,8 @@ LEANER = 1.25
 MOST_RUNS = 200
 """Runs that are searched for one that holds what is asked for."""
 
-COLUMNS = ("case", "use", "time", "next best", "ahead by", "verdict")
-RIGHT = ("time", "ahead by")
+COLUMNS = {"case": False, "use": False, "time": True, "next best": False, "ahead by": True, "verdict": False}
+"""And whether they are flush right."""
 
 
 Layers = Mapping[str, Mapping[str, Any]]
@@ -190,7 +189,7 @@ def choice(case: Case) -> dict[str, Any]:
     best, *others = case.ranked
     row = best.row
     following = others[0] if others and row["leads"] else Mark("", "")
-    ties, open_ = ([it for it in others if it.row["standing"] == how] for how in (LEVEL_WITH_IT, NOT_RESOLVED))
+    ties, open_ = ([it for it in others if it.row["standing"] == how] for how in (TIED, NOT_RESOLVED))
     found = {
         "id": case.id, **{axis: row[axis] for axis in axis_names()},
         "fastest": best.impl, "seconds": row["median"], "bytes": row["peak_bytes"], "standing": row["standing"],
@@ -207,23 +206,16 @@ def choice(case: Case) -> dict[str, Any]:
 
 def _verdict(case: Case, ties: Sequence[Mark], open_: Sequence[Mark]) -> str:
     best = case.ranked[0]
-    said = []
-    if not case.judged:
-        said.append("the only one")
-    elif not best.row["standing"]:
-        said.append("smallest median; no difference is shown")
-    elif best.state == FASTEST:
-        said.append("faster")
-    if ties:
-        lean = [it for it in ties if best.row["peak_bytes"] > LEANER * it.row["peak_bytes"]]
-        said.append(
-            f"tied with {f'{lean[0].impl}, which needs less memory' if lean else words.listing((it.impl for it in ties), 1)}"
-        )
-    if open_:
-        # a tied one is known not to be far slower than any other, though it may be far faster
-        bounded = "at least tied with" if best.best else "not resolved from"
-        said.append(f"{bounded} {words.listing((it.impl for it in open_), 1)}")
-    return "; ".join(said)
+    lean = [it for it in ties if best.row["peak_bytes"] > LEANER * it.row["peak_bytes"]]
+    tied = f"{lean[0].impl}, which needs less memory" if lean else words.listing((it.impl for it in ties), 1)
+    told = {
+        "the only one": not case.judged,
+        "smallest median; no difference is shown": case.judged and not best.row["standing"],
+        "faster": best.state == FASTEST and case.judged,
+        f"tied with {tied}": ties,
+        f"not resolved from {words.listing((it.impl for it in open_), 1)}": open_,
+    }
+    return "; ".join(text for text, holds in told.items() if holds)
 
 
 def crossovers(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
@@ -250,14 +242,6 @@ def sentence(crossing: Mapping[str, Any]) -> str:
     return f"{crossing['to']} overtakes {crossing['from']} near T = {crossing['crosses_at']:.0f} (measured at {low} and {high})"
 
 
-def ahead(cell: Mapping[str, Any]) -> str:
-    """'1.06 to 1.08×': how many times as long the next best takes, by its interval; '1.2× or more' where that is wide."""
-    low, high = cell["ahead_low"], cell["ahead_high"]
-    if low and low > 1 and shares.too_wide(low, high):
-        return f"{shares.significant(low, 2)}× or more"
-    return units.span(low, high) if low else units.MISSING
-
-
 def _narrowed(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """The rows that answer, of what was right everywhere, and where they stand for something that was not measured. Words
     first: they have no neighbours."""
@@ -279,16 +263,6 @@ def _narrowed(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[pd.DataFra
     return frame, missed
 
 
-def lines(table: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """What to use, a line a case, in the order of `COLUMNS`."""
-    for cell in table["cells"]:
-        yield (
-            words.place({axis: cell[axis] for axis in table["axes"]} or cell, always=[*table["axes"], "T", "H"]),
-            cell["fastest"], units.seconds(cell["seconds"], 2), cell["next_best"] or units.MISSING, ahead(cell),
-            cell["verdict"],
-        )  # fmt: skip
-
-
 def _print(table: Mapping[str, Any]) -> None:
     """For people: one line a case, then the crossovers."""
     console = Console(width=None if sys.stdout.isatty() else 80, highlight=False, markup=False)
@@ -300,11 +274,13 @@ def _print(table: Mapping[str, Any]) -> None:
         nearest = " and ".join(map(words.number, miss["nearest"]))
         console.print(f"{miss['axis']} = {words.number(miss['asked'])} was not measured; the nearest: {nearest}")
     shown = Table(box=None, pad_edge=False)
-    for heading in COLUMNS:
-        right = heading in RIGHT
+    for heading, right in COLUMNS.items():
         shown.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
-    for line in lines(table):
-        shown.add_row(*line)
+    for cell in table["cells"]:
+        place = words.place({axis: cell[axis] for axis in table["axes"]} or cell, always=[*table["axes"], "T", "H"])
+        ahead = units.span(cell["ahead_low"], cell["ahead_high"]) if cell["ahead_low"] else units.MISSING
+        following = cell["next_best"] or units.MISSING
+        shown.add_row(place, cell["fastest"], units.seconds(cell["seconds"], 2), following, ahead, cell["verdict"])
     console.print(shown)
     for crossing in table["crossovers"]:
         console.print(f"{words.place(crossing, always=table['axes'])}: {sentence(crossing)}")

@@ -11,7 +11,7 @@ from stats.verdict import REGRESSED
 from ..reading import baseline_file, command, fingerprint, runs, words
 from ..reading.baseline_file import Baseline, Entry
 from ..reading.runs import Run, RunError
-from .comparison import Cell, compare
+from .comparison import compare
 
 _EPILOG = """\
 A baseline changes by this command only. A run with regressions against the
@@ -67,22 +67,16 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
         yield f"{current.name} is of another machine: {fingerprint.described(other)}"
         return
     this = compare(current, run)
-    slower = {name: said for name, said in this.implementations.items() if said.word == REGRESSED}
-    yield from (f"{name} is slower by {said.ratio - 1:.0%}" for name, said in slower.items())
-    if this.shared and this.shared.word == REGRESSED:
-        yield f"all implementations are slower by {this.shared.ratio - 1:.0%}"
+    slower = {name: said for name, said in this.implementations.items() if said.word == REGRESSED and said.low > 1}
+    everything = {"all implementations": this.shared} if this.shared and this.shared.word == REGRESSED else {}
+    for name, said in (slower | everything).items():
+        yield f"{name} {'are' if name in everything else 'is'} slower by {said.ratio - 1:.0%}"
     told = (cell for cell in this.regressed if cell.faulty or cell.impl not in slower)
-    yield from map(_refusal, sorted(told, key=lambda cell: not cell.faulty))
+    for cell in sorted(told, key=lambda cell: not cell.faulty):
+        slow = f"is slower by {cell.verdict.ratio - 1:.0%}"
+        yield f"{cell.impl} {'is broken' if cell.broken else 'needs more memory' if cell.faulty else slow} at {cell.id}"
     if this.code == command.NOT_JUDGED:
         yield f"nothing could be judged against {this.base}, so a slow-down may hide in it"
-
-
-def _refusal(cell: Cell) -> str:
-    if cell.broken:
-        return f"{cell.impl} is broken at {cell.id}"
-    if cell.faulty:
-        return f"{cell.impl} needs more memory at {cell.id}"
-    return f"{cell.impl} is slower by {cell.verdict.ratio - 1:.0%} at {cell.id}"
 
 
 def _show(options: argparse.Namespace) -> int:

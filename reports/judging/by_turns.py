@@ -93,7 +93,6 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
         machine=data["fingerprints"]["head"],
         commands=[data["command"]],
         implementations=implementations,
-        shared=_shared(measured, controls, kept, implementations),
         unjudged=data["moved"],
         neither=len(data["neither"]),
     )
@@ -132,18 +131,6 @@ def _with_reach(said: Verdict, spent: float) -> Verdict:
     if aims and (minutes := spent * (said.detectable / aims[-1]) ** 2 / 60) >= 1:
         reason += f"; {shares.percent(aims[-1])} would take {minutes:,.0f} min"
     return replace(said, reason=reason)
-
-
-def _shared(
-    logs: Logs, controls: Mapping[str, Sequence[float]], margin: float, parts: Mapping[str, Verdict]
-) -> Verdict | None:
-    """On all cells together, where all implementations changed in one direction, by between half and twice as much."""
-    _, found = verdict.of_pairs({("all", f"{impl} {case}"): of for (impl, case), of in logs.items()}, controls, margin)
-    whole = found.get("all")
-    if len(parts) < 2 or whole is None or whole.word not in verdict.CHANGED:
-        return None
-    alike = all(0.5 <= math.log(part.ratio) / math.log(whole.ratio) <= 2 for part in parts.values())
-    return whole if alike else None
 
 
 def _notes(

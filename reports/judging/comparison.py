@@ -122,13 +122,14 @@ class Comparison:
     @property
     def code(self) -> int:
         """Of the command: 0 nothing regressed, 1 something did, 2 nothing could be judged."""
-        shared = {self.shared.word} if self.shared else set()
-        if self.regressed or verdict.REGRESSED in shared | {it.word for it in self.implementations.values()}:
+        shared = self.shared.word if self.shared else ""
+        if self.regressed or verdict.REGRESSED in (shared, *(it.word for it in self.implementations.values())):
             return command.REGRESSED
-        of_cells = {cell.verdict.word for cell in self.cells if cell.impl in (self.asked or {cell.impl})}
-        of_impls = {it.word for name, it in self.implementations.items() if name in (self.asked or {name})}
-        open_ = verdict.INCONCLUSIVE in of_cells and not (of_cells | of_impls) & {*verdict.SETTLED}
-        return command.NOT_JUDGED if self.unjudged or open_ or verdict.INCONCLUSIVE in shared else command.FINE
+        told = [(cell.impl, cell.verdict.word) for cell in self.cells]
+        told += [(name, it.word) for name, it in self.implementations.items()]
+        words = {word for name, word in told if name in (self.asked or {name})}
+        open_ = verdict.INCONCLUSIVE in words and not words & {*verdict.SETTLED}
+        return command.NOT_JUDGED if self.unjudged or open_ or shared == verdict.INCONCLUSIVE else command.FINE
 
 
 def changes(base: Mapping[str, Any], head: Mapping[str, Any], margin: float) -> Iterator[Change]:
@@ -253,6 +254,7 @@ def _judged(found: Changes, changed: set[str], margin: float) -> tuple[dict[Key,
             {key: it for key, it in found.cells.items() if key[0] in group},
             {impl: it for impl, it in found.implementations.items() if impl in group},
             margin,
+            verdict.LEAST_OF_RUNS,
         )
         cells |= said[0]
         implementations |= said[1]

@@ -7,30 +7,20 @@ from typing import Any
 
 import pandas as pd
 
-from stats import faults, shares
+from stats import faults
 
 from ..reading import units, words
 from . import frame as fr
-from .processes import positive
-
-FAULT_SECONDS = 1e-6
-"""Of a minor page fault, page cleared, where a run does not say: 0.5 µs on bare metal to 3 µs in a virtual machine."""
-
-LARGE_PART = 0.10
-"""The part of a call from which page faults are told of."""
 
 UNEXPLAINED, TIMES = 8 * 2**20, 1.6
 """Bytes by which a process may grow beyond what torch allocated, and how many times as much it may be: libraries pack matrices,
 and malloc rounds and keeps some of what was freed a moment ago."""
 
 
-def findings(frame: pd.DataFrame, state: Mapping[str, Any]) -> list[str]:
-    """What disturbs times or memory, in sentences. `state` is the run's: `page_fault_s` are seconds of a page fault."""
+def findings(frame: pd.DataFrame) -> list[str]:
+    """What disturbs times or memory, in sentences."""
     usable = fr.own_keys_unsaid(frame.dropna(subset=["median"]))
-    if not len(usable):
-        return []
-    faults_of = kept_pages(usable) or page_faults(usable, state.get("page_fault_s"))
-    return list(filter(None, [faults_of, hidden_memory(usable)]))
+    return list(filter(None, [kept_pages(usable), hidden_memory(usable)])) if len(usable) else []
 
 
 def nothing(skipped: pd.DataFrame) -> str:
@@ -55,21 +45,6 @@ def kept_pages(frame: pd.DataFrame) -> str:
     """What the call that loses most time to page faults takes without them; '' where none loses much, or none was measured."""
     usable = fr.trusted(frame)
     return faults.sentence(fr.records(usable), units.seconds, lambda row: words.place(row, always=fr.varying(usable)))
-
-
-def page_faults(frame: pd.DataFrame, measured: Any = None) -> str:
-    """In how many cells the system's page faults take a large part of the time, and where they take most."""
-    each = measured if positive(measured) else FAULT_SECONDS
-    part = frame["page_faults"] * each / frame["median"]
-    count = int((part >= LARGE_PART).sum())
-    if not count:
-        return ""
-    most = fr.records(frame.loc[[part.idxmax()]])[0]
-    return (
-        f"In {count} of {words.plural(len(frame), 'cell')} the system maps fresh memory at every call, and page faults take "
-        f"{shares.percent(LARGE_PART)} of the time or more, at {units.seconds(each, 1)} each: most of all for "
-        f"{_place(frame, most)}, {most['page_faults']:,.0f} a call."
-    )
 
 
 def hidden_memory(frame: pd.DataFrame) -> str:

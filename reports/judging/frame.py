@@ -26,9 +26,6 @@ _NUMBERS = (
     "switches_involuntary", "roof", "peak_rss_bytes", "calls_compared", "device_s", *_RATIO,
 )  # fmt: skip
 
-#: Two ranges of bytes this close are one answer: allocators round.
-LEAN_WITHIN = 1.01
-
 #: Times as large as the next: said in words, so that all others stay apart on their axis.
 OFF_THE_CHART = 8.0
 
@@ -39,7 +36,7 @@ def tidy(run: Run) -> pd.DataFrame:
     `samples`  what was timed, to be paired with that of other rows (None where it can't be; see `processes.samples`),
     `over`     how many times as long it takes as each other implementation of its case, by name (see `ratios.compared`),
     `ratio`    the same for the baseline implementation, with its interval `ratio_low`, `ratio_high`,
-    `speedup`  1 / `ratio`; of what can't be paired, the baseline implementation's median over this one (NaN without it),
+    `speedup`  1 / `ratio`,
     `spread`   interquartile range over median,
     `tflops_per_s`  `flops` over the median,
     `of_peak`  the same over the data sheet's peak (see `peaks.shares`),
@@ -65,12 +62,12 @@ def tidy(run: Run) -> pd.DataFrame:
     frame = frame.join(_judged(frame)).assign(**masking.columns(records(frame)))
     compared = [_ratio(row, run.baseline_impl) for row in records(frame)]
     frame[[*_RATIO]] = pd.DataFrame(compared, frame.index, _RATIO, float)
-    frame["speedup"] = (1 / frame["ratio"]).fillna(_over_baseline(frame, run.baseline_impl))
+    frame["speedup"] = 1 / frame["ratio"]
     frame["spread"] = (frame["q3"] - frame["q1"]) / frame["median"]
     frame["tflops_per_s"] = frame["flops"] / frame["median"] / 1e12
     frame["of_peak"] = peaks.shares(frame, run.machine.get("gpu"))
     frame["launch_share"] = (1 - frame["device_s"] / frame["median"]).clip(lower=0)
-    frame["tied"] = frame["standing"].isin((ratios.FASTEST, ratios.LEVEL_WITH_IT))
+    frame["tied"] = frame["standing"].isin((ratios.FASTEST, ratios.TIED))
     return frame
 
 
@@ -203,11 +200,6 @@ def _ratio(row: Mapping[str, Any], baseline_impl: str | None) -> tuple[float, ..
 def _columns(records: list[dict[str, Any]]) -> list[str]:
     always = ("impl", "id", *axis_names(), *STATS, *_NUMBERS, "kernel", "clock")
     return list(dict.fromkeys((*always, *(key for record in records for key in record))))
-
-
-def _over_baseline(frame: pd.DataFrame, baseline_impl: str | None) -> pd.Series[float]:
-    base = frame.loc[frame["impl"] == baseline_impl, ["id", "median"]].drop_duplicates("id").set_index("id")["median"]
-    return frame["id"].map(base).astype(float) / frame["median"]
 
 
 def _may_follow() -> list[tuple[str, tuple[str, ...]]]:

@@ -20,9 +20,8 @@ from ..reading import words
 from ..reading.axes import length_axes
 from . import frame as fr
 
-FASTEST, TIED, OPEN, SLOWER = ratios.FASTEST, "tied", ratios.NOT_RESOLVED, ratios.SLOWER
+FASTEST, TIED, OPEN, SLOWER = ratios.FASTEST, ratios.TIED, ratios.NOT_RESOLVED, ratios.SLOWER
 WRONG = "wrong"
-_STATES = {FASTEST: FASTEST, ratios.LEVEL_WITH_IT: TIED, SLOWER: SLOWER}
 
 MOST_COLUMNS = 20
 """More cases than these are shown by the values of one axis."""
@@ -144,11 +143,7 @@ class Grid:
         states = {
             case.marks[impl].state if impl in case.marks else UNMEASURED for case in self.cases for impl in self.impls
         }
-        known = [
-            *((SIGNS[state], state) for state in SIGNS if state in states),
-            *[("·", UNMEASURED)] * (UNMEASURED in states),
-        ]
-        return ", ".join(f"{sign} {state.replace('_', ' ')}" for sign, state in known)
+        return ", ".join(f"{sign} {state.replace('_', ' ')}" for state, sign in SIGNS.items() if state in states)
 
     @property
     def views(self) -> list[str | None]:
@@ -162,21 +157,21 @@ class Grid:
         found = [mark for mark in marks if mark.counts]
         if not found:
             one = marks[0] if marks else Mark(impl, UNMEASURED)
-            return Entry(
-                SIGNS.get(one.state, "·"), math.nan, False, False, f"{impl}: {one.state.replace('_', ' ')} {one.why}"
-            )
+            title = f"{impl}: {one.state.replace('_', ' ')} {one.why}"
+            return Entry(SIGNS.get(one.state, SIGNS[UNMEASURED]), math.nan, False, False, title)
         value = self.mean(impl, column.cases)
         judged = [it for it, case in zip(marks, column.cases, strict=False) if it.counts and case.judged]
         best = bool(judged) and len(found) == len(column.cases) and all(it.best for it in judged)
-        return Entry(
-            slowdown(value), value, best, 2 * sum(it.state == OPEN for it in found) >= len(found), _told(found, column)
-        )
+        open_ = 2 * sum(it.state == OPEN for it in found) >= len(found)
+        return Entry(slowdown(value), value, best, open_, _told(found, column))
 
-
-SIGNS = {WRONG: words.WRONG, "error": "err", "timeout": "time", "out_of_memory": "OOM", "unsupported": "–"}
-"""What stands where there is no number."""
 
 UNMEASURED = "not measured"
+
+SIGNS = {
+    WRONG: words.WRONG, "error": "err", "timeout": "time", "out_of_memory": "OOM", "unsupported": "–", UNMEASURED: "·",
+}  # fmt: skip
+"""What stands where there is no number."""
 
 
 def grid(frame: pd.DataFrame, skipped: pd.DataFrame, registry: Iterable[str] = ()) -> Grid:
@@ -195,11 +190,8 @@ def grid(frame: pd.DataFrame, skipped: pd.DataFrame, registry: Iterable[str] = (
     own = frozenset(name for name in names if known and words.base(name) not in known)
     made = Grid(cases, names, axes, own)
     told = {mark.impl for case in cases for mark in case.marks.values() if mark.counts or mark.state != "unsupported"}
-    keys = {
-        name: (name not in own, -made.count(name), mean if (mean := made.mean(name)) == mean else math.inf)
-        for name in names
-    }
-    return Grid(cases, sorted((name for name in names if name in own | told), key=keys.__getitem__), axes, own)
+    shown = [name for name in names if name in own | told]
+    return Grid(cases, sorted(shown, key=lambda name: (name not in own, -made.count(name), made.mean(name))), axes, own)
 
 
 def slowdown(value: float) -> str:
@@ -260,7 +252,7 @@ def _case(id_: str, at: dict[str, Any], part: pd.DataFrame, gone: Sequence[Mappi
 
 
 def _mark(row: Mapping[str, Any], best: Mapping[str, Any]) -> Mark:
-    state = _STATES.get(row["standing"], OPEN)
+    state = row["standing"] or OPEN
     if row is best:
         return Mark(row["impl"], state, 1.0, 1.0, 1.0, row)
     found = fr.ratio(row, best)

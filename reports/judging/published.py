@@ -18,21 +18,16 @@ COLUMNS = ("case", "published", "theirs", "nearest here", "ours", "fastest here"
 def table(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     """For people: a line a figure whose case was measured, in the order of the run file; its last column counts `sources`."""
     right, listed = fr.trusted(frame), sources(frame, published)
+    parts = dict(iter(right.groupby("id")))
     return [
-        (*_line(right[right["id"] == it["id"]], it), str(1 + listed.index(_source(it))))
-        for it in _measured(frame, published)
+        (*_line(parts[it["id"]], it), str(1 + listed.index(_source(it)))) for it in published if it.get("id") in parts
     ]
 
 
 def sources(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[str]:
     """Where the table's figures are from, on which machine they were measured, and what else differs: each said once."""
-    return list(dict.fromkeys(map(_source, _measured(frame, published))))
-
-
-def _measured(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The figures whose case has a right row."""
-    ids = set(fr.trusted(frame)["id"])
-    return [it for it in published if it.get("id") in ids]
+    ids = {*fr.trusted(frame)["id"]}
+    return list(dict.fromkeys(_source(it) for it in published if it.get("id") in ids))
 
 
 def _source(figure: Mapping[str, Any]) -> str:

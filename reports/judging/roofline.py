@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ..reading import units, words
@@ -55,14 +54,12 @@ def ceilings(roofs: Sequence[dict[str, Any]], rows: pd.DataFrame) -> dict[str, C
         if products and copies:
             peak, fastest = max(products)
             product = f"product in {words.value('dtype', fastest)}, {_si(peak)}FLOP/s"
-            large, fast = max(copies)[1], max(rate for _, rate in copies)
-            for bandwidth, label in {fast: "fastest copy", large: "large copy"}.items():
+            labels = {max(rate for _, rate in copies): "fastest copy", max(copies)[1]: "large copy"}
+            for bandwidth, label in labels.items():
                 ridge = peak / bandwidth
-                ends = np.array([min(low, ridge / 2), ridge, max(high, ridge * 2)])
-                rates = np.minimum(peak, ends * bandwidth)
-                found[f"{label}, {_si(bandwidth)}B/s; {product}"] = list(
-                    zip(ends.tolist(), rates.tolist(), strict=True)
-                )
+                ends = (min(low, ridge / 2), ridge, max(high, ridge * 2))
+                name = f"{label}, {_si(bandwidth)}B/s; {product}"
+                found[name] = [(at, min(peak, at * bandwidth)) for at in ends]
     return found
 
 
@@ -70,17 +67,13 @@ def table(roofs: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     """For people: device, what was done, threads, how much per second."""
     lines: list[tuple[str, ...]] = []
     for roof in roofs:
-        if positive(roof.get("flops_per_s")):
-            what, rate = f"a product in {words.value('dtype', roof.get('dtype'))}", f"{_si(roof['flops_per_s'])}FLOP/s"
-        elif positive(roof.get("bytes_per_s")):
-            what, rate = (
-                f"{'a copy' if roof.get('device') == 'cpu' else 'a copy or a sum'} of "
-                f"{units.memory(roof.get('footprint') or math.nan)}",
-                f"{_si(roof['bytes_per_s'])}B/s",
-            )
-        else:
-            continue
-        lines.append((str(roof.get("device")), what, str(roof.get("threads")), rate))
+        product, copy = words.value("dtype", roof.get("dtype")), units.memory(roof.get("footprint") or math.nan)
+        for rate, unit, what in (
+            ("flops_per_s", "FLOP", f"a product in {product}"),
+            ("bytes_per_s", "B", f"{'a copy' if roof.get('device') == 'cpu' else 'a copy or a sum'} of {copy}"),
+        ):
+            if positive(roof.get(rate)):
+                lines.append((str(roof.get("device")), what, str(roof.get("threads")), f"{_si(roof[rate])}{unit}/s"))
     return lines
 
 

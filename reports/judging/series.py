@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stats import days
-from stats.days import Moved, Timed
+from stats.days import Timed
 from stats.effects import Key
-from stats.steps import Step
+from stats.steps import Array, Step
 
 from ..reading import fingerprint, runs
 from ..reading.axes import axis_names
@@ -61,7 +61,7 @@ class Series:
     steps: tuple[Step, ...]
     """Where the level changed, relative to the case's others or in seconds, oldest first; never across a break."""
     usual: Mapping[int, float]
-    """By position, seconds as on a usual day of the case, around the last step relative to its others; else empty."""
+    """By position, seconds as on a usual day of the case, where it has a step relative to its others; else empty."""
 
     @cached_property
     def breaks(self) -> tuple[int, ...]:
@@ -156,9 +156,9 @@ def of_points(points: Mapping[Key, Sequence[Point]], axes: Mapping[Key, Mapping[
     impls, cases = (list(dict.fromkeys(names)) for names in zip(*points, strict=True)) if points else ([], [])
     timed = _timed(points, impls, cases)
     for i, impl in enumerate(impls):
-        own = [case for case in cases if (impl, case) in points]
-        for case, found in zip(own, days.moved(timed, i, [cases.index(case) for case in own]), strict=True):
-            yield _series(impl, case, axes.get((impl, case), {}), points[impl, case], found)
+        for case, found in zip(cases, days.moved(timed, i), strict=True):
+            if of := points.get((impl, case)):
+                yield _series(impl, case, axes.get((impl, case), {}), of, *found)
 
 
 def _timed(points: Mapping[Key, Sequence[Point]], impls: Sequence[str], cases: Sequence[str]) -> Timed:
@@ -175,15 +175,17 @@ def _timed(points: Mapping[Key, Sequence[Point]], impls: Sequence[str], cases: S
     return Timed(seconds, ratios, renewed, redefined)
 
 
-def _series(impl: str, case: str, axes: Mapping[str, Any], points: Sequence[Point], found: Moved) -> Series:
+def _series(
+    impl: str, case: str, axes: Mapping[str, Any], points: Sequence[Point], found: Sequence[Step], logs: Array
+) -> Series:
     """By positions of its own points."""
     at = {point.run: i for i, point in enumerate(points)}
     steps = tuple(
         replace(step, at=at[step.at], recovered=None if step.recovered is None else at[step.recovered])
-        for step in found.steps
+        for step in found
     )
-    usual = {at[run]: float(np.exp(found.usual[run])) for run in at if np.isfinite(found.usual[run])}
-    return Series(impl, case, axes, tuple(points), steps, usual)
+    usual = {i: float(np.exp(logs[run])) for run, i in at.items() if np.isfinite(logs[run])}
+    return Series(impl, case, axes, tuple(points), steps, usual if any(step.relative for step in found) else {})
 
 
 def _same(one: Saved, other: Saved) -> bool:

@@ -171,11 +171,16 @@ def headline(this: History) -> str:
     if first.standing is None:
         return f"{first.impl} at {title(first)} {_what_happened(first.steps[-1], first, this.runs)}."
     run = _run(first, first.standing)
-    cells = [one for one in this.series if one.impl == first.impl]
-    ratios = [one.standing.ratio for one in cells if one.standing and _run(one, one.standing) == run]
-    usual = units.percent(median(ratios) - 1)
-    where = f"in {len(ratios)} of its {len(cells)} cells" if len(ratios) > 1 else f"at {title(first)}"
-    return f"{first.impl} became slower by {usual} in {this.runs[run].name}, {where}."
+    slower = [(one.impl, one.standing.ratio) for one in this.series if one.standing and _run(one, one.standing) == run]
+    names = dict.fromkeys(impl for impl, _ in slower)
+    cells = sum(one.impl in names for one in this.series)
+    usual = units.percent(median(ratio for _, ratio in slower) - 1)
+    where = (
+        f"in {len(slower)} of {'their' if len(names) > 1 else 'its'} {cells} cells"
+        if len(slower) > 1
+        else f"at {title(first)}"
+    )
+    return f"{words.listing(names)} became slower by {usual} in {this.runs[run].name}, {where}."
 
 
 def tally(this: History) -> str:

@@ -1,4 +1,4 @@
-"""What only some runs have, folded on the page: roofline, compiling, parts of a layer, growth, masks, blocks, traces."""
+"""What only some runs have, folded on the page: roofline, compiling, parts of a layer, masks, blocks, traces."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import pandas as pd
 from ..drawing import svg
 from ..drawing.palette import Palette
 from ..judging import frame as fr
-from ..judging import masking, published, roofline, scaling
+from ..judging import masking, published, roofline
 from ..judging.grid import Grid
 from ..reading import units, words
 from ..reading.axes import axis_names
 from ..reading.runs import Run
-from . import tables
 from .tables import Table
 
 MOST_BLOCKS, MOST_CELLS = 100, 250
@@ -30,7 +29,7 @@ def tables_of(run: Run, frame: pd.DataFrame, grid: Grid, palette: Palette, keys:
         _shares(frame, "The kernel as a share of its layer", "scope", "core", "layer", ("kernel", "layer", "share")),
         _shares(frame, "Forward as a share of forward and backward", "mode", "forward", "backward",
                 ("forward", "with backward", "share")),
-        _growth(frame), _masks(frame), _published(run, frame),
+        _masks(frame), _published(run, frame),
         *(_blocks(grid, keys) if len(frame) <= MOST_CELLS else ()), _traces(frame),
     ]  # fmt: skip
     return [it for it in found if it and (it.rows or it.drawings or it.note)]
@@ -85,19 +84,6 @@ def _shares(frame: pd.DataFrame, title: str, axis: str, one: str, other: str, he
 def _place(row: Mapping[str, Any], said: Sequence[str]) -> str:
     """A row's values of the axes that vary, and its T."""
     return words.place({axis: row[axis] for axis in [*said, "T"]}, always={*said, "T"} - {"T_kv"})
-
-
-def _growth(frame: pd.DataFrame) -> Table:
-    found = scaling.growths(frame)
-    rows = [
-        (it.impl, words.place(it.setting, always=it.setting), tables.power(it.time), tables.power(it.memory))
-        for it in found if it.time or it.memory
-    ]  # fmt: skip
-    silent = dict.fromkeys(it.impl for it in found if not (it.time or it.memory))
-    note = "Exponents of T, fitted to the longer half of the lengths, with 95 % intervals."
-    note += f" Not resolved for some settings: {', '.join(silent)}." if silent else ""
-    heads = ("implementation", "setting", "time", "memory")
-    return Table("Growth with T", heads, rows, note if rows else "", True, (1,))
 
 
 def _masks(frame: pd.DataFrame) -> Table:

@@ -38,5 +38,5 @@ def report(run: Run) -> Report:
         Palette(run.registry),
         headline,
         answer.trust(run, made),
-        findings.findings(frame, run.state),
+        findings.findings(frame),
     )

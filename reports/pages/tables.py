@@ -57,7 +57,7 @@ def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
         "peak memory": units.memory(row["peak_bytes"]),
         "of tolerance": units.percent(row["error"] / row["error_bound"]) if row["error_bound"] > 0 else units.MISSING,
         "kernel": row["kernel"] if isinstance(row["kernel"], str) else units.MISSING,
-        "TFLOP/s": units.times(row["tflops_per_s"]).removesuffix("×"),
+        "TFLOP/s": f"{row['tflops_per_s']:.3g}",
         "of peak": units.percent(row["of_peak"]),
         "device only": units.seconds(row["device_s"]),
         "launches": units.percent(row["launch_share"]),
@@ -224,8 +224,3 @@ def escape(text: str) -> str:
     """Text as Markdown shows it: no markup, no new lines, no new columns."""
     flat = " ".join(text.split())
     return re.sub(r"([\\`*_|\[\]])", r"\\\1", flat).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def power(fit: Any) -> str:
-    """'1.98 (1.90 to 2.06)', or a dash where it can't be said."""
-    return f"{fit.exponent:.2f} ({fit.low:.2f} to {fit.high:.2f})" if fit else units.MISSING

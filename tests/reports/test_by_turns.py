@@ -110,7 +110,7 @@ def test_a_headline_names_what_regressed_and_no_mean_hides_it(saved: Any) -> Non
     logs |= {("sdpa", f"T{i}"): noisy(0.15 * (i == 0), 0.001, seed=i) for i in range(40)}
     found = of(saved, logs)
     found = replace(
-        found, implementations=found.implementations | {"sdpa": verdict.Verdict("UNCHANGED", "", 1, 0.99, 1.01)}
+        found, implementations=found.implementations | {"sdpa": verdict.Verdict("REGRESSED", "", 1, 0.99, 1.01)}
     )
     first = next(sentences(found))
     assert re.fullmatch(r"sdpa is slower in 1 of 40 cells \(16 %\)", first)

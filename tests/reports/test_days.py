@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from reports.__main__ import main
 from reports.judging.series import Point, Series, of_points
-from stats.days import shared
+from stats.steps import shared
 
 RUNS = 12
 SOME = range(20)

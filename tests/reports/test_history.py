@@ -191,6 +191,13 @@ def test_what_is_slower_and_stays_so_comes_before_what_moved_later(nights: Any, 
     assert "<h1>sdpa became slower by" in page and "in 0005_night, in 4" in page
 
 
+def test_all_that_became_slower_in_one_run_is_counted(nights: Any, written: Any) -> None:
+    nights(lambda n: {"slower": dict.fromkeys(("fused", "sdpa"), 1.1 if n >= 6 else 1.0)})
+    page = written().replace("\N{NO-BREAK SPACE}", " ")
+    assert "and " in (headline := page.partition("<h1>")[2].partition("</h1>")[0])
+    assert {"fused", "sdpa"} < set(headline.split()) and "in 0007_night, in 8 of their 8 cells." in headline
+
+
 def test_a_recovery_is_told_with_what_it_took_back(nights: Any, results: Path) -> None:
     nights(lambda n: {"slower": {"sdpa": 1.1 if 4 <= n < 8 else 1.0}})
     told = [chapter.status for chapter in chapters(results) if chapter.impl == "sdpa"]

@@ -124,7 +124,7 @@ def test_a_crossover_lies_where_the_lines_cross_in_log_log(as_run: Any) -> None:
     [
         (1e-3, (0.96, 1.0, 1.04), ["b"], [], "tied with b"),
         (1e-3, (0.8, 1.0, 1.2), [], ["b"], "not resolved from b"),
-        (1.21e-3, (0.9, 1.0, 1.1), [], ["b"], "at least tied with b"),  # b may take 1.5 times as long
+        (1.21e-3, (0.9, 1.0, 1.1), [], ["b"], "not resolved from b"),  # b may take 1.5 times as long
     ],
 )
 def test_those_not_shown_to_be_slower_tie_unless_they_may_be_far_slower(
@@ -181,7 +181,6 @@ def test_decoding_beside_forward_keeps_lengths_together(as_run: Any) -> None:
         data["benchmarks"].append(row)
     table = advice.advise(frame.tidy(as_run(data)))
     assert [crossing["crosses_at"] for crossing in table["crossovers"]] == [pytest.approx(128)]
-    assert [line[0] for line in advice.lines(table)][:1] == ["T=64 T_kv=64 causal forward"]
 
 
 def test_no_crossover_where_one_is_always_ahead(as_run: Any) -> None:

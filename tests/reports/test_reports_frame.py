@@ -27,14 +27,6 @@ def test_one_row_per_benchmark_with_its_case_and_seconds(tidy_tiny: pd.DataFrame
     assert sdpa["peak_bytes"] == 2**20
 
 
-def test_speedup_is_the_yardsticks_median_in_the_same_case_over_the_own(tidy_tiny: pd.DataFrame) -> None:
-    assert cell(tidy_tiny, "packed", 64)["speedup"] == pytest.approx(150 / 100)
-    assert cell(tidy_tiny, "sdpa", 64)["speedup"] == pytest.approx(150 / 120)
-    assert cell(tidy_tiny, "packed", 256)["speedup"] == pytest.approx(400 / 380)
-    assert cell(tidy_tiny, "sdpa", 1024)["speedup"] == pytest.approx(4.0)
-    assert cell(tidy_tiny, "fused", 1024)["speedup"] == 1.0
-
-
 def test_spread_is_the_interquartile_range_over_the_median(tidy_tiny: pd.DataFrame) -> None:
     assert cell(tidy_tiny, "packed", 64)["spread"] == pytest.approx(0.10)
     assert cell(tidy_tiny, "sdpa", 1024)["spread"] == pytest.approx(40 / 900)

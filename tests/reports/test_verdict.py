@@ -94,7 +94,10 @@ def test_words_follow_from_two_facts(mean: float, error: float, word: str) -> No
     assert of(mean, error).word == word
 
 
-def test_users_set_one_number() -> None:
+def test_users_set_one_number_and_what_is_smaller_than_code_moves_by_itself_is_no_change() -> None:
+    assert of(0.0018, 0.0001, margin=0.0).word == INCONCLUSIVE
+    runs = of_effects({("x", "case"): known(0.009, 0.0005)}, margin=0.001, least=verdict.LEAST_OF_RUNS)
+    assert runs[0]["x", "case"].word == INCONCLUSIVE
     assert of(0.02, 0.001, margin=0.01).word == REGRESSED
     assert of(0.02, 0.001, margin=0.03).word == SLIGHT
     assert of(0.02, 0.001, margin=0.15).word == UNCHANGED
@@ -135,8 +138,16 @@ def test_the_level_of_a_look(level: float) -> None:
 def test_a_cell_that_differs_from_its_implementation_is_told_of_alone() -> None:
     cells = {("sdpa", str(i)): known(0.0, 0.0008) for i in range(15)} | {("sdpa", "slow"): known(0.05, 0.001)}
     said, impls = of_effects(cells, {"sdpa": known(0.003, 0.0003)})
-    assert impls["sdpa"].word == SLIGHT and said["sdpa", "slow"].word == REGRESSED
+    assert impls["sdpa"].word == REGRESSED == said["sdpa", "slow"].word
+    assert impls["sdpa"].reason == "slower, within the margin of 1 % on average; 1 of 16 cells REGRESSED"
     assert {it.word for key, it in said.items() if key[1] != "slow"} == {UNCHANGED}
+
+
+def test_an_implementation_is_not_unchanged_where_its_cells_changed() -> None:
+    cells = {("sdpa", str(i)): known(0.34 * (i < 4), 0.003) for i in range(12)}
+    said, impls = of_effects(cells, {"sdpa": known(0.001, 0.002)})
+    assert [it.word for it in said.values()] == [REGRESSED] * 4 + [UNCHANGED] * 8
+    assert impls["sdpa"].word == REGRESSED and impls["sdpa"].reason.endswith(" on average; 4 of 12 cells REGRESSED")
 
 
 def test_a_cell_that_changed_as_its_implementation_did_lies_within_the_margin_where_that_does() -> None:
@@ -211,6 +222,13 @@ def test_pairs_that_contradict_what_was_shown_are_told_of() -> None:
     assert agreeing.word == contradicting.word == REGRESSED
     assert "contradict" not in agreeing.reason
     assert "later pairs contradict it: all pairs say" in contradicting.reason and "faster" in contradicting.reason
+
+
+def test_a_look_that_contradicts_what_was_shown_is_told_of_though_all_pairs_do_not() -> None:
+    """The interval stays as it was before that look, so it may be far narrower or wider than what all pairs say."""
+    watched = Watched(0.02, 0.01, 100, looks=(known(0.0, 0.001), known(0.1, 0.001), known(0.02, 0.01)))
+    said = of_effects({("x", "case"): watched})[0]["x", "case"]
+    assert said.word == UNCHANGED and "later pairs contradict it: all pairs say" in said.reason
 
 
 def test_a_group_of_unchanged_cells_raises_few_alarms_also_where_they_share_the_noise_of_a_pair() -> None:
