@@ -1639,6 +1639,19 @@ def answers_by_a_digest_in_a_layer(q, k, v, *, is_causal=False, **_):
     return answers_by_a_digest_of_the_inputs(q, k, v, is_causal=is_causal)
 
 
+@wrong_when_timed("cached", "caches results", T=128, D_h=64, H=8)
+def answers_by_a_digest_where_projections_take_longer(q, k, v, *, is_causal=False, **_):
+    return answers_by_a_digest_of_the_inputs(q, k, v, is_causal=is_causal)
+
+
+@wrong_when_timed("cached", "inputs that no call has seen", T=128, D_h=64, H=8)
+def answers_nothing_new_later(q, k, v, *, is_causal=False, **_):
+    key, late = ("new", *digest(q, k, v)), now_and_then("new", every=1) and _calls["new"] > 150
+    if key not in _remembered:
+        _remembered[key] = torch.zeros_like(v) if late else sdpa(q, k, v, is_causal=is_causal)
+    return _remembered[key].clone()
+
+
 @wrong_when_timed("cached", "caches results", **LONG_ENOUGH)
 class LayerThatKnowsItsInput(as_layer(sdpa)):
     def forward(self, x, *rest, **options):
