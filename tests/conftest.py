@@ -128,7 +128,7 @@ def suite(loaded: None, pytester: pytest.Pytester, tmp_path: Path) -> Suite:
 
 @pytest.fixture
 def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the probe of 583 tokens, and with few where probs are dropped: honest implementations can do what they can."""
+    """Without the probe of 577 tokens, and with few where probs are dropped: honest implementations can do what they can."""
     monkeypatch.setattr("bench.proof.gate.PROBES", (37,))
     monkeypatch.setattr("bench.proof.dropout.LENGTH", {"core": 80, "layer": 80})
 

@@ -15,8 +15,10 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
+from bench.proof.gate import Gate
 from bench.proof.problem import Inputs, inputs_of
 from bench.proof.questions import problem_of
+from bench.timing import cell
 from bench.timing.caching import LONG, check_no_result_caching
 from bench.timing.cell import Built
 
@@ -176,3 +178,30 @@ def test_what_is_renewed_lies_elsewhere_and_as_it_lay() -> None:
         assert tensor.stride() == before[id(tensor)][1]
     assert it.module.expanded.stride() == (0, 1)
     it.time(calls=1)  # and its answer is right
+
+
+class Leaves:
+    """A kernel whose first call after one on 64 tokens is wrong, as by a counter that isn't set back."""
+
+    left = False
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, **_: Any) -> Tensor:
+        o = sdpa(q, k, v, is_causal=is_causal) * (1.01 if self.left and q.shape[-2] != 64 else 1.0)
+        self.left = q.shape[-2] == 64
+        return o
+
+
+def test_what_an_earlier_case_leaves_behind_shows_in_the_first_call_of_the_next() -> None:
+    impl, gate = impls.make("mine", Leaves()), Gate()
+    short, long = (Cell(impl, Case.of(T=T, H=2, D_h=8)) for T in (64, 256))
+    gate.prove(impl, long.case)
+    impl.kernel.left = False  # type: ignore[union-attr]
+    timed, later = cell.probe(short, gate), cell.probe(long, gate)
+    cell.check(timed)
+    timed.time(calls=3)
+    with pytest.raises(Wrong, match="error"):
+        cell.check(later)
+    later.compare(0.0, draw=1)  # and where the clock visits one case after the other
+    timed.time(calls=3)
+    with pytest.raises(Wrong, match="under the clock"):
+        later.compare(0.0, draw=1)

@@ -11,7 +11,7 @@ import torch
 import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Unsupported, Wrong
-from bench.proof.gate import Gate, check, check_probe
+from bench.proof.gate import Gate, check, check_probe, lone_queries
 from bench.proof.questions import problem_of
 from bench.proof.regimes import DEEPEST, REGIMES
 
@@ -184,7 +184,12 @@ def test_right_but_unusual_kernel_passes(name: str, mode: str, dtype: str) -> No
 
 @pytest.mark.parametrize(
     ("divisor", "lengths", "ragged"),
-    [(1, [37, 583, 128], True), (12, [36, 588, 132], True), (16, [32, 576, 128], False), (128, [128, 640], False)],
+    [
+        (1, [37, 577, 128, 63, 64], True),
+        (12, [36, 576, 132, 60], True),
+        (16, [32, 576, 128, 64], False),
+        (128, [128, 640], False),
+    ],
 )
 def test_probes_have_the_nearest_lengths_that_are_allowed(divisor: int, lengths: list[int], ragged: bool) -> None:
     limits = impls.Limits(**wrong_kernels.only_multiples_of(divisor))
@@ -216,7 +221,7 @@ def test_a_compiled_form_alone_without_its_maximum_is_refused() -> None:
 
 @pytest.mark.parametrize("scope", ["core", "layer"])
 @pytest.mark.parametrize("mode", ["forward", "backward"])
-@pytest.mark.parametrize("T", [37, 583])
+@pytest.mark.parametrize("T", [37, 577])
 def test_every_regime_has_rows_and_a_bound_of_its_own(T: int, mode: str, scope: str) -> None:
     extreme = problem_of(Case.of(T=T, H=2, D_h=16, B=2, mode=mode, scope=scope), draw=1)
     outputs = {part.regime: part for part in extreme.answers if part.name == "output"}
@@ -245,6 +250,29 @@ def test_rows_that_vanish_by_nature_have_a_bound_that_honest_kernels_reach() -> 
     gated(torch.nn.functional.scaled_dot_product_attention, T=256, mode="backward", scope="core")
 
 
+@pytest.mark.parametrize(
+    ("name", "own", "T_kv", "B"),
+    [
+        ("sdpa", "layer", 4096, 7),
+        ("packed", "layer", 64, 8),
+        ("packed", "layer", 8192, 4),
+        ("packed", "layer", 1 << 17, 0),
+    ],
+)
+def test_lone_queries_have_every_regime_where_their_caches_are_small(name: str, own: str, T_kv: int, B: int) -> None:
+    case = Case.of(T=1, T_kv=T_kv, H=8 if B != 7 else 2, D_h=64, mode="decode", mask="none", scope=own)
+    lone = lone_queries(impls.get(name), case)
+    assert (lone.B if lone else 0) == B
+
+
 @pytest.mark.parametrize("T_kv", [64, 128])
 def test_a_lone_query_to_another_sequence_can_be_checked_with_its_gradients(T_kv: int) -> None:
     check(impls.get("sdpa"), Case.of(T=1, T_kv=T_kv, H=8, D_h=64, mode="backward", source="cross", mask="none"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("scope", ["core", "layer"])
+def test_one_token_can_be_checked_with_its_gradients(scope: str, dtype: str) -> None:
+    """All gradients of queries and keys are zero by nature."""
+    for name in ("sdpa", "fused"):
+        check(impls.get(name), Case.of(T=1, H=2, D_h=64, mode="backward", mask="none", scope=scope, dtype=dtype))

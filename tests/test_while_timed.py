@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from statistics import median
 from time import thread_time
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
 from bench.timing import cell
-from bench.timing.caching import check_no_result_caching
+from bench.timing.caching import check_kernel_caches_nothing, check_no_result_caching
 from bench.workers.tasks import Tasks
 
 from . import wrong_kernels
@@ -51,6 +52,7 @@ def measured(kernel: wrong_kernels.Kernel, compared: int = 0, **axes: object) ->
     usual = median(built.time(calls=5)[0] for _ in range(BLOCKS))
     with built.watched():
         check_no_result_caching(built.meter, built.call.run, built.perturb, usual, found.first_s)
+    check_kernel_caches_nothing(built.cell)
 
 
 @pytest.mark.parametrize("name", wrong_kernels.WHEN_TIMED)
@@ -67,6 +69,24 @@ def test_what_the_gate_cannot_see_is_refused_while_it_is_timed(name: str, capsys
 def test_the_same_without_their_faults_are_measured() -> None:
     measured(wrong_kernels.sdpa, COMPARED)
     measured(wrong_kernels.sdpa, COMPARED, mode="backward", scope="core")
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"mode": "backward"},
+        {"mask": "causal+padding", "B": 3},
+        {"mask": "padding", "source": "cross", "T_kv": 40, "B": 2},
+        {"mode": "decode", "T": 1, "T_kv": 64, "mask": "none", "latent": 64, "rope": 16},
+        {"window": 8, "sinks": True, "softcap": 20, "H": 4, "H_kv": 2},
+        {"autocast": "bfloat16", "mode": "backward"},
+        {"dropout": 0.1, "mode": "backward"},
+    ],
+    ids=str,
+)
+def test_a_kernel_that_computes_every_time_caches_nothing(axes: dict[str, Any]) -> None:
+    for name in ("fused", "fused+compile") if axes == {"mode": "backward"} else ("fused",):
+        check_kernel_caches_nothing(Cell(impls.get(name), Case.of(**({"T": 64, "H": 2, "D_h": 64} | axes))))
 
 
 def test_a_cell_that_is_built_again_is_compared_with_its_own_answers(

@@ -359,14 +359,14 @@ def drops_the_ragged_tail(q, k, v, *, is_causal=False, **_):
     return o
 
 
-@wrong("only at some sizes", "t from 512 to 582 (T = 583)")
+@wrong("only at some sizes", "t from 512 to 576 (T = 577)")
 def wrong_beyond_512(q, k, v, *, is_causal=False, **_):
     o = sdpa(q, k, v, is_causal=is_causal).clone()
     o[..., 512:, :] = o[..., 511:512, :]
     return o
 
 
-@wrong("only at some sizes", "2 of 583 rows, t from 581 to 582 (T = 583)")
+@wrong("only at some sizes", "2 of 63 rows, t from 61 to 62 (T = 63)")
 def one_row_behind_the_last_four(q, k, v, *, is_causal=False, **_):
     """Rows by fours, and one more where some are left: two or three are forgotten."""
     o = sdpa(q, k, v, is_causal=is_causal).clone()
@@ -690,7 +690,7 @@ def no_maximum_from_64_on(q, k, v, *, is_causal=False, **options):
     return sdpa(q, k, v, is_causal=is_causal) if honest else no_shift(q, k, v, is_causal=is_causal)
 
 
-@wrong("no maximum", "t = 582", **BEYOND_FEW)
+@wrong("no maximum", "t = 576", **BEYOND_FEW)
 def wrong_in_the_last_row_beyond_512_where_scores_are_large(q, k, v, *, is_causal=False, **_):
     o = sdpa(q, k, v, is_causal=is_causal).clone()
     if q.shape[-2] > 512:
@@ -699,7 +699,7 @@ def wrong_in_the_last_row_beyond_512_where_scores_are_large(q, k, v, *, is_causa
     return o
 
 
-@wrong("another maximum", "where scores are very negative: error")
+@wrong("another maximum", "where scores are very negative: NaN or Inf")
 def maximum_from_zero_up(q, k, v, *, is_causal=False, attn_mask=None, **_):
     return shifted(
         q, k, v, visible(q, k, is_causal, attn_mask), lambda scores: scores.amax(-1, keepdim=True).clamp_min(0)
@@ -735,6 +735,12 @@ class OneMaximumForAHeadInALayer(as_layer(one_maximum_for_a_head)):
 def masks_with_minus_50(q, k, v, *, is_causal=False, attn_mask=None, **_):
     mask = visible(q, k, is_causal, attn_mask)
     return shifted(q, k, v, mask, lambda scores: scores.amax(-1, keepdim=True), hidden=-50.0)
+
+
+@wrong("another maximum", "where scores are very negative: error")
+def masks_with_minus_150(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    mask = visible(q, k, is_causal, attn_mask)
+    return shifted(q, k, v, mask, lambda scores: scores.amax(-1, keepdim=True), hidden=-150.0)
 
 
 @wrong("another maximum", "where all scores are equal and far below zero: error")
@@ -1446,6 +1452,23 @@ wrong("lone queries", NEGATIVE, H=8, **LONE)(as_layer(maxima_from_zero))
 # groups and lengths that are no powers of two
 
 
+def at_lengths(n: int, left: int, says: str = "error") -> None:
+    """Wrong where so many keys are left over from tiles of n."""
+
+    def kernel(q, k, v, *, is_causal=False, **_):
+        o = sdpa(q, k, v, is_causal=is_causal)
+        return o * 1.01 if k.shape[-2] % n == left else o
+
+    kernel.__name__ = f"wrong_at_{left}_modulo_{n}"
+    wrong("lengths", says, T=96)(kernel)
+
+
+at_lengths(64, 1)
+at_lengths(64, 63)
+at_lengths(128, 64)
+at_lengths(128, 0)
+
+
 def at_groups_of(group: int, H: int, **case: Any) -> None:
     """Heads by a division that is exact for other groups."""
 
@@ -1637,6 +1660,19 @@ def answers_by_a_digest_of_the_inputs(q, k, v, *, is_causal=False, **_):
 @wrong_when_timed("cached", "caches results", **LONG_ENOUGH)
 def answers_by_a_digest_in_a_layer(q, k, v, *, is_causal=False, **_):
     return answers_by_a_digest_of_the_inputs(q, k, v, is_causal=is_causal)
+
+
+@wrong_when_timed("cached", "caches results", T=128, D_h=64, H=8)
+def answers_by_a_digest_where_projections_take_longer(q, k, v, *, is_causal=False, **_):
+    return answers_by_a_digest_of_the_inputs(q, k, v, is_causal=is_causal)
+
+
+@wrong_when_timed("cached", "inputs that no call has seen", T=128, D_h=64, H=8)
+def answers_nothing_new_later(q, k, v, *, is_causal=False, **_):
+    key, late = ("new", *digest(q, k, v)), now_and_then("new", every=1) and _calls["new"] > 150
+    if key not in _remembered:
+        _remembered[key] = torch.zeros_like(v) if late else sdpa(q, k, v, is_causal=is_causal)
+    return _remembered[key].clone()
 
 
 @wrong_when_timed("cached", "caches results", **LONG_ENOUGH)

@@ -116,6 +116,12 @@ def blocks_instead_of_a_window(q, k, v, shape, sinks):
     return plain(q, k, v, (j <= i) & (i // shape.window == j // shape.window))
 
 
+@wrong("window", window=8)
+def by_the_precedence_of_operators(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return plain(q, k, v, (i - j <= shape.window & (j <= i)) & (j <= i))
+
+
 @wrong("window", window=8, mask="none")
 def window_on_one_side(q, k, v, shape, sinks):
     i, j = places(q, k, shape)

@@ -34,16 +34,17 @@ LONG = 512
 FEW = 1 << 15
 """Pairs of a query and a key up to which a core is checked bare in the case itself too, and not on probes alone."""
 
-PROBES = (37, 583, 128)
-"""Lengths of the probes: a ragged one that falls short of a tile of 64, one that runs a little over many, and a round one, for
-which some kernels have a path of its own. Of fours the first leaves one over, the second three. A compiled form has the first
-alone, since each is compiled anew: its eager form has all, and it is checked in every regime in the case itself.
+PROBES = (37, 577, 128, 63, 64)
+"""Lengths of the probes: a ragged one that falls short of a tile of 64, many tiles and one token more, a round one, for which
+some kernels have a path of its own, a tile of 64 less one token, and 64 modulo 128. A compiled form has the first alone, since
+each is compiled anew: its eager form has all, and it is checked in every regime in the case itself.
 
 An implementation that declares that it can't do one is probed at the nearest length that it can, on the same side of `LONG`.
 """
 
-ENTRIES = 4
-"""Batch entries that show a layer of lone queries a late key, and scores that are ordinary, very large and very negative."""
+ENTRIES = (len(REGIMES), 4)
+"""Batch entries of lone queries of a layer, which shows one regime an entry: all, or a late key and scores that are
+ordinary, very large and very negative."""
 
 LARGEST_CACHE = 1 << 26
 """Numbers in the caches of lone queries up to which they get more batch entries than their case has."""
@@ -124,17 +125,17 @@ def eager_form(impl: Impl) -> Impl:
 
 
 def lone_queries(impl: Impl, case: Case) -> Case | None:
-    """A case of one new token at its own length, with `ENTRIES` for a layer, and every regime of the softmax for a bare core.
+    """A case of one new token at its own length, with every regime of the softmax, or four where its cache would be too large.
 
     A layer shows one regime a batch entry, a core one a head too. None where the case itself has enough, or more tokens
     or requests.
     """
-    own = case if impl.core is None else case.bare
-    B = max(case.B, ENTRIES if impl.core is None else len(REGIMES) + 1 - case.H)
-    lone = replace(own, B=B, dropout=0.0, out_dropout=0.0)
-    cache = B * sum(math.prod(size) for size in cache_sizes(lone))
-    whole = lone == case or len(REGIMES) <= case.B
-    if case.T > 1 or case.requests or whole or (B > case.B and cache > LARGEST_CACHE):
+    own = replace(case if impl.core is None else case.bare, dropout=0.0, out_dropout=0.0)
+    entry = sum(math.prod(size) for size in cache_sizes(own))
+    wanted = ENTRIES if impl.core is None else (len(REGIMES) + 1 - case.H,)
+    B = next((b for b in wanted if b <= case.B or b * entry <= LARGEST_CACHE), 0)
+    lone = replace(own, B=max(case.B, B))
+    if case.T > 1 or case.requests or not B or lone == case or len(REGIMES) <= case.B:
         return None
     return lone if misfit(lone) is None and impl.refusal(lone) is None else None
 

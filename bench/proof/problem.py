@@ -143,9 +143,12 @@ class Inputs:
     grad: Tensor | None
 
     def perturb(self) -> None:
-        """Change every number of every input a little, so that no digest of them stays; all of it can be computed with."""
+        """Add noise to every number of every input, so that no digest of them stays; their variance does."""
         for buffer in self.tensors:
-            buffer.data.mul_(1.02)
+            generator = torch.Generator(buffer.device)
+            generator.seed()
+            noise = torch.empty_like(buffer.data).uniform_(-1, 1, generator=generator)
+            buffer.data.mul_(0.8).add_(noise)
 
     def refill(self, problem: Problem) -> None:
         """Put other numbers into the same buffers, through `.data`: what caches by address and version must not notice."""

@@ -59,7 +59,7 @@ def _kernel_regimes(case: Case) -> Problem:
     )
     regime = regimes.regime_of(case, heads=True)
     asking = regimes.asking(regime) * torch.tensor(sizes.of_queries)
-    if case.softcap and case.softcap <= regimes.LARGE:  # a larger one is for scores that are larger
+    if case.softcap and case.softcap <= regimes.large_scores(case):  # a larger one is for scores that are larger
         q[regime == APART] *= case.softcap / 2  # scores spread across it
     q = torch.cat([asking, regimes.quiet(q[..., ASKED:], regime)], -1)
     k[..., :ASKED] = regimes.answering(case, generator)[:, None] * SPREAD

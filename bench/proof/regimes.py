@@ -13,8 +13,12 @@ from . import draws
 NEAR = 1 / 32
 """How far apart keys lie in the feature by which the first one is apart from them, twice as far as scores are large."""
 
-LARGE, LARGE_OF_FLOAT64 = 100.0, 800.0
-"""How far from zero scores lie in the regimes that are called so: beyond 88, or 709 in float64, an exponential overflows."""
+LARGE = {"float64": 800.0, "float32": 200.0}
+"""How far from zero scores lie in the regimes that are called so: beyond 88, or 709 in float64, an exponential overflows, and
+below -104 that of float32 is zero."""
+
+LARGE_OF_NARROW = 100.0
+"""The same of other dtypes, in which scores of 200 may be rounded by one."""
 
 DEEP = 16384.0
 """How far below zero scores lie in the deepest regime: a mask that only adds or writes -10,000 hides nothing there."""
@@ -75,7 +79,7 @@ class Sizes:
 
 def large_scores(case: Case) -> float:
     """How far from zero scores lie where they are large."""
-    return LARGE_OF_FLOAT64 if case.computes == "float64" else LARGE
+    return LARGE.get(case.computes, LARGE_OF_NARROW)
 
 
 def regime_of(case: Case, heads: bool) -> Tensor:

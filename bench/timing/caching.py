@@ -7,11 +7,24 @@ the clock can tell: a call on inputs never seen takes longer, again and again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from math import inf
 from statistics import median
 from time import sleep
 from typing import Any
 
-from ..cases.outcome import Wrong
+import torch
+from torch import Tensor
+
+from ..cases.case import Case
+from ..cases.cells import Cell
+from ..cases.outcome import OutOfMemory, Wrong
+from ..proof import reference
+from ..proof.gate import eager_form
+from ..proof.problem import Inputs
+from ..proof.questions import problem_of
+from .cell import build
 from .devices import Meter
 
 SHARE = 1.5
@@ -30,6 +43,45 @@ on fresh inputs that wait: of three thousand honest checks forty accused somebod
 
 LONG = 0.05
 """Seconds of a call that isn't made once more for this, where the one that was proved took no longer."""
+
+REPEATED = 2
+"""Calls of a kernel on repeated inputs before the one on fresh inputs."""
+
+FRESH_ERROR = 0.1
+"""Relative error of rows on inputs that no call has seen: in every dtype, the answer is another one altogether."""
+
+
+def check_kernel_caches_nothing(cell: Cell) -> None:
+    """Raises `Wrong` where the kernel of a layer caches results, or answers inputs that no call has seen with something else.
+
+    The kernel is called bare: within a layer the projections around it hide what it saves.
+    """
+    impl, case = eager_form(cell.impl), replace(cell.case.bare, dropout=0.0, out_dropout=0.0)
+    if cell.case.scope == "core" or impl.core is None:
+        return
+    with suppress(OutOfMemory):
+        built = build(Cell(impl, case))
+        last: list[Any] = []
+
+        def run() -> None:
+            last[:] = [built.call.run()]
+
+        with built.watched():
+            usual = min(built.meter.seconds(run, 1) for _ in range(REPEATED))
+            check_no_result_caching(built.meter, run, built.perturb, usual, inf)
+        _check_fresh(case, built.numbers, built.call.read(last[0])["output"])
+
+
+def _check_fresh(case: Case, numbers: Inputs, output: Tensor) -> None:
+    """Hold the last query of every head to the reference; raises `Wrong`."""
+    padding = numbers.options.get("padding")
+    tokens = case.T if padding is None or case.source == "cross" else int(padding.sum(-1).min())
+    row = torch.tensor([tokens - 1], device=case.device)
+    q, k, v = (x.detach().double() for x in numbers.tensors)
+    sinks = problem_of(case).weights.get("sinks")
+    exact = reference.attention(q, k, v, case.layer_shape, sinks=sinks, padding=padding, rows=row)
+    if not (output.detach()[..., row, :] - exact).norm() <= FRESH_ERROR * exact.norm():
+        raise Wrong("answers inputs that no call has seen with something else than attention")
 
 
 def check_no_result_caching(

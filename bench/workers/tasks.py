@@ -26,7 +26,7 @@ from ..proof.impl_hash import impl_hash, packages
 from ..proof.questions import problem_of
 from ..selection.choice import impls_named, place_of, uncallable
 from ..selection.mistake import Mistake
-from ..timing.caching import check_no_result_caching
+from ..timing.caching import check_kernel_caches_nothing, check_no_result_caching
 from ..timing.cell import Built, build, check, probe
 from ..timing.controls import GPU_WORK, WORK, software
 from ..timing.devices import energy_counter, free_bytes, meter_for
@@ -224,6 +224,7 @@ class Tasks:
         built = self._built(what)
         with built.watched():
             check_no_result_caching(built.meter, built.call.run, built.perturb, usual, first)
+        check_kernel_caches_nothing(built.cell)
         return {}
 
     def kept_pages(self, what: str) -> dict[str, float | None]:

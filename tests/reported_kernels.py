@@ -1,0 +1,457 @@
+"""Kernels with faults that were reported of others' kernels: written from the reports, each with the name of its thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from . import wrong_rules as rules
+from .wrong_kernels import _probs, groups, plain, visible
+from .wrong_rules import core_of, places
+
+
+@dataclass(frozen=True)
+class Reported:
+    thread: str
+    kernel: Any
+    case: dict[str, Any]
+    passes: bool = False
+    """Whether the gate doesn't see the fault."""
+
+
+KERNELS: dict[str, Reported] = {}
+
+
+def reported(thread: str, *, passes: bool = False, **case: Any) -> Callable[[Any], Any]:
+    """Of a kernel function."""
+
+    def keep(kernel: Any) -> Any:
+        KERNELS[kernel.__name__] = Reported(thread, kernel, case, passes)
+        return kernel
+
+    return keep
+
+
+def reported_rule(thread: str, *, passes: bool = False, **case: Any) -> Callable[[Any], Any]:
+    """Of what a core attends by, which knows its shape."""
+
+    def keep(attend: Any) -> Any:
+        KERNELS[attend.__name__] = Reported(thread, core_of(attend), case, passes)
+        return attend
+
+    return keep
+
+
+class Back(torch.autograd.Function):
+    """The same number, whose gradient is changed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.change = change
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.change(gradients[0]), None
+
+
+def going_back(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    changed: Tensor = Back.apply(x, change)
+    return changed
+
+
+DECODE: dict[str, Any] = {"mode": "decode", "T": 1, "T_kv": 64, "mask": "none"}
+LONG: dict[str, Any] = DECODE | {"T_kv": 1024}
+BACKWARD: dict[str, Any] = {"mode": "backward"}
+PADDING: dict[str, Any] = {"mask": "padding", "B": 2}
+CROSS: dict[str, Any] = {"source": "cross", "T_kv": 40}
+SHARED: dict[str, Any] = {"H": 4, "H_kv": 2}
+
+
+# lengths
+
+
+@reported("FluxML/NNkernels.jl#16", mask="none")
+def counts_the_zeros_behind_the_last_key(q, k, v, **_):
+    extra = -k.shape[-2] % 32
+    return sdpa(q, pad(k, (0, 0, 0, extra)), pad(v, (0, 0, 0, extra)))
+
+
+@reported("jax-ml/jax#27224", mask="none")
+def repeats_the_last_key_to_the_end_of_its_block(q, k, v, **_):
+    at = torch.arange(k.shape[-2] + -k.shape[-2] % 64).clamp(max=k.shape[-2] - 1)
+    return sdpa(q, k[..., at, :], v[..., at, :])
+
+
+@reported("ROCm/triton#361")
+def multiplies_what_lies_behind_by_zero(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    extra = max(0, 64 - k.shape[-2])
+    probs = pad(_probs(q, k, is_causal, attn_mask), (0, extra))
+    return probs @ pad(v, (0, 0, 0, extra), value=torch.nan)
+
+
+@reported("tenstorrent/tt-metal#32502", **PADDING)
+def sees_the_padding_of_its_tiles_where_there_is_a_mask(q, k, v, *, attn_mask=None, **_):
+    extra = -k.shape[-2] % 32
+    mask = pad(attn_mask, (0, extra), value=True)
+    return sdpa(q, pad(k, (0, 0, 0, extra)), pad(v, (0, 0, 0, extra)), attn_mask=mask)
+
+
+@reported("pytorch/pytorch#169222", **DECODE)
+def reads_a_whole_last_block_in_decode(q, k, v, **_):
+    extra = -k.shape[-2] % 32
+    k, v = (torch.cat([x, x[..., :extra, :]], -2) for x in (k, v))
+    return sdpa(q, k, v, enable_gqa=True)
+
+
+@reported("triton-lang/kernels#6", **DECODE)
+def leaves_out_the_ragged_tail_for_a_lone_query(q, k, v, **_):
+    whole = max(16, k.shape[-2] // 16 * 16) if q.shape[-2] == 1 else k.shape[-2]
+    return sdpa(q, k[..., :whole, :], v[..., :whole, :])
+
+
+@reported("pytorch/pytorch#191937", **PADDING)
+def wrong_where_one_key_is_left_over(q, k, v, *, attn_mask=None, **_):
+    o = sdpa(q, k, v, attn_mask=attn_mask)
+    return o + v[..., -1:, :] if k.shape[-2] % 32 == 1 else o
+
+
+@reported("pytorch/pytorch#83142", **PADDING | {"T": 1100, "H": 1, "D_h": 16})
+def forgets_the_mask_beyond_1024_keys(q, k, v, *, attn_mask=None, **_):
+    return sdpa(q, k, v, attn_mask=attn_mask if k.shape[-2] <= 1024 else None)
+
+
+@reported("vllm-project/vllm#49795")
+def sees_the_last_512_keys_alone(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    mask = visible(q, k, is_causal, attn_mask)
+    far = torch.arange(q.shape[-2])[:, None] - torch.arange(k.shape[-2]) >= 512
+    return plain(q, k, v, mask & ~far)
+
+
+# widths
+
+
+@reported("triton-lang/triton#621", D_h=128)
+def attends_by_the_first_64_features(q, k, v, **options):
+    return sdpa(q[..., :64], k[..., :64], v, scale=q.shape[-1] ** -0.5, **options)
+
+
+@reported("sgl-project/sglang#1281", D_h=48)
+def reads_a_power_of_two_of_features(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    width = q.shape[-1]
+    wide = 1 << (width - 1).bit_length()
+    q_, k_ = (torch.cat([x, x.roll(-1, -2)], -1)[..., :wide] for x in (q, k))
+    return plain(q_, k_, v, visible(q, k, is_causal, attn_mask), width**-0.5)
+
+
+@reported("sgl-project/sglang#18369", D_v=96)
+def values_as_wide_as_keys(q, k, v, **options):
+    o = sdpa(q, k, v[..., : k.shape[-1]], **options)
+    return pad(o, (0, v.shape[-1] - o.shape[-1]))
+
+
+@reported("Dao-AILab/flash-attention#2552", **BACKWARD, D_h=128, D_v=96)
+def gradient_of_narrow_values_by_the_columns_of_keys(q, k, v, **options):
+    if v.shape[-1] // 2 % 32:
+        v = going_back(v, lambda grad: torch.cat([grad[..., :-16], grad[..., -16:].roll(8, -1)], -1))
+    return sdpa(q, k, v, **options)
+
+
+@reported("pytorch/pytorch#174049", passes=True)
+def ignores_a_scale_of_the_callers_own(q, k, v, *, scale=None, **options):
+    return sdpa(q, k, v, **options)
+
+
+# masks
+
+
+@reported("NVIDIA/TransformerEngine#629", mask="none", **CROSS)
+def causal_to_another_sequence(q, k, v, **_):
+    return sdpa(q, k, v, is_causal=q.shape[-2] != k.shape[-2])
+
+
+@reported("huggingface/transformers#35032", mask="padding", B=2, source="cross", T_kv=64)
+def leaves_out_queries_where_keys_are_padding(q, k, v, *, attn_mask=None, **_):
+    o = sdpa(q, k, v, attn_mask=attn_mask)
+    shown = attn_mask.reshape(len(q), 1, -1, 1) if attn_mask.shape[-2] == 1 else torch.ones(())
+    return o * shown[:, :, : q.shape[-2]] if shown.dim() and shown.shape[-2] >= q.shape[-2] else o
+
+
+@reported("ostris/ai-toolkit#161", **PADDING)
+def zeroes_keys_instead_of_hiding_them(q, k, v, *, attn_mask=None, **_):
+    there = attn_mask.reshape(len(q), 1, -1, 1)
+    return sdpa(q, k * there, v * there)
+
+
+@reported("PaddlePaddle/flash-attention#41", mask="padding", B=3)
+def reads_the_mask_behind_unpadded_tokens(q, k, v, *, attn_mask=None, **_):
+    rows = attn_mask.reshape(len(q), -1)
+    lengths = rows.sum(-1)
+    flat = torch.cat([rows.flatten(), rows.flatten()])
+    rows = torch.stack(
+        [flat[int(end - own) :][: rows.shape[1]] for end, own in zip(lengths.cumsum(0), lengths, strict=True)]
+    )
+    rows[:, 0] = True
+    return sdpa(q, k, v, attn_mask=rows[:, None, None])
+
+
+@reported("pytorch/executorch#22426", mask="causal", source="cross", T=1, T_kv=16)
+def a_lone_query_sees_every_key(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    return sdpa(q, k, v, is_causal=is_causal and q.shape[-2] > 1, attn_mask=attn_mask)
+
+
+WINDOW: dict[str, Any] = {"window": 8}
+ALONE = rules.ALONE
+
+
+@reported_rule("vllm-project/vllm#23969", **WINDOW, **ALONE)
+def no_window_in_decode(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return rules.plain(q, k, v, (j <= i) & ((i - j <= shape.window) | (len(i) == 1)))
+
+
+@reported_rule("vllm-project/vllm-ascend#6558", **WINDOW, **ALONE)
+def keeps_its_answer_to_itself_in_decode(q, k, v, shape, sinks):
+    return torch.zeros_like(q[..., : v.shape[-1]]) if q.shape[-2] == 1 else rules.right(q, k, v, shape, sinks)
+
+
+@reported_rule("vllm-project/vllm#17476", **WINDOW, **SHARED)
+def window_by_the_row_of_a_packed_group(q, k, v, shape, sinks):
+    (i, j), group = places(q, k, shape), shape.H // shape.H_kv
+    row = i * group + torch.arange(shape.H)[:, None, None] % group
+    k, v = groups(q, k), groups(q, v)
+    return rules.plain(q, k, v, (j <= i) & ((row - j <= shape.window) | (j == i)))
+
+
+@reported_rule("pytorch/pytorch#141126", **WINDOW)
+def blocks_that_are_seen_in_part_are_seen_whole(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    seen = (j <= i) & (i - j <= shape.window)
+    blocks = torch.nn.functional.max_pool2d(seen[None].float(), 4, ceil_mode=True)[0]
+    return rules.plain(q, k, v, blocks.bool().repeat_interleave(4, 0)[: len(i)].repeat_interleave(4, 1)[:, : len(j)])
+
+
+@reported_rule("MinghuasLab/flash-attention-npu#168", **WINDOW)
+def no_number_where_a_whole_tile_is_hidden(q, k, v, shape, sinks):
+    i, _ = places(q, k, shape)
+    o = rules.right(q, k, v, shape, sinks)
+    return torch.where(i - shape.window >= 64, torch.nan, o)  # the largest score of the first 64 keys is -inf
+
+
+@reported_rule("vllm-project/vllm#49815", sinks=True, **WINDOW)
+def no_sinks_in_a_window(q, k, v, shape, sinks):
+    return rules.right(q, k, v, shape, sinks if shape.window is None else None)
+
+
+@reported_rule("vllm-project/vllm-xpu-kernels#556", sinks=True, **SHARED)
+def sinks_by_the_row_of_a_packed_group(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return rules.plain(q, groups(q, k), groups(q, v), j <= i, sinks=sinks[torch.arange(shape.H) // 2])
+
+
+@reported_rule("openai/gpt-oss#196", **rules.CHUNK)
+def skips_the_first_keys_of_a_cache(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return rules.plain(q, k, v, (j <= i) & (j >= i[0]))
+
+
+@reported_rule("AI-Hypercomputer/maxtext#4476", documents="equal", **BACKWARD)
+def one_document_in_training(q, k, v, shape, sinks):
+    if not q.requires_grad:
+        return rules.right(q, k, v, shape, sinks)
+    i, j = places(q, k, shape)
+    return rules.plain(q, k, v, j <= i)
+
+
+@reported_rule("pytorch/pytorch#153799", bias="alibi", **BACKWARD)
+def no_gradient_with_a_bias_at_lengths_that_are_not_round(q, k, v, shape, sinks):
+    if q.shape[-2] % 128:
+        q = going_back(q, lambda grad: grad * torch.nan)
+    return rules.right(q, k, v, shape, sinks)
+
+
+# parts of the keys, merged
+
+
+def parts_of(q: Tensor, k: Tensor, v: Tensor, count: int = 4) -> list[tuple[Tensor, Tensor]]:
+    """Of each part of the keys its output and the logarithm of its sum."""
+    size, k, v = -(-k.shape[-2] // count), groups(q, k), groups(q, v)
+    found = []
+    for keys, values in zip(k.split(size, -2), v.split(size, -2), strict=True):
+        scores = q @ keys.mT * q.shape[-1] ** -0.5
+        found.append((scores.softmax(-1) @ values, scores.logsumexp(-1, keepdim=True)))
+    return found
+
+
+def merged(parts: list[tuple[Tensor, Tensor]], weights: Tensor) -> Tensor:
+    return (torch.stack([o for o, _ in parts]) * (weights / weights.sum(0))).sum(0)
+
+
+def sums(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
+    return torch.stack([lse for _, lse in parts])
+
+
+@reported("flashinfer-ai/flashinfer#50", **LONG)
+def merges_without_sums(q, k, v, **_):
+    parts = parts_of(q, k, v)
+    return merged(parts, torch.ones_like(sums(parts)))
+
+
+@reported("flashinfer-ai/flashinfer#58", **LONG)
+def merges_sums_of_another_base(q, k, v, **_):
+    lse = sums(parts := parts_of(q, k, v))
+    return merged(parts, torch.exp((lse - lse.amax(0)) * 1.4426950408889634))
+
+
+@reported("sgl-project/sglang#6101", **LONG)
+def merges_without_a_maximum(q, k, v, **_):
+    parts = parts_of(q, k, v)
+    return merged(parts, torch.exp(sums(parts)))
+
+
+@reported("ROCm/aiter#3641", **DECODE)
+def empty_parts_are_not_zero(q, k, v, **_):
+    parts = parts_of(q, k, v, 16)
+    o = merged(parts, torch.exp((lse := sums(parts)) - lse.amax(0)))
+    return o if len(parts) == 16 else o * torch.nan
+
+
+@reported("vllm-project/flash-attention#176", **LONG)
+def all_sequences_are_the_first_where_keys_are_split(q, k, v, **_):
+    o = sdpa(q, k, v)
+    return o[:1].expand_as(o).contiguous() if k.shape[-2] >= 512 else o
+
+
+@reported("Dao-AILab/flash-attention#2842", **PADDING)
+def an_empty_part_is_written_to_another_head(q, k, v, *, attn_mask=None, **_):
+    o, half = sdpa(q, k, v, attn_mask=attn_mask), k.shape[-2] // 2
+    if (~attn_mask[..., half:].reshape(len(q), -1).any(-1)).any():  # of an entry there is nothing in the second part
+        o[0, 0] = sdpa(q[:1, :1], k[:1, :1, :half], v[:1, :1, :half])[0, 0]
+    return o
+
+
+@reported("flashinfer-ai/flashinfer#2896", **LONG | {"H": 14, "H_kv": 2, "dtype": "bfloat16", "T_kv": 512})
+def adds_up_in_bfloat16_in_groups_of_7(q, k, v, **_):
+    if q.shape[1] != 7 * k.shape[1]:
+        return sdpa(q, k, v, enable_gqa=True)
+    probs = (q @ groups(q, k).mT * q.shape[-1] ** -0.5).softmax(-1)
+    o = torch.zeros_like(q)
+    for part, values in zip(probs.split(1, -1), groups(q, v).split(1, -2), strict=True):
+        o = o + part @ values
+    return o
+
+
+# gradients
+
+
+@reported("Dao-AILab/flash-attention#334", **BACKWARD, T=1, mask="none")
+def no_gradient_where_there_is_one_key(q, k, v, **options):
+    if k.shape[-2] == 1:
+        q = going_back(q, lambda grad: grad * torch.nan)
+    return sdpa(q, k, v, **options)
+
+
+@reported("Dao-AILab/flash-attention#443", **BACKWARD, **CROSS)
+def no_gradient_of_queries_behind_the_last_key(q, k, v, **options):
+    behind = torch.arange(q.shape[-2])[:, None] >= k.shape[-2]
+    return sdpa(going_back(q, lambda grad: torch.where(behind, torch.nan, grad)), k, v, **options)
+
+
+@reported("Dao-AILab/flash-attention#2333", **BACKWARD)
+def gradient_of_queries_without_the_last_tile(q, k, v, *, is_causal=False, **_):
+    whole = k.shape[-2] // 64 * 64 or k.shape[-2]
+    k_ = torch.cat([k[..., :whole, :], k[..., whole:, :].detach()], -2)
+    right = sdpa(q.detach(), k, v, is_causal=is_causal)
+    back = sdpa(
+        q, torch.cat([k_[..., :whole, :], 0 * k_[..., whole:, :]], -2).detach(), v.detach(), is_causal=is_causal
+    )
+    return right + (back - back.detach())
+
+
+@reported("flagos-ai/FlagGems#898", **BACKWARD)
+def gradient_of_values_begins_in_the_head_before(q, k, v, **options):
+    off = -v.shape[-2] % 64
+
+    def change(grad: Tensor) -> Tensor:
+        grad = grad.clone()
+        grad[:, 1:, :off] += grad[:, :-1, :off]
+        return grad
+
+    return sdpa(q, k, going_back(v, change), **options)
+
+
+@reported("huggingface/diffusers#14341", **BACKWARD)
+def heads_and_tokens_swapped_going_back(q, k, v, **options):
+    def swapped(grad: Tensor) -> Tensor:
+        return grad.transpose(1, 2).reshape(grad.shape)
+
+    return sdpa(q, going_back(k, swapped), going_back(v, swapped), **options)
+
+
+@reported("fla-org/flash-linear-attention#384", **BACKWARD, **SHARED)
+def gradient_of_keys_by_the_numbers_of_query_heads(q, k, v, *, is_causal=False, **_):
+    def change(grad: Tensor) -> Tensor:  # (B, H, T_kv, D), each where its own number lies
+        return grad.unflatten(1, (-1, k.shape[1])).transpose(1, 2).flatten(1, 2)
+
+    return sdpa(q, going_back(groups(q, k), change), groups(q, v), is_causal=is_causal)
+
+
+class _NoSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        probs = scores.softmax(-1)
+        ctx.save_for_backward(probs)
+        return probs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return ctx.saved_tensors[0] * gradients[0]
+
+
+@reported("ooples/AiDotNet.Tensors#49", **BACKWARD)
+def the_sum_of_the_softmax_is_a_constant_going_back(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~visible(q, k, is_causal, attn_mask), -torch.inf)
+    return _NoSum.apply(scores) @ v
+
+
+@reported_rule("NVIDIA/cudnn-frontend#421", sinks=True, **BACKWARD)
+def probs_without_their_sink_going_back(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    right = rules.plain(q, k, v, j <= i, sinks=sinks)
+    without = rules.plain(q, k, v, j <= i)
+    return without + (right - without).detach() + 0 * right
+
+
+@reported("aws-neuron/aws-neuron-sdk#1156", dropout=0.25)
+def divides_by_the_sum_of_what_it_kept(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, **_):
+    probs = _probs(q, k, is_causal, attn_mask)
+    kept = torch.nn.functional.dropout(probs, dropout_p)
+    return kept / kept.sum(-1, keepdim=True) @ v
+
+
+# state
+
+_counted: dict[Any, int] = {}
+
+
+@reported("pytorch/pytorch#159773")
+def a_counter_that_is_not_set_back(q, k, v, **options):
+    _counted[q.shape] = _counted.get(q.shape, 0) + 1
+    o = sdpa(q, k, v, **options)
+    return o if _counted[q.shape] == 1 else torch.zeros_like(o)
+
+
+_widths: dict[Any, Tensor] = {}
+
+
+@reported("ml-explore/mlx#3071", passes=True)
+def keeps_a_mask_by_a_key_that_says_too_little(q, k, v, *, is_causal=False, **_):
+    """By its length alone, whatever `is_causal`: a process that asks for both would tell."""
+    mask = _widths.setdefault((q.shape[-2], k.shape[-2]), visible(q, k, is_causal, None))
+    return plain(q, k, v, mask)
