@@ -131,7 +131,7 @@ def _lines(ax: Axes, series: dict[str, Any], palette: Palette, labelled: Sequenc
     low, high = min(values) / 1.25, max(values) * 1.25
     ax.set_yscale("log")
     ax.set_ylim(low, high)
-    ax.yaxis.set_major_locator(FixedLocator(Log(low, high, 0, 1).ticks(measure.base)))
+    ax.yaxis.set_major_locator(FixedLocator(Log(low, high, 0, 1).ticks(measure.base, 6)))
     ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter(lambda value, _: measure.text(value))
     sizes = sorted({x for points in series.values() for x, _ in points})

@@ -71,7 +71,7 @@ def _confirmed(every: Sequence[Series], of: Sequence[Run], known: Known, confirm
 
 
 def _readable(results: Path) -> list[Saved]:
-    files = runs.newest_first(results) if results.is_dir() else []
+    files = runs.newest_first(results)
     return series.read(files, lambda error: command.warn(f"left out: {error}"))
 
 

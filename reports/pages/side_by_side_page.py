@@ -10,14 +10,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from stats import verdict
-
 from ..drawing.palette import Palette
 from ..judging.comparison import Comparison, compare
 from ..reading import fingerprint, units, words
+from ..reading.command import NOT_JUDGED, REGRESSED
 from ..reading.runs import Run
 from . import changes, export, page
-from .comparison_text import sentences
+from .comparison_text import answer, sentences
 from .tables import Table
 
 MOST_NAMES = 3
@@ -59,14 +58,15 @@ def html(runs: Sequence[Run]) -> str:
     wrong = sorted({name for run in runs for name in run.wrong})
     machines = [dict(page.flat(run.machine)) for run in runs]
     shared = {key: text for key, text in machines[0].items() if all(it.get(key) == text for it in machines)}
-    said = [f"{label}: {_moved(one)}" for label, one in found.items()]
+    told = {label: _said(one) for label, one in found.items()}
+    said = [f"{label}: {first}" for label, (first, _) in told.items()]
     return page.rendered(
         "changes.html.j2",
         wrong,
         title=" + ".join(labels),
         kicker=labels,
         headline=f"{labels[0]} → {'; → '.join(said[:MOST_NAMES])}{'; …' * (len(said) > MOST_NAMES)}",
-        lead=[f"→ {label}: {'; '.join(of)}." for label, one in found.items() if (of := list(sentences(one)))],
+        lead=[f"→ {label}: {more}." for label, (_, more) in told.items() if more],
         notices=[
             *["Measured on different machines: no verdicts."] * any(fingerprint.differing(first, run) for run in others),
             *[f"{words.WRONG} wrong in at least one cell of these runs: {words.listing(wrong)}."] * bool(wrong),
@@ -96,14 +96,16 @@ def _without(run: Run, device: str) -> Run:
     return replace(run, rows=rows, skipped=list(map(renamed, run.skipped)))
 
 
-def _moved(this: Comparison) -> str:
-    """'2 regressed and 1 improved of 12 cells', or '+0.3 % in the median of 12 cells'"""
+def _said(this: Comparison) -> tuple[str, str]:
+    """'Something regressed: sdpa is 5.0 % slower', or where nothing can be judged the median change; and what else is said."""
+    told = list(sentences(this))
+    first = int(this.code == REGRESSED)
+    if this.code != NOT_JUDGED:
+        return ": ".join([answer(this), *told[:first]]), "; ".join(told[first:])
     ratios = [ratio for cell in this.cells if math.isfinite(ratio := cell.head / cell.base)]
-    if not ratios:
-        return "no cell in common"
-    counts = {"regressed": len(this.regressed), "improved": this.counts.get(verdict.IMPROVED, 0)}
-    moved = " and ".join(f"{count} {word}" for word, count in counts.items() if count)
-    return f"{moved or f'{units.change(median(ratios))} in the median'} of {words.plural(len(ratios), 'cell')}"
+    cells = words.plural(len(ratios), "cell")
+    moved = f"{units.change(median(ratios))} in the median of {cells}, not judged" if ratios else "no cell in common"
+    return moved, "; ".join(told)
 
 
 def _numbers(runs: Sequence[Run], labels: Sequence[str]) -> Table:
@@ -128,4 +130,4 @@ def _facts(runs: Sequence[Run], labels: Sequence[str], machines: Sequence[dict[s
         (key, *(of.get(key) or units.MISSING for of in facts)) for key in dict.fromkeys(k for of in facts for k in of)
     ]
     differing = [row for row in rows if row[0] not in machines[0] or len(set(row[1:])) > 1]
-    return Table("Runs, and what differs", ("", *labels), differing, left=range(1, 1 + len(labels)))
+    return Table("Runs, and what differs", ("what", *labels), differing, left=range(1, 1 + len(labels)))

@@ -87,7 +87,7 @@ def newest(folder: Path) -> Run:
     Raises:
         RunError: there is none, or none that can be read.
     """
-    if not folder.is_dir() or not (files := runs.newest_first(folder)):
+    if not (files := runs.newest_first(folder)):
         raise RunError(f"no run in {folder} yet; {runs.HOW_TO_MAKE_ONE}")
     return next(_readable(files, f"none of the {len(files)} runs in {folder} can be read"))
 

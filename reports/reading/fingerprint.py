@@ -48,7 +48,7 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tup
 def _text(key: str, value: Any) -> str:
     if key == "allocator":
         return _allocator(value)
-    return "none" if value is None or value == {} or value == "" else str(value)
+    return "none" if value in (None, {}, "") else str(value)
 
 
 def _allocator(settings: Any) -> str:

@@ -84,7 +84,7 @@ class Run:
 def default_results() -> Path:
     """`./results` when it holds runs, or nothing else does, else the checkout's own."""
     here = Path.cwd() / "results"
-    return here if INSTALLED or (here.is_dir() and newest_first(here)) else CHECKOUT / "results"
+    return here if INSTALLED or newest_first(here) else CHECKOUT / "results"
 
 
 def one(name: str, results: Path) -> Run:

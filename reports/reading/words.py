@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -58,9 +58,9 @@ def listing(names: Iterable[str], most: int = 4) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
 
 
-def marked(name: str, wrong: Iterable[str]) -> str:
+def marked(name: str, wrong: Container[str]) -> str:
     """The name, with a mark when it gave a wrong answer anywhere in the run."""
-    return f"{name} {WRONG}" if name in set(wrong) else name
+    return f"{name} {WRONG}" if name in wrong else name
 
 
 def plural(count: int, noun: str) -> str:

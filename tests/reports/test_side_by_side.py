@@ -53,16 +53,14 @@ def sweep() -> dict[str, Any]:
 
 def test_the_headline_of_two_runs_says_how_they_compare(sweep: dict[str, Any], tmp_path: Path) -> None:
     three = saved(tmp_path, a=sweep, b=times(sweep, 1.5), c=sweep)
-    cells = f"{len(sweep['benchmarks'])} cells"
+    slower = "→ b: Something regressed: all implementations: 50.0 % slower"
+    as_before = f"0.0 % in the median of {len(sweep['benchmarks'])} cells, not judged"
     for these, said in (
-        (three[:2], "a → b: +50.0 % in the median of"),
-        (three, f"a → b: +50.0 % in the median of {cells}; → c: 0.0 % in the median of {cells}<"),
-        (
-            [*three, *three],
-            f"a #1 → b #2: +50.0 % in the median of {cells}; → c #3: 0.0 % in the median of {cells}; → a #4",
-        ),
+        (three[:2], (f"a {slower}",)),
+        (three, (f"a {slower}", f"; → c: {as_before}</h1>")),
+        ([*three, *three], ("a #1 → b #2: Something", f"; → c #3: {as_before}; → a #4: {as_before}; …</h1>")),
     ):
-        assert f"<h1>{said}" in read(these)
+        assert all(part in read(these) for part in said)
 
 
 def test_every_run_has_its_column_and_what_is_not_known_is_said_to_be_missing(
@@ -85,7 +83,7 @@ def test_a_cell_of_one_run_only_is_listed_with_the_reason(sweep: dict[str, Any],
 def test_another_device_is_matched_and_never_judged(sweep: dict[str, Any], tmp_path: Path) -> None:
     page = read(saved(tmp_path, here=sweep, there=on_cuda(times(sweep, 0.1))))
     assert "Measured on different machines: no verdicts." in page and "REGRESSED" not in page
-    assert f"−90.0 % in the median of {len(sweep['benchmarks'])} cells" in page and "GONE" not in page
+    assert f"−90.0 % in the median of {len(sweep['benchmarks'])} cells, not judged" in page and "GONE" not in page
     assert re.search(r"<th scope=\"row\">gpu</th><td[^>]*>–</td><td[^>]*>NVIDIA H200</td>", page)
     assert '<th scope="row">cpu</th>' not in page  # the same in both
 
@@ -95,7 +93,9 @@ def test_runs_of_one_machine_get_the_verdicts_of_compare(tmp_path: Path) -> None
     page = read([before, after])
     verdicts = re.findall(r'<tr class="(\w+)"><th scope="row">.*?</svg>(.*?)</th>.*?<b>(\w*)</b>', page, re.DOTALL)
     assert verdicts[:4] == [("worse", "fused", "REGRESSED")] * 4  # regressions first
-    assert "REGRESSED" not in {word for _, _, word in verdicts[4:]} and "<h1>a → b: 4 regressed of" in page
+    assert (
+        "REGRESSED" not in {word for _, _, word in verdicts[4:]} and "<h1>a → b: Something regressed: fused is " in page
+    )
 
 
 def test_runs_of_one_name_are_told_apart_by_the_folder_that_differs(sweep: dict[str, Any], tmp_path: Path) -> None:
