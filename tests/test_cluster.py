@@ -7,6 +7,7 @@ import zipfile
 from collections import Counter
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from bench.cluster import archive, command
 from bench.cluster.driver import TRIES, Answer, Driver
 from bench.cluster.merging import disagreements, merged
 from bench.cluster.sweep import measure
+from bench.runs import journal
 from bench.runs.journal import Journal
 from bench.selection.mistake import Mistake
 
@@ -149,6 +151,21 @@ def test_the_run_files_of_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert len(data["benchmarks"]) + len(data["skipped"]) == sum(map(len, cases_of(*CASES).values()))
 
 
+def test_a_driver_that_dies_behind_its_run_files_writes_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {"arguments": [], "kinds": {}, "command": ""}
+    with monkeypatch.context() as killed:
+        killed.setattr(Journal, "delete", Journal.close)
+        measure(MadeUpCluster(NODES, CASES), tmp_path, "x", asked)
+    files = sorted(tmp_path.glob("*/*.json"))
+    (path,) = tmp_path.glob("cluster/*")
+    (tmp_path / "b" / "0001_x.json").unlink()
+    cluster = MadeUpCluster(NODES, CASES)
+    assert measure(cluster, tmp_path, "x", asked, path) == 0
+    assert sorted(tmp_path.glob("*/*.json")) == files and not cluster.asked and not path.exists()
+
+
 def test_a_sweep_without_nodes_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def vanishes(node: str, case: str | None) -> None:
         if case:
@@ -190,6 +207,31 @@ def test_mistakes(
     assert code == 4
     assert says in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("begun", "says"),
+    [
+        (journal.process(), "run x is being measured right now"),
+        ({"pid": 1, "started": 0}, "the code has changed since run x was begun"),
+    ],
+)
+def test_what_is_not_resumed(
+    begun: dict[str, Any],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    header = {"arguments": [], "kinds": {}, "command": "", "digest": "another", **begun}
+    path = tmp_path / "results" / "cluster" / "x.0-0.journal"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"header": header}) + "\n")
+    assert command.main(("--cluster", "ray", "--resume", "x")) == 4
+    assert says in capsys.readouterr().err and path.exists()
+    assert command.main(("--cluster", "ray", "--save", "x")) == 4
+    assert "run x was begun and not finished: `--resume x` goes on" in capsys.readouterr().err
 
 
 def test_the_code_travels_with_the_users_own_and_is_named_by_what_it_holds(tmp_path: Path) -> None:

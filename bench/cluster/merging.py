@@ -26,32 +26,24 @@ def merged(driver: Driver, kind: str) -> dict[str, Any]:
         if (why := driver.given_up.get(Job(kind, case)))
         for impl in impls
     ]
-    joined: dict[str, Any] = _joined(
-        [{name: run[name] for name in ("skipped", "published", "roofs", "controls")} for run in runs]
-    )
-    roofs = sorted(joined["roofs"], key=lambda roof: float([*roof.values()][-1]))
-    return (
-        runs[0]
-        | joined
-        | {
-            "asked": {name: value for name, value in runs[0]["asked"].items() if name != "case"},
-            "benchmarks": [_row(row, i, it["node"]) for i, it in enumerate(answers) for row in it["run"]["benchmarks"]],
-            "skipped": joined["skipped"] + lost,
-            "roofs": [*{(*roof, *[*roof.values()][:-1]): roof for roof in roofs}.values()],  # of each the highest
-            "seconds": sum((Counter(run["seconds"]) for run in runs), Counter()),
-            "nodes": Counter(it["node"] for it in answers),
-            "notes": [*disagreements(answers)],
-        }
-    )
+    controls = [run["controls"] for run in runs]
+    looks = {name: [look for it in controls for look in it["looks"][name]] for name in controls[0]["looks"]}
+    roofs = sorted(_all("roofs", runs), key=lambda roof: float([*roof.values()][-1]))
+    return runs[0] | {
+        "asked": {name: value for name, value in runs[0]["asked"].items() if name != "case"},
+        "benchmarks": [_row(row, i, it["node"]) for i, it in enumerate(answers) for row in it["run"]["benchmarks"]],
+        "skipped": _all("skipped", runs) + lost,
+        "published": _all("published", runs),
+        "roofs": [*{(*roof, *[*roof.values()][:-1]): roof for roof in roofs}.values()],  # of each the highest
+        "controls": {"drift": max(it["drift"] for it in controls), "looks": looks},
+        "seconds": sum((Counter(run["seconds"]) for run in runs), Counter()),
+        "nodes": Counter(it["node"] for it in answers),
+        "notes": [*disagreements(answers)],
+    }
 
 
-def _joined(parts: Sequence[Any]) -> Any:
-    """Lists one after the other, dictionaries key by key; of numbers the largest."""
-    if isinstance(parts[0], list):
-        return [it for part in parts for it in part]
-    if isinstance(parts[0], dict):
-        return {key: _joined([part[key] for part in parts]) for key in parts[0]}
-    return max(parts)
+def _all(name: str, runs: Sequence[dict[str, Any]]) -> list[Any]:
+    return [it for run in runs for it in run[name]]
 
 
 def _row(row: dict[str, Any], number: int, node: str) -> dict[str, Any]:
