@@ -1,0 +1,172 @@
+"""`python -m bench check`: whether kernels and layers are right, in everything that they declare, without timing them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from time import perf_counter
+from typing import Any
+
+from ..cases.case import Case
+from ..cases.outcome import FAILURES, NoRow, Unsupported
+from ..selection.command import Parser, complain
+from ..selection.mistake import Mistake
+from ..workers.client import STARTING, Lost, Setting, Side, WorkerClient
+
+PASSED, UNSUPPORTED = "passed", Unsupported.reason
+
+USAGE_ERROR = 3
+
+SIZES = {"T": 64, "H": 2, "D_h": 64}
+
+PADDED = {"mask": "causal+padding", "B": 3}
+LONE = {"T": 1, "T_kv": 64, "mask": "none"}
+CHUNK = {"mask": "causal_br", "T": 8, "T_kv": 64}
+REQUESTS = {"requests": "1x8:8+1x6:20+2x1:14", "T": 16, "T_kv": 56, "mask": "causal_br", "source": "cross"}
+
+RULES: tuple[dict[str, Any], ...] = (
+    {"window": 8}, {"prefix": 8}, {"documents": "lognormal"}, {"bias": "alibi", "H": 4}, {"bias": "dense"}, {"softcap": 20},
+    {"sinks": True},
+)  # fmt: skip
+
+FORWARD: tuple[dict[str, Any], ...] = (
+    {}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"dtype": "float64"}, {"autocast": "bfloat16"}, {"dropout": 0.1},
+    {"mask": "none"}, {"mask": "padding", "B": 3}, PADDED,
+    {"mask": "none", "source": "cross", "T_kv": 40}, {"source": "cross", "T_kv": 100},
+    {"mask": "causal_br", "source": "cross", "T_kv": 100}, {"window": 8, "window_right": 2, "mask": "none"}, REQUESTS,
+    {"H": 1}, {"H": 6, "H_kv": 2}, {"H": 7, "H_kv": 1}, {"D_h": 40}, {"D_h": 128}, {"D_v": 96}, {"T": 256}, {"T": 1024, "H": 1},
+    *RULES,
+)  # fmt: skip
+
+BACKWARD: tuple[dict[str, Any], ...] = (
+    {}, {"dtype": "bfloat16"}, {"autocast": "bfloat16"}, {"dropout": 0.1}, PADDED, {"H": 6, "H_kv": 2}, {"D_v": 96},
+    {"T": 256}, {"T": 1, "T_kv": 64, "mask": "none", "source": "cross"}, *RULES,
+)  # fmt: skip
+
+DECODE: tuple[dict[str, Any], ...] = (
+    {}, {"T_kv": 1024}, {"dtype": "bfloat16"}, {"H": 6, "H_kv": 2}, {"sinks": True}, CHUNK, CHUNK | {"window": 8},
+)  # fmt: skip
+
+AROUND: tuple[dict[str, Any], ...] = (
+    {"out_dropout": 0.1}, {"qkv_bias": True, "out_bias": True}, {"mode": "backward", "qkv_bias": True, "out_bias": True},
+    *(LONE | {"mode": "decode"} | axes for axes in ({"latent": 64, "rope": 16}, {"page": 16})),
+)  # fmt: skip
+"""Of layers of their own making: around a kernel they are the shared layer's."""
+
+PROBLEMS = (
+    *FORWARD,
+    *({"mode": "backward"} | it for it in BACKWARD),
+    *({"mode": "decode"} | LONE | it for it in DECODE),
+)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What came out for one implementation in one case."""
+
+    impl: str
+    problem: str
+    """Its axes, where they differ from those of every problem."""
+    case: str
+    """The case's id."""
+    outcome: str
+    """`passed`, or one of `bench.cases.outcome.REASONS`."""
+    detail: str | None = None
+    error: float | None = None
+    """Relative error of the answer that came nearest its bound, in the case itself."""
+    error_bound: float | None = None
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        said = self.detail if self.error is None else f"error {self.error:.1e} of {self.error_bound:.1e}"
+        return f"{self.outcome:<13} {self.impl}: {self.problem}: {said}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0 when all that is supported is right, 1 when something is wrong or fails; 3 a mistake of the user's."""
+    parser = Parser(
+        "check",
+        USAGE_ERROR,
+        description="Check kernels and layers for correctness in all modes and axes that they declare, without timing them.",
+        epilog="Exit code: 0 when all that is supported is right, 1 when something is wrong or fails.",
+    )
+    parser.add_argument(
+        "impl",
+        nargs="+",
+        metavar="IMPL",
+        help="module:function, NAME=mine.py:function, or the name of a registered one",
+    )
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="default: cpu")
+    parser.add_argument("--json", action="store_true", help="print a list of objects, one a problem")
+    asked = parser.parse_args(arguments)
+    found = []
+    try:
+        for name in map(_named, asked.impl):
+            for checked in check(name, asked.device):
+                found.append(checked)
+                if not asked.json:
+                    print(checked, flush=True)
+    except Mistake as mistake:
+        return complain(mistake, USAGE_ERROR)
+    failed = sum(it.outcome in FAILURES for it in found)
+    if asked.json:
+        print(json.dumps([asdict(it) for it in found], indent=1))
+    else:
+        right, seconds = sum(it.outcome == PASSED for it in found), sum(it.seconds for it in found)
+        print(f"{right} right, {failed} wrong, {len(found) - right - failed} unsupported, in {seconds:.0f} s")
+    return 1 if failed else 0
+
+
+def _named(text: str) -> str:
+    """`function=module:function` where it has no name of its own."""
+    return f"{text.rpartition(':')[2]}={text}" if ":" in text and "=" not in text else text
+
+
+def check(name: str, device: str = "cpu") -> Iterator[Checked]:
+    """Check one implementation in a process of its own, which is replaced when it is lost; raises `Mistake`."""
+    cases = [[_case(axes, scope, device) for scope in ("core", "layer")] for axes in (*PROBLEMS, *AROUND)]
+    sent = [case.columns() for of_problem in cases for case in of_problem]
+    client, known = _started(name, sent)
+    ((impl, refused),) = known["cells"].items()
+    own_layer = refused[cases[0][0].id] is not None
+    try:
+        for axes, of_problem in zip((*PROBLEMS, *AROUND), cases, strict=True):
+            around = axes in AROUND
+            if around and not own_layer:
+                continue
+            possible = [case for case in of_problem[around:] if refused[case.id] is None]
+            case = (possible or of_problem[-1:])[0]
+            words = " ".join(f"{axis}={value}" for axis, value in ({"mode": "forward"} | axes).items())
+            checked = Checked(impl, words, case.id, PASSED)
+            if not possible:
+                yield replace(checked, outcome=UNSUPPORTED, detail=refused[case.id])
+                continue
+            begun = perf_counter()
+            try:
+                client.ask("probe", what="it", impl=impl, case=case.columns())
+                columns = client.ask("check", what="it", keep=False)["columns"]
+                checked = replace(checked, error=columns["error"], error_bound=columns["error_bound"])
+            except NoRow as outcome:
+                checked = replace(checked, outcome=outcome.reason, detail=str(outcome))
+                if isinstance(outcome, Lost):
+                    client.close()
+                    client, _ = _started(name, sent)
+            yield replace(checked, seconds=perf_counter() - begun)
+    finally:
+        client.close()
+
+
+def _case(axes: dict[str, Any], scope: str, device: str) -> Case:
+    return Case.of(**(SIZES | {"device": device, "scope": scope} | axes))
+
+
+def _started(name: str, cases: list[dict[str, Any]]) -> tuple[WorkerClient, dict[str, Any]]:
+    """A process that knows an implementation, and what it can't do; raises `Mistake` where there is none of that name."""
+    client = WorkerClient(Side("check"), Setting(os.getcwd(), threads=None, quiet=False))
+    known = client.ask("cells", timeout=STARTING, names=[name], whole_registry=False, cases=cases)
+    if unknown := known["unknown"]:
+        client.close()
+        raise Mistake("; ".join(unknown.values()))
+    return client, known

@@ -1,0 +1,64 @@
+"""`python -m bench check`: what is said of right and wrong kernels, without timing them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.runs import check
+
+MINE = """\
+import os
+import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+def right(q, k, v, **options): return sdpa(q, k, v, **options)
+def no_mask(q, k, v, *, is_causal=False, attn_mask=None, **options): return sdpa(q, k, v, **options)
+def exits(q, k, v, **options): return os._exit(3) if q.dtype == torch.bfloat16 else sdpa(q, k, v, **options)
+"""
+
+PROBLEMS = ({}, {"dtype": "bfloat16"}, {"mask": "none"}, {"softcap": 20})
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(check, "PROBLEMS", PROBLEMS)
+    monkeypatch.setattr(check, "AROUND", ())
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "outcomes"),
+    [
+        ("mine:right", 0, ["passed", "passed", "passed", "unsupported"]),
+        ("mine.py:no_mask", 1, ["wrong", "wrong", "passed", "unsupported"]),
+        ("it=mine:exits", 1, ["passed", "error", "passed", "unsupported"]),
+        ("fused", 0, ["passed"] * 4),
+    ],
+)
+def test_every_problem_has_a_line(
+    name: str, code: int, outcomes: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check.main([name]) == code
+    *lines, summary = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == outcomes
+    assert summary.startswith(
+        f"{outcomes.count('passed')} right, {outcomes.count('wrong') + outcomes.count('error')} wrong, "
+    )
+
+
+def test_programs_get_a_list_of_objects(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.main(["mine:no_mask", "--json"]) == 1
+    first, *_, last = json.loads(capsys.readouterr().out)
+    assert (first["impl"], first["outcome"], first["problem"]) == ("no_mask", "wrong", "mode=forward")
+    assert "error" in first["detail"] and first["case"] == "B1-T64-H2-D_h64-float32-cpu-scope=core"
+    assert last["detail"] == "no_mask has no softcap"
+
+
+def test_what_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.main(["mine:wrong"]) == 3
+    assert "module mine has no attribute 'wrong'" in capsys.readouterr().err
+    assert check.main(["sdpaa"]) == 3
+    assert "did you mean sdpa" in capsys.readouterr().err
