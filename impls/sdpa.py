@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -26,7 +25,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 def _pinned(backend: SDPBackend) -> Callable[..., Tensor]:
     """SDPA that has one kernel to choose from: where torch finds it unfit, it raises instead of taking another."""
     is_free: Callable[[], bool] = flash_sdp_enabled if backend == SDPBackend.MATH else math_sdp_enabled
-    kernel = _within(partial(sdpa_kernel, backend), is_free)
+    kernel = _within(lambda: sdpa_kernel(backend), is_free)
     kernel.__doc__ = f"`scaled_dot_product_attention` with {backend.name} as its only choice."
     return kernel
 

@@ -14,14 +14,18 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 import bench.timing.cell
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong, classify
+from bench.cases.sweep import misfit
 from bench.proof import settings
+from bench.proof.calls import recording
 from bench.proof.dispatch import kernel_in
+from bench.proof.gate import check
 from bench.runs import doctor
 from bench.runs.measuring import Measuring
 from bench.timing import controls, machine
@@ -742,3 +746,62 @@ def test_a_step_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch: 
     table = (tmp_path / "steps.csv").read_text()
     assert "broken,fail" in table and "RuntimeError: no such kernel" in table
     assert "memory,pass" in table
+
+
+# TF32
+
+
+class Rounded(TorchFunctionMode):
+    """Products of numbers that are rounded to so many bits before, as tensor cores do with 10 of float32."""
+
+    PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, torch.nn.functional.linear)
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self.dropped = 23 - bits
+
+    def round(self, x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or x.dtype != torch.float32:
+            return x
+        nearest = (x.detach().view(torch.int32) + (1 << self.dropped - 1)) & -(1 << self.dropped)
+        return x + (nearest.view(torch.float32) - x.detach()).nan_to_num()  # gradients as of x
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*(map(self.round, args) if func in self.PRODUCTS else args), **kwargs or {})
+
+
+@pytest.mark.parametrize("mode", ["forward", "backward"])
+@pytest.mark.parametrize("scope", ["core", "layer"])
+def test_tf32_is_judged_by_what_it_rounds(mode: str, scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case.of(T=48, H=2, D_h=16, mode=mode, scope=scope)
+    monkeypatch.setattr(settings, "tf32_products", lambda: Rounded(bits=10))
+    check(impls.get("fused"), case)
+    check(impls.get("fused"), replace(case, tf32=True))
+
+    def coarse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> torch.Tensor:
+        with Rounded(bits=bits):
+            return impls.get("fused").kernel(q, k, v, **options)  # type: ignore[misc]
+
+    bits = 10
+    check(impls.make("coarse", coarse), replace(case, tf32=True))
+    with pytest.raises(Wrong):
+        check(impls.make("coarse", coarse), case)
+    bits = 6
+    with pytest.raises(Wrong):
+        check(impls.make("coarse", coarse), replace(case, tf32=True))
+
+
+def test_tf32_is_set_for_calls_alone() -> None:
+    before, case = torch.backends.cuda.matmul.fp32_precision, Case.of(T=16, H=2, D_h=16)
+    with recording(replace(case, tf32=True)):
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    with recording(case):
+        assert torch.backends.cuda.matmul.fp32_precision == before
+    assert torch.backends.cuda.matmul.fp32_precision == before
+
+
+@pytest.mark.parametrize("axes", [{"device": "cpu"}, {"dtype": "bfloat16"}, {"autocast": "bfloat16"}])
+def test_tf32_is_of_float32_on_a_gpu(axes: dict[str, Any]) -> None:
+    case = Case.of(T=16, H=2, D_h=16, device="cuda", tf32=True)
+    assert misfit(case) is None
+    assert "--tf32 needs --device cuda and --dtype float32" in str(misfit(replace(case, **axes)))

@@ -122,6 +122,9 @@ class Case:
     deterministic: bool = axis(
         "switch", "under torch.use_deterministic_algorithms, and proved so: on, off", default=False
     )
+    tf32: bool = axis(
+        "switch", "products of float32 numbers in TF32, on a GPU: torch.backends.cuda.matmul: on, off", default=False
+    )
 
     @classmethod
     def of(
@@ -155,6 +158,11 @@ class Case:
     def computes(self) -> str:
         """The dtype of its matrix products, and so of its output."""
         return self.autocast or self.dtype
+
+    @property
+    def rounds(self) -> str:
+        """The dtype by whose epsilon its products are judged: TF32 has as many bits of a number as float16."""
+        return "float16" if self.tf32 else self.computes
 
     @property
     def causal(self) -> bool:

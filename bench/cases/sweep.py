@@ -123,6 +123,8 @@ def misfit(case: Case) -> str | None:
         return f"--rope {case.rope}: rotary features are pairs, some of a head's: an even number below D_h = {case.D_h}"
     if case.autocast and case.dtype != "float32":
         return f"autocast narrows float32: --autocast needs --dtype float32, not {case.dtype}"
+    if case.tf32 and (case.device == "cpu" or case.computes != "float32"):
+        return "TF32 is for products of float32 on a GPU: --tf32 needs --device cuda and --dtype float32, without --autocast"
     if case.autocast and case.does.cached:
         return "a cache has the dtype that was written to it: --autocast needs --mode forward or backward"
     if case.T_kv < case.T and (apart or case.mask == "causal_br"):

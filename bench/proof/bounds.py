@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..cases.case import Case
-from . import reference
+from . import reference, settings
 from .problem import Errors, Expected
 from .regimes import DEEP, DEEPEST, DOMINATED, HIGH, LATE, LOW, large_scores
 
@@ -148,7 +149,7 @@ def _size_of_rounding(formula: Callable[[torch.dtype], dict[str, Tensor]], case:
     Such scores differ, and where they lie far from zero each is rounded: in base 2 twice, in base e by luck not at all.
     Where values cancel, a row is much smaller than what that moves.
     """
-    if not case.bias or case.computes not in WIDE:
+    if not case.bias or case.rounds not in WIDE:
         return Expected.norm_floor
     with reference.attending(reference.spread):
         moved: Tensor = formula(torch.float64)["output"].norm(dim=-1)
@@ -161,20 +162,21 @@ def _ways(
     """The reference, and what the plain formula gives in the case's own dtype: two plain ways where there are gradients,
     and where there is a latent.
     """
-    dtype = getattr(torch, case.dtype)
-    exact, plain = formula(torch.float64), [formula(dtype)]
-    if case.does.gradients:
-        with reference.attending(reference.summed_over_features):
-            plain.append(formula(dtype))
-    if case.latent:
-        with reference.absorbed():
-            plain.append(formula(dtype))
+    dtype, exact = getattr(torch, case.dtype), formula(torch.float64)
+    with settings.tf32_products() if case.tf32 else nullcontext():
+        plain = [formula(dtype)]
+        if case.does.gradients:
+            with reference.attending(reference.summed_over_features):
+                plain.append(formula(dtype))
+        if case.latent:
+            with reference.absorbed():
+                plain.append(formula(dtype))
     return exact, plain
 
 
 def _bounded(answer: Expected, plain: list[dict[str, Tensor]], case: Case, sane: float, floor: float = 0.0) -> Expected:
     """An answer with what it may be off, its floor at least `floor` epsilons; raises AssertionError for an insane reference."""
-    of_queries, eps = answer.name == "output", torch.finfo(getattr(torch, case.computes)).eps
+    of_queries, eps = answer.name == "output", torch.finfo(getattr(torch, case.rounds)).eps
     errors = [answer.errors(way[answer.name].double()) for way in plain]
     own = Errors(max(e.overall for e in errors), max(e.row for e in errors))
     if not own.overall <= sane * eps:
@@ -183,9 +185,9 @@ def _bounded(answer: Expected, plain: list[dict[str, Tensor]], case: Case, sane:
         )
     factor, least_error = (FACTOR, SMALL_FLOOR) if of_queries else (FACTOR_OF_GRADIENTS, FLOOR_OF_GRADIENTS)
     if of_queries and case.B * case.H * case.T < MANY_ROWS:
-        floor = max(floor, FLOOR_OF_FEW_ROWS if case.computes in WIDE else FLOOR_OF_FEW_NARROW_ROWS)
-    floor = max(floor, FLOOR.get(case.computes, least_error), _floor_of_rules(case))
-    row_floor = floor if of_queries or case.computes != "float32" else max(floor, FLOOR_OF_GRADIENTS * case.keys**0.5)
+        floor = max(floor, FLOOR_OF_FEW_ROWS if case.rounds in WIDE else FLOOR_OF_FEW_NARROW_ROWS)
+    floor = max(floor, FLOOR.get(case.rounds, least_error), _floor_of_rules(case))
+    row_floor = floor if of_queries or case.rounds != "float32" else max(floor, FLOOR_OF_GRADIENTS * case.keys**0.5)
     return replace(answer, tolerance=Errors(factor * own.overall + floor * eps, factor * own.row + row_floor * eps))
 
 
@@ -196,14 +198,14 @@ def _floor(part: Expected, case: Case) -> float:
     """
     large = large_scores(case) / (2 if case.computes == "float32" else 1)  # honest kernels stay well below it
     if part.regime == DEEPEST and not part.name.startswith("gradient"):
-        eps = torch.finfo(getattr(torch, case.computes)).eps
+        eps = torch.finfo(getattr(torch, case.rounds)).eps
         return max(FLOOR_OF_REGIMES, DEEP / 2 * min(1.0, torch.finfo(torch.float32).eps / eps))
-    if part.name.startswith("gradient") and case.computes in WIDE:
+    if part.name.startswith("gradient") and case.rounds in WIDE:
         return FLOOR_OF_WIDE_GRADIENTS * large
-    if case.computes == "float64":
+    if case.rounds == "float64":
         return 16 * large
     if part.regime in (HIGH, LOW):
-        return 4 * large if case.computes == "float32" else large / 2
+        return 4 * large if case.rounds == "float32" else large / 2
     if part.name.startswith("gradient"):
         return FLOOR_OF_REGIMES_GRADIENTS
     return FLOOR_OF_DOMINATED if part.regime in (DOMINATED, LATE) else FLOOR_OF_REGIMES
@@ -215,7 +217,7 @@ def _floor_of_rules(case: Case) -> float:
     A cap's tanh may be a difference of exponentials, and ALiBi may count from the first key instead of from the query, as in
     BLOOM. Narrow dtypes have none: there kernels do both in float32.
     """
-    if case.computes not in WIDE:
+    if case.rounds not in WIDE:
         return 0.0
     return max(4 * (case.softcap or 0), case.keys / 2 if case.bias == "alibi" else 0.0)
 

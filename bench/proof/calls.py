@@ -15,6 +15,7 @@ from impls.paging import in_order
 
 from ..cases.case import Case
 from ..cases.outcome import Wrong
+from . import settings
 from .problem import Inputs, written_to
 
 
@@ -38,12 +39,16 @@ def call_of(module: nn.Module, case: Case, inputs: Inputs) -> Call:
 
 @contextmanager
 def recording(case: Case, inference: bool = True) -> Iterator[None]:
-    """The context of a call: gradients are recorded only where they are wanted, algorithms deterministic where they are to be.
+    """The context of a call: gradients are recorded only where they are wanted, algorithms deterministic and float32 products
+    in TF32 where they are to be.
 
     Raises `Wrong` where the call leaves others to be used from then on. Without `inference` no tensors of that mode.
     """
     unrecorded = torch.inference_mode if inference else torch.no_grad
-    with nullcontext() if case.does.gradients else unrecorded():
+    with (
+        nullcontext() if case.does.gradients else unrecorded(),
+        settings.tf32_products() if case.tf32 else nullcontext(),
+    ):
         if not case.deterministic:
             yield
             return

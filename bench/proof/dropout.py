@@ -57,7 +57,7 @@ def check_dropout(impl: Impl, case: Case) -> None:
     of_heads = shown[..., 0, :] if case.scope == "core" else shown[..., 0, :].transpose(1, 2)
     check_independence([of_heads], torch.ones_like(of_heads))
     check_share(kept, torch.ones_like(kept), case.dropout, "the probs", of_each=2)
-    eps = torch.finfo(getattr(torch, case.computes)).eps
+    eps = torch.finfo(getattr(torch, case.rounds)).eps
     if not torch.allclose(first[kept] * keep, probs[kept], rtol=8 * eps, atol=float(probs.max()) * eps):
         raise Wrong(f"what dropout leaves is not 1 / (1 - p) = {1 / keep:.3f} times as large")
     if torch.equal(first, second):

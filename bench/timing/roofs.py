@@ -98,7 +98,7 @@ class Roofs:
         with spending("roofs"):
             compute = max(self._peak_flops(case.device, dtype, meter) for dtype in dtypes)
             if case.computes == "float32" and case.device != "cpu":
-                compute = max(compute, self._peak_flops(case.device, TF32, meter) / 3)
+                compute = max(compute, self._peak_flops(case.device, TF32, meter) / (1 if case.tf32 else 3))
             bandwidth = self._peak_bytes(case.device, least_bytes(case), meter)
         return max(flops(case) / compute, least_bytes(case) / bandwidth)
 

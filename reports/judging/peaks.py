@@ -39,5 +39,7 @@ def shares(frame: pd.DataFrame, gpu: object) -> pd.Series[float]:
     formats = frame["dtype"].astype(object)
     if "autocast" in frame:
         formats = frame["autocast"].where(frame["autocast"].notna(), formats)
+    if "tf32" in frame:
+        formats = formats.where(frame["tf32"].fillna(False).astype(bool).eq(False), "tf32")
     peaks = formats.map(PEAKS.get(str(gpu), {})).astype(float)
     return frame["tflops_per_s"] / peaks.where(frame["device"] == "cuda")

@@ -60,6 +60,7 @@ def test_without_a_measured_product_there_is_no_roof(as_run: Any) -> None:
         ("NVIDIA H200", {"dtype": "float32", "autocast": "bfloat16"}, 0.5),
         ("NVIDIA H200", {"dtype": "float32"}, 989.4 / 66.9 / 2),
         ("NVIDIA H100 80GB HBM3", {"dtype": "float16"}, 0.5),
+        ("NVIDIA H100 80GB HBM3", {"dtype": "float32", "tf32": True}, 1.0),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", {"dtype": "bfloat16"}, None),
         ("NVIDIA L4", {"dtype": "float64"}, None),
         (None, {"dtype": "bfloat16"}, None),
@@ -70,7 +71,7 @@ def test_the_share_of_the_data_sheets_peak(
 ) -> None:
     """Of 494.7 TFLOP in a second."""
     row = synthetic.row("sdpa", synthetic.case(device="cuda", **at), [1.0], flops=494.7e12, device_s=0.75)
-    axes = [{"name": "autocast", "kind": "choice", "unsaid": None}]
+    axes = [{"name": "autocast", "kind": "choice", "unsaid": None}, {"name": "tf32", "kind": "switch", "unsaid": False}]
     run = as_run(synthetic.document([row], axes=axes, machine_info=synthetic.MACHINE | {"gpu": gpu}))
     (found,) = frame.records(frame.tidy(run))
     assert found["tflops_per_s"] == pytest.approx(494.7)
@@ -79,7 +80,7 @@ def test_the_share_of_the_data_sheets_peak(
     heads, rows = tables.of_case(page.report(run).grid.cases[0], tables.headings(page.report(run).grid))
     said = dict(zip(heads, rows[0], strict=True))
     assert (said["TFLOP/s"], said["device only"], said["launches"]) == ("495", "750 ms", "25.0 %")
-    assert said["of peak"] == ("–" if share is None else "50.0 %" if share == 0.5 else "739 %")
+    assert said["of peak"] == {None: "–", 0.5: "50.0 %", 1.0: "100 %"}.get(share, "739 %")
 
 
 def test_a_cpu_has_no_share_of_a_peak(as_run: Any) -> None:
