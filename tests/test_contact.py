@@ -82,6 +82,7 @@ unknown.limits, word.limits, text.limits = {"dtype": "float32"}, {"dtypes": ("ha
         (["--impl", "flash"], "did you mean sdpa_flash or flash_triton?"),
         (["--device", "gpu"], "did you mean cuda?"),
         (["--mask", "sliding"], "did you mean --window?"),
+        (["--mask", "additive"], "did you mean --bias dense?"),
         (["--impl", "x=mine:unknown"], "limits has no 'dtype'; known: "),
         (["--impl", "x=mine:word"], "limits['dtypes']: 'half' is not one of float32, bfloat16, "),
         (["--impl", "x=mine:text"], "limits['max_T'] is '64', which is no int"),

@@ -98,6 +98,7 @@ ELSEWHERE = {
     "sliding_window": "--window",
     "swa": "--window",
     "alibi": "--bias alibi",
+    "additive": "--bias dense",
 }
 """Words that others use, or that belong to another option."""
 

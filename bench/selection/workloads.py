@@ -33,7 +33,7 @@ OUTPUT = ("outputlength", "outputtokens", "generatedtokens", "responsetokens", "
 WORDS = {"None": "none", "True": "on", "False": "off"}
 """Values as the command line takes them."""
 
-BATCH = re.compile(r"(\d*)q(\d+)(k?)(?:(?:s|kv)(\d+)(k?))?")
+BATCH = re.compile(r"(\d*)q(\d+k?)(?:(?:s|kv)(\d+k?))?")
 """A part of a batch in vLLM's grammar: how many requests, their new tokens, and all their tokens."""
 
 
@@ -104,37 +104,36 @@ def _batches(lines: Sequence[str], _: Path, left_out: Counter[str]) -> Iterator[
     for line in filter(None, (line.partition("#")[0].strip() for line in lines)):
         parts = [BATCH.fullmatch(part) for part in line.lstrip("- ").strip("\"'").split("_")]
         if all(parts):
-            yield {"requests": "+".join(_kind(*part.groups()) for part in parts if part)}
+            kinds = [part.groups() for part in parts if part]
+            yield {
+                "requests": "+".join(f"{count or 1}x{_size(new)}:{_size(all_ or new)}" for count, new, all_ in kinds)
+            }
         else:
             left_out["a line that is no batch, as 2q1k_8q1s4k"] += 1
 
 
-def _kind(count: str, new: str, new_k: str, tokens: str | None, tokens_k: str | None) -> str:
-    found = [
-        int(number) * (1024 if k else 1) for number, k in ((new, new_k), (tokens or new, tokens_k if tokens else new_k))
-    ]
-    return f"{count or 1}x{found[0]}:{found[1]}"
+def _size(text: str) -> int:
+    return int(text.removesuffix("k")) * (1024 if text.endswith("k") else 1)
 
 
 def _drawn(records: Sequence[Record], _: Path, left_out: Counter[str]) -> Iterator[Point]:
     """Batches of requests, each at one of its steps: the prompt, or one of its new tokens, all as likely."""
-    found = [({_plain(name): value for name, value in record.items()}) for record in records]
-    lengths = [
-        tuple(next((int(float(it[name])) for name in names if it.get(name)), 0) for names in (PROMPT, OUTPUT))
-        for it in found
-    ]
-    served = [(prompt, output) for prompt, output in lengths if prompt > 0]
-    if without := len(lengths) - len(served):
-        left_out["a request without a prompt"] = without
-    if any("hashids" in it for it in found):
-        left_out["a list of shared blocks: every request has all its keys"] = len(found)
+    lengths = []
+    for record in ({_plain(name): value for name, value in record.items()} for record in records):
+        prompt, output = (
+            next((int(float(record[name])) for name in names if record.get(name)), 0) for names in (PROMPT, OUTPUT)
+        )
+        if prompt > 0:
+            lengths.append((prompt, output))
+        else:
+            left_out["a request without a prompt"] += 1
+        if "hashids" in record:
+            left_out["a list of shared blocks: every request has all its keys"] += 1
     rng = random.Random(0)
-    for _batch in range(BATCHES if served else 0):
-        steps = []
-        for prompt, output in rng.choices(served, [1 + output for _, output in served], k=REQUESTS):
-            step = rng.randint(0, output)
-            steps.append((1, prompt + step) if step else (prompt, prompt))
-        yield {"requests": _requests(steps)}
+    for _batch in range(BATCHES if lengths else 0):
+        drawn = rng.choices(lengths, [1 + output for _, output in lengths], k=REQUESTS)
+        steps = [(prompt, rng.randint(0, output)) for prompt, output in drawn]
+        yield {"requests": _requests([(1, prompt + step) if step else (prompt, prompt) for prompt, step in steps])}
 
 
 def _requests(lengths: Lengths) -> str:
@@ -151,10 +150,7 @@ def _workloads(records: Sequence[Record], folder: Path, left_out: Counter[str]) 
             left_out[f"a workload of {name}"] += 1
             continue
         of = {it[1]: int(it[2]) for part in name.split("_") if (it := re.fullmatch(r"([a-z]+)(\d+)", part))}
-        lengths = _lengths(record["workload"], of.get("ps", 1), folder)
-        if lengths is None:
-            left_out["a workload whose lengths lie in a file that isn't there: each request has an equal share"] += 1
-            lengths = _shares(record["workload"]["axes"], of.get("ps", 1))
+        lengths = _lengths(record["workload"], of.get("ps", 1), folder, left_out)
         if any(new > tokens for new, tokens in lengths):
             left_out["a workload with fewer keys than queries"] += 1
         else:
@@ -180,24 +176,19 @@ def _point(of: Mapping[str, int], paged: bool, lengths: Lengths, left_out: Count
     return point | {"B": len(lengths), "T": T, "T_kv": T_kv, "mask": mask, "mode": "decode", "page": of["ps"]}
 
 
-def _shares(axes: Mapping[str, int], page: int) -> Lengths:
-    """Totals of a batch, shared equally."""
+def _lengths(workload: Record, page: int, folder: Path, left_out: Counter[str]) -> Lengths:
+    """By the index tensors; where their file isn't there, totals of the batch shared equally."""
+    inputs, axes = workload["inputs"], workload["axes"]
+    keys, new = (_tensor(inputs.get(name), folder) for name in ("kv_indptr", "qo_indptr"))
+    if keys is not None:
+        tokens = np.diff(keys) * page
+        queries = np.ones_like(tokens) if new is None else np.diff(new)
+        return [(n, t) for n, t in zip(queries.tolist(), tokens.tolist(), strict=True) if n > 0]
+    left_out["a workload whose lengths lie in a file that isn't there: each request has an equal share"] += 1
     count = axes.get("batch_size") or axes["len_indptr"] - 1
-    new = axes.get("total_q") or axes.get("total_tokens") or count
+    total = axes.get("total_q") or axes.get("total_tokens") or count
     tokens = axes.get("total_kv") or axes.get("total_tokens") or axes["num_kv_indices"] * page
-    return [(max(1, new // count), max(1, tokens // count))] * count
-
-
-def _lengths(workload: Record, page: int, folder: Path) -> Lengths | None:
-    """As the workload's index tensors have them; None where their file isn't there."""
-    inputs = workload["inputs"]
-    keys = _tensor(inputs.get("kv_indptr") or inputs.get("seq_indptr"), folder)
-    if keys is None:
-        return None
-    new = _tensor(inputs.get("qo_indptr"), folder)
-    tokens = np.diff(keys) * page
-    queries = np.diff(new) if new is not None else tokens if "seq_indptr" in inputs else np.ones_like(tokens)
-    return [(int(n), int(t)) for n, t in zip(queries, tokens, strict=True) if n > 0]
+    return [(max(1, total // count), max(1, tokens // count))] * count
 
 
 def _tensor(described: Any, folder: Path) -> Any:
