@@ -1,6 +1,8 @@
-"""`python -m tests.experiments.kills`: a run killed at 20 random moments and resumed, beside one that never was.
+"""`python -m tests.experiments.kills run|ab|bisect [KILLS]`: a command killed at random moments and resumed each time (20).
 
-Prints, for every kill, the outcomes on disk before it and after; and whether the finished file has the same cells.
+Prints, for every kill, the results on disk before and after it. Results that are on disk must stay, in their order, until the
+command ends by itself; no result may be there twice. Of a run also: whether the finished file has the cells of one that was
+never killed.
 """
 
 from __future__ import annotations
@@ -12,67 +14,114 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-CELLS = ("--T", "16,32,64,128", "--H", "1,2")
-KILLS = 20
+CELLS = ("--T", "16,32,64,128", "--H", "1,2", "--dtype", "float32")
+KILLS, LONGEST = 20, 10.0
+"""Kills, and the most seconds before one."""
+
+BENCH = (sys.executable, str(CHECKOUT / "bench"))
+COMMANDS = {
+    "run": ((sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), "--resume", "x", *CELLS),
+            (sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), "--resume", "x")),
+    "ab": ((*BENCH, "ab", "--base-impl", "fused", "--head-impl", "sdpa", "--seed", "1", "--save", "x", *CELLS,
+            "--budget", "1", "--whole"),) * 2,
+    "bisect": ((*BENCH, "bisect", "GOOD", "BAD", "--impl", "mine=mine:mine", "--seed", "1", "--budget", "0.2",
+                "--T", "64", "--H", "2", "--dtype", "float32"),) * 2,
+}  # fmt: skip
+"""By kind: the command that begins, and the one that goes on."""
+
+SOURCE = """
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+def mine(q, k, v, *, is_causal=False):
+    for _ in range({calls}):
+        o = sdpa(q, k, v, is_causal=is_causal)
+    return o
+"""
 
 
 def main() -> None:
+    kind, kills = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else KILLS
+    begin, go_on = COMMANDS[kind]
     with tempfile.TemporaryDirectory() as name:
-        killed, whole = Path(name) / "killed", Path(name) / "whole"
-        killed.mkdir()
-        whole.mkdir()
-        _pytest(whole, "--benchmark-save=x", *CELLS).wait()
-        draw = random.Random(0)
-        kept: list[str] = []
-        for kill in range(KILLS):
-            begun = _headers(killed)
-            process = _pytest(killed, "--resume", "x", *CELLS)
-            _wait_until_it_measures(killed, process, begun)
-            time.sleep(draw.uniform(0, 10))
+        folder = Path(name) / "killed"
+        folder.mkdir()
+        if kind == "bisect":
+            commits(folder)
+        draw, kept = random.Random(0), list[str]()
+        for kill in range(kills):
+            process = started(folder, begin if not kept else go_on)
+            end = time.monotonic() + draw.uniform(0, LONGEST) + 3.0  # importing torch is no part of it
+            while time.monotonic() < end and process.poll() is None:
+                time.sleep(0.02)
             process.send_signal(signal.SIGKILL)
-            process.wait()
-            now = _outcomes(killed)
-            lost = [line for line in kept if line not in now]
-            print(
-                f"kill {kill + 1:>2}: {len(kept):>3} outcomes before, {len(now):>3} after, {len(lost)} lost", flush=True
-            )
-            assert now[: len(kept)] == kept
+            ended = process.wait() != -signal.SIGKILL
+            now = (
+                [*results(folder)] if kind != "bisect" else [*dict.fromkeys(results(folder))]
+            )  # a step goes on with another's
+            lost, twice = [it for it in kept if it not in now], len(now) - len({*now})
+            print(f"kill {kill + 1:>2}: {len(kept):>3} results before, {len(now):>3} after, {len(lost)} lost, {twice} twice",
+                  flush=True)  # fmt: skip
+            assert not lost and not twice
             kept = now
-        print("resumed, exit code", _pytest(killed, "--resume", "x", *CELLS).wait())
-        a, b = _cells(killed), _cells(whole)
-        print(f"cells: {len(a)} of the killed run, {len(b)} of the other; the same: {a == b}")
+            if ended:
+                break
+        code = started(folder, begin if not kept else go_on).wait()
+        now = [*results(folder)]
+        lost = [it for it in kept if it not in now]
+        print(f"resumed, exit code {code}: {len(now)} results, {len(lost)} of {len(kept)} lost")
+        if kind == "run":
+            whole = Path(name) / "whole"
+            whole.mkdir()
+            started(whole, begin).wait()
+            a, b = cells(folder), cells(whole)
+            print(f"cells: {len(a)} of the killed run, {len(b)} of the other; the same: {a == b}")
 
 
-def _pytest(folder: Path, *options: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), *options]
+def commits(folder: Path) -> None:
+    """A repository with six commits of a kernel, of which the fourth makes it four times as slow; tags GOOD and BAD."""
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
+    subprocess.run([*git, "init", "-q"], cwd=folder, check=True)
+    for commit in range(6):
+        (folder / "mine.py").write_text(SOURCE.format(calls=1 if commit < 3 else 4) + f"# {commit}\n")
+        for arguments in (["add", "mine.py"], ["commit", "-qm", f"commit {commit}"]):
+            subprocess.run([*git, *arguments], cwd=folder, check=True)
+        if commit in (0, 5):
+            subprocess.run([*git, "tag", "BAD" if commit else "GOOD"], cwd=folder, check=True)
+
+
+def started(folder: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def _wait_until_it_measures(folder: Path, process: subprocess.Popen[bytes], begun: int) -> None:
-    """Until the process has opened the journal: every process writes a header. Or has ended: nothing was left to do."""
-    while _headers(folder) == begun and process.poll() is None:
-        time.sleep(0.02)
+def results(folder: Path) -> Iterator[str]:
+    """What is on disk: of saved files their rows or pairs, of journals the lines that hold a result."""
+    for path in sorted(folder.glob("results/**/*.json")):
+        if path.parent.name == "ab":
+            yield from (str(pair["logs"]) for pair in saved(path)["pairs"])
+        elif "benchmarks" in saved(path) and saved(path)["complete"]:
+            for row in (it["extra_info"] for it in saved(path)["benchmarks"]):
+                yield from (f"{row['impl']} {row['id']} {at}" for at in row["sample_fastest"])
+    for path in folder.glob("results/**/*.journal"):
+        for text in path.read_text().splitlines(keepends=True):
+            match json.loads(text) if text.endswith("\n") else {}:
+                case {"pair": pair}:
+                    yield str(pair["logs"])
+                case {"visit": visit}:
+                    for impl, cell in visit["cells"].items():
+                        yield from (f"{impl} {visit['id']} {fastest}" for _, fastest, *_ in cell["samples"])
 
 
-def _headers(folder: Path) -> int:
-    return sum(path.read_text().count('{"header"') for path in folder.glob("results/*/*.journal"))
+def saved(path: Path) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(path.read_text())
+    return data
 
 
-def _outcomes(folder: Path) -> list[str]:
-    """The whole lines of the journal that hold an outcome."""
-    journals = [*folder.glob("results/*/*.journal")]
-    if not journals:  # the run was finished, and its journal is gone
-        (file,) = folder.glob("results/*/*.json")
-        data = json.loads(file.read_text())
-        return [json.dumps({"row": row}) for row in data["benchmarks"]]
-    lines = journals[0].read_text().splitlines(keepends=True)
-    return [line for line in lines if line.endswith("\n") and line.startswith(('{"proved"', '{"visit"', '{"skipped"'))]
-
-
-def _cells(folder: Path) -> set[tuple[str, str]]:
+def cells(folder: Path) -> set[tuple[str, str]]:
     (file,) = folder.glob("results/*/*.json")
     data = json.loads(file.read_text())
     told = [row["extra_info"] for row in data["benchmarks"]] + data["skipped"]
