@@ -16,8 +16,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from .estimate import Array
 from .saved import STEADY
-from .steps import MIN_RUNS, SMALLEST, SMALLEST_RELATIVE, Array, Step, shared, steps, with_recoveries
+from .steps import MIN_RUNS, SMALLEST, SMALLEST_RELATIVE, Step, shared, steps, with_recoveries
 
 MIN_OTHERS = 3
 """Of two, one that changed would move the median by half of what it changed by."""
