@@ -16,8 +16,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from .estimate import Array
 from .saved import STEADY
-from .steps import MIN_RUNS, SMALLEST, SMALLEST_RELATIVE, Array, Step, shared, steps, with_recoveries
+from .steps import MIN_RUNS, SMALLEST, SMALLEST_RELATIVE, Step, shared, steps, with_recoveries
 
 MIN_OTHERS = 3
 """Of two, one that changed would move the median by half of what it changed by."""
@@ -63,7 +64,7 @@ def moved(timed: Timed, impl: int) -> Iterator[tuple[list[Step], Array]]:
     found: list[list[Step]] = [[] for _ in seconds]
     for logs, edges, relative in ((usual, alone, True), (seconds, redefined, False)):
         for first, end in _parts(edges):
-            if relative or not known[:, first + 1 : end].all():
+            if end - first >= 2 * MIN_RUNS and (relative or not known[:, first + 1 : end].all()):
                 seen = steps(logs[:, first:end], SMALLEST_RELATIVE if relative else SMALLEST)
                 for of, at, those in zip(found, known, seen, strict=True):
                     new, others = [step.later(first, relative) for step in those], timed.machine if relative else [*of]
@@ -86,7 +87,7 @@ def _usual(timed: Timed, impl: int, runs: slice) -> Array:
     usual: Array = np.full(logs.shape[1:], np.nan)
     others = [(i, codes[i] == code) for i in range(len(codes)) if i != impl for code in {*codes[i].tolist()}]
     others = [(i, at) for i, at in others if at.sum() >= MIN_RUNS]  # each code of an implementation is one
-    if usual.shape[1] >= 2 * MIN_RUNS and others:
+    if others and usual.shape[1] >= 2 * MIN_RUNS:
         for case, own in enumerate(logs[impl]):
             relative = own - shared(np.array([np.where(at, logs[i, case], np.nan) for i, at in others]), MIN_OTHERS)
             day = (timed.seconds[impl, case, runs] - relative)[np.isfinite(relative)]

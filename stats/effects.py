@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import digamma, fdtri, ndtri
 
-from .estimate import LEVEL, Estimate, paired
+from .estimate import LEVEL, Array, Estimate, paired
 
 Key = tuple[str, str]
 """An implementation, and the id of a case."""
@@ -36,8 +36,6 @@ NOISY = 0.99
 
 MOVED = 0.01
 """Level at which a control is shown to have changed."""
-
-Array = NDArray[np.float64]
 
 K = TypeVar("K")
 

@@ -35,6 +35,8 @@ OF_A_PROCESS = 4
 
 RANGE_NODES = 200
 
+Array = NDArray[np.float64]
+
 Key = TypeVar("Key", bound=Hashable)
 
 Logs = Mapping[int, Sequence[float]]
@@ -96,10 +98,10 @@ class Estimate:
         return None
 
 
-def finite(logs: ArrayLike) -> NDArray[np.float64]:
+def finite(logs: ArrayLike) -> Array:
     """Those that were measured."""
     values = np.atleast_1d(np.asarray(logs, float))
-    finite: NDArray[np.float64] = values[np.isfinite(values)]
+    finite: Array = values[np.isfinite(values)]
     return finite
 
 
@@ -115,14 +117,14 @@ def paired(logs: ArrayLike) -> Estimate:
     return Estimate(float(values.mean()), error, values.size - 2 * cut - 1, values.size, spread)
 
 
-def trimmed(values: ArrayLike, cut: int) -> NDArray[np.float64]:
+def trimmed(values: ArrayLike, cut: int) -> Array:
     """As many numbers, whose mean is the mean without the `cut` lowest and highest, and whose standard error is that of this
     trimmed mean (Yuen 1974)."""
     ordered = np.sort(values)
     kept = ordered[cut : ordered.size - cut]
     winsorized = ordered.clip(kept[0], kept[-1])
     wider = math.sqrt(ordered.size * (ordered.size - 1) / (kept.size * (kept.size - 1))) if kept.size > 1 else 1.0
-    found: NDArray[np.float64] = kept.mean() + wider * (winsorized - winsorized.mean())
+    found: Array = kept.mean() + wider * (winsorized - winsorized.mean())
     return found
 
 

@@ -13,18 +13,15 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .conditions import TO_SIGMA
-from .effects import Key, moderated
-from .estimate import Estimate
+from .effects import WEIGHT, Key, moderated
+from .estimate import Array, Estimate
 from .ratios import Samples
 
 USUAL_OF_CELLS, USUAL_OF_IMPLEMENTATIONS = 0.01, 0.005
-"""Standard deviations, in logarithms, by which cells and implementations of unchanged code moved on one machine..."""
-
-WEIGHT = 4
-"""... and the degrees of freedom that they count for beside those of the placebos."""
+"""Standard deviations, in logarithms, by which cells and implementations of unchanged code moved on one machine. They count for
+WEIGHT degrees of freedom beside those of the placebos."""
 
 ANOTHER_KIND, ANOTHER_KINDS = 10.0, 0.1
 """An implementation that takes so many times as long as the others of its case is bound by something else, such as the
@@ -49,7 +46,6 @@ LEAST = 0.25
 
 FEWEST_VISITS = 3
 
-Array = NDArray[np.float64]
 Rounds = Mapping[tuple[int, int], float]
 """Log seconds by process and round, less the level of the base run."""
 

@@ -16,11 +16,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.ndimage import median_filter
 from scipy.special import stdtr
 
 from .conditions import scatter
+from .estimate import Array
 
 MIN_RUNS = 3
 """Runs that a level needs on either side: a step shows from the third run on."""
@@ -54,8 +54,6 @@ their noise."""
 
 RECOVERED_WITHIN = 0.02
 """A later level this close to the one before a slow-down has recovered from it."""
-
-Array = NDArray[np.float64]
 
 _median: Any = np.ma.median
 

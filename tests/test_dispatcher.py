@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import impls
 from reports.judging import dispatcher
-from reports.judging.stretches import Setting, Stretch
+from reports.judging.dispatcher import Setting, Stretch
 from reports.reading.runs import Run
 
 from .conftest import Suite, run_files

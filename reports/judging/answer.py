@@ -17,7 +17,6 @@ from ..reading import words
 from ..reading.axes import length_axes
 from ..reading.runs import Run
 from . import frame as fr
-from . import processes
 from .advice import LEANER
 from .grid import OPEN, SLOWER, Case, Grid, Mark, interval, slowdown
 
@@ -47,7 +46,10 @@ def headline(grid: Grid, baseline: str | None) -> str:
     if not cases:
         return "No answer: no case of this run has two implementations that were right everywhere."
     if not any(mark.low == mark.low for case in cases for mark in case.ranked[1:]):
-        return f"No answer yet: {processes.NO_INTERVAL}."
+        return (
+            "No answer yet: no ratio of this run has an interval: its implementations were timed one after the other, or took "
+            "turns only once."
+        )
     name = _pick(cases)
     best = [case for case in cases if name and _best(case, name)]
     if len(best) == len(cases):

@@ -22,9 +22,6 @@ from .comparison import SIDES, Cell, Comparison, changes, worst_first
 CONTROL = "control"
 """Stands where a cell has its implementation."""
 
-AIMS = (0.01, 0.02, 0.05, 0.10)
-"""Changes that one wants to see."""
-
 FOLDER = "ab"
 """In a machine's folder."""
 
@@ -120,17 +117,12 @@ def _saved(cell: Mapping[str, Any]) -> Verdict:
 
 
 def _with_reach(said: Verdict, spent: float) -> Verdict:
-    """Where it is open, with what would have been seen, and how long it takes to see less than that; `spent` are seconds.
-
-    What can be seen shrinks with the square root of the pairs.
-    """
+    """Where it is open, with what would have been seen, and how long half of that takes: four times the `spent` seconds."""
     if said.word != verdict.INCONCLUSIVE or not said.detectable < 1:  # two or three pairs tell nothing of more of them
         return said
-    reason = f"{said.reason}; minimum detectable change {shares.percent(said.detectable)}"
-    aims = [aim for aim in AIMS if aim < said.detectable / 2]
-    if aims and (minutes := spent * (said.detectable / aims[-1]) ** 2 / 60) >= 1:
-        reason += f"; {shares.percent(aims[-1])} would take {minutes:,.0f} min"
-    return replace(said, reason=reason)
+    seen, half = map(shares.percent, (said.detectable, said.detectable / 2))
+    more = f"; {half} would take {4 * spent / 60:,.0f} min" if spent >= 15 else ""
+    return replace(said, reason=f"{said.reason}; minimum detectable change {seen}{more}")
 
 
 def _notes(

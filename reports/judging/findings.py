@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import median
 from typing import Any
 
 import pandas as pd
 
-from stats import faults
+from stats import shares
 
 from ..reading import units, words
 from . import frame as fr
+
+LOOKS = ("reference workload", "times measured", "median", "fastest", "slowest")
+"""Columns of `looks`."""
+
+PART = 0.10
+"""Of a call's time: from it on page faults are worth a sentence."""
+
+KEEPING = "--allocator keep (MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184) or tcmalloc"
+"""How glibc keeps its pages, in a run and in any program."""
 
 UNEXPLAINED, TIMES = 8 * 2**20, 1.6
 """Bytes by which a process may grow beyond what torch allocated, and how many times as much it may be: libraries pack matrices,
@@ -42,9 +52,24 @@ def wrong(frame: pd.DataFrame, skipped: pd.DataFrame) -> list[str]:
 
 
 def kept_pages(frame: pd.DataFrame) -> str:
-    """What the call that loses most time to page faults takes without them; '' where none loses much, or none was measured."""
+    """What the call that loses most time to page faults takes without them; '' where none loses `PART` of its own, or none was
+    measured (`kept_pages_s`, seconds)."""
     usable = fr.trusted(frame)
-    return faults.sentence(fr.records(usable), units.seconds, lambda row: words.place(row, always=fr.varying(usable)))
+    rows = fr.records(usable.assign(kept=usable[["kept_pages_s", "median"]].min(axis=1)))
+    faulting = [row for row in rows if row["kept"] <= (1 - PART) * row["median"]]
+    if not faulting:
+        return ""
+    most = max(faulting, key=lambda row: row["median"] - row["kept"])
+    fastest = min((row for row in rows if row["id"] == most["id"]), key=lambda row: row["median"])
+    said = (
+        f"{shares.percent(1 - most['kept'] / most['median'])} of {most['impl']}'s {units.seconds(most['median'])} at "
+        f"{words.place(most, always=fr.varying(usable))} are page faults: with {KEEPING} it takes {units.seconds(most['kept'])}"
+    )
+    if fastest is not most:
+        before, after = most["median"] / fastest["median"], most["kept"] / fastest["kept"]
+        lead = f"is {shares.significant(after, 2)}× instead of" if after > 1 else "is gone: it was"
+        said += f", and {fastest['impl']}'s lead {lead} {shares.significant(before, 2)}×"
+    return f"{said}."
 
 
 def hidden_memory(frame: pd.DataFrame) -> str:
@@ -70,6 +95,12 @@ def calls(frame: pd.DataFrame) -> str:
     fewest, most = (f"{count:,.0f}" for count in (known.min(), known.max()))
     many = f"{fewest} to {most}" if fewest != most else fewest
     return f"During timing, the outputs of {many} calls per cell were compared with the verified output."
+
+
+def looks(controls: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """What the reference workload took while the run was measured: a line for every part of it."""
+    spent = {name: [look["seconds"] for look in seen] for name, seen in controls.get("looks", {}).items() if seen}
+    return [(name, str(len(of)), *map(units.seconds, (median(of), min(of), max(of)))) for name, of in spent.items()]
 
 
 def _place(frame: pd.DataFrame, row: Mapping[str, Any]) -> str:

@@ -9,10 +9,6 @@ from typing import Any
 from stats import estimate
 from stats.ratios import Samples
 
-NO_INTERVAL = (
-    "no ratio of this run has an interval: its implementations were timed one after the other, or took turns only once"
-)
-
 
 def samples(row: Mapping[str, Any]) -> Samples | None:
     """The samples of a row, to be paired with those of other rows of its run; None where they can't be paired.

@@ -17,7 +17,8 @@ import numpy as np
 from stats import days
 from stats.days import Timed
 from stats.effects import Key
-from stats.steps import Array, Step
+from stats.estimate import Array
+from stats.steps import Step
 
 from ..reading import fingerprint, runs
 from ..reading.axes import axis_names

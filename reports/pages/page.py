@@ -16,7 +16,7 @@ from stats import ratios
 
 from ..drawing import figure, svg, views
 from ..drawing.palette import MARKERS, PATHS, THEME
-from ..judging import answer, controls, findings, grid, roofline
+from ..judging import answer, findings, grid, roofline
 from ..judging import frame as fr
 from ..judging.grid import Case, Grid, Mark
 from ..reading import units, words
@@ -109,7 +109,7 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
         looks=this.palette,
         calls_compared=findings.calls(this.frame),
         skipped=Table("Skipped", tables.SKIPPED, tables.skipped_rows(this.skipped), of_impls=True, left=(1, 3)),
-        controls=Table("Reference workload", controls.COLUMNS, controls.looks(run.controls)),
+        controls=Table("Reference workload", findings.LOOKS, findings.looks(run.controls)),
         roofs=Table("Roofline ceilings", roofline.COLUMNS, roofline.table(run.roofs), left=(1,)),
         machine=dict(flat(run.machine)),
         state=dict(flat({**run.state, "commit": run.commit} if run.commit else run.state)),

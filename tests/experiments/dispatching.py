@@ -27,7 +27,7 @@ import torch
 import impls
 from reports.judging import dispatcher
 from reports.judging import frame as fr
-from reports.judging.stretches import SDPA, ByLength, Setting, measured, stretches
+from reports.judging.dispatcher import SDPA, ByLength, Setting, measured, stretches
 from reports.reading import command, runs
 from stats.ratios import Ratio
 

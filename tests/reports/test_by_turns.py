@@ -186,10 +186,12 @@ def test_what_regressed_is_named(saved: Any) -> None:
 def test_what_is_out_of_reach_says_how_long_it_would_take(saved: Any) -> None:
     cell = of(saved, {("sdpa", "T16"): noisy(0.0, 0.05)}).cells[0]
     seen, aim, minutes = re.search(
-        r"; minimum detectable change ([\d.]+) %; (\d+) % would take (\d+) min$", cell.verdict.reason
+        r"; minimum detectable change ([\d.]+) %; ([\d.]+) % would take (\d+) min$", cell.verdict.reason
     ).groups()  # type: ignore[union-attr]
-    assert float(seen) == pytest.approx(100 * cell.verdict.detectable, abs=1) and float(aim) < float(seen) / 2
-    assert int(minutes) == pytest.approx(8 * 4 / 60 * (float(seen) / float(aim)) ** 2, rel=0.2)
+    assert float(seen) == pytest.approx(100 * cell.verdict.detectable, abs=1) and float(aim) == pytest.approx(
+        float(seen) / 2, rel=0.05
+    )
+    assert int(minutes) == round(8 * 4 / 60 * 4)
 
 
 def test_two_pairs_do_not_tell_how_long_it_would_take(saved: Any) -> None:

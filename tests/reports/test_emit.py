@@ -12,7 +12,7 @@ import synthetic_runs as synthetic
 
 from reports.__main__ import main
 from reports.judging import dispatcher
-from reports.judging.stretches import MAY_LOSE, stretches
+from reports.judging.dispatcher import MAY_LOSE, stretches
 from stats.ratios import UNKNOWN, Ratio
 
 
