@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.metadata import version
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Wrong
-from bench.proof import settings
+from bench.proof import impl_hash, settings
 from bench.proof.gate import check
 from impls.paging import by_page
 
@@ -69,6 +70,12 @@ def test_a_part_of_a_package_is_found_without_importing_the_package(tmp_path: An
 )
 def test_where_varlen_attn_is_not_called(name: str, axes: dict[str, Any], why: str) -> None:
     assert why in str(impls.get(name).refusal(Case.of(**SMALL | axes)))
+
+
+def test_the_version_of_a_module_that_is_called_otherwise_than_its_package() -> None:
+    assert impl_hash._versioned("yaml") == f"yaml {version('PyYAML')}"
+    assert impl_hash._versioned("yaml.loader") == f"yaml.loader {version('PyYAML')}"
+    assert impl_hash._versioned("no_such_module") == "no_such_module"
 
 
 # Flash attention of another version

@@ -8,7 +8,7 @@ import hashlib
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 from types import ModuleType
 
@@ -60,8 +60,11 @@ def _versions(impl: Impl) -> list[str]:
 def _versioned(package: str) -> str:
     try:
         return f"{package} {version(package)}"
-    except PackageNotFoundError:  # it lies there without having been installed
-        return package
+    except PackageNotFoundError:  # it is part of another one, or lies there without having been installed
+        return " ".join([package, *map(version, sorted(_distributions().get(package.partition(".")[0], ())))])
+
+
+_distributions = cache(packages_distributions)
 
 
 def _reached(name: str) -> set[ModuleType]:

@@ -32,9 +32,9 @@ def show_registry() -> None:
         about = impl.summary.split(". ")[0].replace("`", "").rstrip(".")
         cannot = "; ".join(_declared(impl.limits))
         registry.add_row(impl.name, Text("\n".join([about, *([f"can't: {cannot}"] if cannot else [])])))
-    registry.add_row(f"NAME{impls.COMPILE}", "any of them through torch.compile, one static graph a shape")
-    modes = " and ".join(f"NAME{form}" for form in impls.FORMS if form != impls.COMPILE)
-    registry.add_row(modes, "the same in torch.compile's modes of these names")
+    for form, options in impls.FORMS.items():
+        mode = f", mode {options['mode']}" if options else ""
+        registry.add_row(f"NAME{form}", f"any of them through torch.compile, one static graph a shape{mode}")
     for sweep in SWEEPS.values():
         cases = len(sweep.cases(device))
         sweeps.add_row(

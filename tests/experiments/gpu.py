@@ -267,11 +267,15 @@ def starts(lab: Lab) -> str:
             row["warm"] = median(meter.seconds(call, 1, warm=1) for _ in range(21))
             row["spin"] = median(meter._between(call, 1, partial(lab.spin, 1e-3))[0] for _ in range(21))
             row["wall"], row["CUPTI"] = _wall(lab, call, 20), _kernels(lab, call, 20)
-            row["graph"] = None if lab.rehearsal else meter.more(call, row["warm"], graph=True)["graph_s"]
+            more = meter.more(call, row["warm"], graph=not lab.rehearsal)
+            row["device"], row["graph"] = more["device_s"], more["graph_s"]
             rows.append(row)
     lab.say("\n".join(str(row) for row in rows))
     worst = max(rows, key=lambda row: row["idle"] / row["warm"])
     assert all(row["warm"] < 1.02 * row["idle"] for row in rows)
+    assert all(row["device"] is not None and row["device"] < 1.02 * row["warm"] for row in rows), (
+        "launches weren't queued"
+    )
     return (
         f"idle takes up to {worst['idle'] / worst['warm']:.2f} times as long ({worst['form']}, {worst['aimed at']} s)"
     )
@@ -355,16 +359,18 @@ def roofs(lab: Lab) -> str:
 
 
 def gate(lab: Lab) -> str:
-    """Every dtype, SDPA's kernels pinned, FlexAttention compiled, and the kernel written by hand: none is called wrong."""
-    names = "sdpa,fused" if lab.rehearsal else (
-        "sdpa,sdpa_math,sdpa_flash,sdpa_efficient,sdpa_cudnn,flex+compile,fused,flash_triton")  # fmt: skip
-    run = lab.measure("gate", "--T", "16" if lab.rehearsal else "512", "--H", "4", "--D_h", "64", "--dtype",
-                      "float32,float16,bfloat16", "--impl", names, most=180)  # fmt: skip
-    wrong = [
-        (entry["impl"], entry["id"], entry["detail"]) for entry in run.skipped if entry["reason"] in ("wrong", "error")
-    ]
+    """Every dtype and TF32, SDPA's kernels pinned, FlexAttention compiled, the kernel written by hand: none is called wrong."""
+    pinned = [f"sdpa_{kernel}" for kernel in ("math", "flash", "efficient", "cudnn")]
+    all_names = ["sdpa", *pinned, "flex+compile", "fused", "fused+reduce-overhead", "flash_triton"]
+    names = "sdpa,fused" if lab.rehearsal else ",".join(all_names)
+    sizes = ("--T", "16" if lab.rehearsal else "512", "--H", "4", "--D_h", "64")
+    found = [lab.measure("gate", *sizes, "--dtype", "float32,float16,bfloat16", "--impl", names, most=180)]
+    if not lab.rehearsal:
+        found.append(lab.measure("tf32", *sizes, "--dtype", "float32", "--tf32", "on", "--impl", "sdpa,fused", most=40))
+    skipped = [entry for run in found for entry in run.skipped]
+    wrong = [(it["impl"], it["id"], it["detail"]) for it in skipped if it["reason"] in ("wrong", "error")]
     assert not wrong, str(wrong[:3])
-    return f"{len(run.rows)} rows, {len(run.skipped)} skipped"
+    return f"{sum(len(run.rows) for run in found)} rows, {len(skipped)} skipped"
 
 
 def memory(lab: Lab) -> str:
