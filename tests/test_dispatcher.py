@@ -231,14 +231,21 @@ def test_in_a_model_logits_are_those_of_eager_attention(family: str, tmp_path: P
     fresh = module(tmp_path, text("sdpa_math", 2, 64, *settings))
     ran: list[str] = []
     fresh.sdpa_kernel, kernel = lambda backend: ran.append(backend.name) or kernel(backend), fresh.sdpa_kernel
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     of = getattr(transformers, family)
     torch.manual_seed(0)
-    config = of.config_class(**{**sizes, "vocab_size": 96, "max_position_embeddings": 64, **FAMILIES[family]})
-    eager = of._from_config(config, attn_implementation="eager").eval()
-    ours = of._from_config(config, attn_implementation=fresh.register()).eval()
+    sizes |= {"vocab_size": 96, "max_position_embeddings": 64, "initializer_range": 0.5, **FAMILIES[family]}
+    eager, ours = (  # each with a configuration of its own, which building a model changes
+        of._from_config(of.config_class(**sizes), attn_implementation=name).eval()
+        for name in ("eager", fresh.register())
+    )
     ours.load_state_dict(eager.state_dict())
-    assert ours.config._attn_implementation == "here"
+    assert (eager.config._attn_implementation, ours.config._attn_implementation) == ("eager", "here")
     tokens = torch.randint(1, 96, (2, 12))
     padding = torch.ones(2, 12, dtype=torch.long)
     padding[0, :4] = 0  # the first queries of the first see no key
@@ -247,13 +254,13 @@ def test_in_a_model_logits_are_those_of_eager_attention(family: str, tmp_path: P
         before = len(ran)
         a, b = (model(tokens, **given).logits for model in (eager, ours))
         where = seen if given else torch.ones_like(seen)
-        torch.testing.assert_close(b[where], a[where], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(b[where], a[where], atol=1e-4, rtol=1e-4)
         assert len(ran) > before
         for model, logits in ((eager, a), (ours, b)):
             model.zero_grad()
             logits[where].square().mean().backward()
         for (name, one), other in zip(eager.named_parameters(), ours.parameters(), strict=True):
-            torch.testing.assert_close(other.grad, one.grad, atol=1e-5, rtol=1e-3, msg=name)
+            torch.testing.assert_close(other.grad, one.grad, atol=1e-3, rtol=1e-3, msg=name)
         if causal:
             with torch.no_grad():
                 said = [

@@ -23,7 +23,10 @@ from .conftest import Suite
 def cases(model: str, **overrides: tuple[Any, ...]) -> dict[str, Case]:
     """By kind of layer; one case each."""
     layers = layers_of(config_of(model))
-    return {kind: of_points({f"{model}, {kind}": layer}).cases("cpu", overrides)[0] for kind, layer in layers.items()}
+    return {
+        kind: of_points({f"{model}, {kind}": layer | {"of_model": True}}).cases("cpu", overrides)[0]
+        for kind, layer in layers.items()
+    }
 
 
 def test_a_model_sets_every_axis_of_its_layers() -> None:

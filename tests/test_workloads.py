@@ -136,6 +136,12 @@ def test_a_file_without_cases(content: str, says: str, tmp_path: Path) -> None:
         sweep_of({"cases": "none.json"}, str(tmp_path))
 
 
+def test_axes_that_do_not_fit_together_are_named_by_their_place(tmp_path: Path) -> None:
+    content = json.dumps([{"T": 8, "scope": "core", "mode": "decode", "page": 4}])
+    with pytest.raises(Mistake, match=r"^own.json, 1: pages are of a layer's cache"):
+        cases(tmp_path, "own.json", content)
+
+
 def test_a_run_is_exported_as_the_cases_that_it_was_made_from(suite: Suite, tmp_path: Path) -> None:
     content = [
         {"T": [8, 9], "H": 2, "D_h": 8, "mode": "decode", "B": 2, "page": 4},

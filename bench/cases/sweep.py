@@ -52,14 +52,14 @@ class Sweep:
 
 
 PROJECTIONS = {"d_model", "qkv_bias", "out_bias", "out_dropout"}
-AROUND_CORE = PROJECTIONS | {"latent", "rope", "page"}
+AROUND_CORE = PROJECTIONS | {"latent", "rope"}
 """Axes of what is around a core."""
 
 
 def _case_from(point: dict[str, Any], unfit: list[str]) -> Case | None:
     """A case; None where a point that has an `origin`, the name of a model or a file, is none."""
-    origin = point.pop("origin", None)
-    if origin and (point.get("scope") == "core" or point.get("requests")):
+    origin, of_model = point.pop("origin", None), point.pop("of_model", False)
+    if of_model and (point.get("scope") == "core" or point.get("requests")):
         point = {axis: value for axis, value in point.items() if axis not in AROUND_CORE}
     try:
         return _case(point)
@@ -254,7 +254,7 @@ SWEEPS = {
 def of_points(points: Mapping[str, Mapping[str, Any]]) -> Sweep:
     """Grids that a model or a file gives: axes, each with a value or a tuple of values, by what they are of.
 
-    Where a grid has no T it is 512, on a GPU 2048 and 8192.
+    Where a grid has no T it is 512, on a GPU 2048 and 8192. A core of a grid that is `of_model` has no axes of its layer.
     """
 
     def grids(T: int | tuple[int, ...]) -> tuple[Axes, ...]:

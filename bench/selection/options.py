@@ -274,7 +274,7 @@ def _layers(models: str, folder: str) -> dict[str, dict[str, Any]]:
     for model in dict.fromkeys(text.strip() for text in models.split(",")):
         try:
             config = config_of(model, folder)
-            found |= {f"{model}, {kind}": layer for kind, layer in layers_of(config).items()}
+            found |= {f"{model}, {kind}": layer | {"of_model": True} for kind, layer in layers_of(config).items()}
         except ValueError as error:
             raise Mistake(f"--model {model}: {error}") from None
         for note in notes_of(config):
@@ -288,7 +288,7 @@ def cases_of(sweep: Sweep, device: str, overrides: dict[str, tuple[Any, ...]]) -
     try:
         cases = sweep.cases(device, overrides, unfit)
     except ValueError as error:
-        raise Mistake(f"sweep {sweep.name}: {error}") from None
+        raise Mistake(f"sweep {sweep.name}: {error}" if sweep.name in SWEEPS else str(error)) from None
     for why in dict.fromkeys(unfit):
         warn(f"left out: {why}")
     return cases
