@@ -24,7 +24,7 @@ def cases(model: str, **overrides: tuple[Any, ...]) -> dict[str, Case]:
     """By kind of layer; one case each."""
     layers = layers_of(config_of(model))
     return {
-        kind: of_points({f"{model}, {kind}": layer | {"of_model": True}}).cases("cpu", overrides)[0]
+        kind: of_points(model, {f"{model}, {kind}": layer | {"of_model": True}}).cases("cpu", overrides)[0]
         for kind, layer in layers.items()
     }
 
@@ -47,6 +47,7 @@ def test_a_model_sets_every_axis_of_its_layers() -> None:
 def test_other_axes_still_override() -> None:
     sweep, device, overrides = sweep_of({"model": "qwen3-8b,gpt2", "T": "64,128", "dtype": "float32", "device": "cpu"})
     found = cases_of(sweep, device, overrides)
+    assert sweep.name == "qwen3-8b,gpt2"
     assert [(it.H, it.T, it.dtype) for it in found] == [(H, T, "float32") for H in (32, 12) for T in (64, 128)]
 
 

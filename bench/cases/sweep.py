@@ -251,7 +251,7 @@ SWEEPS = {
 }  # fmt: skip
 
 
-def of_points(points: Mapping[str, Mapping[str, Any]]) -> Sweep:
+def of_points(name: str, points: Mapping[str, Mapping[str, Any]]) -> Sweep:
     """Grids that a model or a file gives: axes, each with a value or a tuple of values, by what they are of.
 
     Where a grid has no T it is 512, on a GPU 2048 and 8192. A core of a grid that is `of_model` has no axes of its layer.
@@ -260,4 +260,4 @@ def of_points(points: Mapping[str, Mapping[str, Any]]) -> Sweep:
     def grids(T: int | tuple[int, ...]) -> tuple[Axes, ...]:
         return tuple(_grid(**{"T": T, "origin": origin, **axes}) for origin, axes in points.items())
 
-    return Sweep("given", "what --model and --cases name", grids(512), gpu=grids((2048, 8192)))
+    return Sweep(name, "what --model and --cases name", grids(512), gpu=grids((2048, 8192)))

@@ -265,7 +265,7 @@ def _sweep(options: dict[str, Any], folder: str) -> Sweep:
             for origin, layer in points.items()
             for place, axes in given.items()
         }
-    return of_points(points)
+    return of_points(", ".join(options[name] for name in ("model", "cases") if name in options), points)
 
 
 def _layers(models: str, folder: str) -> dict[str, dict[str, Any]]:
