@@ -101,8 +101,8 @@ def blocks_of(visible: Callable[..., Tensor], B: int | None, T: int, T_kv: int, 
     if len(parts) == 1:
         return parts[0]
     names = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
-    tables = (torch.cat([getattr(part, name) for part in parts], dim=2) for name in names)
-    return BlockMask.from_kv_blocks(*tables, mask_mod=visible, seq_lengths=(T, T_kv))  # type: ignore[misc, arg-type]
+    some, some_at, full, full_at = (torch.cat([getattr(part, name) for part in parts], dim=2) for name in names)
+    return BlockMask.from_kv_blocks(some, some_at, full, full_at, mask_mod=visible, seq_lengths=(T, T_kv))
 
 
 def _score_mod(shape: LayerShape, T: int, T_kv: int, device: str, dtype: torch.dtype) -> Callable[..., Tensor] | None:
