@@ -135,8 +135,9 @@ class Impl:
         """Why `case` can't be run, in one sentence; None when it can."""
         if self.compiled and not self.limits.compiles:
             return f"{self.name.removesuffix(COMPILE)} has no compiled form"
-        if case.scope == "core" and self.core is None:
-            return f"{self.name} is a layer of its own making: it has no core that could be called alone"
+        if case.scope != "layer" and self.core is None:
+            used = "called alone" if case.scope == "core" else "put into a model"
+            return f"{self.name} is a layer of its own making: it has no core that could be {used}"
         if (why := self.limits.refusal(self.name, case)) is not None:
             return why
         why = self.limits.compiled_unless(case) if self.compiled and self.limits.compiled_unless else None

@@ -145,7 +145,7 @@ class Inputs:
     def perturb(self) -> None:
         """Change every number of every input a little, so that no digest of them stays; all of it can be computed with."""
         for buffer in self.tensors:
-            buffer.data.mul_(1.02)
+            buffer.data.copy_(buffer * 1.02 if buffer.is_floating_point() else buffer.roll(1, -1))
 
     def refill(self, problem: Problem) -> None:
         """Put other numbers into the same buffers, through `.data`: what caches by address and version must not notice."""
@@ -164,7 +164,7 @@ def inputs_of(problem: Problem) -> Inputs:
     """Fresh copies, no inference tensors: a compiled layer would make another graph for those."""
     inputs = copies(problem.inputs)
     if problem.grad is not None:
-        inputs = tuple(x.requires_grad_() for x in inputs)
+        inputs = tuple(x.requires_grad_(x.is_floating_point()) for x in inputs)
     options = {name: it.clone() for name, it in problem.options.items()}
     return Inputs(problem.names, inputs, options, None if problem.grad is None else problem.grad.clone())
 
