@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from time import sleep
 from typing import Any
 
 import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import impls
 from bench.cases import counting, decoders
 from bench.cases.case import Case
+from bench.cases.cells import Cell
 from bench.cases.models import layers_of
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import misfit, of_models
 from bench.proof.gate import check, check_probe
 from bench.proof.questions import problem_of
+from bench.timing import cold
+from bench.timing.cell import build
+from bench.timing.parts import of_events, parts_of
+from impls.layer import KernelCore, LayerShape
 
 from . import wrong_in_model
 
@@ -134,3 +142,73 @@ def test_without_transformers_the_package_is_named(monkeypatch: pytest.MonkeyPat
 
 def test_a_layer_of_its_own_making_has_no_core_for_a_model() -> None:
     assert "put into a model" in str(impls.get("packed").refusal(small()))
+
+
+def test_events_of_nested_parts_are_counted_once() -> None:
+    events = [(1.0, "block", True), (2.0, "core", True), (5.0, "core", False), (6.0, "block", False)]
+    assert of_events(events, 0.0, 7.0) == {"around": 2.0, "block": 2.0, "core": 3.0}
+
+
+def test_a_part_that_ends_ends_those_within_it() -> None:
+    events = [(1.0, "block", True), (2.0, "core", True), (5.0, "block", False), (6.0, "core", False)]
+    assert of_events(events, 0.0, 7.0) == {"around": 3.0, "block": 1.0, "core": 3.0}
+
+
+@needs_transformers
+@pytest.mark.parametrize("mode", ["forward", "backward", "decode"])
+@pytest.mark.parametrize("scope", ["block", "model"])
+def test_the_parts_of_a_call_are_all_of_it(scope: str, mode: str) -> None:
+    """The core sleeps: its share is nearly everything, in the forward and in the backward."""
+    case = small(scope=scope, mode=mode, B=1)
+    built = build(Cell(impls.make("slow", Slow), case))
+    with built.watched():
+        found = parts_of(built)
+    assert found["parts_s"].keys() >= {"core", "mlp", "projections", "block", "around"}
+    assert ("head" in found["parts_s"]) == (scope == "model")
+    forwards = found["blocks"] * SLEEP
+    assert found["parts_s"]["core"] >= forwards * (2 if mode == "backward" else 1)
+    assert (found["depth"], found["blocks"]) == (28, {"block": 1, "model": 2}[scope])
+    assert 0.1 < min(found["core_shares"]) <= max(found["core_shares"]) < 1
+
+
+SLEEP = 0.02
+
+
+class Slow(KernelCore):
+    """Sleeps in its forward and in its backward."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, lambda q, k, v, **options: Sleeps.apply(sdpa(q, k, v, **options)))
+
+
+class Sleeps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, o: torch.Tensor) -> torch.Tensor:
+        sleep(SLEEP)
+        return o.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        sleep(SLEEP)
+        return gradients[0]
+
+
+def test_a_cold_call_finds_its_tensors_in_other_places_and_leaves_them_where_they_were() -> None:
+    built = build(Cell(impls.get("sdpa"), Case.of(T=64, H=2, D_h=16)))
+    before, seen = [it.data_ptr() for it in built.numbers.tensors], set()
+    run = built.call.run
+
+    def watched() -> Any:
+        seen.add(built.numbers.tensors[0].data_ptr())
+        return run()
+
+    built.call = replace(built.call, run=watched)
+    with built.watched():
+        seconds = cold.cold_s(built, 1e-4)
+    assert (seconds is None) == (cold.last_level_cache() is None)
+    if seconds:
+        assert seconds > 0
+        assert len(seen) == cold.CALLS
+        assert not seen & set(before)
+    assert [it.data_ptr() for it in built.numbers.tensors] == before
+    assert cold.cold_s(built, 1.0) is None
