@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from reports.pages import tables
+from reports.pages import more
 from reports.pages.report import report
 from reports.reading import runs
 
@@ -14,4 +14,4 @@ from reports.reading import runs
 def of_run(data: dict[str, Any], every: bool) -> tuple[str, str]:
     """Table and headline of what a run file holds; with `every`, all cases' tables as well."""
     this = report(runs.checked(json.loads(json.dumps(data)), Path("this run")))
-    return tables.printed(this.grid, every), this.headline
+    return more.printed(this, every), this.headline

@@ -72,7 +72,7 @@ def _write(chosen: Sequence[Run], out: Path, verbose: bool) -> None:
     Raises:
         RunError: the folder can't be written to.
     """
-    from .pages import page, side_by_side_page, tables  # pandas takes a second to import: a mistyped name shouldn't
+    from .pages import more, page, side_by_side_page  # pandas takes a second to import: a mistyped name shouldn't
     from .pages.report import report
 
     folder = out / (chosen[0].name if len(chosen) == 1 else side_by_side_page.folder_name(chosen))
@@ -85,7 +85,7 @@ def _write(chosen: Sequence[Run], out: Path, verbose: bool) -> None:
     except OSError as error:
         raise RunError(f"can't write to {folder}: {error.strerror or error}") from None
     if this.grid.cases:
-        print(f"{tables.printed(this.grid, verbose)}\n")
+        print(f"{more.printed(this, verbose)}\n")
     print(f"{path}\n{this.headline}")
 
 

@@ -9,6 +9,7 @@ from impls import LayerShape
 from impls.rules import Rules, kinds_of, requests_of
 
 from .axes import NOTHING, axes_of, axis
+from .decoders import BLOCKS, config_of
 from .modes import MODES, Mode
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -18,7 +19,7 @@ DOCUMENTS = ("equal", "one_long", "lognormal")
 BIASES = ("alibi", "dense")
 AUTOCASTS = ("bfloat16", "float16")
 SOURCES = ("self", "cross")
-SCOPES = ("layer", "core")
+SCOPES = ("layer", "core", *BLOCKS)
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class Case:
     )
     scope: str = axis(
         "choice",
-        "layer, with its projections; or core, attention alone: from q, k, v to o",
+        "layer, with its projections; core, attention alone: from q, k, v to o; or, with --model, block: a decoder block of "
+        "transformers; or model: two of them, embedding and head",
         values=SCOPES,
         default="layer",
     )
@@ -125,6 +127,9 @@ class Case:
     tf32: bool = axis(
         "switch", "products of float32 numbers in TF32, on a GPU: torch.backends.cuda.matmul: on, off", default=False
     )
+    model: str | None = axis(
+        "choice", "of which model a block is, by name or config.json", default=None, check=config_of
+    )
 
     @classmethod
     def of(
@@ -152,6 +157,7 @@ class Case:
         """What is asked of its core, without the projections around it, which under autocast give it narrow numbers."""
         given = self.dtype if self.scope == "core" else self.computes
         around: dict[str, Any] = {"qkv_bias": False, "out_bias": False, "latent": None, "rope": None, "page": None}
+        around["model"] = None
         return replace(self, scope="core", dtype=given, **around)
 
     @property
@@ -181,6 +187,11 @@ class Case:
     def does(self) -> Mode:
         """What its mode does."""
         return MODES[self.mode]
+
+    @property
+    def in_model(self) -> bool:
+        """Whether it is of decoder blocks that transformers builds."""
+        return self.scope in BLOCKS
 
     @property
     def drops(self) -> bool:

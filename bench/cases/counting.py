@@ -9,6 +9,7 @@ import torch
 from impls import Impl
 from impls.weights import sizes
 
+from . import decoders
 from .case import Case
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -34,11 +35,15 @@ def flops(case: Case) -> int:
     Core: 2 · B · H · pairs · (D_h + D_v). Projections: 2 · tokens · width in · width out each; in `decode` those of the new
     token alone. `backward` counts three times the forward: each product has two gradients, each a product of the same size.
     With a latent keys and values are rebuilt from those that some query sees, or absorbed, whichever is less.
+    A block of a model has an MLP besides; a model two blocks and a head.
     """
     attention = case.H * visible_pairs(case) * (case.D_h + case.D_v)
     if case.latent:
         attention = _latent_products(case)
     forward = attention + (_projections(case) if case.scope == "layer" else 0)
+    if case.in_model:
+        block, head = decoders.matrices(case)
+        forward = decoders.BLOCKS[case.scope] * (attention + case.T * block) + case.T * head
     return 2 * case.B * forward * (3 if case.does.gradients else 1)
 
 
@@ -70,6 +75,8 @@ def least_bytes(case: Case) -> int:
     output too, and writes one for all that was read. A dense bias is read where a key is visible. Under autocast the output
     alone is narrow.
     """
+    if case.in_model:
+        return _bytes_of_decoder(case)
     o = case.B * case.T * (case.H * case.D_v if case.scope == "core" else case.d_model)
     cached = case.B * _projected(case)  # what is kept of one token
     if case.scope == "core":
@@ -83,6 +90,15 @@ def least_bytes(case: Case) -> int:
     return 2 * moved if case.does.gradients else moved
 
 
+def _bytes_of_decoder(case: Case) -> int:
+    """The same of decoder blocks. Of an embedding the tokens' rows are read, unless it is the head as well."""
+    block, head = decoders.matrices(case)
+    seen = seen_keys(case) * _projected(case) if case.does.cached else 0
+    read = decoders.BLOCKS[case.scope] * (block + case.B * seen) + head + case.B * case.T * case.d_model
+    moved = (read + case.B * case.T * decoders.output_width(case)) * ITEM_BYTES[case.dtype]
+    return 2 * moved if case.does.gradients else moved
+
+
 def cache_bytes(case: Case) -> int | None:
     """Bytes that a cache holds of one token, in one batch entry; None where there is no cache."""
     return _projected(case) * ITEM_BYTES[case.dtype] if case.does.cached else None
@@ -90,7 +106,14 @@ def cache_bytes(case: Case) -> int | None:
 
 def least_memory(impl: Impl, case: Case) -> int:
     """Fewest bytes that a cell holds at once: what must move anyway, and the scores that the implementation declares."""
-    return least_bytes(case) + (impl.scores(case) if impl.scores else 0) * ITEM_BYTES[case.computes]
+    scores = (impl.scores(case) if impl.scores else 0) * ITEM_BYTES[case.computes]
+    return least_bytes(case) + scores + (_bytes_of_reference(case) if case.in_model else 0)
+
+
+def _bytes_of_reference(case: Case) -> int:
+    """Of the float64 model that a model is checked against, with its gradients for two input sets, and of the weights drawn."""
+    of_weights = decoders.weights(case) * (8 + ITEM_BYTES[case.dtype] + (24 if case.does.gradients else 0))
+    return of_weights + 2 * 8 * case.B * case.T * case.d_model
 
 
 def padding_share(impl: Impl, case: Case) -> float:
@@ -100,11 +123,10 @@ def padding_share(impl: Impl, case: Case) -> float:
 
 def held_bytes(case: Case) -> int:
     """About what a cell holds between its calls: inputs and weights, its mask, answers."""
+    width = decoders.output_width(case) if case.in_model else max(case.d_model, case.H * case.D_v)
     mask = (
         case.T * case.T_kv * (case.H * ITEM_BYTES[case.dtype] if case.bias else 1)
         if case.mask != "none" or case.bias
         else 0
     )
-    return (
-        least_bytes(case) + mask + 4 * case.B * case.T * max(case.d_model, case.H * case.D_v) * ITEM_BYTES[case.dtype]
-    )
+    return least_bytes(case) + mask + 4 * case.B * case.T * width * ITEM_BYTES[case.dtype]

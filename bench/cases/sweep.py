@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from . import published
-from .case import BIASES, DOCUMENTS, SCOPES, Case, tokens_of
+from . import decoders, published
+from .case import BIASES, DOCUMENTS, Case, tokens_of
 from .models import MODELS, layers_of
 from .modes import MODES
 
@@ -45,6 +45,8 @@ class Sweep:
         cases = list(dict.fromkeys(case for point in points if (case := _case_from(point, unfit))))
         if unfit and not cases:
             raise ValueError(unfit[0])
+        if (fixed := decoders.FIXED & overrides.keys()) and any(case.in_model for case in cases):
+            raise ValueError(f"in a model its config decides, or nothing is built: leave out --{' and --'.join(fixed)}")
         unused = PROJECTIONS & overrides.keys() - ({"d_model"} if "D_h" not in grids[0] else set())
         if unused and any(case.scope == "core" for case in cases):
             raise ValueError(f"a core has no projections: leave out --{' and --'.join(sorted(unused))}")
@@ -71,6 +73,8 @@ def _case_from(point: dict[str, Any], unfit: list[str]) -> Case | None:
 
 
 def _case(point: dict[str, Any]) -> Case:
+    if point.get("model"):
+        point = _of_model(point)
     if "D_h" not in point:  # the sweep holds the model's width constant and shares it among the heads
         if point["d_model"] % point["H"]:
             raise ValueError(f"d_model = {point['d_model']} is not divisible by H = {point['H']}")
@@ -89,6 +93,13 @@ def _case(point: dict[str, Any]) -> Case:
     return case
 
 
+def _of_model(point: dict[str, Any]) -> dict[str, Any]:
+    """Without what its config says of a block's attention; a layer or a core of a model is one like any other of its sizes."""
+    if point.get("scope") in decoders.BLOCKS:
+        return {axis: value for axis, value in point.items() if axis not in decoders.FIXED}
+    return point | {"model": None}
+
+
 def _of_requests(point: dict[str, Any]) -> dict[str, Any]:
     """What requests imply for the other axes; raises ValueError where they can't be had."""
     implied = {"B": 1, "mode": "forward", "mask": "causal_br", "source": "cross", "scope": "core"}
@@ -102,6 +113,8 @@ def _of_requests(point: dict[str, Any]) -> dict[str, Any]:
 
 def misfit(case: Case) -> str | None:
     """Why a case's rules don't fit together or leave a query without a key; None where they do."""
+    if case.in_model:
+        return decoders.unfit(case)
     causal, apart = case.mask.startswith("causal"), case.window or case.documents
     if case.prefix and not causal:
         return f"without a causal mask every key is visible: --prefix needs --mask causal, not {case.mask}"
@@ -146,6 +159,7 @@ def _beside_a_latent(case: Case) -> str | None:
 
 
 BOTH = ("float32", "bfloat16")
+AROUND_AND_CORE = ("layer", "core")
 BASIC_MASKS = ("none", "causal", "padding", "causal+padding")
 
 
@@ -209,8 +223,8 @@ SWEEPS = {
               (_grid(T=256, dropout=(0.0, 0.1), mode=TRAINED),), whole_registry=True,
               gpu=(_grid(T=2048, dropout=(0.0, 0.1), mode=TRAINED, **SIXTEEN),)),
         Sweep("core", "how much of a layer is projections: from q, k, v to o, beside the whole",
-              (_grid(dtype=BOTH, T=(256, 1024), scope=SCOPES),), whole_registry=True,
-              gpu=(_grid(D_h=(64, 128), T=(2048, 8192), scope=SCOPES, **SIXTEEN),)),
+              (_grid(dtype=BOTH, T=(256, 1024), scope=AROUND_AND_CORE),), whole_registry=True,
+              gpu=(_grid(D_h=(64, 128), T=(2048, 8192), scope=AROUND_AND_CORE, **SIXTEEN),)),
         Sweep("window", "a sliding window beside all of a causal mask, on both sides, and no mask",
               (_grid(T=(1024, 4096), window=(None, 128, 512)),
                _grid(T=1024, mask="none", window=64, window_right=(None, 16)), _grid(T=(1024, 4096), mask="none")),

@@ -9,12 +9,14 @@ from time import perf_counter
 import torch
 from torch import nn
 
-from impls import Impl
+from impls import Impl, get
 from impls import weights as canonical
+from impls.registry import Compiled, eager_name
 
 from ..cases.case import Case
 from ..cases.outcome import Wrong
 from . import settings
+from .decoders import decoder_of
 from .questions import autocasting, problem_of
 
 
@@ -23,11 +25,9 @@ def module_of(impl: Impl, case: Case) -> nn.Module:
 
     Raises `Wrong` where building it, or letting it prepare, changes what is everybody's.
     """
-    build = impl.core if case.scope == "core" else impl.layer
-    assert build is not None
     problem = problem_of(case)
     with keeping_settings(" when it is built"):
-        module = build(case.layer_shape).to(case.device, getattr(torch, case.dtype)).eval()
+        module = _built(impl, case).to(case.device).eval()
         if case.autocast:
             module.forward = autocasting(case)(module.forward)
         if problem.weights:
@@ -35,6 +35,21 @@ def module_of(impl: Impl, case: Case) -> nn.Module:
                 canonical.load(module, problem.weights)
         prepare(module, case)
     return module
+
+
+def _built(impl: Impl, case: Case) -> nn.Module:
+    dtype = getattr(torch, case.dtype)
+    if case.in_model:
+        built = decoder_of(case, dtype, eager_form(impl).core)
+        return Compiled(built) if impl.compiled else built
+    build = impl.core if case.scope == "core" else impl.layer
+    assert build is not None
+    return build(case.layer_shape).to(dtype)
+
+
+def eager_form(impl: Impl) -> Impl:
+    """What a compiled form was made from: its kernel is checked bare uncompiled, since what is timed is the layer."""
+    return get(eager_name(impl.name)) if impl.compiled else impl
 
 
 def prepare(module: nn.Module, case: Case, draw: int = 0) -> float | None:

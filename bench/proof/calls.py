@@ -32,6 +32,8 @@ def call_of(module: nn.Module, case: Case, inputs: Inputs) -> Call:
     """The call that `case` is about, on a layer or a core and the tensors that it reads."""
     if case.does.gradients:
         return _backward(module, inputs)
+    if case.does.cached and case.in_model:
+        return _continue(module, inputs)
     if case.does.cached and case.scope == "layer":
         return _decode(module, case, inputs)
     return Call(lambda: module(*inputs.tensors, **inputs.options), lambda o: {"output": o})
@@ -65,7 +67,8 @@ def recording(case: Case, inference: bool = True) -> Iterator[None]:
 def _backward(module: nn.Module, inputs: Inputs) -> Call:
     """Forward, then the gradients of every input and every parameter, from a gradient of the output that is there already."""
     parameters = [p for p in module.parameters() if p.requires_grad]
-    wanted = [*inputs.tensors, *parameters]
+    continuous = {name: x for name, x in zip(inputs.names, inputs.tensors, strict=True) if x.is_floating_point()}
+    wanted = [*continuous.values(), *parameters]
 
     def run() -> tuple[Tensor, ...]:
         o = module(*inputs.tensors, **inputs.options)
@@ -73,17 +76,26 @@ def _backward(module: nn.Module, inputs: Inputs) -> Call:
 
     def read(answers: tuple[Tensor, ...]) -> dict[str, Tensor]:
         o, *grads = answers
-        of_inputs, of_parameters = grads[: len(inputs.tensors)], grads[len(inputs.tensors) :]
-        if missing := [name for name, grad in zip(inputs.names, of_inputs, strict=True) if grad is None]:
+        of_inputs, of_parameters = grads[: len(continuous)], grads[len(continuous) :]
+        if missing := [name for name, grad in zip(continuous, of_inputs, strict=True) if grad is None]:
             raise Wrong(f"no gradient reaches {' and '.join(missing)}: the output is detached")
         found: dict[Tensor, Tensor] = {
             p: grad for p, grad in zip(parameters, of_parameters, strict=True) if grad is not None
         }
-        named = dict(zip(inputs.names, of_inputs, strict=True))
+        named = dict(zip(continuous, of_inputs, strict=True))
         named |= canonical.gradients(module, found) if parameters else {}
         return {"output": o} | {f"gradient of {name}": grad for name, grad in named.items()}
 
     return Call(run, read)
+
+
+def _continue(module: nn.Module, inputs: Inputs) -> Call:
+    """New tokens against the cache of transformers, which begins anew in each call: its keys and values are not copied."""
+    x, *cache = inputs.tensors
+    names = ("output", *map(written_to, inputs.names[1:]))
+    return Call(
+        lambda: module(x, cache=tuple(cache), **inputs.options), lambda answers: dict(zip(names, answers, strict=True))
+    )
 
 
 def _decode(module: nn.Module, case: Case, inputs: Inputs) -> Call:

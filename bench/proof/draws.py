@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from dataclasses import replace
 
@@ -66,14 +67,14 @@ def padding(case: Case, draw: int) -> Tensor | None:
     return (torch.arange(case.T_kv) < lengths[:, None]).to(case.device)
 
 
-def rows(case: Case, draw: int) -> Tensor | None:
-    """As many queries as may be compared: the first, the last, and one somewhere in each equal part; None for all.
+def rows(case: Case, draw: int, most: float = math.inf) -> Tensor | None:
+    """As many queries as may be compared, or `most`: the first, the last, and one somewhere in each equal part; None for all.
 
     Drawn, since rows at even distances keep to few places of a kernel's block for long stretches.
     """
     cost = 2 * case.B * case.H * case.T * case.T_kv * (case.D_h + case.D_v)
     whole = WHOLE_WITH_GRADIENTS if case.does.gradients else WHOLE
-    most = int(case.T * min(1.0, whole / cost))
+    most = int(min(most, case.T * min(1.0, whole / cost)))
     most = max(1, min(most, SECOND_DRAW_ROWS) if draw else most)
     if most >= case.T:
         return None

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from impls import Impl, get
+from impls import Impl
 from impls import weights as canonical
 from impls.registry import Compiled
 
 from ..cases.case import Case, tokens_of
 from ..cases.outcome import Wrong, classify
 from ..cases.sweep import misfit
-from .building import keeping_settings, module_of, prepare
+from .building import eager_form, keeping_settings, module_of, prepare
 from .calls import Call, call_of, recording
 from .draws import cache_sizes
 from .dropout import check_dropout, check_independence, check_shares, kept_probs, spanning, spanning_output
@@ -90,8 +90,10 @@ class Gate:
         for probe in probed:
             if eager.core is not None:
                 self._once("bare kernel (probe)", eager, probe.bare, check_probe)
-            if eager.core is None or impl.compiled:
-                self._once("layer (probe)" if probe.scope == "layer" else "kernel (probe)", impl, probe, check_probe)
+            if eager.core is None or impl.compiled or case.in_model:
+                self._once(f"{KINDS.get(probe.scope, probe.scope)} (probe)", impl, probe, check_probe)
+        for probe in (it for it in padded(probed) if impl.refusal(it) is None):
+            self._once(f"{case.scope} (probe)", eager, probe, check_probe)
         if case.drops:
             with keeping_settings():
                 self._prove_dropout(impl, eager, case)
@@ -119,9 +121,14 @@ class Gate:
         self._proved.add(key)
 
 
-def eager_form(impl: Impl) -> Impl:
-    """What a compiled form was made from: its kernel is checked bare uncompiled, since what is timed is the layer."""
-    return get(impl.name.rpartition("+")[0]) if impl.compiled else impl
+KINDS = {"core": "kernel"}
+"""What sentences call what a scope calls."""
+
+
+def padded(probed: Sequence[Case]) -> list[Case]:
+    """The first probe of a model, with padding: what ignores it is wrong in a batch of other lengths."""
+    masks = {"causal": "causal+padding", "none": "padding"}
+    return [replace(it, B=max(2, it.B), mask=masks[it.mask]) for it in probed[:1] if it.in_model and it.mask in masks]
 
 
 def lone_queries(impl: Impl, case: Case) -> Case | None:
@@ -306,7 +313,8 @@ def check_many_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]
     parameters = [p for p in module.parameters() if p.requires_grad]
     for draw, (o, read) in enumerate(zip(outputs, numbers, strict=True)):
         with recording(case):
-            gradients = torch.autograd.grad(o, [*read.tensors, *parameters], read.grad, allow_unused=True)
+            continuous = [x for x in read.tensors if x.requires_grad]
+            gradients = torch.autograd.grad(o, [*continuous, *parameters], read.grad, allow_unused=True)
         verify(call_of(module, case, read).read((o, *gradients)), problem_of(case, draw), TWO_FORWARDS)
 
 
@@ -397,13 +405,15 @@ TWO_FORWARDS = "where another forward comes between a forward and its backward: 
 def _formed(o: object, problem: Problem) -> object:
     """Shape, dtype and device as promised; raises `Wrong`."""
     promised, first = problem.inputs[0], o
-    if problem.grad is not None and isinstance(o, tuple):
+    several = problem.grad is not None or (problem.case.in_model and problem.case.does.cached)
+    if several and isinstance(o, tuple):
         first = o[0]
     if not isinstance(first, Tensor):
         raise Wrong(f"returns {type(first).__name__}, not a tensor")
     if type(first) not in (Tensor, nn.Parameter):
         raise Wrong(f"returns a {type(first).__name__}, which may compute when it is read: not a plain tensor")
-    shape = (*promised.shape[:-1], problem.output.reference.shape[-1])
+    tokens = promised.shape[:-1] if promised.is_floating_point() else promised.shape
+    shape = (*tokens, problem.output.reference.shape[-1])
     if first.shape != shape:
         raise Wrong(f"output has shape {tuple(first.shape)}, not {tuple(shape)}")
     if _name(first.dtype) != problem.case.computes:

@@ -145,6 +145,9 @@ class Inputs:
     def perturb(self) -> None:
         """Add noise to every number of every input, so that no digest of them stays; their variance does."""
         for buffer in self.tensors:
+            if not buffer.is_floating_point():
+                buffer.data.copy_(buffer.roll(1, -1))
+                continue
             generator = torch.Generator(buffer.device)
             generator.seed()
             noise = torch.empty_like(buffer.data).uniform_(-1, 1, generator=generator)
@@ -167,7 +170,7 @@ def inputs_of(problem: Problem) -> Inputs:
     """Fresh copies, no inference tensors: a compiled layer would make another graph for those."""
     inputs = copies(problem.inputs)
     if problem.grad is not None:
-        inputs = tuple(x.requires_grad_() for x in inputs)
+        inputs = tuple(x.requires_grad_(x.is_floating_point()) for x in inputs)
     options = {name: it.clone() for name, it in problem.options.items()}
     return Inputs(problem.names, inputs, options, None if problem.grad is None else problem.grad.clone())
 

@@ -15,7 +15,7 @@ from impls import weights as canonical
 
 from ..cases.case import Case
 from ..cases.ledger import spending
-from . import draws, reference, regimes
+from . import decoders, draws, reference, regimes
 from .bounds import solved
 from .problem import Problem, written_to
 from .regimes import APART, ASKED, DEEPEST, FEATURES, SPREAD
@@ -37,6 +37,8 @@ def problem_of(case: Case, draw: int = 0) -> Problem:
     """
     case = replace(case, threads=None, dropout=0.0, out_dropout=0.0)
     with spending("reference"):
+        if case.in_model:
+            return decoders.problem_of(case, draw)
         if case.scope == "core":
             return _kernel_regimes(case) if draw == 1 and regimes.possible(case) else _kernel_problem(case, draw)
         return _layer_regimes(case)[draw] if regimes.possible(case) else _layer_problem(case, draw)

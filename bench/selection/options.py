@@ -64,6 +64,10 @@ UNUSED = tuple(
 """How options of pytest-benchmark begin that change nothing here: the suite times calls in a way of its own."""
 
 
+OPTIONS = tuple(name for name in AXES if name != "model")
+"""Axes of which each is an option; a model's are those that `--model` implies."""
+
+
 def refuse_unused(config: pytest.Config) -> None:
     """Raise `pytest.UsageError` for an argument that would change nothing."""
     for name in config.getoption("file_or_dir", []):  # none beside --help
@@ -125,8 +129,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--baseline", action="append", metavar="NAME",
                     help="which of them speed-ups are over (default: sdpa beside one of your own, else fused, the plain "
                          "formula)")  # fmt: skip
-    for name, axis in AXES.items():
-        group.addoption(f"--{name}", action="append", metavar="VALUES", help=axis.about)
+    for name in OPTIONS:
+        group.addoption(f"--{name}", action="append", metavar="VALUES", help=AXES[name].about)
     group.addoption(
         "--case", action="append", metavar="IDS", help="only the cases with these ids, as --dry-run shows them"
     )
@@ -157,7 +161,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--redo", action="store_true", help="with --resume: begin it anew, as when the code has changed")
 
 
-ASKED = ("sweep", "model", "cases", "impl", "baseline", *AXES, "case")
+ASKED = ("sweep", "model", "cases", "impl", "baseline", *OPTIONS, "case")
 """The options that decide which cells a run has, and what they are compared with."""
 
 
@@ -239,7 +243,7 @@ def sweep_of(options: dict[str, Any], folder: str = ".") -> tuple[Sweep, str, di
         if value == "":  # an unset variable of a shell, most often
             raise Mistake(f"--{name} is empty: give it a value, or leave it out")
     sweep = _sweep(options, folder)
-    overrides = {axis: _values(axis, options[axis]) for axis in AXES if options.get(axis)}
+    overrides = {axis: _values(axis, options[axis]) for axis in OPTIONS if options.get(axis)}
     devices = overrides.get("device", ())
     for device in devices:
         if not DEVICES[device].present():
@@ -274,7 +278,10 @@ def _layers(models: str, folder: str) -> dict[str, dict[str, Any]]:
     for model in dict.fromkeys(text.strip() for text in models.split(",")):
         try:
             config = config_of(model, folder)
-            found |= {f"{model}, {kind}": layer | {"of_model": True} for kind, layer in layers_of(config).items()}
+            found |= {
+                f"{model}, {kind}": layer | {"of_model": True, "model": model}
+                for kind, layer in layers_of(config).items()
+            }
         except ValueError as error:
             raise Mistake(f"--model {model}: {error}") from None
         for note in notes_of(config):

@@ -21,7 +21,7 @@ from ..cases.case import Case
 from ..cases.cells import Cell
 from ..cases.outcome import OutOfMemory, Wrong
 from ..proof import reference
-from ..proof.gate import eager_form
+from ..proof.building import eager_form
 from ..proof.problem import Inputs
 from ..proof.questions import problem_of
 from .cell import build

@@ -28,12 +28,14 @@ from ..selection.choice import impls_named, place_of, uncallable
 from ..selection.mistake import Mistake
 from ..timing.caching import check_kernel_caches_nothing, check_no_result_caching
 from ..timing.cell import Built, build, check, probe
+from ..timing.cold import cold_s
 from ..timing.controls import GPU_WORK, WORK, software
 from ..timing.devices import energy_counter, free_bytes, meter_for
 from ..timing.devices.energy import Unread, joules_of_a_call
 from ..timing.devices.nvml import Reading, words
 from ..timing.machine import fingerprint
 from ..timing.pages import CALLS, fix_threshold, kept_pages_s
+from ..timing.parts import parts_of
 from ..timing.roofs import Roofs
 from .fresh import pin
 
@@ -236,7 +238,8 @@ class Tasks:
 
     def more(self, what: str, hot_s: float) -> dict[str, Any]:
         """{"cold_s", ...}: one call taken otherwise than hot and back to back (`Meter.more`); "energy_j": its joules;
-        of a GPU "roof", its share of the roofline, and "roofs": all that were measured (`Roofs.table`).
+        of a block or a model its parts (`parts_of`); of a GPU "roof", its share of the roofline, and "roofs": all that were
+        measured (`Roofs.table`).
         """
         built = self._built(what)
         case, meter, run = built.cell.case, built.meter, built.call.run
@@ -246,6 +249,10 @@ class Tasks:
             if counter is not None:
                 with suppress(Unread):
                     found["energy_j"] = joules_of_a_call(counter, partial(meter.seconds, run), hot_s)
+            if case.device == "cpu":
+                found["cold_s"] = cold_s(built, hot_s)
+            if case.in_model:
+                found |= parts_of(built)
         if case.device != "cpu":
             found |= {"roof": self._roofs.share(case, meter, hot_s), "roofs": self._roofs.table()}
         return found

@@ -90,6 +90,30 @@ def roofline(points: Sequence[tuple[float, float, Look, str]], roofs: Mapping[st
     return _svg("".join(parts))
 
 
+def bars(rows: Sequence[tuple[str, Mapping[str, float]]]) -> Markup:
+    """A bar a row, as long as the sum of its parts in seconds; below them, which colour is which part."""
+    longest = max(sum(parts.values()) for _, parts in rows)
+    names = list(dict.fromkeys(name for _, parts in rows for name in parts))
+    drawn = []
+    for i, (label, parts) in enumerate(rows):
+        x, y = 0.0, i * 2.5 * LINE
+        drawn.append(f'<text class="name" x="0" y="{y + LINE - 3:g}">{html.escape(label)}</text>')
+        for name, seconds in parts.items():
+            width = WIDTH * seconds / longest
+            drawn.append(_part(name, names.index(name), x, y + LINE, width, units.seconds(seconds)))
+            x += width
+    y = len(rows) * 2.5 * LINE
+    for i, name in enumerate(names):
+        drawn.append(_part(name, i, i * WIDTH / len(names), y, 9))
+        drawn.append(f'<text x="{i * WIDTH / len(names) + 12:.1f}" y="{y + 9:g}">{html.escape(name)}</text>')
+    return _svg("".join(drawn), y + LINE)
+
+
+def _part(name: str, slot: int, x: float, y: float, width: float, said: str = "") -> str:
+    title = f"<title>{html.escape(name)} {said}</title>" if said else ""
+    return f'<rect x="{x:.1f}" y="{y:g}" width="{width:.1f}" height="10" style="fill:var(--c{slot + 1})">{title}</rect>'
+
+
 def kind(look: Look) -> str:
     """Classes: colour, whether it is compiled, whether it is the reader's own."""
     return f"k{look.slot}{' hollow' if look.compiled else ''}{' own' if look.own else ''}"
@@ -144,5 +168,5 @@ def label(name: str) -> str:
     return clean if len(clean) <= 20 else f"{clean[:19]}…"
 
 
-def _svg(inside: str) -> Markup:
-    return Markup(f'<svg class="plot" aria-hidden="true" viewBox="0 0 {WIDTH:g} {HEIGHT:g}">{inside}</svg>')
+def _svg(inside: str, height: float = HEIGHT) -> Markup:
+    return Markup(f'<svg class="plot" aria-hidden="true" viewBox="0 0 {WIDTH:g} {height:g}">{inside}</svg>')

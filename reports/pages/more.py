@@ -13,9 +13,12 @@ from ..drawing.palette import Palette
 from ..judging import frame as fr
 from ..judging import masking, published, roofline
 from ..judging.grid import Grid
+from ..judging.steps import Bounds, Step, steps
 from ..reading import units, words
 from ..reading.axes import axis_names
 from ..reading.runs import Run
+from . import tables
+from .report import Report
 from .tables import Table
 
 MOST_BLOCKS, MOST_CELLS = 100, 250
@@ -29,7 +32,7 @@ def tables_of(run: Run, frame: pd.DataFrame, grid: Grid, palette: Palette, keys:
         _shares(frame, "The kernel as a share of its layer", "scope", "core", "layer", ("kernel", "layer", "share")),
         _shares(frame, "Forward as a share of forward and backward", "mode", "forward", "backward",
                 ("forward", "with backward", "share")),
-        _masks(frame), _published(run, frame),
+        *of_steps(run, frame), _masks(frame), _published(run, frame),
         *(_blocks(grid, keys) if len(frame) <= MOST_CELLS else ()), _traces(frame),
     ]  # fmt: skip
     return [it for it in found if it and (it.rows or it.drawings or it.note)]
@@ -84,6 +87,63 @@ def _shares(frame: pd.DataFrame, title: str, axis: str, one: str, other: str, he
 def _place(row: Mapping[str, Any], said: Sequence[str]) -> str:
     """A row's values of the axes that vary, and its T."""
     return words.place({axis: row[axis] for axis in [*said, "T"]}, always={*said, "T"} - {"T_kv"})
+
+
+def of_steps(run: Run, frame: pd.DataFrame) -> list[Table]:
+    """Of blocks and models: the core's share of a step, what another kernel does to the step, and the parts of it."""
+    found = steps(frame, run.baseline_impl)
+    return [_step(found, run.baseline_impl or ""), _parts(found), _inside_and_alone(found)] if found else []
+
+
+def _step(found: list[Step], baseline: str) -> Table:
+    rows = [
+        (it.impl, it.place, units.seconds(it.seconds), _part(it.share), _times(it.predicted), _times(it.measured),
+         it.disagreement)
+        for it in found
+    ]  # fmt: skip
+    note = f"Over the step with {baseline}; predicted by its core's share and the ratio of cores called alone (--scope core)."
+    heads = ("implementation", "case", "step", "core's share", "predicted", "measured", "likely reason")
+    return Table("Attention in a model's step", heads, rows, note, True, (1, 6))
+
+
+PARTS = ("projections", "core", "mlp", "block", "embedding", "head", "around")
+"""Of a step; `block` is what else is in a block, `around` what is in none."""
+
+
+def _parts(found: list[Step]) -> Table:
+    rows = [
+        (it.impl, it.place, *(units.percent(it.parts.get(name, 0.0) / sum(it.parts.values())) for name in PARTS),
+         f"{it.depth} blocks: {units.seconds(it.whole)}, {units.percent(it.whole_share)}")
+        for it in found
+    ]  # fmt: skip
+    note = "The last column adds blocks as long as those measured: seconds of a step, and the cores' share of it."
+    drawn = [(f"{it.impl}, {it.place}", {name: it.parts[name] for name in PARTS if name in it.parts}) for it in found]
+    heads = ("implementation", "case", *PARTS, "whole model")
+    return Table("Parts of a step", heads, rows, note, True, (1, 9), [svg.bars(drawn)])
+
+
+def _inside_and_alone(found: list[Step]) -> Table:
+    rows = [
+        (it.impl, it.place, units.seconds(it.hot), units.seconds(it.cold), units.seconds(it.inside))
+        for it in found if it.hot == it.hot
+    ]  # fmt: skip
+    note = "Hot: the same inputs again and again; cold: none of its data in the caches." if rows else ""
+    heads = ("implementation", "case", "alone, hot", "alone, cold", "in the model")
+    return Table("Time of one core", heads, rows, note, True, (1,))
+
+
+def _part(share: Bounds) -> str:
+    return f"{share.value:.1%} ({share.low:.1%} to {share.high:.1%})"
+
+
+def _times(ratio: Any) -> str:
+    return units.MISSING if ratio is None else units.bounded(ratio.value, ratio.low, ratio.high, "×")
+
+
+def printed(this: Report, every: bool) -> str:
+    """A run as the terminal shows it, with the tables of its blocks and models."""
+    texts = (tables.plain(it) for it in of_steps(this.run, this.frame) if it.rows)
+    return "\n\n".join([tables.printed(this.grid, every), *texts])
 
 
 def _masks(frame: pd.DataFrame) -> Table:

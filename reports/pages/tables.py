@@ -132,6 +132,12 @@ def _aligned(rows: Sequence[Sequence[str]], between: str = "  ") -> list[str]:
     return [between.join(row).rstrip() for row in padded]
 
 
+def plain(table: Table) -> str:
+    """A table with its title and its note, for the terminal."""
+    lines = _aligned([[*table.headings], *map(list, table.rows)])
+    return "\n".join([table.title, *lines, *textwrap.wrap(table.note, WIDTH)])
+
+
 def of_case(case: Case, headings: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     """Headings, and a row an implementation with a number, the fastest first."""
     return ["implementation", *headings], [[mark.impl, *cells(mark, headings)] for mark in case.ranked]

@@ -119,4 +119,6 @@ def _live(events: ArrayLike) -> list[int]:
     return now
 
 
-CPU = Device("cpu", lambda: True, host.identity, host.free_bytes, CpuMeter, (ProfilerActivity.CPU,), rapl)
+CPU = Device(
+    "cpu", lambda: True, host.identity, host.free_bytes, CpuMeter, (ProfilerActivity.CPU,), rapl, takes_more=True
+)

@@ -1,0 +1,129 @@
+"""Blocks of language models: their whole configurations, and what a case of one counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from . import models
+
+if TYPE_CHECKING:
+    from .case import Case
+
+Config = dict[str, Any]
+
+BLOCKS = {"block": 1, "model": 2}
+"""Decoder blocks of a scope."""
+
+REST: dict[str, Config] = {
+    "gpt2": {"vocab_size": 50257, "n_positions": 1024, "n_layer": 12},
+    "gpt2-xl": {"vocab_size": 50257, "n_positions": 1024, "n_layer": 48},
+    "llama3-8b": {"vocab_size": 128256, "intermediate_size": 14336, "num_hidden_layers": 32, "rope_theta": 5e5},
+    "mistral-7b": {"vocab_size": 32000, "intermediate_size": 14336, "num_hidden_layers": 32},
+    "olmo2-7b": {"vocab_size": 100352, "intermediate_size": 11008, "num_hidden_layers": 32, "rope_theta": 5e5},
+    "phi-4": {"vocab_size": 100352, "intermediate_size": 17920, "num_hidden_layers": 40, "rope_theta": 25e4},
+    "qwen2.5-0.5b": {"vocab_size": 151936, "intermediate_size": 4864, "num_hidden_layers": 24, "rope_theta": 1e6,
+                     "tie_word_embeddings": True},
+    "qwen3-0.6b": {"vocab_size": 151936, "intermediate_size": 3072, "num_hidden_layers": 28, "rope_theta": 1e6,
+                   "tie_word_embeddings": True},
+    "qwen3-8b": {"vocab_size": 151936, "intermediate_size": 12288, "num_hidden_layers": 36, "rope_theta": 1e6},
+}  # fmt: skip
+"""What `MODELS` leaves out of a configuration, since it is no part of attention."""
+
+OF_GPT2 = {
+    "hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
+    "intermediate_size": "n_inner", "max_position_embeddings": "n_positions",
+}  # fmt: skip
+"""What GPT-2 calls what others have."""
+
+FIXED = {
+    "source", "window", "window_right", "prefix", "documents", "bias", "softcap", "sinks", "latent", "rope", "requests",
+    "page", "qkv_bias", "out_bias", "dropout", "out_dropout", "autocast",
+}  # fmt: skip
+"""Axes that have no meaning in a model, whose config decides them, or for which nothing is built."""
+
+SMALL = {"vocab_size": 64}
+"""Of a model whose heads aren't those of its configuration, as in a probe."""
+
+SIZES = ("H", "H_kv", "D_h", "d_model")
+
+
+def config_of(model: str) -> Config:
+    """The whole configuration, of the text model where there are others; raises ValueError where there is none."""
+    config = dict(models.config_of(model))
+    return (config.get("text_config") or config) | REST.get(model, {})
+
+
+def config_for(case: Case) -> Config:
+    """The config of the module that is measured: as many blocks as its scope has; of other heads small in all else."""
+    config = dict(config_of(case.model or ""))
+    gpt2 = config["model_type"] == "gpt2"
+    asked = {"hidden_size": case.d_model, "num_attention_heads": case.H, "num_hidden_layers": BLOCKS[case.scope]}
+    if not gpt2:
+        asked |= {
+            "num_key_value_heads": case.H_kv,
+            "head_dim": case.D_h,
+            "max_position_embeddings": max(4096, case.keys),
+        }
+    (layer, *_) = models.layers_of(config).values()
+    if any(getattr(case, name) != layer[name] for name in SIZES):
+        asked |= SMALL | {"intermediate_size": 2 * case.d_model}
+    if kinds := config.pop("layer_types", None):
+        asked["layer_types"] = kinds[: BLOCKS[case.scope]]
+    known = {OF_GPT2.get(name, name) if gpt2 else name: it for name, it in asked.items()}
+    return config | known | dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+
+
+def depth(case: Case) -> int:
+    """Blocks of the whole model."""
+    return _of(config_of(case.model or ""), "num_hidden_layers")
+
+
+def unfit(case: Case) -> str | None:
+    """Why a case isn't one of a block or a model; None where it is."""
+    if case.model is None:
+        return f"--scope {case.scope} is of a model: add --model {', '.join(REST)}, or a config.json"
+    if find_spec("transformers") is None:
+        return f"--scope {case.scope} needs the package transformers: pip install transformers"
+    config = config_of(case.model)
+    if "vocab_size" not in config:
+        return f"of {case.model} the widths of the MLP are not known: give its config.json as --model"
+    (layer, *_) = models.layers_of(config).values()
+    if unbuilt := [name for name in ("latent", "softcap", "sinks") if layer.get(name)]:
+        return f"a block with {' and '.join(unbuilt)} is not built: leave out --scope {case.scope}"
+    if case.does.cached and layer.get("window", case.keys) < case.keys:
+        return f"a cache with a window of {layer['window']} is not built: --T up to that"
+    if case.dtype == "float64":
+        return "norms and rotary embeddings of transformers compute in float32: --dtype float32 or narrower"
+    masks = ("none", "causal_br", "padding") if case.does.cached else ("causal", "causal+padding")
+    if case.mask not in masks:
+        return f"a decoder block in mode {case.mode} has --mask {' or '.join(masks)}, not {case.mask}"
+    if case.keys > config.get("n_positions", case.keys):
+        return f"{case.model} has {config['n_positions']} positions, not {case.keys}"
+    return None
+
+
+def matrices(case: Case) -> tuple[int, int]:
+    """Weights that multiply a token: of one block, and of the head (none in a block)."""
+    config = config_for(case)
+    inner = config.get("n_inner" if "n_embd" in config else "intermediate_size") or 4 * case.d_model
+    of_mlp = (2 if "n_embd" in config else 3) * inner  # gated, but in GPT-2
+    of_attention = case.H * (case.D_h + case.D_v) + case.H_kv * (case.D_h + case.D_v)
+    return case.d_model * (of_attention + of_mlp), config["vocab_size"] * case.d_model * (case.scope == "model")
+
+
+def weights(case: Case) -> int:
+    """Numbers of all matrices; embedding and head share theirs where the config ties them, as it does unless it says so."""
+    block, head = matrices(case)
+    tied = config_of(case.model or "").get("tie_word_embeddings", "n_embd" in config_of(case.model or ""))
+    return BLOCKS[case.scope] * block + head * (1 if tied else 2)
+
+
+def output_width(case: Case) -> int:
+    """Numbers that come out for a token."""
+    return int(config_for(case)["vocab_size"]) if case.scope == "model" else case.d_model
+
+
+def _of(config: Mapping[str, Any], name: str) -> int:
+    return int(config.get(name) or config[OF_GPT2[name]])

@@ -1,0 +1,125 @@
+"""Test problems of decoder blocks and models: weights, inputs, and transformers' own eager model in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softmax
+from torch.overrides import TorchFunctionMode
+
+from impls import LayerShape
+from impls import weights as canonical
+
+from ..cases.case import Case
+from ..cases.decoders import BLOCKS, config_for, output_width
+from . import draws
+from .bounds import solved
+from .problem import Problem, written_to
+
+COMPARED = 1 << 24
+"""Logits that are compared, at most."""
+
+SMALL = 0.125
+"""Size of a block's input: what attention and MLP add to it shows, and a norm comes before each of them."""
+
+Weights = dict[str, Tensor]
+
+
+def decoder_of(case: Case, dtype: torch.dtype, core: Callable[[LayerShape], nn.Module] | None) -> Any:
+    """The `Decoder` of a case with a core of ours; transformers' own eager attention without one."""
+    from impls.decoder import Decoder  # not there in earlier revisions of `impls`
+
+    return Decoder(config_for(case), case.scope, case.layer_shape, core, dtype)
+
+
+@lru_cache(maxsize=6)
+@torch.inference_mode(False)
+def problem_of(case: Case, draw: int) -> Problem:
+    """x (B, T, d_model) of a block, tokens (B, T) of a model; in `decode` also each block's keys and values of earlier tokens,
+    (B, H_kv, T_kv - T, D).
+
+    Weights are the same in every draw. Expected are the output, of a model the logits of some rows, what is written to
+    the cache, and the gradients of x and of every weight.
+    """
+    generator, weights = draws.seeded(case, draw + 1), _weights(_same_weights(case))
+    dtype, blocks = getattr(torch, case.dtype), BLOCKS[case.scope]
+    if case.scope == "block":
+        exact = [draws.randn((case.B, case.T, case.d_model), generator) * SMALL]
+    else:
+        exact = [torch.randint(output_width(case), (case.B, case.T), generator=generator)]
+    names: tuple[str, ...] = ("x",)
+    if case.does.cached:
+        earlier = replace(case, T_kv=case.T_kv - case.T)
+        exact += [draws.randn((case.B, *size), generator) for _ in range(blocks) for size in draws.cache_sizes(earlier)]
+        names += tuple(f"{what} of block {block}" for block in range(blocks) for what in ("keys", "values"))
+    inputs = tuple(x.to(case.device, dtype if x.is_floating_point() else None) for x in exact)
+    padding = draws.padding(case, draw)
+    if padding is not None and case.does.cached:
+        padding = padding.flip(-1)  # the newest tokens are tokens
+    rows = draws.rows(case, draw, COMPARED / case.B / output_width(case))
+    compared = None if case.does.cached else draws.compared(case, padding, rows)
+    grad = draws.grad(case, (case.B, case.T, output_width(case)), rows, compared, generator)
+    formula = partial(_formula, case, names, inputs, weights, grad, padding, rows)
+    return Problem(case, names, inputs, padding, grad, weights, solved(formula, case, rows, compared, None))
+
+
+def _same_weights(case: Case) -> Case:
+    """One case for all that have the same weights."""
+    return replace(case, B=1, T=1, T_kv=1, mode="forward", mask="causal", deterministic=False)
+
+
+@lru_cache(maxsize=2)
+@torch.inference_mode(False)
+def _weights(case: Case) -> Weights:
+    drawn = decoder_of(case, torch.float32, None).draw(draws.seeded(case, 0))
+    return {name: it.to(case.device, getattr(torch, case.dtype)) for name, it in drawn.items()}
+
+
+def _formula(
+    case: Case, names: tuple[str, ...], inputs: tuple[Tensor, ...], weights: Weights, grad: Tensor | None,
+    padding: Tensor | None, rows: Tensor | None, dtype: torch.dtype,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Every answer of the eager model of transformers, whose parameters have `dtype`."""
+    module = decoder_of(case, dtype, None).to(case.device)
+    with torch.no_grad():
+        canonical.load(module, weights)
+    x, *cache = (it.to(dtype) if it.is_floating_point() else it for it in inputs)
+    if grad is not None and x.is_floating_point():
+        x.requires_grad_()
+    of_head = {"rows": rows} if case.scope == "model" and rows is not None else {}
+    with Widened(), torch.set_grad_enabled(grad is not None):
+        found = module(x, padding=padding, cache=tuple(cache), **of_head)
+        if case.does.cached:
+            return dict(zip(("output", *map(written_to, names[1:])), found, strict=True))
+        o = found if rows is None or of_head else found[:, rows]
+        if grad is None:
+            return {"output": o}
+        leaves = {name: p[0] for name, p in module.parts(lambda p: p).items()}
+        leaves = {"x": x, **leaves} if x.requires_grad else leaves
+        picked = grad if rows is None else grad[:, rows]
+        gradients = torch.autograd.grad(o, list(leaves.values()), picked.to(o.dtype))
+    return {"output": o.detach()} | {f"gradient of {n}": it for n, it in zip(leaves, gradients, strict=True)}
+
+
+class Widened(TorchFunctionMode):
+    """Keeps float64 numbers in float64 where models of transformers would compute in float32: norms, softmax."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func in (Tensor.to, Tensor.float, Tensor.type, softmax) and args[0].dtype == torch.float64:
+            if func is Tensor.float:
+                return args[0]
+            args = (args[0], *_widened(args[1:]))
+            given = dict(zip(given, _widened(given.values()), strict=True))
+        return func(*args, **given)
+
+
+def _widened(values: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(torch.float64 if it is torch.float32 else it for it in values)

@@ -1,0 +1,125 @@
+"""What a decoder's call is made of: seconds in attention's core, its projections, the MLP, the rest of a block, embedding and
+head, and around them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from ..cases.decoders import BLOCKS, depth
+from .cell import Built
+
+CALLS, SECONDS = 30, 1.0
+"""Calls that are watched, fewer where they took so long together, but five at least."""
+
+LEAST = 5
+
+Event = tuple[float, str, bool]
+"""When, which part, and whether it begins."""
+
+
+def parts_of(built: Built) -> dict[str, Any]:
+    """Columns of a row: `parts_s`, median seconds of each part in a call; `core_shares`, the core's share of each watched call;
+    `blocks`, how many there are, and `depth`, how many the whole model has. None on a GPU, nor of a compiled form: there
+    parts overlap.
+    """
+    cell = built.cell
+    if cell.case.device != "cpu" or cell.impl.compiled:
+        return {}
+    with watching(built.module) as events:
+        built.call.run()
+        calls: list[Counter[str]] = []
+        began = perf_counter()
+        while len(calls) < LEAST or (len(calls) < CALLS and perf_counter() - began < SECONDS):
+            events.clear()
+            start = perf_counter()
+            built.call.run()
+            calls.append(of_events(events, start, perf_counter()))
+    shares = [round(call["core"] / call.total(), 6) for call in calls]
+    parts = {part: median(call[part] for call in calls) for part in sorted(set().union(*calls))}
+    blocks = {"blocks": BLOCKS[cell.case.scope], "depth": depth(cell.case)}
+    return {"parts_s": parts, "core_shares": shares} | blocks
+
+
+def of_events(events: list[Event], start: float, end: float) -> Counter[str]:
+    """Seconds in each part but in no part within it; `around` is in none."""
+    found: Counter[str] = Counter()
+    within, since = ["around"], start
+    for at, part, begins in events:
+        found[within[-1]] += at - since  # type: ignore[assignment]
+        since = at
+        if begins:
+            within.append(part)
+        elif part in within:
+            del within[len(within) - 1 - within[::-1].index(part) :]
+    found[within[-1]] += end - since  # type: ignore[assignment]
+    return found
+
+
+@contextmanager
+def watching(decoder: Any) -> Iterator[list[Event]]:
+    """Gives the events of calls meanwhile: those of a forward, and of the backward that follows it."""
+    events: list[Event] = []
+    handles = [handle for module, part in parts(decoder) for handle in _watch(module, part, events)]
+    try:
+        yield events
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def parts(decoder: Any) -> Iterator[tuple[nn.Module, str]]:
+    """Modules of a `Decoder`, and the part that each is."""
+    for block, attention in zip(decoder.blocks, decoder.attentions, strict=True):
+        yield from ((block, "block"), (attention, "projections"), (attention.core, "core"), (block.mlp, "mlp"))
+    if (head := decoder.model.get_output_embeddings()) is not None:
+        yield from ((decoder.model.get_input_embeddings(), "embedding"), (head, "head"))
+
+
+def _watch(module: nn.Module, part: str, events: list[Event]) -> list[Any]:
+    def note(begins: bool) -> Callable[[], None]:
+        return lambda: events.append((perf_counter(), part, begins))
+
+    begins, ends = note(True), note(False)
+
+    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        begins()
+        leaves = [it for it in (*args, *kwargs.values()) if isinstance(it, Tensor) and it.requires_grad]
+        if not leaves:
+            return args, kwargs
+        marked = dict(zip(map(id, leaves), _Mark.apply(ends, *leaves), strict=True))  # type: ignore[no-untyped-call]
+        return tuple(marked.get(id(it), it) for it in args), {n: marked.get(id(it), it) for n, it in kwargs.items()}
+
+    def after(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], o: Any) -> Any:
+        first, *others = o if isinstance(o, tuple) else (o,)
+        if any(isinstance(it, Tensor) and it.requires_grad for it in (*args, *kwargs.values())):
+            (first,) = _Mark.apply(begins, first)  # type: ignore[no-untyped-call]
+        ends()
+        return (first, *others) if isinstance(o, tuple) else first
+
+    return [
+        module.register_forward_pre_hook(before, with_kwargs=True),
+        module.register_forward_hook(after, with_kwargs=True),
+    ]
+
+
+class _Mark(Function):
+    """Gives tensors on as they are, and says in the backward when all of their gradients have come."""
+
+    @staticmethod
+    def forward(ctx: Any, note: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.note = note
+        return tuple(it.view_as(it) for it in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        ctx.note()
+        return (None, *gradients)

@@ -1,0 +1,163 @@
+"""A decoder block or a small language model, as transformers builds it from a config, with a core in place of its attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .layer import LayerShape
+from .weights import Parts
+
+ATTENTION = "attention_bench"
+"""The name under which transformers finds `attend` and `padding_of`."""
+
+FINAL_NORMS = ("norm", "ln_f")
+"""What models of transformers call the norm behind the last block."""
+
+
+class Decoder(nn.Module):
+    """One block without what is around it (`block`), or embedding, two blocks, final norm and head (`model`).
+
+    Each block of transformers holds norms, projections, rotary embedding, MLP and residuals. Its attention is a core built by
+    `core`; transformers' own eager attention without one.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], scope: str, shape: LayerShape,
+        core: Callable[[LayerShape], nn.Module] | None = None, dtype: torch.dtype = torch.float32,
+    ):  # fmt: skip
+        """`config` as transformers writes `config.json`, with as many layers as `scope` has blocks."""
+        from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+        super().__init__()
+        _register()
+        settings = AutoConfig.for_model(**config)
+        whole = {"block": AutoModel, "model": AutoModelForCausalLM}[scope]
+        with _uninitialised():
+            self.model = whole.from_config(
+                settings, dtype=dtype, attn_implementation=ATTENTION if core else "eager"
+            ).eval()
+        self.model.tie_weights()
+        if scope == "block":
+            self.model.set_input_embeddings(nn.Identity())
+            for name in set(FINAL_NORMS) & {name for name, _ in self.model.named_children()}:
+                setattr(self.model, name, nn.Identity())
+        if core:
+            for attention in self.attentions:
+                attention.core = core(_shape_of(attention, shape)).to(dtype)
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The decoder blocks."""
+        return next(it for it in self.model.modules() if isinstance(it, nn.ModuleList))
+
+    @property
+    def attentions(self) -> list[nn.Module]:
+        """The attention layer of each block."""
+        return [next(it for it in block.children() if type(it).__name__.endswith("Attention")) for block in self.blocks]
+
+    @property
+    def prepare(self) -> Callable[..., None] | None:
+        """What cores make once, before the first call; None where they make nothing."""
+        makes = [make for it in self.attentions if (make := getattr(getattr(it, "core", None), "prepare", None))]
+
+        def prepared(*sizes: Any, **pages: Any) -> None:
+            for make in makes:
+                make(*sizes)
+
+        return prepared if makes else None
+
+    def forward(
+        self, x: Tensor, *, padding: Tensor | None = None, cache: tuple[Tensor, ...] = (), rows: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, ...]:
+        """x (B, T, d_model), or of a model tokens (B, T), -> (B, T, d_model), or logits (B, T or len(rows), vocabulary).
+
+        `cache`: keys and values of earlier tokens for each block, (B, H_kv, tokens, D) each; then also gives what the new
+        tokens add to each, (B, H_kv, T, D).
+        """
+        given: dict[str, Any] = {"inputs_embeds" if x.is_floating_point() else "input_ids": x}
+        if rows is not None:
+            given["logits_to_keep"] = rows
+        filled = _filled(cache) if cache else None
+        o: Tensor = self.model(**given, attention_mask=padding, cache=filled, use_cache=bool(cache))[0]
+        if filled is None:
+            return o
+        new = (it[..., -x.shape[1] :, :] for layer in filled.layers for it in (layer.keys, layer.values))
+        return o, *new
+
+    def parts(self, of: Callable[[Tensor], Tensor]) -> Parts:
+        """Each parameter is a part by itself; biases begin with `b_`."""
+        return {f"{'b_' * name.endswith('bias')}{name}": [of(it)] for name, it in self.model.named_parameters()}
+
+    def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Numbers for each parameter, float32: matrices keep the variance of what they multiply, norms scale by about 1."""
+        found = {}
+        for module in self.model.modules():
+            transposed = type(module).__name__ == "Conv1D"  # (in, out), as in GPT-2
+            for name, parameter in module.named_parameters(recurse=False):
+                drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
+                if parameter.dim() > 1:
+                    drawn /= math.sqrt(parameter.shape[-2 if transposed else -1])
+                else:
+                    drawn = drawn / 8 + (name == "weight")
+                found[parameter] = drawn
+        return {name: found[pieces[0]] for name, pieces in self.parts(lambda it: it).items()}
+
+
+def attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **_: Any
+) -> tuple[Tensor, None]:
+    """The core of `module` as transformers calls attention: (B, H, T, D) -> (B, T, H, D). The mask is padding alone."""
+    o: Tensor = module.core(query, key, value, padding=attention_mask)  # type: ignore[operator]
+    return o.transpose(1, 2), None
+
+
+def padding_of(*_: Any, attention_mask: Tensor | None = None, **__: Any) -> Tensor | None:
+    """(B, T_kv), True where a key is a token: cores know all else of the mask."""
+    return attention_mask
+
+
+def _register() -> None:
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(ATTENTION, attend)
+    AttentionMaskInterface.register(ATTENTION, padding_of)
+
+
+def _uninitialised() -> Any:
+    """Parameters are drawn by the suite: transformers need not."""
+    from transformers.initialization import no_init_weights
+
+    return no_init_weights()
+
+
+def _shape_of(attention: nn.Module, shape: LayerShape) -> LayerShape:
+    """The shape with what this one layer has of its own."""
+    scaling, window = getattr(attention, "scaling", None), _window_of(attention)
+    usual = scaling is None or math.isclose(scaling, shape.D_h**-0.5)
+    hides = window is not None and window < shape.max_T
+    return replace(shape, scale=None if usual else scaling, window=window - 1 if window and hides else None)
+
+
+def _window_of(attention: Any) -> int | None:
+    """Keys that a query sees, its own among them."""
+    window: int | None = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
+    return window
+
+
+def _filled(cache: tuple[Tensor, ...]) -> Any:
+    """A cache of transformers that holds these keys and values, without copying them."""
+    from transformers.cache_utils import DynamicCache, DynamicLayer
+
+    filled = DynamicCache()
+    for k, v in zip(cache[::2], cache[1::2], strict=True):
+        layer = DynamicLayer()
+        layer.lazy_initialization(k, v)
+        layer.keys, layer.values = k, v
+        filled.layers.append(layer)
+    return filled

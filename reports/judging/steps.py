@@ -1,0 +1,145 @@
+"""Blocks and models: attention's share of a step, and what another kernel does to the step, predicted and measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+import pandas as pd
+from scipy.stats import t as student
+
+from stats.ratios import Ratio
+
+from ..reading import words
+from ..reading.axes import axis_names
+from . import frame as fr
+
+OF_MODELS = ("block", "model")
+
+AROUND = ("scope", "model", "d_model")
+"""Axes in which a core differs from the block that it is in."""
+
+SLOWER_INSIDE = 1.25
+"""How many times as long, beside the baseline's own, a core takes inside before that explains a step."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A number with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """One implementation in one block or model. Seconds are of a call; `place` is what tells the cases apart."""
+
+    impl: str
+    place: str
+    scope: str
+    seconds: float
+    parts: Mapping[str, float]
+    """By part; their sum is the time of a call that is watched."""
+    share: Bounds
+    """Of the core in the step."""
+    blocks: int
+    depth: int
+    """Blocks of the whole model."""
+    hot: float
+    """Of the core called alone, again and again on the same inputs; NaN where it wasn't measured."""
+    cold: float
+    """The same with nothing of its data in the caches."""
+    measured: Ratio | None = None
+    """Of the step, over the baseline implementation's."""
+    predicted: Bounds | None = None
+    """The same, by the baseline's share and the ratio of the cores called alone."""
+    slower_inside: float = 1.0
+    """How much more the core's time grows inside than the baseline's does."""
+
+    @property
+    def inside(self) -> float:
+        """Seconds of one core in the step."""
+        return self.parts["core"] / self.blocks
+
+    @property
+    def whole(self) -> float:
+        """Seconds of a step of the whole model: with as many blocks as it has."""
+        one = sum(self.parts.get(part, 0.0) for part in ("block", "projections", "core", "mlp")) / self.blocks
+        return self.seconds + (self.depth - self.blocks) * one
+
+    @property
+    def whole_share(self) -> float:
+        """Of the cores, in the step of the whole model."""
+        return self.inside * self.depth / self.whole
+
+    @property
+    def disagreement(self) -> str:
+        """The likely reason where prediction and measurement exclude each other; '' where they don't."""
+        if self.predicted is None or self.measured is None or not self.measured.known:
+            return ""
+        if self.measured.low <= self.predicted.high and self.predicted.low <= self.measured.high:
+            return ""
+        if not 1 / SLOWER_INSIDE < self.slower_inside < SLOWER_INSIDE:
+            return f"the core alone is {self.slower_inside:.2g}× as slow inside: strided or cold inputs"
+        return "outside the core: copies of its inputs, a mask for each block, or the allocator"
+
+
+def steps(frame: pd.DataFrame, baseline: str | None) -> list[Step]:
+    """Every row of a block or a model whose parts are known."""
+    return list(_steps(frame, baseline)) if "parts_s" in frame else []
+
+
+def _steps(frame: pd.DataFrame, baseline: str | None) -> Iterator[Step]:
+    rows = fr.records(frame[frame["median"].notna() & ~frame["wrong"]])
+    of_models = [row for row in rows if row["scope"] in OF_MODELS and isinstance(row["parts_s"], Mapping)]
+    cores = {(row["impl"], _kind(row)): row for row in rows if row["scope"] == "core"}
+    bases = {row["id"]: row for row in of_models if row["impl"] == baseline}
+    said = [axis for axis in fr.varying(frame[frame["scope"].isin(OF_MODELS)]) if axis != "T_kv"]
+    for row in of_models:
+        step = _alone(row, said, cores.get((row["impl"], _kind(row))))
+        base = bases.get(row["id"])
+        core, base_core = (cores.get((name, _kind(row))) for name in (row["impl"], baseline))
+        yield step if base is None or base is row else _over(step, row, base, core, base_core)
+
+
+def _alone(row: Mapping[str, Any], said: list[str], core: Mapping[str, Any] | None) -> Step:
+    parts = {str(part): float(seconds) for part, seconds in row["parts_s"].items()}
+    place = words.place({axis: row[axis] for axis in said}, always=said)
+    hot, cold = (float(core[name]) if core and core.get(name) else math.nan for name in ("median", "cold_s"))
+    sizes = int(row["blocks"]), int(row["depth"])
+    return Step(row["impl"], place, row["scope"], row["median"], parts, _share(row), *sizes, hot, cold)
+
+
+def _over(
+    step: Step, row: Mapping[str, Any], base: Mapping[str, Any], core: Mapping[str, Any] | None,
+    base_core: Mapping[str, Any] | None,
+) -> Step:  # fmt: skip
+    compared = vars(step) | {"measured": fr.ratio(row, base)}
+    if core is not None and base_core is not None:
+        alone, share = fr.ratio(core, base_core), _share(base)
+        inside = row["parts_s"]["core"] / base["parts_s"]["core"]
+        compared |= {"predicted": _predicted(share, alone), "slower_inside": inside / alone.value}
+    return Step(**compared)
+
+
+def _predicted(share: Bounds, core: Ratio) -> Bounds:
+    """1 + share · (ratio of the cores - 1); the two errors are independent."""
+    value = 1 + share.value * (core.value - 1)
+    half = math.hypot(share.value * (core.high - core.low) / 2, (core.value - 1) * (share.high - share.low) / 2)
+    return Bounds(value, value - half, value + half)
+
+
+def _share(row: Mapping[str, Any]) -> Bounds:
+    """Student's interval over the calls that were watched."""
+    shares = list(row["core_shares"])
+    half = float(student.ppf(0.975, len(shares) - 1)) * stdev(shares) / len(shares) ** 0.5
+    return Bounds(mean(shares), mean(shares) - half, mean(shares) + half)
+
+
+def _kind(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(None if row[axis] != row[axis] else row[axis] for axis in axis_names() if axis not in AROUND)

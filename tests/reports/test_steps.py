@@ -1,0 +1,71 @@
+"""Attention's share of a model's step, and a kernel's effect on the step: predicted from the core alone, and measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from synthetic_runs import case, document, row
+
+from reports.judging import frame as fr
+from reports.judging.steps import Step, steps
+from reports.pages import more
+
+FUSED, SDPA = 2e-3, 1e-3
+"""Seconds of the core alone."""
+
+
+def found(as_run: Any, change: float, inside: float = SDPA) -> tuple[list[Step], list[Any]]:
+    """A block of 10 ms of which the core is 2 ms, with `fused`; with `sdpa` it takes `change` times as long."""
+    core, block = case(scope="core"), case(scope="block", model="qwen3-0.6b", d_model=1024)
+    rows = [row("fused", core, [FUSED] * 8, cold_s=1.5 * FUSED), row("sdpa", core, [SDPA] * 8, cold_s=1.5 * SDPA)]
+    for impl, seconds, of_core in (("fused", 1e-2, FUSED), ("sdpa", 1e-2 * change, inside)):
+        parts = {"core": of_core, "mlp": 5e-3, "projections": 2e-3, "block": 5e-4, "around": 5e-4}
+        shares = [of_core / seconds * wobble for wobble in (0.99, 1.0, 1.01)]
+        inside_block = {"parts_s": parts, "core_shares": shares, "blocks": 1, "depth": 28}
+        rows.append(row(impl, block, [seconds] * 8, id=f"{block['T']}-block", **inside_block))
+    run = as_run(document(rows))
+    frame = fr.tidy(run)
+    return steps(frame, run.baseline_impl), more.of_steps(run, frame)
+
+
+def test_a_step_changes_as_the_share_and_the_cores_ratio_say(as_run: Any) -> None:
+    """Half of a fifth less: 0.9 of the time."""
+    (fused, sdpa), _ = found(as_run, 0.9)
+    assert fused.share.value == pytest.approx(0.2)
+    assert fused.predicted is None
+    assert sdpa.predicted is not None
+    assert sdpa.measured is not None
+    assert sdpa.predicted.value == pytest.approx(0.9, abs=0.01)
+    assert sdpa.predicted.low < 0.9 < sdpa.predicted.high
+    assert sdpa.measured.value == pytest.approx(0.9, abs=0.01)
+    assert not sdpa.disagreement
+
+
+def test_where_the_core_is_slower_inside_that_is_the_reason(as_run: Any) -> None:
+    (_, sdpa), _ = found(as_run, 2.0, inside=2 * SDPA)
+    assert "slow inside" in sdpa.disagreement
+
+
+def test_where_it_is_as_fast_inside_the_reason_lies_outside_of_it(as_run: Any) -> None:
+    (_, sdpa), _ = found(as_run, 2.0)
+    assert sdpa.disagreement.startswith("outside the core")
+
+
+def test_a_whole_model_has_its_own_depth(as_run: Any) -> None:
+    (fused, _), _ = found(as_run, 0.9)
+    assert fused.whole == pytest.approx(1e-2 + 27 * 9.5e-3)
+    assert fused.whole_share == pytest.approx(28 * FUSED / fused.whole)
+
+
+def test_the_tables_have_a_row_for_each_of_them(as_run: Any) -> None:
+    _, tables = found(as_run, 0.9)
+    assert [len(table.rows) for table in tables] == [2, 2, 2]
+    assert tables[1].drawings[0].count("<title>core") == 2
+    hot, cold, inside = tables[2].rows[0][2:]
+    assert (hot, cold, inside) == ("2.00 ms", "3.00 ms", "2.00 ms")
+
+
+def test_other_runs_have_none(as_run: Any) -> None:
+    run = as_run(document([row("fused", case(), [FUSED] * 8)]))
+    assert more.of_steps(run, fr.tidy(run)) == []

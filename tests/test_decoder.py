@@ -1,0 +1,214 @@
+"""Kernels inside decoder blocks of transformers: right ones are accepted, those that are wrong there alone refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import sleep
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+import impls
+from bench.cases import counting, decoders
+from bench.cases.case import Case
+from bench.cases.cells import Cell
+from bench.cases.models import layers_of
+from bench.cases.outcome import Wrong
+from bench.cases.sweep import misfit, of_models
+from bench.proof.gate import check, check_probe
+from bench.proof.questions import problem_of
+from bench.timing import cold
+from bench.timing.cell import build
+from bench.timing.parts import of_events, parts_of
+from impls.layer import KernelCore, LayerShape
+
+from . import wrong_in_model
+
+SMALL = {
+    "B": 2,
+    "T": 24,
+    "H": 4,
+    "H_kv": 2,
+    "D_h": 32,
+    "D_v": 32,
+    "d_model": 64,
+    "scope": "block",
+    "model": "qwen3-0.6b",
+}
+"""Of Qwen3's kind; as small as a probe."""
+
+needs_transformers = pytest.mark.skipif(not decoders.find_spec("transformers"), reason="needs transformers")
+
+
+def small(**axes: Any) -> Case:
+    sizes = SMALL | axes
+    if sizes.get("mode") == "decode":
+        sizes = {"mask": "none", "T_kv": 24} | sizes | {"T": axes.get("T", 1)}
+    return Case.of(**sizes)
+
+
+def cases_of(model: str, **axes: Any) -> list[Case]:
+    sweep = of_models({model: layers_of(decoders.config_of(model))})
+    return sweep.cases("cpu", {name: (value,) for name, value in ({"dtype": "float32"} | axes).items()})
+
+
+@needs_transformers
+@pytest.mark.parametrize("name", wrong_in_model.WRONG)
+def test_a_core_that_is_wrong_inside_a_model_is_refused(name: str) -> None:
+    wrong = wrong_in_model.WRONG[name]
+    with pytest.raises(Wrong):
+        check_probe(impls.make(name, wrong.core), small(**wrong.case))
+
+
+@needs_transformers
+@pytest.mark.parametrize(
+    "axes", [it.case for it in wrong_in_model.WRONG.values()] + [{"scope": "model", "mode": "backward"}]
+)
+def test_the_honest_core_behind_the_wrong_ones_is_accepted(axes: dict[str, Any]) -> None:
+    check_probe(impls.make("honest", wrong_in_model.Honest), small(**axes))
+
+
+def test_there_are_at_least_eight_wrong_ones() -> None:
+    assert len(wrong_in_model.WRONG) >= 8
+
+
+@needs_transformers
+@pytest.mark.parametrize("scope", ["block", "model"])
+@pytest.mark.parametrize("axes", [{}, {"mask": "causal+padding"}, {"mode": "backward"}, {"mode": "decode"},
+                                  {"mode": "decode", "T": 7, "mask": "causal_br"}, {"dtype": "bfloat16"}])  # fmt: skip
+def test_every_kernel_of_the_registry_is_accepted(scope: str, axes: dict[str, Any]) -> None:
+    case = small(scope=scope, **axes)
+    accepted = [impl for impl in impls.registered() if impl.refusal(case) is None and not impl.limits.alone]
+    for impl in accepted:
+        check(impl, case)
+    assert {"sdpa", "fused"} <= {impl.name for impl in accepted}
+
+
+@needs_transformers
+@pytest.mark.parametrize("model", decoders.REST)
+def test_every_model_is_built_as_its_config_says(model: str) -> None:
+    """Its block at a smaller width, against its own eager attention."""
+    (layer, *_) = layers_of(decoders.config_of(model)).values()
+    H_kv = 4 if layer["H_kv"] == layer["H"] else 2
+    check(impls.get("sdpa"), small(model=model, H_kv=H_kv, D_h=16, D_v=16))
+
+
+@needs_transformers
+def test_matrices_and_weights_are_those_of_the_model() -> None:
+    for scope in decoders.BLOCKS:
+        for model in ("qwen3-0.6b", "gpt2"):
+            sizes = {"H": 4, "H_kv": 2 if model.startswith("qwen3") else 4, "D_h": 16, "D_v": 16, "d_model": 64}
+            case = small(scope=scope, model=model, **sizes)
+            of_matrices = sum(
+                it.numel() for name, it in problem_of(case).weights.items() if it.dim() > 1 and "wpe" not in name
+            )
+            assert decoders.weights(case) == of_matrices
+
+
+@needs_transformers
+def test_operations_of_a_model_are_those_of_its_blocks_and_its_head() -> None:
+    """319 of 400 GFLOP of two blocks of Qwen3 0.6B at T = 1024 are the head's."""
+    block, model = (cases_of("qwen3-0.6b", T=1024, scope=it)[0] for it in decoders.BLOCKS)
+    head = counting.flops(model) - 2 * counting.flops(block)
+    assert head == 2 * 1024 * 1024 * 151936
+    assert 390e9 < counting.flops(model) < 400e9
+
+
+def test_a_core_of_a_model_is_any_core_of_its_sizes() -> None:
+    assert cases_of("qwen3-0.6b", T=64, scope="core") == [Case.of(T=64, H=16, H_kv=8, D_h=128, scope="core")]
+
+
+@needs_transformers
+def test_what_a_config_decides_is_no_option_of_its_block() -> None:
+    with pytest.raises(ValueError, match="leave out --window"):
+        cases_of("qwen3-0.6b", scope="block", window=8)
+
+
+@pytest.mark.parametrize(("axes", "says"), [
+    ({"model": None}, "--model"), ({"dtype": "float64"}, "float32"), ({"model": "gemma2-9b"}, "config.json"),
+    ({"mask": "none"}, "causal"), ({"model": "gpt2", "T": 2048, "T_kv": 2048}, "1024 positions"),
+])  # fmt: skip
+def test_what_a_model_has_not_is_one_sentence(axes: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoders, "find_spec", lambda name: name)
+    assert says in str(misfit(replace(small(), **axes)))
+
+
+def test_without_transformers_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoders, "find_spec", lambda name: None)
+    assert misfit(small()) == "--scope block needs the package transformers: pip install transformers"
+
+
+def test_a_layer_of_its_own_making_has_no_core_for_a_model() -> None:
+    assert "put into a model" in str(impls.get("packed").refusal(small()))
+
+
+def test_events_of_nested_parts_are_counted_once() -> None:
+    events = [(1.0, "block", True), (2.0, "core", True), (5.0, "core", False), (6.0, "block", False)]
+    assert of_events(events, 0.0, 7.0) == {"around": 2.0, "block": 2.0, "core": 3.0}
+
+
+def test_a_part_that_ends_ends_those_within_it() -> None:
+    events = [(1.0, "block", True), (2.0, "core", True), (5.0, "block", False), (6.0, "core", False)]
+    assert of_events(events, 0.0, 7.0) == {"around": 3.0, "block": 1.0, "core": 3.0}
+
+
+@needs_transformers
+@pytest.mark.parametrize("mode", ["forward", "backward", "decode"])
+@pytest.mark.parametrize("scope", ["block", "model"])
+def test_the_parts_of_a_call_are_all_of_it(scope: str, mode: str) -> None:
+    """The core sleeps: its share is nearly everything, in the forward and in the backward."""
+    case = small(scope=scope, mode=mode, B=1)
+    built = build(Cell(impls.make("slow", Slow), case))
+    with built.watched():
+        found = parts_of(built)
+    assert found["parts_s"].keys() >= {"core", "mlp", "projections", "block", "around"}
+    assert ("head" in found["parts_s"]) == (scope == "model")
+    forwards = found["blocks"] * SLEEP
+    assert found["parts_s"]["core"] >= forwards * (2 if mode == "backward" else 1)
+    assert (found["depth"], found["blocks"]) == (28, {"block": 1, "model": 2}[scope])
+    assert 0.1 < min(found["core_shares"]) <= max(found["core_shares"]) < 1
+
+
+SLEEP = 0.02
+
+
+class Slow(KernelCore):
+    """Sleeps in its forward and in its backward."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, lambda q, k, v, **options: Sleeps.apply(sdpa(q, k, v, **options)))
+
+
+class Sleeps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, o: torch.Tensor) -> torch.Tensor:
+        sleep(SLEEP)
+        return o.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        sleep(SLEEP)
+        return gradients[0]
+
+
+def test_a_cold_call_finds_its_tensors_in_other_places_and_leaves_them_where_they_were() -> None:
+    built = build(Cell(impls.get("sdpa"), Case.of(T=64, H=2, D_h=16)))
+    before, seen = [it.data_ptr() for it in built.numbers.tensors], set()
+    run = built.call.run
+
+    def watched() -> Any:
+        seen.add(built.numbers.tensors[0].data_ptr())
+        return run()
+
+    built.call = replace(built.call, run=watched)
+    with built.watched():
+        seconds = cold.cold_s(built, 1e-4)
+    assert (seconds is None) == (cold.last_level_cache() is None)
+    if seconds:
+        assert seconds > 0
+        assert len(seen) == cold.CALLS
+        assert not seen & set(before)
+    assert [it.data_ptr() for it in built.numbers.tensors] == before
+    assert cold.cold_s(built, 1.0) is None

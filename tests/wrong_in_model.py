@@ -1,0 +1,184 @@
+"""Cores that must be refused inside a model: each is honest but for one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from impls.layer import KernelCore, LayerShape
+
+THETA = 1e6
+"""Of the rotary embedding of Qwen3."""
+
+DECODE = {"mode": "decode"}
+PADDED = {"mode": "decode", "mask": "padding"}
+"""Requests of several lengths, the shorter ones padded on the left."""
+NEW_TOKENS = {"mode": "decode", "T": 7, "T_kv": 24, "mask": "causal_br"}
+
+
+@dataclass(frozen=True)
+class Wrong:
+    core: type[KernelCore]
+    case: dict[str, Any]
+    """The axes of a case that shows the fault."""
+
+
+WRONG: dict[str, Wrong] = {}
+
+
+class Honest(KernelCore):
+    """A core of SDPA with a mask of its own, of which each part can be replaced."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, sdpa)
+
+    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+        """(T, T_kv) or (B, 1, T, T_kv)"""
+        mask = torch.ones(T, T_kv, dtype=torch.bool).tril(T_kv - T)
+        return mask if padding is None else mask & padding[:, None, None]
+
+    def share(self, x: Tensor) -> Tensor:
+        return x.repeat_interleave(self.shape.H // self.shape.H_kv, dim=1)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return sdpa(q, k, v, attn_mask=mask)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+        return self.attend(q, self.share(k), self.share(v), self.seen(q.shape[-2], k.shape[-2], padding))
+
+
+def wrong(**case: Any) -> Callable[[type[KernelCore]], type[KernelCore]]:
+    def keep(core: type[KernelCore]) -> type[KernelCore]:
+        WRONG[core.__name__] = Wrong(core, case)
+        return core
+
+    return keep
+
+
+def turned(x: Tensor, places: Tensor) -> Tensor:
+    """(B, H, T, D), turned further by so many places (T,)."""
+    half = x.shape[-1] // 2
+    angle = places[:, None] / THETA ** (torch.arange(half) / half)
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], dim=-1).to(x)
+
+
+@wrong(**DECODE)
+class RotaryAtTheFirstPlace(Honest):
+    """The new token's query and key are turned as if the cache were empty."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+        back = torch.tensor([-(k.shape[-2] - 1.0)])
+        k = torch.cat([k[..., :-1, :], turned(k[..., -1:, :], back)], dim=-2)
+        return super().forward(turned(q, back), k, v)
+
+
+@wrong(**DECODE)
+class RotaryOnePlaceLate(Honest):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+        return super().forward(turned(q, torch.ones(1)), k, v)
+
+
+@wrong()
+class HeadsRepeatedAsAWhole(Honest):
+    """Query head h reads key head h % H_kv, not h // group."""
+
+    def share(self, x: Tensor) -> Tensor:
+        return x.repeat(1, self.shape.H // self.shape.H_kv, 1, 1)
+
+
+@wrong(**PADDED)
+class NoPadding(Honest):
+    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+        return super().seen(T, T_kv, None)
+
+
+@wrong()
+class NoScale(Honest):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return sdpa(q, k, v, attn_mask=mask, scale=1.0)
+
+
+@wrong()
+class ScaledByTheWidthOfTheModel(Honest):
+    """1 / sqrt(d_model / H): a head of Qwen3 is wider than its share of the model."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return sdpa(q, k, v, attn_mask=mask, scale=(self.shape.d_model / self.shape.H) ** -0.5)
+
+
+@wrong(**NEW_TOKENS)
+class AlignedTopLeft(Honest):
+    """New tokens see the first ones of the cache alone."""
+
+    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+        return torch.ones(T, T_kv, dtype=torch.bool).tril()
+
+
+@wrong(**NEW_TOKENS)
+class NewTokensSeeTheNext(Honest):
+    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+        return torch.ones(T, T_kv, dtype=torch.bool).tril(T_kv - T + 1)
+
+
+@wrong()
+class MaskedTwice(Honest):
+    """Once more behind the softmax, one key further: probs that don't add up to one."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf)
+        return torch.softmax(scores, -1).tril(-1) @ v
+
+
+@wrong(**DECODE)
+class KeysAndValuesSwapped(Honest):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return sdpa(q, v, k, attn_mask=mask)
+
+
+@wrong()
+class DropoutLeftOn(Honest):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return sdpa(q, k, v, attn_mask=mask, dropout_p=0.1)
+
+
+@wrong(**DECODE)
+class WithoutTheNewestToken(Honest):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+        return super().forward(q, k[..., :-1, :], v[..., :-1, :])
+
+
+@wrong(mode="backward")
+class ValuesDetached(Honest):
+    """The output is right, and no gradient reaches the values' projection."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return sdpa(q, k, v.detach(), attn_mask=mask)
+
+
+FIRST: dict[int, Tensor] = {}
+
+
+@wrong(scope="model")
+class KeysOfTheFirstBlock(Honest):
+    """What is kept by a number that blocks share: right in one block."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+        known = FIRST.pop(0, None)
+        if known is None:
+            FIRST[0] = k
+        return super().forward(q, k if known is None else known, v)
+
+
+@wrong()
+class HeadsReadAsTheyLie(Honest):
+    """Rows of memory taken for tokens: in a model heads lie between them. Right for contiguous queries."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+        B, H, T, D = q.shape
+        return super().forward(q.as_strided((B, H, T, D), (H * T * D, T * D, D, 1)), k, v)
