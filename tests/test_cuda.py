@@ -401,13 +401,24 @@ def test_float32_products_are_of_float32_where_a_container_asks_for_less() -> No
     assert done.stdout == "ieee False\n", done.stderr
 
 
-@pytest.mark.parametrize(("visible", "one"), [(None, "0"), ("3,1", "3"), ("MIG-abc", "MIG-abc"), ("", "")])
-def test_a_worker_sees_the_gpu_that_is_timed_and_no_second_one(visible: str | None, one: str) -> None:
-    """Work that an implementation left on another would be waited for by nobody."""
-    code = "from bench.workers.tasks import Tasks; import os; Tasks('.'); print(os.environ['CUDA_VISIBLE_DEVICES'])"
-    others = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    asked = others if visible is None else others | {"CUDA_VISIBLE_DEVICES": visible}
-    done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, env=asked, capture_output=True, text=True)
+@pytest.mark.parametrize(
+    ("visible", "one"),
+    [
+        ({}, {"CUDA_VISIBLE_DEVICES": "0"}),
+        ({"CUDA_VISIBLE_DEVICES": "3,1"}, {"CUDA_VISIBLE_DEVICES": "3"}),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-abc"}, {"CUDA_VISIBLE_DEVICES": "MIG-abc"}),
+        ({"CUDA_VISIBLE_DEVICES": ""}, {"CUDA_VISIBLE_DEVICES": ""}),
+        ({"HIP_VISIBLE_DEVICES": "2,3"}, {"HIP_VISIBLE_DEVICES": "2"}),
+    ],
+)
+def test_a_worker_sees_the_gpu_that_is_timed_and_no_second_one(visible: dict[str, str], one: dict[str, str]) -> None:
+    """Work that an implementation left on another would not be waited for."""
+    code = "from bench.workers.tasks import Tasks; import os; Tasks('.')\n"
+    code += f"print({{name: os.environ[name] for name in {cuda.VISIBLE} if name in os.environ}})"
+    others = {name: value for name, value in os.environ.items() if name not in cuda.VISIBLE}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=CHECKOUT, env=others | visible, capture_output=True, text=True
+    )
     assert done.stdout == f"{one}\n", done.stderr
 
 

@@ -31,6 +31,7 @@ from ..timing.cell import Built, build, check, probe
 from ..timing.cold import cold_s
 from ..timing.controls import GPU_WORK, WORK, software
 from ..timing.devices import energy_counter, free_bytes, meter_for
+from ..timing.devices.cuda import see_one_gpu
 from ..timing.devices.energy import Unread, joules_of_a_call
 from ..timing.devices.nvml import Reading, words
 from ..timing.machine import fingerprint
@@ -73,9 +74,7 @@ class Tasks:
         if threads:
             torch.set_num_threads(threads)
         torch.set_float32_matmul_precision("highest")  # containers may ask for TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)
-        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[
-            0
-        ]  # one is timed
+        see_one_gpu()
         fix_threshold()
         self._threads = torch.get_num_threads()
         self._folder = folder

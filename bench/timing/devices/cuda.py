@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable
 from math import ceil
 from statistics import median
@@ -256,6 +257,16 @@ def identity(cuda: Any = torch.cuda) -> dict[str, Any]:
     driver = nvml.driver() if nvml else None
     built_for = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
     return {"gpu": cuda.get_device_name(), "driver": driver or f"unknown, {built_for}"}
+
+
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+"""Environment variables that list GPUs; ROCm knows both."""
+
+
+def see_one_gpu() -> None:
+    """Hide all GPUs but the first from this process, before it uses one: work on a second one would not be waited for."""
+    for name in [name for name in VISIBLE if name in os.environ] or VISIBLE[:1]:
+        os.environ[name] = os.environ.get(name, "0").partition(",")[0]
 
 
 def _energy() -> Counter:
