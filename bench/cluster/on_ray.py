@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeLabelSchedulingStrategy, NotIn
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..selection.mistake import Mistake
 from . import node as on_node
@@ -42,6 +42,8 @@ class Cluster:
         self._do = ray.remote(on_node.do)
         self._there: dict[str, list[dict[str, Any]]] = {}
         """What Ray says of the nodes of each type."""
+        self._last: dict[str, Future[Answer]] = {}
+        """By node, the last task that it was given."""
 
     def nodes(self, refused: Collection[str]) -> Mapping[str, int]:
         self._there = {}
@@ -53,15 +55,19 @@ class Cluster:
 
     def submit(self, kind: str, task: dict[str, Any], refused: Collection[str]) -> Future[Answer]:
         own = self._there[kind]
-        others = {node["NodeID"] for node in ray.nodes()} - {node["NodeID"] for node in own}
-        allowed = NotIn("", *others)  # which wants one value at least
+        idle = (it for it in own if (last := self._last.get(it["NodeID"])) is None or last.done())
+        node = next(idle, own[0])
+        has = node["Resources"]
+        here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)  # another of its type where it dies
         do = self._do.options(
-            scheduling_strategy=NodeLabelSchedulingStrategy({"ray.io/node-id": allowed}),
-            num_cpus=own[0]["Resources"]["CPU"],
-            num_gpus=own[0]["Resources"].get("GPU", 0),
+            scheduling_strategy=here,
+            resources={name: share for name, share in has.items() if name.startswith(TYPE)},
+            num_cpus=has["CPU"],
+            num_gpus=has.get("GPU", 0),
             max_retries=0,
         )
         future: Future[Answer] = do.remote(self._archive, task).future()
+        self._last[node["NodeID"]] = future
         return future
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ def test_nodes_have_tasks_of_their_own_type_alone(cluster: Any, monkeypatch: pyt
         found = {kind: {it.result(60) for it in futures} for kind, futures in asked.items()}
     finally:
         engine.close()
-    assert found["a"] <= {it.node_id for it in nodes[:2]}
+    assert found["a"] == {it.node_id for it in nodes[:2]}
     assert found["b"] == {nodes[2].node_id} and found["default"] == {unnamed.node_id}
     ray_cluster.remove_node(unnamed)
 
