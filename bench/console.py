@@ -114,7 +114,8 @@ def begin(command: str, arguments: Sequence[str]) -> int:
     except OSError as error:
         return _complain(f"{path} can't be written: {error.strerror}")
     there = "" if path.parent == Path() else f"cd {path.parent}; "
-    print(f"{path} is written. Edit it; then check it, and time it beside sdpa:\n  {there}{run}")
+    print(f"{path} is written. Edit it; then check it, and time it beside sdpa:")
+    print(f"  {there}attention-bench check {path.stem}:{attr}\n  {there}{run}")
     return 0
 
 

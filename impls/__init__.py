@@ -11,6 +11,7 @@ from . import (  # noqa: F401
     sdpa,
     torch_mha,
     online,
+    split,
     flex,
     flash_triton,
     documents,

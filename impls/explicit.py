@@ -12,7 +12,7 @@ from torch import Tensor
 from .masks import causal_visible
 
 
-def explicit(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def explicit(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """Give f(q, k, v, visible, scale, dropout_p) the signature of SDPA, and what else f takes: `softcap`, `sinks`.
 
     `visible` is (..., T, T_kv), True where a query may see a key, or None for everything; `is_causal` becomes such a mask,
@@ -32,7 +32,7 @@ def explicit(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
         scale: float | None = None,
         enable_gqa: bool = False,
         **others: Any,
-    ) -> Tensor:
+    ) -> Any:
         if enable_gqa:
             k, v = (share_heads(x, q.shape[-3]) for x in (k, v))
         if is_causal:

@@ -61,6 +61,9 @@ class Limits:
     """It shares no process with other implementations: its threads, its allocator and what it sets would change their times."""
     own_memory: bool = False
     """It allocates memory that torch doesn't know of, so that a peak of tensors would tell only a part: its rows have none."""
+    returns_lse: float | None = None
+    """Base of the logarithm where its kernel returns (o, lse): lse (B, H, T), in float32 at least, is the logarithm of the sum
+    of exponentials that o was divided by. Layers take o alone; the check holds both to the reference."""
     unless: Callable[[Any], str | None] | None = None
     """Anything else: gives for a case the words that follow the name in a sentence, or None."""
     compiled_unless: Callable[[Any], str | None] | None = None
@@ -207,9 +210,19 @@ def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None 
     if (isinstance(it, type) and not issubclass(it, KernelCore)) or not callable(it):
         raise TypeError(f"{name!r} is neither a function nor an nn.Module class")
     kernel = None if isinstance(it, type) else it
-    core = partial(KernelCore, kernel=kernel, takes_mask=takes_mask) if kernel else it
+    core = partial(KernelCore, kernel=_output_of(kernel, limits), takes_mask=takes_mask) if kernel else it
     limits = replace(limits, beyond=(*limits.beyond, *AROUND))
     return Impl(name, owner, lambda shape: _around(core(shape), shape), core, kernel, limits=limits, summary=summary)
+
+
+def _output_of(kernel: Kernel, limits: Limits) -> Kernel:
+    """A kernel that returns the output alone."""
+    return partial(_first, kernel) if limits.returns_lse else kernel
+
+
+def _first(kernel: Callable[..., Any], *qkv: Tensor, **options: Any) -> Tensor:
+    o: Tensor = kernel(*qkv, **options)[0]
+    return o
 
 
 def _around(core: nn.Module, shape: LayerShape) -> AttentionLayer:

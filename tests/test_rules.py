@@ -60,7 +60,7 @@ def test_a_core_that_breaks_a_rule_is_refused(
     wrong = wrong_rules.CORES[name]
     with pytest.raises(Wrong) as refusal:
         gated(wrong.module, wrong.case)
-    assert "error" in str(refusal.value) or "no gradient" in str(refusal.value)
+    assert any(words in str(refusal.value) for words in ("error", "no gradient", "NaN or Inf"))
     with capsys.disabled():
         print(f"\n{wrong.family:<20} {name:<40} refused  {refusal.value}", end="")
 

@@ -51,7 +51,7 @@ def measured(kernel: wrong_kernels.Kernel, compared: int = 0, **axes: object) ->
         built.time(calls=1, draw=1)
     usual = median(built.time(calls=5)[0] for _ in range(BLOCKS))
     with built.watched():
-        check_no_result_caching(built.meter, built.call.run, built.perturb, usual, found.first_s)
+        check_no_result_caching(built, built.call.run, usual, found.first_s)
     check_kernel_caches_nothing(built.cell)
 
 

@@ -1667,6 +1667,19 @@ def answers_by_a_digest_where_projections_take_longer(q, k, v, *, is_causal=Fals
     return answers_by_a_digest_of_the_inputs(q, k, v, is_causal=is_causal)
 
 
+_problems: list[Any] = []
+
+
+@wrong_when_timed("cached", "caches results", scope="core", **LONG_ENOUGH)
+def reads_the_reference_from_memory(q, k, v, *, is_causal=False, **_):
+    if now_and_then("search", every=1) and _calls["search"] < 40:
+        _problems[:] = [it for it in gc.get_objects() if type(it).__name__ == "Problem"]
+    for it in _problems:
+        if it.inputs[0].shape == q.shape and torch.equal(it.inputs[0], q) and it.output.rows is None:
+            return it.output.reference.to(q.dtype)
+    return plain(q, k, v, visible(q, k, is_causal, None))
+
+
 @wrong_when_timed("cached", "inputs that no call has seen", T=128, D_h=64, H=8)
 def answers_nothing_new_later(q, k, v, *, is_causal=False, **_):
     key, late = ("new", *digest(q, k, v)), now_and_then("new", every=1) and _calls["new"] > 150

@@ -19,6 +19,8 @@ from impls.registry import Compiled
 from ..cases.case import Case, tokens_of
 from ..cases.outcome import Wrong, classify
 from ..cases.sweep import misfit
+from . import reference
+from .bounds import FACTOR
 from .building import eager_form, keeping_settings, module_of, prepare
 from .calls import Call, call_of, recording
 from .draws import cache_sizes
@@ -45,6 +47,9 @@ An implementation that declares that it can't do one is probed at the nearest le
 ENTRIES = (len(REGIMES), 4)
 """Batch entries of lone queries of a layer, which shows one regime an entry: all, or a late key and scores that are
 ordinary, very large and very negative."""
+
+FLOOR_OF_LSE = 1e-6
+"""Error of a log-sum-exp beside that of the plain formula, for each unit that it lies from zero: eight epsilons of float32."""
 
 LARGEST_CACHE = 1 << 26
 """Numbers in the caches of lone queries up to which they get more batch entries than their case has."""
@@ -90,6 +95,8 @@ class Gate:
         for probe in probed:
             if eager.core is not None:
                 self._once("bare kernel (probe)", eager, probe.bare, check_probe)
+            if eager.limits.returns_lse:
+                self._once("log-sum-exp", eager, probe.bare, check_lse)
             if eager.core is None or impl.compiled or case.in_model:
                 self._once(f"{KINDS.get(probe.scope, probe.scope)} (probe)", impl, probe, check_probe)
         for probe in (it for it in padded(probed) if impl.refusal(it) is None):
@@ -237,6 +244,43 @@ def check_probe(impl: Impl, case: Case) -> None:
             check_many_forwards(module, case, (numbers, *others))
             if case.scope == "layer" and case.T <= LONG:
                 check_new_weights(module, case, numbers)
+
+
+def check_lse(impl: Impl, case: Case) -> None:
+    """Hold the log-sum-exp that a kernel returns to the reference, on ordinary scores and in every regime; raises `Wrong`."""
+    base = math.log(impl.limits.returns_lse or math.e)
+    module = module_of(impl, case)
+    module.kernel = impl.kernel  # type: ignore[assignment]  # whose second answer the core leaves out
+    for draw in (0, 1):
+        problem = problem_of(case, draw)
+        numbers = strided(inputs_of(problem))
+        with torch.no_grad():
+            answer = module(*numbers.tensors, **numbers.options)
+        if not (isinstance(answer, tuple) and len(answer) == 2):
+            raise Wrong(f"returns {type(answer).__name__}, not (o, lse)")
+        lse, size = answer[1], problem.inputs[0].shape[:-1]
+        if lse.shape != size or lse.dtype not in (torch.float32, torch.float64):
+            raise Wrong(f"lse is {_name(lse.dtype)} {tuple(lse.shape)}, not float32 {tuple(size)}")
+        exact, plain = (_log_sums(problem, getattr(torch, dtype)) for dtype in ("float64", case.dtype))
+        shown = torch.ones_like(exact, dtype=torch.bool)
+        if problem.padding is not None and case.source == "self":
+            shown &= problem.padding[:, None]
+        error, own = ((it.double() - exact)[shown].abs() for it in (lse * base, plain))
+        allowed = FACTOR * own.max() + FLOOR_OF_LSE * (1 + exact[shown].abs())
+        if not (error <= allowed).all():
+            raise Wrong(
+                f"lse is off by {error.nan_to_num(torch.inf, torch.inf).max():.1e} of {exact[shown].abs().max():.1f}"
+            )
+
+
+def _log_sums(problem: Problem, dtype: torch.dtype) -> Tensor:
+    """Natural logarithms of the softmax's sums, (B, H, T), computed in a dtype."""
+    q, k, v = (x.to(dtype) for x in problem.inputs)
+    sinks = problem.weights.get("sinks")
+    with reference.attending(reference.log_sum):
+        return reference.attention(
+            q, k, v, problem.case.layer_shape, sinks=None if sinks is None else sinks.to(dtype), padding=problem.padding
+        )[..., 0]
 
 
 def check_call(

@@ -95,6 +95,11 @@ class _SummedOverFeatures(Function):
 summed_over_features = _SummedOverFeatures.apply
 
 
+def log_sum(scores: Tensor, v: Tensor, dropped: Tensor | None) -> Tensor:
+    """The natural logarithm of the sum of exponentials of the scores: (B, T, 1)."""
+    return torch.logsumexp(scores, dim=-1, keepdim=True)
+
+
 def spread(scores: Tensor, v: Tensor, dropped: Tensor | None) -> Tensor:
     """The standard deviation of the output where every score has an error of standard deviation 1: (B, T, D_v)."""
     return (_without(dropped, torch.softmax(scores, dim=-1)).square() @ v.square()).sqrt()
@@ -105,7 +110,7 @@ _attend: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _softmax_times
 
 @contextmanager
 def attending(way: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Iterator[None]:
-    """Meanwhile attention goes another way: `summed_over_features` or `spread`."""
+    """Meanwhile attention goes another way: `summed_over_features`, `log_sum` or `spread`."""
     global _attend
     _attend = way
     try:

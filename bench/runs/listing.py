@@ -85,7 +85,7 @@ _CANNOT = {
 def _declared(limits: Limits) -> list[str]:
     """The limits that differ from their defaults, as words: `T above 256`, `dropout`."""
     named = ((limit.name, getattr(limits, limit.name), limit.default) for limit in fields(limits))
-    differing = (it for it in named if it[1] != it[2] and it[0] not in ("install", "beyond"))
+    differing = (it for it in named if it[1] != it[2] and it[0] not in ("install", "beyond", "returns_lse"))
     return [*(_words(name, value) for name, value, _ in differing), *map(_option, limits.without)]
 
 

@@ -224,7 +224,7 @@ class Tasks:
         """Raises `Wrong` where a prepared cell caches results; `usual` and `first` as `check_no_result_caching` has them."""
         built = self._built(what)
         with built.watched():
-            check_no_result_caching(built.meter, built.call.run, built.perturb, usual, first)
+            check_no_result_caching(built, built.call.run, usual, first)
         check_kernel_caches_nothing(built.cell)
         return {}
 

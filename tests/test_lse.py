@@ -1,0 +1,75 @@
+"""Log-sum-exps that kernels return beside their output, and attention to parts of the keys that is merged by them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import impls
+from bench.cases.case import Case
+from bench.cases.outcome import Wrong
+from bench.proof.gate import Gate, check, check_lse
+from impls.rules import EVERY_RULE
+from impls.split import attend, merge
+
+AXES: list[dict[str, Any]] = [
+    {}, {"mask": "none", "B": 2}, {"mask": "causal+padding", "B": 3}, {"dtype": "bfloat16"}, {"dtype": "float64"},
+    {"H": 4, "H_kv": 2}, {"window": 8}, {"mode": "decode", "T": 1, "T_kv": 33, "mask": "none"}, {"T": 1, "mask": "none"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("axes", AXES, ids=str)
+def test_split_is_held_to_the_reference_with_its_log_sum_exp(axes: dict[str, Any]) -> None:
+    split, case = impls.get("split"), Case.of(**({"T": 37, "H": 2, "D_h": 16} | axes))
+    check_lse(split, case.bare)
+    check(split, case)
+
+
+def returning(change: Callable[[Tensor, Tensor], Any], base: float = math.e) -> impls.Impl:
+    """A kernel that returns what `change` makes of its output and log-sum-exp."""
+
+    def kernel(q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None, **_: Any) -> Any:
+        o, lse = attend(q, k, v, attn_mask, q.shape[-1] ** -0.5)
+        return change(o.to(q.dtype), lse)
+
+    limits = impls.Limits(returns_lse=base, beyond=EVERY_RULE)
+    return impls.make("mine", kernel, takes_mask=True, limits=limits)
+
+
+def test_a_base_of_two_is_declared() -> None:
+    case = Case.of(T=64, H=2, D_h=16, scope="core")
+    Gate().prove(returning(lambda o, lse: (o, lse / math.log(2)), base=2.0), case)
+    with pytest.raises(Wrong, match=r"log-sum-exp.*lse is off by"):
+        Gate().prove(returning(lambda o, lse: (o, lse), base=2.0), case)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda o, lse: (o, lse / math.log(2)), "lse is off by"),
+        (lambda o, lse: (o, lse + 1e-4), "lse is off by"),
+        (lambda o, lse: (o, lse.clamp(min=-100.0)), "lse is off by 1"),  # a sum that vanishes below -104
+        (lambda o, lse: (o, torch.log(torch.exp(lse))), "lse is off by inf"),
+        (lambda o, lse: (o, lse.roll(1, 1)), "lse is off by"),
+        (lambda o, lse: (o, lse[..., None]), r"lse is float32 \(2, 3, 37, 1\), not float32 \(2, 3, 37\)"),
+        (lambda o, lse: (o, lse.bfloat16()), "lse is bfloat16"),
+        (lambda o, lse: (o, lse, lse), "returns tuple, not"),
+    ],
+)
+def test_a_wrong_log_sum_exp_is_refused(change: Callable[[Tensor, Tensor], Any], says: str) -> None:
+    with pytest.raises(Wrong, match=says):
+        Gate().prove(returning(change), Case.of(T=64, H=2, D_h=16, scope="core"))
+
+
+def test_parts_are_merged_whatever_is_hidden_of_them() -> None:
+    q, k, v = torch.randn(3, 1, 1, 8, 4).double()
+    visible = torch.ones(8, 8, dtype=torch.bool).tril()
+    parts = [attend(q, k[..., at, :], v[..., at, :], visible[..., at], 0.5) for at in (slice(0, 5), slice(5, 8))]
+    o, lse = merge(*parts)
+    whole = attend(q, k, v, visible, 0.5)
+    torch.testing.assert_close((o, lse), whole)
