@@ -25,9 +25,13 @@ def impl_hash(impl: Impl, kernel: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def packages(impl: Impl) -> str | None:
-    """The optional packages that it needs, with their versions: `onnxruntime 1.23.2, onnx 1.19.1`; None for none."""
-    return ", ".join(_versions(impl)) or None
+def packages(impl: Impl, in_model: bool = False) -> str | None:
+    """The optional packages that it needs, with their versions: `onnxruntime 1.23.2, onnx 1.19.1`; None for none.
+
+    `in_model`: with that of transformers, which builds what is around it.
+    """
+    around = [_versioned("transformers")] if in_model else []
+    return ", ".join([*_versions(impl), *around]) or None
 
 
 DECIDING = (

@@ -42,8 +42,9 @@ def cold_s(built: Built, hot_s: float) -> float | None:
         return None
     count = min(MOST_PLACES, 1 + math.ceil(2 * cache / size))
     filler = max(0, 2 * cache // MOST_PLACES - size)
-    kept = [it.data for it in tensors]
-    places = [([it.clone() for it in kept], torch.ones(filler, dtype=torch.uint8)) for _ in range(count)]
+    with torch.inference_mode(False):  # what is compiled would be compiled anew for tensors of that mode
+        kept = [it.data for it in tensors]
+        places = [([it.clone() for it in kept], torch.ones(filler, dtype=torch.uint8)) for _ in range(count)]
     taken = []
     try:
         for moved, beside in islice(cycle(places), CALLS):  # the place that was written to longest ago comes first

@@ -4,7 +4,7 @@ head, and around them.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
@@ -36,22 +36,22 @@ def parts_of(built: Built) -> dict[str, Any]:
         return {}
     with watching(built.module) as events:
         built.call.run()
-        calls: list[Counter[str]] = []
+        calls: list[dict[str, float]] = []
         began = perf_counter()
         while len(calls) < LEAST or (len(calls) < CALLS and perf_counter() - began < SECONDS):
             events.clear()
             start = perf_counter()
             built.call.run()
             calls.append(of_events(events, start, perf_counter()))
-    shares = [round(call["core"] / call.total(), 6) for call in calls]
-    parts = {part: median(call[part] for call in calls) for part in sorted(set().union(*calls))}
+    shares = [round(call["core"] / sum(call.values()), 6) for call in calls]
+    parts = {part: median(call[part] for call in calls) for part in sorted({part for call in calls for part in call})}
     blocks = {"blocks": BLOCKS[cell.case.scope], "depth": depth(cell.case)}
     return {"parts_s": parts, "core_shares": shares} | blocks
 
 
-def of_events(events: list[Event], start: float, end: float) -> Counter[str]:
+def of_events(events: list[Event], start: float, end: float) -> dict[str, float]:
     """Seconds in each part but in no part within it; `around` is in none."""
-    found: Counter[str] = Counter()
+    found: dict[str, float] = defaultdict(float)
     within, since = ["around"], start
     for at, part, begins in events:
         found[within[-1]] += at - since  # type: ignore[assignment]
@@ -95,13 +95,13 @@ def _watch(module: nn.Module, part: str, events: list[Event]) -> list[Any]:
         leaves = [it for it in (*args, *kwargs.values()) if isinstance(it, Tensor) and it.requires_grad]
         if not leaves:
             return args, kwargs
-        marked = dict(zip(map(id, leaves), _Mark.apply(ends, *leaves), strict=True))  # type: ignore[no-untyped-call]
+        marked = dict(zip(map(id, leaves), mark(ends, *leaves), strict=True))
         return tuple(marked.get(id(it), it) for it in args), {n: marked.get(id(it), it) for n, it in kwargs.items()}
 
     def after(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], o: Any) -> Any:
         first, *others = o if isinstance(o, tuple) else (o,)
         if any(isinstance(it, Tensor) and it.requires_grad for it in (*args, *kwargs.values())):
-            (first,) = _Mark.apply(begins, first)  # type: ignore[no-untyped-call]
+            (first,) = mark(begins, first)
         ends()
         return (first, *others) if isinstance(o, tuple) else first
 
@@ -123,3 +123,6 @@ class _Mark(Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         ctx.note()
         return (None, *gradients)
+
+
+mark: Callable[..., tuple[Tensor, ...]] = _Mark.apply

@@ -158,7 +158,7 @@ class Tasks:
             "compile_s": built.compile_s,
             "compile_cache": built.compile_cache,
             "impl_hash": impl_hash(cell.impl, proved.kernel),
-            "packages": packages(cell.impl),
+            "packages": packages(cell.impl, cell.case.in_model),
         }
         seconds = self._kept(what, built)["seconds"] if keep else proved.first_s
         return {"columns": columns, "seconds": seconds, "first_s": proved.first_s, "spent": _since(before)}
