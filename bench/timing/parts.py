@@ -54,13 +54,13 @@ def of_events(events: list[Event], start: float, end: float) -> dict[str, float]
     found: dict[str, float] = defaultdict(float)
     within, since = ["around"], start
     for at, part, begins in events:
-        found[within[-1]] += at - since  # type: ignore[assignment]
+        found[within[-1]] += at - since
         since = at
         if begins:
             within.append(part)
         elif part in within:
             del within[len(within) - 1 - within[::-1].index(part) :]
-    found[within[-1]] += end - since  # type: ignore[assignment]
+    found[within[-1]] += end - since
     return found
 
 
