@@ -1,4 +1,4 @@
-"""How it is measured: cases, the gate, the meters, the clock. The only room that knows pytest, devices and clocks."""
+"""The measurement: cases, correctness checks, meters, timing. The only package that uses pytest, devices and clocks."""
 
 import os
 import sys

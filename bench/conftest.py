@@ -14,7 +14,7 @@ from . import CHECKOUT, starting, terminal
 from .cases.cells import Cell, Key
 from .cases.modes import MODES
 from .cases.outcome import FAILURES
-from .runs.lacking import no_row
+from .runs.lacking import skip_of
 from .runs.listing import show_plan, show_registry
 from .runs.measuring import Measuring
 from .runs.progress import Progress
@@ -22,7 +22,7 @@ from .runs.replay import replay
 from .runs.run import Run, begin
 from .runs.saving import numbering, reports, save
 from .runs.traces import Traces
-from .selection.mistake import Mistake
+from .selection.errors import UsageError
 from .selection.options import pytest_addoption, refuse_unused, seed_of
 from .timing.machine import fingerprint
 from .workers.client import Setting, Side, WorkerClient
@@ -115,7 +115,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
-    """Everything is measured before the first test, since the cells of a case take turns."""
+    """Everything is measured before the first test, since the cells of a case are interleaved."""
     config, run = session.config, session.config.stash[RUN]
     wanted = (item for item in session.items if not item.get_closest_marker("skip"))
     cells = [run.cell(key) for item in wanted if (key := _key(item))]
@@ -138,7 +138,7 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     """Measure what is not known; the rows of an interrupted run are those that were timed until then."""
     tell = config.stash[PROGRESS].tell
     for cell in cells:
-        if cell.key not in run.known and (why := no_row(cell)):
+        if cell.key not in run.known and (why := skip_of(cell)):
             run.add_skipped(cell, why)
             if why.reason in FAILURES:
                 tell(f"{run.progress} {cell.case.id}  {cell.impl.name:<20} {why.reason}: {why}")
@@ -151,11 +151,11 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     try:
         measuring = Measuring(run, left, lambda: WorkerClient(Side("run"), setting), seed, fail_fast, tell)
         if config.getoption("benchmark_disable"):
-            return measuring.prove()
+            return measuring.check()
         measuring.measure()
         run.ended = True
-    except Mistake as mistake:
-        raise pytest.UsageError(str(mistake)) from None
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
     finally:
         run.finish()
 
@@ -183,7 +183,7 @@ def report(request: pytest.FixtureRequest, impl: str, case: str) -> Callable[[],
             benchmark.group = row["group"]
             benchmark.extra_info.update(row["extra_info"])
             replay(benchmark, row["stats"]["data"])
-        elif key not in run.proved:
+        elif key not in run.checked:
             pytest.skip("not measured: the run ended before")
 
     return report

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from bench.ab import ab
 from bench.ab.comparison import Unjudgeable
-from bench.cases.outcome import NoRow
+from bench.cases.outcome import Skip
 from bench.selection.command import complain, named
-from bench.selection.mistake import Mistake
+from bench.selection.errors import UsageError
 from bench.terminal import warn
 from reports.judging import by_turns
 from reports.judging.comparison import Comparison
@@ -25,7 +25,7 @@ UNJUDGED, USAGE_ERROR = 2, ab.USAGE_ERROR
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 nothing regressed, or both sides have the same code; 1 something did, in time or memory, is broken, or now
-    fails the correctness check; 2 it could not be judged; 3 a mistake of the user's.
+    fails the correctness check; 2 it could not be judged; 3 a usage error.
     """
     options = ab.parser().parse_args(arguments)
     return answered(lambda: _answer(options))
@@ -36,9 +36,9 @@ def answered(answer: Callable[[], int]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNJUDGED))
     try:
         return answer()
-    except (Mistake, RunError) as mistake:
-        return complain(mistake, USAGE_ERROR)
-    except (Unjudgeable, NoRow) as why:
+    except (UsageError, RunError) as error:
+        return complain(error, USAGE_ERROR)
+    except (Unjudgeable, Skip) as why:
         warn(f"it could not be judged: {why}")
     except KeyboardInterrupt:
         warn("interrupted; the same command goes on")
@@ -72,9 +72,9 @@ def unmeasured(same: ab.Same, options: argparse.Namespace) -> Comparison:
 
 
 def _writable(path: Path | None) -> None:
-    """Raises `Mistake` now, rather than when everything is measured."""
+    """Raises `UsageError` now, rather than when everything is measured."""
     try:
         if path is not None:
             path.open("a").close()
     except OSError as error:
-        raise Mistake(f"{path} can't be written: {error.strerror}") from None
+        raise UsageError(f"{path} can't be written: {error.strerror}") from None

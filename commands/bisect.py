@@ -19,10 +19,10 @@ from pathlib import Path
 from bench.ab import ab
 from bench.ab.comparison import Unjudgeable
 from bench.ab.sources import commit_of, commits_between, repository, subject_of
-from bench.cases.outcome import NoRow
+from bench.cases.outcome import Skip
 from bench.runs.saving import results_root, run_files
 from bench.selection.command import Parser
-from bench.selection.mistake import Mistake, positive
+from bench.selection.errors import UsageError, positive
 from reports.judging import by_turns
 from reports.judging.comparison import Comparison
 from reports.pages.comparison_text import changed, sentences
@@ -136,7 +136,7 @@ class Bisection:
         for doubling in range(DOUBLINGS):
             try:
                 found = self.compared(self.points[0], self.points[at], self.options.budget * 2**doubling, doubling)
-            except (Mistake, Unjudgeable, NoRow):
+            except (UsageError, Unjudgeable, Skip):
                 break
             step = step_of(found, change) if found.cells else SAME
             if step.word != "open" or not math.isfinite(step.error):
@@ -178,16 +178,16 @@ class Bisection:
 
 
 def _points(ends: Sequence[str], pythons: str | None) -> tuple[list[str], str]:
-    """What there is to choose from, the good end first; raises `Mistake`."""
+    """What there is to choose from, the good end first; raises `UsageError`."""
     if pythons:
         if ends:
-            raise Mistake("either GOOD BAD, or --pythons A,B,C")
+            raise UsageError("either GOOD BAD, or --pythons A,B,C")
         points = [name.strip() for name in pythons.split(",") if name.strip()]
         if len(points) < 2:
-            raise Mistake("--pythons names interpreters from the good one to the bad one, two at least")
+            raise UsageError("--pythons names interpreters from the good one to the bad one, two at least")
         return points, "pythons"
     if len(ends) != 2:
-        raise Mistake("give two revisions: GOOD, which is fast, and BAD, which is slow")
+        raise UsageError("give two revisions: GOOD, which is fast, and BAD, which is slow")
     root = repository()
     good, bad = (commit_of(revision, root) for revision in ends)
     return [good, *commits_between(good, bad, root)], "commits"

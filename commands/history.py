@@ -18,8 +18,8 @@ def confirm(asked: Asked, results: Path) -> str:
     """Compare the commits around a step, and save it among the results; gives why it can't be done, or ''."""
     from bench.ab import ab  # imports torch, which reports do without
     from bench.ab.comparison import Unjudgeable
-    from bench.cases.outcome import NoRow
-    from bench.selection.mistake import Mistake
+    from bench.cases.outcome import Skip
+    from bench.selection.errors import UsageError
 
     options = asked.options()
     try:
@@ -28,6 +28,6 @@ def confirm(asked: Asked, results: Path) -> str:
         return f"{options['threads']} threads: a comparison has one number of them"
     try:
         ab.measured(Namespace(**ab.defaults() | options), results)
-    except (Mistake, Unjudgeable, NoRow, ab.Same) as why:
+    except (UsageError, Unjudgeable, Skip, ab.Same) as why:
         return str(why)
     return ""

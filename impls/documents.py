@@ -1,4 +1,4 @@
-"""Packed documents (`--documents`) by the routes that exist beside a mask over all of them: each answers the same case."""
+"""Packed documents (`--documents`) by other routes than a mask over all of them; each computes the same case."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from .rules import Rules
 
 @dataclass(frozen=True)
 class LayerShape(Rules):
-    """Everything that a layer must know when it is built, beside the rules of attention. Widths are numbers of features."""
+    """The arguments of a layer, besides the rules of attention. Widths are numbers of features."""
 
     d_model: int
     H: int

@@ -1,4 +1,4 @@
-"""Requests of a server in one batch (`--requests`) by the routes that exist beside a mask over all of them."""
+"""Requests of a server in one batch (`--requests`) by other routes than a mask over all of them."""
 
 from __future__ import annotations
 

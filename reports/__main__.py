@@ -51,7 +51,7 @@ Other commands (each has its own --help):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 written; 3 a mistake of the user's, reported in one line on stderr."""
+    """Exit code: 0 written; 3 a usage error, reported in one line on stderr."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in COMMANDS:
         code: int = import_module(COMMANDS[given[0]]).main(given[1:])

@@ -15,7 +15,7 @@ DRIFT = 0.05
 """A change of the reference workload's time by more than this share is worth a sentence."""
 
 SCATTERS = 3.0
-"""It is a drift only where it is so many times its own scatter."""
+"""It counts as drift only above this multiple of its own scatter."""
 
 INTERRUPTIONS = 200.0
 """Involuntary context switches a second of timed calls: up to 110 in undisturbed runs, from 380 on beside other load."""

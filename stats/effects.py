@@ -1,6 +1,6 @@
-"""Effects: what is known of a change, log(head / base), of cells and of implementations. Sides that took turns give them here.
+"""Effects: what is known of a change, log(head / base), of cells and of implementations. Of interleaved sides.
 
-A side's processes are the unit: rounds within a process share its memory layout and the machine's mood, so a pair of processes
+A side's processes are the unit: rounds within a process share its memory layout and its conditions, so a pair of processes
 has one datum a cell. An interval of a comparison that is looked at while it goes on holds at every look at once, so what it
 showed needn't be taken back.
 """
@@ -90,7 +90,7 @@ def of_pairs(
     """Effects of cells, and of implementations: the mean over the cells of each.
 
     Each cell brings log(head / base) of every pair of fresh processes, NaN where it was not in it. Pairs that lack some of an
-    implementation's cells count for those that they have. Sides that take turns every few milliseconds see the same machine, so
+    implementation's cells count for those that they have. Interleaved sides see the same machine, so
     the mean of the `controls` is subtracted only from the look on at which one of them is shown to have changed.
     """
     shift, since = _shift({name: np.asarray(of, float) for name, of in controls.items()})

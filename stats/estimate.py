@@ -1,6 +1,6 @@
 """What is known of one log ratio: its mean, its error and their degrees of freedom, and what they show. NumPy and scipy only.
 
-One number a process: rounds within a process share its memory layout and the machine's mood, so they are no replicates.
+One number a process: rounds within a process share its memory layout and the machine's conditions, so they are no replicates.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from .shares import UNRESOLVED, too_wide
 Case = TypeVar("Case", bound=Hashable)
 
 RESOLUTION = 1.5
-"""An implementation that may take so many times as long as the leader, or the leader as it, is not called level with it."""
+"""Two are called tied only if a difference of this factor either way is excluded."""
 
 FASTEST, TIED, NOT_RESOLVED, SLOWER = "fastest", "tied", UNRESOLVED, "slower"
 """How an implementation stands in its case."""
@@ -128,7 +128,7 @@ def _units(visits: Sequence[Sequence[float]]) -> list[float]:
 def _paired_by_visit(of: Samples, over: Samples) -> Logs:
     """A process visits all of its cases in one pass, in an order drawn anew, before it comes to the first again. So each visit
     of the row that has fewer is divided by the nearest of the other in its process; of two that were each timed in a process
-    of their own, which take turns, by the nearest of all.
+    of their own, which are interleaved, by the nearest of all.
     """
     visits, others = (
         {where: float(np.median([*times.values()])) for where, times in side.by_visit().items()} for side in (of, over)

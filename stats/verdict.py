@@ -42,7 +42,7 @@ SETTLED = (REGRESSED, IMPROVED, SLIGHT, UNCHANGED)
 """Words that say something about the code."""
 
 MARGIN = 0.01
-"""Of sides that took turns. A change that is shown to be smaller than this share fails nothing: the user is content with it."""
+"""Of interleaved sides. The default equivalence margin: a change shown to be smaller fails nothing."""
 
 MARGIN_OF_RUNS = 0.05
 """Of two saved runs, which know less."""
@@ -142,7 +142,7 @@ def of_effects(
 def of_pairs(
     logs: Mapping[Key, ArrayLike], controls: Mapping[str, ArrayLike], margin: float = MARGIN
 ) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
-    """`of_effects`, of sides that took turns (`effects.of_pairs`). Controls that moved far void all of it."""
+    """`of_effects`, of sides that were interleaved (`effects.of_pairs`). Controls that moved far void all of it."""
     cells, implementations = of_effects(*effects.of_pairs(logs, controls), margin)
     if why := drifted(controls):
         return {key: replace(it, word=INCONCLUSIVE, reason=why) for key, it in cells.items()}, {}

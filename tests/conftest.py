@@ -19,7 +19,7 @@ from reports.reading.axes import KNOWN_AXES
 if TYPE_CHECKING:
     from bench.cases.case import Case
     from bench.cases.cells import Cell
-    from bench.timing.cell import Built, Proved
+    from bench.timing.cell import Built, Checked
     from bench.workers.client import Answer
     from bench.workers.tasks import Tasks
     from impls import Impl
@@ -129,28 +129,28 @@ def suite(loaded: None, pytester: pytest.Pytester, tmp_path: Path) -> Suite:
 @pytest.fixture
 def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the probe of 577 tokens, and with few where probs are dropped: honest implementations can do what they can."""
-    monkeypatch.setattr("bench.proof.gate.PROBES", (37,))
-    monkeypatch.setattr("bench.proof.dropout.LENGTH", {"core": 80, "layer": 80})
+    monkeypatch.setattr("bench.checks.gate.PROBES", (37,))
+    monkeypatch.setattr("bench.checks.dropout.LENGTH", {"core": 80, "layer": 80})
 
 
 def gated(impl: Impl, case: Case) -> None:
     """All that the gate asks of an implementation before a case is timed; raises what it found."""
-    from bench.proof.gate import Gate, check
+    from bench.checks.gate import Gate, check
 
-    Gate().prove(impl, case)
+    Gate().check(impl, case)
     check(impl, case)
 
 
-def proved(cell: Cell) -> tuple[Built, Proved]:
+def checked(cell: Cell) -> tuple[Built, Checked]:
     """A cell that has passed all checks, and what they found."""
-    from bench.proof.gate import Gate
+    from bench.checks.gate import Gate
     from bench.timing.cell import check, probe
 
     built = probe(cell, Gate())
     return built, check(built)
 
 
-def ask_proof(ask: Callable[..., Answer], impl: str, case: dict[str, Any], what: str = "x") -> Answer:
+def ask_check(ask: Callable[..., Answer], impl: str, case: dict[str, Any], what: str = "x") -> Answer:
     """What a worker answers of a cell that is to be checked."""
     ask("probe", what=what, impl=impl, case=case)
     return ask("check", what=what)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.proof.afterwards import check_idle_afterwards
+from bench.checks.afterwards import check_idle_afterwards
 from bench.timing import cell
 
 Work = Callable[[], Any]
@@ -82,5 +82,5 @@ class Rest:
 
 
 def resting(patch: pytest.MonkeyPatch, rest: Rest) -> None:
-    """Have every cell that is proved watched in such time."""
+    """Have every cell that is checked watched in such time."""
     patch.setattr(cell, "check_idle_afterwards", lambda: check_idle_afterwards(rest))

@@ -37,11 +37,11 @@ from bench.ab import comparison, pairing, sources
 from bench.ab.comparison import Comparison, Line, Plan, Unjudgeable
 from bench.ab.pairing import CONTROLS, FIRST_LOOK, Judged, Pair, Pairing, Timed, interleaved, until_settled
 from bench.ab.record import as_json, pairs_of
-from bench.ab.selftest import Log, missing, planted, schedule, self_test, summary
+from bench.ab.selftest import Log, injected, missing, schedule, self_test, summary
 from bench.ab.sources import PREFIX
 from bench.cases.case import Case
 from bench.cases.cells import Key
-from bench.cases.outcome import NoRow, Wrong
+from bench.cases.outcome import Skip, Wrong
 from bench.workers.client import Lost, Refused, Setting, Side, WorkerClient
 from bench.workers.tasks import Tasks
 from commands import ab as ab_command
@@ -54,7 +54,7 @@ from reports.pages import compare as compare_command
 from reports.pages.comparison_text import as_markdown
 from stats.verdict import IMPROVED, INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict
 
-from .conftest import CHECKOUT, ask_proof, environment
+from .conftest import CHECKOUT, ask_check, environment
 from .experiments.fallback import committed, fall
 
 A, B, C = (("a", "T16"), ("b", "T16"), ("c", "T16"))
@@ -185,7 +185,7 @@ def test_a_process_that_dies_costs_its_cell_and_the_pair_is_begun_anew() -> None
 
 
 def test_without_controls_nothing_is_said() -> None:
-    with pytest.raises(NoRow, match="SIGSEGV"):
+    with pytest.raises(Skip, match="SIGSEGV"):
         pairing_of(Fake(0, []), Fake(1, [], dies_at=CONTROLS[0])).pair([A], 1)
 
 
@@ -292,7 +292,7 @@ def test_false_alarms_and_power_of_the_procedure() -> None:
 
 
 class FakePeer(Answering):
-    """A prover that knows given implementations; `wrong`, `dead` and `impossible` ones fail in their own way."""
+    """A checker that knows given implementations; `wrong`, `dead` and `impossible` ones fail in their own way."""
 
     threads = 1
 
@@ -411,7 +411,7 @@ def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(monkeypat
 
 
 def test_what_neither_side_knows_is_a_mistake(compare: Callable[[Plan], dict[str, Line]]) -> None:
-    with pytest.raises(comparison.Mistake, match="unknown nobody"):
+    with pytest.raises(comparison.UsageError, match="unknown nobody"):
         compare(plan_of("a", "a", "nobody"))
 
 
@@ -734,22 +734,22 @@ def test_a_self_test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
         self_test(plan, wanted, log, one, told.append)
     assert told[0] == "self-test: about 15 min; what is over is kept, and the same command goes on"  # 9 runs of 100 s
     assert len(log.records()) == 2
-    self_test(plan, wanted, log, one, lambda text: None, lambda found, plant: kept.append(plant))
+    self_test(plan, wanted, log, one, lambda text: None, lambda found, injection: kept.append(injection))
     assert len(log.records()) == 9 and kept == wanted[2:]
     assert missing(wanted, log.records()) == []
     assert ran == [{}] * 4 + [{"sdpa": share} for share in (0.01, 0.02, 0.05, 0.1)] + [{}] * 2
     sentences = list(summary(log.records(), 0.01))
     assert "0 of 3 runs of unchanged code raised an alarm (0 of 3 cells)" in sentences[0]
-    assert sentences[3] == "self-test, +1 % planted: 1 of 1 cells found, 0 of 0 others flagged"
+    assert sentences[3] == "self-test, +1 % injected: 1 of 1 cells found, 0 of 0 others flagged"
     assert not [*summary(log.records(), 0.02)]
 
 
 def test_a_self_test_saves_its_comparisons(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "compare", lambda plan, tell: comparison_of(line(UNCHANGED)))
-    code, text, errors = inside(*TINY, "--impl", "sdpa", "--self-test", "2", "--plant", "sdpa=0")
+    code, text, errors = inside(*TINY, "--impl", "sdpa", "--self-test", "2", "--injection", "sdpa=0")
     assert code == 0 and "0 of 2 runs of unchanged code raised an alarm" in text, errors
     assert len([*repository.glob("results/*/ab/*_self-test*.json")]) == 2
-    assert inside(*TINY, "--impl", "sdpa", "--self-test", "2", "--plant", "fused=0")[0] == 3
+    assert inside(*TINY, "--impl", "sdpa", "--self-test", "2", "--injection", "fused=0")[0] == 3
     assert nothing_is_left(repository, [])
 
 
@@ -765,7 +765,7 @@ def test_what_was_tested_is_not_known_of_another_procedure(tmp_path: Path, monke
 
 
 def test_a_speed_up_is_planted_by_slowing_base_down() -> None:
-    base, head = planted(plan_of("a", "a"), ("sdpa", -0.05)).sides
+    base, head = injected(plan_of("a", "a"), ("sdpa", -0.05)).sides
     assert base.slower["sdpa"] == pytest.approx(1 / 0.95 - 1)
     assert not head.slower
 
@@ -798,22 +798,22 @@ CASE = Case.of(T=16, H=2, D_h=8).columns()
 
 
 def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: WorkerClient) -> None:
-    assert ask_proof(worker.ask, "loud", CASE)["columns"]["kernel"] == "flash"
+    assert ask_check(worker.ask, "loud", CASE)["columns"]["kernel"] == "flash"
     worker.ask("prepare", what="x", impl="loud", case=CASE)
     assert worker.ask("time", timeout=1e300, what="x", calls=2, warm=1)["seconds"] > 0
     worker.ask("control", what="y", name="python")
     assert worker.ask("time", what="y", calls=1, warm=0)["seconds"] > 0
     with pytest.raises(Refused, match="KeyError"):
-        ask_proof(worker.ask, "nobody", CASE)
-    ask_proof(worker.ask, "doubles", CASE)
+        ask_check(worker.ask, "nobody", CASE)
+    ask_check(worker.ask, "doubles", CASE)
     (other,) = psutil.Process(worker._process.pid).children()
     while other.status() != psutil.STATUS_ZOMBIE and not select.select([worker], [], [], 0.01)[0]:
         pass
     assert not select.select([worker], [], [], 0)[0]  # who was forked, and went on, answers nothing
     with pytest.raises(Refused, match=r"Mute: no message \(own\.py:"):
-        ask_proof(worker.ask, "mute", CASE)
+        ask_check(worker.ask, "mute", CASE)
     with pytest.raises(Lost, match=r"exit code 3\): last words"):
-        ask_proof(worker.ask, "dies", CASE)
+        ask_check(worker.ask, "dies", CASE)
     with pytest.raises(Lost, match="exit code 3"):
         worker.ask("facts")
 
@@ -834,10 +834,10 @@ def test_what_caches_results_is_refused_by_the_clock(tasks: Tasks) -> None:
             seen[numbers] = scaled_dot_product_attention(q, k, v, is_causal=is_causal)
         return seen[numbers].clone()
 
-    proved = checked(tasks, "caches")
+    found = checked(tasks, "caches")
     usual = tasks.time("x", calls=1, warm=1)["seconds"]
     with pytest.raises(Wrong, match="caches results"):
-        tasks.caching("x", usual, proved["first_s"])
+        tasks.caching("x", usual, found["first_s"])
 
 
 def test_what_is_refused_holds_no_memory(tasks: Tasks) -> None:
@@ -926,7 +926,7 @@ def test_a_pairing(inside: Inside, repository: Path) -> None:
     (cell,) = data["cells"]
     assert cell["impl"] == "mine against fused"
     assert "kernel gemm → flash" in text
-    assert "left] proving 1 cell " in errors
+    assert "left] checking 1 cell " in errors
     assert data["exit_code"] == code
     (saved,) = repository.glob("results/*/ab/0001_*.json")
     blocks = json.loads(saved.read_text())["pairs"][0]["blocks"]
@@ -1007,7 +1007,7 @@ def test_a_head_that_cannot_be_imported_fails_though_the_reader_leaves(repositor
 @pytest.mark.parametrize(
     ("ending", "while_"),
     [
-        pytest.param(signal.SIGINT, "proving", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, "checking", marks=pytest.mark.slow),
         (signal.SIGINT, "timing"),
         pytest.param(signal.SIGTERM, "timing", marks=pytest.mark.slow),
         (signal.SIGKILL, "timing"),

@@ -14,15 +14,15 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.cases.outcome import NoRow, Wrong
+from bench.cases.outcome import Skip, Wrong
 from bench.cases.sweep import SWEEPS
-from bench.proof.afterwards import check_idle_afterwards
-from bench.runs import crew
+from bench.checks.afterwards import check_idle_afterwards
+from bench.runs import pool
 from bench.runs.run import Run
 from bench.selection.options import Selection
-from bench.workers.client import Setting, Side, WorkerClient, proving, together
+from bench.workers.client import Setting, Side, WorkerClient, checking, together
 
-from .conftest import proved
+from .conftest import checked
 from .resting import Rest, resting
 
 CASE = Case.of(T=16, H=2, D_h=8)
@@ -44,7 +44,7 @@ def test_a_kernel_that_leaves_threads_spinning_is_refused(rest: Rest) -> None:
         return sdpa(q, k, v, is_causal=is_causal)
 
     with pytest.raises(Wrong, match="leaves threads that work when its call has returned"):
-        proved(Cell(impls.make("spins", spins), CASE))
+        checked(Cell(impls.make("spins", spins), CASE))
 
 
 def test_an_answer_that_is_finished_behind_the_call_is_refused(rest: Rest) -> None:
@@ -57,7 +57,7 @@ def test_an_answer_that_is_finished_behind_the_call_is_refused(rest: Rest) -> No
         return o
 
     with pytest.raises(Wrong, match="its answer changes after the call has returned"):
-        proved(Cell(impls.make("late", late), replace(CASE, scope="core")))
+        checked(Cell(impls.make("late", late), replace(CASE, scope="core")))
 
 
 def test_threads_that_are_joined_in_time_are_fine(rest: Rest) -> None:
@@ -72,7 +72,7 @@ def test_threads_that_are_joined_in_time_are_fine(rest: Rest) -> None:
         thread.join()
         return sdpa(q, k, v, is_causal=is_causal)
 
-    proved(Cell(impls.make("joins", joins), CASE))
+    checked(Cell(impls.make("joins", joins), CASE))
 
 
 def test_one_busy_look_accuses_nobody() -> None:
@@ -89,7 +89,7 @@ from time import process_time, sleep
 
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from bench.proof.afterwards import check_idle_afterwards
+from bench.checks.afterwards import check_idle_afterwards
 from bench.timing import cell
 
 def spin():
@@ -116,11 +116,11 @@ def test_the_next_one_is_not_accused_of_what_another_left_behind(tmp_path: Path)
     cells = tuple(Cell(impl, CASE) for impl in chosen)
     run = Run({"impl": ["spins=own:spins,sdpa"]}, Selection(SWEEPS["quick"], "cpu", chosen, cells), tmp_path)
     setting = Setting(str(tmp_path), None, quiet=False)
-    worker = crew.Worker(run, 0, lambda: WorkerClient(Side("run"), setting), lambda text: None)
-    with crew.Crew([worker]):
+    worker = pool.Worker(run, 0, lambda: WorkerClient(Side("run"), setting), lambda text: None)
+    with pool.Pool([worker]):
         for cell in cells:
             try:
-                together([proving(worker.client(cell), "x", cell.impl.name, CASE.columns(), True)])
-            except NoRow as outcome:
+                together([checking(worker.client(cell), "x", cell.impl.name, CASE.columns(), True)])
+            except Skip as outcome:
                 worker.skip(cell, outcome)
     assert [(it["impl"], it["reason"]) for it in run.skips] == [("spins", "wrong")]

@@ -16,7 +16,7 @@ import pytest
 from bench.runs.replicates import _was_quiet
 from bench.selection import allocator
 from bench.selection.allocator import KEEP, choose
-from bench.selection.mistake import Mistake
+from bench.selection.errors import UsageError
 from bench.timing import pages
 from bench.timing.devices.resident import peak_rss
 from bench.workers.fresh import QUIET
@@ -112,7 +112,7 @@ def test_a_killed_run_goes_on_with_its_allocator(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_none_is_refused(environ: dict[str, str]) -> None:
-    with pytest.raises(Mistake, match="known are system, keep, tcmalloc, jemalloc; did you mean jemalloc"):
+    with pytest.raises(UsageError, match="known are system, keep, tcmalloc, jemalloc; did you mean jemalloc"):
         choose("jmalloc")
 
 
@@ -125,13 +125,13 @@ def test_a_library_is_preloaded_before_others(environ: dict[str, str], monkeypat
     assert peak_rss(lambda: 1) == (None, 1)
     assert pages.kept_pages_s(lambda: pytest.fail("is called")) is None
     environ.pop("LD_PRELOAD")
-    with pytest.raises(Mistake, match=r"no libjemalloc\.so is found here"):
+    with pytest.raises(UsageError, match=r"no libjemalloc\.so is found here"):
         choose("jemalloc")
 
 
 def test_the_environment_is_not_overruled(environ: dict[str, str]) -> None:
     environ["MALLOC_MMAP_MAX_"] = "0"
-    with pytest.raises(Mistake, match=r"chooses already \(MALLOC_MMAP_MAX_=0\)"):
+    with pytest.raises(UsageError, match=r"chooses already \(MALLOC_MMAP_MAX_=0\)"):
         choose("system")
     choose(None, begun={"MALLOC_MMAP_MAX_": "1"})
     assert environ["MALLOC_MMAP_MAX_"] == "0"
@@ -140,7 +140,7 @@ def test_the_environment_is_not_overruled(environ: dict[str, str]) -> None:
 def test_where_there_is_no_glibc(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allocator, "has_glibc", lambda: False)
     monkeypatch.setattr(pages, "has_glibc", lambda: False)
-    with pytest.raises(Mistake, match="only glibc has these settings"):
+    with pytest.raises(UsageError, match="only glibc has these settings"):
         choose("keep")
     choose("system")
     pages.fix_threshold()

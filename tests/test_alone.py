@@ -12,8 +12,8 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
-from bench.proof.afterwards import settle
-from bench.runs import crew
+from bench.checks.afterwards import settle
+from bench.runs import pool
 from bench.runs.run import Run
 from bench.selection.options import Selection
 
@@ -58,7 +58,7 @@ def test_what_ends_a_process_of_its_own_leaves_the_others_theirs(suite: Suite, t
     assert [(it["impl"], it["reason"]) for it in data["skipped"]] == [("dies", "error")]
     assert {number for row in rows.values() for number in row["sample_processes"]} == {0}
     assert {name for (name, _), row in rows.items() if row["peak_bytes"] is None} == {"alone"}
-    assert set(rows["alone", 16]["sample_rounds"]) & set(rows["fused", 16]["sample_rounds"])  # by turns
+    assert set(rows["alone", 16]["sample_rounds"]) & set(rows["fused", 16]["sample_rounds"])  # interleaved
     said = [line.split() for line in (tmp_path / "processes").read_text().splitlines()]
     processes = {name: {number for other, number in said if other == name} for name in ("beside", "alone", "dies")}
     assert {name: len(found) for name, found in processes.items()} == {"beside": 1, "alone": 1, "dies": 2}
@@ -83,7 +83,7 @@ def test_another_process_is_timed_when_the_last_has_come_to_rest_and_behind_a_wh
     cells = tuple(Cell(impls.get(name), Case.of(T=16, H=2, D_h=8)) for name in ("fused", "packed", "sdpa"))
     run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple(cell.impl for cell in cells), cells), tmp_path)
     asked: list[tuple[Client, str]] = []
-    worker = crew.Worker(run, 0, lambda: Client(asked), lambda text: None, ("sdpa",))  # type: ignore[arg-type, return-value]
+    worker = pool.Worker(run, 0, lambda: Client(asked), lambda text: None, ("sdpa",))  # type: ignore[arg-type, return-value]
     shared, own = (client for client, _ in asked)
     asked.clear()
     for i in (0, 1, 2, 2, 0):

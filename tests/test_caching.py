@@ -1,4 +1,4 @@
-"""A result that is looked up is no call, and what is timed is what was proved: seen by the clock."""
+"""A result that is looked up is no call, and what is timed is what was checked: seen by the clock."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
-from bench.proof.gate import Gate
-from bench.proof.problem import Inputs, inputs_of
-from bench.proof.questions import problem_of
+from bench.checks.gate import Gate
+from bench.checks.problem import Inputs, inputs_of
+from bench.checks.problems import problem_of
 from bench.timing import cell
 from bench.timing.caching import LONG, check_no_result_caching
 from bench.timing.cell import Built
 
-from .conftest import proved
+from .conftest import checked
 
 CASE = Case.of(T=16, H=2, D_h=8, scope="core")
 
@@ -141,7 +141,7 @@ class Later:
 
 
 def built(kernel: Any) -> Built:
-    return proved(Cell(impls.make("mine", kernel), Case.of(T=64, H=2, D_h=8)))[0]
+    return checked(Cell(impls.make("mine", kernel), Case.of(T=64, H=2, D_h=8)))[0]
 
 
 def calls_of_the_gate() -> int:
@@ -214,7 +214,7 @@ class Leaves:
 def test_what_an_earlier_case_leaves_behind_shows_in_the_first_call_of_the_next() -> None:
     impl, gate = impls.make("mine", Leaves()), Gate()
     short, long = (Cell(impl, Case.of(T=T, H=2, D_h=8)) for T in (64, 256))
-    gate.prove(impl, long.case)
+    gate.check(impl, long.case)
     impl.kernel.left = False  # type: ignore[union-attr]
     timed, later = cell.probe(short, gate), cell.probe(long, gate)
     cell.check(timed)

@@ -17,7 +17,7 @@ from bench.cluster.merging import disagreements, merged
 from bench.cluster.sweep import measure
 from bench.runs import journal
 from bench.runs.journal import Journal
-from bench.selection.mistake import Mistake
+from bench.selection.errors import UsageError
 
 from .made_up_cluster import MadeUpCluster, cases_of, job, published
 
@@ -102,7 +102,7 @@ def test_a_node_that_is_another_machine_is_refused(tmp_path: Path, capsys: pytes
 
 def test_a_mistake_in_the_options_ends_the_sweep(tmp_path: Path) -> None:
     cluster = MadeUpCluster(NODES, CASES, lambda node, case: {"failed": "--T x: no number"})
-    with pytest.raises(Mistake, match="a1: --T x: no number"):
+    with pytest.raises(UsageError, match="a1: --T x: no number"):
         driven(cluster, Journal.start(tmp_path, "x", {}))
 
 

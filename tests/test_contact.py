@@ -210,7 +210,7 @@ def test_what_is_left_while_cells_are_checked_follows_the_checks_until_now() -> 
     cells = [Cell(impls.get(name), CASE) for name in ("fused", "sdpa", "einsum", "packed")]
     run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple(it.impl for it in cells), tuple(cells)), Path())
     run.timing, run.planned = {"cell_time": 0.25, "processes": 1}, {cell.key for cell in cells}
-    run.proved[cells[0].key] = {"seconds": 1e-6}
+    run.checked[cells[0].key] = {"seconds": 1e-6}
     _, timed = parts(cells[0], 0.25, 1, 1e-6)
     slow, quick = unchecked(run, (), 100.0), unchecked(run, (), 10.0)
     assert slow - quick == pytest.approx(3 * 90, rel=0.1)  # three of four are left
@@ -385,7 +385,7 @@ def test_a_run_that_has_no_room_is_not_called_unfinished(
 
 def test_ctrl_c_in_a_run_says_how_much_is_kept(at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(measuring: Measuring) -> None:
-        measuring.prove()
+        measuring.check()
         measuring._run.add_visit(0, 0, next(iter(measuring._cases)), {})  # the first of six
         raise KeyboardInterrupt
 
@@ -393,7 +393,7 @@ def test_ctrl_c_in_a_run_says_how_much_is_kept(at_a_shell: pytest.Pytester, monk
     small = ("--impl", "sdpa,fused", "--T", "16", "--H", "2", "--dtype", "float32")
     done = at_a_shell.runpytest_inprocess(BENCH, *small, "--benchmark-save=x")
     assert done.ret == pytest.ExitCode.INTERRUPTED
-    kept = "2 of 2 cells proved, 17% of the timing done"
+    kept = "2 of 2 cells checked, 17% of the timing done"
     assert f"unfinished, and kept: {kept}; `--resume x` alone goes on" in done.outlines
     assert not any("KeyboardInterrupt" in line for line in done.outlines)  # and where in the code it was
 

@@ -22,10 +22,10 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong, classify
 from bench.cases.sweep import misfit
-from bench.proof import settings
-from bench.proof.calls import recording
-from bench.proof.dispatch import kernel_in
-from bench.proof.gate import check
+from bench.checks import settings
+from bench.checks.calls import recording
+from bench.checks.dispatch import kernel_in
+from bench.checks.gate import check
 from bench.runs import doctor
 from bench.runs.measuring import Measuring
 from bench.timing import controls, machine
@@ -490,7 +490,7 @@ def test_one_worker_at_a_time_has_a_gpu_and_this_process_has_none(monkeypatch: p
     run = SimpleNamespace(selection=SimpleNamespace(device="cuda"), processes=3, timing={"cell_time": 0.25})
     measuring = Measuring(run, cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)  # type: ignore[arg-type]
     assert measuring._batches() == [[0], [1], [2]]
-    assert measuring._provers == 1
+    assert measuring._checkers == 1
     assert gpu.processes == []
 
 

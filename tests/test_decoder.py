@@ -17,8 +17,8 @@ from bench.cases.cells import Cell
 from bench.cases.models import layers_of
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import misfit, of_models
-from bench.proof.gate import check, check_probe
-from bench.proof.questions import problem_of
+from bench.checks.gate import check, check_probe
+from bench.checks.problems import problem_of
 from bench.timing import cold
 from bench.timing.cell import build
 from bench.timing.parts import of_events, parts_of

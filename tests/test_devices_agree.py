@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import impls
 from bench.cases.case import Case
-from bench.proof import reference
+from bench.checks import reference
 
 SIZES: dict[str, Any] = {"T": 32, "H": 4, "D_h": 16, "device": "cuda"}
 CASES = [

@@ -1,4 +1,4 @@
-"""Timing by turns: blocks, rounds, visits; and a visit to simulated processes, some of which end, cache or throttle."""
+"""Timing interleaved: blocks, rounds, visits; and a visit to simulated processes, some of which end, cache or throttle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell, Key
 from bench.cases.counting import held_bytes
-from bench.cases.outcome import NoRow
+from bench.cases.outcome import Skip
 from bench.cases.sweep import SWEEPS
 from bench.runs import visit as visits
 from bench.runs.measuring import SIDE_BY_SIDE, SITTINGS, Measuring
@@ -99,7 +99,7 @@ class FakeWorker:
     seconds_of: dict[str, float]
     slot: int = 0
     number: int = 0
-    fails: dict[str, Callable[[], NoRow]] = field(default_factory=dict)
+    fails: dict[str, Callable[[], Skip]] = field(default_factory=dict)
     """By request and implementation: raised at the third block."""
     reasons: list[int] = field(default_factory=list)
     """What throttles the GPU at each block, the last for ever; none for a device without sensors."""
@@ -132,7 +132,7 @@ class FakeWorker:
             "involuntary": 1.0,
         } | sensed
 
-    def skip(self, cell: Cell, outcome: NoRow) -> None:
+    def skip(self, cell: Cell, outcome: Skip) -> None:
         self.run.add_skipped(cell, outcome)
         if isinstance(outcome, Lost):
             self.number, self.seconds = self.run.new_process(), {}
@@ -150,7 +150,7 @@ def run_of(tmp_path: Path, *names: str, T: int = 16) -> Run:
     run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple(cell.impl for cell in cells), cells), tmp_path)
     run.timing = {"cell_time": 0.25, "processes": 1, "precision": 0.02, "cell_timeout": 60.0}
     for cell in cells:
-        run.proved[cell.key] = {"columns": {"kernel": "x"}, "seconds": 1e-3, "first_s": 1e-3}
+        run.checked[cell.key] = {"columns": {"kernel": "x"}, "seconds": 1e-3, "first_s": 1e-3}
     run.plan(cell.key for cell in cells)
     run.new_process()
     return run
@@ -190,7 +190,7 @@ def test_every_other_visit_begins_elsewhere_in_memory_and_on_fresh_inputs(tmp_pa
 def test_a_call_that_was_slow_while_others_were_proved_is_timed_in_whole_blocks(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
     worker = FakeWorker(run, SECONDS)
-    worker.seconds = dict.fromkeys(run.proved, 0.1)  # as if it were long
+    worker.seconds = dict.fromkeys(run.checked, 0.1)  # as if it were long
     visited(run, worker, 1)
     assert {it.calls for it in run.samples(("sdpa", run.selection.cells[0].case.id))} == {21}
 
@@ -262,7 +262,7 @@ def test_a_gpu_that_stays_held_back_is_said(tmp_path: Path, pauses: list[float])
 def test_a_baseline_that_is_refused_later_is_nobodys_denominator(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
     visited(run, FakeWorker(run, SECONDS))
-    run.add_skipped(run.selection.cells[0], NoRow("it caches results"))
+    run.add_skipped(run.selection.cells[0], Skip("it caches results"))
     run.finish()
     assert {key[0] for key in run.finished} == {"sdpa", "packed"}
     assert all(row["extra_info"]["ratio"] is None for row in run.finished.values())
@@ -305,7 +305,7 @@ def test_nothing_is_made_ready_for_a_visit_that_times_nothing(tmp_path: Path, mo
     worker, cells = FakeWorker(run, SECONDS), list(run.selection.cells)
     monkeypatch.setattr(worker, "prepare", lambda cells: pytest.fail("made ready"))
     visit = Visit(run, worker, cells[0].case.id, 4, random.Random(0))  # type: ignore[arg-type]
-    visit.time(cells, Visits(0.25), dict.fromkeys(run.proved, 0.0))
+    visit.time(cells, Visits(0.25), dict.fromkeys(run.checked, 0.0))
 
 
 def test_what_cannot_be_held_at_once_is_split_with_the_baseline_in_every_part(tmp_path: Path) -> None:

@@ -20,13 +20,13 @@ SOURCE = CHECKOUT / "impls" / "flash_triton.py"
 GATED = """
 import sys
 from dataclasses import replace
-import bench.proof.gate
+import bench.checks.gate
 from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from tests.conftest import gated
-import impls, planted
-bench.proof.gate.PROBES = (37,)
-impl = impls.get("planted")
+import impls, injected
+bench.checks.gate.PROBES = (37,)
+impl = impls.get("injected")
 impl = replace(impl, limits=replace(impl.limits, devices=None))
 try:
     for dtype in ("float32", "float16"):  # the interpreter has no products of bfloat16
@@ -55,8 +55,8 @@ def test_it_is_accepted_and_refused_when_it_is_wrong(right: str, wrong: str, tmp
     text = SOURCE.read_text()
     assert right in text
     text = text.replace(right, wrong) if right else text
-    text = text.replace("from .registry", "from impls.registry").replace('"flash_triton"', '"planted"')
-    (tmp_path / "planted.py").write_text(text)
+    text = text.replace("from .registry", "from impls.registry").replace('"flash_triton"', '"injected"')
+    (tmp_path / "injected.py").write_text(text)
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(tmp_path), str(CHECKOUT)])}
     done = subprocess.run([sys.executable, "-c", GATED], env=environment, capture_output=True, text=True, timeout=300)
     assert done.stdout.startswith("refused" if right else "accepted"), done.stdout + done.stderr

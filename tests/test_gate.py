@@ -1,4 +1,4 @@
-"""The gate, proved on kernels that must fail and on kernels that must pass."""
+"""The gate, checked on kernels that must fail and on kernels that must pass."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Unsupported, Wrong
-from bench.proof.gate import Gate, check, check_probe, lone_queries
-from bench.proof.questions import problem_of
-from bench.proof.regimes import DEEPEST, REGIMES
+from bench.checks.gate import Gate, check, check_probe, lone_queries
+from bench.checks.patterns import DEEPEST, PATTERNS
+from bench.checks.problems import problem_of
 
 from . import unusual_kernels, wrong_kernels
 
@@ -23,7 +23,7 @@ PLAIN = {"T": 64, "H": 2, "D_h": 64}
 def gated(kernel: wrong_kernels.Kernel, **axes: object) -> None:
     case = Case.of(**(PLAIN | axes))  # type: ignore[arg-type]
     impl = impls.make("mine", kernel, limits=impls.Limits(**getattr(kernel, "limits", {})))
-    Gate().prove(impl, case)
+    Gate().check(impl, case)
     check(impl, case)
 
 
@@ -130,9 +130,9 @@ def test_every_implementation_passes(
     short_probes: None, impl: impls.Impl, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if impl.name == "loop":
-        monkeypatch.setattr("bench.proof.gate.PROBES", (LOOP,))
+        monkeypatch.setattr("bench.checks.gate.PROBES", (LOOP,))
     try:
-        Gate().prove(impl, case)
+        Gate().check(impl, case)
         check(impl, case)
     except Unsupported as unfit:  # torch itself has no kernel
         pytest.skip(str(unfit))
@@ -194,16 +194,16 @@ def test_right_but_unusual_kernel_passes(name: str, mode: str, dtype: str) -> No
 def test_probes_have_the_nearest_lengths_that_are_allowed(divisor: int, lengths: list[int], ragged: bool) -> None:
     limits = impls.Limits(**wrong_kernels.only_multiples_of(divisor))
     impl = impls.make("mine", torch.nn.functional.scaled_dot_product_attention, limits=limits)
-    proof = Gate().prove(impl, Case.of(T=384, H=2, D_h=8))
-    assert [probe.T for probe in proof.probes] == lengths
-    assert proof.ragged == ragged
+    check = Gate().check(impl, Case.of(T=384, H=2, D_h=8))
+    assert [probe.T for probe in check.probes] == lengths
+    assert check.ragged == ragged
 
 
 def test_where_no_probe_is_allowed_the_case_itself_is_one() -> None:
     limits = impls.Limits(unless=lambda case: None if case.T == 1536 else "stands at 1536")
     impl = impls.make("mine", wrong_kernels.wrong_beyond_512, limits=limits)
     with pytest.raises(Wrong, match=r"\(probe\), B1-T1536-H2.*t from 512 to 1535"):
-        Gate().prove(impl, Case.of(T=1536, H=2, D_h=8))
+        Gate().check(impl, Case.of(T=1536, H=2, D_h=8))
 
 
 def test_a_compiled_form_alone_without_its_maximum_is_refused() -> None:
@@ -216,19 +216,19 @@ def test_a_compiled_form_alone_without_its_maximum_is_refused() -> None:
     impls.add(impls.make("only_compiled", only_compiled))
     torch.compiler.reset()
     with pytest.raises(Wrong, match=r"layer .probe.*where scores are very large: NaN or Inf"):
-        Gate().prove(impls.get("only_compiled+compile"), Case.of(T=64, H=2, D_h=8))
+        Gate().check(impls.get("only_compiled+compile"), Case.of(T=64, H=2, D_h=8))
 
 
 @pytest.mark.parametrize("scope", ["core", "layer"])
 @pytest.mark.parametrize("mode", ["forward", "backward"])
 @pytest.mark.parametrize("T", [37, 577])
-def test_every_regime_has_rows_and_a_bound_of_its_own(T: int, mode: str, scope: str) -> None:
+def test_every_pattern_has_rows_and_a_bound_of_its_own(T: int, mode: str, scope: str) -> None:
     extreme = problem_of(Case.of(T=T, H=2, D_h=16, B=2, mode=mode, scope=scope), draw=1)
-    outputs = {part.regime: part for part in extreme.answers if part.name == "output"}
+    outputs = {part.pattern: part for part in extreme.answers if part.name == "output"}
     absent = (
-        {REGIMES[DEEPEST]} if (mode, scope) == ("backward", "layer") else set()
+        {PATTERNS[DEEPEST]} if (mode, scope) == ("backward", "layer") else set()
     )  # its weights would drown all gradients
-    assert {REGIMES[regime] for regime in outputs if regime is not None} == set(REGIMES) - absent
+    assert {PATTERNS[pattern] for pattern in outputs if pattern is not None} == set(PATTERNS) - absent
     assert all(part.compared is not None and part.compared.any() for part in outputs.values())
     assert (
         min(part.tolerance.row for part in outputs.values()) < max(part.tolerance.row for part in outputs.values()) / 10
@@ -259,7 +259,7 @@ def test_rows_that_vanish_by_nature_have_a_bound_that_honest_kernels_reach() -> 
         ("packed", "layer", 1 << 17, 0),
     ],
 )
-def test_lone_queries_have_every_regime_where_their_caches_are_small(name: str, own: str, T_kv: int, B: int) -> None:
+def test_lone_queries_have_every_pattern_where_their_caches_are_small(name: str, own: str, T_kv: int, B: int) -> None:
     case = Case.of(T=1, T_kv=T_kv, H=8 if B != 7 else 2, D_h=64, mode="decode", mask="none", scope=own)
     lone = lone_queries(impls.get(name), case)
     assert (lone.B if lone else 0) == B

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.proof.impl_hash import sources
+from bench.checks.impl_hash import sources
 from bench.selection.choice import impls_named
-from bench.selection.mistake import Mistake
+from bench.selection.errors import UsageError
 
 from .conftest import Suite
 
@@ -47,11 +47,11 @@ def test_a_kernel_of_a_local_repository_is_measured(repository: Path, suite: Sui
     ("named", "says"), [("repository#min", "has no attribute 'min'.*did you mean mine"), (".#mine", "can't import .: ")]
 )
 def test_mistakes(named: str, says: str, repository: Path) -> None:
-    with pytest.raises(Mistake, match=f"--impl mine=kernels:{named}: .*{says}"):
+    with pytest.raises(UsageError, match=f"--impl mine=kernels:{named}: .*{says}"):
         impls_named([f"mine=kernels:{named}"], False, str(repository))
 
 
 @pytest.mark.skipif(INSTALLED, reason="the package kernels is installed")
 def test_without_the_package_a_line_says_what_is_missing(repository: Path) -> None:
-    with pytest.raises(Mistake, match="kernel repositories need the package kernels: pip install kernels"):
+    with pytest.raises(UsageError, match="kernel repositories need the package kernels: pip install kernels"):
         impls_named(["mine=kernels:repository#mine"], False, str(repository))

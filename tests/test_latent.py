@@ -13,10 +13,10 @@ from bench.cases import counting
 from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
-from bench.proof import reference
-from bench.proof.gate import Gate, check
-from bench.proof.problem import inputs_of
-from bench.proof.questions import problem_of
+from bench.checks import reference
+from bench.checks.gate import Gate, check
+from bench.checks.problem import inputs_of
+from bench.checks.problems import problem_of
 from bench.timing.devices.cpu import CpuMeter
 from impls.registry import AROUND
 from impls.rules import EVERY_RULE
@@ -61,7 +61,7 @@ def test_the_bound_leaves_room_for_both_ways(name: str) -> None:
     """In the sweep's own proportions, with long probes: held to what is rebuilt alone, right answers were refused."""
     for case in SWEEPS["latent"].cases("cpu", {"T": (256,)}):
         if case.latent:
-            Gate().prove(impls.get(name), case)
+            Gate().check(impls.get(name), case)
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -14,9 +14,9 @@ from torch import nn
 
 import impls
 from bench.cases.case import Case
-from bench.proof import reference
-from bench.proof.gate import check, prepare
-from bench.proof.questions import problem_of
+from bench.checks import reference
+from bench.checks.gate import check, prepare
+from bench.checks.problems import problem_of
 from impls import LayerShape, weights
 from impls.masks import causal_visible
 
@@ -74,7 +74,7 @@ def test_weights_come_back_as_they_were_loaded(name: str) -> None:
 
 COMPILED = [impl.name for impl in impls.registered() if impl.limits.compiles and impl.limits.devices is None]
 ONE_OF_EACH_LAYER = ("parameter", "wrapper", "fused", "packed", "sdpa", "flex")
-"""Of those whose layers are alike, one is compiled going back and against a cache: the rest is proved where it is measured."""
+"""Of those whose layers are alike, one is compiled going back and against a cache: the rest is checked where it is measured."""
 
 
 @pytest.mark.parametrize(

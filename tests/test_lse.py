@@ -13,7 +13,7 @@ from torch import Tensor
 import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Wrong
-from bench.proof.gate import Gate, check, check_lse
+from bench.checks.gate import Gate, check, check_lse
 from impls.rules import EVERY_RULE
 from impls.split import attend, merge
 
@@ -43,9 +43,9 @@ def returning(change: Callable[[Tensor, Tensor], Any], base: float = math.e) -> 
 
 def test_a_base_of_two_is_declared() -> None:
     case = Case.of(T=64, H=2, D_h=16, scope="core")
-    Gate().prove(returning(lambda o, lse: (o, lse / math.log(2)), base=2.0), case)
+    Gate().check(returning(lambda o, lse: (o, lse / math.log(2)), base=2.0), case)
     with pytest.raises(Wrong, match=r"log-sum-exp.*lse is off by"):
-        Gate().prove(returning(lambda o, lse: (o, lse), base=2.0), case)
+        Gate().check(returning(lambda o, lse: (o, lse), base=2.0), case)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_base_of_two_is_declared() -> None:
 )
 def test_a_wrong_log_sum_exp_is_refused(change: Callable[[Tensor, Tensor], Any], says: str) -> None:
     with pytest.raises(Wrong, match=says):
-        Gate().prove(returning(change), Case.of(T=64, H=2, D_h=16, scope="core"))
+        Gate().check(returning(change), Case.of(T=64, H=2, D_h=16, scope="core"))
 
 
 def test_parts_are_merged_whatever_is_hidden_of_them() -> None:

@@ -15,14 +15,14 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.counting import ITEM_BYTES, least_memory
 from bench.cases.outcome import OutOfMemory
-from bench.proof.building import module_of
-from bench.proof.calls import call_of, recording
-from bench.proof.problem import inputs_of
-from bench.proof.questions import problem_of
+from bench.checks.building import module_of
+from bench.checks.calls import call_of, recording
+from bench.checks.problem import inputs_of
+from bench.checks.problems import problem_of
 from bench.timing.devices import free_bytes
 from bench.timing.devices.cpu import CpuMeter
 
-from .conftest import proved
+from .conftest import checked
 
 STORES_SCORES = [impl for impl in impls.registered() if impl.scores]
 
@@ -49,10 +49,10 @@ def test_a_cell_that_cannot_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) ->
     assert needed == 2 * 8 * 512 * 512 * 4 + 6 * 512 * 512 * 4  # scores and probs; x, four matrices and the output
     monkeypatch.setattr(bench.timing.cell, "free_bytes", lambda device: needed - 1)
     with pytest.raises(OutOfMemory, match=r"needs 22\.0 MiB at least, and 22\.0 MiB are free"):
-        proved(Cell(tried, case))
+        checked(Cell(tried, case))
     monkeypatch.setattr(bench.timing.cell, "free_bytes", lambda device: needed)
     with pytest.raises(pytest.fail.Exception):
-        proved(Cell(tried, case))
+        checked(Cell(tried, case))
 
 
 def test_what_never_stores_the_scores_is_tried_at_any_length() -> None:

@@ -20,16 +20,16 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
-from bench.proof.building import module_of
-from bench.proof.calls import call_of
-from bench.proof.dispatch import kernel_of
-from bench.proof.problem import inputs_of
-from bench.proof.questions import problem_of
+from bench.checks.building import module_of
+from bench.checks.calls import call_of
+from bench.checks.dispatch import kernel_of
+from bench.checks.problem import inputs_of
+from bench.checks.problems import problem_of
 from bench.timing.devices.cpu import CpuMeter, left, memory_events, peak
 from bench.timing.devices.cuda import CudaMeter
 from bench.timing.devices.resident import FLOOR, peak_rss
 
-from .conftest import CHECKOUT, proved
+from .conftest import CHECKOUT, checked
 from .simulated_gpu import SimulatedCuda
 
 S, O = 8 * 1024 * 1024 * 4, 8 * 1024 * 64 * 4  # noqa: E741  bytes of the scores and of the output: B=1 H=8 T=1024 D_h=64 fp32
@@ -135,7 +135,7 @@ def test_what_the_first_call_keeps_is_part_of_the_peak() -> None:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
 
     case = Case.of(T=512, H=2, D_h=8, scope="core")
-    profiles = [proved(Cell(impl, case))[1].memory for impl in (impls.make("keeps", keeps), impls.get("sdpa"))]
+    profiles = [checked(Cell(impl, case))[1].memory for impl in (impls.make("keeps", keeps), impls.get("sdpa"))]
     assert [profile.kept_bytes for profile in profiles] == [3 * MIB, 0]
     assert profiles[0].peak_bytes == profiles[1].peak_bytes + 3 * MIB
 
@@ -151,12 +151,12 @@ def test_profiling_what_is_not_compiled_imports_no_compiler() -> None:
     """It takes seconds, and slows down every garbage collection after it."""
     code = (
         "import sys\n"
-        "from tests.conftest import proved\n"
+        "from tests.conftest import checked\n"
         "from bench.cases.cells import Cell\n"
         "from bench.cases.case import Case\n"
         "from impls import get\n"
         "cell = Cell(get('sdpa'), Case.of(T=16, H=2, D_h=8))\n"
-        "assert proved(cell)[1].memory.peak_bytes\n"
+        "assert checked(cell)[1].memory.peak_bytes\n"
         "assert 'torch._dynamo' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True)
@@ -234,7 +234,7 @@ def test_a_pinned_name_must_be_what_ran() -> None:
     case = Case.of(T=64, H=2, D_h=16)
     liar = replace(impls.get("sdpa"), name="liar", dispatches="math")
     with pytest.raises(Wrong, match="registered as math, but dispatched flash"):
-        proved(Cell(liar, case))
+        checked(Cell(liar, case))
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
@@ -257,7 +257,7 @@ def test_the_first_timed_call_of_a_form_with_dropout_is_of_that_form(
 
     monkeypatch.setattr(bench.timing.cell, "meter_for", lambda device: Counting())
     case = Case.of(T=16, H=2, D_h=8, dropout=dropout)
-    proved(Cell(impls.make("mine", kernel), case))
+    checked(Cell(impls.make("mine", kernel), case))
     assert timed[0] is bool(dropout)
     proved_on = {number for number, drops in seen if not drops}
     assert not dropout or {number for number, drops in seen if drops} - proved_on

@@ -13,7 +13,7 @@ from torch import nn
 from bench.cases.case import Case
 from bench.cases.models import MODELS, config_of, layers_of, notes_of
 from bench.cases.sweep import SWEEPS, of_points
-from bench.selection.mistake import Mistake
+from bench.selection.errors import UsageError
 from bench.selection.options import cases_of, sweep_of
 from impls.rules import Rules
 
@@ -72,7 +72,7 @@ def test_what_does_not_fit_is_left_out_with_its_name(capsys: pytest.CaptureFixtu
     assert len(cases_of(sweep, device, overrides)) == 5
     said = capsys.readouterr().err
     assert "keys have a bias" in said and "left out: whisper-large-v3, cross: decode sees every key" in said
-    with pytest.raises(Mistake, match="whisper-large-v3, encoder: H = 20 is not divisible by H_kv = 3"):
+    with pytest.raises(UsageError, match="whisper-large-v3, encoder: H = 20 is not divisible by H_kv = 3"):
         cases_of(sweep, device, overrides | {"H_kv": (3,)})
 
 
@@ -88,14 +88,14 @@ def test_what_does_not_fit_is_left_out_with_its_name(capsys: pytest.CaptureFixtu
 def test_a_config_that_says_too_little(content: str | None, says: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "config.json").write_text(content)
-    with pytest.raises(Mistake, match=f"--model config.json: .*{says}"):
+    with pytest.raises(UsageError, match=f"--model config.json: .*{says}"):
         sweep_of({"model": "config.json"}, str(tmp_path))
 
 
 def test_a_mistyped_name_has_its_nearest() -> None:
-    with pytest.raises(Mistake, match=r"did you mean qwen3-8b\?"):
+    with pytest.raises(UsageError, match=r"did you mean qwen3-8b\?"):
         sweep_of({"model": "qwen3-8"})
-    with pytest.raises(Mistake, match="leave out --sweep"):
+    with pytest.raises(UsageError, match="leave out --sweep"):
         sweep_of({"model": "gpt2", "sweep": "quick"})
 
 

@@ -13,9 +13,9 @@ import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
-from bench.proof.building import module_of
-from bench.proof.gate import check
-from bench.proof.questions import problem_of
+from bench.checks.building import module_of
+from bench.checks.gate import check
+from bench.checks.problems import problem_of
 from impls.formula import attention
 from impls.layer import Cache, KernelCore, LayerShape
 from impls.paged import PageByPage, PagedLayer

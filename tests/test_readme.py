@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import impls
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
-from bench.proof.gate import Gate
+from bench.checks.gate import Gate
 from commands import answer
 
 from .conftest import CHECKOUT, Suite, run_files
@@ -47,7 +47,7 @@ def test_the_kernel_that_is_wrong_has_the_sentence_that_is_shown() -> None:
         return scaled_dot_product_attention(q, k, v, **others)
 
     with pytest.raises(Wrong) as wrong:
-        Gate().prove(impls.make("mine", acausal), SWEEPS["smoke"].cases("cpu")[0])
+        Gate().check(impls.make("mine", acausal), SWEEPS["smoke"].cases("cpu")[0])
     assert f"wrong: mine: {wrong.value}" in " ".join(README.split())
 
 

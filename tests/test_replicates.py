@@ -102,7 +102,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     assert "was begun and not finished" in sweep(tmp_path, "--save", "x", *SMALL).stderr
     resumed = sweep(tmp_path, "--resume", "x")
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    assert "proved" not in resumed.stdout  # it was
+    assert "checked" not in resumed.stdout  # it was
     (file,) = run_files(tmp_path)
     data = json.loads(file.read_text())
     assert data["machine_info"]["allocator"]["MALLOC_MMAP_MAX_"] == "0"  # as it was begun
@@ -120,7 +120,7 @@ def test_what_is_being_measured_is_left_alone(tmp_path: Path) -> None:
     with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as begun:
         assert begun.stdout
         for line in begun.stdout:
-            if "proved" in line:
+            if "checked" in line:
                 break
         assert "being measured right now, by process" in one_line(sweep(tmp_path, "--resume", "x"))
         begun.kill()

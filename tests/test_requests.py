@@ -13,7 +13,7 @@ from bench.cases import counting
 from bench.cases.axes import Axis
 from bench.cases.case import AXES, Case, tokens_of
 from bench.cases.sweep import SWEEPS
-from bench.proof.gate import Gate, check
+from bench.checks.gate import Gate, check
 from impls.masks import mask_of
 from impls.rules import EVERY_RULE, Rules, kinds_of, requests_of
 
@@ -84,7 +84,7 @@ def test_every_route_gives_one_answer(short_probes: None, axes: dict[str, Any]) 
     case, passed = of("2x24:24+1x10:40+3x1:33", **axes), set()
     for name in ("fused", "sdpa", "by_kind", "by_request", "padded_requests"):
         if impls.get(name).refusal(case) is None:
-            Gate().prove(impls.get(name), case)
+            Gate().check(impls.get(name), case)
             assert check(impls.get(name), case).error < (1e-2 if case.dtype == "bfloat16" else 1e-6)
             passed.add(name)
     assert passed == {"fused"} | ({"sdpa"} if not case.softcap else set()) | (

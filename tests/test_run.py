@@ -17,8 +17,8 @@ from torch.nn.functional import scaled_dot_product_attention
 import impls
 from bench.cases.case import Case
 from bench.cases.sweep import SWEEPS
-from bench.proof import impl_hash
-from bench.proof.gate import check
+from bench.checks import impl_hash
+from bench.checks.gate import check
 
 from .conftest import CHECKOUT, Suite, environment, run_files, started, suite_command
 
@@ -102,7 +102,7 @@ def test_what_pytest_benchmark_skips_is_not_measured(suite: Suite) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 skipped" in done.stdout
     assert "warning" not in done.stdout.lower()
-    assert "proved" not in done.stdout
+    assert "checked" not in done.stdout
 
 
 OWN = """
@@ -200,7 +200,7 @@ def test_a_second_run_is_begun_by_resume_and_compared_without_a_warning(
     shutil.copytree(small[0] / "results", tmp_path / "results")
     second = suite("--resume", "y", "--benchmark-compare=0001", "--benchmark-only", *SMALL)
     assert second.returncode == 0
-    assert "4 passed" in second.stdout and "proved" in second.stdout
+    assert "4 passed" in second.stdout and "checked" in second.stdout
     assert "machine_info" not in second.stdout + second.stderr
     assert "warning" not in (second.stdout + second.stderr).lower()
     assert "0001_x" in second.stdout
@@ -354,7 +354,7 @@ def dies(q, k, v, **options):
 
 
 def test_a_bad_cell_is_skipped_with_its_reason(suite: Suite, tmp_path: Path) -> None:
-    """One ends its process in the middle of its rounds; the others of its case go on by turns in another."""
+    """One ends its process in the middle of its rounds; the others of its case go on interleaved in another."""
     (tmp_path / "broken.py").write_text(BROKEN)
     reasons = {"raises": "error", "wrong": "wrong", "hungry": "out_of_memory", "dies": "error"}
     own = ",".join(f"{name}=broken:{name}" for name in reasons)

@@ -25,11 +25,11 @@ from torch.nn import functional
 import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Wrong
-from bench.proof import settings
-from bench.proof.gate import Gate, check
-from bench.proof.impl_hash import sources
+from bench.checks import settings
+from bench.checks.gate import Gate, check
+from bench.checks.impl_hash import sources
 from bench.selection.choice import impls_named
-from bench.selection.mistake import Mistake
+from bench.selection.errors import UsageError
 from impls.layer import KernelCore, KernelLayer, LayerShape
 
 C = torch._C
@@ -285,7 +285,7 @@ def test_what_is_set_when_a_layer_is_built_is_refused(name: str, at: str) -> Non
     before = settings.read()
     layer = impls.make("mine", building(CHANGES[name], at))
     with pytest.raises(Wrong, match=f"changes torch's own settings when it is built, .*{name}: "):
-        Gate().prove(layer, Case.of(T=16, H=2, D_h=8))
+        Gate().check(layer, Case.of(T=16, H=2, D_h=8))
     assert settings.put_back(before) == []
 
 
@@ -305,12 +305,10 @@ def test_what_a_module_sets_when_it_is_imported_is_put_back(
     sets = "import torch\ntorch.backends.cuda.matmul.fp32_precision = 'tf32'\n"
     (tmp_path / "sets_at_import.py").write_text(sets + then)
     before = settings.read()
-    with pytest.raises(Mistake, match=says) if says else nullcontext():
+    with pytest.raises(UsageError, match=says) if says else nullcontext():
         impls_named(["sets_at_import=sets_at_import:mine"], False, str(tmp_path))
     assert settings.put_back(before) == []
-    printed = (
-        "sets_at_import changes torch's own settings when it is imported; they are everybody's, and were put back: "
-    )
+    printed = "sets_at_import modifies global torch settings when it is imported; they were restored: "
     assert printed + "precision of float32 products" in capsys.readouterr().err
 
 
@@ -329,7 +327,7 @@ def test_a_patched_sdpa_makes_no_other_implementation_wrong(
     printed = capsys.readouterr().err
     assert "put back: names of torch.nn.functional: scaled_dot_product_attention" in printed
     assert "register the function itself" in printed
-    Gate().prove(impls.get("torch_mha"), Case.of(T=16, H=2, D_h=8))
+    Gate().check(impls.get("torch_mha"), Case.of(T=16, H=2, D_h=8))
 
 
 @pytest.fixture
@@ -347,14 +345,14 @@ def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("second", ["mine_twice+compile=two_of_them:b", "mine_twice=two_of_them:b"])
 def test_one_name_for_two_kernels_is_a_mistake(own: str, second: str) -> None:
-    with pytest.raises(Mistake, match="mine_twice is two_of_them:a already; give this one another name"):
+    with pytest.raises(UsageError, match="mine_twice is two_of_them:a already; give this one another name"):
         impls_named([f"mine_twice=two_of_them:a,{second}"], False, own)
     both = impls_named(["mine_twice=two_of_them:a,mine_twice+compile=two_of_them:a"], False, own)
     assert [impl.name for impl in both] == ["mine_twice", "mine_twice+compile"]
 
 
 def test_an_instance_is_a_mistake(own: str) -> None:
-    with pytest.raises(Mistake, match="that is an instance of Identity; name the class"):
+    with pytest.raises(UsageError, match="that is an instance of Identity; name the class"):
         impls_named(["mine_built=two_of_them:layer"], False, own)
 
 

@@ -13,7 +13,7 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.published import PUBLISHED, published_of
 from bench.cases.sweep import SWEEPS
-from bench.proof import reference
+from bench.checks import reference
 from bench.runs.rows import Sample, row
 from impls.rules import Rules
 

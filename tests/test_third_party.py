@@ -19,8 +19,8 @@ from torch.nn.functional import scaled_dot_product_attention
 import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Wrong
-from bench.proof import impl_hash, settings
-from bench.proof.gate import check
+from bench.checks import impl_hash, settings
+from bench.checks.gate import check
 from impls.paging import by_page
 
 NEEDED = {

@@ -14,7 +14,7 @@ import pytest
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.cases.outcome import NoRow
+from bench.cases.outcome import Skip
 from bench.runs.traces import MOST_OPERATORS, Traces, on_disk
 from bench.timing.tracing import write
 from bench.workers.tasks import Tasks
@@ -86,7 +86,7 @@ def test_where_traces_cant_be_written_the_run_goes_on(tasks: Tasks, tmp_path: Pa
 
 def test_a_call_that_fails_when_traced_keeps_its_row(tmp_path: Path) -> None:
     def fail(path: str) -> dict[str, Any]:
-        raise NoRow("RuntimeError: no more")
+        raise Skip("RuntimeError: no more")
 
     saved = traces_in(tmp_path)
     assert saved.save(CELL, 10, fail) == {}

@@ -20,8 +20,8 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Unsupported, Wrong, classify
 from bench.cases.sweep import SWEEPS
-from bench.proof.calls import recording
-from bench.proof.gate import Gate, check
+from bench.checks.calls import recording
+from bench.checks.gate import Gate, check
 from bench.runs.listing import _declared
 from bench.timing.cell import build, check_repeats
 
@@ -33,14 +33,14 @@ REPEATING = Case.of(T=32, H=2, D_h=16, mask="none", mode="backward", determinist
 
 def gated(kernel: Any, case: Case) -> None:
     impl = impls.make("mine", kernel)
-    Gate().prove(impl, case)
+    Gate().check(impl, case)
     check(impl, case)
 
 
 @pytest.fixture
 def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.proof.gate.PROBES", (37,))
-    monkeypatch.setattr("bench.proof.dropout.LENGTH", {"core": 80, "layer": 80})
+    monkeypatch.setattr("bench.checks.gate.PROBES", (37,))
+    monkeypatch.setattr("bench.checks.dropout.LENGTH", {"core": 80, "layer": 80})
 
 
 def plainly(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
@@ -162,7 +162,7 @@ def test_implementations_are_right_under_autocast(short_probes: None, axes: dict
     case = replace(NARROW, **axes)
     for name in ("fused", "sdpa", "packed", "online", "torch_mha"):
         if impls.get(name).refusal(case) is None:
-            Gate().prove(impls.get(name), case)
+            Gate().check(impls.get(name), case)
             assert check(impls.get(name), case).error > 1e-4  # in float32 it would be 5e-7
 
 

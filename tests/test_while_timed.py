@@ -21,7 +21,7 @@ from bench.timing.caching import check_kernel_caches_nothing, check_no_result_ca
 from bench.workers.tasks import Tasks
 
 from . import wrong_kernels
-from .conftest import proved
+from .conftest import checked
 from .resting import resting
 
 BLOCKS, COMPARED = 40, 300
@@ -43,9 +43,9 @@ def crowded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def measured(kernel: wrong_kernels.Kernel, compared: int = 0, **axes: object) -> None:
-    """What a run does with a cell: proved, compared, timed, and asked whether it caches results."""
+    """What a run does with a cell: checked, compared, timed, and asked whether it caches results."""
     case = Case.of(**({"T": 64, "H": 2, "D_h": 64} | axes))  # type: ignore[arg-type]
-    built, found = proved(Cell(impls.make("mine", kernel), case))
+    built, found = checked(Cell(impls.make("mine", kernel), case))
     built.compare(0.0, draw=1)
     for _ in range(compared):
         built.time(calls=1, draw=1)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bench.cases.case import Case
-from bench.selection.mistake import Mistake
+from bench.selection.errors import UsageError
 from bench.selection.options import cases_of, sweep_of
 from impls.rules import requests_of
 from reports.__main__ import main
@@ -130,15 +130,15 @@ def test_a_models_layers_in_the_batches_of_a_file(tmp_path: Path, capsys: pytest
     ],
 )
 def test_a_file_without_cases(content: str, says: str, tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match=f"--cases .*: {says}"):
+    with pytest.raises(UsageError, match=f"--cases .*: {says}"):
         cases(tmp_path, "x.json", content)
-    with pytest.raises(Mistake, match="No such file"):
+    with pytest.raises(UsageError, match="No such file"):
         sweep_of({"cases": "none.json"}, str(tmp_path))
 
 
 def test_axes_that_do_not_fit_together_are_named_by_their_place(tmp_path: Path) -> None:
     content = json.dumps([{"T": 8, "scope": "core", "mode": "decode", "page": 4}])
-    with pytest.raises(Mistake, match=r"^own.json, 1: pages are of a layer's cache"):
+    with pytest.raises(UsageError, match=r"^own.json, 1: pages are of a layer's cache"):
         cases(tmp_path, "own.json", content)
 
 

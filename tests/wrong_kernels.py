@@ -624,7 +624,7 @@ class keeps_its_first_cache(CachedLayer):  # noqa: N801
         return extend(self.first, (k, v))
 
 
-# regimes of the softmax: without the row's maximum, or with another one
+# patterns of the softmax: without the row's maximum, or with another one
 
 
 def as_layer(kernel: Kernel) -> type[KernelLayer]:
@@ -660,7 +660,7 @@ def clamped(q, k, v, *, is_causal=False, attn_mask=None, **_):
 
 LARGE, BESIDE = (
     "where scores are very large: NaN or Inf in",
-    "where ordinary scores lie beside extreme ones: NaN or Inf in",
+    "where ordinary scores are mixed with extreme ones: NaN or Inf in",
 )
 BEYOND_FEW: dict[str, Any] = {"T": 256}
 """A case too large for its core to be checked bare in it."""
@@ -1551,7 +1551,7 @@ def changing(name: str, says: str, change: Callable[[], Any]) -> None:
         return sdpa(q, k, v, is_causal=is_causal)
 
     kernel.__name__ = name
-    wrong("process", f"changes torch's own settings, which are everybody's: {says}")(kernel)
+    wrong("process", f"modifies global torch settings: {says}")(kernel)
 
 
 changing("switches_onednn_off", "use of oneDNN: True", lambda: setattr(torch.backends.mkldnn, "enabled", False))

@@ -1,1 +1,1 @@
-"""Two sides, by turns."""
+"""Comparisons of two variants, interleaved."""

@@ -35,14 +35,14 @@ from ..runs import journal
 from ..runs.journal import Journal
 from ..runs.saving import load, numbering, results_root, save
 from ..selection.command import Parser
-from ..selection.mistake import Mistake, count, positive
+from ..selection.errors import UsageError, count, positive
 from ..selection.options import cases_of, clock_text, sweep_of
 from ..timing.machine import fingerprint
 from ..workers.client import Setting, Side
 from .comparison import Comparison, Plan, compare
 from .pairing import SIDES, Pair
 from .record import KIND, as_json, pair_as_json, pair_of, pairs_of
-from .selftest import FILE, Log, Plant, planted, schedule, self_test, summary
+from .selftest import FILE, Injection, Log, injected, schedule, self_test, summary
 from .sources import (
     check_out,
     commit_of,
@@ -79,8 +79,8 @@ def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
     Pairs that a killed process of the same comparison measured are not measured again.
 
     Raises:
-        Mistake: of the user's.
-        Unjudgeable, NoRow: nothing can be compared.
+        UsageError: of the user's.
+        Unjudgeable, Skip: nothing can be compared.
         Same: both sides have the same code.
     """
     folder = comparisons(results or results_root(Path.cwd(), None))
@@ -91,7 +91,7 @@ def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
         plan = _with_pairs_of(continued, _plan(options, place))
         source = str(options.to_continue.resolve()) if continued else None
         begun = {"asked": asked(options), "continues": source, "code": [digest(side.code) for side in plan.sides]}
-        with _journaled(folder, begun | {"machine": fingerprint()}, planted(plan, options.plant)) as (plan, keep):
+        with _journaled(folder, begun | {"machine": fingerprint()}, injected(plan, options.injection)) as (plan, keep):
             found = compare(plan, _teller(plan.seconds), keep)
             known = list(summary(Log(folder.parent / FILE).records(), plan.margin))
             return save_as(folder, options.save, as_json(found, asked(options), command(asked(options)), known, source))
@@ -166,10 +166,10 @@ def parser() -> argparse.ArgumentParser:
         "--self-test",
         type=count,
         metavar="N",
-        help="N comparisons of unchanged code, and more with slow-downs planted: how often verdicts are right on this machine",
+        help="N comparisons of unchanged code, and more with slow-downs injected: how often verdicts are right on this machine",
     )
     how.add_argument("--whole", action="store_true", help=argparse.SUPPRESS)  # all of the budget, though all is settled
-    how.add_argument("--plant", type=_plant, metavar="IMPL=SHARE", help=argparse.SUPPRESS)
+    how.add_argument("--injection", type=_plant, metavar="IMPL=SHARE", help=argparse.SUPPRESS)
     return parser
 
 
@@ -188,7 +188,7 @@ def add_cells(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--margin", type=as_margin, default=MARGIN, metavar="SHARE",
                      help=f"what is shown to be within this is UNCHANGED (default: {MARGIN})")  # fmt: skip
     how.add_argument("--cell-timeout", type=positive, default=300.0, metavar="SECONDS",
-                     help="a cell whose proof or whose block takes longer is given up (default: 300)")  # fmt: skip
+                     help="a cell whose check or whose block takes longer is given up (default: 300)")  # fmt: skip
     how.add_argument("--seed", type=int, help="of the random order in which everything is timed")
     how.add_argument("--allow-gone", metavar="NAMES", action="append", default=[],
                        help="implementations that head may lack, a comma list; any other that it lacks is BROKEN")  # fmt: skip
@@ -200,7 +200,7 @@ def defaults() -> dict[str, Any]:
 
 
 def _kind(options: argparse.Namespace) -> str:
-    """`revisions`, `impls`, `pythons` or `self-test`; raises `Mistake` for none, for more than one, and for half of one."""
+    """`revisions`, `impls`, `pythons` or `self-test`; raises `UsageError` for none, for more than one, and for half of one."""
     asked = [
         kind
         for kind, given in (
@@ -213,17 +213,17 @@ def _kind(options: argparse.Namespace) -> str:
     ]
     if len(asked) != 1:
         what = f"{' and '.join(asked)} together are too much" if asked else "nothing to compare"
-        raise Mistake(
+        raise UsageError(
             f"{what}: give either --base REF, or --base-impl NAME --head-impl NAME, or --base-python PATH, or --self-test N"
         )
     if options.head and not options.base:
-        raise Mistake("--head REF is compared with --base REF, which is missing")
+        raise UsageError("--head REF is compared with --base REF, which is missing")
     if asked == ["impls"] and not (options.base_impl and options.head_impl):
-        raise Mistake("two implementations are compared: give both --base-impl NAME and --head-impl NAME")
+        raise UsageError("two implementations are compared: give both --base-impl NAME and --head-impl NAME")
     if asked == ["impls"] and options.impl:
-        raise Mistake("--impl chooses among many; here --base-impl and --head-impl are the two")
+        raise UsageError("--impl chooses among many; here --base-impl and --head-impl are the two")
     if asked == ["pythons"] and not options.base_python:
-        raise Mistake("--head-python PATH is compared with --base-python PATH, which is missing")
+        raise UsageError("--head-python PATH is compared with --base-python PATH, which is missing")
     return asked[0]
 
 
@@ -234,7 +234,7 @@ def _sides(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
     here = copy_of_impls(folder / "working-tree")
     if kind == "impls":
         if options.base_impl == options.head_impl:
-            raise Mistake(f"{options.base_impl} can't be compared with itself; --self-test N does that")
+            raise UsageError(f"{options.base_impl} can't be compared with itself; --self-test N does that")
         base, head = (Side(name.partition("=")[0], here, impl=name) for name in (options.base_impl, options.head_impl))
         return base, head
     if kind == "pythons":
@@ -248,17 +248,17 @@ def _sides(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
 def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
     root = repository()
     if root != CHECKOUT and not any("=" in name for name in _listed(options.impl)):
-        raise Mistake(f"revisions of {root} are compared: name a kernel in it, as in --impl mine=mine:mine")
+        raise UsageError(f"revisions of {root} are compared: name a kernel in it, as in --impl mine=mine:mine")
     commits = commit_of(options.base, root), options.head and commit_of(options.head, root)
     if commits[0] == commits[1]:
-        raise Mistake(
+        raise UsageError(
             f"--base {options.base} and --head {options.head} are the same commit {commits[0][:10]}; name another"
         )
     base, head = (
         _side(given, commit, folder / name, root)
         for name, given, commit in zip(SIDES, (options.base, options.head), commits, strict=True)
     )
-    if not options.plant and digest(base.code) == digest(head.code) and same_files(*commits, root):
+    if not options.injection and digest(base.code) == digest(head.code) and same_files(*commits, root):
         raise Same(base, head)
     return base, head
 
@@ -276,15 +276,15 @@ def _side(given: str, commit: str | None, place: Path, root: Path) -> Side:
 
 
 def _interpreter(given: str) -> str:
-    """An interpreter that can run a worker; raises `Mistake`."""
+    """An interpreter that can run a worker; raises `UsageError`."""
     path = shutil.which(given)
     if path is None:
-        raise Mistake(f"there is no interpreter {given}: give the path of a `python` with torch, numpy and psutil")
+        raise UsageError(f"there is no interpreter {given}: give the path of a `python` with torch, numpy and psutil")
     path = str(Path(path).absolute())
     done = subprocess.run([path, "-c", NEEDED], cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise Mistake(f"{given} can't run a side ({why}): `{given} -m pip install torch numpy psutil`")
+        raise UsageError(f"{given} can't run a side ({why}): `{given} -m pip install torch numpy psutil`")
     return path
 
 
@@ -295,7 +295,7 @@ def _plan(options: argparse.Namespace, folder: Path) -> Plan:
     sweep, device, overrides = sweep_of(asked)
     names = _listed(options.impl)
     if options.impl and not names:
-        raise Mistake("--impl names nothing")
+        raise UsageError("--impl names nothing")
     cases = tuple(cases_of(sweep, device, overrides))
     base, head = _sides(options, folder)
     return Plan(
@@ -319,24 +319,24 @@ def _listed(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _continued(file: Path) -> dict[str, Any]:
-    """The comparison that is continued; raises `Mistake`."""
+    """The comparison that is continued; raises `UsageError`."""
     data = load(file)
     if data.get("kind") != KIND:
-        raise Mistake(f"--continue {file}: not a comparison that `python -m bench ab` saved, as in results/*/ab/")
+        raise UsageError(f"--continue {file}: not a comparison that `python -m bench ab` saved, as in results/*/ab/")
     if "asked" not in data:
-        raise Mistake(
+        raise UsageError(
             f"--continue {file}: an older version saved it, without its options: compare anew: {data['command']}"
         )
     return data
 
 
 def _with_pairs_of(continued: dict[str, Any], plan: Plan) -> Plan:
-    """With the pairs that there are already; raises `Mistake` where the code is another by now."""
+    """With the pairs that there are already; raises `UsageError` where the code is another by now."""
     if not continued:
         return plan
     for side, of_plan in zip(SIDES, plan.sides, strict=True):
         if continued["sides"][side]["code"] != digest(of_plan.code):
-            raise Mistake(f"{side} ({of_plan.label}) is other code than it was: compare anew, without --continue")
+            raise UsageError(f"{side} ({of_plan.label}) is other code than it was: compare anew, without --continue")
     return replace(plan, before=pairs_of(continued), seed=continued["seed"])
 
 
@@ -347,13 +347,13 @@ def save_as(folder: Path, name: str | None, data: dict[str, Any]) -> Path:
 
 
 def comparisons(results: Path) -> Path:
-    """The folder for this machine's comparisons; raises `Mistake` where nothing can be written."""
+    """The folder for this machine's comparisons; raises `UsageError` where nothing can be written."""
     folder = results / str(get_machine_id()) / "ab"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise Mistake(f"results can't be written to {folder}: {error.strerror}") from None
+        raise UsageError(f"results can't be written to {folder}: {error.strerror}") from None
     return folder
 
 
@@ -363,20 +363,20 @@ def self_tested(options: argparse.Namespace) -> None:
     log, tell = Log(folder.parent / FILE), _teller(None)
     names = [name.partition("=")[0] for name in _listed(options.impl)]
     registry = names or [impl.name for impl in impls.registered() if impl.common]
-    if options.plant and options.plant[0] not in registry:
-        raise Mistake(
-            f"--plant {options.plant[0]}: not among {', '.join(registry)}{nearest(options.plant[0], registry)}"
+    if options.injection and options.injection[0] not in registry:
+        raise UsageError(
+            f"--injection {options.injection[0]}: not among {', '.join(registry)}{nearest(options.injection[0], registry)}"
         )
 
     def one(plan: Plan) -> Comparison:
         return compare(plan, _teller(plan.seconds))
 
-    def keep(found: Comparison, plant: Plant | None) -> None:
-        name = "self-test" + (f"_{plant[0]}_{plant[1]:+g}" if plant else "")
-        save_as(folder, name, as_json(found, {}, f"python -m bench ab --self-test: {plant or 'unchanged'}"))
+    def keep(found: Comparison, injection: Injection | None) -> None:
+        name = "self-test" + (f"_{injection[0]}_{injection[1]:+g}" if injection else "")
+        save_as(folder, name, as_json(found, {}, f"python -m bench ab --self-test: {injection or 'unchanged'}"))
 
     with temporary_worktrees(repository()) as place:
-        self_test(_plan(options, place), schedule(options.self_test, registry, options.plant), log, one, tell, keep)
+        self_test(_plan(options, place), schedule(options.self_test, registry, options.injection), log, one, tell, keep)
     for sentence in summary(log.records(), options.margin):
         print(sentence)
 
@@ -392,7 +392,7 @@ def _teller(seconds: float | None) -> Any:
     return tell
 
 
-def _plant(text: str) -> Plant:
+def _plant(text: str) -> Injection:
     name, _, share = text.partition("=")
     try:
         number = float(share)

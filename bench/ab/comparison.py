@@ -1,4 +1,4 @@
-"""One comparison from beginning to end: what both sides have is proved, timed in pairs, and judged."""
+"""One comparison from beginning to end: cells of both sides are checked, timed in pairs of processes, and judged."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from stats.verdict import BROKEN, GONE, INCONCLUSIVE, NEW, WRONG, Verdict
 
 from ..cases.case import Case
 from ..cases.cells import Key
-from ..cases.outcome import NoRow, Unsupported, Wrong
-from ..selection.mistake import Mistake
-from ..workers.client import Answer, Lost, Request, Script, Setting, Side, WorkerClient, proving
+from ..cases.outcome import Skip, Unsupported, Wrong
+from ..selection.errors import UsageError
+from ..workers.client import Answer, Lost, Request, Script, Setting, Side, WorkerClient, checking
 from ..workers.team import Team
 from .pairing import CONTROLS, GPU_CONTROLS, SIDES, Failure, Judged, Pair, Pairing, of_both, until_settled
 
@@ -24,7 +24,7 @@ OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 """What of the fingerprint may differ when two interpreters are compared."""
 
 Facts = dict[str, Any]
-"""Of a proved cell: `error`, `error_bound`, `peak_bytes`, `kernel`."""
+"""Of a checked cell: `error`, `error_bound`, `peak_bytes`, `kernel`."""
 
 UNSUPPORTED = Unsupported.reason
 
@@ -36,7 +36,7 @@ class Unjudgeable(Exception):
 
 
 class HeadBroken(Unjudgeable):
-    """Head ends before it can be asked anything, where base answers."""
+    """Head's process ends while it starts; base's does not."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Comparison:
 def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: None) -> Comparison:
     """Compare two sides; calls `keep` after every pair, so that a later plan can go on from it (`Plan.before`).
 
-    Raises `Unjudgeable`, or `Mistake` where nothing of what was asked for exists.
+    Raises `Unjudgeable`, or `UsageError` where nothing of what was asked for exists.
     """
     began = monotonic()
 
@@ -125,10 +125,10 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: 
             return _all_broken(plan, str(why), monotonic() - began)
         fingerprints, controls = _conditions(plan, conditions)
         present = _present(plan, known)
-        tell(f"proving {len(present.cells)} cell{'s' * (len(present.cells) != 1)} on both sides")
-        proofs: tuple[dict[Key, Facts | Failure], ...] = {}, {}
-        of_both([_proving(plan, team, i, present.requests[i], proofs[i]) for i in (0, 1)], plan.together)
-    ready = [key for key in present.cells if all(isinstance(proof.get(key), dict) for proof in proofs)]
+        tell(f"checking {len(present.cells)} cell{'s' * (len(present.cells) != 1)} on both sides")
+        checks: tuple[dict[Key, Facts | Failure], ...] = {}, {}
+        of_both([_checking(plan, team, i, present.requests[i], checks[i]) for i in (0, 1)], plan.together)
+    ready = [key for key in present.cells if all(isinstance(check.get(key), dict) for check in checks)]
     rng = random.Random(plan.seed + len(plan.before))
     pairing = Pairing(lambda: _fresh(plan, _placed(plan, rng)), present.requests, rng, controls, together=plan.together)
     found = Judged([], {}, "")
@@ -136,7 +136,7 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: 
         found = until_settled(pairing.pair, ready, plan.margin, left, tell, plan.before, plan.whole, keep)
     lines = []
     for key in present.cells:
-        facts, failures = _split(key, present, proofs, pairing.failures.get(key))
+        facts, failures = _split(key, present, checks, pairing.failures.get(key))
         failed = tuple(side for side, failure in failures.items() if failure.reason != UNSUPPORTED)
         without = _without_numbers(failures, plan.of_head(key[0]), plan.allow_gone) if failures else None
         lines.append(Line(*key, without or found.verdicts[key], facts, failed))
@@ -150,13 +150,13 @@ def _all_broken(plan: Plan, why: str, seconds: float) -> Comparison:
 
 
 def _split(
-    key: Key, present: _Present, proofs: Sequence[Mapping[Key, Facts | Failure]], lost: Failure | None
+    key: Key, present: _Present, checks: Sequence[Mapping[Key, Facts | Failure]], lost: Failure | None
 ) -> tuple[tuple[Facts | None, Facts | None], dict[str, Failure]]:
     """Facts of both sides, and why a side has no number, by side."""
     facts: list[Facts | None] = []
     failures = {lost.side: lost} if lost else {}
-    for side, proof, why in zip(SIDES, proofs, present.why, strict=True):
-        found = proof.get(key) or Failure(side, UNSUPPORTED, why[key])
+    for side, check, why in zip(SIDES, checks, present.why, strict=True):
+        found = check.get(key) or Failure(side, UNSUPPORTED, why[key])
         facts.append(None if isinstance(found, Failure) else found)
         if isinstance(found, Failure):
             failures[side] = found
@@ -233,7 +233,7 @@ def _begun(plan: Plan, team: Team) -> tuple[list[Answer], list[Answer]]:
         try:
             known.append(team.known(name))
             facts.append(team.clients[name].ask("facts"))
-        except NoRow as error:
+        except Skip as error:
             raise (HeadBroken if name == "head" else Unjudgeable)(f"{name} ({side.label}): {error}") from None
     return known, facts
 
@@ -252,9 +252,9 @@ def _conditions(plan: Plan, facts: Sequence[Answer]) -> tuple[tuple[Answer, Answ
 
 
 def _present(plan: Plan, answers: Sequence[Answer]) -> _Present:
-    """What the sides can do; raises `Mistake` where that is nothing."""
+    """What the sides can do; raises `UsageError` where that is nothing."""
     for name in set(answers[0]["unknown"]).intersection(answers[1]["unknown"]):
-        raise Mistake(answers[1]["unknown"][name])
+        raise UsageError(answers[1]["unknown"][name])
     names = [_names(plan.rivals, answer) for answer in answers]
     cells, neither = [], []
     requests: tuple[dict[Key, Any], dict[Key, Any]] = {}, {}
@@ -274,30 +274,30 @@ def _present(plan: Plan, answers: Sequence[Answer]) -> _Present:
             else:
                 cells.append(key)
     if not cells:
-        raise Mistake(f"nothing to compare: {neither[0] if neither else 'no implementation on either side'}")
+        raise UsageError(f"nothing to compare: {neither[0] if neither else 'no implementation on either side'}")
     return _Present(tuple(cells), requests, why, tuple(neither))
 
 
-def _proving(plan: Plan, team: Team, i: int, requests: Mapping[Key, Any], found: dict[Key, Facts | Failure]) -> Script:
+def _checking(plan: Plan, team: Team, i: int, requests: Mapping[Key, Any], found: dict[Key, Facts | Failure]) -> Script:
     """Finds the facts of each cell of a side, or the failure; a process that is lost is replaced."""
     for key, request in requests.items():
         try:
-            found[key] = yield from _proved(team.clients[SIDES[i]], request, plan.setting.threads != 1)
-        except NoRow as outcome:
+            found[key] = yield from _checked(team.clients[SIDES[i]], request, plan.setting.threads != 1)
+        except Skip as outcome:
             found[key] = Failure(SIDES[i], outcome.reason, str(outcome))
             if isinstance(outcome, Lost):
                 team.replace(SIDES[i])
 
 
-def _proved(client: WorkerClient, request: Mapping[str, Any], threaded: bool) -> Generator[Request, Answer, Facts]:
-    """What the proof of a cell tells; raises what refuses it, by the clock too."""
+def _checked(client: WorkerClient, request: Mapping[str, Any], threaded: bool) -> Generator[Request, Answer, Facts]:
+    """What the check of a cell tells; raises what refuses it, by the clock too."""
     it = {"what": "it"}
-    proved = yield from proving(client, "it", **request, threaded=threaded)
+    checked = yield from checking(client, "it", **request, threaded=threaded)
     yield Request(client, "time", it | {"calls": 1, "draw": 1})  # on fresh inputs
     usual = (yield Request(client, "time", it | {"calls": 1, "warm": 1}))["seconds"]
-    yield Request(client, "caching", it | {"usual": usual, "first": proved["first_s"]})
+    yield Request(client, "caching", it | {"usual": usual, "first": checked["first_s"]})
     yield Request(client, "drop", it)
-    facts: Facts = proved["columns"]
+    facts: Facts = checked["columns"]
     return facts
 
 
@@ -307,9 +307,9 @@ def _absent(answer: dict[str, Any], label: str) -> str:
 
 
 def _names(rivals: str, answer: dict[str, Any]) -> dict[str, str]:
-    """What both sides call an implementation, and what this side does; raises `Mistake`."""
+    """What both sides call an implementation, and what this side does; raises `UsageError`."""
     if rivals and answer["unknown"]:
-        raise Mistake(next(iter(answer["unknown"].values())))
+        raise UsageError(next(iter(answer["unknown"].values())))
     return {rivals or name: name for name in answer["cells"]}
 
 

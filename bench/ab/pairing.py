@@ -20,7 +20,7 @@ from typing import Any
 from stats.verdict import SETTLED, Verdict, drifted, of_pairs
 
 from ..cases.cells import Key
-from ..cases.outcome import NoRow
+from ..cases.outcome import Skip
 from ..timing.controls import GPU_WORK, WORK
 from ..timing.engine import Block, block_of, rounds
 from ..workers.client import Answer, Request, Script, WorkerClient, together
@@ -270,7 +270,7 @@ def controls_of(pairs: Sequence[Pair]) -> dict[str, list[float]]:
 
 
 class _Fell(Exception):
-    def __init__(self, side: str, key: Key, outcome: NoRow):
+    def __init__(self, side: str, key: Key, outcome: Skip):
         self.side, self.key, self.outcome = side, key, outcome
 
 
@@ -278,5 +278,5 @@ class _Fell(Exception):
 def _falling(i: int, key: Key) -> Iterator[None]:
     try:
         yield
-    except NoRow as outcome:
+    except Skip as outcome:
         raise _Fell(SIDES[i], key, outcome) from None

@@ -1,4 +1,4 @@
-"""How often the verdicts of this machine are right: unchanged code against itself, and with known slow-downs planted."""
+"""How often verdicts are right on this machine: unchanged code compared with itself, and with injected slow-downs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..timing.machine import fingerprint
 from .comparison import Comparison, Plan
 
 SLOW_DOWNS, SPEED_UPS = (0.01, 0.02, 0.05, 0.10), (-0.02, -0.05)
-"""Shares that are planted when none is asked for."""
+"""Shares that are injected when none is asked for."""
 
 PROCEDURE = (
     "bench/ab/comparison.py",
@@ -37,7 +37,7 @@ PROCEDURE = (
 
 FILE = "self-test.json"
 
-Plant = tuple[str, float]
+Injection = tuple[str, float]
 """An implementation, and the share by which head's is slower; below 0 it is base's that is made slower, and head faster."""
 
 Record = dict[str, Any]
@@ -63,7 +63,7 @@ class Log:
         os.replace(fresh, self.path)
 
 
-def schedule(runs: int, impls: Sequence[str], asked: Plant | None) -> list[Plant | None]:
+def schedule(runs: int, impls: Sequence[str], asked: Injection | None) -> list[Injection | None]:
     """So many runs with what is asked for; or so many of unchanged code, a third as many with each slow-down, and a sixth
     with each speed-up, in one implementation after the other.
     """
@@ -74,23 +74,23 @@ def schedule(runs: int, impls: Sequence[str], asked: Plant | None) -> list[Plant
     return [None] * runs + slowed + faster
 
 
-def missing(wanted: Sequence[Plant | None], done: Sequence[Record]) -> list[Plant | None]:
+def missing(wanted: Sequence[Injection | None], done: Sequence[Record]) -> list[Injection | None]:
     """What is left to do: runs that are recorded are not done again."""
     known = [_plant(record) for record in done]
     left = []
-    for plant in wanted:
-        if plant in known:
-            known.remove(plant)
+    for injection in wanted:
+        if injection in known:
+            known.remove(injection)
         else:
-            left.append(plant)
+            left.append(injection)
     return left
 
 
-def planted(plan: Plan, plant: Plant | None) -> Plan:
+def injected(plan: Plan, injection: Injection | None) -> Plan:
     """The same comparison, with one side slowed down."""
-    if plant is None or not plant[1]:
+    if injection is None or not injection[1]:
         return plan
-    name, share = plant
+    name, share = injection
     base, head = plan.sides
     if share > 0:
         return replace(plan, sides=(base, replace(head, slower={name: share})))
@@ -99,11 +99,11 @@ def planted(plan: Plan, plant: Plant | None) -> Plan:
 
 def self_test(
     plan: Plan,
-    wanted: Sequence[Plant | None],
+    wanted: Sequence[Injection | None],
     log: Log,
     compare: Callable[[Plan], Comparison],
     tell: Callable[[str], None],
-    keep: Callable[[Comparison, Plant | None], object] = lambda found, plant: None,
+    keep: Callable[[Comparison, Injection | None], object] = lambda found, injection: None,
 ) -> None:
     """Do what is not yet recorded, and record each run when it is over; `keep` saves its pairs."""
     settings = settings_of(plan)
@@ -111,12 +111,12 @@ def self_test(
     if left:
         about = clock_text(len(left) * plan.seconds)
         tell(f"self-test: {about}; what is over is kept, and the same command goes on")
-    for i, plant in enumerate(left, len(wanted) - len(left)):
-        what = f"{plant[0]} {plant[1]:+.3g} of its time" if plant else "unchanged code"
+    for i, injection in enumerate(left, len(wanted) - len(left)):
+        what = f"{injection[0]} {injection[1]:+.3g} of its time" if injection else "unchanged code"
         tell(f"self-test: run {i + 1} of {len(wanted)}, {what}")
-        found = compare(replace(planted(plan, plant), seed=plan.seed + i))
-        log.add(record_of(found, plant, settings))
-        keep(found, plant)
+        found = compare(replace(injected(plan, injection), seed=plan.seed + i))
+        log.add(record_of(found, injection, settings))
+        keep(found, injection)
 
 
 def _tested() -> Record:
@@ -136,18 +136,18 @@ def settings_of(plan: Plan) -> dict[str, Any]:
     }
 
 
-def record_of(found: Comparison, plant: Plant | None, settings: dict[str, Any]) -> Record:
+def record_of(found: Comparison, injection: Injection | None, settings: dict[str, Any]) -> Record:
     """What is kept of a run."""
-    right = (IMPROVED if plant[1] < 0 else REGRESSED) if plant else None
-    of_plant = [line for line in found.lines if plant and line.impl == plant[0]]
+    right = (IMPROVED if injection[1] < 0 else REGRESSED) if injection else None
+    of_plant = [line for line in found.lines if injection and line.impl == injection[0]]
     others = [line for line in found.lines if line not in of_plant]
     return {
         "when": time.strftime("%Y-%m-%dT%H:%M:%S"),
         **_tested(),
         "settings": settings,
-        "plant": list(plant) if plant else None,
+        "injection": list(injection) if injection else None,
         "moved": found.moved,
-        "planted": len(of_plant),
+        "injected": len(of_plant),
         "found": sum(line.verdict.word == right for line in of_plant),
         "others": len(others),
         "alarms": [[line.impl, line.case_id] for line in others if line.verdict.word in (REGRESSED, IMPROVED)],
@@ -159,7 +159,7 @@ def record_of(found: Comparison, plant: Plant | None, settings: dict[str, Any]) 
 def summary(records: Sequence[Record], margin: float) -> Iterator[str]:
     """What is known of this machine, at this margin: sentences; none when nothing was measured."""
     at_margin = [record for record in records if record["settings"]["margin"] == margin]
-    unchanged = [record for record in at_margin if not record["plant"]]
+    unchanged = [record for record in at_margin if not record["injection"]]
     if unchanged:
         alarms, cells = sum(len(it["alarms"]) for it in unchanged), sum(it["others"] for it in unchanged)
         raised = sum(bool(it["alarms"]) for it in unchanged)
@@ -167,13 +167,13 @@ def summary(records: Sequence[Record], margin: float) -> Iterator[str]:
             f"self-test of this machine: {raised} of {len(unchanged)} runs of unchanged code raised an alarm "
             f"({alarms} of {cells} cells)"
         )
-    slowed = [record for record in at_margin if record["plant"]]
-    for share in sorted({record["plant"][1] for record in slowed}):
-        runs = [record for record in slowed if record["plant"][1] == share]
-        found, of = sum(it["found"] for it in runs), sum(it["planted"] for it in runs)
+    slowed = [record for record in at_margin if record["injection"]]
+    for share in sorted({record["injection"][1] for record in slowed}):
+        runs = [record for record in slowed if record["injection"][1] == share]
+        found, of = sum(it["found"] for it in runs), sum(it["injected"] for it in runs)
         alarms, others = sum(len(it["alarms"]) for it in runs), sum(it["others"] for it in runs)
-        yield f"self-test, {share * 100:+.3g} % planted: {found} of {of} cells found, {alarms} of {others} others flagged"
+        yield f"self-test, {share * 100:+.3g} % injected: {found} of {of} cells found, {alarms} of {others} others flagged"
 
 
-def _plant(record: Record) -> Plant | None:
-    return (record["plant"][0], record["plant"][1]) if record["plant"] else None
+def _plant(record: Record) -> Injection | None:
+    return (record["injection"][0], record["injection"][1]) if record["injection"] else None

@@ -20,7 +20,7 @@ from pathlib import Path
 from .. import CHECKOUT
 from ..runs.journal import alive, process
 from ..runs.saving import results_root
-from ..selection.mistake import Mistake
+from ..selection.errors import UsageError
 
 PREFIX = "attention-bench-ab-"
 """Of the folder's name; the number of its owner, and the second in which that one began, follow."""
@@ -56,7 +56,7 @@ def temporary_worktrees(repository: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(repository: Path) -> None:
-    """What processes left that are gone: after a power failure nobody was there to remove it."""
+    """Remove what ended processes left, for example after a power failure."""
     known = re.findall(r"^worktree (.+)$", _git(repository, "worktree", "list", "--porcelain") or "", re.MULTILINE)
     folders = {Path(tree).parent for tree in known} | {*Path(tempfile.gettempdir()).glob(f"{PREFIX}*")}
     for folder in folders:
@@ -69,22 +69,22 @@ def remove_leftovers(repository: Path) -> None:
 
 
 def commit_of(revision: str, repository: Path) -> str:
-    """The commit that a revision names; raises `Mistake`."""
+    """The commit that a revision names; raises `UsageError`."""
     if _git(repository, "rev-parse", "--git-dir") is None:
-        raise Mistake(
+        raise UsageError(
             f"git finds no repository in {Path.cwd()}, so there is no revision {revision!r}: start in that of your kernel"
         )
     commit = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     if not commit:
-        raise Mistake(f"unknown revision {revision!r}: give a branch, a tag or a commit of {repository}")
+        raise UsageError(f"unknown revision {revision!r}: give a branch, a tag or a commit of {repository}")
     return commit
 
 
 def commits_between(good: str, bad: str, repository: Path) -> list[str]:
-    """The commits after the first that lead to the other, by first parents, the oldest first; raises `Mistake`."""
+    """The commits after the first that lead to the other, by first parents, the oldest first; raises `UsageError`."""
     found = _git(repository, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}")
     if not found or _git(repository, "merge-base", "--is-ancestor", good, bad) is None:
-        raise Mistake(f"{good[:10]} is no ancestor of {bad[:10]}: give GOOD first, then BAD")
+        raise UsageError(f"{good[:10]} is no ancestor of {bad[:10]}: give GOOD first, then BAD")
     return found.splitlines()
 
 
@@ -107,7 +107,7 @@ def subject_of(commit: str, repository: Path) -> str:
 
 
 def check_out(commit: str, folder: Path, repository: Path) -> Path:
-    """A worktree in `folder`; raises `Mistake` where it can't be made, and where one of the suite has no `impls`."""
+    """A worktree in `folder`; raises `UsageError` where it can't be made, and where one of the suite has no `impls`."""
     done = subprocess.run(
         ["git", "-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", str(folder), commit],
         cwd=repository,
@@ -116,9 +116,9 @@ def check_out(commit: str, folder: Path, repository: Path) -> Path:
         text=True,
     )
     if done.returncode:
-        raise Mistake(f"git can't check out {commit[:10]}: {done.stderr.strip().splitlines()[-1]}")
+        raise UsageError(f"git can't check out {commit[:10]}: {done.stderr.strip().splitlines()[-1]}")
     if repository == CHECKOUT and not (folder / "impls" / "__init__.py").exists():
-        raise Mistake(f"revision {commit[:10]} has no impls/: it is older than what is compared here")
+        raise UsageError(f"revision {commit[:10]} has no impls/: it is older than what is compared here")
     return folder
 
 

@@ -15,7 +15,7 @@ NOTHING: Any = object()
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis, for the command line, for ids, and for whoever reads a run file."""
+    """One axis, for the command line, for ids, and for readers of run files."""
 
     kind: str
     """`size`, a whole number from 1 on; `share`, from 0 to below 1; `choice`, one of `values`; or `switch`, on or off."""
@@ -36,7 +36,7 @@ class Axis:
     check: Callable[[str], Any] | None = None
     """Of a `choice` without `values`: raises ValueError with what would be right."""
     unsaid: Any = NOTHING
-    """The value that goes without saying; NOTHING where all are said."""
+    """The default, which ids leave out; NOTHING where every value is shown."""
     hides: bool = False
     """Whether it decides which keys a query sees; at `none` or None it hides none."""
 

@@ -12,7 +12,7 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True)
 class Mode:
-    """What a call does, beside computing o."""
+    """What a call does besides computing o."""
 
     about: str
     gradients: bool = False

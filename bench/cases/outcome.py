@@ -9,19 +9,19 @@ from pathlib import Path
 from .. import CHECKOUT
 
 
-class NoRow(Exception):
+class Skip(Exception):
     """A cell ends without a row; the message is the `detail` of its entry among the skipped."""
 
     reason = "error"
 
 
-class Unsupported(NoRow):
+class Unsupported(Skip):
     """The implementation declares that it can't do this."""
 
     reason = "unsupported"
 
 
-class Wrong(NoRow):
+class Wrong(Skip):
     """The gate found the answer, or the way it was reached, at fault."""
 
     reason = "wrong"
@@ -31,11 +31,11 @@ class StillWorking(Wrong):
     """Its work goes on in the process that ran it, which is good for nothing else now."""
 
 
-class OutOfMemory(NoRow):
+class OutOfMemory(Skip):
     reason = "out_of_memory"
 
 
-class TimedOut(NoRow):
+class TimedOut(Skip):
     reason = "timeout"
 
 
@@ -60,11 +60,11 @@ OCCUPIED = "busy or unavailable"
 """What CUDA says where another process has the GPU to itself."""
 
 
-def classify(error: BaseException) -> NoRow:
+def classify(error: BaseException) -> Skip:
     """What an exception out of an implementation means for its cell."""
     import torch
 
-    if isinstance(error, NoRow):
+    if isinstance(error, Skip):
         return error
     said = _said(error)
     sentence = f"{type(error).__name__}: {next(iter(said.splitlines()), 'no message')}{_place(error)}"
@@ -73,8 +73,8 @@ def classify(error: BaseException) -> NoRow:
     if why := next((why for words, why in CANNOT.items() if words in said), None):
         return Unsupported(f"{why} ({sentence})")
     if OCCUPIED in said:
-        return NoRow(f"another process has the GPU to itself: `nvidia-smi -c 0` lets several use it ({sentence})")
-    return NoRow(sentence)
+        return Skip(f"another process has the GPU to itself: `nvidia-smi -c 0` lets several use it ({sentence})")
+    return Skip(sentence)
 
 
 def _said(error: BaseException) -> str:

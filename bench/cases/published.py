@@ -1,6 +1,6 @@
 """Times that others have published, each with the case that it is of: the sweep `published` measures the same cases here.
 
-Copied from where `source` says. What differs from a measurement here, beside the machine, is said with each.
+Copied from where `source` says. Each entry states how its setting differs from a measurement here.
 """
 
 from __future__ import annotations

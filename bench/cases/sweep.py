@@ -121,7 +121,7 @@ def misfit(case: Case) -> str | None:
     if case.window_right and causal:
         return f"a causal mask hides every key behind a query: --window_right needs --mask none, not {case.mask}"
     if case.requests and (case.bias or case.documents or case.prefix):
-        return "requests have places of their own: leave out --bias, --documents and --prefix beside --requests"
+        return "--requests can't be combined with --bias, --documents or --prefix"
     if case.padded and apart:
         return "a padded query may see no token at all: --window and --documents have no padding"
     if case.does.cached and case.mask == "none" and (apart or case.window_right or case.bias):
@@ -131,7 +131,7 @@ def misfit(case: Case) -> str | None:
     if case.latent and (why := _beside_a_latent(case)) is not None:
         return f"--latent {why}"
     if case.rope and not case.latent:
-        return "the rotary key lies beside a latent: --rope needs --latent"
+        return "the rotary key is stored with a latent: --rope needs --latent"
     if case.rope and (case.rope % 2 or case.rope >= case.D_h):
         return f"--rope {case.rope}: rotary features are pairs, some of a head's: an even number below D_h = {case.D_h}"
     if case.autocast and case.dtype != "float32":

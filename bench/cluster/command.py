@@ -13,7 +13,7 @@ from ..runs import replicates
 from ..runs.replicates import PROCESSES, USAGE_ERROR
 from ..runs.saving import results_root
 from ..selection.command import complain, said
-from ..selection.mistake import Mistake, count
+from ..selection.errors import UsageError, count
 
 ENGINES = {"ray": "ray", "slurm": "submitit"}
 """The engines, each with its package; the module `on_NAME` reaches it."""
@@ -33,10 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _measured(options, others, said("sweep", arguments))
         for option in ("--address", "--node-types", "--slurm-option"):
             if getattr(options, option[2:].replace("-", "_")):
-                raise Mistake(f"{option} goes with --cluster {' or '.join(ENGINES)}")
+                raise UsageError(f"{option} goes with --cluster {' or '.join(ENGINES)}")
         return replicates.main(arguments)
-    except Mistake as mistake:
-        return complain(mistake, USAGE_ERROR)
+    except UsageError as error:
+        return complain(error, USAGE_ERROR)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -83,11 +83,11 @@ def _pair(text: str) -> tuple[str, str | int]:
 def _measured(options: argparse.Namespace, others: list[str], command: str) -> int:
     """Begin a sweep, or go on with one."""
     if unfit := {given.partition("=")[0] for given in others} & {*WITHOUT}:
-        raise Mistake(f"{unfit.pop()} does not go with --cluster")
+        raise UsageError(f"{unfit.pop()} does not go with --cluster")
     results = results_root(Path.cwd(), options.benchmark_storage)
     name, path = replicates.begun(options, [*others, *options.node_types], results / "cluster")
     if path and (pid := journals.writer(path)) is not None:
-        raise Mistake(f"run {name} is being measured right now, by process {pid}")
+        raise UsageError(f"run {name} is being measured right now, by process {pid}")
     own = [*["--quiet-machine"] * options.quiet_machine, f"--processes={options.processes or PROCESSES}"]
     asked = {"arguments": [*others, *own], "kinds": options.node_types, "command": command}
     header = journals.header_of(path) if path else asked
@@ -97,11 +97,11 @@ def _measured(options: argparse.Namespace, others: list[str], command: str) -> i
     archive = pack(Path.cwd(), header["arguments"])
     digest = hashlib.sha256(archive).hexdigest()
     if header.setdefault("digest", digest) != digest:
-        raise Mistake(f"the code has changed since run {name} was begun; begin another one: --save NAME")
+        raise UsageError(f"the code has changed since run {name} was begun; begin another one: --save NAME")
     try:
         engine = import_module(f".on_{options.cluster}", __package__)
     except ModuleNotFoundError as error:
         needed = f"{error.name}: python -m pip install {ENGINES[options.cluster]}"
-        raise Mistake(f"--cluster {options.cluster} needs {needed}") from None
+        raise UsageError(f"--cluster {options.cluster} needs {needed}") from None
     cluster = engine.Cluster(options, archive, header["kinds"], results / "cluster" / name)
     return measure(cluster, results, name, header, path)

@@ -9,7 +9,7 @@ from time import sleep
 from typing import Any, NamedTuple, Protocol
 
 from ..runs.journal import Journal
-from ..selection.mistake import Mistake
+from ..selection.errors import UsageError
 
 TRIES = 3
 """How often a job may be lost, before it is given up."""
@@ -71,12 +71,12 @@ class Driver:
             self._take(Job(*line["job"]), line["answer"])
 
     def run(self) -> None:
-        """Measure until every job has an answer or is given up; raises `Mistake` where no node is left for one."""
+        """Measure until every job has an answer or is given up; raises `UsageError` where no node is left for one."""
         while self._open:
             there = self.engine.nodes(self.refused)
             if not any(job.kind in there for job in self._open):
                 missing = f"no node of type {next(iter(self._open)).kind} is left"
-                raise Mistake("; ".join([missing, *(f"there is {kind}" for kind in there)]))
+                raise UsageError("; ".join([missing, *(f"there is {kind}" for kind in there)]))
             for kind, most in self.kinds.items():
                 nodes = there.get(kind, 0)
                 free = min(most or nodes, nodes) - sum(job.kind == kind for job in self._begun)
@@ -98,7 +98,7 @@ class Driver:
             return self._lose(job, f"{type(error).__name__}: {last}")
         if why := answer.get("failed"):
             if not job.case:
-                raise Mistake(f"{answer['node']}: {why}")
+                raise UsageError(f"{answer['node']}: {why}")
             return self._lose(job, why)
         if job.case and (why := self._differing(job.kind, answer["run"]["machine_info"])):
             self.refused.add(answer["node"])

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ..selection.mistake import Mistake
+from ..selection.errors import UsageError
 from . import node as on_node
 from .driver import Answer
 
@@ -37,7 +37,7 @@ class Cluster:
                 socket.create_connection((host, int(port)), REACHING).close()
             ray.init(address=address or None, log_to_driver=False, logging_level="error")
         except (OSError, RuntimeError, ValueError) as error:
-            raise Mistake(f"Ray can't be reached at {address}: {str(error).splitlines()[0]}") from None
+            raise UsageError(f"Ray can't be reached at {address}: {str(error).splitlines()[0]}") from None
         self._archive = ray.put(archive)
         self._do = ray.remote(on_node.do)
         self._there: dict[str, list[dict[str, Any]]] = {}

@@ -14,7 +14,7 @@ from uuid import uuid4
 import cloudpickle
 import submitit
 
-from ..selection.mistake import Mistake
+from ..selection.errors import UsageError
 from . import node as on_node
 from .driver import Answer
 
@@ -36,7 +36,7 @@ class Cluster:
             self._executor = (submitit.LocalExecutor if local else submitit.SlurmExecutor)(folder / "jobs")
             self._executor.update_parameters(**given, job_name="attention-bench", nodes=1, exclusive=True)
         except (RuntimeError, TypeError, ValueError) as error:
-            raise Mistake(f"--cluster slurm: {str(error).splitlines()[0]}") from None
+            raise UsageError(f"--cluster slurm: {str(error).splitlines()[0]}") from None
         self._nodes = {kind: most or 1 for kind, most in (kinds or {LOCAL: 1}).items()} if local else _partitions(kinds)
         self._jobs: list[Any] = []
         self._folder = folder
@@ -68,5 +68,5 @@ def _partitions(kinds: Mapping[str, int | None]) -> dict[str, int]:
     default = [name for name in there if name.endswith("*")]
     there |= {name.removesuffix("*"): there.pop(name) for name in default}
     if unknown := kinds.keys() - there.keys():
-        raise Mistake(f"--node-types: Slurm has no partition {unknown.pop()}; known: {', '.join(there)}")
+        raise UsageError(f"--node-types: Slurm has no partition {unknown.pop()}; known: {', '.join(there)}")
     return {kind: there[kind] for kind in kinds or [name.removesuffix("*") for name in default]}

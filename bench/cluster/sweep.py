@@ -14,7 +14,7 @@ from ..runs.journal import Journal, Line
 from ..runs.progress import skips
 from ..runs.saving import load, numbering, run_files, save
 from ..selection.command import complain
-from ..selection.mistake import Mistake
+from ..selection.errors import UsageError
 from ..starting import UNFINISHED
 from ..terminal import as_typed
 from .driver import Driver, Engine, tell
@@ -29,7 +29,7 @@ def measure(engine: Engine, results: Path, name: str, header: Line, path: Path |
     with closing(engine):
         header["kinds"] = header["kinds"] or dict.fromkeys(engine.nodes(()))
         if not header["kinds"]:
-            raise Mistake("the cluster has no node")
+            raise UsageError("the cluster has no node")
         journal = Journal.reopen(path) if path else Journal.start(results / "cluster", name, header)
         driver = Driver(engine, journal, header["arguments"], header["kinds"])
         try:
@@ -37,9 +37,9 @@ def measure(engine: Engine, results: Path, name: str, header: Line, path: Path |
         except KeyboardInterrupt:
             tell(f"unfinished; `--resume {name}` goes on")
             raise
-        except Mistake as mistake:
+        except UsageError as error:
             if any(job.case for job in driver.answers):
-                return complain(f"{mistake}; `--resume {name}` goes on", UNFINISHED)
+                return complain(f"{error}; `--resume {name}` goes on", UNFINISHED)
             journal.delete()
             raise
     return _save(results, name, driver, header["command"])

@@ -1,1 +1,1 @@
-"""A run: planned, measured, kept, resumed, shown."""
+"""A run: planned, measured, saved, resumed, printed."""

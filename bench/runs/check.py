@@ -10,9 +10,9 @@ from time import perf_counter
 from typing import Any
 
 from ..cases.case import Case
-from ..cases.outcome import FAILURES, NoRow, Unsupported
+from ..cases.outcome import FAILURES, Skip, Unsupported
 from ..selection.command import Parser, complain
-from ..selection.mistake import Mistake
+from ..selection.errors import UsageError
 from ..workers.client import STARTING, Lost, Setting, Side, WorkerClient
 
 PASSED, UNSUPPORTED = "passed", Unsupported.reason
@@ -85,7 +85,7 @@ class Checked:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 when all that is supported is right, 1 when something is wrong or fails; 3 a mistake of the user's."""
+    """Exit code: 0 when all that is supported is right, 1 when something is wrong or fails; 3 a usage error."""
     parser = Parser(
         "check",
         USAGE_ERROR,
@@ -108,8 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 found.append(checked)
                 if not asked.json:
                     print(checked, flush=True)
-    except Mistake as mistake:
-        return complain(mistake, USAGE_ERROR)
+    except UsageError as error:
+        return complain(error, USAGE_ERROR)
     failed = sum(it.outcome in FAILURES for it in found)
     if asked.json:
         print(json.dumps([asdict(it) for it in found], indent=1))
@@ -125,7 +125,7 @@ def _named(text: str) -> str:
 
 
 def check(name: str, device: str = "cpu") -> Iterator[Checked]:
-    """Check one implementation in a process of its own, which is replaced when it is lost; raises `Mistake`."""
+    """Check one implementation in a process of its own, which is replaced when it is lost; raises `UsageError`."""
     cases = [[_case(axes, scope, device) for scope in ("core", "layer")] for axes in (*PROBLEMS, *AROUND)]
     sent = [case.columns() for of_problem in cases for case in of_problem]
     client, known = _started(name, sent)
@@ -148,7 +148,7 @@ def check(name: str, device: str = "cpu") -> Iterator[Checked]:
                 client.ask("probe", what="it", impl=impl, case=case.columns())
                 columns = client.ask("check", what="it", keep=False)["columns"]
                 checked = replace(checked, error=columns["error"], error_bound=columns["error_bound"])
-            except NoRow as outcome:
+            except Skip as outcome:
                 checked = replace(checked, outcome=outcome.reason, detail=str(outcome))
                 if isinstance(outcome, Lost):
                     client.close()
@@ -163,10 +163,10 @@ def _case(axes: dict[str, Any], scope: str, device: str) -> Case:
 
 
 def _started(name: str, cases: list[dict[str, Any]]) -> tuple[WorkerClient, dict[str, Any]]:
-    """A process that knows an implementation, and what it can't do; raises `Mistake` where there is none of that name."""
+    """A process that knows an implementation, and what it can't do; raises `UsageError` where there is none of that name."""
     client = WorkerClient(Side("check"), Setting(os.getcwd(), threads=None, quiet=False))
     known = client.ask("cells", timeout=STARTING, names=[name], whole_registry=False, cases=cases)
     if unknown := known["unknown"]:
         client.close()
-        raise Mistake("; ".join(unknown.values()))
+        raise UsageError("; ".join(unknown.values()))
     return client, known

@@ -46,7 +46,7 @@ class Remark:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 when nothing disturbs, 1 when something does; 3 a mistake of the user's."""
+    """Exit code: 0 when nothing disturbs, 1 when something does; 3 a usage error."""
     Parser(
         "doctor",
         USAGE_ERROR,
@@ -107,7 +107,7 @@ def pieces() -> list[float]:
 
 
 def evenness(timed: Callable[[], list[float]] = pieces) -> Iterator[Remark]:
-    """What no counter shows: a guest beside this one, or its hyper-thread, slows work down and is gone again."""
+    """What no counter shows: another guest or hyper-thread on the same core slows work down for a while."""
     ordered = sorted(timed())
     middle, high = (ordered[len(ordered) * tenths // 10] / ordered[0] for tenths in (5, 9))
     found = f"the same work takes {middle:.2f} times its shortest, {high:.2f} or more one time in ten"

@@ -1,4 +1,4 @@
-"""What a run finds out, on disk as soon as it is known, so that a killed run keeps what it had and can be resumed."""
+"""The journal of a run: each result is on disk at once, so that a killed run can be resumed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 Line = dict[str, Any]
-"""{"header": ...}, or one of what `Run` writes: {"begin": key}, {"proved": ...}, {"skipped": ...}, {"visit": ...}, ..."""
+"""{"header": ...}, or one of what `Run` writes: {"begin": key}, {"checked": ...}, {"skipped": ...}, {"visit": ...}, ..."""
 
 
 class Journal:

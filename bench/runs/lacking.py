@@ -7,7 +7,7 @@ import shutil
 import sys
 
 from ..cases.cells import Cell
-from ..cases.outcome import NoRow, Unsupported
+from ..cases.outcome import Skip, Unsupported
 from ..selection.choice import uncallable
 
 CXX = "clang++" if sys.platform == "darwin" else "g++"
@@ -28,8 +28,8 @@ def refusal(cell: Cell) -> str | None:
     return None
 
 
-def no_row(cell: Cell) -> NoRow | None:
+def skip_of(cell: Cell) -> Skip | None:
     """Why a cell has no row; None where it can be tried. A signature that doesn't fit is an error."""
     if why := refusal(cell):
         return Unsupported(why)
-    return NoRow(why) if (why := uncallable(cell)) else None
+    return Skip(why) if (why := uncallable(cell)) else None

@@ -19,7 +19,7 @@ from ..cases.models import MODELS, layers_of
 from ..cases.sweep import SWEEPS, Axes
 from ..selection.options import clock_text
 from ..timing.devices import default_device
-from .lacking import no_row
+from .lacking import skip_of
 from .remaining import guessed
 from .run import Run
 
@@ -50,7 +50,7 @@ def show_registry() -> None:
 
 
 def _table(of: str) -> Table:
-    """A name, and what is said of it: as wide as the terminal is."""
+    """A table of two columns, names and descriptions, as wide as the terminal."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(of, no_wrap=True)
     table.add_column("")
@@ -105,7 +105,7 @@ def _words(name: str, value: Any) -> str:
 def show_plan(run: Run) -> None:
     """The cells that would be measured, those that can't be, and about how long it would take."""
     cells = [cell for cell in run.selection.cells if cell.key not in run.known]
-    refused = {cell.key: why for cell in cells if (why := no_row(cell))}
+    refused = {cell.key: why for cell in cells if (why := skip_of(cell))}
     possible = [cell for cell in cells if cell.key not in refused]
     say = partial(Console().print, highlight=False, soft_wrap=True)  # ids are there to be pasted
     for case in dict.fromkeys(cell.case for cell in cells):

@@ -1,8 +1,8 @@
-"""A run from the first proof to the last sample: cells are proved, timed by turns in several processes, and written down.
+"""A run from the first check to the last sample: cells are checked, timed interleaved in worker processes, and journalled.
 
-Nothing of an implementation runs in this process: workers do what is asked, and what one of them doesn't survive costs the
-cell that it was at. Two workers prove side by side, and one at a time is timed then, while the other waits. In a run of one
-process a case is timed by the worker that proved it; in a run of several, every worker times all cases.
+No code of an implementation runs in this process. A worker that is lost costs the cell that it was working on. Two workers
+check side by side; then one at a time is timed. In a run of one process a case is timed by the worker that
+checked it; in a run of several, every worker times all cases.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from time import monotonic
 from stats import ratios
 from stats.estimate import half_width
 
+from ..cases.accounting import spending
 from ..cases.case import Case
 from ..cases.cells import Cell, Key
 from ..cases.counting import held_bytes, least_memory
-from ..cases.ledger import spending
-from ..cases.outcome import NoRow
+from ..cases.outcome import Skip
 from ..selection.options import clock_text
 from ..timing.devices import free_bytes_elsewhere, tells_more
 from ..timing.engine import VISITS, Visits, block_of, need
-from ..workers.client import Script, WorkerClient, proving, together
-from .crew import Crew, Tell, Worker
+from ..workers.client import Script, WorkerClient, checking, together
+from .pool import Pool, Tell, Worker
 from .remaining import EACH_VISIT, remaining
 from .rows import samples_of
 from .run import Run
@@ -37,16 +37,16 @@ SIDE_BY_SIDE = 2
 """Workers that live at the same time; on a GPU one: what is tuned beside another's work is tuned for a busy device."""
 
 SITTINGS = 2
-"""How often a case that can't stay ready is made ready in a process, for several visits each."""
+"""How often a case that doesn't fit into memory with the others is prepared in a process, for several visits each."""
 
 WORTH_A_WORKER = 8
-"""Cells for which one more worker is started: importing torch takes it as long as some proofs."""
+"""Cells for which one more worker is started: importing torch takes as long as checking a few."""
 
 
 class Measuring:
-    """Measures the cells of a run that it doesn't know yet.
+    """Measures the cells of a run that have no result yet.
 
-    `start` starts a worker's process; with `fail_fast` nothing more is proved behind the first failure.
+    `start` starts a worker's process; with `fail_fast` nothing more is checked behind the first failure.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Measuring:
         largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
         self._held = self._that_fit(self._free - self._side_by_side * largest)
         fit = self._side_by_side if 4 * largest < self._free else 1
-        self._provers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_WORKER))
+        self._checkers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_WORKER))
         self._starting = 0.0
         """Seconds that the workers took to start."""
         self._owner: dict[str, Worker] = {}
@@ -85,20 +85,20 @@ class Measuring:
                 found.add(case)
         return found
 
-    def prove(self) -> None:
-        """Prove every cell, and time none. Raises `Mistake` where workers can't begin."""
-        with self._crew([0] * self._provers) as workers:
-            self._prove(workers)
+    def check(self) -> None:
+        """Check every cell, and time none. Raises `UsageError` where workers can't begin."""
+        with self._pool([0] * self._checkers) as workers:
+            self._check(workers)
 
     def measure(self) -> None:
-        """Everything that is left to do. Raises `Mistake` where workers can't begin."""
+        """Everything that is left to do. Raises `UsageError` where workers can't begin."""
         self._run.look()
         for slots in self._batches():
-            if self._unproved() or any(self._open(slot) for slot in slots):
+            if self._unchecked() or any(self._open(slot) for slot in slots):
                 began = monotonic()
-                with self._crew(slots) as workers:
+                with self._pool(slots) as workers:
                     self._starting = monotonic() - began
-                    self._prove(workers[: self._provers])
+                    self._check(workers[: self._checkers])
                     self._time(workers)
                     if self._run.processes - 1 in slots:
                         self._tell_precision()
@@ -108,28 +108,28 @@ class Measuring:
     def _batches(self) -> list[list[int]]:
         """Which of the run's processes live at the same time: two workers share the cases of a lone one."""
         if self._run.processes == 1:
-            return [[0] * self._provers]
+            return [[0] * self._checkers]
         slots = list(range(self._run.processes))
         return [slots[first : first + self._side_by_side] for first in slots[:: self._side_by_side]]
 
-    def _crew(self, slots: Sequence[int]) -> Crew:
+    def _pool(self, slots: Sequence[int]) -> Pool:
         cells = [cell for group in self._cases.values() for cell in group if cell.key not in self._run.skipped]
         alone = dict.fromkeys(cell.impl.name for cell in cells if cell.impl.limits.alone)
-        return Crew([Worker(self._run, slot, self._start, self._tell, tuple(alone)) for slot in slots])
+        return Pool([Worker(self._run, slot, self._start, self._tell, tuple(alone)) for slot in slots])
 
-    def _unproved(self) -> list[Cell]:
+    def _unchecked(self) -> list[Cell]:
         return [cell for group in self._cases.values() for cell in group if not self._run.settled(cell.key)]
 
-    def _prove(self, workers: Sequence[Worker]) -> None:
+    def _check(self, workers: Sequence[Worker]) -> None:
         """Each worker takes cases that share their probes; cells that an earlier process didn't survive come last, alone."""
-        unproved = self._unproved()
-        suspects = [cell for cell in unproved if cell.key in self._run.suspects]
-        queue = _shared_probes([cell for cell in unproved if cell not in suspects], len(workers))
-        with spending("proof"):
-            together([self._proving(worker, queue) for worker in workers])
-            together([self._proving(workers[0], [suspects])])
+        unchecked = self._unchecked()
+        suspects = [cell for cell in unchecked if cell.key in self._run.suspects]
+        queue = _shared_probes([cell for cell in unchecked if cell not in suspects], len(workers))
+        with spending("check"):
+            together([self._checking(worker, queue) for worker in workers])
+            together([self._checking(workers[0], [suspects])])
 
-    def _proving(self, worker: Worker, queue: list[list[Cell]]) -> Script:
+    def _checking(self, worker: Worker, queue: list[list[Cell]]) -> Script:
         while queue:
             for cell in queue.pop(0):
                 self._owner.setdefault(cell.case.id, worker)
@@ -138,15 +138,15 @@ class Measuring:
                 threaded = cell.case.threads != 1 and cell.impl.limits.max_pairs is None  # a Python loop is one thread
                 asked = what, cell.impl.name, cell.case.columns(), threaded, held
                 try:
-                    answer = yield from proving(worker.client(cell), *asked)
-                except NoRow as outcome:
+                    answer = yield from checking(worker.client(cell), *asked)
+                except Skip as outcome:
                     worker.skip(cell, outcome)
                     if self._fail_fast and self._run.failed:
                         queue.clear()
                         return
                 else:
-                    self._run.add_proved(cell, answer)
-                    self._tell(f"{self._run.progress} {cell.case.id}  {cell.impl.name:<20} proved")
+                    self._run.add_checked(cell, answer)
+                    self._tell(f"{self._run.progress} {cell.case.id}  {cell.impl.name:<20} checked")
                     if held:
                         worker.seconds[cell.key] = answer["seconds"]
 
@@ -183,7 +183,7 @@ class Measuring:
 
     def _seen_by(self, worker: Worker, cell: Cell) -> dict[str, float]:
         """Seconds of the controls on the GPU, which the process of a cell times; none on a CPU, or where it is lost."""
-        with suppress(NoRow):
+        with suppress(Skip):
             if cell.case.device != "cpu":
                 return worker.client(cell).ask("gpu_controls")
         return {}
@@ -198,7 +198,7 @@ class Measuring:
         seconds = [0.0] * VISITS
         groups = ((worker, group) for worker, cases in of_workers for case in cases for group in self._groups(case))
         for worker, group in groups:
-            calls = {it.key: worker.seconds.get(it.key, self._run.proved[it.key]["seconds"]) for it in group}
+            calls = {it.key: worker.seconds.get(it.key, self._run.checked[it.key]["seconds"]) for it in group}
             blocks = {key: block_of(call) for key, call in calls.items()}
             for at in range(VISITS):
                 for visit in self._now(group[0].case.id, at):
@@ -221,13 +221,13 @@ class Measuring:
         return f", process {slots} of {self._run.processes}"
 
     def _open(self, slot: int) -> list[Cell]:
-        """Proved cells of which a process has something left to time."""
+        """Checked cells of which a process has something left to time."""
         return [
             cell
             for case, group in self._cases.items()
             if any(not self._run.visited(slot, visit, case) for visit in range(VISITS))
             for cell in group
-            if cell.key in self._run.proved and cell.key not in self._run.skipped
+            if cell.key in self._run.checked and cell.key not in self._run.skipped
         ]
 
     def _sit(self, worker: Worker, case: str, at: int) -> None:
@@ -251,7 +251,7 @@ class Measuring:
     def _groups(self, case: str) -> Iterator[list[Cell]]:
         """The cells of a case that can be held at once, each group with the baseline implementation in it, first."""
         cells = [
-            cell for cell in self._cases[case] if cell.key in self._run.proved and cell.key not in self._run.skipped
+            cell for cell in self._cases[case] if cell.key in self._run.checked and cell.key not in self._run.skipped
         ]
         base = [cell for cell in cells if cell.impl.name == self._run.baseline_impl]
         others = [cell for cell in cells if cell not in base]
@@ -267,7 +267,7 @@ class Measuring:
         return {cell.key: half_width(it) for cell, it in zip(cells[1:], logs, strict=True)}
 
     def _tell_precision(self) -> None:
-        """Say of every case what ended its timing: ratios that are known to the precision that was asked for, or the time."""
+        """Print for every case what ended its timing: the precision was reached, or the time was used up."""
         precision = self._run.timing["precision"]
         for case in self._cases:
             groups = [group for group in self._groups(case) if len(group) > 1]
@@ -293,7 +293,7 @@ class Measuring:
                     self._run.add_columns(cell, more)
                 if self._run.traced:
                     self._run.add_columns(cell, self._run.trace(cell, worker))
-            except NoRow as outcome:
+            except Skip as outcome:
                 worker.skip(cell, outcome)
             if cell.case.id not in self._held:
                 worker.drop([cell])

@@ -1,4 +1,4 @@
-"""What a person sees: what is being measured, how far it is and about how long it takes, and the table at the end."""
+"""Progress lines with the time left, and the table at the end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from stats import conditions
 from stats.shares import varied
 
+from ..cases.accounting import spent
 from ..cases.cells import Key
-from ..cases.ledger import spent
 from ..cases.outcome import FAILURES
 from ..selection.options import clock_text
 from .remaining import parts
@@ -20,7 +20,7 @@ from .run import Run
 
 
 class Progress:
-    """Replaces pytest's dots by a line for every cell that is proved, and for every visit."""
+    """Replaces pytest's dots by a line for every cell that is checked, and for every visit."""
 
     def __init__(self, config: pytest.Config, run: Run):
         self.run = run
@@ -109,7 +109,7 @@ def unchecked(run: Run, before: Collection[Key], passed: float) -> float:
     """Seconds that are left while cells are checked; `passed`: what all checks but those of `before` took together."""
     done, left, timing = 0.0, 0.0, 0.0
     for key in run.planned or ():
-        call = run.proved[key]["seconds"] if key in run.proved else None
+        call = run.checked[key]["seconds"] if key in run.checked else None
         check, timed = parts(run.cell(key), run.timing["cell_time"], run.processes, call)
         if not run.settled(key):
             left += check
@@ -139,11 +139,11 @@ def _skip(reason: str, entries: Sequence[Mapping[str, str]]) -> str:
 
 
 IN_WORKERS = ("gate", "reference", "compiling", "memory")
-"""What workers spend during the proof, two at a time: shown beside the rest, not in it."""
+"""What workers spend during the check, two at a time: shown beside the rest, not in it."""
 
 
 def _shares() -> str:
-    """`time spent: timed calls 52%, proof 25%, ...`: what the seconds went to, most first."""
+    """`time spent: timed calls 52%, check 25%, ...`: what the seconds went to, most first."""
     seconds = spent()
     timed = seconds.get("timed calls", 0.0)
     here = {purpose: s for purpose, s in seconds.items() if purpose not in IN_WORKERS}
@@ -154,8 +154,8 @@ def _shares() -> str:
     if not whole:
         return ""
     shares = ", ".join(f"{purpose} {s / whole:.0%}" for purpose, s in sorted(here.items(), key=lambda it: -it[1]))
-    proof = ", ".join(f"{purpose} {seconds[purpose]:.1f} s" for purpose in IN_WORKERS if purpose in seconds)
-    return f"time spent: {shares}" + (f"; workers' proof: {proof}" if proof else "")
+    check = ", ".join(f"{purpose} {seconds[purpose]:.1f} s" for purpose in IN_WORKERS if purpose in seconds)
+    return f"time spent: {shares}" + (f"; workers' check: {check}" if check else "")
 
 
 def drifting(drift: float) -> str | None:

@@ -11,8 +11,8 @@ from ..timing.engine import VISITS, Visits, block_of
 OF_A_CORE, OF_A_GPU = 2.5e10, 2e13
 """Operations of the formula in a second, by a guess."""
 
-PROVED, READIED = 15, 5
-"""Calls, about, that a proof takes as long as, and making a cell ready to be timed in one process."""
+CHECKED, READIED = 15, 5
+"""Calls, about, that a check takes as long as, and making a cell ready to be timed in one process."""
 
 EACH_VISIT = 0.3
 """Seconds, about, of a visit to all cases beyond its blocks, by a guess."""
@@ -22,7 +22,7 @@ USUAL, PRIOR = 1.3, 0.15
 
 
 def guessed(cell: Cell, cell_time: float, processes: int) -> float:
-    """Seconds that a cell takes, about, proof and memory included."""
+    """Seconds that a cell takes, about, check and memory included."""
     return sum(parts(cell, cell_time, processes))
 
 
@@ -35,7 +35,7 @@ def parts(cell: Cell, cell_time: float, processes: int, call: float | None = Non
         call = flops(case) / (OF_A_GPU if case.device == "cuda" else OF_A_CORE * (case.threads or os.cpu_count() or 1))
     visits, block = Visits(cell_time, processes), block_of(call)
     blocks = sum(visits.turns({"": block}, visit, {}).get("", 0) for visit in range(VISITS))
-    once = 0.1 + PROVED * call + loops + (1.5 if cell.impl.compiled else 0.0)
+    once = 0.1 + CHECKED * call + loops + (1.5 if cell.impl.compiled else 0.0)
     return once, processes * (0.1 + READIED * call + 1.2 * blocks * block.seconds)
 
 

@@ -16,7 +16,7 @@ from pytest_benchmark.utils import get_machine_id
 
 from .. import CHECKOUT
 from ..selection.command import Parser, complain, named
-from ..selection.mistake import Mistake, count
+from ..selection.errors import UsageError, count
 from ..workers.fresh import QUIET, pin
 from .journal import header_of, newest
 from .saving import results_root
@@ -28,13 +28,13 @@ PROCESSES = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Become pytest: 0 measured; 1 a cell is wrong, failed or timed out; 2 interrupted. Gives 4, a mistake of the user's."""
+    """Become pytest: 0 measured; 1 a cell is wrong, failed or timed out; 2 interrupted. Gives 4, a usage error."""
     options, others = parser().parse_known_args(arguments)
     try:
         folder = results_root(Path.cwd(), options.benchmark_storage) / str(get_machine_id())
         name, journal = begun(options, others, folder)
-    except Mistake as mistake:
-        return complain(mistake, USAGE_ERROR)
+    except UsageError as error:
+        return complain(error, USAGE_ERROR)
     if journal:
         command, quiet = [f"--resume={name}", *others], _was_quiet(header_of(journal)["machine"])
     else:
@@ -70,22 +70,22 @@ def parser() -> argparse.ArgumentParser:
 
 
 def begun(options: argparse.Namespace, others: Sequence[str], folder: Path) -> tuple[str, Path | None]:
-    """The run's name, and its journal in `folder` where it is resumed; raises `Mistake`."""
+    """The run's name, and its journal in `folder` where it is resumed; raises `UsageError`."""
     if not (options.resume or options.save):
-        raise Mistake("--save NAME is missing: what is the run called? (--resume NAME finishes one)")
+        raise UsageError("--save NAME is missing: what is the run called? (--resume NAME finishes one)")
     name = named(options.resume or options.save, "--resume" if options.resume else "--save")
     journal = newest(folder, name)
     if options.resume:
         if {*others} - {"--redo"} or options.processes or options.save or options.quiet_machine:
-            raise Mistake(f"--resume {name} goes on as it was begun; leave out the other options")
+            raise UsageError(f"--resume {name} goes on as it was begun; leave out the other options")
         if journal is None:
-            raise Mistake(f"no run {name} was begun in {folder}: --save {name} begins one")
+            raise UsageError(f"no run {name} was begun in {folder}: --save {name} begins one")
         return name, journal
     for option in others:
         if option.startswith(("--benchmark-autosave", "--resume")):
-            raise Mistake(f"{option}: the run is named by --save, and finished by --resume")
+            raise UsageError(f"{option}: the run is named by --save, and finished by --resume")
     if journal:
-        raise Mistake(f"run {name} was begun and not finished: `--resume {name}` goes on")
+        raise UsageError(f"run {name} was begun and not finished: `--resume {name}` goes on")
     return name, None
 
 

@@ -1,4 +1,4 @@
-"""A row of the run file: what was proved of a cell and what was timed of it, as pytest-benchmark writes a benchmark."""
+"""A row of the run file: the results of a cell, as pytest-benchmark writes a benchmark."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Sample:
 
 @dataclass
 class Timed:
-    """What was found out about a cell while it was timed: in a visit, as a line of the journal has it, and in a run so far."""
+    """Samples of a cell with further columns: of one visit, as the journal stores them, or of the run so far."""
 
     samples: list[Sample] = field(default_factory=list)
     compared: int = 0
@@ -79,8 +79,8 @@ def process_medians(found: Sequence[Sample]) -> list[float]:
     return [median(it.seconds for it in found if it.process == process) for process in processes]
 
 
-def row(cell: Cell, proved: Mapping[str, Any], found: Sequence[Sample], over: Sequence[Sample], more: Row) -> Row:
-    """The whole row. `proved`: columns of the proof; `over`: samples of the baseline implementation, if there are
+def row(cell: Cell, checked: Mapping[str, Any], found: Sequence[Sample], over: Sequence[Sample], more: Row) -> Row:
+    """The whole row. `checked`: columns of the check; `over`: samples of the baseline implementation, if there are
     any; `more`: further columns.
     """
     impl, case = cell.key
@@ -93,7 +93,7 @@ def row(cell: Cell, proved: Mapping[str, Any], found: Sequence[Sample], over: Se
         "param": f"{impl}-{case}",
         "extra_info": {"impl": impl, "id": case, "case_hash": case_hash(cell.case), "pins": cell.impl.pins}
         | cell.case.columns()
-        | dict(proved)
+        | dict(checked)
         | {"flops": flops(cell.case), "bytes": least_bytes(cell.case)}
         | {
             "tokens_per_s": cell.case.B * cell.case.T / median(it.seconds for it in found),

@@ -1,4 +1,4 @@
-"""One run: what was planned, what is already known, where it is saved, and how it is finished later."""
+"""One run: its plan, its results so far, where it is saved, and how it is resumed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pytest_benchmark.utils import get_machine_id
 import impls
 
 from .. import CHECKOUT
+from ..cases.accounting import add_spent, spent
 from ..cases.axes import nearest
 from ..cases.case import AXES
 from ..cases.cells import Cell, Key
-from ..cases.ledger import add_spent, spent
-from ..cases.outcome import FAILURES, NoRow
+from ..cases.outcome import FAILURES, Skip
 from ..cases.published import published_of
-from ..selection.mistake import Mistake
+from ..selection.errors import UsageError
 from ..selection.options import Selection, asked, choose_allocator, seed_of, select, settle_timing
 from ..timing.controls import Controls
 from ..timing.devices import meter_for
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 SCHEMA = 2
 
 TRIES = 3
-"""How often a run may end while a cell is proved, before the cell is given up."""
+"""How often a run may end while a cell is checked, before the cell is skipped."""
 
 NOT_READ = dict.fromkeys(
     ("energy_j", "cold_s", "cold_low", "cold_high", "device_s", "graph_s", "kept_pages_s", "sm_mhz", "power_w",
@@ -56,7 +56,7 @@ NOT_READ = dict.fromkeys(
 
 @dataclass
 class Run:
-    """The cells that were asked for, and what is known of them, from this process or from the one it resumes."""
+    """The requested cells and their results, from this process or from the one that it resumes."""
 
     asked: dict[str, Any]
     selection: Selection
@@ -82,8 +82,8 @@ class Run:
     """Whether the journal can't be written any more: that was said."""
     ended: bool = False
     """Whether everything was measured: an interrupted run has rows of what was timed until then, and goes on."""
-    proved: dict[Key, dict[str, Any]] = field(default_factory=dict)
-    """{"columns": of the row, "seconds": of a call, "first_s": of the call that was proved}"""
+    checked: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    """{"columns": of the row, "seconds": of a call, "first_s": of the call that was checked}"""
     skipped: dict[Key, dict[str, str]] = field(default_factory=dict)
     timed: dict[Key, Timed] = field(default_factory=dict)
     finished: dict[Key, Row] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Run:
     given_up: list[str] = field(default_factory=list)
     """Cells that an earlier process did not survive, each with the sentence that it is skipped with."""
     suspects: frozenset[Key] = frozenset()
-    """Cells that were being proved when an earlier process ended: they are tried again, but last."""
+    """Cells that were being checked when an earlier process ended: they are tried again, but last."""
     _visited: set[tuple[int, int, str]] = field(default_factory=set)
     _begun: Counter[Key] = field(default_factory=Counter)
     _numbers: Counter[str] = field(default_factory=Counter)
@@ -146,25 +146,25 @@ class Run:
 
     @property
     def progress(self) -> str:
-        """` 2/16`: cells that are proved, or known to have no row."""
+        """` 2/16`: cells that are checked, or known to have no row."""
         planned = self.planned or set()
         return f"{sum(map(self.settled, planned)):>3}/{len(planned)}"
 
     @property
     def kept(self) -> str:
-        """`24 of 24 cells proved, 37% of the timing done`: how far an unfinished run came."""
-        planned, cases = self.planned or set(), {case for _, case in self.proved}
+        """`24 of 24 cells checked, 37% of the timing done`: how far an unfinished run came."""
+        planned, cases = self.planned or set(), {case for _, case in self.checked}
         share = len(self._visited) / max(1, self.processes * VISITS * len(cases))
-        proved = f"{sum(map(self.settled, planned))} of {len(planned)} cells proved"
-        return f"{proved}, {min(1.0, share):.0%} of the timing done"
+        checked = f"{sum(map(self.settled, planned))} of {len(planned)} cells checked"
+        return f"{checked}, {min(1.0, share):.0%} of the timing done"
 
     def samples(self, key: Key) -> Sequence[Sample]:
         """Blocks of a cell that were timed so far."""
         return self.timed[key].samples if key in self.timed else ()
 
     def settled(self, key: Key) -> bool:
-        """Whether a cell needn't be proved any more."""
-        return key in self.proved or key in self.known
+        """Whether a cell needn't be checked any more."""
+        return key in self.checked or key in self.known
 
     def visited(self, slot: int, visit: int, case: str) -> bool:
         """Whether that visit of a case by that process is behind us."""
@@ -212,15 +212,15 @@ class Run:
         return self._numbers[what] - 1
 
     def begin(self, cell: Cell) -> None:
-        """Write down which cell is proved now, in case this process doesn't survive it."""
+        """Write down which cell is checked now, in case this process doesn't survive it."""
         self._write({"begin": cell.key})
 
-    def add_proved(self, cell: Cell, answer: dict[str, Any]) -> None:
-        """What a worker's `prove` answered."""
+    def add_checked(self, cell: Cell, answer: dict[str, Any]) -> None:
+        """What a worker's `check` answered."""
         add_spent(answer.get("spent", {}))
-        self._add({"proved": {"key": cell.key, **{name: answer[name] for name in ("columns", "seconds", "first_s")}}})
+        self._add({"checked": {"key": cell.key, **{name: answer[name] for name in ("columns", "seconds", "first_s")}}})
 
-    def add_skipped(self, cell: Cell, outcome: NoRow) -> None:
+    def add_skipped(self, cell: Cell, outcome: Skip) -> None:
         impl, case_id = cell.key
         self._add({"skipped": {"impl": impl, "id": case_id, "reason": outcome.reason, "detail": str(outcome)}})
 
@@ -247,11 +247,11 @@ class Run:
                 more |= timed.columns
                 if "roof" not in more:
                     more["roof"] = self._roof(cell, timed.samples)
-            except NoRow as outcome:
+            except Skip as outcome:
                 self.add_skipped(cell, outcome)
                 continue
             more.pop("throttled_by", None)
-            self.finished[key] = finite(row(cell, self.proved[key]["columns"], timed.samples, over, NOT_READ | more))
+            self.finished[key] = finite(row(cell, self.checked[key]["columns"], timed.samples, over, NOT_READ | more))
 
     def _roof(self, cell: Cell, found: Sequence[Sample]) -> float:
         threads = torch.get_num_threads()
@@ -270,8 +270,8 @@ class Run:
         match line:
             case {"begin": [impl, case]}:
                 self._begun[impl, case] += 1
-            case {"proved": proved}:
-                self.proved[tuple(proved["key"])] = proved
+            case {"checked": checked}:
+                self.checked[tuple(checked["key"])] = checked
             case {"skipped": entry}:
                 self.skipped[entry["impl"], entry["id"]] = entry
             case {"visit": seen}:
@@ -335,11 +335,11 @@ class Run:
         self._judge_begun()
 
     def _judge_begun(self) -> None:
-        """Cells that were being proved when a process ended, again and again, are given up; others are tried last."""
+        """Cells that were being checked when a process ended, again and again, are given up; others are tried last."""
         begun = {key: times for key, times in self._begun.items() if not self.settled(key)}
         for key, times in begun.items():
             if times >= TRIES:
-                reason = NoRow(f"the run ended {times} times while this was proved")
+                reason = Skip(f"the run ended {times} times while this was checked")
                 self.add_skipped(self.cell(key), reason)
                 self.given_up.append(f"{' '.join(key)}: {reason}")
         self.suspects = frozenset(begun.keys() - self.skipped.keys())
@@ -347,7 +347,9 @@ class Run:
     def trace(self, cell: Cell, worker: Any) -> dict[str, str]:
         """Have a trace written; the row's column that says where it lies."""
         assert self.traces
-        return self.traces.save(cell, self.proved[cell.key]["columns"]["operators"], partial(worker.ask, "trace", cell))
+        return self.traces.save(
+            cell, self.checked[cell.key]["columns"]["operators"], partial(worker.ask, "trace", cell)
+        )
 
     def close(self) -> None:
         """A complete and saved run needs neither its journal nor the file that it left when it was interrupted."""
@@ -474,8 +476,8 @@ def results_folder(config: pytest.Config) -> Path:
     given = config.getoption("benchmark_storage")
     try:
         return results_root(config.invocation_params.dir, None if given == "file://./.benchmarks" else given)
-    except Mistake as mistake:
-        raise pytest.UsageError(str(mistake)) from None
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def finite(value: Any) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import CHECKOUT
-from ..selection.mistake import Mistake
+from ..selection.errors import UsageError
 
 ROOM_IN_A_NAME = 40
 """Characters that the names of run files and journals have beside the run's own."""
@@ -27,12 +27,12 @@ BYTES_OF_A_CELL = 64 * 1024
 def results_root(start: Path, storage: str | None) -> Path:
     """The checkout's own results/ from anywhere inside it, ./results from elsewhere; or the storage that was asked for.
 
-    Raises `Mistake` where that is no folder's name.
+    Raises `UsageError` where that is no folder's name.
     """
     if storage:
         folder = storage.removeprefix("file://")
         if "://" in folder:
-            raise Mistake(f"--benchmark-storage {storage}: runs are files: give a folder, or file://FOLDER")
+            raise UsageError(f"--benchmark-storage {storage}: runs are files: give a folder, or file://FOLDER")
         return Path(folder).resolve()
     start = start.resolve()
     return (CHECKOUT if start.is_relative_to(CHECKOUT) else start) / "results"

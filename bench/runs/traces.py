@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ..cases.accounting import spending
 from ..cases.cells import Cell
-from ..cases.ledger import spending
-from ..cases.outcome import NoRow
+from ..cases.outcome import Skip
 
 if TYPE_CHECKING:
     from .run import Run
@@ -50,7 +50,7 @@ class Traces:
         try:
             with spending("traces"):
                 unwritten = write(path=str(path))["unwritten"]
-        except NoRow as error:
+        except Skip as error:
             self._without(f"the traced call failed, {error}", cell)
             return {}
         if unwritten:

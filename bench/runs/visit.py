@@ -1,4 +1,4 @@
-"""A visit: the implementations of a case are timed by turns, at one go, in one process."""
+"""A visit: the implementations of a case, timed interleaved in one process."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from statistics import median
 from time import sleep
 from typing import Any
 
+from ..cases.accounting import count
 from ..cases.cells import Cell, Key
-from ..cases.ledger import count
-from ..cases.outcome import NoRow
+from ..cases.outcome import Skip
 from ..timing.engine import EVEN, Block, Visits, block_of, rounds
 from ..timing.pages import faulting
 from ..workers.client import Answer
-from .crew import Worker
+from .pool import Worker
 from .rows import Sample, Timed
 from .run import Run
 
 COOLING = 3.0
-"""Seconds for which a GPU that is held back may cool down, once a visit."""
+"""Seconds for which a throttled GPU may cool down, once a visit."""
 
 
 COMPARING = 0.0075
-"""Share of a cell's time that is spent in calls whose answers are compared and that aren't timed, at one go: 3 % in all."""
+"""Share of a cell's time for untimed calls whose answers are compared, each visit: 3 % in all."""
 
 
 @dataclass
 class Visit:
-    """What is found out at one go, until it is written down."""
+    """The samples of one visit, until they are journalled."""
 
     run: Run
     worker: Worker
@@ -42,11 +42,11 @@ class Visit:
     """By implementation."""
     _number: int = 0
     _cold: set[Key] = field(default_factory=set)
-    """Cells whose next block begins with caches and a heap that others left, in a visit or a process."""
+    """Cells whose next block follows other work in this process, so that it needs an untimed call first."""
     _cooled: bool = False
 
     def time(self, cells: Sequence[Cell], visits: Visits, needs: Mapping[Key, float]) -> None:
-        """Time cells by turns. One that fails is skipped, and the others go on, in a fresh process where it took that."""
+        """Time cells interleaved. One that fails is skipped; the others continue, in a fresh process where it ended theirs."""
         if not visits.turns(self._blocks(cells), self.visit, needs):
             return
         self.worker.prepare(cells)
@@ -67,12 +67,12 @@ class Visit:
         for cell in cells:
             found = self.found.get(cell.impl.name, Timed())
             if found.samples and not self.run.samples(cell.key) and self._ready(cell):
-                usual, first = median(it.seconds for it in found.samples), self.run.proved[cell.key]["first_s"]
+                usual, first = median(it.seconds for it in found.samples), self.run.checked[cell.key]["first_s"]
                 try:
                     self.worker.ask("caching", cell, usual=usual, first=first)
                     if faulting(median(it.page_faults for it in found.samples), usual):
                         found.columns |= self.worker.ask("kept_pages", cell)
-                except NoRow as outcome:
+                except Skip as outcome:
                     self.worker.skip(cell, outcome)
                     self.worker.prepare(cells)
 
@@ -83,8 +83,8 @@ class Visit:
         return cell.key in self.worker.seconds and cell.key not in self.run.skipped
 
     def _blocks(self, cells: Sequence[Cell]) -> dict[Key, Block]:
-        """By what a call takes, or took when it was proved."""
-        seconds = {cell: self.worker.seconds.get(cell.key, self.run.proved[cell.key]["seconds"]) for cell in cells}
+        """By what a call takes, or took when it was checked."""
+        seconds = {cell: self.worker.seconds.get(cell.key, self.run.checked[cell.key]["seconds"]) for cell in cells}
         return {cell.key: block_of(taken) for cell, taken in seconds.items() if cell.key not in self.run.skipped}
 
     def _attempt(self, cell: Cell, cells: Sequence[Cell], act: Callable[[Cell], Answer]) -> Answer | None:
@@ -94,11 +94,11 @@ class Visit:
         process = self.worker.number
         try:
             answer = act(cell)
-        except NoRow as outcome:
+        except Skip as outcome:
             self.worker.skip(cell, outcome)
             if self.worker.number != process:
                 self._number, self._cold = self.run.new_visit(), {it.key for it in cells}
-                self.worker.prepare([it for it in cells if it.key in self.run.proved])
+                self.worker.prepare([it for it in cells if it.key in self.run.checked])
             return None
         return answer
 
@@ -116,7 +116,7 @@ class Visit:
         return answer
 
     def _learn(self, key: Key, seconds: float) -> None:
-        """How long a call takes where nothing disturbs it: what was seen while another worker proved is longer."""
+        """Keep the shortest time of a call: times measured while another worker was busy are longer."""
         if key in self.worker.seconds:
             self.worker.seconds[key] = min(self.worker.seconds[key], seconds)
 

@@ -10,7 +10,7 @@ from ctypes.util import find_library
 from ..cases.axes import nearest
 from ..timing.machine import allocator_settings
 from ..timing.pages import chosen, has_glibc
-from .mistake import Mistake
+from .errors import UsageError
 
 KEEP: Mapping[str, str] = {
     # Measured: with no maps allowed no page fault is left from 30 MB on, with MALLOC_MMAP_THRESHOLD_ some are.
@@ -27,7 +27,7 @@ ALLOCATORS = ("system", "keep", *LIBRARIES)
 
 
 def choose(name: str | None, begun: Mapping[str, str] | None = None) -> None:
-    """Set the environment that worker processes inherit; raises `Mistake`.
+    """Set the environment that worker processes inherit; raises `UsageError`.
 
     `name`: one of `ALLOCATORS`; None leaves the choice to the environment, else to the settings with which the run that is
     resumed was `begun`.
@@ -40,27 +40,27 @@ def choose(name: str | None, begun: Mapping[str, str] | None = None) -> None:
     wanted = _settings(name)
     if there and there != wanted:
         listed = " ".join(f"{variable}={value}" for variable, value in there.items())
-        raise Mistake(
+        raise UsageError(
             f"--allocator {name}: the environment chooses already ({listed}): unset that, or leave --allocator out"
         )
     os.environ.update(wanted)
     if begun is not None and begun != allocator_settings():
-        raise Mistake(
+        raise UsageError(
             f"--allocator {name}: the run was begun with another one; leave --allocator out to go on with that"
         )
 
 
 def _settings(name: str) -> dict[str, str]:
-    """Environment variables of an allocator; raises `Mistake` where this machine doesn't have it."""
+    """Environment variables of an allocator; raises `UsageError` where this machine doesn't have it."""
     if name not in ALLOCATORS:
-        raise Mistake(f"--allocator {name}: known are {', '.join(ALLOCATORS)}{nearest(name, ALLOCATORS)}")
+        raise UsageError(f"--allocator {name}: known are {', '.join(ALLOCATORS)}{nearest(name, ALLOCATORS)}")
     if name == "system":
         return {}
     if name == "keep":
         if not has_glibc():
-            raise Mistake("--allocator keep: only glibc has these settings; leave it out here")
+            raise UsageError("--allocator keep: only glibc has these settings; leave it out here")
         return dict(KEEP)
     library = next(filter(None, map(find_library, LIBRARIES[name])), None) if sys.platform == "linux" else None
     if library is None:
-        raise Mistake(f"--allocator {name}: no lib{name}.so is found here; install it, or use --allocator keep")
+        raise UsageError(f"--allocator {name}: no lib{name}.so is found here; install it, or use --allocator keep")
     return {"LD_PRELOAD": " ".join(filter(None, (library, os.environ.get("LD_PRELOAD"))))}

@@ -24,9 +24,9 @@ from impls.layer import kernel_options
 from ..cases.axes import Axis, nearest
 from ..cases.case import AXES, Case
 from ..cases.cells import Cell
-from ..proof import settings
+from ..checks import settings
 from ..terminal import warn
-from .mistake import Mistake
+from .errors import UsageError
 
 MODULES = "ATTENTION_BENCH_PATH"
 """Environment variable: folders in which a user's modules lie, before the folder where the user started."""
@@ -49,7 +49,7 @@ def impls_named(given: list[str], whole_registry: bool, folder: str) -> tuple[Im
     names = [name.strip() for text in given for name in text.split(",") if name.strip()]
     if not names:
         if given:
-            raise Mistake(f"--impl names nothing; known: {known()}")
+            raise UsageError(f"--impl names nothing; known: {known()}")
         chosen = [impl for impl in registered() if impl.common or whole_registry]
         names = [impl.name for impl in chosen]
         names += [impl.name + impls.COMPILE for impl in chosen if impl.compiled_by_default]
@@ -62,11 +62,11 @@ def _impl(name: str, folder: str) -> Impl:
             return impls.get(name)
         if ":" not in name and not os.path.exists(os.path.join(folder, f"{name.removesuffix('.py')}.py")):
             near = nearest(_eager_name(name), [impl.name for impl in registered()])
-            raise Mistake(f"unknown implementation {name!r}; known: {known()}{near}")
+            raise UsageError(f"unknown implementation {name!r}; known: {known()}{near}")
     try:
         return _own(*name.rpartition("=")[::2], folder)
     except (TypeError, ValueError) as error:
-        raise Mistake(f"--impl {name if name.isprintable() else repr(name)}: {error}") from None
+        raise UsageError(f"--impl {name if name.isprintable() else repr(name)}: {error}") from None
 
 
 _own_paths: dict[str, str] = {}
@@ -183,7 +183,7 @@ def _imported(module: str, load: Callable[[], ModuleType]) -> ModuleType:
     finally:
         noted = settings.noted(before)
         if changed := settings.put_back(before):
-            warn(f"{module} changes torch's own settings when it is imported; they are everybody's, and were put back: "
+            warn(f"{module} modifies global torch settings when it is imported; they were restored: "
                  f"{', '.join(changed)}{_instead(changed)}")  # fmt: skip
         if noted:
             warn(f"{module} changes, when it is imported, {', '.join(noted)}")

@@ -11,7 +11,7 @@ from typing import NoReturn
 from pytest_benchmark.utils import parse_save
 
 from ..terminal import as_typed, warn
-from .mistake import Mistake
+from .errors import UsageError
 
 
 class Parser(argparse.ArgumentParser):
@@ -40,8 +40,8 @@ def said(command: str, arguments: Sequence[str] | None) -> str:
 
 
 def named(name: str, option: str) -> str:
-    """A run's name that can be part of a file's; raises `Mistake`."""
+    """A run's name that can be part of a file's; raises `UsageError`."""
     try:
         return str(parse_save(name))
     except argparse.ArgumentTypeError as error:
-        raise Mistake(f"{option} {name!r}: {str(error)[0].lower()}{str(error)[1:]}") from None
+        raise UsageError(f"{option} {name!r}: {str(error)[0].lower()}{str(error)[1:]}") from None

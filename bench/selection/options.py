@@ -21,12 +21,12 @@ from ..cases.case import AXES, Case
 from ..cases.cells import Cell
 from ..cases.models import config_of, layers_of, notes_of
 from ..cases.sweep import SWEEPS, Sweep, of_points
-from ..proof.impl_hash import sources_hash
+from ..checks.impl_hash import sources_hash
 from ..terminal import warn
 from ..timing.devices import DEVICES, default_device
 from . import allocator, workloads
 from .choice import impls_named
-from .mistake import Mistake, count, positive, whole
+from .errors import UsageError, count, positive, whole
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ TIMING: dict[str, tuple[float, str, str]] = {
     "cell_timeout": (
         300.0,
         "SECONDS",
-        "give up a cell whose proof, compiling included, or one block of calls takes longer",
+        "give up a cell whose check, compiling included, or one block of calls takes longer",
     ),
 }
 """How a cell is timed: default, unit, meaning. A resumed run goes on with what it was begun with."""
@@ -124,7 +124,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                          "NAME=package.module:attr for a kernel or layer of your own, NAME=kernels:PATH#FUNCTION for one in a "
                          "kernel repository of Hugging Face")  # fmt: skip
     group.addoption(
-        "--smoke", action="store_true", help="three small cases of --impl (or of fused) beside sdpa: less than a minute"
+        "--smoke", action="store_true", help="three small cases of --impl (or of fused) and sdpa, in less than a minute"
     )
     group.addoption("--baseline", action="append", metavar="NAME",
                     help="which of them speed-ups are over (default: sdpa beside one of your own, else fused, the plain "
@@ -200,8 +200,8 @@ def choose_allocator(config: pytest.Config, begun: Mapping[str, str] | None = No
     """As `allocator.choose`, by the option; raises `pytest.UsageError`."""
     try:
         allocator.choose(config.getoption("allocator"), begun)
-    except Mistake as mistake:
-        raise pytest.UsageError(str(mistake)) from None
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _read(read: Callable[[str], float], name: str, text: str) -> float:
@@ -220,8 +220,8 @@ def select(config: pytest.Config, options: dict[str, Any]) -> Selection:
     """Resolve the options (of `asked`) into cells; raises `pytest.UsageError` with one line."""
     try:
         return _select(options, str(config.invocation_params.dir))
-    except Mistake as mistake:
-        raise pytest.UsageError(str(mistake)) from None
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _select(options: dict[str, Any], folder: str) -> Selection:
@@ -231,34 +231,34 @@ def _select(options: dict[str, Any], folder: str) -> Selection:
     chosen = impls_named(options.get("impl", []), sweep.whole_registry, folder)
     names = [impl.name for impl in chosen]
     if (base := options.get("baseline", names[0])) not in names:
-        raise Mistake(f"--baseline {base}: not among what runs: {', '.join(names)}{nearest(base, names)}")
+        raise UsageError(f"--baseline {base}: not among what runs: {', '.join(names)}{nearest(base, names)}")
     cases = _picked(cases_of(sweep, device, overrides), options.get("case"))
     cells = tuple(Cell(impl, case) for case in cases for impl in chosen)
     return Selection(sweep, device, chosen, cells)
 
 
 def sweep_of(options: dict[str, Any], folder: str = ".") -> tuple[Sweep, str, dict[str, tuple[Any, ...]]]:
-    """The sweep, the device, and the axes that are overridden; raises `Mistake`."""
+    """The sweep, the device, and the axes that are overridden; raises `UsageError`."""
     for name, value in options.items():
         if value == "":  # an unset variable of a shell, most often
-            raise Mistake(f"--{name} is empty: give it a value, or leave it out")
+            raise UsageError(f"--{name} is empty: give it a value, or leave it out")
     sweep = _sweep(options, folder)
     overrides = {axis: _values(axis, options[axis]) for axis in OPTIONS if options.get(axis)}
     devices = overrides.get("device", ())
     for device in devices:
         if not DEVICES[device].present():
-            raise Mistake(f"--device {device}: torch finds none here; leave --device out, or use --device cpu")
+            raise UsageError(f"--device {device}: torch finds none here; leave --device out, or use --device cpu")
     return sweep, devices[0] if devices else default_device(), overrides
 
 
 def _sweep(options: dict[str, Any], folder: str) -> Sweep:
     name = options.get("sweep", "quick")
     if name not in SWEEPS:
-        raise Mistake(f"unknown sweep {name!r}; known: {', '.join(SWEEPS)}{nearest(name, SWEEPS)}")
+        raise UsageError(f"unknown sweep {name!r}; known: {', '.join(SWEEPS)}{nearest(name, SWEEPS)}")
     if not options.keys() & {"model", "cases"}:
         return SWEEPS[name]
     if "sweep" in options:
-        raise Mistake("--model and --cases name cases, as --sweep does: leave out --sweep")
+        raise UsageError("--model and --cases name cases, as --sweep does: leave out --sweep")
     points: dict[str, dict[str, Any]] = _layers(options["model"], folder) if "model" in options else {"": {}}
     if "cases" in options:
         given, notes = workloads.read(Path(folder, options["cases"]))
@@ -273,7 +273,7 @@ def _sweep(options: dict[str, Any], folder: str) -> Sweep:
 
 
 def _layers(models: str, folder: str) -> dict[str, dict[str, Any]]:
-    """The attention layers of models, by `MODEL, KIND`; raises `Mistake`."""
+    """The attention layers of models, by `MODEL, KIND`; raises `UsageError`."""
     found: dict[str, dict[str, Any]] = {}
     for model in dict.fromkeys(text.strip() for text in models.split(",")):
         try:
@@ -283,33 +283,33 @@ def _layers(models: str, folder: str) -> dict[str, dict[str, Any]]:
                 for kind, layer in layers_of(config).items()
             }
         except ValueError as error:
-            raise Mistake(f"--model {model}: {error}") from None
+            raise UsageError(f"--model {model}: {error}") from None
         for note in notes_of(config):
             warn(f"--model {model}: {note}")
     return found
 
 
 def cases_of(sweep: Sweep, device: str, overrides: dict[str, tuple[Any, ...]]) -> list[Case]:
-    """Every case once; raises `Mistake` where sizes don't fit together."""
+    """Every case once; raises `UsageError` where sizes don't fit together."""
     unfit: list[str] = []
     try:
         cases = sweep.cases(device, overrides, unfit)
     except ValueError as error:
-        raise Mistake(f"sweep {sweep.name}: {error}" if sweep.name in SWEEPS else str(error)) from None
+        raise UsageError(f"sweep {sweep.name}: {error}" if sweep.name in SWEEPS else str(error)) from None
     for why in dict.fromkeys(unfit):
         warn(f"left out: {why}")
     return cases
 
 
 def _picked(cases: list[Case], ids: str | None) -> list[Case]:
-    """The cases that `--case` names, in their own order; raises `Mistake` where one isn't there."""
+    """The cases that `--case` names, in their own order; raises `UsageError` where one isn't there."""
     if ids is None:
         return cases
     there = {case.id: case for case in cases}
     wanted = [name.strip() for name in ids.split(",")]
     for name in wanted:
         if name not in there:
-            raise Mistake(
+            raise UsageError(
                 f"--case {ids}: no case of this sweep has the id {name!r}{nearest(name, there)} (--dry-run shows all)"
             )
     return [case for case in cases if case.id in wanted]
@@ -321,7 +321,7 @@ def _values(axis: str, text: str) -> tuple[Any, ...]:
         try:
             found.append(AXES[axis].read(value.strip()))
         except ValueError as error:
-            raise Mistake(f"--{axis} {text}: {value.strip()!r} is not {error}") from None
+            raise UsageError(f"--{axis} {text}: {value.strip()!r} is not {error}") from None
     return tuple(dict.fromkeys(found))
 
 

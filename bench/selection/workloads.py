@@ -15,7 +15,7 @@ import numpy as np
 
 from ..cases.axes import nearest
 from ..cases.case import AXES
-from .mistake import Mistake
+from .errors import UsageError
 
 Record = Mapping[str, Any]
 Point = dict[str, Any]
@@ -38,19 +38,19 @@ BATCH = re.compile(r"(\d*)q(\d+k?)(?:(?:s|kv)(\d+k?))?")
 
 
 def read(path: Path) -> tuple[dict[str, Point], list[str]]:
-    """Points by their place in the file, and what is not measured as the file has it; raises `Mistake`."""
+    """Points by their place in the file, and what is not measured as the file has it; raises `UsageError`."""
     left_out: Counter[str] = Counter()
     try:
         text = path.read_text(encoding="utf-8")
         records = list(_records(text))
         points = list(_reader(records)(records or text.splitlines(), path.parent, left_out))
     except KeyError as error:
-        raise Mistake(f"--cases {path}: a record has no {error}") from None
+        raise UsageError(f"--cases {path}: a record has no {error}") from None
     except (OSError, ValueError) as error:
-        raise Mistake(f"--cases {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise UsageError(f"--cases {path}: {getattr(error, 'strerror', None) or error}") from None
     notes = [f"--cases {path}: {count} × {what}" for what, count in left_out.items()]
     if not points:
-        raise Mistake("; ".join([f"--cases {path}: no case that can be measured", *notes]))
+        raise UsageError("; ".join([f"--cases {path}: no case that can be measured", *notes]))
     return {f"{path.name}, {i}": point for i, point in enumerate(points, 1)}, notes
 
 

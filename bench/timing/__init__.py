@@ -1,1 +1,1 @@
-"""How long, how much memory: the engine, meters, roofs, controls, the machine."""
+"""Time and memory: the schedule, meters, rooflines, the reference workload, the machine."""

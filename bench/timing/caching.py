@@ -20,29 +20,29 @@ from torch import Tensor
 from ..cases.case import Case
 from ..cases.cells import Cell
 from ..cases.outcome import OutOfMemory, Wrong
-from ..proof import reference
-from ..proof.building import eager_form
-from ..proof.problem import Inputs
-from ..proof.questions import problem_of
+from ..checks import reference
+from ..checks.building import eager_form
+from ..checks.problem import Inputs
+from ..checks.problems import problem_of
 from .cell import Built, build
 from .devices import Meter
 
 SHARE = 1.5
-"""A call on fresh inputs that takes less than so many times as long as one on repeated inputs is as long as that."""
+"""Below this ratio of fresh to repeated, both count as equally fast."""
 
 MIN_PAIRS = 3
-"""Calls on fresh inputs, each beside one on the same inputs again, before they can clear a call."""
+"""Pairs of calls, on fresh and on the same inputs, before a call can pass."""
 
 MAX_PAIRS = 15
-"""The same, before they may accuse it."""
+"""The same, before a call can be refused."""
 
 PAUSE = 0.01
-"""Seconds before each call but the first. Without it a crowded machine takes turns with us in step, and it is always the calls
-on fresh inputs that wait: of three thousand honest checks forty accused somebody.
+"""Seconds before each call but the first. Without it, another process may run in step with the pairs, so that calls on fresh
+inputs always wait: 40 of 3,000 checks of correct kernels failed.
 """
 
 LONG = 0.05
-"""Seconds of a call that isn't made once more for this, where the one that was proved took no longer."""
+"""Calls longer than this are not repeated if the checked call was no slower."""
 
 REPEATED = 2
 """Calls of a kernel on repeated inputs before the one on fresh inputs."""
@@ -90,7 +90,7 @@ def _check_fresh(case: Case, numbers: Inputs, output: Tensor) -> None:
 def check_no_result_caching(built: Built, run: Callable[[], Any], usual: float, first: float) -> None:
     """Raises `Wrong` where calls on fresh inputs take longer than those on inputs that were seen: just now, or by the check.
 
-    `usual`: seconds of a call that was timed, `first`: of the one that was proved, on inputs that may have been fresh.
+    `usual`: seconds of a call that was timed, `first`: of the one that was checked, on inputs that may have been fresh.
     """
     if usual > LONG and first <= SHARE * usual:
         return

@@ -1,4 +1,4 @@
-"""One cell inside a worker process: built, proved, profiled, and ready to be timed."""
+"""One cell inside a worker process: built, checked, profiled, ready to be timed."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..cases.accounting import spending
 from ..cases.cells import Cell
 from ..cases.counting import least_memory
-from ..cases.ledger import spending
-from ..cases.outcome import NoRow, OutOfMemory, Wrong
+from ..cases.outcome import OutOfMemory, Skip, Wrong
 from ..cases.units import bytes_text
-from ..proof import settings
-from ..proof.afterwards import check_idle_afterwards
-from ..proof.building import keeping_settings, module_of, prepare
-from ..proof.calls import Call, call_of, recording
-from ..proof.dispatch import kernel_in, operators_in, operators_of
-from ..proof.gate import NEW_NUMBERS, CheckResult, Gate, check_call, verify, without_gradients
-from ..proof.problem import Inputs, copies, inputs_of
-from ..proof.questions import problem_of
+from ..checks import settings
+from ..checks.afterwards import check_idle_afterwards
+from ..checks.building import keeping_settings, module_of, prepare
+from ..checks.calls import Call, call_of, recording
+from ..checks.dispatch import kernel_in, operators_in, operators_of
+from ..checks.gate import NEW_NUMBERS, CheckResult, Gate, check_call, verify, without_gradients
+from ..checks.problem import Inputs, copies, inputs_of
+from ..checks.problems import problem_of
 from .devices import Memory, Meter, free_bytes, meter_for
 from .devices.resident import FLOOR
 
@@ -57,7 +57,7 @@ class Built:
     ragged: bool = False
     """Whether its implementation was checked on a probe whose length is not round."""
     draw: int | None = 0
-    """Which draw of inputs its buffers hold; None for none of them."""
+    """Input set currently loaded; None after perturbation."""
     varies: bool = False
     """Whether some call's answer was another than that of a call before on the same inputs, in its last bits."""
     answers: dict[int, list[Tensor]] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Built:
         `warm`: untimed calls before it; `draw`: which inputs.
 
         The block's last answer is compared afterwards with one that was checked against the reference; where it differs, it is
-        checked itself: what is timed is what was proved. Raises `Wrong`, also where torch's settings changed, and `NoRow`
+        checked itself: what is timed is what was checked. Raises `Wrong`, also where torch's settings changed, and `Skip`
         where a compiled form was compiled again.
         """
         if self.meter.whole_blocks:  # behind one more call at least: the first launch on an idle device takes longer
@@ -83,7 +83,7 @@ class Built:
             seconds, answer = self.meter.timed(self.call.run, calls, warm if stretches == 1 else 0)
             taken.append(seconds)
         if self.cell.impl.compiled and _graphs() != graphs:
-            raise NoRow("torch.compile made another graph while it was timed: compiling would be part of what is timed")
+            raise Skip("torch.compile made another graph while it was timed: compiling would be part of what is timed")
         if not self.cell.case.drops:
             self._compare(answer, draw)
         return sum(taken) / stretches / calls, min(taken) / calls
@@ -102,7 +102,7 @@ class Built:
         finally:
             changed = settings.put_back(before)
         if changed:
-            raise Wrong(f"changes torch's own settings, which are everybody's: {', '.join(changed)}")
+            raise Wrong(f"modifies global torch settings: {', '.join(changed)}")
 
     def renew(self) -> None:
         """Move inputs, weights and masks elsewhere in memory: where they happen to lie is part of what a visit varies."""
@@ -171,7 +171,7 @@ def build(cell: Cell) -> Built:
 
 
 @dataclass(frozen=True)
-class Proved:
+class Checked:
     """What was found out about a cell before it is timed."""
 
     check: CheckResult
@@ -189,11 +189,11 @@ def probe(cell: Cell, gate: Gate) -> Built:
     """Check an implementation on probes, and build the module of a cell; raises `Wrong`, or what it raised."""
     check_fits(cell)
     with spending("gate"), _single_threaded():
-        ragged = gate.prove(cell.impl, cell.case).ragged
+        ragged = gate.check(cell.impl, cell.case).ragged
     return replace(build(cell), ragged=ragged)
 
 
-def check(built: Built) -> Proved:
+def check(built: Built) -> Checked:
     """Check what is about to be timed against the reference in three calls; raises `Wrong`, or what the call raised.
 
     One is watched for its memory, one for its time and what the process grows by, and one for its operators. The second is on
@@ -201,7 +201,7 @@ def check(built: Built) -> Proved:
     """
     cell, case = built.cell, built.cell.case
     if cell.impl.compiled and built.compile_cache is None:
-        raise NoRow("torch.compile made no graph: what would be timed is the eager form")
+        raise Skip("torch.compile made no graph: what would be timed is the eager form")
     watch = _Watch(built)
     ways = iter((watch.memory, watch.seconds, watch.operators))
     with spending("gate"):
@@ -214,12 +214,12 @@ def check(built: Built) -> Proved:
     built.draw = 1
     if case.drops:
         watch.in_training()
-    proved = watch.found(found)
-    if cell.impl.dispatches and proved.kernel != cell.impl.dispatches:
-        raise Wrong(f"registered as {cell.impl.dispatches}, but dispatched {proved.kernel}")
+    checked = watch.found(found)
+    if cell.impl.dispatches and checked.kernel != cell.impl.dispatches:
+        raise Wrong(f"registered as {cell.impl.dispatches}, but dispatched {checked.kernel}")
     if case.deterministic:
         check_repeats(built)
-    return proved
+    return checked
 
 
 class _Watch:
@@ -270,7 +270,7 @@ class _Watch:
         with spending("gate"):
             verify(built.call.read(answer), problem_of(case, draw=1), NEW_NUMBERS)
 
-    def found(self, check: CheckResult) -> Proved:
+    def found(self, check: CheckResult) -> Checked:
         """All that was seen; more calls are made where one of them can't tell."""
         memory, rss = self._memory, self._rss
         with spending("memory"), keeping_settings(), without_gradients(self._built.module, self._built.cell.case):
@@ -282,7 +282,7 @@ class _Watch:
                 if rss is not None and rss > memory.peak_bytes + FLOOR:
                     self._resident()
                     rss = min(rss, self._rss or rss)
-        return Proved(check, memory, rss, kernel_in(self._trace), operators_in(self._trace), self._seconds)
+        return Checked(check, memory, rss, kernel_in(self._trace), operators_in(self._trace), self._seconds)
 
     def _resident(self) -> Any:
         def run() -> Any:
@@ -297,7 +297,7 @@ class _Watch:
 
 @contextmanager
 def _single_threaded() -> Iterator[None]:
-    """Another worker proves beside this one: threads of both would wait for each other. The clock sees all of them."""
+    """One thread: another worker checks at the same time, and their threads would wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""A reference workload beside the cells, which no implementation can change: when its time varies, the machine drifts."""
+"""The reference workload, which no implementation can change: when its time varies, the machine drifts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 from stats import conditions
 
-from ..cases.ledger import spending
+from ..cases.accounting import spending
 
 EVERY = 20.0
 """Seconds between two looks."""

@@ -1,8 +1,8 @@
-"""Timing by turns: what a block is, who takes part in which round, and what a visit is. Knows no torch and no processes.
+"""The schedule of timing: blocks, rounds and visits. Needs neither torch nor processes.
 
-Two numbers that are compared must have the machine's mood in common, so what is compared takes turns: in every round each
-member of a group once, in an order drawn anew. The ratio of two members is the median over the rounds of the ratio of their
-blocks; so it repeats within 2 %, where medians taken one after the other differ by 11 % (docs/measured.md).
+Numbers that are compared must be measured under the same conditions, so the members of a group are interleaved: each round
+times every member once, in random order. The ratio of two members is the median over the rounds of the ratio of their blocks;
+it repeats within 2 %, where medians taken one after the other differ by 11 % (docs/measured.md).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ disturbs it, and repeats better than the whole block (docs/measured.md).
 """
 
 WARM_SHARE = 1 / 8
-"""Share of a block's calls that go before it untimed, where it has several: others used the caches meanwhile."""
+"""Share of a block's calls that precede it untimed, where it has several: other implementations have evicted the caches."""
 
 REQUEST = 2e-4
-"""Seconds, about, that asking a worker for a block takes."""
+"""Approximate seconds of one request to a worker."""
 
 EVEN = 10e-3
-"""Seconds of a block above which it is long: its member takes part in fewer visits, and goes on in all of them."""
+"""Seconds of a block above which it is long: its member takes part in fewer visits."""
 
 MIN_ROUNDS = 2
 """Rounds of a visit, at least, for members whose blocks are short."""
@@ -69,7 +69,7 @@ def block_of(seconds: float) -> Block:
 
 
 def rounds(turns: Mapping[Member, int], rng: random.Random) -> Iterator[list[Member]]:
-    """Each round's members, in an order drawn anew: those that have a turn left."""
+    """The members of each round, in random order: those with rounds left."""
     for i in range(max(turns.values(), default=0)):
         left = [member for member, count in turns.items() if count > i]
         yield rng.sample(left, len(left))
@@ -114,8 +114,8 @@ class Visits:
 
 
 def need(half_widths: Mapping[Member, float], precision: float) -> dict[Member, float]:
-    """How much of the usual time each member should have in the later half, from how well its ratio is known after the first:
-    between `NEED`, and none where all are known. Once it has all of its visits an interval is about half as wide.
+    """Share of the usual time for each member in the later half of the visits, from its half-width after the first:
+    within `NEED`, and 0 where all are known. After all visits an interval is about half as wide.
     """
     if max(half_widths.values(), default=0.0) <= precision:
         return dict.fromkeys(half_widths, 0.0)

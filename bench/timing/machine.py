@@ -1,4 +1,4 @@
-"""The machine: what is stable and decides speed (the fingerprint), and what moves (the state)."""
+"""The machine: stable facts that decide speed (fingerprint), and changing ones (state)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The most this machine was measured to do, and what share of it a row reaches (the roofline model).
+"""Measured roofline ceilings of this machine, and the share of them that a row reaches.
 
 Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", 2009. On a CPU a row above
 its roof is a fault of the measurement, not a fast implementation.
@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..cases.accounting import spending
 from ..cases.case import Case
 from ..cases.counting import ITEM_BYTES, flops, least_bytes
-from ..cases.ledger import spending
-from ..cases.outcome import NoRow
-from ..proof.settings import tf32_products
+from ..cases.outcome import Skip
+from ..checks.settings import tf32_products
 from .devices import Meter
 
 TF32 = "tf32"
@@ -50,7 +50,7 @@ class Roofs:
         self._bytes: dict[tuple[str, int, int], float] = {}
 
     def share(self, case: Case, meter: Meter, seconds: float) -> float:
-        """Time at the roof over the time it took, at most 1; raises `NoRow` when it is above.
+        """Time at the roof over the time it took, at most 1; raises `Skip` when it is above.
 
         A roof that is exceeded is measured again, in case the machine was busy when it was measured first; the highest counts.
         On a GPU a row may be above, and keeps its share: that its roofs are as high as they can be is unverified.
@@ -66,7 +66,7 @@ class Roofs:
             self._flops, self._bytes = _higher(before[0], self._flops), _higher(before[1], self._bytes)
         if case.device != "cpu":
             return share
-        raise NoRow(f"{share:.0%} of this machine's measured roof: the measurement is at fault")
+        raise Skip(f"{share:.0%} of this machine's measured roof: the measurement is at fault")
 
     def table(self) -> list[dict[str, Any]]:
         """For the run file: operations per second by dtype, bytes per second by footprint, each with its threads."""

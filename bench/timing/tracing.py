@@ -7,8 +7,8 @@ from pathlib import Path
 
 from torch.profiler import profile, schedule
 
-from ..proof.calls import recording
-from ..proof.dispatch import trace_of
+from ..checks.calls import recording
+from ..checks.dispatch import trace_of
 from .cell import Built
 from .devices import DEVICES
 

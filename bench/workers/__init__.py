@@ -1,1 +1,1 @@
-"""Processes in which implementations run, and how they are asked."""
+"""The processes in which implementations run."""

@@ -1,4 +1,4 @@
-"""The parent's end of a worker's pipe: asks, waits for a stated time, and knows when the other end is gone."""
+"""The parent's end of a worker's pipe: requests with a time limit; a lost process is an exception."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from .. import CHECKOUT
-from ..cases.outcome import NoRow, TimedOut
+from ..cases.outcome import Skip, TimedOut
 from .fresh import start
 from .worker import request as line_of
 
@@ -29,7 +29,7 @@ MAIN = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); from bench.workers.w
 Answer = dict[str, Any]
 
 
-class Lost(NoRow):
+class Lost(Skip):
     """The process is gone."""
 
 
@@ -47,7 +47,7 @@ class Unusable(Lost):
         self.reason = reason
 
 
-class Refused(NoRow):
+class Refused(Skip):
     """A request failed, and the process lives; `reason` is the outcome's."""
 
     def __init__(self, reason: str, detail: str):
@@ -128,7 +128,7 @@ class WorkerClient:
         )
 
     def ask(self, do: str, timeout: float | None = None, **details: Any) -> Answer:
-        """Raises `Refused` when it fails, and `Lost` when there is nobody to answer, any more or in time."""
+        """Raises `Refused` when it fails, and `Lost` when the process is gone or doesn't answer in time."""
         self.send(do, timeout, **details)
         return self.receive()
 
@@ -216,7 +216,7 @@ def together(scripts: Sequence[Script]) -> None:
             del asked[script]
             try:
                 request.client.send(request.do, **request.details)
-            except NoRow as outcome:
+            except Skip as outcome:
                 _advance(script, asked, outcome)
             else:
                 waiting[script] = request
@@ -226,19 +226,19 @@ def together(scripts: Sequence[Script]) -> None:
             if request.client in answered or not request.client.left:
                 del waiting[script]
                 try:
-                    answer: Answer | NoRow = request.client.receive()
-                except NoRow as outcome:
+                    answer: Answer | Skip = request.client.receive()
+                except Skip as outcome:
                     answer = outcome
                 _advance(script, asked, answer)
 
 
-def _advance(script: Script, asked: dict[Script, Request], answer: Answer | NoRow | None) -> None:
+def _advance(script: Script, asked: dict[Script, Request], answer: Answer | Skip | None) -> None:
     """Give a script its answer, and take what it asks next."""
     with suppress(StopIteration):
-        asked[script] = script.throw(answer) if isinstance(answer, NoRow) else script.send(answer)  # type: ignore[arg-type]
+        asked[script] = script.throw(answer) if isinstance(answer, Skip) else script.send(answer)  # type: ignore[arg-type]
 
 
-def proving(
+def checking(
     client: WorkerClient, what: str, impl: str, case: Mapping[str, Any], threaded: bool, keep: bool = True
 ) -> Generator[Request, Answer, Answer]:
     """Check a cell for correctness; gives the answer of `Tasks.check`, with the seconds of both requests."""

@@ -1,4 +1,4 @@
-"""What a worker process does on request: proves cells, prepares them, times blocks of calls."""
+"""The requests that a worker process answers: check, prepare and time cells."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import torch
 
 from impls import get
 
-from ..cases import ledger
+from ..cases import accounting
 from ..cases.case import Case
 from ..cases.cells import Cell
 from ..cases.counting import least_memory
-from ..proof.afterwards import settle
-from ..proof.gate import Gate
-from ..proof.impl_hash import impl_hash, packages
-from ..proof.questions import problem_of
+from ..checks.afterwards import settle
+from ..checks.gate import Gate
+from ..checks.impl_hash import impl_hash, packages
+from ..checks.problems import problem_of
 from ..selection.choice import impls_named, place_of, uncallable
-from ..selection.mistake import Mistake
+from ..selection.errors import UsageError
 from ..timing.caching import check_kernel_caches_nothing, check_no_result_caching
 from ..timing.cell import Built, build, check, probe
 from ..timing.cold import cold_s
@@ -102,28 +102,28 @@ class Tasks:
             try:
                 (impl,) = impls_named([name], whole_registry, self._folder)
                 self._check_place(name)
-            except Mistake as mistake:
-                unknown[name.partition("=")[0]] = str(mistake)
+            except UsageError as error:
+                unknown[name.partition("=")[0]] = str(error)
                 continue
             of_impl = [Cell(impl, Case(**case)) for case in cases]
             known[impl.name] = {cell.case.id: impl.refusal(cell.case) or uncallable(cell) for cell in of_impl}
         return {"cells": known, "unknown": unknown}
 
     def _check_place(self, name: str) -> None:
-        """Raises `Mistake` where a module of the user's, `NAME=module:attr`, isn't that of this side's tree."""
+        """Raises `UsageError` where a module of the user's, `NAME=module:attr`, isn't that of this side's tree."""
         _, _, path = name.partition("=")
         if self._tree and path:
             module = sys.modules[place_of(path, self._folder)[0]]
             file = getattr(module, "__file__", None) or "another place"
             if not Path(file).resolve().is_relative_to(Path(self._tree).resolve()):
-                raise Mistake(
+                raise UsageError(
                     f"--impl {name}: {module.__name__} is imported from {file}, which is the same for every revision: "
                     f"give a module of the repository that you are in"
                 )
 
     def probe(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, Any]:
         """Check an implementation on probes, and build the module of a cell: {"spent": seconds by purpose}"""
-        cell, before = Cell(get(impl), Case(**case)), ledger.spent()
+        cell, before = Cell(get(impl), Case(**case)), accounting.spent()
         self._use(cell.case)
         self._ready[what] = probe(cell, self._gate)
         return {"spent": _since(before)}
@@ -134,37 +134,37 @@ class Tasks:
         {"columns": {"error", "error_bound", "peak_bytes", "kernel", ...}, "seconds": of one warm call,
         "first_s": of the first call on fresh inputs, "spent": seconds by purpose}. Without `keep` it is let go of.
         """
-        built, before = self._built(what), ledger.spent()
+        built, before = self._built(what), accounting.spent()
         del self._ready[what]  # what is refused holds no memory
         cell = built.cell
         self._use(cell.case)
-        proved = check(built)
+        checked = check(built)
         rows = problem_of(cell.case).output.rows
         columns = {
-            "error": proved.check.error,
-            "error_bound": proved.check.bound,
-            "error_output": proved.check.error_output,
-            "error_grad": proved.check.error_grad,
+            "error": checked.check.error,
+            "error_bound": checked.check.bound,
+            "error_output": checked.check.error_output,
+            "error_grad": checked.check.error_grad,
             "proved_ragged": built.ragged,
             "rows_compared": cell.case.T if rows is None else len(rows),
-            "peak_bytes": None if cell.impl.limits.own_memory else proved.memory.peak_bytes,
-            "kept_bytes": None if cell.impl.limits.own_memory else proved.memory.kept_bytes,
-            "peak_rss_bytes": proved.peak_rss_bytes,
-            "kernel": proved.kernel,
-            "operators": proved.operators,
+            "peak_bytes": None if cell.impl.limits.own_memory else checked.memory.peak_bytes,
+            "kept_bytes": None if cell.impl.limits.own_memory else checked.memory.kept_bytes,
+            "peak_rss_bytes": checked.peak_rss_bytes,
+            "kernel": checked.kernel,
+            "operators": checked.operators,
             "threads": torch.get_num_threads(),
             "clock": built.meter.clock,
             "prepare_s": built.prepare_s,
             "compile_s": built.compile_s,
             "compile_cache": built.compile_cache,
-            "impl_hash": impl_hash(cell.impl, proved.kernel),
+            "impl_hash": impl_hash(cell.impl, checked.kernel),
             "packages": packages(cell.impl, cell.case.in_model),
         }
-        seconds = self._kept(what, built)["seconds"] if keep else proved.first_s
-        return {"columns": columns, "seconds": seconds, "first_s": proved.first_s, "spent": _since(before)}
+        seconds = self._kept(what, built)["seconds"] if keep else checked.first_s
+        return {"columns": columns, "seconds": seconds, "first_s": checked.first_s, "spent": _since(before)}
 
     def prepare(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, float]:
-        """Make a cell ready to be timed as `what`, without proof: {"seconds": of one warm call}."""
+        """Make a cell ready to be timed as `what`, without checking it: {"seconds": of one warm call}."""
         cell = Cell(get(impl), Case(**case))
         self._use(cell.case)
         built = build(cell)
@@ -284,7 +284,7 @@ class Tasks:
         return built
 
     def _use(self, case: Case) -> None:
-        """The threads of a case; and what cuBLAS must be told, in the environment alone, to be deterministic."""
+        """Set the threads of a case, and the environment variable that makes cuBLAS deterministic."""
         torch.set_num_threads(case.threads or self._threads)
         if case.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -304,11 +304,11 @@ class Tasks:
 
 def _since(before: dict[str, float]) -> dict[str, float]:
     """Seconds by purpose since then."""
-    return {purpose: s - before.get(purpose, 0.0) for purpose, s in ledger.spent().items()}
+    return {purpose: s - before.get(purpose, 0.0) for purpose, s in accounting.spent().items()}
 
 
 def _sensed(ready: Built | Control) -> dict[str, Any]:
-    """What a GPU says of its clock and temperature after a block, and whether its samples are worth keeping."""
+    """Clock and temperature of a GPU after a block, and whether it was throttled."""
     reading: Reading | None = ready.meter.sensors() if isinstance(ready, Built) else None
     if reading is None:
         return {}

@@ -25,7 +25,7 @@ class Team:
             self._begin(home)
 
     def known(self, home: str) -> Answer:
-        """What a new process answers to `cells`; raises `NoRow` where it ends."""
+        """What a new process answers to `cells`; raises `Skip` where it ends."""
         return self.clients[home].receive()
 
     def replace(self, home: str) -> Answer:

@@ -49,7 +49,7 @@ AROUND_CORE = {"d_model", "qkv_bias", "out_bias", "latent", "rope"}
 
 
 def main(arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
-    """`python -m reports advise`: exit code 0; 3 for a mistake of the user's, reported in one line on stderr.
+    """`python -m reports advise`: exit code 0; 3 for a usage error, reported in one line on stderr.
 
     `layers_of` gives the layers of a model by its name, or raises `RunError`.
     """

@@ -1,4 +1,4 @@
-"""A comparison of two sides that took turns, as `python -m bench ab` saves it, with what to know before believing it."""
+"""A saved comparison of `python -m bench ab`, with its caveats."""
 
 from __future__ import annotations
 

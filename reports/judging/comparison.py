@@ -1,4 +1,4 @@
-"""What a comparison says, of two saved runs or of two sides that took turns: cells, implementations, an exit code.
+"""What a comparison says, of two saved runs or of two sides that were interleaved: cells, implementations, an exit code.
 
 Of two runs cells are matched by implementation and case, their time is judged, all else compared exactly. A time is judged
 relative to the implementations of its case whose code is the same in both runs (`stats.saved`), so what the machine did between
@@ -62,7 +62,7 @@ class Change:
 class Cell:
     """One implementation in one case. Seconds are typical of the processes, NaN where there are none.
 
-    The ratio is that of sides by turns; of two runs, relative to the implementations of the case whose code is unchanged.
+    The ratio of interleaved sides; of two runs, relative to the implementations of the case whose code is unchanged.
     """
 
     impl: str

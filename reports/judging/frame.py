@@ -166,7 +166,7 @@ def within(values: Iterable[float]) -> list[float]:
 
 
 def _facts(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row says of itself, less lists with an entry a sample; of axes newer than it, what goes without saying."""
+    """Row metadata without per-sample arrays; missing axes get their defaults."""
     unsaid = {name: axis.unsaid[0] for name, axis in KNOWN_AXES.items() if axis.unsaid and axis.unsaid != (None,)}
     return {**unsaid, **{key: value for key, value in extra.items() if not key.startswith("sample_")}}
 

@@ -1,4 +1,4 @@
-"""Times that others have published, beside those of a run in the same case. The run file holds them."""
+"""Published times of the same cases. The run file holds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison as text, of two runs or of two sides that took turns: for the terminal, for a comment, and for a program."""
+"""A comparison as text, of two runs or of two interleaved sides: for the terminal, for a comment, and for a program."""
 
 from __future__ import annotations
 

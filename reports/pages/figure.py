@@ -19,7 +19,7 @@ KINDS = (".png", ".svg")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code: 0 written; 3 a mistake of the user's, reported in one line on stderr."""
+    """Exit code: 0 written; 3 a usage error, reported in one line on stderr."""
     return command.answered(_answer, _parser().parse_args(arguments))
 
 

@@ -60,7 +60,7 @@ def _answer(options: argparse.Namespace, confirm: Confirm) -> int:
 
 
 def _confirmed(every: Sequence[Series], of: Sequence[Run], known: Known, confirm: Callable[[Asked], str]) -> Known:
-    """What is known after every slow-down that stands was measured again, by turns."""
+    """What is known after every standing slow-down was measured again, interleaved."""
     asked = list(confirmations.open_steps(every, of, known))
     if not asked:
         command.warn("nothing to confirm: no slow-down between two commits that stands and was not compared yet")

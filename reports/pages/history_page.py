@@ -68,7 +68,7 @@ class History:
     baselines: Mapping[int, list[Entry]]
     notes: Sequence[str]
     confirmed: Known = field(default_factory=dict)
-    """What comparisons by turns say of the runs' commits."""
+    """What comparisons interleaved say of the runs' commits."""
 
 
 def history(

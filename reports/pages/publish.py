@@ -34,7 +34,7 @@ They rank implementations on one machine: yours will rank them differently.
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code: 0 written; 3 a mistake of the user's, reported in one line on stderr."""
+    """Exit code: 0 written; 3 a usage error, reported in one line on stderr."""
     parser = command.Parser(
         prog="python -m reports publish", description="docs/results.md and README's figure, from results/published/."
     )

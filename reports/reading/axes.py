@@ -21,7 +21,7 @@ class Axis:
     follows: tuple[str, ...] = ()
     """The axes whose product it usually is."""
     unsaid: tuple[Any, ...] = ()
-    """The value that goes without saying; empty where all are said."""
+    """The default, which ids leave out; empty where every value is shown."""
     quiet: bool = False
     """Whether it is said only where it varies."""
     hides: bool = False

@@ -18,7 +18,7 @@ from torch.utils.benchmark import Timer
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.proof.calls import recording
+from bench.checks.calls import recording
 from bench.timing.cell import Built, build
 from bench.timing.engine import block_of
 

@@ -22,7 +22,7 @@ from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
 from bench.timing.caching import check_no_result_caching
 from bench.timing.devices import meter_for
-from tests.conftest import proved
+from tests.conftest import checked
 
 BUSY = "import torch\nwhile True: torch.randn(500, 500) @ torch.randn(500, 500)"
 
@@ -56,7 +56,7 @@ def main() -> None:
 def accuses(kernel: impls.Kernel, checks: int) -> Iterator[bool]:
     """Whether each check says that it caches results."""
     gc.disable()
-    built, found = proved(Cell(impls.make(kernel.__name__, kernel), Case.of(T=256, H=2, D_h=8, scope="core")))
+    built, found = checked(Cell(impls.make(kernel.__name__, kernel), Case.of(T=256, H=2, D_h=8, scope="core")))
     with torch.inference_mode():
         meter, run = meter_for("cpu"), built.call.run
         for _ in range(checks):

@@ -391,24 +391,24 @@ def memory(lab: Lab) -> str:
     return f"{found} bytes"
 
 
-def planted(lab: Lab) -> str:
+def injected(lab: Lab) -> str:
     """`ab` on a slow-down of 2 % inside the call, twice, and on unchanged code, twice."""
     sizes = ("--T", "16", "--H", "2", "--dtype", "float32", "--budget", "0.1") if lab.rehearsal else (
         "--T", "4096", "--H", "16", "--dtype", "bfloat16", "--budget", "0.5")  # fmt: skip
     for share in ("0.02", "0"):
-        lab.command("-m", "bench", "ab", "--self-test", "2", "--plant", f"sdpa={share}", "--impl", "sdpa",
+        lab.command("-m", "bench", "ab", "--self-test", "2", "--injection", f"sdpa={share}", "--impl", "sdpa",
                     "--device", lab.device, "--scope", "core", "--D_h", "64", *sizes)  # fmt: skip
     (log,) = lab.out.glob("results/*/self-test.json")
     records = json.loads(log.read_text())["runs"]
-    found = sum(record["found"] for record in records if record["plant"])
-    alarms = sum(bool(record["alarms"]) for record in records if not record["plant"])
+    found = sum(record["found"] for record in records if record["injection"])
+    alarms = sum(bool(record["alarms"]) for record in records if not record["injection"])
     figure = f"found {found} of 2, {alarms} alarms in 2"
     assert lab.rehearsal or (found, alarms) == (2, 0), figure  # a rehearsal is too hasty to find anything
     return figure
 
 
 STEPS = (environment, cuda_tests, illegal_access, out_of_memory, clocks, starts, cold, side_stream, tuning, load, roofs, gate,
-         memory, planted)  # fmt: skip
+         memory, injected)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

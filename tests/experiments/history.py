@@ -1,10 +1,10 @@
-"""`python -m tests.experiments.history FOLDER`: twelve runs made out of a real one, steps planted, and what is found of them.
+"""`python -m tests.experiments.history FOLDER`: twelve runs made out of a real one, steps injected, and what is found of them.
 
-Every process of every run finds the real run's median, times noise; what is planted stands in `PLANTED`. Prints what
-`python -m reports history` says of them, and which of the planted steps it finds at their run. `--table N` prints instead what
+Every process of every run finds the real run's median, times noise; what is injected stands in `PLANTED`. Prints what
+`python -m reports history` says of them, and which of the injected steps it finds at their run. `--table N` prints instead what
 is found in N series of made-up noise of each kind: false steps, also within a year of daily runs, and steps within a run of
 their place.
-`--real` prints what is found in the real runs of `saved.py`, of unchanged code, with a slow-down of one implementation planted.
+`--real` prints what is found in the real runs of `saved.py`, of unchanged code, with an injected slow-down.
 `--days N` prints what is found in N cells whose machine is faster on some days than on others: in seconds alone, and with what
 is found relative to the other implementations of the case.
 """
@@ -78,7 +78,7 @@ def main() -> None:
         print(sentence)
 
 
-HEADINGS = ("noise", "cases", "runs", "planted", "where", "found")
+HEADINGS = ("noise", "cases", "runs", "injected", "where", "found")
 
 NOISES: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
     "normal": lambda rng, count: rng.normal(0, 1, count),
@@ -181,7 +181,7 @@ BY_DAY = ("days", "own noise", "runs", *PLANTED_BY_DAY)
 
 
 def found_by_day(count: int) -> Iterator[list[str]]:
-    """Share of cells with any step, or with the planted one within a run of its place: in seconds alone, and by `history`."""
+    """Share of cells with any step, or with the injected one within a run of its place: in seconds alone, and by `history`."""
     for day, own, (before, after) in product((0.0, 0.06, 0.3), (0.01, 0.03), ((6, 3), (6, 6), (20, 20))):
         shares = []
         for size, other in PLANTED_BY_DAY.values():
@@ -240,14 +240,14 @@ def _measured(row: dict[str, Any], factor: float, noise: float, draw: random.Ran
 
 
 def found(results: Path) -> list[str]:
-    """For each implementation, how many of its cells stepped where it was planted, beside it, or nowhere."""
+    """For each implementation, how many of its cells stepped where it was injected, beside it, or nowhere."""
     cells = series.all_series(series.oldest_first(series.read(runs.newest_first(results), print)))
     told = []
     for impl in dict.fromkeys(cell.impl for cell in cells):
         factor, when = PLANTED.get(impl, (1.0, range(0)))
         seen = Counter(_steps(cell) for cell in cells if cell.impl == impl)
-        planted = f"{factor - 1:+.0%} in runs {when[0]} to {when[-1]}" if when else "nothing planted"
-        told.append(f"{impl:<20}{planted:<26}{', '.join(f'{count} cells: {what}' for what, count in seen.items())}")
+        injected = f"{factor - 1:+.0%} in runs {when[0]} to {when[-1]}" if when else "nothing injected"
+        told.append(f"{impl:<20}{injected:<26}{', '.join(f'{count} cells: {what}' for what, count in seen.items())}")
     return told
 
 

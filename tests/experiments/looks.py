@@ -1,6 +1,6 @@
-"""`python -m tests.experiments.looks FILE...`: comparisons by turns, judged again after every pair of theirs.
+"""`python -m tests.experiments.looks FILE...`: comparisons interleaved, judged again after every pair of theirs.
 
-Prints, of each kind of comparison (what was planted, as `python -m bench ab --self-test` names its files), what is found of it,
+Prints, of each kind of comparison (by injection, as `python -m bench ab --self-test` names its files), what is found of it,
 alarms, comparisons whose sentence and cells contradict each other, facts that were taken back and signs that flipped as pairs
 were added. `--levels` prints instead by how much an interval must be wider to hold at every look (`stats.effects.per_look`).
 """
@@ -26,7 +26,7 @@ from stats.verdict import CHANGED, SLIGHT, UNCHANGED, Verdict
 LEVELS = (0.1, 0.05, 0.01, 0.001, 0.0001)
 WALKS, STEPS = 1_200_000, 200
 
-HEADINGS = ("planted", "comparisons", "pairs", "implementation found", "its cells found", "alarms: comparisons", "of cells",
+HEADINGS = ("injected", "comparisons", "pairs", "implementation found", "its cells found", "alarms: comparisons", "of cells",
             "contradictions", "facts taken back", "of facts", "flips")  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def main() -> None:
     by_plant = defaultdict(list)
     for path in asked.files:
         by_plant[_planted(path)].append(json.loads(path.read_text(encoding="utf-8")))
-    print(markdown(HEADINGS, [_line(*plant, found) for plant, found in sorted(by_plant.items())]))
+    print(markdown(HEADINGS, [_line(*injection, found) for injection, found in sorted(by_plant.items())]))
 
 
 def levels() -> Iterator[tuple[str, ...]]:
@@ -66,13 +66,13 @@ def _planted(path: Path) -> tuple[str, float]:
 
 def _line(impl: str, share: float, found: list[dict[str, Any]]) -> tuple[str, ...]:
     right = 1 if share > 0 else -1
-    seen = cells_seen = planted = alarms = alarmed = contradictions = cells_of_others = back = facts = flips = 0
+    seen = cells_seen = injected = alarms = alarmed = contradictions = cells_of_others = back = facts = flips = 0
     for data in found:
         cells, implementations = judged(data, len(data["pairs"]))
         own = [it for key, it in cells.items() if share and key[0] == impl]
         others = [it for key, it in cells.items() if not (share and key[0] == impl)]
         others_whole = [it for name, it in implementations.items() if not (share and name == impl)]
-        planted, cells_of_others = planted + len(own), cells_of_others + len(others)
+        injected, cells_of_others = injected + len(own), cells_of_others + len(others)
         seen += bool(share) and way(implementations[impl]) == right
         cells_seen += sum(way(it) == right for it in own)
         alarms += sum(way(it) != 0 for it in others)
@@ -84,7 +84,7 @@ def _line(impl: str, share: float, found: list[dict[str, Any]]) -> tuple[str, ..
     of = len(found)
     return (
         f"{share:+.1%} in {impl}" if share else "nothing", str(of), f"{pairs[0]} to {pairs[-1]}",
-        f"{seen} of {of}" if share else "–", f"{cells_seen} of {planted}" if share else "–", f"{alarmed} of {of}",
+        f"{seen} of {of}" if share else "–", f"{cells_seen} of {injected}" if share else "–", f"{alarmed} of {of}",
         f"{alarms} of {cells_of_others}", str(contradictions), str(back), str(facts), str(flips),
     )  # fmt: skip
 

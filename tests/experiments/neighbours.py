@@ -1,7 +1,7 @@
 """`python -m tests.experiments.neighbours`: what a hostile implementation does to the others of its case.
 
-Runs by turns without it, with one that evicts the caches at every call, and with one whose call leaves a thread spinning for
-50 ms, which is too short for the proof to see. Each in a process of its own: one that evicts the caches, one that leaves a
+Runs interleaved without it, with one that evicts the caches at every call, and with one whose call leaves a thread spinning for
+50 ms, which is too short for the check to see. Each in a process of its own: one that evicts the caches, one that leaves a
 thread spinning, one that changes what a process shares, and one that ends its process while it is timed. Printed: what became
 of it, how far its neighbours' medians and ratios lie from those without it, and how many intervals of a ratio don't hold that
 without it.

@@ -1,6 +1,6 @@
-"""`python -m tests.experiments.ranking FILE`: how well does the ranking of a run repeat? Runs of unchanged code, by turns.
+"""`python -m tests.experiments.ranking FILE`: how well does the ranking of a run repeat? Runs of unchanged code, interleaved.
 
-Each run is a `quick` of this checkout; with `--other CHECKOUT` by turns with one of another commit, which may be of before
+Each run is a `quick` of this checkout; with `--other CHECKOUT` interleaved with one of another commit, which may be of before
 rows knew their rounds. Printed for both, over all pairs of runs: how far two runs disagree about implementation / baseline
 implementation; of the pairs of implementations of a case, how many a run tells apart; of what a run says, how much another
 says the opposite of; how often a run's interval holds the pooled ratio of the others; who ties for the first place; seconds.
@@ -41,7 +41,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("file", type=Path, help="JSON lines, one a run")
     options.add_argument("--runs", type=int, default=8, help="of either checkout")
-    options.add_argument("--other", type=Path, help="another checkout, by turns with this one")
+    options.add_argument("--other", type=Path, help="another checkout, interleaved with this one")
     options.add_argument(
         "--first", action="store_true", help="nothing compiled before: every run has a cache of its own"
     )

@@ -96,7 +96,7 @@ def sweep(
 
 @dataclass(frozen=True)
 class Noise:
-    """Of a run whose implementations take turns: standard deviations of logarithms of times, all independent and normal.
+    """Of a run whose implementations are interleaved: standard deviations of logarithms of times, all independent and normal.
 
     A block takes its implementation's time, times one factor for each of these.
     """
@@ -196,7 +196,7 @@ def _quantile(data: list[float], q: float) -> float:
 
 
 def by_turns(row: dict[str, Any], apart: Sequence[float] = (1.0, 1.0, 1.0), visits: int = 1) -> dict[str, Any]:
-    """The row as runs have it whose implementations take turns: its samples once a process, times that process's factor
+    """The row as runs have it whose implementations are interleaved: its samples once a process, times that process's factor
     in `apart`, cut into `visits`. Rows of one length are paired sample by sample."""
     once = row["stats"]["data"]
     many, K = len(once), len(apart)

@@ -22,7 +22,7 @@ IMPLS = ("fused", "linear", "packed", "sdpa")
 QUIET = Noise(run=0.0)
 
 
-def planted(
+def injected(
     seed: int, times: dict[str, float], T: tuple[int, ...] = (64, 256), noise: Noise = QUIET, **top: Any
 ) -> dict[str, Any]:
     """A run in which each implementation takes so many times as long as `fused`; those that aren't named 1.3 times."""
@@ -52,21 +52,21 @@ def test_a_size_that_some_cases_have_not_splits_the_answer(as_run: Any) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_clear_winner_is_named(seed: int, as_run: Any) -> None:
-    headline, _ = first_screen(planted(seed, {"sdpa": 0.5}), as_run)
+    headline, _ = first_screen(injected(seed, {"sdpa": 0.5}), as_run)
     assert re.fullmatch(r"Use sdpa: fastest in both cases, up to (2\.\d)× faster than fused \(.*\)\.", headline), (
         headline
     )
 
 
 def test_of_two_that_are_tied_neither_is_called_the_fastest(as_run: Any) -> None:
-    said = [first_screen(planted(seed, {"sdpa": 1.0, "packed": 1.0}), as_run)[0] for seed in SEEDS]
+    said = [first_screen(injected(seed, {"sdpa": 1.0, "packed": 1.0}), as_run)[0] for seed in SEEDS]
     assert all(re.match("Use (sdpa: tied with packed|packed: tied with sdpa) in both cases", it) for it in said), said
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_a_drifting_machine_did_is_in_the_intervals_and_told(seed: int, as_run: Any) -> None:
     looks = {"product": [{"at": 0.0, "seconds": 1e-3}, {"at": 9.0, "seconds": 1.8e-3}]}
-    data = planted(seed, {"sdpa": 1.0}, noise=Noise(run=0.0, round=0.3))
+    data = injected(seed, {"sdpa": 1.0}, noise=Noise(run=0.0, round=0.3))
     headline, trust = first_screen({**data, "controls": {"drift": 0.8, "looks": looks}}, as_run)
     _, calm = first_screen({**data, "controls": {"drift": 0.01, "looks": looks}}, as_run)
     assert trust == f"{calm}; meanwhile the reference workload's time varied by 80 %"
@@ -76,14 +76,14 @@ def test_what_a_drifting_machine_did_is_in_the_intervals_and_told(seed: int, as_
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_kernel_that_was_wrong_is_never_advised(seed: int, as_run: Any) -> None:
     skipped = [{"impl": "linear", "id": "B1", "reason": "wrong", "detail": "error 0.3 exceeds its bound"}]
-    headline, trust = first_screen(planted(seed, {"linear": 0.5, "sdpa": 1.0}, skipped=skipped), as_run)
+    headline, trust = first_screen(injected(seed, {"linear": 0.5, "sdpa": 1.0}, skipped=skipped), as_run)
     assert headline.startswith("Use sdpa: fastest in both cases") and "left out, wrong somewhere: linear" in trust
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_winner_that_changes_with_the_length_is_told_by_length(seed: int, as_run: Any) -> None:
-    data = planted(seed, {"packed": 1.0}, T=(64,))
-    data["benchmarks"] += planted(seed, {"sdpa": 1.0}, T=(256, 1024))["benchmarks"]
+    data = injected(seed, {"packed": 1.0}, T=(64,))
+    data["benchmarks"] += injected(seed, {"sdpa": 1.0}, T=(256, 1024))["benchmarks"]
     headline, _ = first_screen(data, as_run)
     assert headline == "At T = 64, use packed (fastest); from T = 256 to 1024, use sdpa (fastest)."
 
@@ -149,7 +149,7 @@ def test_a_tie_says_how_large_a_difference_it_leaves_possible() -> None:
 
 def test_memory_decides_between_two_that_are_tied(as_run: Any) -> None:
     for seed in SEEDS:
-        data = planted(seed, {"sdpa": 1.0, "packed": 1.0})
+        data = injected(seed, {"sdpa": 1.0, "packed": 1.0})
         for row in data["benchmarks"]:
             row["extra_info"]["peak_bytes"] = 2**20 if row["extra_info"]["impl"] == "sdpa" else 2**25
         said = first_screen(data, as_run)[0]
@@ -169,7 +169,7 @@ def test_what_is_known_well_needs_no_more_processes(turns_data: dict[str, Any], 
 
 
 def test_a_run_is_told_to_take_more_processes_than_it_had_or_none(as_run: Any) -> None:
-    noisy = planted(
+    noisy = injected(
         1, {"sdpa": 0.97}, noise=Noise(process=0.03), command="pytest bench/ --processes 4 --benchmark-save=x"
     )
     trust = page.report(as_run(noisy)).trust
@@ -188,15 +188,15 @@ def test_the_mean_is_the_geometric_one_over_the_fastest_of_each_case(as_run: Any
 
 def test_nothing_is_faster_than_the_fastest_of_its_case(as_run: Any) -> None:
     for seed in SEEDS:
-        made = page.report(as_run(planted(seed, {"sdpa": 1.0, "packed": 1.0}, noise=Noise(round=0.3)))).grid
+        made = page.report(as_run(injected(seed, {"sdpa": 1.0, "packed": 1.0}, noise=Noise(round=0.3)))).grid
         assert all(mark.slowdown >= 1 for case in made.cases for mark in case.ranked)
         assert all(case.ranked[0].slowdown == 1 for case in made.cases)
 
 
 def made_up(as_run: Any) -> list[Run]:
     times = ({"sdpa": 0.5}, {"sdpa": 1.0, "packed": 1.0}, {"packed": 0.8, "sdpa": 1.05}, {"linear": 0.7})
-    loud = [planted(seed, of, noise=Noise(round=0.3)) for seed, of in enumerate(times)]
-    return [as_run(data) for data in (*(planted(seed, of) for seed, of in enumerate(times)), *loud)]
+    loud = [injected(seed, of, noise=Noise(round=0.3)) for seed, of in enumerate(times)]
+    return [as_run(data) for data in (*(injected(seed, of) for seed, of in enumerate(times)), *loud)]
 
 
 def test_headline_heat_map_case_table_terminal_and_markdown_never_contradict(as_run: Any) -> None:

@@ -1,4 +1,4 @@
-"""`python -m reports history`: steps found where they were planted, lines broken where the question changed, one safe page."""
+"""`python -m reports history`: steps found where they were injected, lines broken where the question changed, one safe page."""
 
 from __future__ import annotations
 

@@ -34,10 +34,10 @@ IMPLS = ("sdpa", "fused", "packed")
 Logs = dict[tuple[str, str], NDArray[np.float64]]
 
 
-def table(rng: np.random.Generator, planted: float = 0.0, pairs: int = PAIRS, noise: float = NOISE) -> Logs:
-    """Log ratios of three implementations in eight cases, sdpa slower by a planted share."""
+def table(rng: np.random.Generator, injected: float = 0.0, pairs: int = PAIRS, noise: float = NOISE) -> Logs:
+    """Log ratios of three implementations in eight cases, sdpa slower by a injected share."""
     return {
-        (impl, str(case)): rng.normal(math.log1p(planted) if impl == "sdpa" else 0, noise, pairs)
+        (impl, str(case)): rng.normal(math.log1p(injected) if impl == "sdpa" else 0, noise, pairs)
         for impl in IMPLS
         for case in range(CASES)
     }
@@ -107,8 +107,8 @@ def test_a_fact_is_never_taken_back() -> None:
     """Nor does a ratio change its direction, over all prefixes of what was measured, near the margin and off it."""
     rng = np.random.default_rng(8)
     lost = 0
-    for planted in (0.0, 0.005, 0.009, 0.011) * 4:
-        logs, facts = table(rng, planted, pairs=40, noise=0.004), dict[object, tuple[int, bool]]()
+    for injected in (0.0, 0.005, 0.009, 0.011) * 4:
+        logs, facts = table(rng, injected, pairs=40, noise=0.004), dict[object, tuple[int, bool]]()
         for count in range(effects.FIRST_LOOK, 41):
             cells, impls = of_pairs({key: of[:count] for key, of in logs.items()}, {})
             for name, it in [*cells.items(), *impls.items()]:
@@ -183,8 +183,8 @@ def test_what_could_be_seen_is_seen_with_that_power() -> None:
     """`detectable` is a promise: a lone change of that size is found about four times in five."""
     rng = np.random.default_rng(9)
 
-    def cell(planted: float) -> Verdict:
-        return of_effects({("x", str(i)): known(rng.normal(planted * (i == 0), 0.01), 0.01) for i in range(20)})[0][
+    def cell(injected: float) -> Verdict:
+        return of_effects({("x", str(i)): known(rng.normal(injected * (i == 0), 0.01), 0.01) for i in range(20)})[0][
             "x", "0"
         ]
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch.profiler import ProfilerActivity
 
-from ...proof.dispatch import allocations_of
+from ...checks.dispatch import allocations_of
 from . import host
 from .device import Device, Memory, copied
 from .energy import rapl

@@ -1,4 +1,4 @@
-"""Energy that calls take, by the counters that processors and GPUs keep: of a whole package, whoever makes it work."""
+"""Energy of calls, from the counters of processors and GPUs, which count a whole package with all its processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker processes of a run: fresh ones take the place of those that are lost."""
+"""The worker processes of a run; one that is lost is replaced."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from ..cases.cells import Cell, Key
-from ..cases.outcome import NoRow
-from ..selection.mistake import Mistake
+from ..cases.outcome import Skip
+from ..selection.errors import UsageError
 from ..workers.client import Answer, Lost, Request, Script, WorkerClient, together
 from ..workers.team import Team
 from .run import Run
@@ -18,12 +18,12 @@ from .run import Run
 Tell = Callable[[str], None]
 
 SHARED = ""
-"""Stands for the implementations that share a process."""
+"""The home of implementations that share a process."""
 
 
 @dataclass
 class Worker:
-    """What proves and times cells of a run: a process that implementations share, and one for each that runs alone."""
+    """One shared process, and one process for each isolated implementation."""
 
     run: Run
     slot: int
@@ -34,7 +34,7 @@ class Worker:
     """The implementations that share no process."""
     number: int = field(init=False)
     """As `sample_processes` has it: no two shared processes of a run have one. What runs alone has that of the shared process
-    that it takes turns with."""
+    that it is interleaved with."""
     seconds: dict[Key, float] = field(default_factory=dict)
     """Of one call of each cell that is ready to be timed."""
     renewed: set[Key] = field(default_factory=set)
@@ -53,7 +53,7 @@ class Worker:
         self.number = self.run.new_process()
 
     def hello(self) -> None:
-        """Wait until all have imported the implementations; raises `Mistake` where one can't."""
+        """Wait until all have imported the implementations; raises `UsageError` where one can't."""
         for home in self._team.clients:
             _greeted(partial(self._team.known, home))
 
@@ -62,10 +62,10 @@ class Worker:
         return self._team.clients[self._home(cell.impl.name)]
 
     def ask(self, do: str, cell: Cell, **details: Any) -> Answer:
-        """Raises `NoRow` where it fails."""
+        """Raises `Skip` where it fails."""
         client = self.client(cell)
         if self._last is not None and self._last is not client:
-            with suppress(Lost):  # found out by whoever asks it next
+            with suppress(Lost):  # the next request raises it
                 self._last.ask("settle")
             if do == "time":  # its core slept, the caches are another's: a whole block goes before it, untimed
                 details["warm"] = details["calls"] * details["stretches"]
@@ -77,20 +77,20 @@ class Worker:
         together([self.preparing(cells)])
 
     def preparing(self, cells: Sequence[Cell]) -> Script:
-        """The same beside other workers."""
+        """The same as a script, to run side by side with other workers'."""
         for cell in cells:
             if cell.key in self.seconds or cell.key in self.run.skipped:
                 continue
             details = {"what": " ".join(cell.key), "impl": cell.impl.name, "case": cell.case.columns()}
             try:
                 answer = yield Request(self.client(cell), "prepare", details)
-            except NoRow as outcome:
+            except Skip as outcome:
                 self.skip(cell, outcome)
             else:
                 self.seconds[cell.key] = answer["seconds"]
 
-    def skip(self, cell: Cell, outcome: NoRow) -> None:
-        """Write down why a cell has no row; a process that it ended is replaced by one that is ready for nothing yet."""
+    def skip(self, cell: Cell, outcome: Skip) -> None:
+        """Record why a cell has no row; a process that it ended is replaced."""
         known = {(it["impl"], it["detail"]) for it in self.run.skipped.values()}
         self.run.add_skipped(cell, outcome)
         why = "" if (cell.impl.name, str(outcome)) in known else f": {outcome}"
@@ -120,16 +120,16 @@ class Worker:
 
 
 def _greeted(known: Callable[[], Answer]) -> None:
-    """Wait until a process has imported the implementations; raises `Mistake` where it can't."""
+    """Wait until a process has imported the implementations; raises `UsageError` where it can't."""
     try:
         unknown = known()["unknown"]
-    except NoRow as error:
-        raise Mistake(f"a worker process can't begin: {error}") from None
+    except Skip as error:
+        raise UsageError(f"a worker process can't begin: {error}") from None
     if unknown:
-        raise Mistake(next(iter(unknown.values())))
+        raise UsageError(next(iter(unknown.values())))
 
 
-class Crew:
+class Pool:
     """Workers that live as long as a block of code."""
 
     def __init__(self, workers: list[Worker]):

@@ -1,4 +1,4 @@
-"""The regimes of a softmax: features of queries and keys by which scores are large, equal, far apart or far below zero."""
+"""The patterns of a softmax: features of queries and keys by which scores are large, equal, far apart or far below zero."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ NEAR = 1 / 32
 """How far apart keys lie in the feature by which the first one is apart from them, twice as far as scores are large."""
 
 LARGE = {"float64": 800.0, "float32": 200.0}
-"""How far from zero scores lie in the regimes that are called so: beyond 88, or 709 in float64, an exponential overflows, and
+"""How far from zero scores lie in the patterns that are called so: beyond 88, or 709 in float64, an exponential overflows, and
 below -104 that of float32 is zero."""
 
 LARGE_OF_NARROW = 100.0
 """The same of other dtypes, in which scores of 200 may be rounded by one."""
 
 DEEP = 16384.0
-"""How far below zero scores lie in the deepest regime: a mask that only adds or writes -10,000 hides nothing there."""
+"""How far below zero scores lie in the deepest pattern: a mask that only adds or writes -10,000 hides nothing there."""
 
 SPREAD = 16.0
-"""Size of the keys' features that make a regime: a power of two, so that scores which are to be equal are exactly so."""
+"""Size of the keys' features that make a pattern: a power of two, so that scores which are to be equal are exactly so."""
 
-REGIMES = (
-    "where ordinary scores lie beside extreme ones: ",
+PATTERNS = (
+    "where ordinary scores are mixed with extreme ones: ",
     "where scores are very large: ",
     "where scores are very negative: ",
     "where one key dominates: ",
@@ -36,26 +36,26 @@ REGIMES = (
     "where all scores are equal and far below zero: ",
     "where a late key dominates: ",
 )
-"""The regimes of a softmax, as a sentence begins. A query belongs to one of them."""
+"""The patterns of a softmax, as a sentence begins. A query belongs to one of them."""
 
-ORDINARY, HIGH, LOW, DOMINATED, APART, EQUAL, DEEPEST, LATE = range(len(REGIMES))
+ORDINARY, HIGH, LOW, DOMINATED, APART, EQUAL, DEEPEST, LATE = range(len(PATTERNS))
 
 ASKED = 4
-"""Features of a query, and of a key, that make a regime: how large scores are, the first key, how deep, the late key."""
+"""Features of a query, and of a key, that make a pattern: how large scores are, the first key, how deep, the late key."""
 
 FEATURES = 2 * ASKED
 """Features of a token that do: those that its query is made of, then those that its key is."""
 
 
 def possible(case: Case) -> bool:
-    """Whether there are features to make regimes of, and one for anything else."""
+    """Whether there are features to make patterns of, and one for anything else."""
     of_latent = case.latent is None or case.latent > ASKED + 1
     return case.D_h - (case.rope or 0) > ASKED and of_latent and (case.scope == "core" or case.d_model > FEATURES + 1)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the features by which a regime is made."""
+    """Of the features by which a pattern is made."""
 
     large: float
     deep: float
@@ -82,15 +82,15 @@ def large_scores(case: Case) -> float:
     return LARGE.get(case.computes, LARGE_OF_NARROW)
 
 
-def regime_of(case: Case, heads: bool) -> Tensor:
-    """The regime of every query: (B, H, T) or, for a layer, whose heads are mixed, (B, T).
+def pattern_of(case: Case, heads: bool) -> Tensor:
+    """The pattern of every query: (B, H, T) or, for a layer, whose heads are mixed, (B, T).
 
     Lone queries, as in decode, begin with that of a late key: an ordinary one has the first draw. Not where gradients are
     wanted: those of a lone query that a key dominates cancel to nothing.
     """
     b, h, t = torch.arange(case.B)[:, None, None], torch.arange(case.H)[:, None], torch.arange(case.T)
     shift = LATE if case.T == 1 and not case.does.gradients else ORDINARY
-    drawn = (b + h + t + shift) % len(REGIMES) if heads else (b + t + shift)[:, 0] % len(REGIMES)
+    drawn = (b + h + t + shift) % len(PATTERNS) if heads else (b + t + shift)[:, 0] % len(PATTERNS)
     if case.layer_shape.span(case.T, case.T_kv):
         first, last = _ends(case)
         drawn = torch.where((drawn == APART) & (last == 0), ORDINARY, drawn)  # a query that sees the first key alone
@@ -100,16 +100,16 @@ def regime_of(case: Case, heads: bool) -> Tensor:
         earliest = seen & (seen.cumsum(-1) == 1)
         seen, earliest = (it[:, None] if heads else it for it in (seen, earliest))
         drawn = torch.where((drawn == LATE) & ~seen, ORDINARY, drawn)
-        if case.T > 1:  # lone ones have it by turns
+        if case.T > 1:  # lone ones have it alternately
             drawn = torch.where(earliest, LATE, drawn)
     return torch.where(drawn == DEEPEST, ORDINARY, drawn) if Sizes.of(case).deep == 0 else drawn
 
 
-def asking(regime: Tensor) -> Tensor:
-    """The features of a query, by its regime: (..., ASKED)"""
-    large = (regime == HIGH).float() - (regime == LOW).float()
-    by_key = (regime == DOMINATED).float() - (regime == APART).float()
-    return torch.stack([large, by_key, (regime == DEEPEST).float(), (regime == LATE).float()], -1)
+def asking(pattern: Tensor) -> Tensor:
+    """The features of a query, by its pattern: (..., ASKED)"""
+    large = (pattern == HIGH).float() - (pattern == LOW).float()
+    by_key = (pattern == DOMINATED).float() - (pattern == APART).float()
+    return torch.stack([large, by_key, (pattern == DEEPEST).float(), (pattern == LATE).float()], -1)
 
 
 def answering(case: Case, generator: torch.Generator) -> Tensor:
@@ -146,6 +146,6 @@ def _ends(case: Case) -> tuple[Tensor, Tensor]:
     return case.layer_shape.span(case.T, case.T_kv).ends(case.T, case.T_kv)
 
 
-def quiet(x: Tensor, regime: Tensor) -> Tensor:
+def quiet(x: Tensor, pattern: Tensor) -> Tensor:
     """Zero where all scores are to be exactly equal."""
-    return x * ((regime != EQUAL) & (regime != DEEPEST))[..., None]
+    return x * ((pattern != EQUAL) & (pattern != DEEPEST))[..., None]

@@ -1,4 +1,4 @@
-"""No row without a proof: every implementation is checked against a float64 reference before the clock starts."""
+"""No row without a check: every implementation is checked against a float64 reference before the clock starts."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from .building import eager_form, keeping_settings, module_of, prepare
 from .calls import Call, call_of, recording
 from .draws import cache_sizes
 from .dropout import check_dropout, check_independence, check_shares, kept_probs, spanning, spanning_output
+from .patterns import PATTERNS
 from .problem import Errors, Expected, Inputs, Problem, copies, elsewhere, inputs_of, strided
-from .questions import problem_of, showing_output, showing_probs
-from .regimes import REGIMES
+from .problems import problem_of, showing_output, showing_probs
 from .shortening import within
 
 LONG = 512
@@ -39,13 +39,13 @@ FEW = 1 << 15
 PROBES = (37, 577, 128, 63, 64)
 """Lengths of the probes: a ragged one that falls short of a tile of 64, many tiles and one token more, a round one, for which
 some kernels have a path of its own, a tile of 64 less one token, and 64 modulo 128. A compiled form has the first alone, since
-each is compiled anew: its eager form has all, and it is checked in every regime in the case itself.
+each is compiled anew: its eager form has all, and it is checked in every pattern in the case itself.
 
 An implementation that declares that it can't do one is probed at the nearest length that it can, on the same side of `LONG`.
 """
 
-ENTRIES = (len(REGIMES), 4)
-"""Batch entries of lone queries of a layer, which shows one regime an entry: all, or a late key and scores that are
+ENTRIES = (len(PATTERNS), 4)
+"""Batch entries of lone queries of a layer, which shows one pattern an entry: all, or a late key and scores that are
 ordinary, very large and very negative."""
 
 FLOOR_OF_LSE = 1e-6
@@ -55,31 +55,31 @@ LARGEST_CACHE = 1 << 26
 """Numbers in the caches of lone queries up to which they get more batch entries than their case has."""
 
 REACHED = 50
-"""A cap that scores reach in the regimes where they are large."""
+"""A cap that scores reach in the patterns where they are large."""
 
 ROUND = 16
 """A length that this divides is round: no tile, however small, is cut off at its end."""
 
 
 @dataclass(frozen=True)
-class Proof:
-    """What an implementation was probed with, beside the case itself."""
+class Probed:
+    """The probes that an implementation was checked on, besides the case itself."""
 
     probes: tuple[Case, ...]
 
     @property
     def ragged(self) -> bool:
-        """Whether a length was not round: what allows only round ones is proved at those alone."""
+        """Whether a length was not round: what allows only round ones is checked at those alone."""
         return any(probe.keys % ROUND for probe in self.probes)
 
 
 class Gate:
-    """Checks implementations, and skips what it has already proved."""
+    """Checks implementations, and skips what it has already checked."""
 
     def __init__(self) -> None:
-        self._proved: set[tuple[str, str, Case]] = set()
+        self._checked: set[tuple[str, str, Case]] = set()
 
-    def prove(self, impl: Impl, case: Case) -> Proof:
+    def check(self, impl: Impl, case: Case) -> Probed:
         """Everything but the module that is timed; raises `Wrong` with a sentence, or what the implementation raised.
 
         A core is checked bare, on q, k, v that the gate owns, whatever the case's scope. Cores and layers are checked on
@@ -90,7 +90,7 @@ class Gate:
         if eager.core is not None and case.scope == "layer" and case.H * case.T * case.T_kv <= FEW:
             self._once("bare kernel", eager, case.bare, check)
         if (lone := lone_queries(eager, case)) is not None:
-            self._once("lone queries", eager, lone, check_regimes)
+            self._once("lone queries", eager, lone, check_patterns)
         probed = probes(impl, replace(case, threads=None))
         for probe in probed:
             if eager.core is not None:
@@ -103,10 +103,10 @@ class Gate:
             self._once(f"{case.scope} (probe)", eager, probe, check_probe)
         if case.drops:
             with keeping_settings():
-                self._prove_dropout(impl, eager, case)
-        return Proof(probed)
+                self._check_dropout(impl, eager, case)
+        return Probed(probed)
 
-    def _prove_dropout(self, impl: Impl, eager: Impl, case: Case) -> None:
+    def _check_dropout(self, impl: Impl, eager: Impl, case: Case) -> None:
         """What drops probs and outputs is checked apart: each shows itself where the other is off."""
         probs = replace(case if eager.core is None else case.bare, out_dropout=0.0)
         if case.dropout:
@@ -118,14 +118,14 @@ class Gate:
 
     def _once(self, what: str, impl: Impl, case: Case, check: Callable[[Impl, Case], object]) -> None:
         key = (what, impl.name, replace(case, threads=None))
-        if key in self._proved:
+        if key in self._checked:
             return
         try:
             check(impl, case)
         except Exception as error:
             outcome = classify(error)
             raise type(outcome)(f"{what}, {case.id}: {outcome}") from error
-        self._proved.add(key)
+        self._checked.add(key)
 
 
 KINDS = {"core": "kernel"}
@@ -139,17 +139,17 @@ def padded(probed: Sequence[Case]) -> list[Case]:
 
 
 def lone_queries(impl: Impl, case: Case) -> Case | None:
-    """A case of one new token at its own length, with every regime of the softmax, or four where its cache would be too large.
+    """A case of one new token at its own length, with every pattern of the softmax, or four where its cache would be too large.
 
-    A layer shows one regime a batch entry, a core one a head too. None where the case itself has enough, or more tokens
+    A layer shows one pattern a batch entry, a core one a head too. None where the case itself has enough, or more tokens
     or requests.
     """
     own = replace(case if impl.core is None else case.bare, dropout=0.0, out_dropout=0.0)
     entry = sum(math.prod(size) for size in cache_sizes(own))
-    wanted = ENTRIES if impl.core is None else (len(REGIMES) + 1 - case.H,)
+    wanted = ENTRIES if impl.core is None else (len(PATTERNS) + 1 - case.H,)
     B = next((b for b in wanted if b <= case.B or b * entry <= LARGEST_CACHE), 0)
     lone = replace(own, B=max(case.B, B))
-    if case.T > 1 or case.requests or not B or lone == case or len(REGIMES) <= case.B:
+    if case.T > 1 or case.requests or not B or lone == case or len(PATTERNS) <= case.B:
         return None
     return lone if misfit(lone) is None and impl.refusal(lone) is None else None
 
@@ -188,7 +188,7 @@ def _probes_at(case: Case, T: int) -> Iterator[Case]:
     grouped, long = case.H_kv != case.H, T > LONG
     H = 4 if grouped else min(case.H, 2) if long else 3
     H_kv = H if not grouped else 2 if case.H_kv > 1 else 1
-    B = len(REGIMES) if case.does.cached else 1 if case.requests or (long and H > 1 and not case.padded) else 2
+    B = len(PATTERNS) if case.does.cached else 1 if case.requests or (long and H > 1 and not case.padded) else 2
     shapes = (B, H, H_kv), (B, case.H, case.H_kv), (case.B, case.H, case.H_kv)
     for (b, h, h_kv), shrunk in product(dict.fromkeys(shapes), (True, False)):
         d_model = h * case.D_h if case.d_model == case.H * case.D_h else case.d_model
@@ -217,8 +217,8 @@ def check(impl: Impl, case: Case) -> CheckResult:
     return check_call(call_of(module, case, numbers), module, numbers, case, (0, 1))
 
 
-def check_regimes(impl: Impl, case: Case) -> None:
-    """Hold a new core or layer to the reference in every regime of the softmax, in one call; raises `Wrong`."""
+def check_patterns(impl: Impl, case: Case) -> None:
+    """Hold a new core or layer to the reference in every pattern of the softmax, in one call; raises `Wrong`."""
     module, problem = module_of(impl, case), problem_of(case, 1)
     call = call_of(module, case, inputs_of(problem))
     with keeping_settings(), without_gradients(module, case):
@@ -227,7 +227,7 @@ def check_regimes(impl: Impl, case: Case) -> None:
 
 
 def check_probe(impl: Impl, case: Case) -> None:
-    """Hold a new core or layer to the reference where its softmax is ordinary, and in every other regime; raises `Wrong`.
+    """Hold a new core or layer to the reference where its softmax is ordinary, and in every other pattern; raises `Wrong`.
 
     A core reads q, k and v as they lie in memory in a model: not contiguous.
     """
@@ -247,7 +247,7 @@ def check_probe(impl: Impl, case: Case) -> None:
 
 
 def check_lse(impl: Impl, case: Case) -> None:
-    """Hold the log-sum-exp that a kernel returns to the reference, on ordinary scores and in every regime; raises `Wrong`."""
+    """Hold the log-sum-exp that a kernel returns to the reference, on ordinary scores and in every pattern; raises `Wrong`."""
     base = math.log(impl.limits.returns_lse or math.e)
     module = module_of(impl, case)
     module.kernel = impl.kernel  # type: ignore[assignment]  # whose second answer the core leaves out
@@ -318,7 +318,7 @@ def _check_problems(
         if numbers.grad is not None and problem.grad is not None:
             _unchanged([numbers.grad], [problem.grad], "writes to the gradient of its output, which others may read")
             if any(x.grad is not None for x in (*numbers.tensors, *module.parameters())):
-                raise Wrong("adds to `.grad` in passing: whoever trains with it counts these gradients twice")
+                raise Wrong("adds to `.grad` as a side effect: training with it would count these gradients twice")
         for age, (now, kept) in enumerate(reversed(earlier)):
             how = "both share one buffer" if age == 0 else "they share a few buffers"
             _unchanged(now, kept, f"an answer changed when a later one was computed: {how}")
@@ -342,7 +342,7 @@ def _check_problems(
 
 
 def without_gradients(module: nn.Module, case: Case) -> Any:
-    """The context of a call that is proved: gradients are recorded only where they are wanted.
+    """The context of a call that is checked: gradients are recorded only where they are wanted.
 
     Not in inference mode, whose tensors an implementation can't keep for a later backward, nor fill from threads of its own;
     but where the call is compiled, which would make another graph for another context.
@@ -385,7 +385,7 @@ CALLS_IN_TRAINING = 3
 
 
 def check_training(impl: Impl, probe: Case) -> None:
-    """Answers in training are finite in every regime, and those of the probs that the very call kept; raises `Wrong`."""
+    """Answers in training are finite in every pattern, and those of the probs that the very call kept; raises `Wrong`."""
     problem, module = showing_probs(probe), module_of(impl, probe)
     call = call_of(module.train(), probe, inputs_of(problem_of(probe, draw=1)))
     with recording(probe):
@@ -497,7 +497,7 @@ def _verify(o: Tensor, answer: Expected, problem: Problem, why: str) -> Errors:
     errors, allowed = answer.errors(o), answer.tolerance
     if errors.overall <= allowed.overall and errors.row <= allowed.row:
         return errors
-    why += "" if answer.regime is None else REGIMES[answer.regime]
+    why += "" if answer.pattern is None else PATTERNS[answer.pattern]
     why += "" if answer.name == "output" else f"{answer.name}: "
     rows = answer.row_errors(o)
     if not torch.isfinite(rows).all():

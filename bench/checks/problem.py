@@ -11,8 +11,8 @@ from torch import Tensor
 
 from impls.paging import places
 
+from ..cases.accounting import spending
 from ..cases.case import Case
-from ..cases.ledger import spending
 
 ROWS: dict[int, tuple[str, ...]] = {
     4: ("batch entry", "head", "t"),
@@ -46,8 +46,8 @@ class Expected:
     """The smallest size that a row's error is relative to, since a gradient's row may vanish by nature, and so does one of an
     output of which dropout keeps nothing. One number, or one for each row."""
     tolerance: Errors = Errors(0.0, 0.0)
-    regime: int | None = None
-    """The regime that all compared rows belong to, an index into `REGIMES`; None where only one is asked about."""
+    pattern: int | None = None
+    """The pattern that all compared rows belong to, an index into `PATTERNS`; None where only one is asked about."""
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Whether a call's work goes on in threads when it has returned: then it disturbs whoever is timed next, or isn't done yet."""
+"""Whether a call's work continues in threads after it has returned: it would disturb what is timed next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An implementation becomes a module: built, given the weights of a case, and prepared; nobody else notices."""
+"""Builds an implementation's module with the weights of a case, prepares it, and restores global state."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..cases.case import Case
 from ..cases.outcome import Wrong
 from . import settings
 from .decoders import decoder_of
-from .questions import autocasting, problem_of
+from .problems import autocasting, problem_of
 
 
 def module_of(impl: Impl, case: Case) -> nn.Module:
     """The core or layer of `impl` for `case`, holding its weights, in its dtype on its device.
 
-    Raises `Wrong` where building it, or letting it prepare, changes what is everybody's.
+    Raises `Wrong` where building or preparing it changes global settings.
     """
     problem = problem_of(case)
     with keeping_settings(" when it is built"):
@@ -66,11 +66,11 @@ def prepare(module: nn.Module, case: Case, draw: int = 0) -> float | None:
 
 @contextmanager
 def keeping_settings(when: str = "") -> Iterator[None]:
-    """Raises `Wrong` where what is everybody's was changed meanwhile, and puts it back in any case."""
+    """Raises `Wrong` where global settings were changed meanwhile, and restores them in any case."""
     before = settings.read()
     try:
         yield
     finally:
         changed = settings.put_back(before)
     if changed:
-        raise Wrong(f"changes torch's own settings{when}, which are everybody's: {', '.join(changed)}")
+        raise Wrong(f"modifies global torch settings{when}: {', '.join(changed)}")

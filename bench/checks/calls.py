@@ -1,4 +1,4 @@
-"""What one call is: forward, forward and backward, or the next token. The same call is proved, timed and profiled."""
+"""What one call is: forward, forward and backward, or the next token. The same call is checked, timed and profiled."""
 
 from __future__ import annotations
 

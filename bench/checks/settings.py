@@ -1,4 +1,4 @@
-"""What torch and the process let one set globally: what one implementation sets would change the numbers of all others."""
+"""Global settings of torch and of the process: one implementation's change would affect all others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Setting:
-    """How one thing that is everybody's is read and written, and what a change of it means."""
+    """Getter, setter and policy for one global setting."""
 
     get: Callable[[], Any]
     put: Callable[[Any], Any]
@@ -57,7 +57,7 @@ class Names(dict[str, Any]):
     """What the names of a module stand for."""
 
     def changed_to(self, now: Names) -> dict[str, Any]:
-        """The names that stand for something else now, or for nothing; others that came to be are nobody's fault."""
+        """The names that have another value now, or none; added names are ignored."""
         gone = object()
         return {name: it for name, it in self.items() if (new := now.get(name, gone)) is not it and new != it}
 
@@ -271,7 +271,7 @@ def put_back(before: dict[str, Any]) -> list[str]:
 
 
 def noted(before: dict[str, Any]) -> list[str]:
-    """What has changed by now of that which may be changed, for whoever wants to know."""
+    """Changes of those settings that may be changed."""
     reported = {name: value for name, value in before.items() if SETTINGS[name].on_change == "reported"}
     now = {name: SETTINGS[name].get() for name in reported}
     return [_described(name, value, now[name]) for name, value in reported.items() if _differ(name, value, now[name])]

@@ -118,7 +118,7 @@ def _by_head(o: Tensor, probe: Case) -> Tensor:
 
 
 def check_share(kept: Tensor, visible: Tensor, p: float, what: str, of_each: int = 1) -> None:
-    """A share p of what is `visible` was dropped, each of them shown so many times; raises `Wrong`."""
+    """Check that a share p of what is `visible` was dropped; raises `Wrong`."""
     n = int(visible.sum()) / of_each
     dropped = 1 - kept[visible].double().mean().item()
     if abs(dropped - p) > SIGMAS * (p * (1 - p) / n) ** 0.5:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..cases.case import Case
 from . import reference, settings
+from .patterns import DEEP, DEEPEST, DOMINATED, HIGH, LATE, LOW, large_scores
 from .problem import Errors, Expected
-from .regimes import DEEP, DEEPEST, DOMINATED, HIGH, LATE, LOW, large_scores
 
 WIDE = ("float32", "float64")
 """Dtypes in which kernels compute what they are given in them; of narrower ones most is computed in float32."""
@@ -53,11 +53,11 @@ SANE = 32.0
 SANE_OF_GRADIENTS = 256.0
 """The same for gradients, which add up more."""
 
-SANE_OF_REGIMES = 128.0
-"""The same where scores reach every regime, times as far as they lie from zero."""
+SANE_OF_PATTERNS = 128.0
+"""The same where scores reach every pattern, times as far as they lie from zero."""
 
-FLOOR_OF_REGIMES = 8.0
-"""The least floor of a regime, in units of epsilon: few rows are in each, and some the plain formula gets exactly right."""
+FLOOR_OF_PATTERNS = 8.0
+"""The least floor of a pattern, in units of epsilon: few rows are in each, and some the plain formula gets exactly right."""
 
 FLOOR_OF_DOMINATED = 2.0
 """The same where one key dominates: its value is the answer, to the last bits."""
@@ -79,12 +79,12 @@ VANISHING_OF_ONE_KEY = 1.0
 
 def solved(
     formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None,
-    regime: Tensor | None,
+    pattern: Tensor | None,
 ) -> Callable[[], tuple[Expected, ...]]:  # fmt: skip
     """What works the answers out, with their bounds, by a formula that computes in any dtype."""
-    if regime is None:
+    if pattern is None:
         return partial(_answers, formula, case, rows, compared)
-    return partial(_answers_by_regime, formula, case, rows, compared, regime)
+    return partial(_answers_by_pattern, formula, case, rows, compared, pattern)
 
 
 def _answers(
@@ -108,20 +108,20 @@ def _answers(
     return tuple(found)
 
 
-def _answers_by_regime(
+def _answers_by_pattern(
     formula: Callable[[torch.dtype], dict[str, Tensor]],
     case: Case,
     rows: Tensor | None,
     compared: Tensor | None,
-    regime: Tensor,
+    pattern: Tensor,
 ) -> tuple[Expected, ...]:
-    """As `_answers`; what has a row for every query is an answer a regime: no bound excuses the fault of another regime.
+    """As `_answers`; what has a row for every query is an answer a pattern: no bound excuses the fault of another pattern.
 
     A gradient's row that vanishes by nature is compared with the usual size of that gradient's rows.
     """
     exact, plain = _ways(formula, case)
     biases = max((tensor.norm().item() for name, tensor in exact.items() if _is_bias(name)), default=0.0)
-    sane = SANE_OF_REGIMES * large_scores(case)
+    sane = SANE_OF_PATTERNS * large_scores(case)
     found = []
     for name, tensor in exact.items():
         of_queries = name == "output"
@@ -131,13 +131,13 @@ def _answers_by_regime(
         if not (of_queries or name == "gradient of q"):
             found.append(_bounded(answer, plain, case, sane, _floor(answer, case)))
             continue
-        of_row = regime if rows is None or not of_queries else regime[..., rows]
+        of_row = pattern if rows is None or not of_queries else pattern[..., rows]
         for kind in of_row.unique().tolist():
             shown = of_row == kind
             if of_queries and compared is not None:
                 shown = shown & (compared[:, None] if shown.dim() == 3 else compared)
             if shown.any():
-                part = replace(answer, compared=shown, regime=kind)
+                part = replace(answer, compared=shown, pattern=kind)
                 bounded = _bounded(part, plain, case, sane, _floor(part, case))
                 found.append(replace(bounded, rows=rows if of_queries else None))
     return tuple(found)
@@ -192,23 +192,23 @@ def _bounded(answer: Expected, plain: list[dict[str, Tensor]], case: Case, sane:
 
 
 def _floor(part: Expected, case: Case) -> float:
-    """Of one regime, in units of epsilon: scores are rounded by as many as they lie from zero, in the float64 reference too.
+    """Of one pattern, in units of epsilon: scores are rounded by as many as they lie from zero, in the float64 reference too.
 
     What merges parts of the keys by the logarithms of their sums rounds those as well, in float32 at least.
     """
     large = large_scores(case) / (2 if case.computes == "float32" else 1)  # honest kernels stay well below it
-    if part.regime == DEEPEST and not part.name.startswith("gradient"):
+    if part.pattern == DEEPEST and not part.name.startswith("gradient"):
         eps = torch.finfo(getattr(torch, case.rounds)).eps
-        return max(FLOOR_OF_REGIMES, DEEP / 2 * min(1.0, torch.finfo(torch.float32).eps / eps))
+        return max(FLOOR_OF_PATTERNS, DEEP / 2 * min(1.0, torch.finfo(torch.float32).eps / eps))
     if part.name.startswith("gradient") and case.rounds in WIDE:
         return FLOOR_OF_WIDE_GRADIENTS * large
     if case.rounds == "float64":
         return 16 * large
-    if part.regime in (HIGH, LOW):
+    if part.pattern in (HIGH, LOW):
         return 4 * large if case.rounds == "float32" else large / 2
     if part.name.startswith("gradient"):
         return FLOOR_OF_REGIMES_GRADIENTS
-    return FLOOR_OF_DOMINATED if part.regime in (DOMINATED, LATE) else FLOOR_OF_REGIMES
+    return FLOOR_OF_DOMINATED if part.pattern in (DOMINATED, LATE) else FLOOR_OF_PATTERNS
 
 
 def _floor_of_rules(case: Case) -> float:

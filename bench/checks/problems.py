@@ -1,4 +1,4 @@
-"""The question that belongs to a case, to a kernel or to a layer: ordinary, of every regime, or made to show what is inside."""
+"""Test problems of a case: ordinary ones, stress patterns, and those that show what is inside."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 
 from impls import weights as canonical
 
+from ..cases.accounting import spending
 from ..cases.case import Case
-from ..cases.ledger import spending
-from . import decoders, draws, reference, regimes
+from . import decoders, draws, patterns, reference
 from .bounds import solved
+from .patterns import APART, ASKED, DEEPEST, FEATURES, SPREAD
 from .problem import Problem, written_to
-from .regimes import APART, ASKED, DEEPEST, FEATURES, SPREAD
 
 TOKEN = 16.0
 """Size of the one feature that tells a token from the others where probs are shown: as large as the others together."""
@@ -31,8 +31,8 @@ def problem_of(case: Case, draw: int = 0) -> Problem:
     the weights of the case, the same in every draw; in `decode` also the cache, k and v as above or latents
     (B, 1, T_kv, latent + rope), its last place free, or pools of pages (`impls/paging.py`).
 
-    Draw 0 is an ordinary one, and is timed. In draw 1 each query belongs to one regime of the softmax, with a bound of that
-    regime's own, and a few values are large (`NEEDLE`); sizes that leave no room for the features that make a regime get an
+    Draw 0 is an ordinary one, and is timed. In draw 1 each query belongs to one pattern of the softmax, with a bound of that
+    pattern's own, and a few values are large (`NEEDLE`); sizes that leave no room for the features that make a pattern get an
     ordinary one. Draw 2 is as draw 0, on other numbers and with another padding.
     """
     case = replace(case, threads=None, dropout=0.0, out_dropout=0.0)
@@ -40,8 +40,8 @@ def problem_of(case: Case, draw: int = 0) -> Problem:
         if case.in_model:
             return decoders.problem_of(case, draw)
         if case.scope == "core":
-            return _kernel_regimes(case) if draw == 1 and regimes.possible(case) else _kernel_problem(case, draw)
-        return _layer_regimes(case)[draw] if regimes.possible(case) else _layer_problem(case, draw)
+            return _kernel_patterns(case) if draw == 1 and patterns.possible(case) else _kernel_problem(case, draw)
+        return _layer_patterns(case)[draw] if patterns.possible(case) else _layer_problem(case, draw)
 
 
 @lru_cache(maxsize=8)
@@ -54,34 +54,34 @@ def _kernel_problem(case: Case, draw: int) -> Problem:
 
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
-def _kernel_regimes(case: Case) -> Problem:
-    generator, sizes = draws.seeded(case, 2), regimes.Sizes.of(case)
+def _kernel_patterns(case: Case) -> Problem:
+    generator, sizes = draws.seeded(case, 2), patterns.Sizes.of(case)
     q, k, v = (
         draws.randn((case.B, *size), generator) for size in ((case.H, case.T, case.D_h), *draws.cache_sizes(case))
     )
-    regime = regimes.regime_of(case, heads=True)
-    asking = regimes.asking(regime) * torch.tensor(sizes.of_queries)
-    if case.softcap and case.softcap <= regimes.large_scores(case):  # a larger one is for scores that are larger
-        q[regime == APART] *= case.softcap / 2  # scores spread across it
-    q = torch.cat([asking, regimes.quiet(q[..., ASKED:], regime)], -1)
-    k[..., :ASKED] = regimes.answering(case, generator)[:, None] * SPREAD
+    pattern = patterns.pattern_of(case, heads=True)
+    asking = patterns.asking(pattern) * torch.tensor(sizes.of_queries)
+    if case.softcap and case.softcap <= patterns.large_scores(case):  # a larger one is for scores that are larger
+        q[pattern == APART] *= case.softcap / 2  # scores spread across it
+    q = torch.cat([asking, patterns.quiet(q[..., ASKED:], pattern)], -1)
+    k[..., :ASKED] = patterns.answering(case, generator)[:, None] * SPREAD
     v = v * draws.needles(case, generator).abs().clamp(min=1.0)
-    return _kernel_question(case, [q, k, v], generator, 1, regime.to(case.device))
+    return _kernel_question(case, [q, k, v], generator, 1, pattern.to(case.device))
 
 
 def _kernel_question(
-    case: Case, exact: list[Tensor], generator: torch.Generator, draw: int, regime: Tensor | None = None,
+    case: Case, exact: list[Tensor], generator: torch.Generator, draw: int, pattern: Tensor | None = None,
     dropped: Tensor | None = None,
 ) -> Problem:  # fmt: skip
-    """About a core with these q, k and v; `regime` (B, H, T), or None for ordinary ones. Sinks are the same in every draw."""
+    """About a core with these q, k and v; `pattern` (B, H, T), or None for ordinary ones. Sinks are the same in every draw."""
     sinks = {"sinks": canonical.draw_sinks(case.H, case.keys, draws.seeded(case, -3))} if case.sinks else {}
     weights = _in_dtype(sinks, case)
     inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
     padding, rows = draws.padding(case, draw), draws.rows(case, draw)
     compared = draws.compared(case, padding, rows)
     grad = draws.grad(case, (case.B, case.H, case.T, case.D_v), rows, compared, generator)
-    if grad is not None and regime is not None:
-        grad = grad * (regime != DEEPEST)[..., None]  # or all that is written back drowns in theirs
+    if grad is not None and pattern is not None:
+        grad = grad * (pattern != DEEPEST)[..., None]  # or all that is written back drowns in theirs
 
     def formula(dtype: torch.dtype) -> dict[str, Tensor]:
         q, k, v = leaves = _leaves(inputs, dtype, case)
@@ -92,7 +92,7 @@ def _kernel_question(
             )
         return {"output": o.detach()} | _gradients(o, dict(zip("qkv", leaves, strict=True)) | learned, grad, rows)
 
-    solve = solved(formula, case, rows, compared, regime)
+    solve = solved(formula, case, rows, compared, pattern)
     return Problem(case, ("q", "k", "v"), inputs, padding, grad, weights, solve)
 
 
@@ -106,9 +106,9 @@ def _layer_problem(case: Case, draw: int) -> Problem:
 
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
-def _layer_regimes(case: Case) -> tuple[Problem, Problem, Problem]:
+def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
     """Weights that take a token's first features to the first of every head's queries and keys, and three draws of x."""
-    generator, sizes = draws.seeded(case, 2), regimes.Sizes.of(case)
+    generator, sizes = draws.seeded(case, 2), patterns.Sizes.of(case)
     drawn = canonical.draw(case.layer_shape, generator)
     _take(drawn["W_q"], case.H, 0, sizes.of_queries, FEATURES + 1)
     if case.latent is None:
@@ -119,13 +119,13 @@ def _layer_regimes(case: Case) -> tuple[Problem, Problem, Problem]:
         _take(drawn["W_k"], case.H, 0, (SPREAD,) * ASKED, ASKED + 1)
         drawn["W_v"][:, ASKED] *= case.latent**0.5
     weights = _in_dtype(drawn, case)
-    regime, key_features = regimes.regime_of(case, heads=False), regimes.answering(case, generator)
+    pattern, key_features = patterns.pattern_of(case, heads=False), patterns.answering(case, generator)
     ordinary, shown, other = ([draws.randn(size, generator) for size in draws.sizes_of_inputs(case)] for _ in range(3))
     for exact in (ordinary, other):
         exact[0][..., : FEATURES + 1] = 0.0
-    shown[0] = regimes.quiet(shown[0], regime)
+    shown[0] = patterns.quiet(shown[0], pattern)
     shown[0][..., : FEATURES + 1] = 0.0
-    shown[0][..., :ASKED] = regimes.asking(regime)
+    shown[0][..., :ASKED] = patterns.asking(pattern)
     needles = draws.needles(case, generator)
     if case.does.cached:
         shown[0][..., ASKED:FEATURES] = key_features[:, -case.T :]
@@ -140,7 +140,7 @@ def _layer_regimes(case: Case) -> tuple[Problem, Problem, Problem]:
         shown[-1][..., FEATURES] = needles[:, 0]
     return (
         _layer_question(case, ordinary, weights, generator, 0),
-        _layer_question(case, shown, weights, generator, 1, regime.to(case.device)),
+        _layer_question(case, shown, weights, generator, 1, pattern.to(case.device)),
         _layer_question(case, other, weights, generator, 2),
     )
 
@@ -157,9 +157,9 @@ def _take(weight: Tensor, H: int, first: int, scales: tuple[float, ...], apart: 
 
 def _layer_question(
     case: Case, exact: list[Tensor], weights: dict[str, Tensor], generator: torch.Generator, draw: int,
-    regime: Tensor | None = None, dropped: Tensor | None = None, out_dropped: Tensor | None = None,
+    pattern: Tensor | None = None, dropped: Tensor | None = None, out_dropped: Tensor | None = None,
 ) -> Problem:  # fmt: skip
-    """About a layer with these weights and inputs; `regime` (B, T), or None for ordinary ones."""
+    """About a layer with these weights and inputs; `pattern` (B, T), or None for ordinary ones."""
     names = {"cross": ("x", "x_kv"), "self": ("x",)}[case.source]
     if case.does.cached:
         names = ("x", "keys", "values") if case.latent is None else ("x", "latents")
@@ -173,7 +173,7 @@ def _layer_question(
     pages, given = draws.pages(case, draw), inputs
     if pages is not None:
         given = (inputs[0], *(draws.in_pool(x, pages, case) for x in inputs[1:]))
-    return Problem(case, names, given, padding, grad, weights, solved(formula, case, rows, compared, regime), pages)
+    return Problem(case, names, given, padding, grad, weights, solved(formula, case, rows, compared, pattern), pages)
 
 
 def _layer_formula(

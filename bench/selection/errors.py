@@ -6,7 +6,7 @@ import argparse
 import math
 
 
-class Mistake(Exception):
+class UsageError(Exception):
     """Of the user's: one line that says what would be right."""
 
 

@@ -1,4 +1,4 @@
-"""What a run spends its time on: proving, compiling, timing, profiling."""
+"""What a run spends its time on: checking, compiling, timing, profiling."""
 
 from __future__ import annotations
 

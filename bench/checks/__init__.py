@@ -1,0 +1,1 @@
+"""Correctness checks: test problems, tolerances, process-global state."""

@@ -1,1 +1,0 @@
-"""Is it right: questions with their answers, the gate, and what is everybody's."""
