@@ -19,7 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("bench.runs.check", "are kernels and layers right? Seconds, and no timing"),
     "doctor": ("bench.runs.doctor", "what on this machine will disturb a measurement"),
     "sweep": ("bench.cluster.command", "measure in several fresh processes, or on many machines"),
-    "ab": ("commands.ab", "did it get slower? Two revisions, kernels or interpreters, interleaved"),
+    "ab": ("commands.ab", "did it get slower? Two revisions, kernels or interpreters"),
     "bisect": ("commands.bisect", "which commit, or which torch, made it slower?"),
 }
 """The commands, each with the module whose `main(arguments) -> exit code` answers to it, and what it is for."""

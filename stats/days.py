@@ -1,8 +1,8 @@
 """Steps of an implementation relative to the others of its cases: what runs share, such as a slow day, is taken out.
 
-They are interleaved, so a slow day is slow for all of them. By how much is the median over the others of how far each is from
-its own usual time: one that changed is outvoted. One whose `impl_hash` changed (sources, torch, kernel) is another one from there on,
-and a run in which fewer than MIN_OTHERS have the code of the run before can't be compared with that.
+They are interleaved, so a slow day is slow for all of them. By how much is the median over the others of how far each is
+from its own usual time: one that changed is outvoted. One whose `impl_hash` changed (sources, torch, kernel) is another one
+from there on, and a run in which fewer than MIN_OTHERS have the code of the run before can't be compared with that.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.models import layers_of
 from bench.cases.outcome import Wrong
-from bench.cases.sweep import misfit, of_models
+from bench.cases.sweep import misfit, of_points
 from bench.checks.gate import check, check_probe
 from bench.checks.problems import problem_of
 from bench.timing import cold
@@ -50,7 +50,8 @@ def small(**axes: Any) -> Case:
 
 
 def cases_of(model: str, **axes: Any) -> list[Case]:
-    sweep = of_models({model: layers_of(decoders.config_of(model))})
+    layers = layers_of(decoders.config_of(model))
+    sweep = of_points(model, {kind: layer | {"of_model": True, "model": model} for kind, layer in layers.items()})
     return sweep.cases("cpu", {name: (value,) for name, value in ({"dtype": "float32"} | axes).items()})
 
 

@@ -255,7 +255,7 @@ def test_rows_that_vanish_by_nature_have_a_bound_that_honest_kernels_reach() -> 
     [
         ("sdpa", "layer", 4096, 7),
         ("packed", "layer", 64, 8),
-        ("packed", "layer", 8192, 4),
+        ("packed", "layer", 16384, 4),
         ("packed", "layer", 1 << 17, 0),
     ],
 )

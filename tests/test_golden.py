@@ -32,7 +32,8 @@ def same(found: Tensor, name: str) -> None:
 
 def kernel(name: str, q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
     """Call a kernel of the registry with (T, D) inputs, as one batch entry of one head."""
-    return impls.get(name).kernel(*(x[None, None] for x in (q, k, v)), **options)[0, 0]
+    o = impls.get(name).kernel(*(x[None, None] for x in (q, k, v)), **options)
+    return (o[0] if isinstance(o, tuple) else o)[0, 0]  # some return the log-sum-exp, too
 
 
 def layer(name: str, canonical: dict[str, Tensor], **shape: object) -> nn.Module:

@@ -51,7 +51,7 @@ def test_what_they_imply() -> None:
     for axes in ({"mask": "none"}, {"mode": "decode"}, {"scope": "layer"}, {"B": 2}):
         with pytest.raises(ValueError, match="--requests needs --"):
             of(TEXT, **axes)
-    with pytest.raises(ValueError, match="leave out --bias"):
+    with pytest.raises(ValueError, match="combined with --bias"):
         of(TEXT, bias="alibi")
     with pytest.raises(ValueError, match="leave out --T"):
         of(TEXT, T=9)

@@ -284,7 +284,7 @@ def building(change: Callable[[], object], at: str) -> type[KernelLayer]:
 def test_what_is_set_when_a_layer_is_built_is_refused(name: str, at: str) -> None:
     before = settings.read()
     layer = impls.make("mine", building(CHANGES[name], at))
-    with pytest.raises(Wrong, match=f"changes torch's own settings when it is built, .*{name}: "):
+    with pytest.raises(Wrong, match=f"modifies global torch settings when it is built: .*{name}: "):
         Gate().check(layer, Case.of(T=16, H=2, D_h=8))
     assert settings.put_back(before) == []
 
@@ -325,7 +325,7 @@ def test_a_patched_sdpa_makes_no_other_implementation_wrong(
     )
     impls_named(["patches_sdpa=patches_sdpa:mine"], False, str(tmp_path))
     printed = capsys.readouterr().err
-    assert "put back: names of torch.nn.functional: scaled_dot_product_attention" in printed
+    assert "restored: names of torch.nn.functional: scaled_dot_product_attention" in printed
     assert "register the function itself" in printed
     Gate().check(impls.get("torch_mha"), Case.of(T=16, H=2, D_h=8))
 

@@ -18,7 +18,6 @@ from bench.cases.outcome import Skip
 from bench.runs.traces import MOST_OPERATORS, Traces, on_disk
 from bench.timing.tracing import write
 from bench.workers.tasks import Tasks
-from reports.reading import traces
 
 from .conftest import Suite, run_files
 from .test_run import OWN, ROW, one_line
@@ -37,6 +36,12 @@ def rows(folder: Path) -> dict[str, dict[str, Any]]:
     """The rows of the newest run, by implementation."""
     data = json.loads(run_files(folder)[-1].read_text())
     return {of["extra_info"]["impl"]: of["extra_info"] for of in data["benchmarks"]}
+
+
+def operators_in(path: Path) -> set[str]:
+    """The names of the operators in a trace."""
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    return {event["name"] for event in events if event.get("cat") == "cpu_op"}
 
 
 def test_every_row_names_its_trace_and_is_otherwise_the_same(suite: Suite, tmp_path: Path) -> None:
@@ -59,18 +64,16 @@ def test_every_row_names_its_trace_and_is_otherwise_the_same(suite: Suite, tmp_p
         assert row["trace"].isascii() and ".." not in row["trace"]
         path = tmp_path / "results" / row["trace"]
         assert path in files
-        trace = traces.read(path)
-        assert {"aten::mm", "aten::bmm" if name == "fused" else "aten::scaled_dot_product_attention"} <= {
-            *trace.operators["name"]
-        }
-        assert trace.memory["bytes"].max() == row["peak_bytes"]
+        assert {"aten::mm", "aten::bmm" if name == "fused" else "aten::scaled_dot_product_attention"} <= operators_in(
+            path
+        )
 
 
 def test_what_is_traced_is_what_is_timed(tasks: Tasks, tmp_path: Path) -> None:
     case = Case.of(T=16, H=2, D_h=16, mode="backward", dropout=0.1)
     tasks.prepare("x", "fused", case.columns())
     saved = traces_in(tmp_path).save(Cell(impls.get("fused"), case), 10, partial(tasks.trace, "x"))
-    names = set(traces.read(tmp_path / saved["trace"]).operators["name"])
+    names = operators_in(tmp_path / saved["trace"])
     assert any("MmBackward0" in name for name in names)
     assert any("dropout" in name for name in names)
 

@@ -309,7 +309,7 @@ def writes_to_the_mask(q, k, v, *, is_causal=False, attn_mask=None, **_):
     return o
 
 
-@wrong("state", "torch's own settings")
+@wrong("state", "global torch settings")
 def changes_the_threads(q, k, v, *, is_causal=False, **_):
     torch.set_num_threads(torch.get_num_threads() + 1)
     return sdpa(q, k, v, is_causal=is_causal)
@@ -321,13 +321,13 @@ def switches_a_kernel_off(q, k, v, *, is_causal=False, **_):
     return sdpa(q, k, v, is_causal=is_causal)
 
 
-@wrong("state", "torch's own settings")
+@wrong("state", "global torch settings")
 def lowers_the_precision_of_products(q, k, v, *, is_causal=False, **_):
     torch.set_float32_matmul_precision("high")
     return sdpa(q, k, v, is_causal=is_causal)
 
 
-@wrong("state", "torch's own settings")
+@wrong("state", "global torch settings")
 def lowers_it_by_the_newer_means(q, k, v, *, is_causal=False, **_):
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     return sdpa(q, k, v, is_causal=is_causal)
@@ -1576,7 +1576,7 @@ def building(name: str, says: str, change: Callable[[], Any], prepares: bool = F
             return (lambda *_: change()) if prepares else None
 
     Layer.__name__ = name
-    wrong("building", f"changes torch's own settings when it is built, which are everybody's: {says}")(Layer)
+    wrong("building", f"modifies global torch settings when it is built: {says}")(Layer)
 
 
 building("ThreadsWhenBuilt", "number of threads", lambda: torch.set_num_threads(torch.get_num_threads() + 1))
@@ -1792,7 +1792,7 @@ def reads_the_gradient_as_if_contiguous(q, k, v, *, is_causal=False, **_):
     return _ReadsGrad.apply(q, k, v, is_causal)
 
 
-@wrong("backward's gradient", "adds to `.grad` in passing", scope="core", **BACKWARD)
+@wrong("backward's gradient", "adds to `.grad` as a side effect", scope="core", **BACKWARD)
 def adds_to_grad_in_passing(q, k, v, *, is_causal=False, **_):
     return _AddsToGrad.apply(q, k, v, is_causal)
 

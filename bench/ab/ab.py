@@ -36,7 +36,7 @@ from ..runs.journal import Journal
 from ..runs.saving import load, numbering, results_root, save
 from ..selection.command import Parser
 from ..selection.errors import UsageError, count, positive
-from ..selection.options import cases_of, clock_text, sweep_of
+from ..selection.options import OPTIONS, cases_of, clock_text, sweep_of
 from ..timing.machine import fingerprint
 from ..workers.client import Setting, Side
 from .comparison import Comparison, Plan, compare
@@ -178,9 +178,9 @@ def add_cells(parser: argparse.ArgumentParser) -> None:
     cells = parser.add_argument_group("cells, as in `pytest bench/`; VALUES, as 256,1024, replace the sweep's")
     cells.add_argument("--sweep", metavar="NAME", help="which cases (default: quick)")
     cells.add_argument("--impl", metavar="NAMES", action="append", default=[], help="exactly what runs, as NAME,NAME")
-    for name, axis in AXES.items():
+    for name in OPTIONS:
         if name != "threads":
-            cells.add_argument(f"--{name}", metavar="VALUES", help=axis.about)
+            cells.add_argument(f"--{name}", metavar="VALUES", help=AXES[name].about)
     cells.add_argument(
         "--threads", type=count, default=1, metavar="N", help="threads and cores of a process (default: 1)"
     )
@@ -290,7 +290,9 @@ def _interpreter(given: str) -> str:
 
 def _plan(options: argparse.Namespace, folder: Path) -> Plan:
     asked = {
-        name: value for name in ("sweep", *AXES) if name != "threads" and (value := getattr(options, name)) is not None
+        name: value
+        for name in ("sweep", *OPTIONS)
+        if name != "threads" and (value := getattr(options, name)) is not None
     }
     sweep, device, overrides = sweep_of(asked)
     names = _listed(options.impl)

@@ -280,10 +280,10 @@ class Measuring:
     def _finish(self, workers: Sequence[Worker]) -> None:
         """Single calls that find no cache, graphs, energy, and traces."""
         for cell in (cell for group in self._cases.values() for cell in group):
-            wants_more = tells_more(cell.case.device)
+            wants_more = tells_more(cell.case.device) or "model" in self._run.asked  # hot beside cold
             if cell.key in self._run.skipped or not self._run.samples(cell.key) or not (wants_more or self._run.traced):
                 continue
-            worker = self._owner.get(cell.case.id, workers[0])
+            worker = self._owner[cell.case.id] if self._run.processes == 1 else workers[0]
             worker.prepare([cell])
             try:
                 if wants_more:

@@ -61,7 +61,7 @@ def _answer(options: argparse.Namespace, arguments: Sequence[str], layers_of: Ca
     several = options.emit and options.run is not None
     chosen = list(command.several([options.run], command.results(options))) if several else [command.chosen(options)]
     options = _parser().parse_args(arguments)  # the axes of that run are options, too
-    asked = {axis: value for axis in axis_names() if (value := getattr(options, axis)) is not None}
+    asked = {axis: value for axis in axis_names() if axis != "model" and (value := getattr(options, axis)) is not None}
     long = {short: name for name, short in words.SHORT_DTYPE.items()}
     asked |= {axis: long.get(value, value) for axis, value in asked.items() if axis == "dtype"}
     layers = layers_of(options.model) if options.model else {"": None}
@@ -302,7 +302,7 @@ def _parser() -> command.Parser:
         metavar="NAME",
         help="only the attention layers of this model (`--list` shows them), or of a config.json",
     )
-    for axis in axis_names():
+    for axis in (name for name in axis_names() if name != "model"):  # which names a model's layers
         parser.add_argument(f"--{axis}", type=_reader(axis), metavar="VALUE", help=f"only cases with this {axis}")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="a table that a program can read")

@@ -167,7 +167,7 @@ INPUTS = [
     mistake("bench --requests 2x16:16 --mode decode --dry-run", 4, "--requests needs --mode forward"),
     mistake("bench --requests 2x16:16 --T 99 --dry-run", 4, "leave out --T and --T_kv"),
     mistake("bench --sweep mixed --T 99 --dry-run", 4, "leave out --T and --T_kv"),
-    mistake("bench --requests 2x16:16 --documents equal --dry-run", 4, "leave out --bias, --documents and --prefix"),
+    mistake("bench --requests 2x16:16 --documents equal --dry-run", 4, "combined with --bias, --documents or --prefix"),
     mistake("bench --window -1 --dry-run", 4, "'-1' is not a positive whole number"),
     mistake("bench --window_right 4 --dry-run", 4, "--window_right needs --mask none"),
     mistake("bench --prefix 5 --mask none --dry-run", 4, "--prefix needs --mask causal"),

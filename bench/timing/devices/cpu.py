@@ -119,6 +119,4 @@ def _live(events: ArrayLike) -> list[int]:
     return now
 
 
-CPU = Device(
-    "cpu", lambda: True, host.identity, host.free_bytes, CpuMeter, (ProfilerActivity.CPU,), rapl, takes_more=True
-)
+CPU = Device("cpu", lambda: True, host.identity, host.free_bytes, CpuMeter, (ProfilerActivity.CPU,), rapl)
