@@ -62,10 +62,9 @@ def headline(grid: Grid, baseline: str | None) -> str:
         return f"{_use(name, cases, best, baseline)}{_exceptions(name, cases)}"
     if 2 * _open(cases) >= len(cases):
         return f"No answer yet: {_not_resolved(cases)}."
-    counts = Counter(mark.impl for case in cases for mark in case.ranked if mark.best).most_common(3)
-    return (
-        f"No one answer: fastest or tied are {words.listing(f'{it} in {n}' for it, n in counts)} of {len(cases)} cases."
-    )
+    counts = Counter(mark.impl for case in cases for mark in case.ranked if mark.best).most_common()
+    named = words.listing(f"{it} in {n}" for it, n in counts if n >= counts[:3][-1][1])
+    return f"No one answer: fastest or tied are {named} of {len(cases)} cases."
 
 
 def _open(cases: Sequence[Case]) -> int:
