@@ -85,7 +85,7 @@ class Tasks:
         self._controls: dict[str, Control] = {}
         self._roofs = Roofs()
         self._kernels: set[tuple[str, Case]] = set()
-        """Of layers, those that were shown to cache nothing, at one length; the layer itself is called on fresh inputs at every one."""
+        """Of layers, those that were shown to cache nothing, at one length: at each it is the layer that gets fresh inputs."""
         self._ready: dict[str, Built | Control] = {}
         self._answers: dict[str, dict[int, list[torch.Tensor]]] = {}
         """Of every cell that was ready: one that is built again need not be held to the reference again."""
