@@ -105,12 +105,15 @@ def results(folder: Path) -> Iterator[str]:
             yield from (str(pair["logs"]) for pair in saved(path)["pairs"])
         elif "benchmarks" in saved(path) and saved(path)["complete"]:
             for row in (it["extra_info"] for it in saved(path)["benchmarks"]):
+                yield f"checked {row['impl']} {row['id']}"
                 yield from (f"{row['impl']} {row['id']} {at}" for at in row["sample_fastest"])
     for path in folder.glob("results/**/*.journal"):
         for text in path.read_text().splitlines(keepends=True):
             match json.loads(text) if text.endswith("\n") else {}:
                 case {"pair": pair}:
                     yield str(pair["logs"])
+                case {"checked": {"key": [impl, case]}}:
+                    yield f"checked {impl} {case}"
                 case {"visit": visit}:
                     for impl, cell in visit["cells"].items():
                         yield from (f"{impl} {visit['id']} {fastest}" for _, fastest, *_ in cell["samples"])
