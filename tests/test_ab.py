@@ -746,10 +746,10 @@ def test_a_self_test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
 
 def test_a_self_test_saves_its_comparisons(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "compare", lambda plan, tell: comparison_of(line(UNCHANGED)))
-    code, text, errors = inside(*TINY, "--impl", "sdpa", "--self-test", "2", "--injection", "sdpa=0")
+    code, text, errors = inside(*TINY, "--impl", "sdpa", "--self-test", "2", "--inject", "sdpa=0")
     assert code == 0 and "0 of 2 runs of unchanged code raised an alarm" in text, errors
     assert len([*repository.glob("results/*/ab/*_self-test*.json")]) == 2
-    assert inside(*TINY, "--impl", "sdpa", "--self-test", "2", "--injection", "fused=0")[0] == 3
+    assert inside(*TINY, "--impl", "sdpa", "--self-test", "2", "--inject", "fused=0")[0] == 3
     assert nothing_is_left(repository, [])
 
 
@@ -764,7 +764,7 @@ def test_what_was_tested_is_not_known_of_another_procedure(tmp_path: Path, monke
     assert len(json.loads(log.path.read_text())["runs"]) == 2
 
 
-def test_a_speed_up_is_planted_by_slowing_base_down() -> None:
+def test_a_speed_up_is_injected_by_slowing_base_down() -> None:
     base, head = injected(plan_of("a", "a"), ("sdpa", -0.05)).sides
     assert base.slower["sdpa"] == pytest.approx(1 / 0.95 - 1)
     assert not head.slower

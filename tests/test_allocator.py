@@ -25,7 +25,8 @@ from .conftest import environment, run_files, started, suite_command
 from .test_run import one_line
 
 GLIBC = pytest.mark.skipif(not pages.has_glibc(), reason="only glibc maps large blocks anew")
-LARGE = ("--scope", "core", "--T", "1024", "--H", "8", "--dtype", "float32", "--impl", "sdpa,fused,mine=seen:attention")
+LARGE = ("--scope", "core", "--T", "1024", "--H", "8", "--dtype", "float32", "--impl", "sdpa,fused,mine=seen:attention",
+         "--cell-time", "0.05")  # fmt: skip
 
 SEEN = """
 import os

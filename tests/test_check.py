@@ -45,7 +45,7 @@ def test_every_problem_has_a_line(
     *lines, summary = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == outcomes
     assert summary.startswith(
-        f"{outcomes.count('passed')} right, {outcomes.count('wrong') + outcomes.count('error')} wrong, "
+        f"{outcomes.count('passed')} passed, {outcomes.count('wrong') + outcomes.count('error')} failed, "
     )
 
 

@@ -169,7 +169,7 @@ def parser() -> argparse.ArgumentParser:
         help="N comparisons of unchanged code, and more with slow-downs injected: how often verdicts are right on this machine",
     )
     how.add_argument("--whole", action="store_true", help=argparse.SUPPRESS)  # all of the budget, though all is settled
-    how.add_argument("--injection", type=_plant, metavar="IMPL=SHARE", help=argparse.SUPPRESS)
+    how.add_argument("--inject", type=_injection, dest="injection", metavar="IMPL=SHARE", help=argparse.SUPPRESS)
     return parser
 
 
@@ -367,7 +367,7 @@ def self_tested(options: argparse.Namespace) -> None:
     registry = names or [impl.name for impl in impls.registered() if impl.common]
     if options.injection and options.injection[0] not in registry:
         raise UsageError(
-            f"--injection {options.injection[0]}: not among {', '.join(registry)}{nearest(options.injection[0], registry)}"
+            f"--inject {options.injection[0]}: not among {', '.join(registry)}{nearest(options.injection[0], registry)}"
         )
 
     def one(plan: Plan) -> Comparison:
@@ -394,7 +394,7 @@ def _teller(seconds: float | None) -> Any:
     return tell
 
 
-def _plant(text: str) -> Injection:
+def _injection(text: str) -> Injection:
     name, _, share = text.partition("=")
     try:
         number = float(share)

@@ -76,7 +76,7 @@ def schedule(runs: int, impls: Sequence[str], asked: Injection | None) -> list[I
 
 def missing(wanted: Sequence[Injection | None], done: Sequence[Record]) -> list[Injection | None]:
     """What is left to do: runs that are recorded are not done again."""
-    known = [_plant(record) for record in done]
+    known = [_injection(record) for record in done]
     left = []
     for injection in wanted:
         if injection in known:
@@ -139,16 +139,16 @@ def settings_of(plan: Plan) -> dict[str, Any]:
 def record_of(found: Comparison, injection: Injection | None, settings: dict[str, Any]) -> Record:
     """What is kept of a run."""
     right = (IMPROVED if injection[1] < 0 else REGRESSED) if injection else None
-    of_plant = [line for line in found.lines if injection and line.impl == injection[0]]
-    others = [line for line in found.lines if line not in of_plant]
+    of_injection = [line for line in found.lines if injection and line.impl == injection[0]]
+    others = [line for line in found.lines if line not in of_injection]
     return {
         "when": time.strftime("%Y-%m-%dT%H:%M:%S"),
         **_tested(),
         "settings": settings,
         "injection": list(injection) if injection else None,
         "moved": found.moved,
-        "injected": len(of_plant),
-        "found": sum(line.verdict.word == right for line in of_plant),
+        "injected": len(of_injection),
+        "found": sum(line.verdict.word == right for line in of_injection),
         "others": len(others),
         "alarms": [[line.impl, line.case_id] for line in others if line.verdict.word in (REGRESSED, IMPROVED)],
         "pairs": len(found.pairs),
@@ -175,5 +175,5 @@ def summary(records: Sequence[Record], margin: float) -> Iterator[str]:
         yield f"self-test, {share * 100:+.3g} % injected: {found} of {of} cells found, {alarms} of {others} others flagged"
 
 
-def _plant(record: Record) -> Injection | None:
+def _injection(record: Record) -> Injection | None:
     return (record["injection"][0], record["injection"][1]) if record["injection"] else None

@@ -37,11 +37,6 @@ def kernel_in(trace: bytes) -> str:
     return next((kernel for name, kernel in OPERATORS if name in trace), "other")
 
 
-def kernel_of(call: Callable[[], Any]) -> str:
-    """The kernel that a call dispatches, from the operators on the host's side, whatever the device."""
-    return kernel_in(operators_of(call)[0])
-
-
 def operators_of(call: Callable[[], Any]) -> tuple[bytes, Any]:
     """The Chrome trace of a call's operators on the host's side, and its answer.
 

@@ -114,8 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.json:
         print(json.dumps([asdict(it) for it in found], indent=1))
     else:
-        right, seconds = sum(it.outcome == PASSED for it in found), sum(it.seconds for it in found)
-        print(f"{right} right, {failed} wrong, {len(found) - right - failed} unsupported, in {seconds:.0f} s")
+        passed, seconds = sum(it.outcome == PASSED for it in found), sum(it.seconds for it in found)
+        print(f"{passed} passed, {failed} failed, {len(found) - passed - failed} unsupported, in {seconds:.0f} s")
     return 1 if failed else 0
 
 

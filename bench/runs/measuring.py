@@ -283,7 +283,7 @@ class Measuring:
             wants_more = tells_more(cell.case.device) or "model" in self._run.asked  # hot beside cold
             if cell.key in self._run.skipped or not self._run.samples(cell.key) or not (wants_more or self._run.traced):
                 continue
-            worker = self._owner[cell.case.id] if self._run.processes == 1 else workers[0]
+            worker = workers[0] if self._run.processes > 1 else self._owner.get(cell.case.id, workers[0])
             worker.prepare([cell])
             try:
                 if wants_more:

@@ -132,15 +132,6 @@ def timed(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
     return columns | {"sample_fastest": [it.fastest for it in found]} | _ratio(found, over)
 
 
-def samples_in(row: Row) -> list[Sample]:
-    """The samples of a row; of what disturbed them it has the average alone, which each is given."""
-    columns = row["extra_info"]
-    disturbed = [columns[name] for name in ("page_faults", "switches_voluntary", "switches_involuntary")]
-    each = ("sample_fastest", "sample_rounds", "sample_visits", "sample_processes", "sample_times")
-    places = zip(row["stats"]["data"], *(columns[name] for name in each), strict=True)
-    return [Sample(*[*place, columns["calls"], *disturbed]) for place in places]
-
-
 def _ratio(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
     """Seconds over those of the baseline implementation, with the 95 % interval; None where there is none."""
     known = ratios.ratio(samples_of(found), samples_of(over)) if over else ratios.UNKNOWN

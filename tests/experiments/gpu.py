@@ -396,7 +396,7 @@ def injected(lab: Lab) -> str:
     sizes = ("--T", "16", "--H", "2", "--dtype", "float32", "--budget", "0.1") if lab.rehearsal else (
         "--T", "4096", "--H", "16", "--dtype", "bfloat16", "--budget", "0.5")  # fmt: skip
     for share in ("0.02", "0"):
-        lab.command("-m", "bench", "ab", "--self-test", "2", "--injection", f"sdpa={share}", "--impl", "sdpa",
+        lab.command("-m", "bench", "ab", "--self-test", "2", "--inject", f"sdpa={share}", "--impl", "sdpa",
                     "--device", lab.device, "--scope", "core", "--D_h", "64", *sizes)  # fmt: skip
     (log,) = lab.out.glob("results/*/self-test.json")
     records = json.loads(log.read_text())["runs"]

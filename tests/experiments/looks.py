@@ -38,10 +38,10 @@ def main() -> None:
     if asked.levels:
         print(markdown(("level", "simulated", "used"), list(levels())))
         return
-    by_plant = defaultdict(list)
+    by_injection = defaultdict(list)
     for path in asked.files:
-        by_plant[_planted(path)].append(json.loads(path.read_text(encoding="utf-8")))
-    print(markdown(HEADINGS, [_line(*injection, found) for injection, found in sorted(by_plant.items())]))
+        by_injection[_injected(path)].append(json.loads(path.read_text(encoding="utf-8")))
+    print(markdown(HEADINGS, [_line(*injection, found) for injection, found in sorted(by_injection.items())]))
 
 
 def levels() -> Iterator[tuple[str, ...]]:
@@ -57,7 +57,7 @@ def levels() -> Iterator[tuple[str, ...]]:
         yield f"{level:g}", f"{nominal:.3g}", f"{per_look(level):.3g}"
 
 
-def _planted(path: Path) -> tuple[str, float]:
+def _injected(path: Path) -> tuple[str, float]:
     """From its name: `0007_self-test_sdpa_+0.02.json`."""
     _, _, rest = path.stem.partition("self-test_")
     impl, _, share = rest.partition("_")
