@@ -109,7 +109,8 @@ def of_effects(
     An implementation exceeds the minimum effect at FALSE_ALARMS divided by their number. A cell does so at that of its
     implementation divided by its cells, where that changed in the same direction, else divided by all cells. A cell whose
     interval met that of its implementation has changed as that did: it lies within the margin where that does. An
-    implementation lies within the margin only if none of its cells is shown to have changed beyond it.
+    implementation lies within the margin only if none of its cells is shown to have changed beyond it, and if all of them are
+    shown to lie there: their mean is no farther than the farthest of them.
 
     Raises:
         ValueError: the margin is negative or not finite.
@@ -131,11 +132,15 @@ def of_effects(
             inherits = _met(cell, own, margin)
         verdicts[impl, case] = _verdict(cell, margin, least, counts[impl] if together else testable, inherits)
     for impl, it in found.items():
-        of_cells = Counter(said.word for key, said in verdicts.items() if key[0] == impl and said.word in CHANGED)
-        if of_cells and it.word in (SLIGHT, UNCHANGED):
-            word = REGRESSED if REGRESSED in of_cells else IMPROVED
-            reason = f"{it.reason} on average; {of_cells[word]} of {counts[impl]} cells {word}"
+        of_cells = [said for key, said in verdicts.items() if key[0] == impl]
+        words = Counter(said.word for said in of_cells)
+        if it.word in (SLIGHT, UNCHANGED) and (word := next(filter(words.get, CHANGED), "")):
+            reason = f"{it.reason} on average; {words[word]} of {counts[impl]} cells {word}"
             found[impl] = replace(it, word=word, reason=reason)
+        elif it.word == INCONCLUSIVE and {*words} == {UNCHANGED}:
+            low, high = min(said.low for said in of_cells), max(said.high for said in of_cells)
+            ratio = min(max(it.ratio, low), high)
+            found[impl] = replace(it, word=UNCHANGED, reason=of_cells[0].reason, ratio=ratio, low=low, high=high)
     return verdicts, found
 
 

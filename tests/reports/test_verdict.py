@@ -150,6 +150,13 @@ def test_an_implementation_is_not_unchanged_where_its_cells_changed() -> None:
     assert impls["sdpa"].word == REGRESSED and impls["sdpa"].reason.endswith(" on average; 4 of 12 cells REGRESSED")
 
 
+def test_an_implementation_lies_within_the_margin_where_all_of_its_cells_do() -> None:
+    cells = {("sdpa", str(i)): known(0.002 * i, 0.001) for i in range(3)}
+    said, impls = of_effects(cells, {"sdpa": known(0.002, 0.02)})
+    assert {it.word for it in said.values()} == {UNCHANGED} == {impls["sdpa"].word}
+    assert (impls["sdpa"].low, impls["sdpa"].high) == (said["sdpa", "0"].low, said["sdpa", "2"].high)
+
+
 def test_a_cell_that_changed_as_its_implementation_did_lies_within_the_margin_where_that_does() -> None:
     """Or one would read: as fast as before within 1 %, but slower in 8 of 16 cells."""
     cells = {("sdpa", str(i)): known(0.0085, 0.0012) for i in range(16)}
@@ -408,6 +415,12 @@ def test_two_cases_are_paired_by_the_visits_that_lie_nearest() -> None:
 def test_two_cases_of_two_processes_are_paired_by_visits_where_they_share_none() -> None:
     found = ratios.ratio(visited({0: 1.0, 10: 2.0}), visited({4: 2.0, 14: 4.0}, process=1), one_case=False)
     assert found.value == pytest.approx(0.5) and found.known
+
+
+def test_a_single_visit_has_a_ratio_and_no_interval() -> None:
+    fast, slow = (ratios.Samples([seconds] * 2, [0, 1], [0, 0], [0, 0]) for seconds in (1e-3, 2e-3))
+    found = ratios.ratio(slow, fast)
+    assert found.value == pytest.approx(2) and not found.known
 
 
 def test_rounds_that_only_one_took_part_in_say_nothing_of_a_ratio() -> None:
