@@ -154,8 +154,8 @@ def _ratio(logs: Logs, among: int = 2, between: Variance = PRIOR) -> Ratio:
     """From log ratios by process, one a visit. Intervals of all pairs `among` so many implementations hold with 95 %."""
     found = of_processes(logs, between)
     half = found.error * simultaneous(among, found.df)
-    value, low, high = (exp_or_inf(found.mean + way * half) for way in (0, -1, 1))
-    return Ratio(value, low, high, len(logs), found.pairs)
+    low, high = (exp_or_inf(found.mean + end) for end in (-half, half))
+    return Ratio(exp_or_inf(found.mean), low, high, len(logs), found.pairs)
 
 
 def compared(cases: Mapping[Case, Mapping[Key, Samples]]) -> dict[Case, dict[tuple[Key, Key], Ratio]]:
