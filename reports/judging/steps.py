@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from statistics import mean, stdev
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
-from scipy.stats import t as student
 
+from stats.estimate import paired
 from stats.ratios import Ratio
 
 from ..reading import words
@@ -24,6 +23,9 @@ AROUND = ("scope", "model", "d_model")
 
 SLOWER_INSIDE = 1.25
 """How many times as long, beside the baseline's own, a core takes inside before that explains a step."""
+
+
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,6 @@ class Step:
 
     impl: str
     place: str
-    scope: str
     seconds: float
     parts: Mapping[str, float]
     """By part; their sum is the time of a call that is watched."""
@@ -91,40 +92,33 @@ class Step:
 
 def steps(frame: pd.DataFrame, baseline: str | None) -> list[Step]:
     """Every row of a block or a model whose parts are known."""
-    return list(_steps(frame, baseline)) if "parts_s" in frame else []
-
-
-def _steps(frame: pd.DataFrame, baseline: str | None) -> Iterator[Step]:
-    rows = fr.records(frame[frame["median"].notna() & ~frame["wrong"]])
+    if "parts_s" not in frame:
+        return []
+    rows = fr.records(fr.trusted(frame))
     of_models = [row for row in rows if row["scope"] in OF_MODELS and isinstance(row["parts_s"], Mapping)]
     cores = {(row["impl"], _kind(row)): row for row in rows if row["scope"] == "core"}
     bases = {row["id"]: row for row in of_models if row["impl"] == baseline}
     said = [axis for axis in fr.varying(frame[frame["scope"].isin(OF_MODELS)]) if axis != "T_kv"]
-    for row in of_models:
-        step = _alone(row, said, cores.get((row["impl"], _kind(row))))
-        base = bases.get(row["id"])
-        core, base_core = (cores.get((name, _kind(row))) for name in (row["impl"], baseline))
-        yield step if base is None or base is row else _over(step, row, base, core, base_core)
+    return [
+        _step(row, said, bases.get(row["id"]), *(cores.get((name, _kind(row))) for name in (row["impl"], baseline)))
+        for row in of_models
+    ]
 
 
-def _alone(row: Mapping[str, Any], said: list[str], core: Mapping[str, Any] | None) -> Step:
-    parts = {str(part): float(seconds) for part, seconds in row["parts_s"].items()}
-    place = words.place({axis: row[axis] for axis in said}, always=said)
+def _step(
+    row: Row, said: list[str], base: Row | None = None, core: Row | None = None, base_core: Row | None = None
+) -> Step:
+    place, parts = words.place({axis: row[axis] for axis in said}, always=said), row["parts_s"]
     hot, cold = (float(core[name]) if core and core.get(name) else math.nan for name in ("median", "cold_s"))
     sizes = int(row["blocks"]), int(row["depth"])
-    return Step(row["impl"], place, row["scope"], row["median"], parts, _share(row), *sizes, hot, cold)
-
-
-def _over(
-    step: Step, row: Mapping[str, Any], base: Mapping[str, Any], core: Mapping[str, Any] | None,
-    base_core: Mapping[str, Any] | None,
-) -> Step:  # fmt: skip
-    compared = vars(step) | {"measured": fr.ratio(row, base)}
-    if core is not None and base_core is not None:
-        alone, share = fr.ratio(core, base_core), _share(base)
-        inside = row["parts_s"]["core"] / base["parts_s"]["core"]
-        compared |= {"predicted": _predicted(share, alone), "slower_inside": inside / alone.value}
-    return Step(**compared)
+    step = Step(row["impl"], place, row["median"], parts, _share(row), *sizes, hot, cold)
+    if base is None or base is row:
+        return step
+    step = replace(step, measured=fr.ratio(row, base))
+    if core is None or base_core is None:
+        return step
+    alone, inside = fr.ratio(core, base_core), parts["core"] / base["parts_s"]["core"]
+    return replace(step, predicted=_predicted(_share(base), alone), slower_inside=inside / alone.value)
 
 
 def _predicted(share: Bounds, core: Ratio) -> Bounds:
@@ -134,12 +128,11 @@ def _predicted(share: Bounds, core: Ratio) -> Bounds:
     return Bounds(value, value - half, value + half)
 
 
-def _share(row: Mapping[str, Any]) -> Bounds:
+def _share(row: Row) -> Bounds:
     """Student's interval over the calls that were watched."""
-    shares = list(row["core_shares"])
-    half = float(student.ppf(0.975, len(shares) - 1)) * stdev(shares) / len(shares) ** 0.5
-    return Bounds(mean(shares), mean(shares) - half, mean(shares) + half)
+    known = paired(row["core_shares"])
+    return Bounds(known.mean, *known.interval())
 
 
-def _kind(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _kind(row: Row) -> tuple[Any, ...]:
     return tuple(None if row[axis] != row[axis] else row[axis] for axis in axis_names() if axis not in AROUND)
