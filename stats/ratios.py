@@ -145,17 +145,18 @@ def _paired_by_visit(of: Samples, over: Samples) -> Logs:
     return found
 
 
-def ratio(of: Samples | None, over: Samples | None, one_case: bool = True) -> Ratio:
-    """How many times as long the first takes; UNKNOWN where either can't be paired."""
-    return _ratio(paired(of, over, one_case)) if of and over else UNKNOWN
+def ratio(of: Samples, over: Samples, one_case: bool = True) -> Ratio:
+    """How many times as long the first takes; of two that can't be paired by their medians, without an interval."""
+    return _ratio(of, over, paired(of, over, one_case))
 
 
-def _ratio(logs: Logs, among: int = 2, between: Variance = PRIOR) -> Ratio:
+def _ratio(of: Samples, over: Samples, logs: Logs, among: int = 2, between: Variance = PRIOR) -> Ratio:
     """From log ratios by process, one a visit. Intervals of all pairs `among` so many implementations hold with 95 %."""
     found = of_processes(logs, between)
+    value = exp_or_inf(found.mean) if logs else float(np.median(of.seconds) / np.median(over.seconds))
     half = found.error * simultaneous(among, found.df)
     low, high = (exp_or_inf(found.mean + end) for end in (-half, half))
-    return Ratio(exp_or_inf(found.mean), low, high, len(logs), found.pairs)
+    return Ratio(value, low, high, len(logs), found.pairs)
 
 
 def compared(cases: Mapping[Case, Mapping[Key, Samples]]) -> dict[Case, dict[tuple[Key, Key], Ratio]]:
@@ -170,7 +171,7 @@ def compared(cases: Mapping[Case, Mapping[Key, Samples]]) -> dict[Case, dict[tup
         medians = {name: float(np.median(samples.seconds)) for name, samples in cases[case].items()}
         found[case] = {}
         for (a, b), pair in pairs.items():
-            it = _ratio(pair, len(medians), between)
+            it = _ratio(cases[case][a], cases[case][b], pair, len(medians), between)
             if (it.slower and medians[a] < medians[b]) or (it.faster and medians[a] > medians[b]):
                 it = replace(it, low=min(it.low, 1.0), high=max(it.high, 1.0))
             found[case] |= {(a, b): it, (b, a): it.inverse}

@@ -35,8 +35,6 @@ SECONDS_BETWEEN_RUNS = Variance(0.12**2, 10)
 """Of what two runs of unchanged code disagree about log seconds beyond their controls, on one machine; what the controls of
 the two runs disagree about counts beside it."""
 
-ONE_PROCESS = "one process a cell, timed without turns, tells no interval: `python -m bench sweep --processes 5`"
-
 NOTHING_BESIDE = (
     f"timed in fewer than {saved.FEWEST_VISITS} visits beside other implementations of its case whose code is unchanged; "
     "`python -m bench ab` compares it alone"
@@ -161,7 +159,7 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     hashes = {key: [side.facts.get("impl_hash") for side in sides] for key, sides in both.items()}
     changed = {impl for (impl, _), (old, new) in hashes.items() if old is None or old != new}
     alike = {key: sides for key, sides in both.items() if not other and not _redefined(sides)}
-    before, after = ({key: it for key, sides in alike.items() if (it := sides[i].samples)} for i in (0, 1))
+    before, after = ({key: sides[i].samples for key, sides in alike.items()} for i in (0, 1))
     found = saved.changes(before, after, changed)
     judged, implementations = _judged(found, changed, margin)
     asked = tuple(dict.fromkeys(impl for impl, _ in alike if impl in changed))
@@ -206,7 +204,7 @@ class _Side:
     facts: Mapping[str, Any]
     logs: Sequence[float]
     """log(seconds), one a process."""
-    samples: Samples | None
+    samples: Samples
     skipped: Mapping[str, Any]
     """Its reason and detail where it has no numbers."""
 
@@ -216,7 +214,7 @@ class _Side:
         return math.exp(mean(self.logs)) if self.logs else math.nan
 
 
-_NOWHERE = _Side({}, (), None, {})
+_NOWHERE = _Side({}, (), Samples((), (), (), ()), {})
 
 _Sides = tuple[_Side, _Side]
 
@@ -230,7 +228,7 @@ def _cells(run: Run) -> dict[Key, _Side]:
     skipped = {_key(cell): cell for cell in run.skipped}
     found = {key: replace(_NOWHERE, skipped=cell) for key, cell in skipped.items()}
     for row in run.rows:
-        key, logs = _key(row["extra_info"]), [math.log(seconds) for seconds in processes.medians(row)]
+        key, logs = _key(row["extra_info"]), list(map(math.log, row["extra_info"]["process_medians"]))
         found[key] = _Side(row["extra_info"], logs, processes.samples(row), skipped.get(key, {}))
     return found
 
@@ -265,7 +263,7 @@ def _shared(cells: Collection[_Sides], shifts: Sequence[float], margin: float) -
     """On what cells have in common: by how much more their seconds changed than the controls' did."""
     if not cells:
         return None
-    moved = median(mean(after.logs) - mean(before.logs) for before, after in cells) - _mean(shifts)
+    moved = median(mean(after.logs) - mean(before.logs) for before, after in cells) - mean(shifts or [0.0])
     between = SECONDS_BETWEEN_RUNS
     if len(shifts) > 1:
         between = Variance(variance(shifts), len(shifts) - 1).moderated(between)
@@ -309,13 +307,8 @@ def _unjudged(sides: _Sides, other: str) -> Verdict:
                 side.skipped.get("detail"),
             )
             return Verdict(word, ": ".join(filter(None, parts)))
-    alone = NOTHING_BESIDE if before.samples and after.samples else ONE_PROCESS
-    reason = other or ("the benchmark itself was changed" if _redefined(sides) else alone)
+    reason = other or ("the benchmark itself was changed" if _redefined(sides) else NOTHING_BESIDE)
     return Verdict(verdict.INCONCLUSIVE, reason, after.seconds / before.seconds)
-
-
-def _mean(shifts: Sequence[float]) -> float:
-    return mean(shifts) if shifts else 0.0
 
 
 def _shifts(base: Run, head: Run) -> list[float]:
@@ -338,7 +331,7 @@ def _notes(base: Run, head: Run, shifts: Sequence[float]) -> Iterator[str]:
     ):
         if different:
             yield f"{what}: {fingerprint.described(different)}"
-    if abs(math.expm1(shift := _mean(shifts))) > conditions.DRIFT and not refusal:
+    if abs(math.expm1(shift := mean(shifts or [0.0]))) > conditions.DRIFT and not refusal:
         yield f"the reference workload changed by {shares.signed(shift)} from {base.name} to {head.name}, and so may seconds"
     for run in (base, head):
         if not run.complete:

@@ -81,7 +81,8 @@ def hidden_memory(frame: pd.DataFrame) -> str:
     most = fr.records(frame.loc[[beyond.idxmax()]])[0]
     return (
         f"Resident memory grew by much more than tensors account for in {len(beyond)} of "
-        f"{words.plural(len(frame), 'cell')}, most for {_place(frame, most)}: "
+        f"{words.plural(len(frame), 'cell')}, most for {words.marked(most['impl'], [most['impl']] * most['wrong'])} at "
+        f"{words.place(most, always=fr.varying(frame))}: "
         f"{units.memory(most['peak_rss_bytes'])}, of which tensors take {units.memory(most['peak_bytes'])}. Private buffers "
         "do that, and allocators that keep what is freed."
     )
@@ -101,8 +102,3 @@ def looks(controls: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """What the reference workload took while the run was measured: a line for every part of it."""
     spent = {name: [look["seconds"] for look in seen] for name, seen in controls.get("looks", {}).items() if seen}
     return [(name, str(len(of)), *map(units.seconds, (median(of), min(of), max(of)))) for name, of in spent.items()]
-
-
-def _place(frame: pd.DataFrame, row: Mapping[str, Any]) -> str:
-    """'fused at T=128 fp32': a row, marked if its implementation was wrong anywhere."""
-    return f"{words.marked(row['impl'], [row['impl']] * row['wrong'])} at {words.place(row, always=fr.varying(frame))}"

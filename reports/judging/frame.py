@@ -33,7 +33,7 @@ OFF_THE_CHART = 8.0
 def tidy(run: Run) -> pd.DataFrame:
     """One row per benchmark: its extra_info, its stats in seconds, and
 
-    `samples`  what was timed, to be paired with that of other rows (None where it can't be; see `processes.samples`),
+    `samples`  what was timed, to be paired with that of other rows,
     `over`     how many times as long it takes as each other implementation of its case, by name (see `ratios.compared`),
     `ratio`    the same for the baseline implementation, with its interval `ratio_low`, `ratio_high`,
     `speedup`  1 / `ratio`,
@@ -56,8 +56,6 @@ def tidy(run: Run) -> pd.DataFrame:
         frame[key] = pd.to_numeric(frame[key], errors="coerce").astype(float)
     frame["impl"] = frame["impl"].astype(str)
     frame["samples"] = pd.Series(list(map(processes.samples, run.rows)), dtype=object)
-    counted = frame["samples"].map(lambda samples: len(set(samples.processes)), na_action="ignore").astype(float)
-    frame["processes"] = frame["processes"].fillna(counted).fillna(1)
     frame["wrong"] = frame["impl"].isin(run.wrong)
     frame = frame.join(_judged(frame)).assign(**masking.columns(records(frame)))
     compared = [_ratio(row, run.baseline_impl) for row in records(frame)]
@@ -173,7 +171,7 @@ def _facts(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 def _judged(frame: pd.DataFrame) -> pd.DataFrame:
     """Ratios of every row to the others of its case, ranks and standings; implementations that were wrong have no rank."""
-    timed = frame[frame["samples"].notna()].sort_values("median").drop_duplicates(["id", "impl"])
+    timed = frame.sort_values("median").drop_duplicates(["id", "impl"])
     cases = {case: part.set_index("impl") for case, part in timed.assign(at=timed.index).groupby("id", sort=False)}
     nothing = {"rank_low": math.nan, "rank_high": math.nan, "standing": "", "leads": False}
     found: dict[Any, dict[str, Any]] = {at: {"over": {}, **nothing} for at in frame.index}
@@ -190,11 +188,11 @@ def _judged(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ratio(row: Mapping[str, Any], baseline_impl: str | None) -> tuple[float, ...]:
-    """What the judge says of a row against the baseline implementation; of one without samples, what the file says."""
+    """What the judge says of a row against the baseline implementation."""
     if row["impl"] == baseline_impl:
         return 1.0, 1.0, 1.0
     one = row["over"].get(baseline_impl, ratios.UNKNOWN)
-    return (one.value, one.low, one.high) if one.processes else tuple(row[key] for key in _RATIO)
+    return one.value, one.low, one.high
 
 
 def _columns(records: list[dict[str, Any]]) -> list[str]:

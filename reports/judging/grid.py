@@ -76,7 +76,7 @@ class Case:
     def place(self) -> str:
         """'H = 8, T = 1024, bf16'"""
         said = {axis: value for axis, value in self.at.items() if axis != "T_kv" or value != self.at.get("T")}
-        return ", ".join(words.value(axis, value, equals=" = ") for axis, value in said.items()) or self.title
+        return words.title(said, ", ") or self.title
 
 
 @dataclass(frozen=True)
@@ -180,11 +180,8 @@ def grid(frame: pd.DataFrame, skipped: pd.DataFrame, registry: Iterable[str] = (
     gone: dict[str, list[Mapping[str, Any]]] = {}
     for row in fr.records(skipped):
         gone.setdefault(row["id"], []).append(row)
-    parts = [(at, id_, part) for at, rows in fr.groups(frame, axes) for id_, part in rows.groupby("id", sort=False)]
-    cases = [
-        _case(str(id_), {a: fr.plain(v) for a, v in at.items()}, part, gone.get(str(id_), []))
-        for at, id_, part in parts
-    ]
+    parts = [(at, str(i), of) for at, rows in fr.groups(frame, axes) for i, of in rows.groupby("id", sort=False)]
+    cases = [_case(id_, {a: fr.plain(v) for a, v in at.items()}, part, gone.get(id_, [])) for at, id_, part in parts]
     known = set(map(words.base, registry))
     names = list(dict.fromkeys(impl for case in cases for impl in case.marks))
     own = frozenset(name for name in names if known and words.base(name) not in known)
@@ -256,6 +253,5 @@ def _mark(row: Mapping[str, Any], best: Mapping[str, Any]) -> Mark:
     if row is best:
         return Mark(row["impl"], state, 1.0, 1.0, 1.0, row)
     found = fr.ratio(row, best)
-    value = found.value if found.processes else float(row["median"] / best["median"])
     # the smallest median leads: a paired ratio below 1 is one that was not shown
-    return Mark(row["impl"], state, max(1.0, value), found.low, found.high, row)
+    return Mark(row["impl"], state, max(1.0, found.value), found.low, found.high, row)

@@ -42,8 +42,7 @@ def _efficiency(row: Row, unmasked: Row | None) -> tuple[float, ...]:
         return (math.nan,) * len(COLUMNS)
     share = row["flops"] / unmasked["flops"]
     known = ratios.ratio(unmasked["samples"], row["samples"], one_case=False)
-    value = known.value if known.processes else unmasked["median"] / row["median"]
-    return share, *(share * it for it in (value, known.low, known.high))
+    return share, *(share * it for it in (known.value, known.low, known.high))
 
 
 def _masked(row: Row) -> bool:

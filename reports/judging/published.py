@@ -15,19 +15,17 @@ from . import frame as fr
 COLUMNS = ("case", "published", "theirs", "nearest here", "ours", "fastest here", "its time", "source")
 
 
-def table(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """For people: a line a figure whose case was measured, in the order of the run file; its last column counts `sources`."""
-    right, listed = fr.trusted(frame), sources(frame, published)
-    parts = dict(iter(right.groupby("id")))
-    return [
-        (*_line(parts[it["id"]], it), str(1 + listed.index(_source(it)))) for it in published if it.get("id") in parts
+def table(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> tuple[list[tuple[str, ...]], list[str]]:
+    """For people: a line a figure whose case was measured, in the order of the run file, and sources, counted in its last
+    column: where figures are from, on which machine they were measured, and what else differs."""
+    sources: dict[str, int] = {}
+    parts = dict(iter(fr.trusted(frame).groupby("id")))
+    lines = [
+        (*_line(parts[it["id"]], it), str(sources.setdefault(_source(it), 1 + len(sources))))
+        for it in published
+        if it.get("id") in parts
     ]
-
-
-def sources(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> list[str]:
-    """Where the table's figures are from, on which machine they were measured, and what else differs: each said once."""
-    ids = {*fr.trusted(frame)["id"]}
-    return list(dict.fromkeys(_source(it) for it in published if it.get("id") in ids))
+    return lines, [*sources]
 
 
 def _source(figure: Mapping[str, Any]) -> str:

@@ -23,7 +23,6 @@ from stats.steps import Step
 from ..reading import fingerprint, runs
 from ..reading.axes import axis_names
 from ..reading.runs import Run, RunError
-from . import processes
 
 
 class Point(NamedTuple):
@@ -98,16 +97,12 @@ def saved(run: Run, axes: dict[Key, Mapping[str, Any]]) -> Saved:
     """What is kept of a run; `axes` takes in those of its cells."""
     cells = {}
     for row in run.rows:
-        if times := processes.medians(row):
-            extra, stats = row["extra_info"], row["stats"]
-            key = str(extra["impl"]), str(extra["id"])
-            low, high = (stats["q1"], stats["q3"]) if len(times) == 1 else (min(times), max(times))
-            case_hash, impl_hash = (
-                str(extra[name]) if extra.get(name) else None for name in ("case_hash", "impl_hash")
-            )
-            ratio = extra["ratio"] if processes.positive(extra.get("ratio")) else None
-            cells[key] = Point(0, median(times), low, high, len(times), case_hash, impl_hash, ratio)
-            axes.setdefault(key, {axis: extra[axis] for axis in axis_names() if axis in extra})
+        extra, stats, times = row["extra_info"], row["stats"], row["extra_info"]["process_medians"]
+        key = str(extra["impl"]), str(extra["id"])
+        low, high = (stats["q1"], stats["q3"]) if len(times) == 1 else (min(times), max(times))
+        case_hash, impl_hash = (str(extra[name]) if extra.get(name) else None for name in ("case_hash", "impl_hash"))
+        cells[key] = Point(0, median(times), low, high, len(times), case_hash, impl_hash, extra.get("ratio"))
+        axes.setdefault(key, {axis: extra[axis] for axis in axis_names() if axis in extra})
     return Saved(replace(run, rows=[], skipped=[]), cells, axes)
 
 
@@ -116,11 +111,10 @@ def oldest_first(found: Iterable[Saved]) -> list[Saved]:
 
     A file with the contents of another, such as one of a folder that was copied, is the same run and counts once.
     """
-    kept: list[Saved] = []
+    kept: dict[object, Saved] = {}
     for one in sorted(found, key=lambda one: (_when(one.run), one.run.name)):
-        if not any(_same(one, other) for other in kept if other.run.date == one.run.date):
-            kept.append(one)
-    return kept
+        kept.setdefault((one.run.date, *one.cells.items()), one)
+    return [*kept.values()]
 
 
 def of_one_machine(ordered: Sequence[Saved]) -> list[Saved]:
@@ -187,10 +181,6 @@ def _series(
     )
     usual = {i: float(np.exp(logs[run])) for run, i in at.items() if np.isfinite(logs[run])}
     return Series(impl, case, axes, tuple(points), steps, usual if any(step.relative for step in found) else {})
-
-
-def _same(one: Saved, other: Saved) -> bool:
-    return replace(one.run, path=other.run.path) == other.run and one.cells == other.cells
 
 
 def _when(run: Run) -> datetime:

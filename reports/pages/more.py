@@ -60,7 +60,7 @@ def _compiling(frame: pd.DataFrame) -> Table:
         eager, spent = known.get((words.base(impl), id_)), row.get("compile_s")
         if impl.endswith(words.COMPILED) and eager and isinstance(spent, int | float) and spent > 0:
             ratio, cache = fr.ratio(row, eager), row.get("compile_cache")
-            won = eager["median"] * (1 - ratio.value) if ratio.processes else eager["median"] - row["median"]
+            won = eager["median"] * (1 - ratio.value)
             pays = f"{math.ceil(spent / won):,} calls" if won > 0 else "never"
             times = [units.seconds(eager["median"]), units.seconds(row["median"])]
             took = f"{units.seconds(spent)} {cache if isinstance(cache, str) else ''}".rstrip()
@@ -158,10 +158,9 @@ def _masks(frame: pd.DataFrame) -> Table:
 
 
 def _published(run: Run, frame: pd.DataFrame) -> Table:
-    note = " ".join(f"[{i}] {source}." for i, source in enumerate(published.sources(frame, run.published), 1))
-    return Table(
-        "Published times beside ours", published.COLUMNS, published.table(frame, run.published), note, left=range(1, 8)
-    )
+    lines, sources = published.table(frame, run.published)
+    note = " ".join(f"[{i}] {source}." for i, source in enumerate(sources, 1))
+    return Table("Published times beside ours", published.COLUMNS, lines, note, left=range(1, 8))
 
 
 def _blocks(grid: Grid, keys: Mapping[str, str]) -> Iterator[Table]:

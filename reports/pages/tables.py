@@ -195,8 +195,8 @@ def skipped_rows(skipped: pd.DataFrame) -> list[tuple[str, ...]]:
 
 def beside(frame: pd.DataFrame, figures: Sequence[dict[str, Any]]) -> str:
     """Published times beside ours as Markdown, and below them where they are from; '' without any."""
-    lines = published.table(frame, figures)
-    listed = [f"{i}. {escape(source)}" for i, source in enumerate(published.sources(frame, figures), 1)]
+    lines, sources = published.table(frame, figures)
+    listed = [f"{i}. {escape(source)}" for i, source in enumerate(sources, 1)]
     return "\n\n".join([_markdown(published.COLUMNS, lines), "\n".join(listed)]) if lines else ""
 
 
@@ -222,7 +222,7 @@ def _without_numbers(text: str) -> str:
 
 def _digits(row: Mapping[str, Any]) -> int:
     """Of a median: as many as its interval or, of one process, its spread warrants."""
-    between = processes.interval(row.get("process_medians"))
+    between = processes.interval(row["process_medians"])
     return processes.digits(between or (1, 1 + row["spread"]))
 
 

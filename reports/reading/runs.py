@@ -220,9 +220,12 @@ def _checked(row: Any, path: Path) -> dict[str, Any]:
     unfit += [axis for axis in KNOWN_AXES if isinstance(extra.get(axis), list | dict)]
     if unfit:
         raise RunError(f"{path}: benchmark {row.get('name')!r} has no proper value of {', '.join(unfit)}")
-    # Only what reports are made of: the samples of a thousand runs would fill the memory.
-    unused = _UNUSED if isinstance(extra.get("sample_rounds"), list) else (*_UNUSED, "data")
-    kept = {key: value for key, value in stats.items() if key not in unused}
+    places = [extra.get(f"sample_{what}") or [] for what in ("rounds", "visits", "processes")]
+    times, medians = stats.get("data") or [], extra.get("process_medians") or []
+    listed = all(isinstance(it, list) for it in (times, medians, *places))
+    if not listed or not medians or not all(map(_is_time, (*times, *medians))) or {*map(len, places)} != {len(times)}:
+        raise RunError(f"{path}: benchmark {row.get('name')!r} has no samples, or not the place of each")
+    kept = {key: value for key, value in stats.items() if key not in _UNUSED}  # only what reports are made of
     return {"name": row.get("name"), "extra_info": extra, "stats": kept}
 
 

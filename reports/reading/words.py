@@ -45,9 +45,9 @@ def place(values: Mapping[str, Any], *, always: Iterable[str] = ()) -> str:
     return " ".join(value(axis, values[axis]) for axis in said)
 
 
-def title(values: Mapping[str, Any]) -> str:
+def title(values: Mapping[str, Any], between: str = " · ") -> str:
     """A panel's title: 'H = 8 · bf16'."""
-    return " · ".join(value(axis, values[axis], equals=" = ") for axis in values)
+    return between.join(value(axis, values[axis], equals=" = ") for axis in values)
 
 
 def listing(names: Iterable[str], most: int = 4) -> str:

@@ -236,6 +236,7 @@ def _measured(row: dict[str, Any], factor: float, noise: float, draw: random.Ran
     """Give a row the medians of its processes."""
     medians = [row["stats"]["median"] * factor * math.exp(draw.gauss(0, noise)) for _ in range(PROCESSES)]
     row["extra_info"] |= {"processes": PROCESSES, "process_medians": medians, "ratio": None}
+    row["extra_info"] |= {f"sample_{what}": list(range(PROCESSES)) for what in ("rounds", "visits", "processes")}
     row["stats"] |= {"data": medians, "median": median(medians), "min": min(medians), "max": max(medians)}
 
 

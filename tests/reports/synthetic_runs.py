@@ -51,7 +51,7 @@ def case(**axes: Any) -> dict[str, Any]:
 def row(
     impl: str, at: dict[str, Any], samples: Sequence[float], apart: Sequence[float] = (1.0, 1.0, 1.0), **extra: Any
 ) -> dict[str, Any]:
-    """One benchmark as this suite writes it (see `by_turns`); without `apart`, as runs were that timed cell after cell.
+    """One benchmark as this suite writes it (see `by_turns`); without `apart`, of a block a process (see `once`).
     Quartiles are those of the samples of one process, as numpy's linear ones."""
     data = sorted(samples)
     stats = {
@@ -64,7 +64,7 @@ def row(
     name = f"test_forward[{case_id(at)}-{impl}]"
     made = {"group": case_id(at), "name": name, "fullname": f"bench/test_layers.py::{name}",
             "params": {"impl": impl, "case": case_id(at)}, "stats": stats, "extra_info": info}  # fmt: skip
-    return by_turns(made, apart) if apart else made
+    return by_turns(made, apart) if apart else once(made, extra.get("process_medians"))
 
 
 def document(rows: list[dict[str, Any]], **top: Any) -> dict[str, Any]:
@@ -146,6 +146,7 @@ def _timed(
     made = row(impl, at, seconds, (), kernel="math", impl_hash=impl_hash)
     each = len(seconds) // processes
     of_process = [i // each for i in range(len(seconds))]
+    made["stats"]["data"] = seconds
     made["extra_info"] |= {
         "processes": processes,
         "process_medians": [_quantile(sorted(seconds[p * each : (p + 1) * each]), 0.5) for p in range(processes)],
@@ -212,9 +213,10 @@ def by_turns(row: dict[str, Any], apart: Sequence[float] = (1.0, 1.0, 1.0), visi
     return row
 
 
-def as_old(data: dict[str, Any]) -> dict[str, Any]:
-    """The run as one was that timed cell after cell in a single process."""
-    for row in data["benchmarks"]:
-        for key in ("processes", "process_medians", *(key for key in row["extra_info"] if key.startswith("sample_"))):
-            row["extra_info"].pop(key, None)
-    return data
+def once(row: dict[str, Any], medians: Sequence[float] | None = None) -> dict[str, Any]:
+    """The row as one is of a single block a process; of a single process without `medians`."""
+    data = [*(medians or [row["stats"]["median"]])]
+    row["stats"]["data"] = data
+    row["extra_info"] |= {"processes": len(data), "process_medians": data}
+    row["extra_info"] |= {f"sample_{what}": list(range(len(data))) for what in ("rounds", "visits", "processes")}
+    return row

@@ -60,9 +60,10 @@ def test_its_interval_is_that_of_the_ratio(as_run: Any) -> None:
     assert found == (pytest.approx(SHARE), pytest.approx(low, rel=1e-5), pytest.approx(high, rel=1e-5))
 
 
-def test_without_samples_it_is_of_medians_and_claims_nothing(masked: Run, as_run: Any) -> None:
-    old = as_run(synthetic.as_old(json.loads(masked.path.read_text())))
-    value, low, high = efficiency(old, "skips_all")
+def test_of_a_single_visit_it_claims_nothing(masked: Run, as_run: Any) -> None:
+    data = json.loads(masked.path.read_text())
+    data["benchmarks"] = [synthetic.once(row) for row in data["benchmarks"]]
+    value, low, high = efficiency(as_run(data), "skips_all")
     assert value == pytest.approx(1) and math.isnan(low) and math.isnan(high)
 
 

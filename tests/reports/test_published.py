@@ -23,18 +23,18 @@ def read(folder: Path, *figures: object, **top: object) -> runs.Run:
 def test_a_figure_stands_beside_what_was_measured_of_its_case(tmp_path: Path) -> None:
     elsewhere, no_time = FIGURE | {"id": "B1-T65-H8-D_h64-float32-cpu"}, FIGURE | {"seconds": None}
     run = read(tmp_path, FIGURE, elsewhere, no_time, "nothing")
-    (line,) = published.table(frame.tidy(run), run.published)
+    (line,), sources = published.table(frame.tidy(run), run.published)
+    assert sources == ["them/theirs#1; machine: unnamed; threads not said"]
     assert line == (
         "B=1 H=8 D_h=64 T=64 fp32 no mask", "CPU:Flash", "4.00 ms, 0.250 TFLOP/s",
         "sdpa", "1.00 ms, 1.00 TFLOP/s", "sdpa", "1.00 ms, 1.00 TFLOP/s", "1",
     )  # fmt: skip
-    assert published.sources(frame.tidy(run), run.published) == ["them/theirs#1; machine: unnamed; threads not said"]
 
 
 def test_a_source_is_said_once_however_many_figures_are_from_it(tmp_path: Path) -> None:
     figures = [FIGURE, FIGURE | {"kernel": "another", "source": "others/x"}, FIGURE | {"kernel": "a third"}]
     run = read(tmp_path, *figures, FIGURE | {"id": "B1-T65-H8-D_h64-float32-cpu", "source": "of no case here"})
-    assert [line[-1] for line in published.table(frame.tidy(run), run.published)] == ["1", "2", "1"]
+    assert [line[-1] for line in published.table(frame.tidy(run), run.published)[0]] == ["1", "2", "1"]
     path = page.write(run, tmp_path / "out")
     for text in (path.read_text(), (path.parent / "summary.md").read_text()):
         assert text.count("them/theirs#1") == text.count("others/x") == 1 and "of no case here" not in text
@@ -42,13 +42,13 @@ def test_a_source_is_said_once_however_many_figures_are_from_it(tmp_path: Path) 
 
 def test_what_was_not_measured_here_is_missing(tmp_path: Path) -> None:
     run = read(tmp_path, FIGURE | {"impl": "onnxruntime"})
-    (line,) = published.table(frame.tidy(run), run.published)
+    (line,), _ = published.table(frame.tidy(run), run.published)
     assert line[3:5] == ("onnxruntime", "–")
 
 
 def test_what_was_wrong_has_no_time_here(tmp_path: Path) -> None:
     run = read(tmp_path, FIGURE, skipped=[{"impl": "sdpa", "id": "x", "reason": "wrong", "detail": "off"}])
-    (line,) = published.table(frame.tidy(run), run.published)
+    (line,), _ = published.table(frame.tidy(run), run.published)
     assert line[3:6] == ("sdpa", "–", "fused")
 
 

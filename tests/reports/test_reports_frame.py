@@ -80,27 +80,11 @@ def test_the_ratio_to_the_yardstick_has_its_interval(as_run: Any) -> None:
     )
 
 
-def test_without_samples_the_ratio_is_the_files_and_claims_nothing(as_run: Any) -> None:
-    told = {"ratio": 0.5, "ratio_low": 0.4, "ratio_high": 0.6}
-    rows = [
-        synthetic.row("fused", synthetic.case(), [2e-3], ()),
-        synthetic.row("sdpa", synthetic.case(), [1e-3], (), **told),
-    ]
+def test_a_ratio_of_single_visits_claims_nothing(as_run: Any) -> None:
+    rows = [synthetic.row(name, synthetic.case(), [s], ()) for name, s in (("fused", 2e-3), ("sdpa", 1e-3))]
     sdpa = frame.tidy(as_run(synthetic.document(rows))).iloc[1]
-    assert (sdpa["ratio"], sdpa["ratio_low"], sdpa["ratio_high"]) == (0.5, 0.4, 0.6)
-    assert (sdpa["over"], sdpa["standing"]) == ({}, "") and math.isnan(sdpa["rank_low"])
-
-
-def test_the_processes_of_an_older_merged_run_are_paired_by_their_number(as_run: Any) -> None:
-    moods = (1.0, 1.3, 0.8, 1.1)
-    rows = [
-        synthetic.row(name, synthetic.case(), [s], (), process_medians=[s * mood for mood in moods])
-        for name, s in (("fused", 2e-3), ("sdpa", 1.9e-3))
-    ]
-    tidy = frame.tidy(as_run(synthetic.document(rows)))
-    assert list(tidy["rank_low"]) == list(tidy["rank_high"]) == [2, 1] and list(tidy["processes"]) == [4, 4]
-    rows[1]["extra_info"]["process_medians"][0] = None
-    assert frame.tidy(as_run(synthetic.document(rows)))["ratio"].iloc[1] == pytest.approx(0.95)
+    assert sdpa["ratio"] == pytest.approx(0.5) and math.isnan(sdpa["ratio_low"])
+    assert sdpa["standing"] == "" and math.isnan(sdpa["rank_low"])
 
 
 def test_rows_of_two_cases_are_paired_by_process_and_never_by_round(as_run: Any) -> None:
