@@ -43,17 +43,10 @@ def test_the_sweeps_hold_what_they_promise() -> None:
 
 
 def test_a_gpu_has_sizes_and_dtypes_of_its_own() -> None:
-    quick, length, decode = (SWEEPS[name].cases("cuda") for name in ("quick", "length", "decode"))
-    assert {(c.dtype, c.D_h) for c in (*quick, *length)} == {("bfloat16", 64), ("bfloat16", 128)}
-    assert (max(c.T for c in quick), max(c.T for c in length)) == (8192, 16384)
-    cached = [c for c in decode if c.does.cached]
-    assert {(c.B, c.H, c.H_kv, c.dtype) for c in cached} == {(B, 32, 8, "bfloat16") for B in (1, 4, 16, 64)}
-    for name in (
-        "sdpa_flash",
-        "sdpa_efficient",
-        "sdpa_cudnn",
-    ):  # not one of them is left out for its dtype or its heads
-        assert not any(impls.get(name).refusal(case) for case in (*quick, *length, *decode))
+    """None of SDPA's kernels is left out for its dtype or its heads."""
+    cases = [case for name in ("quick", "length", "decode") for case in SWEEPS[name].cases("cuda")]
+    for name in ("sdpa_flash", "sdpa_efficient", "sdpa_cudnn"):
+        assert not any(impls.get(name).refusal(case) for case in cases)
     assert all(len({c.id for c in s.cases("cuda")}) == len(s.cases("cuda")) for s in SWEEPS.values())
 
 
