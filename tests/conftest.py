@@ -46,10 +46,16 @@ def registry_kept() -> Iterator[pytest.MonkeyPatch]:
 
 
 @pytest.fixture(autouse=True)
-def own_registry() -> Iterator[None]:
-    """What a test registers is known in that test alone; tests of reports need no torch."""
+def own_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Implementations that a test registers, and modules that it wrote, are known in that test alone; tests of reports need no
+    torch.
+    """
     with registry_kept() if "impls" in sys.modules else nullcontext():
         yield
+    written = str(tmp_path_factory.getbasetemp())
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(written):
+            del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)

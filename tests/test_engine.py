@@ -30,7 +30,6 @@ from bench.timing.engine import (
     MIN_ROUNDS,
     NEED,
     VISITS,
-    Block,
     Visits,
     block_of,
     need,
@@ -344,7 +343,3 @@ def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_tim
     assert dropped == [len(SECONDS)] * SITTINGS
     assert all(len(it.samples) in (LONG_ROUNDS, LONG_ROUNDS + 1) for it in run.timed.values())
     assert run.kept.endswith("100% of the timing done")
-
-
-def test_a_block_that_is_known() -> None:
-    assert block_of(1e-3) == Block(1, 2, 1, pytest.approx(3.2e-3))

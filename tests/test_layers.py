@@ -24,7 +24,7 @@ NAMES = [impl.name for impl in impls.registered()]
 MASKS = ["none", "causal", "padding", "causal+padding"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     B=st.integers(2, 3), T=st.integers(1, 12), T_kv=st.integers(1, 12), H=st.sampled_from([1, 2, 4]),
     groups=st.sampled_from([1, 2]), D_h=st.integers(1, 6), D_v=st.integers(1, 6), extra=st.integers(0, 3),
@@ -72,15 +72,11 @@ def test_weights_come_back_as_they_were_loaded(name: str) -> None:
         assert torch.equal(kept[key], w), key
 
 
-COMPILED = [impl.name for impl in impls.registered() if impl.limits.compiles and impl.limits.devices is None]
 ONE_OF_EACH_LAYER = ("parameter", "wrapper", "fused", "packed", "sdpa", "flex")
-"""Of those whose layers are alike, one is compiled going back and against a cache: the rest is checked where it is measured."""
+"""Of those whose layers are alike, one is compiled: the rest is checked where it is measured."""
 
 
-@pytest.mark.parametrize(
-    ("name", "mode"),
-    [*((name, "forward") for name in COMPILED), *product(ONE_OF_EACH_LAYER, ("backward", "decode"))],
-)
+@pytest.mark.parametrize(("name", "mode"), product(ONE_OF_EACH_LAYER, ("forward", "backward", "decode")))
 def test_compiled_forms_are_checked_alike(name: str, mode: str) -> None:
     sizes = {"T": 1, "T_kv": 16, "mask": "none"} if mode == "decode" else {"T": 16}
     impl = impls.get(name + impls.COMPILE)

@@ -27,9 +27,11 @@ from .conftest import checked
 STORES_SCORES = [impl for impl in impls.registered() if impl.scores]
 
 
-@pytest.mark.parametrize("mode", ["forward", "backward"])
-@pytest.mark.parametrize("mask", ["none", "causal"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("dtype", "mask", "mode"),
+    [("float32", "causal", "forward"), ("bfloat16", "none", "forward"), ("float32", "none", "backward"),
+     ("bfloat16", "causal", "backward")],
+)  # fmt: skip
 @pytest.mark.parametrize("impl", STORES_SCORES, ids=lambda impl: impl.name)
 def test_what_is_declared_is_really_allocated(impl: impls.Impl, dtype: str, mask: str, mode: str) -> None:
     """An estimate above the truth would skip what fits."""

@@ -69,8 +69,6 @@ def test_who_sees_whom() -> None:
     assert mask is not None
     assert torch.equal(mask, found)
     assert counting.visible_pairs(of(TEXT)) == int(found.sum()) == 6 + 6 + 7 + 3 + 3
-    assert counting.flops(of(TEXT)) == 2 * 2 * 25 * 32
-    assert counting.least_bytes(of(TEXT)) == 4 * 2 * 16 * (10 + 16 + 16 + 10)
     window = mask_of(Rules(mask="causal_br", requests=TEXT, window=1), 1, 10, 16)
     assert window is not None
     assert counting.visible_pairs(of(TEXT, window=1)) == int(window.sum()) == 5 + 5 + 4 + 2 + 2

@@ -22,25 +22,14 @@ from bench.cases.outcome import Unsupported, Wrong, classify
 from bench.cases.sweep import SWEEPS
 from bench.checks.calls import recording
 from bench.checks.gate import Gate, check
-from bench.runs.listing import _declared
 from bench.timing.cell import build, check_repeats
+
+from .conftest import gated
 
 NARROW = Case.of(T=48, H=2, D_h=16, mask="none", autocast="bfloat16")
 CORE = replace(NARROW, scope="core")
 BACKWARD = replace(NARROW, mode="backward")
 REPEATING = Case.of(T=32, H=2, D_h=16, mask="none", mode="backward", deterministic=True)
-
-
-def gated(kernel: Any, case: Case) -> None:
-    impl = impls.make("mine", kernel)
-    Gate().check(impl, case)
-    check(impl, case)
-
-
-@pytest.fixture
-def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.checks.gate.PROBES", (37,))
-    monkeypatch.setattr("bench.checks.dropout.LENGTH", {"core": 80, "layer": 80})
 
 
 def plainly(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
@@ -101,7 +90,7 @@ WRONG: list[tuple[Callable[..., Tensor], Case, str]] = [
 @pytest.mark.parametrize(("kernel", "case", "says"), WRONG, ids=[f"{it[0].__name__} {it[1].scope}" for it in WRONG])
 def test_what_loses_numbers_under_autocast_is_refused(short_probes: None, kernel: Any, case: Case, says: str) -> None:
     with pytest.raises(Wrong, match=says):
-        gated(kernel, case)
+        gated(impls.make("mine", kernel), case)
 
 
 # right, and unusual
@@ -143,7 +132,7 @@ def own_backward(q, k, v, **_):
 @pytest.mark.parametrize("case", [CORE, replace(CORE, mode="backward"), BACKWARD], ids=["core", "gradients", "layer"])
 @pytest.mark.parametrize("kernel", [in_float32, casts_by_hand, own_backward])
 def test_what_casts_in_its_own_way_passes(short_probes: None, kernel: Any, case: Case) -> None:
-    gated(kernel, case)
+    gated(impls.make("mine", kernel), case)
 
 
 LAYERS: list[dict[str, Any]] = [
@@ -185,12 +174,6 @@ def test_who_cannot_is_said() -> None:
     ):
         with pytest.raises(ValueError, match=says):
             SWEEPS["ladder"].cases("cpu", {"autocast": ("bfloat16",)} | axes)
-
-
-def test_the_list_says_who_cannot() -> None:
-    """Every limit that an implementation declares has words."""
-    assert "--autocast with --scope core" in _declared(impls.get("online").limits)
-    assert all(_declared(impl.limits) is not None for impl in impls.registered())
 
 
 def test_only_the_output_moves_in_the_narrow_dtype() -> None:
@@ -319,9 +302,3 @@ def test_deterministic_algorithms_are_on_in_a_call_and_nowhere_else() -> None:
 def test_what_torch_has_no_deterministic_form_of_is_unsupported() -> None:
     error = RuntimeError("put_ does not have a deterministic implementation, but you set ...")
     assert isinstance(classify(error), Unsupported)
-
-
-def test_the_sweeps_show_both() -> None:
-    of_autocast = {(case.dtype, case.autocast, case.mode) for case in SWEEPS["autocast"].cases("cpu")}
-    assert len(of_autocast) == 6
-    assert {case.deterministic for case in SWEEPS["deterministic"].cases("cpu")} == {False, True}

@@ -19,7 +19,7 @@ from reports.judging.series import Point, Series, of_points
 from stats.steps import shared
 
 RUNS = 12
-SOME = range(20)
+SOME = range(6)
 
 Logs = NDArray[np.float64]
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import pytest
+import synthetic_runs as synthetic
 
 import attention_bench
 from reports import CHECKOUT
@@ -21,10 +23,15 @@ def test_every_column_of_a_frame_is_documented() -> None:
     assert set(attention_bench.frame(QUICK)) <= documented
 
 
-def test_a_run_is_found_by_name_or_is_the_newest() -> None:
-    assert len(attention_bench.frame("quick", CHECKOUT / "results")) == len(attention_bench.frame(QUICK))
-    with pytest.raises(RunError, match="no run 'quik'"):
-        attention_bench.frame("quik", CHECKOUT / "results")
+def test_a_run_is_found_by_name_or_is_the_newest(results: Path, tiny_data: dict[str, Any]) -> None:
+    synthetic.save(tiny_data, results, "0001_x")
+    assert (
+        len(attention_bench.frame("x", results))
+        == len(attention_bench.frame(None, results))
+        == len(tiny_data["benchmarks"])
+    )
+    with pytest.raises(RunError, match="no run 'y'"):
+        attention_bench.frame("y", results)
 
 
 def test_the_page_is_shown_whole() -> None:

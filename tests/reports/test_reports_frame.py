@@ -10,7 +10,6 @@ import pytest
 import synthetic_runs as synthetic
 
 from reports.judging import frame
-from reports.reading import runs
 
 CASES = {T: f"B1-T{T}-H8-D_h64-float32-cpu" for T in (64, 256, 1024)}
 
@@ -148,12 +147,3 @@ def test_values_far_above_all_others_do_not_set_the_scale() -> None:
     assert frame.within([3.0, 1.0, 2.0, 40.0]) == [1.0, 2.0, 3.0]
     assert frame.within([1.0, 7.0, 50.0]) == [1.0, 7.0, 50.0]
     assert frame.within([5.0]) == [5.0]
-
-
-def test_the_stored_run_is_one_that_the_suite_reads(tiny: runs.Run) -> None:
-    assert (tiny.baseline_impl, tiny.sweep, tiny.complete, tiny.wrong) == (
-        "fused",
-        "quick",
-        True,
-        frozenset({"packed"}),
-    )

@@ -59,10 +59,8 @@ def test_without_a_measured_product_there_is_no_roof(as_run: Any) -> None:
         ("NVIDIA H200", {"dtype": "bfloat16"}, 0.5),
         ("NVIDIA H200", {"dtype": "float32", "autocast": "bfloat16"}, 0.5),
         ("NVIDIA H200", {"dtype": "float32"}, 989.4 / 66.9 / 2),
-        ("NVIDIA H100 80GB HBM3", {"dtype": "float16"}, 0.5),
         ("NVIDIA H100 80GB HBM3", {"dtype": "float32", "tf32": True}, 1.0),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", {"dtype": "bfloat16"}, None),
-        ("NVIDIA L4", {"dtype": "float64"}, None),
         (None, {"dtype": "bfloat16"}, None),
     ],
 )

@@ -107,7 +107,7 @@ def test_a_fact_is_never_taken_back() -> None:
     """Nor does a ratio change its direction, over all prefixes of what was measured, near the margin and off it."""
     rng = np.random.default_rng(8)
     lost = 0
-    for injected in (0.0, 0.005, 0.009, 0.011) * 4:
+    for injected in (0.0, 0.005, 0.009, 0.011):
         logs, facts = table(rng, injected, pairs=40, noise=0.004), dict[object, tuple[int, bool]]()
         for count in range(effects.FIRST_LOOK, 41):
             cells, impls = of_pairs({key: of[:count] for key, of in logs.items()}, {})
@@ -116,7 +116,7 @@ def test_a_fact_is_never_taken_back() -> None:
                 before = facts.get(name, (0, False))
                 facts[name] = way, it.word in (SLIGHT, UNCHANGED)
                 lost += (before[0] not in (0, way)) or before[1] > facts[name][1]
-    assert lost <= 16 * 27 * 0.01
+    assert lost <= 4 * 27 * 0.01
 
 
 def test_no_interval_of_any_look_leaves_the_truth_out_in_more_than_a_twentieth_of_comparisons() -> None:
