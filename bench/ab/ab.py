@@ -39,9 +39,8 @@ from ..selection.errors import UsageError, count, positive
 from ..selection.options import OPTIONS, cases_of, clock_text, sweep_of
 from ..timing.machine import fingerprint
 from ..workers.client import Setting, Side
-from .comparison import Comparison, Plan, compare
+from .comparison import KIND, Plan, Record, compare
 from .pairing import SIDES, Pair
-from .record import KIND, as_json, pair_as_json, pair_of, pairs_of
 from .selftest import FILE, Injection, Log, injected, schedule, self_test, summary
 from .sources import (
     check_out,
@@ -88,13 +87,21 @@ def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
     if continued:
         options = argparse.Namespace(**defaults() | continued["asked"] | {it: getattr(options, it) for it in EACH_TIME})
     with temporary_worktrees(repository()) as place:
-        plan = _with_pairs_of(continued, _plan(options, place))
-        source = str(options.to_continue.resolve()) if continued else None
-        begun = {"asked": asked(options), "continues": source, "code": [digest(side.code) for side in plan.sides]}
-        with _journaled(folder, begun | {"machine": fingerprint()}, injected(plan, options.injection)) as (plan, keep):
+        plan = _plan(options, place)
+        code = [digest(side.code) for side in plan.sides]
+        if continued:
+            for side, now, of_plan in zip(SIDES, code, plan.sides, strict=True):
+                if continued["sides"][side]["code"] != now:
+                    raise UsageError(
+                        f"{side} ({of_plan.label}) is other code than it was: compare anew, without --continue"
+                    )
+            plan = replace(plan, before=tuple(continued["pairs"]), seed=continued["seed"])
+        about = {"asked": asked(options), "continues": str(options.to_continue.resolve()) if continued else None}
+        begun = about | {"code": code, "machine": fingerprint()}
+        with _journaled(folder, begun, injected(plan, options.injection)) as (plan, keep):
             found = compare(plan, _teller(plan.seconds), keep)
-            known = list(summary(Log(folder.parent / FILE).records(), plan.margin))
-            return save_as(folder, options.save, as_json(found, asked(options), command(asked(options)), known, source))
+        known = list(summary(Log(folder.parent / FILE).records(), plan.margin))
+        return save_as(folder, options.save, found | about | {"command": command(asked(options)), "self_test": known})
 
 
 def asked(options: argparse.Namespace) -> dict[str, Any]:
@@ -120,13 +127,13 @@ def _journaled(folder: Path, begun: Mapping[str, Any], plan: Plan) -> Iterator[t
     path = journal.newest(folder, name)
     left_behind = path is not None and journal.writer(path) is None
     kept = Journal.reopen(path) if path and left_behind else Journal.start(folder, name, {"seed": plan.seed})
-    pairs = [pair_of(line["pair"]) for line in kept.lines]
+    pairs = [line["pair"] for line in kept.lines]
     if pairs:
         print(f"goes on after {len(pairs)} pairs that were kept", file=sys.stderr)
-    left = max(0.0, plan.seconds - sum(pair.seconds for pair in pairs))
+    left = max(0.0, plan.seconds - sum(pair["seconds"] for pair in pairs))
 
     def keep(pair: Pair) -> None:
-        kept.add({"pair": pair_as_json(pair)})
+        kept.add({"pair": pair})
         pairs.append(pair)
 
     try:
@@ -332,16 +339,6 @@ def _continued(file: Path) -> dict[str, Any]:
     return data
 
 
-def _with_pairs_of(continued: dict[str, Any], plan: Plan) -> Plan:
-    """With the pairs that there are already; raises `UsageError` where the code is another by now."""
-    if not continued:
-        return plan
-    for side, of_plan in zip(SIDES, plan.sides, strict=True):
-        if continued["sides"][side]["code"] != digest(of_plan.code):
-            raise UsageError(f"{side} ({of_plan.label}) is other code than it was: compare anew, without --continue")
-    return replace(plan, before=pairs_of(continued), seed=continued["seed"])
-
-
 def save_as(folder: Path, name: str | None, data: dict[str, Any]) -> Path:
     """Where it was written to: `results/MACHINE/ab/NNNN_NAME.json`."""
     with numbering(folder):
@@ -370,15 +367,14 @@ def self_tested(options: argparse.Namespace) -> None:
             f"--inject {options.injection[0]}: not among {', '.join(registry)}{nearest(options.injection[0], registry)}"
         )
 
-    def one(plan: Plan) -> Comparison:
-        return compare(plan, _teller(plan.seconds))
-
-    def keep(found: Comparison, injection: Injection | None) -> None:
+    def measure(plan: Plan, injection: Injection | None) -> Record:
+        found = compare(plan, _teller(plan.seconds))
         name = "self-test" + (f"_{injection[0]}_{injection[1]:+g}" if injection else "")
-        save_as(folder, name, as_json(found, {}, f"python -m bench ab --self-test: {injection or 'unchanged'}"))
+        save_as(folder, name, found | {"command": f"python -m bench ab --self-test: {injection or 'unchanged'}"})
+        return found
 
     with temporary_worktrees(repository()) as place:
-        self_test(_plan(options, place), schedule(options.self_test, registry, options.injection), log, one, tell, keep)
+        self_test(_plan(options, place), schedule(options.self_test, registry, options.injection), log, measure, tell)
     for sentence in summary(log.records(), options.margin):
         print(sentence)
 
