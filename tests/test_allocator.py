@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.runs.replicates import _was_quiet
+from bench.cluster.command import was_quiet
 from bench.selection import allocator
 from bench.selection.allocator import KEEP, choose
 from bench.selection.errors import UsageError
@@ -173,6 +173,6 @@ def test_what_is_measured_with_kept_pages() -> None:
 
 def test_kept_pages_alone_are_no_quiet_machine() -> None:
     quiet = {name: value for name, value in QUIET.items() if name.startswith("MALLOC_")}
-    assert _was_quiet({"cores": 1, "allocator": quiet})
-    assert not _was_quiet({"cores": 2, "allocator": quiet})
-    assert not _was_quiet({"cores": 1, "allocator": {}})
+    assert was_quiet({"cores": 1, "allocator": quiet})
+    assert not was_quiet({"cores": 2, "allocator": quiet})
+    assert not was_quiet({"cores": 1, "allocator": {}})

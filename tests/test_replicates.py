@@ -20,10 +20,11 @@ from pytest_benchmark import cli
 import impls
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
-from bench.runs import replicates
+from bench.cluster import command as sweeping
 from bench.runs.journal import Journal
 from bench.runs.run import Run
 from bench.runs.saving import shortage
+from bench.selection.errors import UsageError
 from bench.selection.options import Selection
 from bench.timing.engine import VISITS
 
@@ -145,7 +146,7 @@ def test_mistakes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     try:
-        code = replicates.main(options)
+        code = sweeping.main(options)
     except SystemExit as end:  # argparse's own
         code = int(end.code or 0)
     assert code == 4
@@ -176,7 +177,7 @@ def test_a_full_disk_is_said_before_anything_is_measured(tmp_path: Path, monkeyp
     assert shortage(tmp_path, 1) == "0.0 MiB are free there, and one cell may need 0.1 MiB"
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 1 << 20))  # type: ignore[attr-defined]
     run = Run({}, Selection(SWEEPS["quick"], "cpu", (), ()), tmp_path, "x")
-    with pytest.raises(pytest.UsageError, match=r"1\.0 MiB are free there, and 100 cells may need 6\.2 MiB"):
+    with pytest.raises(UsageError, match=r"1\.0 MiB are free there, and 100 cells may need 6\.2 MiB"):
         run.plan([("a", str(i)) for i in range(100)])
     assert list(tmp_path.iterdir()) == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,7 +24,7 @@ from ..cases.sweep import SWEEPS, Sweep, of_points
 from ..checks.impl_hash import sources_hash
 from ..terminal import warn
 from ..timing.devices import DEVICES, default_device
-from . import allocator, workloads
+from . import workloads
 from .choice import impls_named
 from .errors import UsageError, count, positive, whole
 
@@ -69,19 +69,19 @@ OPTIONS = tuple(name for name in AXES if name != "model")
 
 
 def refuse_unused(config: pytest.Config) -> None:
-    """Raise `pytest.UsageError` for an argument that would change nothing."""
+    """Raise `UsageError` for an argument that would change nothing."""
     for name in config.getoption("file_or_dir", []):  # none beside --help
         path = config.invocation_params.dir / name.partition("::")[0]
         if not path.resolve().is_relative_to(CHECKOUT / "bench"):
             of_file = f"a kernel of your own is named by --impl mine={path.stem}:FUNCTION"
             joined = "several values are joined by commas, as in --T 64,128"
-            raise pytest.UsageError(f"unexpected argument {name!r}: {of_file if path.suffix == '.py' else joined}")
+            raise UsageError(f"unexpected argument {name!r}: {of_file if path.suffix == '.py' else joined}")
     for option in map(str, config.invocation_params.args):
         if option.startswith(UNUSED):
             how = ", ".join(map(_spelt, TIMING))
-            raise pytest.UsageError(f"{option} changes nothing here: {how} say how cells are timed")
+            raise UsageError(f"{option} changes nothing here: {how} say how cells are timed")
     if config.getoption("attention_list") and (others := asked(config)):
-        raise pytest.UsageError(f"--list shows everything: leave out --{', --'.join(others)}, or use --dry-run")
+        raise UsageError(f"--list shows everything: leave out --{', --'.join(others)}, or use --dry-run")
 
 
 def _one_line(parser: pytest.Parser) -> None:
@@ -170,18 +170,16 @@ def asked(config: pytest.Config) -> dict[str, Any]:
     given = {name: value for name in ASKED if (value := config.getoption(name))}
     if config.getoption("smoke"):
         if "sweep" in given:
-            raise pytest.UsageError("--smoke is a sweep itself: leave out --sweep, or leave out --smoke")
+            raise UsageError("--smoke is a sweep itself: leave out --sweep, or leave out --smoke")
         given |= {"sweep": ["smoke"], "impl": [*(given.get("impl") or ["fused"]), "sdpa"]}
     for name, values in given.items():
         if name not in ("impl", "case") and len(values) > 1:  # a node of a cluster adds a narrower --case
-            raise pytest.UsageError(
-                f"--{name} is given {len(values)} times: give it once, as in --{name} {','.join(values)}"
-            )
+            raise UsageError(f"--{name} is given {len(values)} times: give it once, as in --{name} {','.join(values)}")
     return {name: value if name == "impl" else value[-1] for name, value in given.items()}
 
 
 def settle_timing(config: pytest.Config, begun: dict[str, float]) -> dict[str, float]:
-    """Every option of `TIMING`: as asked for now, else as the run was begun, else the default; raises `pytest.UsageError`."""
+    """Every option of `TIMING`: as asked for now, else as the run was begun, else the default; raises `UsageError`."""
     found = {}
     for name, (default, *_) in TIMING.items():
         read = count if isinstance(default, int) else positive
@@ -191,17 +189,9 @@ def settle_timing(config: pytest.Config, begun: dict[str, float]) -> dict[str, f
 
 
 def seed_of(config: pytest.Config) -> int | None:
-    """Of `--shuffle`; raises `pytest.UsageError`."""
+    """Of `--shuffle`; raises `UsageError`."""
     text = config.getoption("shuffle")
     return None if text is None else int(_read(whole, "shuffle", text))
-
-
-def choose_allocator(config: pytest.Config, begun: Mapping[str, str] | None = None) -> None:
-    """As `allocator.choose`, by the option; raises `pytest.UsageError`."""
-    try:
-        allocator.choose(config.getoption("allocator"), begun)
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from None
 
 
 def _read(read: Callable[[str], float], name: str, text: str) -> float:
@@ -209,22 +199,15 @@ def _read(read: Callable[[str], float], name: str, text: str) -> float:
     try:
         return read(text)
     except argparse.ArgumentTypeError as error:
-        raise pytest.UsageError(f"{_spelt(name)} {text}: {error}") from None
+        raise UsageError(f"{_spelt(name)} {text}: {error}") from None
 
 
 def _spelt(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def select(config: pytest.Config, options: dict[str, Any]) -> Selection:
-    """Resolve the options (of `asked`) into cells; raises `pytest.UsageError` with one line."""
-    try:
-        return _select(options, str(config.invocation_params.dir))
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from None
-
-
-def _select(options: dict[str, Any], folder: str) -> Selection:
+def select(options: dict[str, Any], folder: str) -> Selection:
+    """Resolve the options (of `asked`) into cells; raises `UsageError`."""
     sweep, device, overrides = sweep_of(options, folder)
     if "threads" in overrides:
         overrides["threads"] = tuple(None if n == torch.get_num_threads() else n for n in overrides["threads"])
