@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from bench.timing import pages
 from bench.timing.devices.resident import peak_rss
 from bench.workers.fresh import QUIET
 
-from .conftest import environment, run_files, started, suite_command
+from .conftest import run_files, started
 from .test_run import one_line
 
 GLIBC = pytest.mark.skipif(not pages.has_glibc(), reason="only glibc maps large blocks anew")
@@ -93,23 +91,6 @@ def test_only_what_faults_is_called_with_kept_pages(runs: dict[str, Path]) -> No
 def test_a_run_is_resumed_with_its_allocator_alone(runs: dict[str, Path]) -> None:
     refused = one_line(started(runs["keep"], "--resume", "x", "--allocator", "system"))
     assert "--allocator system: the run was begun with another one" in refused
-
-
-@GLIBC
-@pytest.mark.slow
-def test_a_killed_run_goes_on_with_its_allocator(tmp_path: Path) -> None:
-    options = ("--impl", "sdpa,fused", "--T", "128,256,512", "--H", "8", "--dtype", "float32", "--precision", "1e-9")
-    command = suite_command(*options, "--allocator", "keep", "--benchmark-save=x")
-    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as begun:
-        assert begun.stdout
-        next(line for line in begun.stdout if "visit 2 of" in line)
-        begun.send_signal(signal.SIGKILL)
-    (journal,) = tmp_path.glob("results/*/x.*.journal")
-    assert '"visit"' in journal.read_text()
-    assert "begun with another one" in one_line(started(tmp_path, "--resume", "x", "--allocator", "system"))
-    resumed = started(tmp_path, "--resume", "x")
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    assert saved(tmp_path)["machine_info"]["allocator"] == dict(sorted(KEEP.items()))
 
 
 def test_a_name_that_is_none_is_refused(environ: dict[str, str]) -> None:

@@ -20,7 +20,6 @@ from pytest_benchmark import cli
 import impls
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
-from bench.cluster import command as sweeping
 from bench.runs.journal import Journal
 from bench.runs.run import Run
 from bench.runs.saving import shortage
@@ -29,7 +28,6 @@ from bench.selection.options import Selection
 from bench.timing.engine import VISITS
 
 from .conftest import CHECKOUT, Suite, environment, run_files, suite_command
-from .test_run import one_line
 
 SMALL = ("--T", "16,24", "--H", "2", "--dtype", "float32", "--impl", "fused,sdpa", "--cell-time", "0.01")
 
@@ -113,45 +111,6 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
         for impl, cell in visit["cells"].items():
             assert {seconds for seconds, *_ in cell["samples"]} <= set(rows[impl, visit["id"]]["stats"]["data"])
     assert all(len(set(row["extra_info"]["sample_visits"])) == 2 * VISITS for row in rows.values())
-
-
-def test_what_is_being_measured_is_left_alone(tmp_path: Path) -> None:
-    env = environment() | {"PYTHONPATH": str(CHECKOUT)}
-    command = sweep_command("--save", "x", *SMALL, "--cell-time", "30", "--precision", "0.00001")
-    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as begun:
-        assert begun.stdout
-        for line in begun.stdout:
-            if "checked" in line:
-                break
-        assert "being measured right now, by process" in one_line(sweep(tmp_path, "--resume", "x"))
-        begun.kill()
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ((), "--save NAME is missing"),
-        (("--save", "x", "--processes", "0"), "'0' is not a positive whole number"),
-        (("--save", "a/b"), "--save 'a/b': must not contain"),
-        (("--save", "x", "--benchmark-autosave"), "the run is named by --save"),
-        (("--resume", "x"), "no run x was begun"),
-    ],
-)
-def test_mistakes(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: tuple[str, ...],
-    says: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    try:
-        code = sweeping.main(options)
-    except SystemExit as end:  # argparse's own
-        code = int(end.code or 0)
-    assert code == 4
-    assert says in capsys.readouterr().err
-    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(("option", "code"), [("--dry-run", 0), ("-knothing", 5), ("--sweep=quik", 4)])

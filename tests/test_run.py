@@ -262,38 +262,6 @@ def test_list_and_dry_run_measure_nothing(suite: Suite, tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--impl", "sdpq"], "unknown implementation 'sdpq'; known: loop, parameter"),
-        (["--impl", "sdpq"], "did you mean sdpa?"),
-        (["--impl", ","], "names nothing"),
-        (["--sweep", "lenght"], "unknown sweep 'lenght'; known: quick, ladder, length"),
-        (["--sweep", "lenght"], "did you mean length?"),
-        (["--dtype", "float23"], "--dtype float23: 'float23' is not one of float32, bfloat16, float16, float64"),
-        (["--dtype", "float23"], "did you mean float32?"),
-        (["--device", "gpu"], "'gpu' is not one of cpu, cuda"),
-        (["--T", "0"], "--T 0: '0' is not a positive whole number"),
-        (["--T", "256,x"], "'x' is not a positive whole number"),
-        (["--H", "-1"], "'-1' is not a positive whole number"),
-        (["--B", "1.5"], "'1.5' is not a positive whole number"),
-        (["--sweep", "heads", "--H", "3"], "d_model = 1024 is not divisible by H = 3"),
-        (["--T", "64", "--case", "B1-T64-H9-D_h64-float32-cpu"], "; did you mean B1-T64-H8-D_h64-float32-cpu?"),
-        (["--impl", "mine=nowhere:f"], "can't import nowhere"),
-        (["--impl", "mine=math:nothing"], "module math has no attribute 'nothing'"),
-        (["--impl", "mine=math:pi"], "neither a function nor an nn.Module class"),
-        (["--impl", "math:pi"], "expected NAME=module:function, as in mine=math:pi"),
-        (["--impl", "mine=math"], "expected NAME=module:function, as in mine=math:FUNCTION"),
-        (["--impl", "sdpa=math:sqrt"], "'sdpa' is already registered by impls.sdpa"),
-        (["--resume", "x", "--benchmark-save=y"], "leave out --benchmark-save=y"),
-    ],
-)  # fmt: skip
-def test_mistakes_are_answered_in_one_line(suite: Suite, tmp_path: Path, options: list[str], says: str) -> None:
-    save = [] if "--resume" in options else ["--benchmark-save=x"]
-    assert says in one_line(suite(*save, *options))
-    assert not list(tmp_path.rglob("*.json"))
-
-
 def test_a_module_that_reads_the_command_line_when_imported(
     suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,24 +273,12 @@ def test_a_module_that_reads_the_command_line_when_imported(
     assert "INTERNALERROR" not in done.stdout + done.stderr
 
 
-def test_nothing_is_timed_under_xdist(suite: Suite) -> None:
-    assert "leave out -n" in one_line(suite("-n", "2", *SMALL))
-
-
 def test_cuda_without_cuda(suite: Suite) -> None:
     import torch
 
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
     assert "--device cuda: torch finds none here" in one_line(suite("--device", "cuda"))
-
-
-def test_results_that_cannot_be_written(suite: Suite, tmp_path: Path) -> None:
-    (tmp_path / "results").write_text("a file where the folder should be")
-    done = suite("--benchmark-save=x", *SMALL)
-    assert done.returncode == 4
-    assert "results can't be written to" in done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
 
 
 BROKEN = """
