@@ -146,8 +146,8 @@ class Bisection:
 
     def compared(self, base: str, head: str, minutes: float, times: int = 0) -> Comparison:
         """Of two points, and continued so many times: a saved comparison, else one made now; raises as `measured`."""
-        sides = ("base", "head") if self.kind == "commits" else ("base_python", "head_python")
-        asked = vars(self.options) | dict(zip(sides, (base, head), strict=True))
+        side = "" if self.kind == "commits" else "_python"
+        asked = vars(self.options) | {f"base{side}": base, f"head{side}": head}
         for name in ("ends", "pythons", "budget"):
             del asked[name]
         name = f"bisect-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:10]}"

@@ -206,53 +206,47 @@ def defaults() -> dict[str, Any]:
     return vars(parser().parse_args([]))
 
 
-def _kind(options: argparse.Namespace) -> str:
-    """`revisions`, `impls`, `pythons` or `self-test`; raises `UsageError` for none, for more than one, and for half of one."""
-    asked = [
-        kind
-        for kind, given in (
-            ("revisions", options.base or options.head),
-            ("impls", options.base_impl or options.head_impl),
-            ("pythons", options.base_python or options.head_python),
-            ("self-test", options.self_test),
-        )
-        if given
-    ]
+def _sides(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
+    """Raises `UsageError` where nothing is to be compared, too much, or half of it."""
+    kinds = {
+        "revisions": (options.base, options.head),
+        "impls": (options.base_impl, options.head_impl),
+        "pythons": (options.base_python, options.head_python),
+        "self-test": (options.self_test, None),
+    }
+    asked = [kind for kind, given in kinds.items() if any(given)]
     if len(asked) != 1:
         what = f"{' and '.join(asked)} together are too much" if asked else "nothing to compare"
         raise UsageError(
             f"{what}: give either --base REF, or --base-impl NAME --head-impl NAME, or --base-python PATH, or --self-test N"
         )
-    if options.head and not options.base:
-        raise UsageError("--head REF is compared with --base REF, which is missing")
-    if asked == ["impls"] and not (options.base_impl and options.head_impl):
-        raise UsageError("two implementations are compared: give both --base-impl NAME and --head-impl NAME")
-    if asked == ["impls"] and options.impl:
-        raise UsageError("--impl chooses among many; here --base-impl and --head-impl are the two")
-    if asked == ["pythons"] and not options.base_python:
-        raise UsageError("--head-python PATH is compared with --base-python PATH, which is missing")
-    return asked[0]
-
-
-def _sides(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
-    kind = _kind(options)
-    if kind == "revisions":
+    first, second = kinds[asked[0]]
+    if asked == ["revisions"]:
         return _revisions(options, folder)
+    if asked == ["impls"]:
+        if not (first and second):
+            raise UsageError("two implementations are compared: give both --base-impl NAME and --head-impl NAME")
+        if options.impl:
+            raise UsageError("--impl chooses among many; here --base-impl and --head-impl are the two")
+        if first == second:
+            raise UsageError(f"{first} can't be compared with itself; --self-test N does that")
+    if not first:
+        raise UsageError("--head-python PATH is compared with --base-python PATH, which is missing")
     here = copy_of_impls(folder / "working-tree")
-    if kind == "impls":
-        if options.base_impl == options.head_impl:
-            raise UsageError(f"{options.base_impl} can't be compared with itself; --self-test N does that")
-        base, head = (Side(name.partition("=")[0], here, impl=name) for name in (options.base_impl, options.head_impl))
-        return base, head
-    if kind == "pythons":
-        pythons = (options.base_python, options.head_python or sys.executable)
-        base, head = (Side(given, here, python=_interpreter(given)) for given in pythons)
-        return base, head
-    there = copy_of_impls(folder / "another-copy")  # what a path does to time must show, too
-    return Side("the working tree", here), Side("a copy of it", there)
+    if asked == ["self-test"]:
+        there = copy_of_impls(folder / "another-copy")  # what a path does to time must show, too
+        return Side("the working tree", here), Side("a copy of it", there)
+    of = "impl" if asked == ["impls"] else "python"
+    base, head = (
+        Side(given.partition("=")[0], here, **{of: given if of == "impl" else _interpreter(given)})
+        for given in (first, second or sys.executable)
+    )
+    return base, head
 
 
 def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
+    if not options.base:
+        raise UsageError("--head REF is compared with --base REF, which is missing")
     root = repository()
     if root != CHECKOUT and not any("=" in name for name in _listed(options.impl)):
         raise UsageError(f"revisions of {root} are compared: name a kernel in it, as in --impl mine=mine:mine")

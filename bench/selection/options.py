@@ -299,13 +299,13 @@ def _picked(cases: list[Case], ids: str | None) -> list[Case]:
 
 
 def _values(axis: str, text: str) -> tuple[Any, ...]:
-    found = []
-    for value in text.split(","):
+    found = {}
+    for value in map(str.strip, text.split(",")):
         try:
-            found.append(AXES[axis].read(value.strip()))
+            found[AXES[axis].read(value)] = None
         except ValueError as error:
-            raise UsageError(f"--{axis} {text}: {value.strip()!r} is not {error}") from None
-    return tuple(dict.fromkeys(found))
+            raise UsageError(f"--{axis} {text}: {value!r} is not {error}") from None
+    return tuple(found)
 
 
 def clock_text(seconds: float) -> str:
