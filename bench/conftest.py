@@ -20,7 +20,7 @@ from .runs.measuring import Measuring
 from .runs.progress import Progress
 from .runs.replay import replay
 from .runs.run import Run, begin
-from .runs.saving import numbering, reports, save
+from .runs.saving import reports, save
 from .runs.traces import Traces
 from .selection.errors import UsageError
 from .selection.options import pytest_addoption, refuse_unused, seed_of
@@ -220,8 +220,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     if run.name and run.known:
         try:
-            with numbering(run.folder):
-                run.saved = save(run.folder, run.name, _contents(session.config))
+            run.saved = save(run.folder, run.name, _contents(session.config))
         except OSError as error:
             run.unsaved = f"{error.filename or run.folder}: {error.strerror}"
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

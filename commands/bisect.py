@@ -14,13 +14,12 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.ab import ab
 from bench.ab.comparison import Unjudgeable
 from bench.ab.sources import commit_of, commits_between, repository, subject_of
 from bench.cases.outcome import Skip
-from bench.runs.saving import results_root, run_files
+from bench.runs.saving import run_files
 from bench.selection.command import Parser
 from bench.selection.errors import UsageError, positive
 from reports.judging import by_turns
@@ -151,7 +150,7 @@ class Bisection:
         for name in ("ends", "pythons", "budget"):
             del asked[name]
         name = f"bisect-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:10]}"
-        files = run_files(ab.comparisons(results_root(Path.cwd(), None)), name)
+        files = run_files(ab.comparisons(), name)
         if len(files) > times:
             return by_turns.comparison(files[times])
         more = {"budget": minutes, "save": name, "to_continue": files[-1] if files else None}

@@ -94,7 +94,7 @@ def history(monkeypatch: pytest.MonkeyPatch, measured: Callable[[Measured], None
         data = {"sides": {"base": {"label": base}, "head": {"label": head}}, "cells": cells, "pairs": pairs,
                 "margin": 0.01, "moved": "", "threads": 1, "seed": 1, "seconds": 1.0, "neither": [], "command": "x",
                 "fingerprints": {"base": {}, "head": {}}}  # fmt: skip
-        return ab.save_as(ab.comparisons(Path("results")), options.save, data)
+        return ab.save(ab.comparisons(Path("results")), options.save, data)
 
     measured(saved)
     monkeypatch.setattr(bisect, "commit_of", lambda revision, root: revision)

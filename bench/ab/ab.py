@@ -33,7 +33,7 @@ from ..cases.axes import nearest
 from ..cases.case import AXES
 from ..runs import journal
 from ..runs.journal import Journal
-from ..runs.saving import load, numbering, results_root, save
+from ..runs.saving import load, results_root, save
 from ..selection.command import Parser
 from ..selection.errors import UsageError, count, positive
 from ..selection.options import OPTIONS, cases_of, clock_text, sweep_of
@@ -82,7 +82,7 @@ def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
         Unjudgeable, Skip: nothing can be compared.
         Same: both sides have the same code.
     """
-    folder = comparisons(results or results_root(Path.cwd(), None))
+    folder = comparisons(results)
     continued = _continued(options.to_continue) if options.to_continue else {}
     if continued:
         options = argparse.Namespace(**defaults() | continued["asked"] | {it: getattr(options, it) for it in EACH_TIME})
@@ -101,7 +101,8 @@ def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
         with _journaled(folder, begun, injected(plan, options.injection)) as (plan, keep):
             found = compare(plan, _teller(plan.seconds), keep)
         known = list(summary(Log(folder.parent / FILE).records(), plan.margin))
-        return save_as(folder, options.save, found | about | {"command": command(asked(options)), "self_test": known})
+        whole = found | about | {"command": command(asked(options)), "self_test": known}
+        return save(folder, options.save or strftime("%Y%m%d_%H%M%S"), whole, indent=None)
 
 
 def asked(options: argparse.Namespace) -> dict[str, Any]:
@@ -333,15 +334,11 @@ def _continued(file: Path) -> dict[str, Any]:
     return data
 
 
-def save_as(folder: Path, name: str | None, data: dict[str, Any]) -> Path:
-    """Where it was written to: `results/MACHINE/ab/NNNN_NAME.json`."""
-    with numbering(folder):
-        return save(folder, name or strftime("%Y%m%d_%H%M%S"), data, indent=None)
-
-
-def comparisons(results: Path) -> Path:
-    """The folder for this machine's comparisons; raises `UsageError` where nothing can be written."""
-    folder = results / str(get_machine_id()) / "ab"
+def comparisons(results: Path | None = None) -> Path:
+    """The folder for this machine's comparisons, by default among the user's results; raises `UsageError` where nothing can
+    be written.
+    """
+    folder = (results or results_root(Path.cwd(), None)) / str(get_machine_id()) / "ab"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -352,7 +349,7 @@ def comparisons(results: Path) -> Path:
 
 def self_tested(options: argparse.Namespace) -> None:
     """Do what `--self-test` asks for, and print what is known then; raises as `measured`."""
-    folder = comparisons(results_root(Path.cwd(), None))
+    folder = comparisons()
     log, tell = Log(folder.parent / FILE), _teller(None)
     names = [name.partition("=")[0] for name in _listed(options.impl)]
     registry = names or [impl.name for impl in impls.registered() if impl.common]
@@ -364,7 +361,12 @@ def self_tested(options: argparse.Namespace) -> None:
     def measure(plan: Plan, injection: Injection | None) -> Record:
         found = compare(plan, _teller(plan.seconds))
         name = "self-test" + (f"_{injection[0]}_{injection[1]:+g}" if injection else "")
-        save_as(folder, name, found | {"command": f"python -m bench ab --self-test: {injection or 'unchanged'}"})
+        save(
+            folder,
+            name,
+            found | {"command": f"python -m bench ab --self-test: {injection or 'unchanged'}"},
+            indent=None,
+        )
         return found
 
     with temporary_worktrees(repository()) as place:
