@@ -23,7 +23,7 @@ from .runs.run import Run, begin
 from .runs.saving import reports, save
 from .runs.traces import Traces
 from .selection.errors import UsageError
-from .selection.options import pytest_addoption, refuse_unused, seed_of
+from .selection.options import pytest_addoption, refuse_unused
 from .timing.machine import fingerprint
 from .workers.client import Setting, Side, WorkerClient
 
@@ -115,7 +115,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if len(left) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in left])
         items[:] = left
-    if (seed := seed_of(config)) is not None:
+    if (seed := config.getoption("shuffle")) is not None:
         random.Random(seed).shuffle(items)
 
 
@@ -160,7 +160,7 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
         run.ended = True
         return
     setting = Setting(str(config.invocation_params.dir), None, run.timing["cell_timeout"], quiet=False)
-    seed, fail_fast = seed_of(config), bool(config.getoption("maxfail"))
+    seed, fail_fast = config.getoption("shuffle"), bool(config.getoption("maxfail"))
     try:
         measuring = Measuring(run, left, lambda: WorkerClient(Side("run"), setting), seed, fail_fast, tell)
         if config.getoption("benchmark_disable"):

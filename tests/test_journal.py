@@ -45,7 +45,7 @@ def test_the_newest_journal_of_a_name_and_who_writes_it(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_is_timed_as_it_was_begun() -> None:
-    given = SimpleNamespace(cell_time=None, precision="0.5", cell_timeout=None, processes=None)
+    given = SimpleNamespace(cell_time=None, precision=0.5, cell_timeout=None, processes=None)
     config: Any = SimpleNamespace(option=given, getoption=lambda name: getattr(given, name))
     assert settle_timing(config, {"cell_time": 7.0, "precision": 0.1}) == {
         "cell_time": 7.0,  # as it was begun

@@ -29,7 +29,7 @@ from ..cases.outcome import FAILURES, Skip
 from ..cases.published import published_of
 from ..selection import allocator
 from ..selection.errors import UsageError
-from ..selection.options import Selection, asked, seed_of, select, settle_timing
+from ..selection.options import Selection, asked, select, settle_timing
 from ..timing.controls import Controls
 from ..timing.devices import meter_for
 from ..timing.engine import VISITS
@@ -376,7 +376,6 @@ def begin(config: pytest.Config) -> Run:
     command = shlex.join(["attention-bench", "run", *given[4:]] if installed else ["pytest", *given])
     if resume == "":
         raise UsageError("--resume is empty: name the run that is to be finished")
-    seed_of(config)
     if config.getoption("redo") and not resume:
         raise UsageError("--redo says how to resume: with --resume NAME")
     if not resume:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -135,7 +133,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--case", action="append", metavar="IDS", help="only the cases with these ids, as --dry-run shows them"
     )
     for name, (default, metavar, about) in TIMING.items():
-        group.addoption(_spelt(name), metavar=metavar, help=f"{about} (default: {default:g})")
+        read = count if isinstance(default, int) else positive
+        group.addoption(_spelt(name), type=read, metavar=metavar, help=f"{about} (default: {default:g})")
     group.addoption("--allocator", metavar="NAME",
                     help="memory allocator of what is timed: system (default), keep (glibc keeps what is freed), "
                          "tcmalloc, jemalloc")  # fmt: skip
@@ -145,6 +144,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                     help="show what would be measured and about how long")  # fmt: skip
     group.addoption(
         "--shuffle",
+        type=whole,
         metavar="SEED",
         help="draw the order in which everything is timed by this seed (default: another one every time)",
     )
@@ -179,27 +179,9 @@ def asked(config: pytest.Config) -> dict[str, Any]:
 
 
 def settle_timing(config: pytest.Config, begun: dict[str, float]) -> dict[str, float]:
-    """Every option of `TIMING`: as asked for now, else as the run was begun, else the default; raises `UsageError`."""
-    found = {}
-    for name, (default, *_) in TIMING.items():
-        read = count if isinstance(default, int) else positive
-        text = config.getoption(name)
-        found[name] = begun.get(name, default) if text is None else _read(read, name, text)
-    return found
-
-
-def seed_of(config: pytest.Config) -> int | None:
-    """Of `--shuffle`; raises `UsageError`."""
-    text = config.getoption("shuffle")
-    return None if text is None else int(_read(whole, "shuffle", text))
-
-
-def _read(read: Callable[[str], float], name: str, text: str) -> float:
-    """By hand, since argparse's own answer to a mistake takes four lines under pytest."""
-    try:
-        return read(text)
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(f"{_spelt(name)} {text}: {error}") from None
+    """Every option of `TIMING`: as asked for now, else as the run was begun, else the default."""
+    given = {name: value for name in TIMING if (value := config.getoption(name)) is not None}
+    return {name: default for name, (default, *_) in TIMING.items()} | begun | given
 
 
 def _spelt(name: str) -> str:
