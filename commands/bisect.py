@@ -20,6 +20,7 @@ from bench.ab.comparison import Unjudgeable
 from bench.ab.sources import commit_of, commits_between, repository, subject_of
 from bench.cases.outcome import Skip
 from bench.runs.saving import run_files
+from bench.selection.choice import listed
 from bench.selection.command import Parser
 from bench.selection.errors import UsageError, positive
 from reports.judging import by_turns
@@ -181,7 +182,7 @@ def _points(ends: Sequence[str], pythons: str | None) -> tuple[list[str], str]:
     if pythons:
         if ends:
             raise UsageError("either GOOD BAD, or --pythons A,B,C")
-        points = [name.strip() for name in pythons.split(",") if name.strip()]
+        points = listed([pythons])
         if len(points) < 2:
             raise UsageError("--pythons names interpreters from the good one to the bad one, two at least")
         return points, "pythons"

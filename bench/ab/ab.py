@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from ..cases.case import AXES
 from ..runs import journal
 from ..runs.journal import Journal
 from ..runs.saving import load, results_root, save
+from ..selection.choice import listed
 from ..selection.command import Parser
 from ..selection.errors import UsageError, count, positive
 from ..selection.options import OPTIONS, cases_of, clock_text, sweep_of
@@ -249,7 +250,7 @@ def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
     if not options.base:
         raise UsageError("--head REF is compared with --base REF, which is missing")
     root = repository()
-    if root != CHECKOUT and not any("=" in name for name in _listed(options.impl)):
+    if root != CHECKOUT and not any("=" in name for name in listed(options.impl)):
         raise UsageError(f"revisions of {root} are compared: name a kernel in it, as in --impl mine=mine:mine")
     commits = commit_of(options.base, root), options.head and commit_of(options.head, root)
     if commits[0] == commits[1]:
@@ -297,7 +298,7 @@ def _plan(options: argparse.Namespace, folder: Path) -> Plan:
         if name != "threads" and (value := getattr(options, name)) is not None
     }
     sweep, device, overrides = sweep_of(asked)
-    names = _listed(options.impl)
+    names = tuple(listed(options.impl))
     if options.impl and not names:
         raise UsageError("--impl names nothing")
     cases = tuple(cases_of(sweep, device, overrides))
@@ -311,15 +312,10 @@ def _plan(options: argparse.Namespace, folder: Path) -> Plan:
         margin=options.margin,
         seconds=60 * options.budget,
         seed=random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed,
-        allow_gone=_listed(options.allow_gone),
+        allow_gone=tuple(listed(options.allow_gone)),
         whole=options.whole,
         twins=twins(base.tree or base.impls, head.tree or head.impls, folder),
     )
-
-
-def _listed(given: Sequence[str]) -> tuple[str, ...]:
-    """The names in comma lists."""
-    return tuple(name.strip() for text in given for name in text.split(",") if name.strip())
 
 
 def _continued(file: Path) -> dict[str, Any]:
@@ -351,7 +347,7 @@ def self_tested(options: argparse.Namespace) -> None:
     """Do what `--self-test` asks for, and print what is known then; raises as `measured`."""
     folder = comparisons()
     log, tell = Log(folder.parent / FILE), _teller(None)
-    names = [name.partition("=")[0] for name in _listed(options.impl)]
+    names = [name.partition("=")[0] for name in listed(options.impl)]
     registry = names or [impl.name for impl in impls.registered() if impl.common]
     if options.injection and options.injection[0] not in registry:
         raise UsageError(
