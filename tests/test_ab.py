@@ -180,7 +180,7 @@ def test_a_process_that_dies_costs_its_cell_and_the_pair_is_begun_anew() -> None
     log: list[tuple[Any, ...]] = []
     fight = pairing_of(Fake(0, log), Fake(1, log, dies_at=B))
     assert {*logs_of(fight.pair([A, B], 1))} == {A, *CONTROLS}
-    assert (fight.failures[B].side, fight.failures[B].detail) == ("head", "ended its process (SIGSEGV)")
+    assert (fight.failures[B].side, str(fight.failures[B].outcome)) == ("head", "ended its process (SIGSEGV)")
     assert [it for it in log if it[0] == "close"] == [("close", 0), ("close", 1)] * 2
     assert {*logs_of(fight.pair([A, B], 1))} == {A, *CONTROLS}
 

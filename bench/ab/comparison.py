@@ -19,7 +19,7 @@ from ..runs.run import finite
 from ..selection.errors import UsageError
 from ..workers.client import Answer, Lost, Request, Script, Setting, Side, WorkerClient, checking
 from ..workers.team import Team
-from .pairing import CONTROLS, GPU_CONTROLS, SIDES, Failure, Pair, Pairing, controls_of, judged, of_both, until_settled
+from .pairing import CONTROLS, GPU_CONTROLS, SIDES, Pair, Pairing, controls_of, judged, of_both, until_settled
 from .sources import digest
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
@@ -28,7 +28,7 @@ OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 Facts = dict[str, Any]
 """Of a checked cell: `error`, `error_bound`, `peak_bytes`, `kernel`."""
 
-Found = dict[Key, Facts | Failure]
+Found = dict[Key, Facts | Skip]
 Requests = dict[Key, dict[str, Any]]
 """What to send so that a cell is prepared: the implementation's name on this side, and the case."""
 
@@ -122,10 +122,12 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: 
     verdicts, lines = judged(ready, pairs, plan.margin), []
     for key in cells:
         sides = found[0][key], found[1][key]
-        failures = {it.side: it for it in (*sides, pairing.failures.get(key)) if isinstance(it, Failure)}
+        failures = {side: it for side, it in zip(SIDES, sides, strict=True) if isinstance(it, Skip)}
+        if fell := pairing.failures.get(key):
+            failures[fell.side] = fell.outcome
         said = _without_numbers(failures, plan.of_head(key[0]), plan.allow_gone) if failures else verdicts[key]
         failed = [side for side, failure in failures.items() if failure.reason != UNSUPPORTED]
-        lines.append(cell_of(key, said, *(None if isinstance(it, Failure) else it for it in sides), failed=failed))
+        lines.append(cell_of(key, said, *(None if isinstance(it, Skip) else it for it in sides), failed=failed))
     return record(plan, lines, pairs, drifted(controls_of(pairs)), fingerprints, monotonic() - began, neither)
 
 
@@ -173,14 +175,14 @@ def record(
     return dict(finite(whole))
 
 
-def _without_numbers(failures: Mapping[str, Failure], name: str, allow_gone: Collection[str]) -> Verdict:
+def _without_numbers(failures: Mapping[str, Skip], name: str, allow_gone: Collection[str]) -> Verdict:
     """What is said of a cell that a side has no number for; `name` is what head calls the implementation."""
     word = _word({side: failure.reason for side, failure in failures.items()}, name in allow_gone)
     gone = word == BROKEN and failures["head"].reason == UNSUPPORTED
     said: dict[str, list[str]] = {}
-    for it in failures.values():
-        said.setdefault(_sentence(it, len(failures) == 1), []).append(it.side)
-    reason = "; ".join(" and ".join(sides) + why for why, sides in said.items())
+    for side, why in failures.items():
+        said.setdefault(_sentence(side, why, len(failures) == 1), []).append(side)
+    reason = "; ".join(" and ".join(sides) + sentence for sentence, sides in said.items())
     return Verdict(word, reason + f" (--allow-gone {name} where that is meant)" * gone)
 
 
@@ -199,13 +201,13 @@ def _word(reasons: Mapping[str, str], may_go: bool) -> str:
     return GONE if may_go else BROKEN
 
 
-def _sentence(failure: Failure, alone: bool) -> str:
+def _sentence(side: str, why: Skip, alone: bool) -> str:
     """What follows the side's name."""
-    if failure.reason == UNSUPPORTED:
-        return f": {failure.detail}"
-    if failure.reason == Wrong.reason and alone:
-        return f"{' now' * (failure.side == 'head')} fails the correctness check: {failure.detail}"
-    return f": {failure.reason}: {failure.detail}"
+    if why.reason == UNSUPPORTED:
+        return f": {why}"
+    if why.reason == Wrong.reason and alone:
+        return f"{' now' * (side == 'head')} fails the correctness check: {why}"
+    return f": {why.reason}: {why}"
 
 
 def _team(plan: Plan, sides: Sequence[Side], cases: Collection[Case] = ()) -> Team:
@@ -267,7 +269,7 @@ def _present(
                 own = names[i].get(label)
                 why = answer["cells"][own][case.id] if own else answer["unknown"].get(label, f"there is no {label}")
                 if why:
-                    found[i][key] = Failure(SIDES[i], UNSUPPORTED, why)
+                    found[i][key] = Unsupported(why)
                 else:
                     requests[i][key] = {"impl": own, "case": case.columns()}
             if key in found[0] and key in found[1]:
@@ -285,7 +287,7 @@ def _checking(plan: Plan, team: Team, i: int, requests: Requests, found: Found) 
         try:
             found[key] = yield from _checked(team.clients[SIDES[i]], request, plan.setting.threads != 1)
         except Skip as outcome:
-            found[key] = Failure(SIDES[i], outcome.reason, str(outcome))
+            found[key] = outcome
             if isinstance(outcome, Lost):
                 team.replace(SIDES[i])
 

@@ -69,16 +69,6 @@ def of_both(scripts: Sequence[Script], at_once: bool) -> None:
         together(those)
 
 
-@dataclass(frozen=True)
-class Failure:
-    """Why a side has no number for a cell."""
-
-    side: str
-    """`base` or `head`"""
-    reason: str
-    detail: str
-
-
 @dataclass
 class Pairing:
     """The pairs measured so far."""
@@ -90,7 +80,7 @@ class Pairing:
     rng: random.Random
     controls: Sequence[Key] = CONTROLS
     """Those that are the same work on both sides."""
-    failures: dict[Key, Failure] = field(default_factory=dict)
+    failures: dict[Key, Fell] = field(default_factory=dict)
     """Cells that were lost while they were timed."""
     together: bool = True
     """Whether both sides are made ready at the same time: each on a core of its own, but never on one GPU."""
@@ -103,10 +93,10 @@ class Pairing:
             team = self.start()
             try:
                 return self._measured(team, order, most)
-            except _Fell as fell:
+            except Fell as fell:
                 if fell.key in self.controls:
                     raise fell.outcome from None
-                self.failures[fell.key] = Failure(fell.side, fell.outcome.reason, str(fell.outcome))
+                self.failures[fell.key] = fell
             finally:
                 team.close()
 
@@ -226,7 +216,9 @@ def _logs(pairs: Sequence[Pair]) -> dict[Key, list[float]]:
     return {key: [of.get(key, math.nan) for of in by_key] for key in dict.fromkeys(key for of in by_key for key in of)}
 
 
-class _Fell(Exception):
+class Fell(Exception):
+    """A cell that one side can't be timed in."""
+
     def __init__(self, side: str, key: Key, outcome: Skip):
         self.side, self.key, self.outcome = side, key, outcome
 
@@ -236,4 +228,4 @@ def _falling(i: int, key: Key) -> Iterator[None]:
     try:
         yield
     except Skip as outcome:
-        raise _Fell(SIDES[i], key, outcome) from None
+        raise Fell(SIDES[i], key, outcome) from None
