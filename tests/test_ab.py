@@ -935,6 +935,19 @@ def test_the_same_command_goes_on_with_the_pairs_of_one_that_was_interrupted(
     assert not [*repository.glob("results/*/ab/*.journal")]
 
 
+def test_pairs_outlive_a_file_that_cannot_be_saved(
+    command: Any, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(measuring, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        command({})
+    (kept,) = repository.glob("results/*/ab/*.journal")
+    assert kept.read_text().count('{"pair": ') > 2
+
+
 def test_no_difference_in_code_is_no_regression(inside: Inside, repository: Path) -> None:
     out = repository.parent / "out.json"
     code, text, _ = inside(*TINY, "--base", "HEAD", "--impl", "fused", "--json", str(out))

@@ -101,9 +101,9 @@ def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
         begun = about | {"code": code, "machine": fingerprint()}
         with _journaled(folder, begun, injected(plan, options.injection)) as (plan, keep):
             found = compare(plan, _teller(plan.seconds), keep)
-        known = list(summary(Log(folder.parent / FILE).records(), plan.margin))
-        whole = found | about | {"command": command(asked(options)), "self_test": known}
-        return save(folder, options.save or strftime("%Y%m%d_%H%M%S"), whole, indent=None)
+            known = list(summary(Log(folder.parent / FILE).records(), plan.margin))
+            whole = found | about | {"command": command(asked(options)), "self_test": known}
+            return save(folder, options.save or strftime("%Y%m%d_%H%M%S"), whole, indent=None)
 
 
 def asked(options: argparse.Namespace) -> dict[str, Any]:
@@ -238,11 +238,10 @@ def _sides(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
     if asked == ["self-test"]:
         there = copy_of_impls(folder / "another-copy")  # what a path does to time must show, too
         return Side("the working tree", here), Side("a copy of it", there)
-    of = "impl" if asked == ["impls"] else "python"
-    base, head = (
-        Side(given.partition("=")[0], here, **{of: given if of == "impl" else _interpreter(given)})
-        for given in (first, second or sys.executable)
-    )
+    if asked == ["impls"]:
+        base, head = (Side(name.partition("=")[0], here, impl=name) for name in (first, second))
+    else:
+        base, head = (Side(given, here, python=_interpreter(given)) for given in (first, second or sys.executable))
     return base, head
 
 
