@@ -132,7 +132,7 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: 
 
 
 def cell_of(
-    key: Key, verdict: Verdict, base: Facts | None = None, head: Facts | None = None, failed: Sequence[str] = ()
+    key: Key, verdict: Verdict, base: Facts | None = None, head: Facts | None = None, *, failed: Sequence[str] = ()
 ) -> Record:
     """What is said of one cell; facts are None for a side without it, `failed` are the sides that failed."""
     return {"impl": key[0], "id": key[1]} | asdict(verdict) | {"base": base, "head": head, "failed": [*failed]}
