@@ -281,7 +281,7 @@ def _picked(cases: list[Case], ids: str | None) -> list[Case]:
 
 
 def _values(axis: str, text: str) -> tuple[Any, ...]:
-    found = {}
+    found: dict[Any, None] = {}
     for value in map(str.strip, text.split(",")):
         try:
             found[AXES[axis].read(value)] = None
