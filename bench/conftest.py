@@ -20,10 +20,10 @@ from .runs.measuring import Measuring
 from .runs.progress import Progress
 from .runs.replay import replay
 from .runs.run import Run, begin
-from .runs.saving import numbering, reports, save
+from .runs.saving import reports, save
 from .runs.traces import Traces
 from .selection.errors import UsageError
-from .selection.options import pytest_addoption, refuse_unused, seed_of
+from .selection.options import pytest_addoption, refuse_unused
 from .timing.machine import fingerprint
 from .workers.client import Setting, Side, WorkerClient
 
@@ -36,6 +36,16 @@ OF_TABLE = tuple(f"--benchmark-{name}" for name in ("compare", "columns", "sort"
 """How options begin that ask for pytest-benchmark's own table."""
 
 
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """What the user got wrong, as pytest knows it: one line."""
+    try:
+        yield
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+@_usage_errors()
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """`--list` and `--dry-run` answer and leave."""
     terminal.prepare()
@@ -49,17 +59,18 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
             return 0
     except OSError as error:
         terminal.close()
-        raise pytest.UsageError(f"standard output: {error.strerror}") from None
+        raise UsageError(f"standard output: {error.strerror}") from None
     starting.started()
     return None
 
 
 @pytest.hookimpl(tryfirst=True)
+@_usage_errors()
 def pytest_configure(config: pytest.Config) -> None:
     run = config.stash[RUN] = begin(config)
     for option, what in (("save_traces", "--save-traces saves traces with"), ("report", "--report makes the page of")):
         if config.getoption(option) and not (run.name or config.getoption("resume")):
-            raise pytest.UsageError(f"{what} a run: name it, with --benchmark-save=NAME")
+            raise UsageError(f"{what} a run: name it, with --benchmark-save=NAME")
     there = run.folder.parent.is_dir()  # else pytest-benchmark would make an empty folder, for --help as well
     config.option.benchmark_storage = f"file://{run.folder.parent if there else CHECKOUT / 'bench'}"
     if not any(str(it).startswith(OF_TABLE) for it in config.invocation_params.args):
@@ -75,7 +86,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """What a resumed run goes on behind."""
     run, name = config.stash[RUN], config.getoption("resume")
     finished = f"run {name} is finished: nothing is left to measure (--benchmark-save={name}: once more)"
-    return [*([finished] if run.ended else []), *(f"given up: {cell}" for cell in run.given_up)]
+    return [finished] if run.ended else []
 
 
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str) -> list[pytest.Item] | None:
@@ -104,10 +115,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if len(left) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in left])
         items[:] = left
-    if (seed := seed_of(config)) is not None:
+    if (seed := config.getoption("shuffle")) is not None:
         random.Random(seed).shuffle(items)
 
 
+@_usage_errors()
 def pytest_collection_finish(session: pytest.Session) -> None:
     if not session.config.getoption("collectonly"):
         session.config.stash[RUN].plan(key for item in session.items if (key := _key(item)))
@@ -134,6 +146,7 @@ def _interruptible() -> Iterator[None]:
         pytest.exit("interrupted", pytest.ExitCode.INTERRUPTED)
 
 
+@_usage_errors()
 def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     """Measure what is not known; the rows of an interrupted run are those that were timed until then."""
     tell = config.stash[PROGRESS].tell
@@ -147,15 +160,13 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
         run.ended = True
         return
     setting = Setting(str(config.invocation_params.dir), None, run.timing["cell_timeout"], quiet=False)
-    seed, fail_fast = seed_of(config), bool(config.getoption("maxfail"))
+    seed, fail_fast = config.getoption("shuffle"), bool(config.getoption("maxfail"))
     try:
         measuring = Measuring(run, left, lambda: WorkerClient(Side("run"), setting), seed, fail_fast, tell)
         if config.getoption("benchmark_disable"):
             return measuring.check()
         measuring.measure()
         run.ended = True
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from None
     finally:
         run.finish()
 
@@ -209,8 +220,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     if run.name and run.known:
         try:
-            with numbering(run.folder):
-                run.saved = save(run.folder, run.name, _contents(session.config))
+            run.saved = save(run.folder, run.name, _contents(session.config))
         except OSError as error:
             run.unsaved = f"{error.filename or run.folder}: {error.strerror}"
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

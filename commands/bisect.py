@@ -14,13 +14,13 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.ab import ab
 from bench.ab.comparison import Unjudgeable
 from bench.ab.sources import commit_of, commits_between, repository, subject_of
 from bench.cases.outcome import Skip
-from bench.runs.saving import results_root, run_files
+from bench.runs.saving import run_files
+from bench.selection.choice import listed
 from bench.selection.command import Parser
 from bench.selection.errors import UsageError, positive
 from reports.judging import by_turns
@@ -146,12 +146,12 @@ class Bisection:
 
     def compared(self, base: str, head: str, minutes: float, times: int = 0) -> Comparison:
         """Of two points, and continued so many times: a saved comparison, else one made now; raises as `measured`."""
-        sides = ("base", "head") if self.kind == "commits" else ("base_python", "head_python")
-        asked = vars(self.options) | dict(zip(sides, (base, head), strict=True))
+        side = "" if self.kind == "commits" else "_python"
+        asked = vars(self.options) | {f"base{side}": base, f"head{side}": head}
         for name in ("ends", "pythons", "budget"):
             del asked[name]
         name = f"bisect-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:10]}"
-        files = run_files(ab.comparisons(results_root(Path.cwd(), None)), name)
+        files = run_files(ab.comparisons(), name)
         if len(files) > times:
             return by_turns.comparison(files[times])
         more = {"budget": minutes, "save": name, "to_continue": files[-1] if files else None}
@@ -182,7 +182,7 @@ def _points(ends: Sequence[str], pythons: str | None) -> tuple[list[str], str]:
     if pythons:
         if ends:
             raise UsageError("either GOOD BAD, or --pythons A,B,C")
-        points = [name.strip() for name in pythons.split(",") if name.strip()]
+        points = listed([pythons])
         if len(points) < 2:
             raise UsageError("--pythons names interpreters from the good one to the bad one, two at least")
         return points, "pythons"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.runs.replicates import _was_quiet
+from bench.cluster.command import was_quiet
 from bench.selection import allocator
 from bench.selection.allocator import KEEP, choose
 from bench.selection.errors import UsageError
@@ -141,6 +141,6 @@ def test_pages_are_kept_for_as_long_as_they_should_be(environ: dict[str, str]) -
 
 def test_kept_pages_alone_are_no_quiet_machine() -> None:
     quiet = {name: value for name, value in QUIET.items() if name.startswith("MALLOC_")}
-    assert _was_quiet({"cores": 1, "allocator": quiet})
-    assert not _was_quiet({"cores": 2, "allocator": quiet})
-    assert not _was_quiet({"cores": 1, "allocator": {}})
+    assert was_quiet({"cores": 1, "allocator": quiet})
+    assert not was_quiet({"cores": 2, "allocator": quiet})
+    assert not was_quiet({"cores": 1, "allocator": {}})

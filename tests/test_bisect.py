@@ -59,6 +59,12 @@ def test_a_step_weighs_its_cells_by_their_certainty() -> None:
     assert step_of(found(c=(2.0, 0.01)), CHANGE) == bisect.UNKNOWN
 
 
+@pytest.fixture(autouse=True)
+def no_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM ends these tests, and not a later one as if its command had been ended."""
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+
+
 Measured = Callable[[argparse.Namespace], Path]
 
 
@@ -66,7 +72,6 @@ Measured = Callable[[argparse.Namespace], Path]
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Measured], None]:
     """Puts another function in the place of `ab.measured`."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("signal.signal", lambda *_: None)
     return lambda function: monkeypatch.setattr(ab, "measured", function)
 
 
@@ -94,7 +99,7 @@ def history(monkeypatch: pytest.MonkeyPatch, measured: Callable[[Measured], None
         data = {"sides": {"base": {"label": base}, "head": {"label": head}}, "cells": cells, "pairs": pairs,
                 "margin": 0.01, "moved": "", "threads": 1, "seed": 1, "seconds": 1.0, "neither": [], "command": "x",
                 "fingerprints": {"base": {}, "head": {}}}  # fmt: skip
-        return ab.save_as(ab.comparisons(Path("results")), options.save, data)
+        return ab.save(ab.comparisons(Path("results")), options.save, data)
 
     measured(saved)
     monkeypatch.setattr(bisect, "commit_of", lambda revision, root: revision)

@@ -181,14 +181,16 @@ def test_a_sweep_without_nodes_is_resumed(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--cluster", "ray"), "--save NAME is missing"),
+        ((), "--save NAME is missing"),
+        (("--save", "x", "--processes", "0"), "'0' is not a positive whole number"),
+        (("--save", "x", "--benchmark-autosave"), "the run is named by --save"),
+        (("--resume", "x"), "no run x was begun in "),
         (("--save", "x", "--address", "h:1"), "--address goes with --cluster ray or slurm"),
         (("--cluster", "ray", "--save", "a/b"), "--save 'a/b': must not contain"),
         (("--cluster", "ray", "--save", "x", "--dry-run"), "--dry-run does not go with --cluster"),
         (("--cluster", "ray", "--save", "x", "--node-types", "a:0"), "'0' is not a positive whole number"),
         (("--cluster", "ray", "--save", "x", "--node-types", "a,,b"), "expected TYPE or TYPE:N"),
         (("--cluster", "slurm", "--save", "x", "--slurm-option", "account"), "expected KEY=VALUE"),
-        (("--cluster", "ray", "--resume", "x"), "no run x was begun in "),
         (("--cluster", "ray", "--resume", "x", "--T", "64"), "--resume x goes on as it was begun"),
     ],
 )

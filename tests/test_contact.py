@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import os
 import re
 import signal
@@ -64,19 +63,21 @@ unknown.limits, word.limits, text.limits = {"dtype": "float32"}, {"dtypes": ("ha
     ("options", "says"),
     [
         (["--T", ""], "--T is empty: give it a value, or leave it out"),
-        (["--T", "64", "128"], "unexpected argument '128': several values are joined by commas, as in --T 64,128"),
-        (["--T", "256,x"], "'x' is not a positive whole number"),
-        (["--sweep", "lenght"], "unknown sweep 'lenght'; known: quick, ladder, length"),
-        (["--dtype", "float23"], "--dtype float23: 'float23' is not one of float32, bfloat16, float16, float64"),
-        (["--sweep", "heads", "--H", "3"], "d_model = 1024 is not divisible by H = 3"),
-        (["--T", "64", "--case", "B1-T64-H9-D_h64-float32-cpu"], "; did you mean B1-T64-H8-D_h64-float32-cpu?"),
         (["--impl", "sdpq"], "unknown implementation 'sdpq'; known: loop, parameter"),
         (["--impl", ","], "names nothing"),
+        (["--sweep", "lenght"], "unknown sweep 'lenght'; known: quick, ladder, length"),
+        (["--dtype", "float23"], "'float23' is not one of float32, bfloat16, float16, float64; did you mean float32?"),
+        (["--T", "256,x"], "'x' is not a positive whole number"),
+        (["--sweep", "heads", "--H", "3"], "d_model = 1024 is not divisible by H = 3"),
+        (["--T", "64", "--case", "B1-T64-H9-D_h64-float32-cpu"], "; did you mean B1-T64-H8-D_h64-float32-cpu?"),
         (["--impl", "mine=nowhere:f"], "can't import nowhere"),
-        (["--impl", "mine=math:nothing"], "module math has no attribute 'nothing'"),
         (["--impl", "mine=math:pi"], "neither a function nor an nn.Module class"),
+        (["--impl", "math:pi"], "expected NAME=module:function, as in mine=math:pi"),
         (["--impl", "sdpa=math:sqrt"], "'sdpa' is already registered by impls.sdpa"),
         (["--resume", "x", "--benchmark-save=y"], "leave out --benchmark-save=y"),
+        (["-n", "2", "--T", "16"], "leave out -n"),
+        (["--save-traces", "--T", "16"], "name it, with --benchmark-save=NAME"),
+        (["--T", "64", "128"], "unexpected argument '128': several values are joined by commas, as in --T 64,128"),
         (["mine.py", "--dry-run"], "'mine.py': a kernel of your own is named by --impl mine=mine:FUNCTION"),
         (["--T", "16", "--T", "32"], "--T is given 2 times: give it once, as in --T 16,32"),
         (["--benchmark-min-rounds=3"], "--benchmark-min-rounds=3 changes nothing here: --cell-time, "),
@@ -85,25 +86,29 @@ unknown.limits, word.limits, text.limits = {"dtype": "float32"}, {"dtypes": ("ha
         (["--scope", "core", "--qkv_bias", "on"], "a core has no projections: leave out --qkv_bias"),
         (["--swep", "quick"], "unrecognized arguments: --swep quick; did you mean --sweep?"),
         (["--impl", "sdpa", "--baseline", "fused"], "--baseline fused: not among what runs: sdpa"),
-        (["--impl", "mine"], "--impl mine: expected NAME=module:function, as in mine=mine:FUNCTION"),
+        (["--impl", "x=mine.py"], "expected NAME=module:function, as in x=mine:FUNCTION"),
         (["--impl", "./mine.py:word"], "expected NAME=module:function, as in mine=mine:word"),
         (["--impl", "x=../mine.py:word"], "../mine.py lies outside of the folder that you are in"),
         (["--impl", "x=mine:wordd"], "/mine.py; did you mean word?"),
         (["--impl", "x=wave:mine"], "wave.py, which Python has itself: give yours another name"),
-        (["--impl", "x=./mine.py:unknown"], "limits has no 'dtype'; known: "),
         (["--impl", "flash"], "did you mean sdpa_flash or flash_triton?"),
-        (["--device", "gpu"], "did you mean cuda?"),
+        (["--mask", "sliding"], "did you mean --window?"),
         (["--mask", "additive"], "did you mean --bias dense?"),
+        (["--impl", "x=mine:unknown"], "limits has no 'dtype'; known: "),
         (["--impl", "x=mine:word"], "limits['dtypes']: 'half' is not one of float32, bfloat16, "),
         (["--impl", "x=mine:text"], "limits['max_T'] is '64', which is no int"),
         (["--impl", "x=mine:Sizes"], "Sizes(d_model, n_heads=8) takes sizes, but a layer is built from one LayerShape"),
+        (["--sweep", ""], "--sweep is empty"),
         (["--requests", "2x16:16", "--T", "9"], "--requests gives both lengths: leave out --T and --T_kv"),
         (["--resume", ""], "--resume is empty"),
         (["--resume", "nihgtly"], "no run 'nihgtly' to resume in {results} (known: nightly; did you mean nightly?)"),
-        (["--cell-time", "nan"], "--cell-time nan: 'nan' is not a positive number"),
-        (["--shuffle", "x"], "--shuffle x: 'x' is not a whole number"),
-        (["--threads", "1025"], "--threads 1025: '1025' is not a whole number up to 1024"),
+        (["--processes", "x"], "argument --processes: 'x' is not a positive whole number"),
+        (["--cell-time", "nan"], "argument --cell-time: 'nan' is not a positive number"),
+        (["--shuffle", "x"], "argument --shuffle: 'x' is not a whole number"),
+        (["--threads", "100000"], "--threads 100000: '100000' is not a whole number up to 1024"),
+        (["--T", "9" * 20, "--dry-run"], "is not a whole number up to 2147483647"),
         (["--impl", "[/x]=math:sqrt"], "a name is made of letters, digits and _ . + -"),
+        (["--impl", "a\nb=math:sqrt"], r"'a\nb=math:sqrt'"),
         (["--benchmark-save", "a\nb"], r"a run can't be called 'a\nb'"),
         (["--benchmark-save", "x" * 250], "is too long"),
         (["--benchmark-storage", "http://x"], "--benchmark-storage http://x: runs are files: give a folder"),
@@ -185,6 +190,15 @@ def test_the_counts_of_a_plan_add_up_to_the_cells_that_were_asked_for(at_a_shell
     assert last and sum(map(len, listed)) == int(last[1]) and int(last[1]) + int(last[2]) == 4 * 2 * 2
 
 
+def test_the_counts_of_what_has_no_row_add_up() -> None:
+    reasons = ("unsupported", "wrong", "error", "wrong", "unsupported", "out_of_memory")
+    entries = [
+        {"reason": it, "impl": f"i{n % 4}", "id": f"c{n}", "detail": f"d{n % 3}"} for n, it in enumerate(reasons)
+    ]
+    counts = [re.search(r"\((\d+) cells; ", line) for line in skips(entries)]
+    assert sum(int(found[1]) if found else 1 for found in counts) == len(entries)
+
+
 def test_a_sentence_keeps_its_words_where_an_implementation_is_called_layer() -> None:
     entry = {"reason": "error", "impl": "layer", "id": "a", "detail": "layer (probe), b: ValueError: no"}
     assert skips([entry]) == ["error: layer: layer (probe), b: ValueError: no (a)"]
@@ -215,9 +229,15 @@ def test_what_is_left_while_cells_are_checked_follows_the_checks_until_now() -> 
     assert unchecked(run, (), 100.0) == pytest.approx(timed)
 
 
-@pytest.mark.parametrize(("seconds", "says"), [(10, "10 s"), (1e9, "11,574 days")])
+@pytest.mark.parametrize(("seconds", "says"), [(10, "10 s"), (600, "10 min"), (3 * 3600, "3 h"), (1e9, "11,574 days")])
 def test_how_long_it_takes(seconds: float, says: str) -> None:
     assert clock_text(seconds) == f"about {says}"
+
+
+def test_the_first_size_that_is_too_large() -> None:
+    assert AXES["threads"].read("1024") == 1024
+    with pytest.raises(ValueError, match="a whole number up to 1024"):
+        AXES["threads"].read("1025")
 
 
 def test_a_reader_that_leaves_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,8 +272,10 @@ def test_ctrl_c_and_a_full_disk_end_a_command_in_one_line(
 
 
 def test_an_installed_suite_is_spoken_of_as_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    from reports.reading import command
+
     text = "python -m bench ab, python -m reports advise, python -m reports, pytest bench/ --T 16"
-    for room in (terminal, reports_command):
+    for room in (terminal, command):
         assert room.as_typed(text) == text  # in a checkout
         monkeypatch.setattr(room, "INSTALLED", True)
         assert room.as_typed(text) == (
@@ -265,8 +287,11 @@ def test_an_installed_suite_is_spoken_of_as_it_is_called(monkeypatch: pytest.Mon
     ("arguments", "says"),
     [
         (["a.py", "b.py"], "takes one FILE, and no options"),
+        (["--force"], "--force: takes one FILE, and no options"),
         (["json.py"], "choose another name"),
+        (["torch.py"], "choose another name"),
         (["my-kernel.py"], "as in my_kernel.py"),
+        (["kernel"], "as in my_kernel.py"),
         (["nowhere/kernel.py"], "can't be written: No such file or directory"),
     ],
 )
@@ -354,10 +379,7 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
     assert not [*at_a_shell.path.rglob("*.json")]
     assert [*at_a_shell.path.rglob("x.*.journal")]
     assert at_a_shell.runpytest_inprocess(BENCH, *unsupported, "--benchmark-save=y").ret == 0
-    (file,) = at_a_shell.path.rglob("*.json")
-    saved = json.loads(file.read_text())
-    assert saved["benchmarks"] == [] and {it["reason"] for it in saved["skipped"]} == {"unsupported"}
-    assert pages == [str(file)]
+    assert pages == [str(file) for file in at_a_shell.path.rglob("*.json")]
     (line,) = filter(None, at_a_shell.runpytest_inprocess(BENCH, *unsupported).errlines)
     assert "--report makes the page of a run: name it, with --benchmark-save=NAME" in line
 
@@ -392,8 +414,8 @@ SWEEP, PYTEST = ("bench", "sweep", "--save", "x"), ("pytest", BENCH, "--benchmar
 
 @pytest.mark.parametrize(
     ("command", "before"),
-    [(SWEEP, "bench.cases"), (SWEEP, "_pytest.config"), (PYTEST, "torch")],
-)
+    [(SWEEP, "bench.cases"), (SWEEP, "pytest_benchmark.utils"), (SWEEP, "_pytest.config"), (SWEEP, "torch"), (PYTEST, "torch")],
+)  # fmt: skip
 def test_ctrl_c_while_a_run_starts_is_one_line(tmp_path: Path, command: tuple[str, ...], before: str) -> None:
     """`before` this module is imported: by a command, and by the pytest that it becomes."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -416,13 +438,14 @@ def test_ctrl_c_while_a_run_starts_is_one_line(tmp_path: Path, command: tuple[st
     assert not [*tmp_path.glob("results")]
 
 
+@pytest.mark.parametrize("installed", [False, True])
 @pytest.mark.parametrize("room", [bench_main, reports_main])
 def test_what_help_says_fits_into_80_columns(
-    room: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    room: ModuleType, installed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for names in (terminal, reports_command):
-        monkeypatch.setattr(names, "INSTALLED", True)  # where commands have longer names
+        monkeypatch.setattr(names, "INSTALLED", installed)  # where commands have longer names
     for command in ([], *([name] for name in room.COMMANDS)):
         with suppress(SystemExit):
             room.main([*command, "--help"])

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import subprocess
-import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +10,6 @@ import psutil
 import pytest
 
 from bench.runs import doctor
-
-from .conftest import CHECKOUT
 
 
 @dataclass
@@ -47,35 +41,6 @@ def test_the_busiest_are_named_and_who_asks_is_not(monkeypatch: pytest.MonkeyPat
     assert (remark.found, remark.advice) == ("no other process computes", None)
 
 
-def test_a_page_fault_is_measured() -> None:
-    (remark,) = doctor.page_faults()
-    found = re.fullmatch(r"(\d+\.\d\d) µs each", remark.found)
-    assert found and 0 < float(found[1]) < 1000 and remark.advice is None
-
-
-def test_who_computes_is_told_from_who_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even where it gets less of a crowded machine than the share that counts."""
-    commands = ["sleep", "60"], [sys.executable, "-c", "while True: pass"]
-    idle, busy = both = [psutil.Popen(command) for command in commands]
-    for process in both:
-        process.info = process.as_dict(["name"])
-
-    def watch(_: float) -> None:
-        begun = busy.cpu_times().user
-        while busy.cpu_times().user < begun + 0.1:
-            time.sleep(0.01)
-
-    monkeypatch.setattr(psutil, "process_iter", lambda _: both)
-    monkeypatch.setattr(doctor, "BUSY", 0.0)
-    try:
-        (remark,) = doctor.others(watch)
-    finally:
-        for process in both:
-            process.kill()
-            process.wait()
-    assert f"pid {busy.pid}" in remark.found and f"pid {idle.pid}" not in remark.found
-
-
 @pytest.mark.parametrize(
     ("seconds", "found", "disturbs"),
     [
@@ -87,12 +52,6 @@ def test_work_that_is_slow_by_turns(seconds: list[float], found: str, disturbs: 
     (remark,) = doctor.evenness(lambda: seconds)
     assert found in remark.found
     assert bool(remark.advice) is disturbs
-
-
-def test_pieces_of_work_are_timed() -> None:
-    assert all(seconds > 0 for seconds in doctor.pieces())
-    (remark,) = doctor.evenness()
-    assert "times its shortest" in remark.found
 
 
 @pytest.mark.parametrize(("kind", "disturbs"), [("powersave", True), ("performance", False)])
@@ -131,15 +90,6 @@ def test_the_exit_code_says_whether_something_disturbs(
     monkeypatch.setattr(doctor, "LOOKS", (lambda: iter([fine, bad]),))
     assert doctor.main([]) == 1
     assert "1 of 2 will disturb a measurement" in capsys.readouterr().out
-
-
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    command = [sys.executable, "-m", "bench", "--help"]
-    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as listing:
-        assert listing.stdout and listing.stderr
-        listing.stdout.close()
-        assert listing.stderr.read() == b""
-    assert listing.returncode == 0
 
 
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

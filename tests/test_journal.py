@@ -7,8 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from bench.runs import journal
 from bench.runs.journal import Journal
+from bench.selection.errors import UsageError
 from bench.selection.options import settle_timing
 
 
@@ -35,13 +38,14 @@ def test_the_newest_journal_of_a_name_and_who_writes_it(tmp_path: Path) -> None:
     mine = Journal.start(tmp_path, "x", {})
     Journal.start(tmp_path, "x.y", {})
     assert journal.newest(tmp_path, "x") == mine.path
-    assert journal.writer(mine.path) == os.getpid()
+    with pytest.raises(UsageError, match=f"run x is being measured right now, by process {os.getpid()}"):
+        journal.refuse_written(mine.path)
     mine.path.write_text(mine.path.read_text().replace(f'"pid": {os.getpid()}', '"pid": 4194303'))
-    assert journal.writer(mine.path) is None
+    journal.refuse_written(mine.path)
 
 
 def test_a_resumed_run_is_timed_as_it_was_begun() -> None:
-    given = SimpleNamespace(cell_time=None, precision="0.5", cell_timeout=None, processes=None)
+    given = SimpleNamespace(cell_time=None, precision=0.5, cell_timeout=None, processes=None)
     config: Any = SimpleNamespace(option=given, getoption=lambda name: getattr(given, name))
     assert settle_timing(config, {"cell_time": 7.0, "precision": 0.1}) == {
         "cell_time": 7.0,  # as it was begun

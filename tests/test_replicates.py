@@ -16,20 +16,18 @@ from typing import Any
 
 import pytest
 from pytest_benchmark import cli
-from pytest_benchmark.utils import get_machine_id
 
 import impls
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
-from bench.runs import replicates
 from bench.runs.journal import Journal
 from bench.runs.run import Run
 from bench.runs.saving import shortage
+from bench.selection.errors import UsageError
 from bench.selection.options import Selection
 from bench.timing.engine import VISITS
 
 from .conftest import CHECKOUT, Suite, environment, run_files, suite_command
-from .test_run import one_line
 
 SMALL = ("--T", "16,24", "--H", "2", "--dtype", "float32", "--impl", "fused,sdpa", "--cell-time", "0.01")
 
@@ -115,38 +113,6 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     assert all(len(set(row["extra_info"]["sample_visits"])) == 2 * VISITS for row in rows.values())
 
 
-def test_what_is_being_measured_is_left_alone(suite: Suite, tmp_path: Path) -> None:
-    Journal.start(tmp_path / "results" / str(get_machine_id()), "x", {"asked": {}})
-    assert f"run x is being measured right now, by process {os.getpid()}" in one_line(suite("--resume", "x"))
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ((), "--save NAME is missing"),
-        (("--save", "x", "--processes", "0"), "'0' is not a positive whole number"),
-        (("--save", "a/b"), "--save 'a/b': must not contain"),
-        (("--save", "x", "--benchmark-autosave"), "the run is named by --save"),
-        (("--resume", "x"), "no run x was begun"),
-    ],
-)
-def test_mistakes(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: tuple[str, ...],
-    says: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    try:
-        code = replicates.main(options)
-    except SystemExit as end:  # argparse's own
-        code = int(end.code or 0)
-    assert code == 4
-    assert says in capsys.readouterr().err
-    assert not [*tmp_path.iterdir()]
-
-
 @pytest.mark.parametrize(("option", "code"), [("--dry-run", 0), ("-knothing", 5), ("--sweep=quik", 4)])
 def test_where_nothing_is_begun_nothing_is_left(suite: Suite, tmp_path: Path, option: str, code: int) -> None:
     done = suite("--processes", "2", "--benchmark-save=x", *SMALL, option)
@@ -170,7 +136,7 @@ def test_a_full_disk_is_said_before_anything_is_measured(tmp_path: Path, monkeyp
     assert shortage(tmp_path, 1) == "0.0 MiB are free there, and one cell may need 0.1 MiB"
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 1 << 20))  # type: ignore[attr-defined]
     run = Run({}, Selection(SWEEPS["quick"], "cpu", (), ()), tmp_path, "x")
-    with pytest.raises(pytest.UsageError, match=r"1\.0 MiB are free there, and 100 cells may need 6\.2 MiB"):
+    with pytest.raises(UsageError, match=r"1\.0 MiB are free there, and 100 cells may need 6\.2 MiB"):
         run.plan([("a", str(i)) for i in range(100)])
     assert list(tmp_path.iterdir()) == []
 

@@ -218,24 +218,12 @@ def test_a_module_that_reads_the_command_line_when_imported(
     assert "INTERNALERROR" not in done.stdout + done.stderr
 
 
-def test_nothing_is_timed_under_xdist(suite: Suite) -> None:
-    assert "leave out -n" in one_line(suite("-n", "2", *SMALL))
-
-
 def test_cuda_without_cuda(suite: Suite) -> None:
     import torch
 
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
     assert "--device cuda: torch finds none here" in one_line(suite("--device", "cuda"))
-
-
-def test_results_that_cannot_be_written(suite: Suite, tmp_path: Path) -> None:
-    (tmp_path / "results").write_text("a file where the folder should be")
-    done = suite("--benchmark-save=x", *SMALL)
-    assert done.returncode == 4
-    assert "results can't be written to" in done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
 
 
 BROKEN = """
@@ -359,7 +347,14 @@ def test_what_was_begun_by_other_code_is_begun_anew_or_not_at_all(shell: Suite, 
 
 
 @pytest.mark.parametrize(
-    ("file", "decides"), [("runs/doctor.py", False), ("ab/pairing.py", False), ("timing/engine.py", True)]
+    ("file", "decides"),
+    [
+        ("runs/doctor.py", False),
+        ("ab/pairing.py", False),
+        ("timing/engine.py", True),
+        ("checks/gate.py", True),
+        ("runs/pool.py", True),
+    ],
 )
 def test_a_run_is_resumed_where_only_code_changed_that_decides_no_result(
     file: str, decides: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,15 +33,15 @@ from ..cases.axes import nearest
 from ..cases.case import AXES
 from ..runs import journal
 from ..runs.journal import Journal
-from ..runs.saving import load, numbering, results_root, save
+from ..runs.saving import load, results_root, save
+from ..selection.choice import listed
 from ..selection.command import Parser
 from ..selection.errors import UsageError, count, positive
 from ..selection.options import OPTIONS, cases_of, clock_text, sweep_of
 from ..timing.machine import fingerprint
 from ..workers.client import Setting, Side
-from .comparison import Comparison, Plan, compare
+from .comparison import KIND, Plan, Record, compare
 from .pairing import SIDES, Pair
-from .record import KIND, as_json, pair_as_json, pair_of, pairs_of
 from .selftest import FILE, Injection, Log, injected, schedule, self_test, summary
 from .sources import (
     check_out,
@@ -83,18 +83,27 @@ def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
         Unjudgeable, Skip: nothing can be compared.
         Same: both sides have the same code.
     """
-    folder = comparisons(results or results_root(Path.cwd(), None))
+    folder = comparisons(results)
     continued = _continued(options.to_continue) if options.to_continue else {}
     if continued:
         options = argparse.Namespace(**defaults() | continued["asked"] | {it: getattr(options, it) for it in EACH_TIME})
     with temporary_worktrees(repository()) as place:
-        plan = _with_pairs_of(continued, _plan(options, place))
-        source = str(options.to_continue.resolve()) if continued else None
-        begun = {"asked": asked(options), "continues": source, "code": [digest(side.code) for side in plan.sides]}
-        with _journaled(folder, begun | {"machine": fingerprint()}, injected(plan, options.injection)) as (plan, keep):
+        plan = _plan(options, place)
+        code = [digest(side.code) for side in plan.sides]
+        if continued:
+            for side, now, of_plan in zip(SIDES, code, plan.sides, strict=True):
+                if continued["sides"][side]["code"] != now:
+                    raise UsageError(
+                        f"{side} ({of_plan.label}) is other code than it was: compare anew, without --continue"
+                    )
+            plan = replace(plan, before=tuple(continued["pairs"]), seed=continued["seed"])
+        about = {"asked": asked(options), "continues": str(options.to_continue.resolve()) if continued else None}
+        begun = about | {"code": code, "machine": fingerprint()}
+        with _journaled(folder, begun, injected(plan, options.injection)) as (plan, keep):
             found = compare(plan, _teller(plan.seconds), keep)
             known = list(summary(Log(folder.parent / FILE).records(), plan.margin))
-            return save_as(folder, options.save, as_json(found, asked(options), command(asked(options)), known, source))
+            whole = found | about | {"command": command(asked(options)), "self_test": known}
+            return save(folder, options.save or strftime("%Y%m%d_%H%M%S"), whole, indent=None)
 
 
 def asked(options: argparse.Namespace) -> dict[str, Any]:
@@ -120,13 +129,13 @@ def _journaled(folder: Path, begun: Mapping[str, Any], plan: Plan) -> Iterator[t
     path = journal.newest(folder, name)
     left_behind = path is not None and journal.writer(path) is None
     kept = Journal.reopen(path) if path and left_behind else Journal.start(folder, name, {"seed": plan.seed})
-    pairs = [pair_of(line["pair"]) for line in kept.lines]
+    pairs = [line["pair"] for line in kept.lines]
     if pairs:
         print(f"goes on after {len(pairs)} pairs that were kept", file=sys.stderr)
-    left = max(0.0, plan.seconds - sum(pair.seconds for pair in pairs))
+    left = max(0.0, plan.seconds - sum(pair["seconds"] for pair in pairs))
 
     def keep(pair: Pair) -> None:
-        kept.add({"pair": pair_as_json(pair)})
+        kept.add({"pair": pair})
         pairs.append(pair)
 
     try:
@@ -199,55 +208,48 @@ def defaults() -> dict[str, Any]:
     return vars(parser().parse_args([]))
 
 
-def _kind(options: argparse.Namespace) -> str:
-    """`revisions`, `impls`, `pythons` or `self-test`; raises `UsageError` for none, for more than one, and for half of one."""
-    asked = [
-        kind
-        for kind, given in (
-            ("revisions", options.base or options.head),
-            ("impls", options.base_impl or options.head_impl),
-            ("pythons", options.base_python or options.head_python),
-            ("self-test", options.self_test),
-        )
-        if given
-    ]
+def _sides(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
+    """Raises `UsageError` where nothing is to be compared, too much, or half of it."""
+    kinds = {
+        "revisions": (options.base, options.head),
+        "impls": (options.base_impl, options.head_impl),
+        "pythons": (options.base_python, options.head_python),
+        "self-test": (options.self_test, None),
+    }
+    asked = [kind for kind, given in kinds.items() if any(given)]
     if len(asked) != 1:
         what = f"{' and '.join(asked)} together are too much" if asked else "nothing to compare"
         raise UsageError(
             f"{what}: give either --base REF, or --base-impl NAME --head-impl NAME, or --base-python PATH, or --self-test N"
         )
-    if options.head and not options.base:
-        raise UsageError("--head REF is compared with --base REF, which is missing")
-    if asked == ["impls"] and not (options.base_impl and options.head_impl):
-        raise UsageError("two implementations are compared: give both --base-impl NAME and --head-impl NAME")
-    if asked == ["impls"] and options.impl:
-        raise UsageError("--impl chooses among many; here --base-impl and --head-impl are the two")
-    if asked == ["pythons"] and not options.base_python:
-        raise UsageError("--head-python PATH is compared with --base-python PATH, which is missing")
-    return asked[0]
-
-
-def _sides(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
-    kind = _kind(options)
-    if kind == "revisions":
+    first, second = kinds[asked[0]]
+    if asked == ["revisions"]:
         return _revisions(options, folder)
+    if asked == ["impls"]:
+        if not (first and second):
+            raise UsageError("two implementations are compared: give both --base-impl NAME and --head-impl NAME")
+        if options.impl:
+            raise UsageError("--impl chooses among many; here --base-impl and --head-impl are the two")
+        if first == second:
+            raise UsageError(f"{first} can't be compared with itself; --self-test N does that")
+    if not first:
+        raise UsageError("--head-python PATH is compared with --base-python PATH, which is missing")
     here = copy_of_impls(folder / "working-tree")
-    if kind == "impls":
-        if options.base_impl == options.head_impl:
-            raise UsageError(f"{options.base_impl} can't be compared with itself; --self-test N does that")
-        base, head = (Side(name.partition("=")[0], here, impl=name) for name in (options.base_impl, options.head_impl))
-        return base, head
-    if kind == "pythons":
-        pythons = (options.base_python, options.head_python or sys.executable)
-        base, head = (Side(given, here, python=_interpreter(given)) for given in pythons)
-        return base, head
-    there = copy_of_impls(folder / "another-copy")  # what a path does to time must show, too
-    return Side("the working tree", here), Side("a copy of it", there)
+    if asked == ["self-test"]:
+        there = copy_of_impls(folder / "another-copy")  # what a path does to time must show, too
+        return Side("the working tree", here), Side("a copy of it", there)
+    if asked == ["impls"]:
+        base, head = (Side(name.partition("=")[0], here, impl=name) for name in (first, second))
+    else:
+        base, head = (Side(given, here, python=_interpreter(given)) for given in (first, second or sys.executable))
+    return base, head
 
 
 def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
+    if not options.base:
+        raise UsageError("--head REF is compared with --base REF, which is missing")
     root = repository()
-    if root != CHECKOUT and not any("=" in name for name in _listed(options.impl)):
+    if root != CHECKOUT and not any("=" in name for name in listed(options.impl)):
         raise UsageError(f"revisions of {root} are compared: name a kernel in it, as in --impl mine=mine:mine")
     commits = commit_of(options.base, root), options.head and commit_of(options.head, root)
     if commits[0] == commits[1]:
@@ -295,7 +297,7 @@ def _plan(options: argparse.Namespace, folder: Path) -> Plan:
         if name != "threads" and (value := getattr(options, name)) is not None
     }
     sweep, device, overrides = sweep_of(asked)
-    names = _listed(options.impl)
+    names = tuple(listed(options.impl))
     if options.impl and not names:
         raise UsageError("--impl names nothing")
     cases = tuple(cases_of(sweep, device, overrides))
@@ -309,15 +311,10 @@ def _plan(options: argparse.Namespace, folder: Path) -> Plan:
         margin=options.margin,
         seconds=60 * options.budget,
         seed=random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed,
-        allow_gone=_listed(options.allow_gone),
+        allow_gone=tuple(listed(options.allow_gone)),
         whole=options.whole,
         twins=twins(base.tree or base.impls, head.tree or head.impls, folder),
     )
-
-
-def _listed(given: Sequence[str]) -> tuple[str, ...]:
-    """The names in comma lists."""
-    return tuple(name.strip() for text in given for name in text.split(",") if name.strip())
 
 
 def _continued(file: Path) -> dict[str, Any]:
@@ -332,25 +329,11 @@ def _continued(file: Path) -> dict[str, Any]:
     return data
 
 
-def _with_pairs_of(continued: dict[str, Any], plan: Plan) -> Plan:
-    """With the pairs that there are already; raises `UsageError` where the code is another by now."""
-    if not continued:
-        return plan
-    for side, of_plan in zip(SIDES, plan.sides, strict=True):
-        if continued["sides"][side]["code"] != digest(of_plan.code):
-            raise UsageError(f"{side} ({of_plan.label}) is other code than it was: compare anew, without --continue")
-    return replace(plan, before=pairs_of(continued), seed=continued["seed"])
-
-
-def save_as(folder: Path, name: str | None, data: dict[str, Any]) -> Path:
-    """Where it was written to: `results/MACHINE/ab/NNNN_NAME.json`."""
-    with numbering(folder):
-        return save(folder, name or strftime("%Y%m%d_%H%M%S"), data, indent=None)
-
-
-def comparisons(results: Path) -> Path:
-    """The folder for this machine's comparisons; raises `UsageError` where nothing can be written."""
-    folder = results / str(get_machine_id()) / "ab"
+def comparisons(results: Path | None = None) -> Path:
+    """The folder for this machine's comparisons, by default among the user's results; raises `UsageError` where nothing can
+    be written.
+    """
+    folder = (results or results_root(Path.cwd(), None)) / str(get_machine_id()) / "ab"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -361,24 +344,28 @@ def comparisons(results: Path) -> Path:
 
 def self_tested(options: argparse.Namespace) -> None:
     """Do what `--self-test` asks for, and print what is known then; raises as `measured`."""
-    folder = comparisons(results_root(Path.cwd(), None))
+    folder = comparisons()
     log, tell = Log(folder.parent / FILE), _teller(None)
-    names = [name.partition("=")[0] for name in _listed(options.impl)]
+    names = [name.partition("=")[0] for name in listed(options.impl)]
     registry = names or [impl.name for impl in impls.registered() if impl.common]
     if options.injection and options.injection[0] not in registry:
         raise UsageError(
             f"--inject {options.injection[0]}: not among {', '.join(registry)}{nearest(options.injection[0], registry)}"
         )
 
-    def one(plan: Plan) -> Comparison:
-        return compare(plan, _teller(plan.seconds))
-
-    def keep(found: Comparison, injection: Injection | None) -> None:
+    def measure(plan: Plan, injection: Injection | None) -> Record:
+        found = compare(plan, _teller(plan.seconds))
         name = "self-test" + (f"_{injection[0]}_{injection[1]:+g}" if injection else "")
-        save_as(folder, name, as_json(found, {}, f"python -m bench ab --self-test: {injection or 'unchanged'}"))
+        save(
+            folder,
+            name,
+            found | {"command": f"python -m bench ab --self-test: {injection or 'unchanged'}"},
+            indent=None,
+        )
+        return found
 
     with temporary_worktrees(repository()) as place:
-        self_test(_plan(options, place), schedule(options.self_test, registry, options.injection), log, one, tell, keep)
+        self_test(_plan(options, place), schedule(options.self_test, registry, options.injection), log, measure, tell)
     for sentence in summary(log.records(), options.margin):
         print(sentence)
 

@@ -5,26 +5,39 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, strftime
 from typing import Any
 
-from stats.verdict import BROKEN, GONE, INCONCLUSIVE, NEW, WRONG, Verdict
+from stats.verdict import BROKEN, GONE, INCONCLUSIVE, NEW, WRONG, Verdict, drifted
 
 from ..cases.case import Case
 from ..cases.cells import Key
 from ..cases.outcome import Skip, Unsupported, Wrong
+from ..runs.run import finite
 from ..selection.errors import UsageError
 from ..workers.client import Answer, Lost, Request, Script, Setting, Side, WorkerClient, checking
 from ..workers.team import Team
-from .pairing import CONTROLS, GPU_CONTROLS, SIDES, Failure, Judged, Pair, Pairing, of_both, until_settled
+from .pairing import CONTROLS, GPU_CONTROLS, SIDES, Pair, Pairing, controls_of, judged, of_both, until_settled
+from .sources import digest
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 """What of the fingerprint may differ when two interpreters are compared."""
 
 Facts = dict[str, Any]
 """Of a checked cell: `error`, `error_bound`, `peak_bytes`, `kernel`."""
+
+Found = dict[Key, Facts | Skip]
+Requests = dict[Key, dict[str, Any]]
+"""What to send so that a cell is prepared: the implementation's name on this side, and the case."""
+
+Record = dict[str, Any]
+
+KIND = "ab"
+"""Tells the file from one of a run."""
+
+SCHEMA = 1
 
 UNSUPPORTED = Unsupported.reason
 
@@ -80,35 +93,7 @@ class Plan:
         return (self.sides[1].impl or label).partition("=")[0]
 
 
-@dataclass(frozen=True)
-class Line:
-    """What is said of one cell."""
-
-    impl: str
-    case_id: str
-    verdict: Verdict
-    facts: tuple[Facts | None, Facts | None] = (None, None)
-    """base, head; None for a side without it."""
-    failed: tuple[str, ...] = ()
-    """The sides that failed."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What was measured of two sides, and the verdicts."""
-
-    plan: Plan
-    lines: tuple[Line, ...]
-    pairs: Sequence[Pair]
-    moved: str
-    """Why nothing can be said of the code; or ''."""
-    fingerprints: tuple[Mapping[str, Any], Mapping[str, Any]]
-    seconds: float
-    neither: tuple[str, ...] = ()
-    """Cells that neither side can do: `loop B1-...: loop stops at T = 64`."""
-
-
-def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: None) -> Comparison:
+def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: None) -> Record:
     """Compare two sides; calls `keep` after every pair, so that a later plan can go on from it (`Plan.before`).
 
     Raises `Unjudgeable`, or `UsageError` where nothing of what was asked for exists.
@@ -122,56 +107,83 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: 
         try:
             known, conditions = _begun(plan, team)
         except HeadBroken as why:
-            return _all_broken(plan, str(why), monotonic() - began)
+            broken = cell_of(("all", "implementations"), Verdict(BROKEN, str(why)), failed=["head"])
+            return record(plan, [broken], seconds=monotonic() - began)
         fingerprints, controls = _conditions(plan, conditions)
-        present = _present(plan, known)
-        tell(f"checking {len(present.cells)} cell{'s' * (len(present.cells) != 1)} on both sides")
-        checks: tuple[dict[Key, Facts | Failure], ...] = {}, {}
-        of_both([_checking(plan, team, i, present.requests[i], checks[i]) for i in (0, 1)], plan.together)
-    ready = [key for key in present.cells if all(isinstance(check.get(key), dict) for check in checks)]
+        cells, neither, requests, found = _present(plan, known)
+        tell(f"checking {len(cells)} cell{'s' * (len(cells) != 1)} on both sides")
+        of_both([_checking(plan, team, i, requests[i], found[i]) for i in (0, 1)], plan.together)
+    ready = [key for key in cells if all(isinstance(of[key], dict) for of in found)]
     rng = random.Random(plan.seed + len(plan.before))
-    pairing = Pairing(lambda: _fresh(plan, _placed(plan, rng)), present.requests, rng, controls, together=plan.together)
-    found = Judged([], {}, "")
+    pairing = Pairing(lambda: _fresh(plan, _placed(plan, rng)), requests, rng, controls, together=plan.together)
+    pairs = []
     if ready:
-        found = until_settled(pairing.pair, ready, plan.margin, left, tell, plan.before, plan.whole, keep)
-    lines = []
-    for key in present.cells:
-        facts, failures = _split(key, present, checks, pairing.failures.get(key))
-        failed = tuple(side for side, failure in failures.items() if failure.reason != UNSUPPORTED)
-        without = _without_numbers(failures, plan.of_head(key[0]), plan.allow_gone) if failures else None
-        lines.append(Line(*key, without or found.verdicts[key], facts, failed))
-    return Comparison(plan, tuple(lines), found.pairs, found.moved, fingerprints, monotonic() - began, present.neither)
+        pairs = until_settled(pairing.pair, ready, plan.margin, left, tell, plan.before, plan.whole, keep)
+    verdicts, lines = judged(ready, pairs, plan.margin), []
+    for key in cells:
+        sides = found[0][key], found[1][key]
+        failures = {side: it for side, it in zip(SIDES, sides, strict=True) if isinstance(it, Skip)}
+        if fell := pairing.failures.get(key):
+            failures[fell.side] = fell.outcome
+        said = _without_numbers(failures, plan.of_head(key[0]), plan.allow_gone) if failures else verdicts[key]
+        failed = [side for side, failure in failures.items() if failure.reason != UNSUPPORTED]
+        lines.append(cell_of(key, said, *(None if isinstance(it, Skip) else it for it in sides), failed=failed))
+    return record(plan, lines, pairs, drifted(controls_of(pairs)), fingerprints, monotonic() - began, neither)
 
 
-def _all_broken(plan: Plan, why: str, seconds: float) -> Comparison:
-    """Where head's code can't even be imported."""
-    line = Line("all", "implementations", Verdict(BROKEN, why), failed=("head",))
-    return Comparison(plan, (line,), (), "", ({}, {}), seconds)
+def cell_of(
+    key: Key, verdict: Verdict, base: Facts | None = None, head: Facts | None = None, *, failed: Sequence[str] = ()
+) -> Record:
+    """What is said of one cell; facts are None for a side without it, `failed` are the sides that failed."""
+    return {"impl": key[0], "id": key[1]} | asdict(verdict) | {"base": base, "head": head, "failed": [*failed]}
 
 
-def _split(
-    key: Key, present: _Present, checks: Sequence[Mapping[Key, Facts | Failure]], lost: Failure | None
-) -> tuple[tuple[Facts | None, Facts | None], dict[str, Failure]]:
-    """Facts of both sides, and why a side has no number, by side."""
-    facts: list[Facts | None] = []
-    failures = {lost.side: lost} if lost else {}
-    for side, check, why in zip(SIDES, checks, present.why, strict=True):
-        found = check.get(key) or Failure(side, UNSUPPORTED, why[key])
-        facts.append(None if isinstance(found, Failure) else found)
-        if isinstance(found, Failure):
-            failures[side] = found
-    base, head = facts
-    return (base, head), failures
+def record(
+    plan: Plan,
+    cells: Sequence[Record],
+    pairs: Sequence[Pair] = (),
+    moved: str = "",
+    fingerprints: Sequence[Mapping[str, Any]] = ({}, {}),
+    seconds: float = 0.0,
+    neither: Sequence[str] = (),
+) -> Record:
+    """A comparison as it is saved: every pair with its blocks, so that it can be judged anew, shown, and continued.
+
+    Numbers that are not finite are null. `moved`: why nothing can be said of the code; or ''. `neither`: cells that no side
+    can do, as `loop B1-...: loop stops at T = 64`.
+    """
+    sides = [
+        {"label": it.label, "impl": it.impl, "python": it.python, "commit": it.commit, "code": digest(it.code)}
+        for it in plan.sides
+    ]
+    whole: Record = {
+        "kind": KIND,
+        "schema": SCHEMA,
+        "datetime": strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "sides": dict(zip(SIDES, sides, strict=True)),
+        "rivals": plan.rivals,
+        "fingerprints": dict(zip(SIDES, fingerprints, strict=True)),
+        "margin": plan.margin,
+        "threads": plan.setting.threads,
+        "seed": plan.seed,
+        "seconds": seconds,
+        "moved": moved,
+        "cells": cells,
+        "neither": neither,
+        "pairs": pairs,
+    }
+    return dict(finite(whole))
 
 
-def _without_numbers(failures: Mapping[str, Failure], name: str, allow_gone: Collection[str]) -> Verdict:
+def _without_numbers(failures: Mapping[str, Skip], name: str, allow_gone: Collection[str]) -> Verdict:
     """What is said of a cell that a side has no number for; `name` is what head calls the implementation."""
     word = _word({side: failure.reason for side, failure in failures.items()}, name in allow_gone)
-    hint = f" (--allow-gone {name} where that is meant)" if word == BROKEN and not _raised(failures) else ""
+    gone = word == BROKEN and failures["head"].reason == UNSUPPORTED
     said: dict[str, list[str]] = {}
-    for it in failures.values():
-        said.setdefault(_sentence(it, len(failures) == 1), []).append(it.side)
-    return Verdict(word, "; ".join(" and ".join(sides) + why for why, sides in said.items()) + hint)
+    for side, why in failures.items():
+        said.setdefault(_sentence(side, why, len(failures) == 1), []).append(side)
+    reason = "; ".join(" and ".join(sides) + sentence for sentence, sides in said.items())
+    return Verdict(word, reason + f" (--allow-gone {name} where that is meant)" * gone)
 
 
 def _word(reasons: Mapping[str, str], may_go: bool) -> str:
@@ -189,29 +201,13 @@ def _word(reasons: Mapping[str, str], may_go: bool) -> str:
     return GONE if may_go else BROKEN
 
 
-def _raised(failures: Mapping[str, Failure]) -> bool:
-    return any(failure.reason != UNSUPPORTED for failure in failures.values())
-
-
-def _sentence(failure: Failure, alone: bool) -> str:
+def _sentence(side: str, why: Skip, alone: bool) -> str:
     """What follows the side's name."""
-    if failure.reason == UNSUPPORTED:
-        return f": {failure.detail}"
-    if failure.reason == Wrong.reason and alone:
-        return f"{' now' * (failure.side == 'head')} fails the correctness check: {failure.detail}"
-    return f": {failure.reason}: {failure.detail}"
-
-
-@dataclass(frozen=True)
-class _Present:
-    """Which cells there are on which side, and what to send for them."""
-
-    cells: tuple[Key, ...]
-    """On either side, in the order of the cases."""
-    requests: tuple[dict[Key, dict[str, Any]], dict[Key, dict[str, Any]]]
-    why: tuple[dict[Key, str], dict[Key, str]]
-    """Why a side can't do a cell."""
-    neither: tuple[str, ...]
+    if why.reason == UNSUPPORTED:
+        return f": {why}"
+    if why.reason == Wrong.reason and alone:
+        return f"{' now' * (side == 'head')} fails the correctness check: {why}"
+    return f": {why.reason}: {why}"
 
 
 def _team(plan: Plan, sides: Sequence[Side], cases: Collection[Case] = ()) -> Team:
@@ -251,40 +247,47 @@ def _conditions(plan: Plan, facts: Sequence[Answer]) -> tuple[tuple[Answer, Answ
     return (base, head), tuple(key for key in controls if versions[0][key[1]] == versions[1][key[1]])
 
 
-def _present(plan: Plan, answers: Sequence[Answer]) -> _Present:
-    """What the sides can do; raises `UsageError` where that is nothing."""
-    for name in set(answers[0]["unknown"]).intersection(answers[1]["unknown"]):
-        raise UsageError(answers[1]["unknown"][name])
-    names = [_names(plan.rivals, answer) for answer in answers]
+def _present(
+    plan: Plan, answers: Sequence[Answer]
+) -> tuple[list[Key], list[str], tuple[Requests, Requests], tuple[Found, Found]]:
+    """Cells that a side can do, in the order of the cases, and sentences on the others; by side, what to send, and why it
+    can't do a cell.
+
+    Raises `UsageError` where both sides can do nothing.
+    """
+    base, head = (answer["unknown"] for answer in answers)
+    for why in ({**base, **head} if plan.rivals else {name: head[name] for name in head if name in base}).values():
+        raise UsageError(why)
+    names = [{plan.rivals or name: name for name in answer["cells"]} for answer in answers]
     cells, neither = [], []
-    requests: tuple[dict[Key, Any], dict[Key, Any]] = {}, {}
-    why: tuple[dict[Key, str], dict[Key, str]] = {}, {}
+    requests: tuple[Requests, Requests] = ({}, {})
+    found: tuple[Found, Found] = ({}, {})
     for case in plan.cases:
         for label in dict.fromkeys([*names[0], *names[1]]):
             key = label, case.id
-            for i in (0, 1):
+            for i, answer in enumerate(answers):
                 own = names[i].get(label)
-                refusal = answers[i]["cells"][own][case.id] if own else _absent(answers[i], label)
-                if refusal:
-                    why[i][key] = refusal
+                why = answer["cells"][own][case.id] if own else answer["unknown"].get(label, f"there is no {label}")
+                if why:
+                    found[i][key] = Unsupported(why)
                 else:
                     requests[i][key] = {"impl": own, "case": case.columns()}
-            if key in why[0] and key in why[1]:
-                neither.append(f"{label} {case.id}: {why[1][key]}")
+            if key in found[0] and key in found[1]:
+                neither.append(f"{label} {case.id}: {why}")
             else:
                 cells.append(key)
     if not cells:
-        raise UsageError(f"nothing to compare: {neither[0] if neither else 'no implementation on either side'}")
-    return _Present(tuple(cells), requests, why, tuple(neither))
+        raise UsageError(f"nothing to compare: {[*neither, 'no implementation on either side'][0]}")
+    return cells, neither, requests, found
 
 
-def _checking(plan: Plan, team: Team, i: int, requests: Mapping[Key, Any], found: dict[Key, Facts | Failure]) -> Script:
+def _checking(plan: Plan, team: Team, i: int, requests: Requests, found: Found) -> Script:
     """Finds the facts of each cell of a side, or the failure; a process that is lost is replaced."""
     for key, request in requests.items():
         try:
             found[key] = yield from _checked(team.clients[SIDES[i]], request, plan.setting.threads != 1)
         except Skip as outcome:
-            found[key] = Failure(SIDES[i], outcome.reason, str(outcome))
+            found[key] = outcome
             if isinstance(outcome, Lost):
                 team.replace(SIDES[i])
 
@@ -299,18 +302,6 @@ def _checked(client: WorkerClient, request: Mapping[str, Any], threaded: bool) -
     yield Request(client, "drop", it)
     facts: Facts = checked["columns"]
     return facts
-
-
-def _absent(answer: dict[str, Any], label: str) -> str:
-    """Why a side doesn't have an implementation: the error of its import, where it was asked for by name."""
-    return str(answer["unknown"].get(label, f"there is no {label}"))
-
-
-def _names(rivals: str, answer: dict[str, Any]) -> dict[str, str]:
-    """What both sides call an implementation, and what this side does; raises `UsageError`."""
-    if rivals and answer["unknown"]:
-        raise UsageError(next(iter(answer["unknown"].values())))
-    return {rivals or name: name for name in answer["cells"]}
 
 
 def _placed(plan: Plan, rng: random.Random) -> tuple[Side, Side]:

@@ -17,13 +17,13 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
-from stats.verdict import SETTLED, Verdict, drifted, of_pairs
+from stats.verdict import SETTLED, Verdict, of_pairs
 
 from ..cases.cells import Key
 from ..cases.outcome import Skip
 from ..timing.controls import GPU_WORK, WORK
-from ..timing.engine import Block, block_of, rounds
-from ..workers.client import Answer, Request, Script, WorkerClient, together
+from ..timing.engine import block_of, rounds
+from ..workers.client import Request, Script, WorkerClient, together
 from ..workers.team import Team
 
 ROUNDS = 20
@@ -52,51 +52,21 @@ SIDES = ("base", "head")
 CONTROLS: tuple[Key, ...] = tuple(("control", name) for name in WORK)
 GPU_CONTROLS: tuple[Key, ...] = tuple(("control", name) for name in GPU_WORK)
 
-Logs = dict[Key, float]
-"""log(head / base) of each cell and control in one pair of processes."""
+CONTROL_KEYS = CONTROLS + GPU_CONTROLS
+
+Pair = dict[str, Any]
+"""What a fresh pair of processes measured, as it is saved: `logs`, the datum of each cell and control as [impl, case, log];
+`blocks`, in the order in which they were timed, by `COLUMNS`; `seconds` that it took."""
+
+COLUMNS = ("cell", "side", "seconds", "at", "switches", "stolen")
+"""Of a block: which entry of `logs`; 0 base, 1 head; seconds of a call in its fastest slice; seconds since the pair began;
+involuntary context switches a call; seconds that other virtual machines had of all cores meanwhile, in steps of 10 ms."""
 
 
 def of_both(scripts: Sequence[Script], at_once: bool) -> None:
     """Run the scripts of base and head, at the same time or in turn."""
     for those in [scripts] if at_once else [[script] for script in scripts]:
         together(those)
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a side has no number for a cell."""
-
-    side: str
-    """`base` or `head`"""
-    reason: str
-    detail: str
-
-
-@dataclass(frozen=True)
-class Timed:
-    """One timed block."""
-
-    key: Key
-    side: int
-    seconds: float
-    """Of one call in its fastest stretch."""
-    at: float
-    """Seconds since the pair began."""
-    switches: float
-    """Involuntary context switches a call."""
-    stolen: float
-    """Seconds that other virtual machines had of all cores meanwhile, in steps of 10 ms."""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """What a fresh pair of processes measured."""
-
-    logs: Logs
-    blocks: Sequence[Timed] = ()
-    """In the order in which they were timed."""
-    seconds: float = 0.0
-    """That it took, with the start of its processes."""
 
 
 @dataclass
@@ -110,7 +80,7 @@ class Pairing:
     rng: random.Random
     controls: Sequence[Key] = CONTROLS
     """Those that are the same work on both sides."""
-    failures: dict[Key, Failure] = field(default_factory=dict)
+    failures: dict[Key, Fell] = field(default_factory=dict)
     """Cells that were lost while they were timed."""
     together: bool = True
     """Whether both sides are made ready at the same time: each on a core of its own, but never on one GPU."""
@@ -123,10 +93,10 @@ class Pairing:
             team = self.start()
             try:
                 return self._measured(team, order, most)
-            except _Fell as fell:
+            except Fell as fell:
                 if fell.key in self.controls:
                     raise fell.outcome from None
-                self.failures[fell.key] = Failure(fell.side, fell.outcome.reason, str(fell.outcome))
+                self.failures[fell.key] = fell
             finally:
                 team.close()
 
@@ -139,10 +109,17 @@ class Pairing:
         timed = []
         for key, i in interleaved(turns, self.rng):
             before, at = _stolen(), monotonic() - began
+            block, what = blocks[key], " ".join(key)
+            warm = max(1, block.warm)  # it was the other process's turn
             with _falling(i, key):
-                answer = _timed(clients[i], key, blocks[key])
-            timed.append(Timed(key, i, answer["fastest"], at, answer["involuntary"], _stolen() - before))
-        return Pair({key: datum([it for it in timed if it.key == key]) for key in order}, timed, monotonic() - began)
+                answer = clients[i].ask("time", what=what, calls=block.calls, stretches=block.stretches, warm=warm)
+            seconds, switches = float(f"{answer['fastest']:.6g}"), round(answer["involuntary"], 4)
+            timed.append((order.index(key), i, seconds, round(at, 4), switches, round(_stolen() - before, 2)))
+        return {
+            "seconds": monotonic() - began,
+            "logs": [[*key, datum([it[1:3] for it in timed if it[0] == n])] for n, key in enumerate(order)],
+            "blocks": {name: list(column) for name, column in zip(COLUMNS, zip(*timed, strict=True), strict=True)},
+        }
 
     def _preparing(self, client: WorkerClient, i: int, order: Sequence[Key], took: dict[Key, float]) -> Script:
         """Finds out the seconds of one call of each cell: both sides at the same time, each on a core of its own, then on one.
@@ -158,12 +135,6 @@ class Pairing:
         yield Request(client, "pin", {})
 
 
-def _timed(client: WorkerClient, key: Key, block: Block) -> Answer:
-    """What a process answers to a block of a cell."""
-    warm = max(1, block.warm)  # it was the other process's turn
-    return client.ask("time", what=" ".join(key), calls=block.calls, stretches=block.stretches, warm=warm)
-
-
 def _stolen() -> float:
     """Seconds that a virtual machine's cores were wanted and not given, since it began; 0 where nothing says so."""
     try:
@@ -173,16 +144,14 @@ def _stolen() -> float:
         return 0.0
 
 
-def datum(blocks: Sequence[Timed]) -> float:
-    """log(head / base) of a cell in a pair: the median over its rounds.
+def datum(blocks: Sequence[tuple[int, float]]) -> float:
+    """log(head / base) of a cell in a pair: the median over its rounds. `blocks`: side and seconds.
 
     A round's two blocks lie within milliseconds and share what the machine does to them; medians over all blocks of a side
     don't (docs/measured.md).
     """
-    sides: tuple[list[float], list[float]] = ([], [])
-    for block in blocks:
-        sides[block.side].append(block.seconds)
-    return median(math.log(head / base) for base, head in zip(*sides, strict=True))
+    base, head = ([seconds for side, seconds in blocks if side == i] for i in (0, 1))
+    return median(math.log(slow / fast) for fast, slow in zip(base, head, strict=True))
 
 
 def interleaved(turns: Mapping[Key, int], rng: random.Random) -> Iterator[tuple[Key, int]]:
@@ -190,16 +159,6 @@ def interleaved(turns: Mapping[Key, int], rng: random.Random) -> Iterator[tuple[
     for order in rounds(turns, rng):
         for key in order:
             yield from ((key, side) for side in rng.sample((0, 1), 2))
-
-
-@dataclass(frozen=True)
-class Judged:
-    """All pairs, and what they say."""
-
-    pairs: list[Pair]
-    verdicts: dict[Key, Verdict]
-    moved: str
-    """Why nothing can be said of the code, where that is machine drift; or ''."""
 
 
 def until_settled(
@@ -211,8 +170,8 @@ def until_settled(
     before: Sequence[Pair] = (),
     whole: bool = False,
     keep: Callable[[Pair], None] = lambda pair: None,
-) -> Judged:
-    """Pairs after those `before`, of the cells that are not settled (or of all), while there are seconds `left()`.
+) -> list[Pair]:
+    """Pairs after those `before`, of the cells that are not settled (or of all), while there are seconds `left()`; gives all.
 
     Calls `keep` with each new pair as soon as it is measured.
 
@@ -220,56 +179,46 @@ def until_settled(
 
     `pair` measures given cells in a fresh pair, with so many rounds; it may leave out what it lost.
     """
-    pairs, pace = list(before), _Pace(left)
+    pairs = list(before)
 
     def open_cells() -> list[Key]:
-        verdicts = _judged(cells, pairs, margin) if pairs and not whole else {}
+        verdicts = judged(cells, pairs, margin) if pairs and not whole else {}
         return [key for key in cells if key not in verdicts or verdicts[key].word not in SETTLED]
 
-    open_, look = open_cells(), max(FIRST_LOOK, len(pairs) + 1)
-    while open_ and (len(pairs) == len(before) or left() > pace.seconds):
+    open_, look, last = open_cells(), max(FIRST_LOOK, len(pairs) + 1), 0.0
+    while open_ and (len(pairs) == len(before) or left() > last):
         tell(f"timing {len(open_)} of {len(cells)} cells: pair {len(pairs) + 1}")
-        pairs.append(pair(open_, _rounds(len(open_))))
+        last = left()
+        pairs.append(pair(open_, min(MAX_ROUNDS, max(ROUNDS, TURNS // len(open_)))))
         keep(pairs[-1])
-        pace.step()
+        last -= left()
         if len(pairs) >= look:
             look = math.ceil(look * BETWEEN_LOOKS)
             open_ = open_cells()
-    return Judged(pairs, _judged(cells, pairs, margin), drifted(controls_of(pairs)))
+    return pairs
 
 
-class _Pace:
-    """About how long a pair takes: the last one."""
-
-    def __init__(self, left: Callable[[], float]):
-        self._left, self._before, self.seconds = left, left(), 0.0
-
-    def step(self) -> None:
-        now = self._left()
-        self.seconds, self._before = self._before - now, now
-
-
-def _rounds(open_cells: int) -> int:
-    """With fewer cells each is timed more often."""
-    return min(MAX_ROUNDS, max(ROUNDS, TURNS // open_cells))
-
-
-def _judged(keys: Sequence[Key], pairs: Sequence[Pair], margin: float) -> dict[Key, Verdict]:
-    logs = {key: [pair.logs.get(key, math.nan) for pair in pairs] for key in keys}
-    cells, _ = of_pairs(logs, controls_of(pairs), margin)
-    return cells
+def judged(cells: Sequence[Key], pairs: Sequence[Pair], margin: float) -> dict[Key, Verdict]:
+    """What all pairs say."""
+    logs = _logs(pairs)
+    return of_pairs({key: logs.get(key, [math.nan] * len(pairs)) for key in cells}, controls_of(pairs), margin)[0]
 
 
 def controls_of(pairs: Sequence[Pair]) -> dict[str, list[float]]:
     """Their data, by name."""
-    return {
-        key[1]: [pair.logs[key] for pair in pairs]
-        for key in CONTROLS + GPU_CONTROLS
-        if all(key in pair.logs for pair in pairs)
-    }
+    logs = _logs(pairs)
+    return {key[1]: logs[key] for key in CONTROL_KEYS if key in logs and not any(map(math.isnan, logs[key]))}
 
 
-class _Fell(Exception):
+def _logs(pairs: Sequence[Pair]) -> dict[Key, list[float]]:
+    """log(head / base) of every pair, NaN where a cell was not in it."""
+    by_key = [{(impl, case): log for impl, case, log in pair["logs"]} for pair in pairs]
+    return {key: [of.get(key, math.nan) for of in by_key] for key in dict.fromkeys(key for of in by_key for key in of)}
+
+
+class Fell(Exception):
+    """A cell that one side can't be timed in."""
+
     def __init__(self, side: str, key: Key, outcome: Skip):
         self.side, self.key, self.outcome = side, key, outcome
 
@@ -279,4 +228,4 @@ def _falling(i: int, key: Key) -> Iterator[None]:
     try:
         yield
     except Skip as outcome:
-        raise _Fell(SIDES[i], key, outcome) from None
+        raise Fell(SIDES[i], key, outcome) from None

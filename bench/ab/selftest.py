@@ -17,7 +17,7 @@ from ..cases.meaning import hash_of
 from ..runs.saving import load
 from ..selection.options import clock_text
 from ..timing.machine import fingerprint
-from .comparison import Comparison, Plan
+from .comparison import Plan, Record
 
 SLOW_DOWNS, SPEED_UPS = (0.01, 0.02, 0.05, 0.10), (-0.02, -0.05)
 """Shares that are injected when none is asked for."""
@@ -39,8 +39,6 @@ FILE = "self-test.json"
 
 Injection = tuple[str, float]
 """An implementation, and the share by which head's is slower; below 0 it is base's that is made slower, and head faster."""
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -101,11 +99,10 @@ def self_test(
     plan: Plan,
     wanted: Sequence[Injection | None],
     log: Log,
-    compare: Callable[[Plan], Comparison],
+    measure: Callable[[Plan, Injection | None], Record],
     tell: Callable[[str], None],
-    keep: Callable[[Comparison, Injection | None], object] = lambda found, injection: None,
 ) -> None:
-    """Do what is not yet recorded, and record each run when it is over; `keep` saves its pairs."""
+    """Do what is not yet recorded, and record each run when it is over; `measure` compares, and saves the pairs."""
     settings = settings_of(plan)
     left = missing(wanted, [it for it in log.records() if it["settings"] == settings])
     if left:
@@ -114,9 +111,8 @@ def self_test(
     for i, injection in enumerate(left, len(wanted) - len(left)):
         what = f"{injection[0]} {injection[1]:+.3g} of its time" if injection else "unchanged code"
         tell(f"self-test: run {i + 1} of {len(wanted)}, {what}")
-        found = compare(replace(injected(plan, injection), seed=plan.seed + i))
+        found = measure(replace(injected(plan, injection), seed=plan.seed + i), injection)
         log.add(record_of(found, injection, settings))
-        keep(found, injection)
 
 
 def _tested() -> Record:
@@ -136,23 +132,23 @@ def settings_of(plan: Plan) -> dict[str, Any]:
     }
 
 
-def record_of(found: Comparison, injection: Injection | None, settings: dict[str, Any]) -> Record:
+def record_of(found: Record, injection: Injection | None, settings: dict[str, Any]) -> Record:
     """What is kept of a run."""
     right = (IMPROVED if injection[1] < 0 else REGRESSED) if injection else None
-    of_injection = [line for line in found.lines if injection and line.impl == injection[0]]
-    others = [line for line in found.lines if line not in of_injection]
+    of_injection = [cell for cell in found["cells"] if injection and cell["impl"] == injection[0]]
+    others = [cell for cell in found["cells"] if cell not in of_injection]
     return {
         "when": time.strftime("%Y-%m-%dT%H:%M:%S"),
         **_tested(),
         "settings": settings,
         "injection": list(injection) if injection else None,
-        "moved": found.moved,
+        "moved": found["moved"],
         "injected": len(of_injection),
-        "found": sum(line.verdict.word == right for line in of_injection),
+        "found": sum(cell["word"] == right for cell in of_injection),
         "others": len(others),
-        "alarms": [[line.impl, line.case_id] for line in others if line.verdict.word in (REGRESSED, IMPROVED)],
-        "pairs": len(found.pairs),
-        "seconds": found.seconds,
+        "alarms": [[cell["impl"], cell["id"]] for cell in others if cell["word"] in (REGRESSED, IMPROVED)],
+        "pairs": len(found["pairs"]),
+        "seconds": found["seconds"],
     }
 
 

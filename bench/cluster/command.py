@@ -1,19 +1,31 @@
-"""`python -m bench sweep --cluster ray|slurm --save NAME`: the same sweep on many machines, a run for each type of node."""
+"""`python -m bench sweep --save NAME [options of pytest bench/]`: a run in K fresh processes, quiet if need be; with
+`--cluster ray|slurm` the same on many machines, a run for each type of node.
+"""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+from pytest_benchmark.utils import get_machine_id
+
+from .. import CHECKOUT
 from ..runs import journal as journals
-from ..runs import replicates
-from ..runs.replicates import PROCESSES, USAGE_ERROR
 from ..runs.saving import results_root
-from ..selection.command import complain, said
+from ..selection.command import Parser, complain, named, said
 from ..selection.errors import UsageError, count
+from ..workers.fresh import QUIET, pin
+
+USAGE_ERROR = 4
+"""pytest's own code for it."""
+
+PROCESSES = 5
 
 ENGINES = {"ray": "ray", "slurm": "submitit"}
 """The engines, each with its package; the module `on_NAME` reaches it."""
@@ -30,17 +42,74 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, others = _parser().parse_known_args(arguments)
     try:
         if options.cluster:
-            return _measured(options, others, said("sweep", arguments))
+            return _on_cluster(options, others, said("sweep", arguments))
         for option in ("--address", "--node-types", "--slurm-option"):
             if getattr(options, option[2:].replace("-", "_")):
                 raise UsageError(f"{option} goes with --cluster {' or '.join(ENGINES)}")
-        return replicates.main(arguments)
+        return _here(options, others)
     except UsageError as error:
         return complain(error, USAGE_ERROR)
 
 
+def _here(options: argparse.Namespace, others: Sequence[str]) -> int:
+    """Become `pytest bench/ --processes K --benchmark-save=NAME`, in the setting that is asked for."""
+    name, journal = begun(options, others, results_root(Path.cwd(), options.benchmark_storage) / str(get_machine_id()))
+    if journal:
+        command, quiet = [f"--resume={name}", *others], was_quiet(journals.header_of(journal)["machine"])
+    else:
+        command = [f"--processes={options.processes or PROCESSES}", f"--benchmark-save={name}", *others]
+        quiet = options.quiet_machine
+    if options.benchmark_storage:
+        command.append(f"--benchmark-storage={options.benchmark_storage}")
+    if quiet:
+        os.environ.update(QUIET)
+        pin()
+    sys.stdout.flush()
+    suite = CHECKOUT / "bench"
+    os.execv(sys.executable, [sys.executable, "-P", str(suite / "launch.py"), str(suite), *command])
+
+
+def begun(options: argparse.Namespace, others: Sequence[str], folder: Path) -> tuple[str, Path | None]:
+    """The run's name, and its journal in `folder` where it is resumed; raises `UsageError`."""
+    if not (options.resume or options.save):
+        raise UsageError("--save NAME is missing: what is the run called? (--resume NAME finishes one)")
+    name = named(options.resume or options.save, "--resume" if options.resume else "--save")
+    journal = journals.newest(folder, name)
+    if options.resume:
+        if {*others} - {"--redo"} or options.processes or options.save or options.quiet_machine:
+            raise UsageError(f"--resume {name} goes on as it was begun; leave out the other options")
+        if journal is None:
+            raise UsageError(f"no run {name} was begun in {folder}: --save {name} begins one")
+        return name, journal
+    for option in others:
+        if option.startswith(("--benchmark-autosave", "--resume")):
+            raise UsageError(f"{option}: the run is named by --save, and finished by --resume")
+    if journal:
+        raise UsageError(f"run {name} was begun and not finished: `--resume {name}` goes on")
+    return name, None
+
+
+def was_quiet(machine: Mapping[str, Any]) -> bool:
+    """Whether a run with this fingerprint was begun with `--quiet-machine`."""
+    return machine["cores"] == 1 and bool(machine["allocator"]) and machine["allocator"].items() <= QUIET.items()
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = replicates.parser()
+    parser = Parser(
+        "sweep",
+        USAGE_ERROR,
+        description="Measure a sweep in several fresh processes and save it as one run.",
+        epilog="All other options are those of `pytest bench/`: --sweep, --impl, --T, ...",
+    )
+    parser.add_argument("--processes", type=count, metavar="K", help=f"in how many processes (default: {PROCESSES})")
+    parser.add_argument("--save", "--benchmark-save", metavar="NAME", help="what the run is called")
+    parser.add_argument("--resume", metavar="NAME", help="finish a run that was interrupted")
+    parser.add_argument(
+        "--quiet-machine",
+        action="store_true",
+        help="one thread, pinned to one core, and an allocator that keeps what it has",
+    )
+    parser.add_argument("--benchmark-storage", metavar="URI", help="where results lie (default: results/)")
     group = parser.add_argument_group("on many machines")
     group.add_argument("--cluster", choices=ENGINES, help="measure on the nodes of a cluster")
     group.add_argument(
@@ -80,14 +149,14 @@ def _pair(text: str) -> tuple[str, str | int]:
     return name, int(value) if value.isdigit() else value
 
 
-def _measured(options: argparse.Namespace, others: list[str], command: str) -> int:
+def _on_cluster(options: argparse.Namespace, others: list[str], command: str) -> int:
     """Begin a sweep, or go on with one."""
     if unfit := {given.partition("=")[0] for given in others} & {*WITHOUT}:
         raise UsageError(f"{unfit.pop()} does not go with --cluster")
     results = results_root(Path.cwd(), options.benchmark_storage)
-    name, path = replicates.begun(options, [*others, *options.node_types], results / "cluster")
-    if path and (pid := journals.writer(path)) is not None:
-        raise UsageError(f"run {name} is being measured right now, by process {pid}")
+    name, path = begun(options, [*others, *options.node_types], results / "cluster")
+    if path:
+        journals.refuse_written(path)
     own = [*["--quiet-machine"] * options.quiet_machine, f"--processes={options.processes or PROCESSES}"]
     asked = {"arguments": [*others, *own], "kinds": options.node_types, "command": command}
     header = journals.header_of(path) if path else asked

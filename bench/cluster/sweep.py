@@ -12,7 +12,7 @@ from pytest_benchmark.utils import get_commit_info
 from ..cases.outcome import FAILURES
 from ..runs.journal import Journal, Line
 from ..runs.progress import skips
-from ..runs.saving import load, numbering, run_files, save
+from ..runs.saving import load, run_files, save
 from ..selection.command import complain
 from ..selection.errors import UsageError
 from ..starting import UNFINISHED
@@ -68,6 +68,5 @@ def _save(results: Path, name: str, driver: Driver, command: str) -> int:
 def _file(folder: Path, name: str, data: dict[str, Any]) -> Path:
     """Save the run of a type, unless a driver that was killed right after has saved it."""
     folder.mkdir(parents=True, exist_ok=True)
-    with numbering(folder):
-        there = [path for path in run_files(folder, name) if load(path).get("journal") == data["journal"]]
-        return there[0] if there else save(folder, name, data, indent=None)
+    there = [path for path in run_files(folder, name) if load(path).get("journal") == data["journal"]]
+    return there[0] if there else save(folder, name, data, indent=None)

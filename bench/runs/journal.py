@@ -11,6 +11,8 @@ from typing import Any
 
 import psutil
 
+from ..selection.errors import UsageError
+
 Line = dict[str, Any]
 """{"header": ...}, or one of what `Run` writes: {"begin": key}, {"checked": ...}, {"skipped": ...}, {"visit": ...}, ..."""
 
@@ -94,6 +96,12 @@ def writer(path: Path) -> int | None:
     """The process that is writing to a journal right now; None when it is gone."""
     last = [line["header"] for line in _read(path)[1] if "header" in line][-1]
     return last["pid"] if alive(last) else None
+
+
+def refuse_written(path: Path) -> None:
+    """Raises `UsageError` while a process is writing to a journal."""
+    if (pid := writer(path)) is not None:
+        raise UsageError(f"run {_name(path)} is being measured right now, by process {pid}")
 
 
 def process() -> Line:

@@ -73,12 +73,6 @@ def samples_of(found: Sequence[Sample]) -> ratios.Samples:
     )
 
 
-def process_medians(found: Sequence[Sample]) -> list[float]:
-    """Seconds of a call, one number a process."""
-    processes = sorted({it.process for it in found})
-    return [median(it.seconds for it in found if it.process == process) for process in processes]
-
-
 def row(cell: Cell, checked: Mapping[str, Any], found: Sequence[Sample], over: Sequence[Sample], more: Row) -> Row:
     """The whole row. `checked`: columns of the check; `over`: samples of the baseline implementation, if there are
     any; `more`: further columns.
@@ -118,18 +112,22 @@ def stats_of(found: Sequence[Sample]) -> Row:
 
 def timed(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
     """Columns that follow from the samples alone, and from those of the baseline implementation."""
-    columns = {
+    by_process: dict[int, list[float]] = {}
+    for it in sorted(found, key=lambda it: it.process):
+        by_process.setdefault(it.process, []).append(it.seconds)
+    return {
         "calls": found[0].calls,
-        "processes": len({it.process for it in found}),
-        "process_medians": process_medians(found),
+        "processes": len(by_process),
+        "process_medians": [median(seconds) for seconds in by_process.values()],
         "page_faults": mean(it.page_faults for it in found),
         "switches_voluntary": mean(it.voluntary for it in found),
         "switches_involuntary": mean(it.involuntary for it in found),
-    }
-    for name in ("round", "visit", "process"):
-        columns[f"sample_{name}s" if name != "process" else "sample_processes"] = [getattr(it, name) for it in found]
-    columns |= {"sample_times": [round(it.at, 4) for it in found]}
-    return columns | {"sample_fastest": [it.fastest for it in found]} | _ratio(found, over)
+        "sample_rounds": [it.round for it in found],
+        "sample_visits": [it.visit for it in found],
+        "sample_processes": [it.process for it in found],
+        "sample_times": [round(it.at, 4) for it in found],
+        "sample_fastest": [it.fastest for it in found],
+    } | _ratio(found, over)
 
 
 def _ratio(found: Sequence[Sample], over: Sequence[Sample]) -> Row:

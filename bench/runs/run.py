@@ -27,8 +27,9 @@ from ..cases.case import AXES
 from ..cases.cells import Cell, Key
 from ..cases.outcome import FAILURES, Skip
 from ..cases.published import published_of
+from ..selection import allocator
 from ..selection.errors import UsageError
-from ..selection.options import Selection, asked, choose_allocator, seed_of, select, settle_timing
+from ..selection.options import Selection, asked, select, settle_timing
 from ..timing.controls import Controls
 from ..timing.devices import meter_for
 from ..timing.engine import VISITS
@@ -90,8 +91,6 @@ class Run:
     """Whole rows: of a run that is resumed when nothing is left to do, and of cells that this process has finished."""
     roofs: Roofs = field(default_factory=Roofs)
     controls: Controls = field(default_factory=Controls)
-    given_up: list[str] = field(default_factory=list)
-    """Cells that an earlier process did not survive, each with the sentence that it is skipped with."""
     suspects: frozenset[Key] = frozenset()
     """Cells that were being checked when an earlier process ended: they are tried again, but last."""
     _visited: set[tuple[int, int, str]] = field(default_factory=set)
@@ -173,7 +172,7 @@ class Run:
     def plan(self, keys: Iterable[Key]) -> None:
         """Fix what a whole run is, once pytest has deselected what the user left out, and open the journal.
 
-        Raises `pytest.UsageError` when the results can't be written.
+        Raises `UsageError` when the results can't be written.
         """
         if self.planned is not None:
             return
@@ -185,11 +184,11 @@ class Run:
         try:
             self.journal = Journal.start(self.folder, self.name, header)
         except OSError as error:
-            raise pytest.UsageError(f"results can't be written to {self.folder}: {error.strerror}") from None
+            raise UsageError(f"results can't be written to {self.folder}: {error.strerror}") from None
         if short := shortage(self.folder, len(self.planned)):
             self.journal.delete()
             self.journal = None  # nothing was begun that could be resumed
-            raise pytest.UsageError(f"results don't fit in {self.folder}: {short}")
+            raise UsageError(f"results don't fit in {self.folder}: {short}")
         if self.replaced:
             self.replaced.delete()
 
@@ -339,9 +338,7 @@ class Run:
         begun = {key: times for key, times in self._begun.items() if not self.settled(key)}
         for key, times in begun.items():
             if times >= TRIES:
-                reason = Skip(f"the run ended {times} times while this was checked")
-                self.add_skipped(self.cell(key), reason)
-                self.given_up.append(f"{' '.join(key)}: {reason}")
+                self.add_skipped(self.cell(key), Skip(f"the run ended {times} times while this was checked"))
         self.suspects = frozenset(begun.keys() - self.skipped.keys())
 
     def trace(self, cell: Cell, worker: Any) -> dict[str, str]:
@@ -369,23 +366,22 @@ def _last(lines: Sequence[Line], kind: str) -> dict[str, Any]:
 
 
 def begin(config: pytest.Config) -> Run:
-    """Resolve the command line into a run, new or resumed; raises `pytest.UsageError`."""
+    """Resolve the command line into a run, new or resumed; raises `UsageError`."""
     if os.environ.get("PYTEST_XDIST_WORKER") or config.getoption("dist", "no") != "no":
-        raise pytest.UsageError("nothing can be timed under pytest-xdist: leave out -n")
+        raise UsageError("nothing can be timed under pytest-xdist: leave out -n")
     folder = results_folder(config) / str(get_machine_id())  # as pytest-benchmark names it
     resume, save = config.getoption("resume"), config.getoption("benchmark_save")
     given = [str(it) for it in config.invocation_params.args]
     installed = given[:1] == ["-c"] and given[3:4] == [str(CHECKOUT / "bench")]  # started as `attention-bench run`
     command = shlex.join(["attention-bench", "run", *given[4:]] if installed else ["pytest", *given])
     if resume == "":
-        raise pytest.UsageError("--resume is empty: name the run that is to be finished")
-    seed_of(config)
+        raise UsageError("--resume is empty: name the run that is to be finished")
     if config.getoption("redo") and not resume:
-        raise pytest.UsageError("--redo says how to resume: with --resume NAME")
+        raise UsageError("--redo says how to resume: with --resume NAME")
     if not resume:
         run = _new(config, folder, save or config.getoption("benchmark_autosave"))
     elif save and save != resume:
-        raise pytest.UsageError(f"--resume {resume} keeps that name; leave out --benchmark-save={save}")
+        raise UsageError(f"--resume {resume} keeps that name; leave out --benchmark-save={save}")
     else:
         run = (
             _from_journal(config, folder, resume)
@@ -395,9 +391,9 @@ def begin(config: pytest.Config) -> Run:
     config.option.benchmark_save = config.option.benchmark_autosave = None  # the suite saves: whole files or none
     if run.name:
         if not run.name.isprintable():
-            raise pytest.UsageError(f"a run can't be called {run.name!r}: it holds what can't be printed")
+            raise UsageError(f"a run can't be called {run.name!r}: it holds what can't be printed")
         if why := obstacle(folder, run.name):
-            raise pytest.UsageError(f"results can't be written to {folder}: {why}")
+            raise UsageError(f"results can't be written to {folder}: {why}")
     run.command = command
     run.traced |= config.getoption("save_traces")
     run.timing = settle_timing(config, run.timing)
@@ -411,13 +407,17 @@ def _to_begin(config: pytest.Config, folder: Path, name: str) -> str:
         return name
     known = sorted({*journals.names(folder), *run_names(folder)})
     there = f"known: {', '.join(known)}{nearest(name, known)}" if known else "none is there yet"
-    raise pytest.UsageError(f"no run {name!r} to resume in {folder} ({there}); --benchmark-save={name} begins one")
+    raise UsageError(f"no run {name!r} to resume in {folder} ({there}); --benchmark-save={name} begins one")
 
 
 def _new(config: pytest.Config, folder: Path, name: str | None) -> Run:
     options = asked(config)
-    choose_allocator(config)
-    return Run(options, select(config, options), folder, name)
+    allocator.choose(config.getoption("allocator"))
+    return Run(options, _select(config, options), folder, name)
+
+
+def _select(config: pytest.Config, options: dict[str, Any]) -> Selection:
+    return select(options, str(config.invocation_params.dir))
 
 
 def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
@@ -425,18 +425,17 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
     path = journals.newest(folder, name)
     if path is None:
         return None
-    if (pid := journals.writer(path)) is not None:
-        raise pytest.UsageError(f"run {name} is being measured right now, by process {pid}")
+    journals.refuse_written(path)
     journal = Journal.reopen(path)
     options = _same(config, name, journal.header["asked"], journal.header["machine"])
-    selection = select(config, options)
+    selection = _select(config, options)
     how = {key: journal.header[key] for key in ("timing", "traced") if key in journal.header}
     if config.getoption("redo"):
         return Run(options, selection, folder, name, replaced=journal, **how)
     if journal.header["machine"] != fingerprint():
-        raise pytest.UsageError(f"run {name} was begun on another machine or with another torch; --redo begins it anew")
+        raise UsageError(f"run {name} was begun on another machine or with another torch; --redo begins it anew")
     if journal.header.get("sources") != selection.sources:
-        raise pytest.UsageError(f"the code has changed since run {name} was begun; --redo begins it anew")
+        raise UsageError(f"the code has changed since run {name} was begun; --redo begins it anew")
     planned = {(impl, case) for impl, case in journal.header["planned"]}
     run = Run(options, selection, folder, name, journal=journal, planned=planned, **how)
     run.restore(journal)
@@ -449,11 +448,11 @@ def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:
     if not finished:
         return None
     if config.getoption("redo"):
-        raise pytest.UsageError(f"run {name} is finished; --benchmark-save={name} measures it once more")
+        raise UsageError(f"run {name} is finished; --benchmark-save={name} measures it once more")
     options = _same(config, name, finished[-1]["asked"], finished[-1]["machine_info"])
-    run = Run(options, select(config, options), folder)
+    run = Run(options, _select(config, options), folder)
     if finished[-1].get("sources") not in (None, run.selection.sources):
-        raise pytest.UsageError(
+        raise UsageError(
             f"run {name} is finished, and the code is another now; --benchmark-save={name} measures it once more"
         )
     run.finished = {(it["extra_info"]["impl"], it["extra_info"]["id"]): it for it in finished[-1]["benchmarks"]}
@@ -466,18 +465,15 @@ def _same(config: pytest.Config, name: str, options: dict[str, Any], machine: di
     """What the run was begun with; raises when the command line now asks for something else."""
     now = asked(config)
     if now and now != options:
-        raise pytest.UsageError(f"run {name} was begun with other options; `--resume {name}` alone finishes it")
-    choose_allocator(config, machine["allocator"])
+        raise UsageError(f"run {name} was begun with other options; `--resume {name}` alone finishes it")
+    allocator.choose(config.getoption("allocator"), machine["allocator"])
     return options
 
 
 def results_folder(config: pytest.Config) -> Path:
-    """Where the user wants results to lie, or where they lie by default."""
+    """Where the user wants results to lie, or where they lie by default; raises `UsageError`."""
     given = config.getoption("benchmark_storage")
-    try:
-        return results_root(config.invocation_params.dir, None if given == "file://./.benchmarks" else given)
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from None
+    return results_root(config.invocation_params.dir, None if given == "file://./.benchmarks" else given)
 
 
 def finite(value: Any) -> Any:

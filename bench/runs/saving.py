@@ -9,8 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,27 +36,18 @@ def results_root(start: Path, storage: str | None) -> Path:
     return (CHECKOUT if start.is_relative_to(CHECKOUT) else start) / "results"
 
 
-@contextmanager
-def numbering(folder: Path) -> Iterator[None]:
-    """Nobody else takes a number in `folder` meanwhile."""
-    if not folder.is_dir():
-        yield
-        return
+def save(folder: Path, name: str, data: dict[str, Any], indent: int | None = 4) -> Path:
+    """Write a run file under the next number, all or nothing; raises OSError."""
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file is closed, also by the end of the process
-        yield
-
-
-def save(folder: Path, name: str, data: dict[str, Any], indent: int | None = 4) -> Path:
-    """Write a run file under the next number, all or nothing; call it within `numbering`."""
-    numbers = [int(path.name[:4]) for path in folder.glob("[0-9][0-9][0-9][0-9]_*.json")]
-    path = folder / f"{max(numbers, default=0) + 1:04}_{name}.json"
-    whole = path.with_suffix(".tmp")
-    try:
-        whole.write_text(json.dumps(data, indent=indent), encoding="utf-8")
-        return whole.replace(path)
-    finally:
-        whole.unlink(missing_ok=True)  # of a full disk
+        numbers = [int(path.name[:4]) for path in folder.glob("[0-9][0-9][0-9][0-9]_*.json")]
+        path = folder / f"{max(numbers, default=0) + 1:04}_{name}.json"
+        whole = path.with_suffix(".tmp")
+        try:
+            whole.write_text(json.dumps(data, indent=indent), encoding="utf-8")
+            return whole.replace(path)
+        finally:
+            whole.unlink(missing_ok=True)  # of a full disk
 
 
 def run_files(folder: Path, name: str) -> list[Path]:

@@ -8,7 +8,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -44,9 +44,14 @@ def _eager_name(name: str) -> str:
     return next((name.removesuffix(form) for form in forms if name.endswith(form)), name)
 
 
+def listed(given: Sequence[str]) -> list[str]:
+    """The names in comma lists."""
+    return [name.strip() for text in given for name in text.split(",") if name.strip()]
+
+
 def impls_named(given: list[str], whole_registry: bool, folder: str) -> tuple[Impl, ...]:
     """The implementations that are named, or the sweep's own: eager ones, and the compiled forms worth a place."""
-    names = [name.strip() for text in given for name in text.split(",") if name.strip()]
+    names = listed(given)
     if not names:
         if given:
             raise UsageError(f"--impl names nothing; known: {known()}")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,7 +22,7 @@ from ..cases.sweep import SWEEPS, Sweep, of_points
 from ..checks.impl_hash import sources_hash
 from ..terminal import warn
 from ..timing.devices import DEVICES, default_device
-from . import allocator, workloads
+from . import workloads
 from .choice import impls_named
 from .errors import UsageError, count, positive, whole
 
@@ -69,19 +67,19 @@ OPTIONS = tuple(name for name in AXES if name != "model")
 
 
 def refuse_unused(config: pytest.Config) -> None:
-    """Raise `pytest.UsageError` for an argument that would change nothing."""
+    """Raise `UsageError` for an argument that would change nothing."""
     for name in config.getoption("file_or_dir", []):  # none beside --help
         path = config.invocation_params.dir / name.partition("::")[0]
         if not path.resolve().is_relative_to(CHECKOUT / "bench"):
             of_file = f"a kernel of your own is named by --impl mine={path.stem}:FUNCTION"
             joined = "several values are joined by commas, as in --T 64,128"
-            raise pytest.UsageError(f"unexpected argument {name!r}: {of_file if path.suffix == '.py' else joined}")
+            raise UsageError(f"unexpected argument {name!r}: {of_file if path.suffix == '.py' else joined}")
     for option in map(str, config.invocation_params.args):
         if option.startswith(UNUSED):
             how = ", ".join(map(_spelt, TIMING))
-            raise pytest.UsageError(f"{option} changes nothing here: {how} say how cells are timed")
+            raise UsageError(f"{option} changes nothing here: {how} say how cells are timed")
     if config.getoption("attention_list") and (others := asked(config)):
-        raise pytest.UsageError(f"--list shows everything: leave out --{', --'.join(others)}, or use --dry-run")
+        raise UsageError(f"--list shows everything: leave out --{', --'.join(others)}, or use --dry-run")
 
 
 def _one_line(parser: pytest.Parser) -> None:
@@ -135,7 +133,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--case", action="append", metavar="IDS", help="only the cases with these ids, as --dry-run shows them"
     )
     for name, (default, metavar, about) in TIMING.items():
-        group.addoption(_spelt(name), metavar=metavar, help=f"{about} (default: {default:g})")
+        read = count if isinstance(default, int) else positive
+        group.addoption(_spelt(name), type=read, metavar=metavar, help=f"{about} (default: {default:g})")
     group.addoption("--allocator", metavar="NAME",
                     help="memory allocator of what is timed: system (default), keep (glibc keeps what is freed), "
                          "tcmalloc, jemalloc")  # fmt: skip
@@ -145,6 +144,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                     help="show what would be measured and about how long")  # fmt: skip
     group.addoption(
         "--shuffle",
+        type=whole,
         metavar="SEED",
         help="draw the order in which everything is timed by this seed (default: another one every time)",
     )
@@ -170,61 +170,26 @@ def asked(config: pytest.Config) -> dict[str, Any]:
     given = {name: value for name in ASKED if (value := config.getoption(name))}
     if config.getoption("smoke"):
         if "sweep" in given:
-            raise pytest.UsageError("--smoke is a sweep itself: leave out --sweep, or leave out --smoke")
+            raise UsageError("--smoke is a sweep itself: leave out --sweep, or leave out --smoke")
         given |= {"sweep": ["smoke"], "impl": [*(given.get("impl") or ["fused"]), "sdpa"]}
     for name, values in given.items():
         if name not in ("impl", "case") and len(values) > 1:  # a node of a cluster adds a narrower --case
-            raise pytest.UsageError(
-                f"--{name} is given {len(values)} times: give it once, as in --{name} {','.join(values)}"
-            )
+            raise UsageError(f"--{name} is given {len(values)} times: give it once, as in --{name} {','.join(values)}")
     return {name: value if name == "impl" else value[-1] for name, value in given.items()}
 
 
 def settle_timing(config: pytest.Config, begun: dict[str, float]) -> dict[str, float]:
-    """Every option of `TIMING`: as asked for now, else as the run was begun, else the default; raises `pytest.UsageError`."""
-    found = {}
-    for name, (default, *_) in TIMING.items():
-        read = count if isinstance(default, int) else positive
-        text = config.getoption(name)
-        found[name] = begun.get(name, default) if text is None else _read(read, name, text)
-    return found
-
-
-def seed_of(config: pytest.Config) -> int | None:
-    """Of `--shuffle`; raises `pytest.UsageError`."""
-    text = config.getoption("shuffle")
-    return None if text is None else int(_read(whole, "shuffle", text))
-
-
-def choose_allocator(config: pytest.Config, begun: Mapping[str, str] | None = None) -> None:
-    """As `allocator.choose`, by the option; raises `pytest.UsageError`."""
-    try:
-        allocator.choose(config.getoption("allocator"), begun)
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from None
-
-
-def _read(read: Callable[[str], float], name: str, text: str) -> float:
-    """By hand, since argparse's own answer to a mistake takes four lines under pytest."""
-    try:
-        return read(text)
-    except argparse.ArgumentTypeError as error:
-        raise pytest.UsageError(f"{_spelt(name)} {text}: {error}") from None
+    """Every option of `TIMING`: as asked for now, else as the run was begun, else the default."""
+    given = {name: value for name in TIMING if (value := config.getoption(name)) is not None}
+    return {name: default for name, (default, *_) in TIMING.items()} | begun | given
 
 
 def _spelt(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def select(config: pytest.Config, options: dict[str, Any]) -> Selection:
-    """Resolve the options (of `asked`) into cells; raises `pytest.UsageError` with one line."""
-    try:
-        return _select(options, str(config.invocation_params.dir))
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from None
-
-
-def _select(options: dict[str, Any], folder: str) -> Selection:
+def select(options: dict[str, Any], folder: str) -> Selection:
+    """Resolve the options (of `asked`) into cells; raises `UsageError`."""
     sweep, device, overrides = sweep_of(options, folder)
     if "threads" in overrides:
         overrides["threads"] = tuple(None if n == torch.get_num_threads() else n for n in overrides["threads"])
@@ -316,13 +281,13 @@ def _picked(cases: list[Case], ids: str | None) -> list[Case]:
 
 
 def _values(axis: str, text: str) -> tuple[Any, ...]:
-    found = []
-    for value in text.split(","):
+    found: dict[Any, None] = {}
+    for value in map(str.strip, text.split(",")):
         try:
-            found.append(AXES[axis].read(value.strip()))
+            found[AXES[axis].read(value)] = None
         except ValueError as error:
-            raise UsageError(f"--{axis} {text}: {value.strip()!r} is not {error}") from None
-    return tuple(dict.fromkeys(found))
+            raise UsageError(f"--{axis} {text}: {value!r} is not {error}") from None
+    return tuple(found)
 
 
 def clock_text(seconds: float) -> str:

@@ -109,6 +109,20 @@ def check_same_cells(data: dict[str, Any], alone: dict[str, Any]) -> None:
         assert now["ratio_low"] <= now["ratio"] <= now["ratio_high"]
 
 
+def check_resumed(folder: Path, alone: dict[str, Any], *options: str, known: list[tuple[str, str]]) -> None:
+    """Go on with what a killed driver left: nothing is measured twice, and both types have the cells of one machine."""
+    said = Sweeping(folder, *options, "--resume", "x").end()
+    assert len({*known}) == len(known) >= 1
+    assert said.count(MEASURED) == 2 * CASES - len(known)
+    runs = runs_of(folder)
+    assert {*runs} == {"a", "b"}
+    for data in runs.values():
+        check_same_cells(data, alone)
+    page = side_by_side(folder)
+    assert "0001_x (a)" in page and "0001_x (b)" in page
+    assert not [*folder.glob("results/cluster/*")]  # neither journal nor pickles
+
+
 def side_by_side(folder: Path) -> str:
     """The page of all of a sweep's runs."""
     files = [str(file) for file in sorted(folder.glob("results/*/*_x.json"))]

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from .conftest import CASES, MEASURED, PROCESSES, SWEEP, Sweeping, answered, check_same_cells, runs_of, side_by_side
+from .conftest import MEASURED, PROCESSES, SWEEP, Sweeping, answered, check_resumed
 
 pytest.importorskip("ray")
 
@@ -69,14 +69,4 @@ def test_a_node_is_killed_and_the_driver_too(cluster: Any, alone: dict[str, Any]
     worker.kill()
     first.until(" is lost: ")
     first.kill()
-    known = answered(folder)
-    again = Sweeping(folder, *where, "--resume", "x")
-    said = again.end()
-    assert len({*known}) == len(known) >= 1
-    assert said.count(MEASURED) == 2 * CASES - len(known)  # nothing twice
-    runs = runs_of(folder)
-    assert {*runs} == {"a", "b"}
-    for data in runs.values():
-        check_same_cells(data, alone)
-    page = side_by_side(folder)
-    assert "0001_x (a)" in page and "0001_x (b)" in page
+    check_resumed(folder, alone, *where, known=answered(folder))

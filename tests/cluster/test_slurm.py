@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from .conftest import CASES, MEASURED, PROCESSES, SWEEP, Sweeping, answered, check_same_cells, runs_of, side_by_side
+from .conftest import MEASURED, PROCESSES, SWEEP, Sweeping, answered, check_resumed
 
 pytest.importorskip("submitit")
 
@@ -25,17 +25,7 @@ def test_a_job_is_killed_and_the_driver_too(alone: dict[str, Any], tmp_path: Pat
     first.stopped_job(lambda: jobs_of(first)).kill()
     first.until(" is lost: ")
     first.kill()
-    known = answered(folder)
-    again = Sweeping(folder, *where, "--resume", "x")
-    said = again.end()
-    assert len({*known}) == len(known) >= 1
-    assert said.count(MEASURED) == 2 * CASES - len(known)  # nothing twice
-    runs = runs_of(folder)
-    assert {*runs} == {"a", "b"}
-    for data in runs.values():
-        check_same_cells(data, alone)
-    assert "0001_x (a)" in side_by_side(folder)
-    assert not [*folder.glob("results/cluster/*")]  # neither journal nor pickles
+    check_resumed(folder, alone, *where, known=answered(folder))
 
 
 def jobs_of(driver: Sweeping) -> Iterator[psutil.Process]:
