@@ -29,7 +29,10 @@ REST: dict[str, Config] = {
                    "tie_word_embeddings": True},
     "qwen3-8b": {"vocab_size": 151936, "intermediate_size": 12288, "num_hidden_layers": 36, "rope_theta": 1e6},
 }  # fmt: skip
-"""What `MODELS` leaves out of a configuration, since it is no part of attention."""
+"""What `MODELS` leaves out of a configuration, since it is no part of attention. The sizes agree with `litgpt/config.py` of
+Lightning-AI/litgpt at 26857050, which names the config.json of each; those of GPT-2, with `model.py` of karpathy/nanoGPT; which
+embeddings are tied, with the model builders of pytorch/torchtune.
+"""
 
 OF_GPT2 = {
     "hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
