@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 from typing import Any
 
 import pandas as pd
@@ -92,6 +92,17 @@ class Step:
 def steps(frame: pd.DataFrame, baseline: str | None) -> list[Step]:
     """Every row of a block or a model whose parts are known."""
     return list(_steps(frame, baseline)) if "parts_s" in frame else []
+
+
+def nearer(found: Iterable[Step]) -> str:
+    """Which of hot and cold predicts the time of a core in the model better; '' where no core was measured cold."""
+    both = [it for it in found if it.hot > 0 and it.cold > 0]
+    if not both:
+        return ""
+    off = {word: [abs(math.log(it.inside / getattr(it, word))) for it in both] for word in ("hot", "cold")}
+    usual = " and ".join(f"{word} by a factor of {math.exp(median(logs)):.2f}" for word, logs in off.items())
+    cold = sum(cold < hot for hot, cold in zip(off["hot"], off["cold"], strict=True))
+    return f"In the model a core's time differs from {usual} (medians); cold is nearer in {cold} of {len(both)}."
 
 
 def _steps(frame: pd.DataFrame, baseline: str | None) -> Iterator[Step]:
