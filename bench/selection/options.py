@@ -19,6 +19,7 @@ from .. import CHECKOUT
 from ..cases.axes import nearest
 from ..cases.case import AXES, Case
 from ..cases.cells import Cell
+from ..cases.decoders import BLOCKS
 from ..cases.models import config_of, layers_of, notes_of
 from ..cases.sweep import SWEEPS, Sweep, of_points
 from ..checks.impl_hash import sources_hash
@@ -226,6 +227,8 @@ def select(config: pytest.Config, options: dict[str, Any]) -> Selection:
 
 def _select(options: dict[str, Any], folder: str) -> Selection:
     sweep, device, overrides = sweep_of(options, folder)
+    if {*BLOCKS} & {*overrides.get("scope", ())}:  # what a block's time is predicted from
+        overrides["scope"] = tuple(dict.fromkeys(("core", *overrides["scope"])))
     if "threads" in overrides:
         overrides["threads"] = tuple(None if n == torch.get_num_threads() else n for n in overrides["threads"])
     chosen = impls_named(options.get("impl", []), sweep.whole_registry, folder)
@@ -233,7 +236,10 @@ def _select(options: dict[str, Any], folder: str) -> Selection:
     if (base := options.get("baseline", names[0])) not in names:
         raise UsageError(f"--baseline {base}: not among what runs: {', '.join(names)}{nearest(base, names)}")
     cases = _picked(cases_of(sweep, device, overrides), options.get("case"))
-    cells = tuple(Cell(impl, case) for case in cases for impl in chosen)
+    named = "impl" in options  # else no compiled form of a block: to compile one takes longer than all else of it
+    cells = tuple(
+        Cell(impl, case) for case in cases for impl in chosen if named or not (impl.compiled and case.in_model)
+    )
     return Selection(sweep, device, chosen, cells)
 
 
