@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +79,8 @@ def config_for(case: Case) -> Config:
 
 def depth(case: Case) -> int:
     """Blocks of the whole model."""
-    return _of(config_of(case.model or ""), "num_hidden_layers")
+    config = config_of(case.model or "")
+    return int(config.get("num_hidden_layers") or config["n_layer"])
 
 
 def unfit(case: Case) -> str | None:
@@ -126,7 +126,3 @@ def weights(case: Case) -> int:
 def output_width(case: Case) -> int:
     """Numbers that come out for a token."""
     return int(config_for(case)["vocab_size"]) if case.scope == "model" else case.d_model
-
-
-def _of(config: Mapping[str, Any], name: str) -> int:
-    return int(config.get(name) or config[OF_GPT2[name]])
