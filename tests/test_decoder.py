@@ -123,7 +123,7 @@ def test_a_block_brings_its_core_and_no_compiled_form_that_is_not_named() -> Non
     options = {"model": "gpt2", "scope": "block", "T": "64", "device": "cpu"}
     cells = _select(options, ".").cells
     assert [it.scope for it in dict.fromkeys(cell.case for cell in cells)] == ["core", "block"]
-    assert {cell.case.scope for cell in cells if cell.impl.compiled} == {"core"}
+    assert not any(cell.impl.compiled for cell in cells)
     named = _select(options | {"impl": ["sdpa+compile"]}, ".").cells
     assert [cell.case.scope for cell in named] == ["core", "block"]
 

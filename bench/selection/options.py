@@ -227,19 +227,18 @@ def select(config: pytest.Config, options: dict[str, Any]) -> Selection:
 
 def _select(options: dict[str, Any], folder: str) -> Selection:
     sweep, device, overrides = sweep_of(options, folder)
-    if {*BLOCKS} & {*overrides.get("scope", ())}:  # what a block's time is predicted from
-        overrides["scope"] = tuple(dict.fromkeys(("core", *overrides["scope"])))
     if "threads" in overrides:
         overrides["threads"] = tuple(None if n == torch.get_num_threads() else n for n in overrides["threads"])
     chosen = impls_named(options.get("impl", []), sweep.whole_registry, folder)
+    if {*BLOCKS} & {*overrides.get("scope", ())}:
+        overrides["scope"] = tuple(dict.fromkeys(("core", *overrides["scope"])))  # a block's time is predicted from it
+        if "impl" not in options:  # to compile a block takes longer than all else of it
+            chosen = tuple(impl for impl in chosen if not impl.compiled)
     names = [impl.name for impl in chosen]
     if (base := options.get("baseline", names[0])) not in names:
         raise UsageError(f"--baseline {base}: not among what runs: {', '.join(names)}{nearest(base, names)}")
     cases = _picked(cases_of(sweep, device, overrides), options.get("case"))
-    named = "impl" in options  # else no compiled form of a block: to compile one takes longer than all else of it
-    cells = tuple(
-        Cell(impl, case) for case in cases for impl in chosen if named or not (impl.compiled and case.in_model)
-    )
+    cells = tuple(Cell(impl, case) for case in cases for impl in chosen)
     return Selection(sweep, device, chosen, cells)
 
 
