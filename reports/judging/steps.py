@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from statistics import mean, median, stdev
+from statistics import median
 from typing import Any
 
 import pandas as pd
-from scipy.stats import t as student
 
+from stats import estimate
 from stats.ratios import Ratio
 
 from ..reading import words
@@ -146,10 +146,9 @@ def _predicted(share: Bounds, core: Ratio) -> Bounds:
 
 
 def _share(row: Mapping[str, Any]) -> Bounds:
-    """Student's interval over the calls that were watched."""
-    shares = list(row["core_shares"])
-    half = float(student.ppf(0.975, len(shares) - 1)) * stdev(shares) / len(shares) ** 0.5
-    return Bounds(mean(shares), mean(shares) - half, mean(shares) + half)
+    """The trimmed mean over the calls that were watched: one that is interrupted within the core says nothing of it."""
+    found = estimate.paired(row["core_shares"])
+    return Bounds(found.mean, *found.interval(0.05))
 
 
 def _kind(row: Mapping[str, Any]) -> tuple[Any, ...]:
