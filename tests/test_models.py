@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from bench.ab import ab
 from bench.cases.case import Case
 from bench.cases.models import MODELS, config_of, layers_of, notes_of
 from bench.cases.sweep import SWEEPS, of_points
@@ -49,6 +50,12 @@ def test_other_axes_still_override() -> None:
     found = cases_of(sweep, device, overrides)
     assert sweep.name == "qwen3-8b,gpt2"
     assert [(it.H, it.T, it.dtype) for it in found] == [(H, T, "float32") for H in (32, 12) for T in (64, 128)]
+
+
+def test_ab_compares_layers_of_a_model(tmp_path: Path) -> None:
+    given = ["--base-impl", "fused", "--head-impl", "sdpa", "--model", "gpt2", "--T", "64"]
+    plan = ab._plan(ab.parser().parse_args(given), tmp_path)
+    assert [(case.H, case.D_h, case.T) for case in plan.cases] == [(12, 64, 64)]
 
 
 def test_a_core_has_nothing_of_what_is_around_it() -> None:

@@ -186,6 +186,7 @@ def add_cells(parser: argparse.ArgumentParser) -> None:
     """The options that name cells and say how they are judged."""
     cells = parser.add_argument_group("cells, as in `pytest bench/`; VALUES, as 256,1024, replace the sweep's")
     cells.add_argument("--sweep", metavar="NAME", help="which cases (default: quick)")
+    cells.add_argument("--model", metavar="NAMES", help="... or those of models, by name or by a config.json")
     cells.add_argument("--impl", metavar="NAMES", action="append", default=[], help="exactly what runs, as NAME,NAME")
     for name in OPTIONS:
         if name != "threads":
@@ -293,7 +294,7 @@ def _interpreter(given: str) -> str:
 def _plan(options: argparse.Namespace, folder: Path) -> Plan:
     asked = {
         name: value
-        for name in ("sweep", *OPTIONS)
+        for name in ("sweep", "model", *OPTIONS)
         if name != "threads" and (value := getattr(options, name)) is not None
     }
     sweep, device, overrides = sweep_of(asked)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,10 @@ REST: dict[str, Config] = {
                    "tie_word_embeddings": True},
     "qwen3-8b": {"vocab_size": 151936, "intermediate_size": 12288, "num_hidden_layers": 36, "rope_theta": 1e6},
 }  # fmt: skip
-"""What `MODELS` leaves out of a configuration, since it is no part of attention."""
+"""What `MODELS` leaves out of a configuration, since it is no part of attention. The sizes agree with `litgpt/config.py` of
+Lightning-AI/litgpt at 26857050, which names the config.json of each; those of GPT-2, with `model.py` of karpathy/nanoGPT; which
+embeddings are tied, with the model builders of pytorch/torchtune.
+"""
 
 OF_GPT2 = {
     "hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
@@ -77,7 +79,8 @@ def config_for(case: Case) -> Config:
 
 def depth(case: Case) -> int:
     """Blocks of the whole model."""
-    return _of(config_of(case.model or ""), "num_hidden_layers")
+    config = config_of(case.model or "")
+    return int(config.get("num_hidden_layers") or config["n_layer"])
 
 
 def unfit(case: Case) -> str | None:
@@ -123,7 +126,3 @@ def weights(case: Case) -> int:
 def output_width(case: Case) -> int:
     """Numbers that come out for a token."""
     return int(config_for(case)["vocab_size"]) if case.scope == "model" else case.d_model
-
-
-def _of(config: Mapping[str, Any], name: str) -> int:
-    return int(config.get(name) or config[OF_GPT2[name]])

@@ -84,7 +84,8 @@ class Gate:
 
         A core is checked bare, on q, k, v that the gate owns, whatever the case's scope. Cores and layers are checked on
         probes of ragged length with several heads and batch entries, which a sweep made of round numbers would never hold.
-        Beyond `FEW` pairs a bare core is checked on the probes alone: in the case itself its rows are seen through the layer.
+        In a model a core is probed at the first length alone: what depends on the length shows in the bare core. Beyond `FEW`
+        pairs a bare core is checked on the probes alone: in the case itself its rows are seen through the layer.
         """
         eager = eager_form(impl)
         if eager.core is not None and case.scope == "layer" and case.H * case.T * case.T_kv <= FEW:
@@ -97,7 +98,7 @@ class Gate:
                 self._once("bare kernel (probe)", eager, probe.bare, check_probe)
             if eager.limits.returns_lse:
                 self._once("log-sum-exp", eager, probe.bare, check_lse)
-            if eager.core is None or impl.compiled or case.in_model:
+            if eager.core is None or impl.compiled or (case.in_model and probe is probed[0]):
                 self._once(f"{KINDS.get(probe.scope, probe.scope)} (probe)", impl, probe, check_probe)
         for probe in (it for it in padded(probed) if impl.refusal(it) is None):
             self._once(f"{case.scope} (probe)", eager, probe, check_probe)

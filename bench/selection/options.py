@@ -17,6 +17,7 @@ from .. import CHECKOUT
 from ..cases.axes import nearest
 from ..cases.case import AXES, Case
 from ..cases.cells import Cell
+from ..cases.decoders import BLOCKS
 from ..cases.models import config_of, layers_of, notes_of
 from ..cases.sweep import SWEEPS, Sweep, of_points
 from ..checks.impl_hash import sources_hash
@@ -194,6 +195,10 @@ def select(options: dict[str, Any], folder: str) -> Selection:
     if "threads" in overrides:
         overrides["threads"] = tuple(None if n == torch.get_num_threads() else n for n in overrides["threads"])
     chosen = impls_named(options.get("impl", []), sweep.whole_registry, folder)
+    if {*BLOCKS} & {*overrides.get("scope", ())}:
+        overrides["scope"] = tuple(dict.fromkeys(("core", *overrides["scope"])))  # a block's time is predicted from it
+        if "impl" not in options:  # to compile a block takes longer than all else of it
+            chosen = tuple(impl for impl in chosen if not impl.compiled)
     names = [impl.name for impl in chosen]
     if (base := options.get("baseline", names[0])) not in names:
         raise UsageError(f"--baseline {base}: not among what runs: {', '.join(names)}{nearest(base, names)}")

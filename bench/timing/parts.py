@@ -17,10 +17,8 @@ from torch.autograd import Function
 from ..cases.decoders import BLOCKS, depth
 from .cell import Built
 
-CALLS, SECONDS = 30, 1.0
-"""Calls that are watched, fewer where they took so long together, but five at least."""
-
-LEAST = 5
+CALLS, SECONDS, LEAST = 30, 1.0, 3
+"""Calls that are watched, fewer where they took so many seconds together, but three at least."""
 
 Event = tuple[float, str, bool]
 """When, which part, and whether it begins."""
@@ -35,7 +33,6 @@ def parts_of(built: Built) -> dict[str, Any]:
     if cell.case.device != "cpu" or cell.impl.compiled:
         return {}
     with watching(built.module) as events:
-        built.call.run()
         calls: list[dict[str, float]] = []
         began = perf_counter()
         while len(calls) < LEAST or (len(calls) < CALLS and perf_counter() - began < SECONDS):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -105,6 +106,17 @@ def steps(frame: pd.DataFrame, baseline: str | None) -> list[Step]:
     ]
 
 
+def nearer(found: Iterable[Step]) -> str:
+    """Which of hot and cold predicts the time of a core in the model better; '' where no core was measured cold."""
+    both = [it for it in found if it.hot > 0 and it.cold > 0]
+    if not both:
+        return ""
+    off = {word: [abs(math.log(it.inside / getattr(it, word))) for it in both] for word in ("hot", "cold")}
+    usual = " and ".join(f"{word} by a factor of {math.exp(median(logs)):.2f}" for word, logs in off.items())
+    cold = sum(cold < hot for hot, cold in zip(off["hot"], off["cold"], strict=True))
+    return f"In the model a core's time differs from {usual} (medians); cold is nearer in {cold} of {len(both)}."
+
+
 def _step(
     row: Row, said: list[str], base: Row | None = None, core: Row | None = None, base_core: Row | None = None
 ) -> Step:
@@ -129,7 +141,7 @@ def _predicted(share: Bounds, core: Ratio) -> Bounds:
 
 
 def _share(row: Row) -> Bounds:
-    """Student's interval over the calls that were watched."""
+    """The trimmed mean over the calls that were watched, with its interval: one that is interrupted says nothing."""
     known = paired(row["core_shares"])
     return Bounds(known.mean, *known.interval())
 

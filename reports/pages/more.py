@@ -13,7 +13,7 @@ from ..drawing.palette import Palette
 from ..judging import frame as fr
 from ..judging import masking, published, roofline
 from ..judging.grid import Grid
-from ..judging.steps import Bounds, Step, steps
+from ..judging.steps import Bounds, Step, nearer, steps
 from ..reading import units, words
 from ..reading.axes import axis_names
 from ..reading.runs import Run
@@ -127,7 +127,9 @@ def _inside_and_alone(found: list[Step]) -> Table:
         (it.impl, it.place, units.seconds(it.hot), units.seconds(it.cold), units.seconds(it.inside))
         for it in found if it.hot == it.hot
     ]  # fmt: skip
-    note = "Hot: the same inputs again and again; cold: none of its data in the caches." if rows else ""
+    note = (
+        f"Hot: the same inputs again and again; cold: none of its data in the caches. {nearer(found)}" if rows else ""
+    )
     heads = ("implementation", "case", "alone, hot", "alone, cold", "in the model")
     return Table("Time of one core", heads, rows, note, True, (1,))
 

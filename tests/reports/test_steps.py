@@ -64,6 +64,8 @@ def test_the_tables_have_a_row_for_each_of_them(as_run: Any) -> None:
     assert tables[1].drawings[0].count("<title>core") == 2
     hot, cold, inside = tables[2].rows[0][2:]
     assert (hot, cold, inside) == ("2.00 ms", "3.00 ms", "2.00 ms")
+    assert "differs from hot by a factor of 1.00 and cold by a factor of 1.50" in tables[2].note
+    assert tables[2].note.endswith("cold is nearer in 0 of 2.")
 
 
 def test_other_runs_have_none(as_run: Any) -> None:
