@@ -205,7 +205,8 @@ def _floor(part: Expected, case: Case) -> float:
     if case.rounds == "float64":
         return 16 * large
     if part.pattern in (HIGH, LOW):
-        return 4 * large if case.rounds == "float32" else large / 2
+        products = max(1.0, case.D_h / 64)  # a score is added up of so many more, each sum as large as the score
+        return 4 * large * products if case.rounds == "float32" else large / 2
     if part.name.startswith("gradient"):
         return FLOOR_OF_REGIMES_GRADIENTS
     return FLOOR_OF_DOMINATED if part.pattern in (DOMINATED, LATE) else FLOOR_OF_PATTERNS
