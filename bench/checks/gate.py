@@ -479,6 +479,8 @@ class CheckResult:
     """Of the output alone; None where nothing was compared."""
     error_grad: float | None = None
     """Of the gradient that came nearest its bound; None where there are none."""
+    error_slope: float | None = None
+    """By how much outputs are too large, over all of them: a signed error, in units of the dtype's epsilon."""
 
 
 def verify(answers: dict[str, Tensor], problem: Problem, why: str = "") -> CheckResult:
@@ -490,7 +492,14 @@ def verify(answers: dict[str, Tensor], problem: Problem, why: str = "") -> Check
         return max(of_kind)[1] if of_kind else None
 
     part, error = max(found, key=lambda it: it[1] / it[0].tolerance.overall)
-    return CheckResult(error, part.tolerance.overall, nearest("output"), nearest("gradient"))
+    eps = torch.finfo(getattr(torch, problem.case.rounds)).eps
+    return CheckResult(
+        error,
+        part.tolerance.overall,
+        nearest("output"),
+        nearest("gradient"),
+        problem.output.slope(answers["output"]) / eps,
+    )
 
 
 def _verify(o: Tensor, answer: Expected, problem: Problem, why: str) -> Errors:

@@ -68,6 +68,11 @@ class Expected:
             floor = floor[shown] if floor.dim() else floor
         return Errors(((o - reference).norm() / reference.norm().maximum(floor.norm().to(reference))).item(), row)
 
+    def slope(self, o: Tensor) -> float:
+        """Least squares of o - reference on the reference."""
+        reference = self.reference if self.compared is None else self.reference[self._like(self.compared)]
+        return (((self.shown(o).double() - reference) * reference).sum() / reference.square().sum()).item()
+
     def row_errors(self, o: Tensor) -> Tensor:
         """Relative error of each compared row: the shape of `reference` without its last axis."""
         return self._row_errors(self._pick(o))
