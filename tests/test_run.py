@@ -417,7 +417,14 @@ def test_what_was_begun_by_other_code_is_begun_anew_or_not_at_all(shell: Suite, 
 
 
 @pytest.mark.parametrize(
-    ("file", "decides"), [("runs/doctor.py", False), ("ab/pairing.py", False), ("timing/engine.py", True)]
+    ("file", "decides"),
+    [
+        ("runs/doctor.py", False),
+        ("ab/pairing.py", False),
+        ("timing/engine.py", True),
+        ("checks/gate.py", True),
+        ("runs/pool.py", True),
+    ],
 )
 def test_a_run_is_resumed_where_only_code_changed_that_decides_no_result(
     file: str, decides: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

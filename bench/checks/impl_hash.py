@@ -36,8 +36,8 @@ def packages(impl: Impl, in_model: bool = False) -> str | None:
 
 DECIDING = (
     "impls/**/*.py",
-    *(f"bench/{package}/**/*.py" for package in ("cases", "check", "timing", "workers")),
-    *(f"bench/runs/{module}.py" for module in ("measuring", "visit", "crew", "rows", "run")),
+    *(f"bench/{package}/**/*.py" for package in ("cases", "checks", "timing", "workers")),
+    *(f"bench/runs/{module}.py" for module in ("measuring", "visit", "pool", "rows", "run")),
 )
 """Files that decide what a run measures, and how its journal is read."""
 
