@@ -266,8 +266,8 @@ def call_with_another_mask(impl: Impl, case: Case) -> None:
 
 def check_scale(impl: Impl, case: Case) -> None:
     """Hold a kernel that has a parameter `scale` to the reference: half of q and twice the scale; raises `Wrong`."""
-    module, problem = module_of(impl, case), problem_of(case)
-    kernel: Any = getattr(module, "kernel", None)
+    module: Any = module_of(impl, case)
+    problem, kernel = problem_of(case), getattr(module, "kernel", None)
     if kernel is None or impl.kernel is None or "scale" not in _parameters(impl.kernel):
         return
     module.kernel = partial(kernel, scale=2 * case.D_h**-0.5)
