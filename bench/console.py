@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "advise": ((*REPORTS, "advise"), "which implementation to use, from what was measured"),
     "figure": ((*REPORTS, "figure"), "one figure for a paper or a README"),
     "export": ((*REPORTS, "export"), "rows for other tools: Parquet or CSV"),
+    "conformance": ((*REPORTS, "conformance"), "what is right where: from the output of check --json"),
     "ab": ((*BENCH, "ab"), "did it get slower? Two revisions, kernels or interpreters"),
     "bisect": ((*BENCH, "bisect"), "which commit, or which torch, made it slower?"),
     "compare": ((*REPORTS, "compare"), "two saved runs, cell by cell"),

@@ -22,7 +22,7 @@ from .reading.runs import Run, RunError
 COMMANDS: dict[str, str] = {
     "compare": "reports.pages.compare", "baseline": "reports.judging.baseline", "history": "commands.history",
     "advise": "commands.advise", "figure": "reports.pages.figure", "export": "reports.pages.export",
-    "publish": "reports.pages.publish",
+    "publish": "reports.pages.publish", "conformance": "reports.pages.conformance",
 }  # fmt: skip
 """What else there is than writing pages: commands, each with the module whose `main(arguments)` answers to it."""
 
@@ -46,6 +46,7 @@ Other commands (each has its own --help):
   python -m reports baseline set RUN     what later runs are compared with
   python -m reports history              when did it get slower?
   python -m reports publish [RUN...]     docs/results.md and README's figure
+  python -m reports conformance FILE...  what is right where, by `bench check`
 """
 """`attention-bench --help` lists them where the suite is installed."""
 

@@ -21,28 +21,26 @@ class Reported:
     thread: str
     kernel: Any
     case: dict[str, Any]
-    passes: bool = False
-    """Whether the gate doesn't see the fault."""
 
 
 KERNELS: dict[str, Reported] = {}
 
 
-def reported(thread: str, *, passes: bool = False, **case: Any) -> Callable[[Any], Any]:
+def reported(thread: str, **case: Any) -> Callable[[Any], Any]:
     """Of a kernel function."""
 
     def keep(kernel: Any) -> Any:
-        KERNELS[kernel.__name__] = Reported(thread, kernel, case, passes)
+        KERNELS[kernel.__name__] = Reported(thread, kernel, case)
         return kernel
 
     return keep
 
 
-def reported_rule(thread: str, *, passes: bool = False, **case: Any) -> Callable[[Any], Any]:
+def reported_rule(thread: str, **case: Any) -> Callable[[Any], Any]:
     """Of what a core attends by, which knows its shape."""
 
     def keep(attend: Any) -> Any:
-        KERNELS[attend.__name__] = Reported(thread, core_of(attend), case, passes)
+        KERNELS[attend.__name__] = Reported(thread, core_of(attend), case)
         return attend
 
     return keep
@@ -163,7 +161,7 @@ def gradient_of_narrow_values_by_the_columns_of_keys(q, k, v, **options):
     return sdpa(q, k, v, **options)
 
 
-@reported("pytorch/pytorch#174049", passes=True)
+@reported("pytorch/pytorch#174049")
 def ignores_a_scale_of_the_callers_own(q, k, v, *, scale=None, **options):
     return sdpa(q, k, v, **options)
 
@@ -450,7 +448,7 @@ def a_counter_that_is_not_set_back(q, k, v, **options):
 _widths: dict[Any, Tensor] = {}
 
 
-@reported("ml-explore/mlx#3071", passes=True)
+@reported("ml-explore/mlx#3071")
 def keeps_a_mask_by_a_key_that_says_too_little(q, k, v, *, is_causal=False, **_):
     """By its length alone, whatever `is_causal`: a process that asks for both would tell."""
     mask = _widths.setdefault((q.shape[-2], k.shape[-2]), visible(q, k, is_causal, None))

@@ -523,3 +523,34 @@ class LayerThatProjectsByEinsum(KernelLayer):
             torch.einsum("btd,hed->bhte", y, w.unflatten(0, (H, -1)))
             for y, (w, H) in zip((x, x_k, x_v), weights, strict=True)
         )
+
+
+# with the logarithm of the sum
+
+
+def chunks_in_powers_of_two(q, k, v, *, is_causal=False, size=24, **_):
+    """Chunks of the keys, merged by logarithms to base 2: (o, lse)."""
+    scores = scores_of(q, k, is_causal) * 1.4426950408889634
+    top = torch.full_like(scores[..., :1], -torch.inf)
+    total, o = torch.zeros_like(top), torch.zeros(*q.shape[:-1], v.shape[-1])
+    for s, x in zip(scores.split(size, -1), v.float().split(size, -2), strict=True):
+        new = torch.maximum(top, s.amax(-1, keepdim=True))
+        weights, rescale = torch.exp2(s - new), torch.exp2(top - new)
+        total, o, top = total * rescale + weights.sum(-1, keepdim=True), o * rescale + weights @ x, new
+    return (o / total).to(q.dtype), (top + torch.log2(total))[..., 0]
+
+
+chunks_in_powers_of_two.limits = {"returns_lse": 2.0, "masks": ("none", "causal")}  # type: ignore[attr-defined]
+unusual(modes=FORWARD)(chunks_in_powers_of_two)
+
+
+@unusual(modes=FORWARD)
+def chunks_whose_sums_are_those_of_logsumexp(q, k, v, *, is_causal=False, **_):
+    scores = scores_of(q, k, is_causal)
+    parts = zip(scores.split(16, -1), v.float().split(16, -2), strict=True)
+    sums = torch.stack([s.logsumexp(-1) for s in scores.split(16, -1)], -1)
+    lse = sums.logsumexp(-1)
+    return sum((s - lse[..., None]).exp() @ x for s, x in parts).to(q.dtype), lse
+
+
+chunks_whose_sums_are_those_of_logsumexp.limits = {"returns_lse": 2.718281828459045}  # type: ignore[attr-defined]

@@ -341,7 +341,7 @@ def adds_noise(q, k, v, *, is_causal=False, **_):
 _captured: dict[Any, tuple[Tensor, ...]] = {}
 
 
-@wrong("state", "in other tensors than before: ")
+@wrong("state", "bare kernel (probe), ")
 def reads_the_tensors_of_its_first_call(q, k, v, *, is_causal=False, **_):
     """As what was captured with them, and is replayed."""
     return sdpa(*_captured.setdefault(q.shape, (q, k, v)), is_causal=is_causal)
@@ -978,7 +978,7 @@ def ignores_the_offset_of_values(q, k, v, *, is_causal=False, **_):
     return sdpa(q, k, v.as_strided(v.shape, v.stride(), 0), is_causal=is_causal)
 
 
-@wrong("strides", "in other tensors than before: ", **CORE)
+@wrong("strides", "bare kernel (probe), ", **CORE)
 def plans_by_shape_alone(q, k, v, *, is_causal=False, **_):
     strides = _remembered.setdefault(("plan", v.shape), v.stride())
     inside = v.storage_offset() + sum((n - 1) * step for n, step in zip(v.shape, strides, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -82,18 +82,18 @@ def solved(
     pattern: Tensor | None,
 ) -> Callable[[], tuple[Expected, ...]]:  # fmt: skip
     """What works the answers out, with their bounds, by a formula that computes in any dtype."""
-    if pattern is None:
-        return partial(_answers, formula, case, rows, compared)
-    return partial(_answers_by_pattern, formula, case, rows, compared, pattern)
+    return partial(_answers, formula, case, rows, compared, pattern)
 
 
 def _answers(
-    formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None
-) -> tuple[Expected, ...]:
+    formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None,
+    pattern: Tensor | None,
+) -> tuple[Expected, ...]:  # fmt: skip
     """The reference of each, and as the bound twice the error of the same formula in the case's own dtype, plus the floor.
 
     A gradient is three times as far off, at most, as the worse of two plain ways to it. A row's error is relative to the
     usual size of that gradient's rows where the row is smaller; the biases, of which b_k's vanishes, share the largest.
+    With patterns, what has a row for every query is an answer a pattern: no bound excuses the fault of another pattern.
     """
     exact, plain = _ways(formula, case)
     biases = max((tensor.norm().item() for name, tensor in exact.items() if _is_bias(name)), default=0.0)
@@ -101,46 +101,30 @@ def _answers(
     for name, tensor in exact.items():
         of_queries = name == "output"
         usual = biases if _is_bias(name) else tensor.norm(dim=-1).square().mean().sqrt().item()
-        least = Expected.norm_floor if of_queries else max(usual, _vanishing(case))
+        least: float | Tensor = max(usual, _vanishing(case))
+        if of_queries:
+            least = Expected.norm_floor if pattern is None else _size_of_rounding(formula, case)
+        sane = SANE if of_queries else SANE_OF_GRADIENTS
+        if pattern is not None:
+            sane = SANE_OF_PATTERNS * large_scores(case)
         answer = Expected(name, tensor, None, compared if of_queries else None, least)
-        bounded = _bounded(answer, plain, case, SANE if of_queries else SANE_OF_GRADIENTS)
-        found.append(replace(bounded, rows=rows if of_queries else None))
+        parts = iter([answer])
+        if pattern is not None and (of_queries or name == "gradient of q"):
+            parts = _by_pattern(answer, pattern if rows is None or not of_queries else pattern[..., rows])
+        for part in parts:
+            floor = 0.0 if pattern is None else _floor(part, case)
+            found.append(replace(_bounded(part, plain, case, sane, floor), rows=rows if of_queries else None))
     return tuple(found)
 
 
-def _answers_by_pattern(
-    formula: Callable[[torch.dtype], dict[str, Tensor]],
-    case: Case,
-    rows: Tensor | None,
-    compared: Tensor | None,
-    pattern: Tensor,
-) -> tuple[Expected, ...]:
-    """As `_answers`; what has a row for every query is an answer a pattern: no bound excuses the fault of another pattern.
-
-    A gradient's row that vanishes by nature is compared with the usual size of that gradient's rows.
-    """
-    exact, plain = _ways(formula, case)
-    biases = max((tensor.norm().item() for name, tensor in exact.items() if _is_bias(name)), default=0.0)
-    sane = SANE_OF_PATTERNS * large_scores(case)
-    found = []
-    for name, tensor in exact.items():
-        of_queries = name == "output"
-        usual = biases if _is_bias(name) else tensor.norm(dim=-1).square().mean().sqrt().item()
-        floor = _size_of_rounding(formula, case) if of_queries else max(usual, _vanishing(case))
-        answer = Expected(name, tensor, norm_floor=floor)
-        if not (of_queries or name == "gradient of q"):
-            found.append(_bounded(answer, plain, case, sane, _floor(answer, case)))
-            continue
-        of_row = pattern if rows is None or not of_queries else pattern[..., rows]
-        for kind in of_row.unique().tolist():
-            shown = of_row == kind
-            if of_queries and compared is not None:
-                shown = shown & (compared[:, None] if shown.dim() == 3 else compared)
-            if shown.any():
-                part = replace(answer, compared=shown, pattern=kind)
-                bounded = _bounded(part, plain, case, sane, _floor(part, case))
-                found.append(replace(bounded, rows=rows if of_queries else None))
-    return tuple(found)
+def _by_pattern(answer: Expected, pattern: Tensor) -> Iterator[Expected]:
+    """The rows of each pattern, as an answer of its own."""
+    for kind in pattern.unique().tolist():
+        shown = pattern == kind
+        if answer.compared is not None:
+            shown = shown & (answer.compared[:, None] if shown.dim() == 3 else answer.compared)
+        if shown.any():
+            yield replace(answer, compared=shown, pattern=kind)
 
 
 def _size_of_rounding(formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case) -> float | Tensor:
@@ -205,7 +189,8 @@ def _floor(part: Expected, case: Case) -> float:
     if case.rounds == "float64":
         return 16 * large
     if part.pattern in (HIGH, LOW):
-        return 4 * large if case.rounds == "float32" else large / 2
+        products = max(1.0, case.D_h / 64)  # a score is added up of so many more, each sum as large as the score
+        return 4 * large * products if case.rounds == "float32" else large / 2
     if part.name.startswith("gradient"):
         return FLOOR_OF_REGIMES_GRADIENTS
     return FLOOR_OF_DOMINATED if part.pattern in (DOMINATED, LATE) else FLOOR_OF_PATTERNS

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any
 
@@ -95,11 +97,15 @@ class Gate:
         probed = probes(impl, replace(case, threads=None))
         for probe in probed:
             if eager.core is not None:
+                self._once("another mask", eager, probe.bare, call_with_another_mask)
                 self._once("bare kernel (probe)", eager, probe.bare, check_probe)
+                if probe == probed[0] and not case.does.gradients:
+                    self._once("scale", eager, probe.bare, check_scale)
             if eager.limits.returns_lse:
                 self._once("log-sum-exp", eager, probe.bare, check_lse)
             if eager.core is None or impl.compiled or (case.in_model and probe is probed[0]):
-                self._once(f"{KINDS.get(probe.scope, probe.scope)} (probe)", impl, probe, check_probe)
+                scope = "kernel" if probe.scope == "core" else probe.scope
+                self._once(f"{scope} (probe)", impl, probe, check_probe)
         for probe in (it for it in padded(probed) if impl.refusal(it) is None):
             self._once(f"{case.scope} (probe)", eager, probe, check_probe)
         if case.drops:
@@ -127,10 +133,6 @@ class Gate:
             outcome = classify(error)
             raise type(outcome)(f"{what}, {case.id}: {outcome}") from error
         self._checked.add(key)
-
-
-KINDS = {"core": "kernel"}
-"""What sentences call what a scope calls."""
 
 
 def padded(probed: Sequence[Case]) -> list[Case]:
@@ -220,11 +222,15 @@ def check(impl: Impl, case: Case) -> CheckResult:
 
 def check_patterns(impl: Impl, case: Case) -> None:
     """Hold a new core or layer to the reference in every pattern of the softmax, in one call; raises `Wrong`."""
-    module, problem = module_of(impl, case), problem_of(case, 1)
-    call = call_of(module, case, inputs_of(problem))
+    problem = problem_of(case, 1)
+    _check_once(module_of(impl, case), case, inputs_of(problem), problem)
+
+
+def _check_once(module: nn.Module, case: Case, numbers: Inputs, problem: Problem, why: str = "") -> None:
+    call = call_of(module, case, numbers)
     with keeping_settings(), without_gradients(module, case):
         answers = call.read(_run(call))
-    verify(answers, problem)
+    verify(answers, problem, why)
 
 
 def check_probe(impl: Impl, case: Case) -> None:
@@ -245,6 +251,38 @@ def check_probe(impl: Impl, case: Case) -> None:
             check_many_forwards(module, case, (numbers, *others))
             if case.scope == "layer" and case.T <= LONG:
                 check_new_weights(module, case, numbers)
+
+
+ANOTHER_MASK = {"none": "causal", "causal": "none"}
+
+
+def call_with_another_mask(impl: Impl, case: Case) -> None:
+    """Call a core once where the same sizes have another mask: what keeps a mask by its sizes alone is wrong from then on."""
+    other = replace(case, mask=ANOTHER_MASK.get(case.mask, case.mask))
+    if other == case or misfit(other) is not None or impl.refusal(other) is not None:
+        return
+    with suppress(Exception), keeping_settings(), recording(other, inference=False):  # whether it can is not asked here
+        call_of(module_of(impl, other), other, inputs_of(problem_of(other))).run()
+
+
+def check_scale(impl: Impl, case: Case) -> None:
+    """Hold a kernel that has a parameter `scale` to the reference: half of q and twice the scale; raises `Wrong`."""
+    module: Any = module_of(impl, case)
+    problem, kernel = problem_of(case), getattr(module, "kernel", None)
+    if kernel is None or impl.kernel is None or "scale" not in _parameters(impl.kernel):
+        return
+    module.kernel = partial(kernel, scale=2 * case.D_h**-0.5)
+    numbers = inputs_of(problem)
+    numbers.tensors[0].mul_(0.5)
+    _check_once(module, case, numbers, problem, "with a scale of the caller's own: ")
+
+
+def _parameters(kernel: Callable[..., Any]) -> tuple[str, ...]:
+    """Their names; none of what is built in."""
+    try:
+        return tuple(inspect.signature(kernel).parameters)
+    except ValueError:
+        return ()
 
 
 def check_lse(impl: Impl, case: Case) -> None:
@@ -370,10 +408,7 @@ def check_new_weights(module: nn.Module, case: Case, numbers: Inputs) -> None:
         canonical.load(module, problem.weights)
     prepare(module, case)
     numbers.refill(problem)
-    call = call_of(module, case, numbers)
-    with recording(case):
-        answers = call.read(call.run())
-    verify(answers, problem, NEW_WEIGHTS)
+    _check_once(module, case, numbers, problem, NEW_WEIGHTS)
 
 
 @lru_cache(maxsize=8)
@@ -480,6 +515,8 @@ class CheckResult:
     """Of the output alone; None where nothing was compared."""
     error_grad: float | None = None
     """Of the gradient that came nearest its bound; None where there are none."""
+    error_slope: float | None = None
+    """By how much outputs are too large, over all of them: a signed error, in units of the dtype's epsilon."""
 
 
 def verify(answers: dict[str, Tensor], problem: Problem, why: str = "") -> CheckResult:
@@ -491,7 +528,14 @@ def verify(answers: dict[str, Tensor], problem: Problem, why: str = "") -> Check
         return max(of_kind)[1] if of_kind else None
 
     part, error = max(found, key=lambda it: it[1] / it[0].tolerance.overall)
-    return CheckResult(error, part.tolerance.overall, nearest("output"), nearest("gradient"))
+    eps = torch.finfo(getattr(torch, problem.case.rounds)).eps
+    return CheckResult(
+        error,
+        part.tolerance.overall,
+        nearest("output"),
+        nearest("gradient"),
+        problem.output.slope(answers["output"]) / eps,
+    )
 
 
 def _verify(o: Tensor, answer: Expected, problem: Problem, why: str) -> Errors:

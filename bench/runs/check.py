@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from time import perf_counter
 from typing import Any
 
@@ -78,6 +79,7 @@ class Checked:
     """Relative error of the answer that came nearest its bound, in the case itself."""
     error_bound: float | None = None
     seconds: float = 0.0
+    torch: str = version("torch")
 
     def __str__(self) -> str:
         said = self.detail if self.error is None else f"error {self.error:.1e} of {self.error_bound:.1e}"

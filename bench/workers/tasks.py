@@ -148,6 +148,7 @@ class Tasks:
             "error_bound": checked.check.bound,
             "error_output": checked.check.error_output,
             "error_grad": checked.check.error_grad,
+            "error_slope": checked.check.error_slope,
             "proved_ragged": built.ragged,
             "rows_compared": cell.case.T if rows is None else len(rows),
             "peak_bytes": None if cell.impl.limits.own_memory else checked.memory.peak_bytes,

@@ -7,6 +7,7 @@ NumPy and psutil, and no other package.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -28,6 +29,7 @@ def main() -> None:
         _search(Path(trees[0]), Path(trees[1]), given["folder"])
         given["tree"] = trees[1]
     tasks, process = Tasks(**given), os.getpid()
+    gc.freeze()  # a garbage collection, two of which a check makes, looks at torch's modules for 0.1 s
     for line in requests:
         request = json.loads(line)
         try:

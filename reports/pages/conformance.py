@@ -1,0 +1,74 @@
+"""`python -m reports conformance FILE...`: what is right where, of one version of torch or several beside each other."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..reading import command
+from ..reading.runs import RunError
+
+MARKS = {"passed": "✓", "unsupported": "·"}
+"""How an outcome is shown; any other as a fault."""
+
+FAULT = "✗"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code: 0 printed; 3 a usage error, reported in one line on stderr."""
+    parser = command.Parser(
+        prog="python -m reports conformance",
+        description="A table of what is right where, in Markdown, from files that `python -m bench check --json` printed.",
+    )
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", type=Path, help="several versions of torch stand side by side"
+    )
+    return command.answered(_answer, parser.parse_args(arguments))
+
+
+def _answer(options: argparse.Namespace) -> int:
+    print(text([it for path in options.files for it in _read(path)]))
+    return command.FINE
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """Raises `RunError` for what `check --json` has not printed."""
+    try:
+        found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        for it in found:
+            it["torch"], it["impl"], it["problem"], it["outcome"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} is no output of `python -m bench check --json`: {error!r}") from None
+    return found
+
+
+def text(found: Sequence[dict[str, Any]]) -> str:
+    """Test problems x implementations: one mark where all versions agree, else one for each; then a line for each fault."""
+    outcomes = {(it["problem"], it["impl"], it["torch"]): it for it in found}
+    problems, impls, versions = (list(dict.fromkeys(it[key] for it in found)) for key in ("problem", "impl", "torch"))
+
+    def cell(problem: str, impl: str) -> str:
+        """`-` of a version that was not checked."""
+        of_each = (outcomes.get((problem, impl, version)) for version in versions)
+        marks = ["-" if it is None else MARKS.get(it["outcome"], FAULT) for it in of_each]
+        return marks[0] if len(set(marks)) == 1 else "".join(marks)
+
+    rows = [[problem, *(cell(problem, impl) for impl in impls)] for problem in problems]
+    lines = [["test problem", *impls], ["---", *[":-:"] * len(impls)], *rows]
+    faults: dict[tuple[str, ...], list[str]] = {}
+    for it in found:
+        if it["outcome"] not in MARKS:
+            key = it["impl"], it["problem"], it["outcome"], it["detail"]
+            faults.setdefault(key, []).append(it["torch"])
+    said = [
+        f"- `{impl}`, {problem}, torch {', '.join(of)}: {outcome}: {detail}"
+        for (impl, problem, outcome, detail), of in faults.items()
+    ]
+    introduction = (
+        f"torch {', '.join(versions)}. ✓ right, {FAULT} wrong or failed, · not supported, - not checked; "
+        "one mark where all versions agree, else one for each in that order."
+    )
+    return "\n".join([introduction, "", *(f"| {' | '.join(line)} |" for line in lines), "", *said]).rstrip()
