@@ -81,6 +81,7 @@ def answers(name: str, case: Case, device: str) -> dict[str, Tensor]:
     module = build(case.layer_shape).to(getattr(torch, case.dtype))
     with FakeTensorMode(), torch.set_grad_enabled(case.does.gradients and device == "meta"):
         for part in module.modules():
+            held: Any
             for held in (part._parameters, part._buffers):
                 held.update({key: moved(x, device) for key, x in held.items() if x is not None})
         inputs = Inputs(
@@ -144,7 +145,8 @@ def test_the_reference(case: Case, device: str) -> None:
         weights = {name: moved(x, device).requires_grad_(case.does.gradients) for name, x in problem.weights.items()}
         padding = None if problem.padding is None else moved(problem.padding, device)
         if case.scope == "core":
-            o = reference.attention(*leaves, shape, sinks=weights.get("sinks"), padding=padding)
+            q, k, v = leaves
+            o = reference.attention(q, k, v, shape, sinks=weights.get("sinks"), padding=padding)
         elif case.does.cached:
             o, *_ = reference.decode(leaves[0], leaves[1:], weights, shape)
         else:
