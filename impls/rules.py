@@ -93,8 +93,8 @@ class Rules:
             last.append(lambda i: place(i) + right)
         if self.documents is not None:
             lengths = torch.tensor(document_lengths(self.documents, T_kv), device=device)
-            ends = lengths.cumsum(0).repeat_interleave(lengths)  # (T_kv,)
-            starts = ends - lengths.repeat_interleave(lengths)
+            ends = lengths.cumsum(0).repeat_interleave(lengths, output_size=T_kv)  # (T_kv,)
+            starts = ends - lengths.repeat_interleave(lengths, output_size=T_kv)
             first.append(lambda i: starts[place(i)])
             last.append(lambda i: ends[place(i)] - 1)
         return Span(tuple(first), tuple(last))
@@ -168,11 +168,12 @@ def requests_of(requests: str) -> list[tuple[int, int]]:
 
 def _request_tables(requests: str, device: Device) -> tuple[Tensor, Tensor]:
     """The first key of each query's request, and the place of the query's own among all keys: (T,) each."""
-    new, tokens = torch.tensor(requests_of(requests), device=device).unbind(1)
+    lengths = requests_of(requests)
+    T = sum(new for new, _ in lengths)
+    new, tokens = torch.tensor(lengths, device=device).unbind(1)
     ends = tokens.cumsum(0)
-    counted = torch.arange(int(new.sum()), device=device)  # queries
-    places = counted + (ends - new.cumsum(0)).repeat_interleave(new)
-    return (ends - tokens).repeat_interleave(new), places
+    places = torch.arange(T, device=device) + (ends - new.cumsum(0)).repeat_interleave(new, output_size=T)
+    return (ends - tokens).repeat_interleave(new, output_size=T), places
 
 
 def alibi_slopes(H: int, device: Device = None) -> Tensor:

@@ -1,114 +1,173 @@
-"""No implementation mixes devices: what it makes itself lies where its inputs do. Found out without a GPU."""
+"""No implementation, nor the reference, mixes devices: what it makes itself lies where its inputs do. Found without a GPU, by
+tensors that have a device and no numbers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.attention import flex_attention
 
 import impls
 from bench.cases.case import Case
+from bench.cases.sweep import misfit
 from bench.checks import reference
+from bench.checks.calls import call_of
+from bench.checks.problem import Inputs, inputs_of
+from bench.checks.problems import problem_of
 
-SIZES: dict[str, Any] = {"T": 32, "H": 4, "D_h": 16, "device": "cuda"}
+DEVICES = [
+    "meta",
+    pytest.param("cuda", marks=pytest.mark.skipif(torch.version.cuda is None, reason="torch without CUDA")),
+]
+"""On `meta` with the backward pass, for which torch's engine would ask a GPU's driver for a context on `cuda`."""
+
+ONLY_CUDA = {"flex", "flex_paged"}
+"""Forward alone: torch has no FlexAttention on `meta`."""
+
+CANNOT = {"nested"}
+"""SDPA of nested tensors finds no kernel without a driver to ask."""
+
+SIZES: dict[str, Any] = {"T": 8, "H": 2, "D_h": 8, "device": "cuda"}
+DECODE: dict[str, Any] = SIZES | {"T": 1, "T_kv": 16, "mode": "decode", "mask": "none"}
 CASES = [
     Case.of(**SIZES, dtype="bfloat16"),
-    Case.of(**SIZES, dtype="bfloat16", H_kv=2, mask="none"),
-    Case.of(**SIZES, B=2, mask="causal+padding"),
-    Case.of(**SIZES, window=8),
-    Case.of(**SIZES, softcap=5),
-    Case.of(**SIZES, sinks=True),
-    Case.of(**SIZES, bias="alibi"),
-    Case.of(**SIZES, documents="one_long"),
-    Case.of(**SIZES | {"T": 1}, T_kv=32, mode="decode", mask="none"),
-]
-WITHOUT = {
-    "loop": "asks each number of its mask",
-    "flex": "torch has none for tensors without numbers",
-    "flash_triton": "its compiler asks the driver which GPU there is",
-    "nested": "asks its numbers for their lengths",
-    "sdpa_flash": "torch asks the driver which kernels there are",
-    "sdpa_efficient": "torch asks the driver which kernels there are",
-    "sdpa_cudnn": "torch asks the driver which kernels there are",
-}
-"""Those that can't be called without a GPU's numbers, and why."""
-
-NAMES = [impl.name for impl in impls.registered() if impl.name not in WITHOUT and impl.owner.startswith("impls.")]
+    Case.of(**SIZES, dtype="bfloat16", H_kv=1, mask="none", mode="backward"),
+    Case.of(**SIZES, B=2, mask="causal+padding", mode="backward"),
+    Case.of(**SIZES | {"H": 1}, mode="backward"),
+    Case.of(**SIZES, window=4, mode="backward"),
+    Case.of(**SIZES, prefix=4),
+    Case.of(**SIZES, softcap=5, mode="backward"),
+    Case.of(**SIZES, sinks=True, mode="backward"),
+    Case.of(**SIZES, bias="alibi", mode="backward"),
+    Case.of(**SIZES, bias="dense"),
+    Case.of(**SIZES, documents="one_long", dtype="bfloat16", mode="backward"),
+    Case.of(**SIZES, T_kv=12, source="cross", mask="none", mode="backward"),
+    Case.of(**SIZES | {"T": 6}, T_kv=11, dtype="bfloat16", mask="causal_br", source="cross", scope="core",
+            requests="1x3:3+1x2:5+1x1:3"),
+    Case.of(**DECODE),
+    Case.of(**DECODE, latent=8, rope=4),
+    Case.of(**SIZES, latent=8, mode="backward"),
+    Case.of(**DECODE | {"mask": "causal_br"}, page=8),
+    Case.of(**DECODE | {"T_kv": 512, "mask": "causal_br"}, page=256, dtype="bfloat16"),
+]  # fmt: skip
 
 
-def possible(name: str, scope: str) -> list[Case]:
-    cases = [Case(**case.columns() | {"scope": scope}) for case in CASES]
-    return [case for case in cases if impls.get(name).refusal(case) is None]
-
-
-def module_on(device: str, name: str, case: Case) -> tuple[torch.nn.Module, dict[str, Any]]:
-    """The core or layer, prepared, with the options of a call."""
+def possible(name: str) -> list[Case]:
     impl = impls.get(name)
+    cases = {case.id: case for it in CASES for case in (it, replace(it, scope="core" if impl.core else "layer"))}
+    return [case for case in cases.values() if misfit(case) is None and impl.refusal(case) is None]
+
+
+def moved(x: Tensor, device: str) -> Tensor:
+    """A tensor without numbers."""
+    fake = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
+    return nn.Parameter(fake) if isinstance(x, nn.Parameter) else fake.requires_grad_(x.requires_grad)
+
+
+def answers(name: str, case: Case, device: str) -> dict[str, Tensor]:
+    """Of a call whose module and inputs are made on the CPU and moved; the module is prepared on the device."""
+    impl, numbers = impls.get(name), inputs_of(problem_of(replace(case, device="cpu")))
     build = impl.core if case.scope == "core" else impl.layer
     assert build is not None
-    module = build(case.layer_shape).to(device, getattr(torch, case.dtype))
-    padding = torch.ones(case.B, case.T_kv, dtype=torch.bool, device=device) if case.padded else None
-    if prepare := getattr(module, "prepare", None):
-        prepare(case.T, case.T_kv, padding, device)
-    return module, {} if padding is None else {"padding": padding}
+    module = build(case.layer_shape).to(getattr(torch, case.dtype))
+    with FakeTensorMode(), torch.set_grad_enabled(case.does.gradients and device == "meta"):
+        for part in module.modules():
+            held: Any
+            for held in (part._parameters, part._buffers):
+                held.update({key: moved(x, device) for key, x in held.items() if x is not None})
+        inputs = Inputs(
+            numbers.names,
+            tuple(moved(x, device) for x in numbers.tensors),
+            {key: moved(x, device) for key, x in numbers.options.items()},
+            None if numbers.grad is None else moved(numbers.grad, device),
+        )
+        if prepare := getattr(module, "prepare", None):
+            pages = inputs.options.get("pages")
+            paged = {} if pages is None else {"pages": pages, "pool": inputs.tensors[1].shape[-2]}
+            prepare(case.T, case.T_kv, inputs.options.get("padding"), device, **paged)
+        call = call_of(module, case if device == "meta" or case.does.cached else replace(case, mode="forward"), inputs)
+        return call.read(call.run())
 
 
-def numbers(device: str, case: Case, *shape: int) -> torch.Tensor:
-    return torch.randn(*shape, device=device, dtype=getattr(torch, case.dtype))
+class Launch:
+    """In place of a Triton kernel."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        def launch(*arguments: Any) -> None:
+            assert len({x.device for x in arguments if isinstance(x, Tensor)}) == 1
+
+        return launch
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_layer_and_its_backward(name: str) -> None:
-    """On the meta device, which no other is mixed with."""
-    for case in possible(name, "layer"):
-        module, options = module_on("meta", name, case)
-        x = numbers("meta", case, case.B, case.T, case.d_model).requires_grad_()
-        if case.does.cached:
-            keys, values = (numbers("meta", case, case.B, case.H_kv, case.T_kv, case.D_h) for _ in range(2))
-            with torch.no_grad():
-                assert module(x, cache=(keys, values)).device.type == "meta"
-            continue
-        grads = torch.autograd.grad(module(x, **options).sum(), [x, *module.parameters()], allow_unused=True)
-        assert {grad.device.type for grad in grads if grad is not None} == {"meta"}
+@pytest.fixture(autouse=True)
+def without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left out is what asks for a GPU or for numbers: which of SDPA's kernels torch can take, FlexAttention's compiler, the
+    launch of a Triton kernel, and a mask that is read as a list.
+    """
+    monkeypatch.setattr("impls.sdpa.sdpa_kernel", nullcontext)
+    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    monkeypatch.setattr("impls.flash_triton._forward", Launch())
+    monkeypatch.setattr(FakeTensor, "tolist", lambda mask: np.ones(mask.shape, bool).tolist(), raising=False)
 
 
-BUILT_FOR_CUDA = pytest.mark.skipif(
-    torch.version.cuda is None, reason="tensors that claim to lie on a GPU need torch as built for CUDA"
-)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", [impl.name for impl in impls.registered()])
+def test_an_implementation(name: str, device: str) -> None:
+    cases = possible(name)
+    if not cases or name in CANNOT or (name in ONLY_CUDA and device == "meta"):
+        pytest.skip("its package isn't here, it isn't for CUDA, or torch can't do without a driver")
+    for case in cases:
+        assert {x.device.type for x in answers(name, case, device).values()} == {device}, case.id
 
 
-@BUILT_FOR_CUDA
-@pytest.mark.parametrize("name", [name for name in NAMES if impls.get(name).core])
-def test_a_core_on_a_gpu_that_is_none(name: str) -> None:
-    """Without documents, whose lengths are numbers, and sinks, which are a parameter: the layers above have both."""
-    for case in possible(name, "core"):
-        if case.documents or case.sinks:
-            continue
-        with FakeTensorMode(), torch.no_grad():
-            core, options = module_on("cuda", name, case)
-            q, k, v = (numbers("cuda", case, case.B, H, case.T, case.D_h) for H in (case.H, case.H_kv, case.H_kv))
-            assert core(q, k, v, **options).device.type == "cuda"
+def test_what_is_left_out_lacks_a_package_or_cuda() -> None:
+    left_out = [impl for impl in impls.registered() if not possible(impl.name)]
+    assert all(impl.limits.package or "cuda" not in (impl.limits.devices or ["cuda"]) for impl in left_out)
 
 
-@BUILT_FOR_CUDA
-def test_requests_of_varlen_attn_on_a_gpu_that_is_none() -> None:
-    """Without numbers, by what torch declares of its answer."""
-    case = Case.of(**SIZES | {"T": 6}, T_kv=11, dtype="bfloat16", mask="causal_br", source="cross", scope="core",
-                   requests="1x3:3+1x2:5+1x1:3")  # fmt: skip
-    assert impls.get("varlen_requests").refusal(case) is None
-    with FakeTensorMode(), torch.no_grad():
-        core, _ = module_on("cuda", "varlen_requests", case)
-        q, k, v = (numbers("cuda", case, 1, 4, T, 16) for T in (6, 11, 11))
-        o = core(q, k, v)
-    assert (o.device.type, o.shape) == ("cuda", q.shape)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", [case for case in CASES if not case.page], ids=lambda case: case.id)
+def test_the_reference(case: Case, device: str) -> None:
+    if device == "meta" and (case.documents or case.requests):
+        pytest.skip("torch.tensor of a list gives no fake tensor on meta")
+    problem, shape = problem_of(replace(case, device="cpu")), case.layer_shape
+    with FakeTensorMode(), torch.set_grad_enabled(case.does.gradients and device == "meta"):
+        leaves = [moved(x, device).requires_grad_(case.does.gradients) for x in problem.inputs]
+        weights = {name: moved(x, device).requires_grad_(case.does.gradients) for name, x in problem.weights.items()}
+        padding = None if problem.padding is None else moved(problem.padding, device)
+        if case.scope == "core":
+            q, k, v = leaves
+            o = reference.attention(q, k, v, shape, sinks=weights.get("sinks"), padding=padding)
+        elif case.does.cached:
+            o, *_ = reference.decode(leaves[0], leaves[1:], weights, shape)
+        else:
+            o = reference.layer(leaves[0], leaves[-1], weights, shape, padding=padding)
+        grads = torch.autograd.grad(o.sum(), [*leaves, *weights.values()], allow_unused=True) if o.requires_grad else ()
+        assert {x.device.type for x in (o, *grads) if x is not None} == {device}
 
 
-@pytest.mark.parametrize("rules", [{}, {"window": 8}, {"softcap": 5.0}, {"bias": "alibi"}])
-def test_the_reference_and_its_backward(rules: dict[str, Any]) -> None:
-    shape = Case.of(**SIZES, H_kv=2, **rules).layer_shape
-    q, k, v = (torch.randn(2, H, 32, 16, device="meta").requires_grad_() for H in (4, 2, 2))
-    padding = torch.ones(2, 32, dtype=torch.bool, device="meta")
-    o = reference.attention(q, k, v, shape, padding=padding)
-    assert {grad.device.type for grad in torch.autograd.grad(o.sum(), (q, k, v))} == {"meta"}
+class MadeOnTheCpu(nn.Module):
+    """Forgets the device of a mask."""
+
+    def __init__(self, shape: impls.LayerShape):
+        super().__init__()
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        scores = q @ k.mT + torch.zeros(q.shape[-2], k.shape[-2])
+        return torch.softmax(scores, -1) @ v
+
+
+def test_a_tensor_made_on_the_cpu_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgetful = replace(impls.get("fused"), core=MadeOnTheCpu)
+    monkeypatch.setattr(impls, "get", lambda name: forgetful)
+    with pytest.raises(RuntimeError, match="device"):
+        answers("fused", Case.of(**SIZES, scope="core", dtype="float32"), "meta")
