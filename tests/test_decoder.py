@@ -19,7 +19,7 @@ from bench.cases.outcome import Wrong
 from bench.cases.sweep import misfit, of_points
 from bench.checks.gate import check, check_probe
 from bench.checks.problems import problem_of
-from bench.selection.options import _select
+from bench.selection.options import select
 from bench.timing import cold
 from bench.timing.cell import build
 from bench.timing.parts import of_events, parts_of
@@ -121,10 +121,10 @@ def test_operations_of_a_model_are_those_of_its_blocks_and_its_head() -> None:
 @needs_transformers
 def test_a_block_brings_its_core_and_no_compiled_form_that_is_not_named() -> None:
     options = {"model": "gpt2", "scope": "block", "T": "64", "device": "cpu"}
-    cells = _select(options, ".").cells
+    cells = select(options, ".").cells
     assert [it.scope for it in dict.fromkeys(cell.case for cell in cells)] == ["core", "block"]
     assert not any(cell.impl.compiled for cell in cells)
-    named = _select(options | {"impl": ["sdpa+compile"]}, ".").cells
+    named = select(options | {"impl": ["sdpa+compile"]}, ".").cells
     assert [cell.case.scope for cell in named] == ["core", "block"]
 
 
