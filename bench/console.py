@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "run": (PYTEST, "measure, print a table, and save it: --benchmark-save=NAME"),
     "list": ((*PYTEST, "--list"), "implementations with what they can't do, and sweeps"),
     "sweep": ((*BENCH, "sweep"), "measure in several fresh processes, or on many machines"),
-    "check": ((*BENCH, "check"), "are kernels and layers right? Seconds, and no timing"),
+    "check": ((*BENCH, "check"), "are kernels and layers right? Half a minute, and no timing"),
     "doctor": ((*BENCH, "doctor"), "what on this machine will disturb a measurement"),
     "report": (REPORTS, "the page of the newest run, or of those that are named"),
     "advise": ((*REPORTS, "advise"), "which implementation to use, from what was measured"),

@@ -192,7 +192,7 @@ SWEEPS = {
         Sweep("length", "how time and memory grow with the sequence",
               (_grid(dtype=BOTH, T=(128, 256, 512, 1024, 2048, 4096)),),
               gpu=(_grid(D_h=(64, 128), T=(512, 1024, 2048, 4096, 8192, 16384), **SIXTEEN),)),
-        Sweep("smoke", "whether a kernel is right, and a first comparison, in half a minute", (_grid(T=(64, 256, 1024)),)),
+        Sweep("smoke", "whether a kernel is right, and a first comparison, in less than a minute", (_grid(T=(64, 256, 1024)),)),
         Sweep("heads", "the same width shared among more and more heads",
               (_grid(d_model=1024, dtype=BOTH, T=512, H=(1, 2, 4, 8, 16, 32)),),
               gpu=(_grid(d_model=2048, dtype="bfloat16", T=2048, H=(8, 16, 32)),)),

@@ -1,7 +1,7 @@
 """The schedule of timing: blocks, rounds and visits. Needs neither torch nor processes.
 
 Numbers that are compared must be measured under the same conditions, so the members of a group are interleaved: each round
-times every member once, in random order. The ratio of two members is the median over the rounds of the ratio of their blocks;
+times every member once, in random order. The ratio of two members is taken round by round and visit by visit (`stats/ratios.py`);
 it repeats within 1.9 % (median of two runs), and within 15.6 % where one is timed after the other (docs/measured.md).
 """
 

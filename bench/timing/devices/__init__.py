@@ -1,4 +1,4 @@
-"""The devices that cases run on. Each is one file and its name here; everything else never learns what a GPU is."""
+"""The devices that cases run on. Each is one file and its name here."""
 
 from __future__ import annotations
 

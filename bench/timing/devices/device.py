@@ -70,7 +70,7 @@ class Meter(Protocol):
 
 @dataclass(frozen=True)
 class Device:
-    """One kind of device; nothing else in the suite asks which one it is."""
+    """One kind of device: its meter, identity, free memory and energy counter."""
 
     name: str
     """As torch has it, and as `cases.case.DEVICES` lists it."""
