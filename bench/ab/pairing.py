@@ -160,7 +160,7 @@ def datum(blocks: Sequence[tuple[int, float]]) -> float:
 
 
 def interleaved(turns: Mapping[Key, int], rng: random.Random) -> Iterator[tuple[Key, int]]:
-    """Yield the order of timing: each round has both variants (0 base, 1 head) of the cells with rounds left, shuffled."""
+    """Yield the order of timing: each round has both variants (0 base, 1 head) of cells with rounds left."""
     for order in rounds(turns, rng):
         for key in order:
             yield from ((key, side) for side in rng.sample((0, 1), 2))
