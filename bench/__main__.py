@@ -60,9 +60,7 @@ def guarded() -> int:
         return code
     except KeyboardInterrupt:
         terminal.warn("interrupted")
-        os._exit(
-            UNFINISHED
-        )  # after Ctrl-C during an import, Python would end by the signal even though it was handled
+        os._exit(UNFINISHED)  # after Ctrl-C during an import, Python would end by the signal even though it was handled
     except OSError as error:  # the disk or standard output is full, or the folder was removed
         terminal.close()
         where = "the folder that you are in" if isinstance(error, FileNotFoundError) else "standard output"

@@ -201,8 +201,7 @@ def report(request: pytest.FixtureRequest, impl: str, case: str) -> Callable[[],
 
 
 def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, Any]:
-    """Return stable facts only: pytest-benchmark's own include the current clock rate, and it warns when that differs.
-    """
+    """Return stable facts only: pytest-benchmark's include the current clock rate, with a warning when it differs."""
     return fingerprint()
 
 

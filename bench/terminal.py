@@ -14,8 +14,7 @@ from . import INSTALLED
 
 
 class Patient:
-    """Stream whose reader may close early, as `head` does: further output is dropped, and the exit code is unchanged.
-    """
+    """Stream whose reader may close early, as `head` does: further output is dropped, the exit code is unchanged."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream

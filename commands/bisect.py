@@ -150,8 +150,7 @@ class Bisection:
         return step
 
     def compared(self, base: str, head: str, minutes: float, times: int = 0) -> Comparison:
-        """Compare two points, continued `times` times: returns a saved comparison or a new one; raises as `measured`.
-        """
+        """Compare two points, continued `times` times: returns a saved or a new comparison; raises as `measured`."""
         side = "" if self.kind == "commits" else "_python"
         asked = vars(self.options) | {f"base{side}": base, f"head{side}": head}
         for name in ("ends", "pythons", "budget"):

@@ -117,8 +117,7 @@ class Decoder(nn.Module):
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **_: Any
 ) -> tuple[Tensor, None]:
-    """Call the core of `module` with transformers' interface: (B, H, T, D) -> (B, T, H, D). The mask is padding alone.
-    """
+    """Call the core of `module` with transformers' interface: (B, H, T, D) -> (B, T, H, D). The mask is padding."""
     o: Tensor = module.core(query, key, value, padding=attention_mask)  # type: ignore[operator]
     return o.transpose(1, 2), None
 

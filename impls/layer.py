@@ -205,8 +205,7 @@ def split(x: Tensor, H: int) -> Tensor:
 def kernel_options(
     shape: LayerShape, mask: Tensor | None, training: bool = False, sinks: Tensor | None = None
 ) -> dict[str, Any]:
-    """Return the keywords of one kernel call: only those that differ from SDPA's defaults, and those that SDPA lacks.
-    """
+    """Return the keywords of a kernel call: those that differ from SDPA's defaults, and those that SDPA lacks."""
     options: dict[str, Any] = {}
     if mask is not None:
         options["attn_mask"] = mask

@@ -39,8 +39,7 @@ def _inputs(shape: LayerShape, n: str) -> int:
 
 
 def draw(shape: LayerShape, generator: torch.Generator, device: str = "cpu") -> dict[str, Tensor]:
-    """Draw canonical weights in float64, scaled by 1 / sqrt(inputs) so that queries, keys and values have variance 1.
-    """
+    """Draw canonical weights in float64, scaled by 1 / sqrt(inputs) so that q, k and v have variance 1."""
     drawn = {
         name: torch.randn(size, generator=generator, dtype=torch.float64).div_(_inputs(shape, name[-1]) ** 0.5)
         for name, size in sizes(shape).items()
@@ -117,8 +116,7 @@ def load(layer: nn.Module, weights: dict[str, Tensor]) -> None:
 
 
 def gradients(layer: nn.Module, found: dict[Tensor, Tensor]) -> dict[str, Tensor]:
-    """Return the gradients of the canonical weights, from those of the layer's own parameters; zero if there is none.
-    """
+    """Return the gradients of the canonical weights, from those of the layer's parameters; zero if there is none."""
 
     def of(parameter: Tensor) -> Tensor:
         return found[parameter] if parameter in found else torch.zeros_like(parameter)

@@ -176,8 +176,7 @@ def between_processes(pairs: Iterable[Logs]) -> Variance:
 
 
 def half_width(logs: Logs) -> float:
-    """Return half of the 95 % interval from visits alone, which more time could narrow. Infinite if they are too few.
-    """
+    """Return half of the 95 % interval from visits alone, which more time could narrow. Infinite if too few."""
     _, within = _parts(logs)
     return math.sqrt(within.value / len(logs)) * quantile(1 - LEVEL / 2, within.df) if within.df else math.inf
 

@@ -50,8 +50,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ratio of the time of one implementation to that of another in the same case: below 1 is faster. NaN if unknown.
-    """
+    """Ratio of one implementation's time to another's in the same case: below 1 is faster. NaN if unknown."""
 
     value: float
     low: float

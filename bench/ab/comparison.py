@@ -214,8 +214,7 @@ def _sentence(side: str, why: Skip, alone: bool) -> str:
 
 
 def _team(plan: Plan, sides: Sequence[Side], cases: Collection[Case] = ()) -> Team:
-    """Start a process for each variant, which imports the requested implementations and checks support for these cases.
-    """
+    """Start a process for each variant, which imports the implementations and checks support for these cases."""
     by_name = dict(zip(SIDES, sides, strict=True))
     of_all = {"whole_registry": plan.whole_registry, "cases": [case.columns() for case in cases]}
     names = {name: [side.impl] if side.impl else list(plan.names) for name, side in by_name.items()}

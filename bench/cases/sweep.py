@@ -17,8 +17,7 @@ Axes = Mapping[str, tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Sweep:
-    """Named grids. An omitted axis is derived from others or takes its default; a grid may be specific to one device.
-    """
+    """Named grids. An omitted axis is derived from others or takes its default; a grid may be for one device only."""
 
     name: str
     about: str
@@ -165,8 +164,7 @@ BASIC_MASKS = ("none", "causal", "padding", "causal+padding")
 
 
 def _grid(**axes: Any) -> Axes:
-    """Build a grid from single values or tuples; defaults: B = 1, H = 8, D_h = 64 (unless d_model is given), float32.
-    """
+    """Build a grid of single values or tuples; defaults: B = 1, H = 8, D_h = 64 (unless d_model is given), float32."""
     default = {"B": 1, "dtype": "float32", "H": 8} | ({} if "d_model" in axes else {"D_h": 64})
     return {name: value if isinstance(value, tuple) else (value,) for name, value in (default | axes).items()}
 

@@ -466,8 +466,7 @@ def check_training(impl: Impl, probe: Case) -> None:
 
 
 def check_output_dropped(impl: Impl, probe: Case) -> None:
-    """Check that training drops the output after its projection, bias included, and that gradients match the kept part.
-    """
+    """Check that training drops the output after its projection, bias included, and that gradients match."""
     problem, module = showing_output(probe), module_of(impl, probe)
     with torch.no_grad():
         canonical.load(module, problem.weights)

@@ -55,8 +55,7 @@ def sources_hash(impls: Iterable[Impl]) -> str:
 
 @cache
 def sources(module: str) -> tuple[str, ...]:
-    """Return digests of the module's file and of the files in its own folder that it imports, directly or indirectly.
-    """
+    """Return digests of the module's file and of the files in its own folder that it imports, directly or not."""
     found = sorted({path for each in _reached(module) if (path := _file(each))})
     return tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in found)
 

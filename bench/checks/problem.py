@@ -187,8 +187,7 @@ class Inputs:
 
 @torch.inference_mode(False)
 def inputs_of(problem: Problem) -> Inputs:
-    """Return fresh copies outside inference mode: a compiled layer would compile another graph for inference tensors.
-    """
+    """Return fresh copies outside inference mode: a compiled layer would compile a graph for inference tensors."""
     inputs = copies(problem.inputs)
     if problem.grad is not None:
         inputs = tuple(x.requires_grad_(x.is_floating_point()) for x in inputs)

@@ -163,8 +163,7 @@ def _layer_question(
     case: Case, exact: list[Tensor], weights: dict[str, Tensor], generator: torch.Generator, draw: int,
     pattern: Tensor | None = None, dropped: Tensor | None = None, out_dropped: Tensor | None = None,
 ) -> Problem:  # fmt: skip
-    """Return the test problem of a layer with these weights and inputs; `pattern` (B, T), or None for ordinary inputs.
-    """
+    """Return the test problem of a layer with these weights and inputs; `pattern` (B, T), None for ordinary inputs."""
     names = {"cross": ("x", "x_kv"), "self": ("x",)}[case.source]
     if case.does.cached:
         names = ("x", "keys", "values") if case.latent is None else ("x", "latents")

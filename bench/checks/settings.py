@@ -126,8 +126,7 @@ def _autocast(device: str) -> dict[str, Setting]:
 
 
 def _precision() -> str | None:
-    """Return the precision of float32 products; None if set by the newer API, which the older getter can't represent.
-    """
+    """Return the precision of float32 products; None if set by the newer API, which the older one can't represent."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -171,9 +170,7 @@ _KNOWN: dict[str, Setting | None] = {
     "number of threads": Setting(torch.get_num_threads, torch.set_num_threads),
     **_affinity(),
     "default dtype": Setting(torch.get_default_dtype, torch.set_default_dtype),
-    "default device": Setting(
-        torch.get_default_device, lambda device: torch.set_default_device(None)
-    ),  # as initially
+    "default device": Setting(torch.get_default_device, lambda device: torch.set_default_device(None)),  # as initially
     "recording of gradients": Setting(torch.is_grad_enabled, torch.set_grad_enabled),
     "detection of anomalies": Setting(_anomalies, lambda both: set_detect_anomaly(*both)),
     "threads of the backward": Setting(torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled),

@@ -28,8 +28,7 @@ class Engine(Protocol):
         """Return the current number of nodes of each type, except refused ones."""
 
     def submit(self, kind: str, task: dict[str, Any], refused: Collection[str]) -> Future[Answer]:
-        """Submit a task (see `node.do`) to a node of a type; returns an object with `done` and `result`, as a future.
-        """
+        """Submit a task (see `node.do`) to a node of a type; returns an object with a future's `done` and `result`."""
 
     def close(self) -> None:
         """End all running tasks."""

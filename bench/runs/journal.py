@@ -19,8 +19,7 @@ Line = dict[str, Any]
 
 
 class Journal:
-    """File of one JSON object per line beside the run file: a header for each writing process, followed by its results.
-    """
+    """File of one JSON object per line beside the run file: a header for each process, followed by its results."""
 
     def __init__(self, path: Path, header: Line, lines: list[Line] | None = None):
         self.path = path

@@ -123,8 +123,7 @@ class Measuring:
         return [cell for group in self._cases.values() for cell in group if not self._run.settled(cell.key)]
 
     def _check(self, workers: Sequence[Worker]) -> None:
-        """Check cells: each worker takes cases that share probes; cells that ended an earlier process come last, alone.
-        """
+        """Check cells: each worker takes cases that share probes; those that ended an earlier process come last, alone."""
         unchecked = self._unchecked()
         suspects = [cell for cell in unchecked if cell.key in self._run.suspects]
         queue = _shared_probes([cell for cell in unchecked if cell not in suspects], len(workers))
@@ -185,16 +184,14 @@ class Measuring:
                         self._run.look(self._seen_by(worker, self._cases[case][0]))
 
     def _seen_by(self, worker: Worker, cell: Cell) -> dict[str, float]:
-        """Return the seconds of the GPU controls, timed by a cell's process; empty on a CPU or if the process is lost.
-        """
+        """Return the seconds of GPU controls, timed by a cell's process; empty on a CPU or if the process is lost."""
         with suppress(Skip):
             if cell.case.device != "cpu":
                 return worker.client(cell).ask("gpu_controls")
         return {}
 
     def _now(self, case: str, visit: int) -> range:
-        """Return the visits of a case made at the `visit`-th pass over all cases: one, or a whole sitting at its end.
-        """
+        """Return the visits of a case at the `visit`-th pass over all cases: one, or a whole sitting at its end."""
         size = 1 if case in self._held else VISITS // SITTINGS
         return range(visit + 1 - size, visit + 1) if (visit + 1) % size == 0 else range(0)
 

@@ -142,8 +142,7 @@ def _requests(lengths: Lengths) -> str:
 
 
 def _workloads(records: Sequence[Record], folder: Path, left_out: Counter[str]) -> Iterator[Point]:
-    """Read workloads of flashinfer-bench: GQA and MLA, paged or ragged. Constant axes are part of a definition's name.
-    """
+    """Read workloads of flashinfer-bench: GQA and MLA, paged or ragged. Definitions' names contain constant axes."""
     for record in records:
         name = str(record["definition"])
         op = re.match("(gqa|mla)_(paged|ragged)_(decode|prefill_causal)_", name)

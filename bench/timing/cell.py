@@ -158,8 +158,7 @@ def check_fits(cell: Cell) -> None:
 
 
 def build(cell: Cell) -> Built:
-    """Build the module of a cell with its input tensors, compiled if requested; raises the implementation's exception.
-    """
+    """Build a cell's module with its input tensors, compiled if requested; raises the implementation's exception."""
     check_fits(cell)
     case = cell.case
     if case.threads:
@@ -316,8 +315,7 @@ def _single_threaded() -> Iterator[None]:
 
 
 def check_repeats(built: Built) -> None:
-    """Check that calls on the same inputs, with the timed threads, agree bit for bit and drop the same; raises `Wrong`.
-    """
+    """Check that calls on the same inputs, with the timed threads, agree bitwise and drop the same; raises `Wrong`."""
     found: list[dict[str, Tensor]] = []
     for _ in range(REPEATS):
         with spending("gate"), torch.random.fork_rng(), built.watched():

@@ -68,8 +68,7 @@ def state() -> dict[str, Any]:
 
 
 def page_fault_seconds() -> float:
-    """Return the seconds of a minor page fault, the page cleared: the median over MAPPINGS, each of PAGES fresh pages.
-    """
+    """Return the seconds of a minor page fault with clearing: the median over MAPPINGS, each of PAGES fresh pages."""
     return median(_fault_seconds() for _ in range(MAPPINGS))
 
 

@@ -240,8 +240,7 @@ class Tasks:
         return {}
 
     def kept_pages(self, what: str) -> dict[str, float | None]:
-        """Return {"kept_pages_s": seconds of a call when glibc keeps its pages}; None also if memory may be too small.
-        """
+        """Return {"kept_pages_s": seconds of a call when glibc keeps its pages}; None if memory may be too small."""
         built = self._built(what)
         case = built.cell.case
         room = case.device == "cpu" and (CALLS + 2) * least_memory(built.cell.impl, case) < free_bytes(case.device)

@@ -37,8 +37,7 @@ def onnxruntime(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, sca
 
 @cache
 def _session(H: int, is_causal: bool, scale: float | None, threads: int) -> Any:
-    """Build a graph of the single operator. Its threads sleep between calls; spinning would disturb other measurements.
-    """
+    """Build a graph of the single operator. Its threads sleep between calls: spinning would disturb measurements."""
     from onnx import TensorProto, helper
     from onnxruntime import InferenceSession, SessionOptions
 

@@ -30,8 +30,7 @@ def openvino(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale:
 
 @cache
 def _request(q: torch.Size, k: torch.Size, v: torch.Size, is_causal: bool, scale: float | None, threads: int) -> Any:
-    """Build a graph of the single operator for these shapes, in float32 even if the processor prefers other precisions.
-    """
+    """Build a graph of the single operator for these shapes, in float32 even if the processor prefers others."""
     from openvino import Core, Model, opset13
 
     inputs = [opset13.parameter(list(shape), np.float32) for shape in (q, k, v)]

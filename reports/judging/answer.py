@@ -91,8 +91,7 @@ def own(grid: Grid, wrong: Collection[str] = ()) -> Iterator[str]:
 
 
 def trust(run: Run, grid: Grid) -> Trust:
-    """Assess confidence from the intervals of the second fastest, the number of processes, and disturbances of the run.
-    """
+    """Assess confidence from the intervals of the second fastest, the number of processes, and disturbances."""
     marks = [mark for case in grid.cases for mark in case.ranked]
     fewest = min((int(it.row["processes"]) for it in marks), default=0)
     known = [it for case in grid.judged for it in case.ranked[1:2] if it.low > 0]
@@ -216,8 +215,7 @@ def _exceptions(name: str, cases: Sequence[Case]) -> str:
 
 
 def _along(cases: Sequence[Case], axis: str) -> Iterator[tuple[str, str]]:
-    """Yield each value of an axis, or each range of lengths with one result, and the result: 'sdpa (fastest)', or ''.
-    """
+    """Yield each value of an axis, or range of lengths with one result, and the result: 'sdpa (fastest)', or ''."""
     values = list(dict.fromkeys(case.at[axis] for case in cases))
     on_a_line = axis in length_axes() and None not in values
     answers: dict[Any, str] = {}

@@ -299,8 +299,7 @@ def _wrong(sides: _Sides) -> Verdict | None:
 
 
 def _unjudged(sides: _Sides, other: str) -> Verdict:
-    """Return a verdict with the ratio alone, and why there is no other. `other` describes differences of the machines.
-    """
+    """Return a verdict with the ratio alone, and why there is no other. `other` describes the machines' differences."""
     before, after = sides
     for word, name, side in ((verdict.GONE, "head", after), (verdict.NEW, "base", before)):
         if not side.logs:

@@ -75,8 +75,7 @@ def kept_pages(frame: pd.DataFrame) -> str:
 
 
 def hidden_memory(frame: pd.DataFrame) -> str:
-    """Name implementations whose process grew by more than torch allocated, and where most; '' if memory is explained.
-    """
+    """Name implementations whose process grew by more than torch allocated, and where most; '' if there are none."""
     unexplained = frame["peak_rss_bytes"] - frame["peak_bytes"]
     beyond = unexplained[(unexplained > UNEXPLAINED) & (frame["peak_rss_bytes"] > TIMES * frame["peak_bytes"])]
     if beyond.empty:

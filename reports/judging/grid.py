@@ -217,8 +217,7 @@ def length(cases: Sequence[Case]) -> str | None:
 
 
 def along(cases: Sequence[Case], axis: str) -> dict[tuple[Any, ...], list[Case]]:
-    """Group cases by their setting of all axes but one, sorted by that axis. A T_kv equal to T is no separate setting.
-    """
+    """Group cases by their setting of all axes but one, sorted by that axis. T_kv equal to T is no setting."""
     found: dict[tuple[Any, ...], list[Case]] = {}
     for case in sorted(
         (case for case in cases if case.at[axis] is not None and case.ranked), key=lambda case: case.at[axis]

@@ -26,8 +26,7 @@ from ..reading.runs import Run, RunError
 
 
 class Point(NamedTuple):
-    """One cell in one run, in seconds; `low` and `high` are the extremes of the processes, or one process's quartiles.
-    """
+    """One cell in one run, in seconds; `low` and `high` are extremes of the processes, or one process's quartiles."""
 
     run: int
     """Position of its run among all runs."""

@@ -1,5 +1,4 @@
-"""Blocks and models: attention's share of a step, and the effect of another kernel on the step, predicted and measured.
-"""
+"""Blocks and models: attention's share of a step, and the predicted and measured effect of another kernel."""
 
 from __future__ import annotations
 

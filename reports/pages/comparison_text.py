@@ -148,9 +148,7 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     found = this.implementations.get(name)
     if found is None and name in this.asked and not this.shared:
         return f"{head} changed, and can't be judged: {cells[0].verdict.reason}"
-    if found is None or (
-        others and found.word in CHANGED and found.low <= 1 <= found.high
-    ):  # the mean did not change
+    if found is None or (others and found.word in CHANGED and found.low <= 1 <= found.high):  # the mean did not change
         return f"{head} is {' and '.join(others)}{than}" if others and not this.unjudged else ""
     others = [part for part in others if not part.startswith(WAYS.get(found.word, "-"))]
     if found.word in CHANGED:

@@ -58,8 +58,7 @@ def labels_of(runs: Sequence[Run]) -> list[str]:
 
 
 def _label(run: Run, namesakes: Sequence[Run]) -> str:
-    """Return the name with the first folder, from the file upwards, that differs from those of runs of the same name.
-    """
+    """Return the name with the first folder, from the file upwards, that differs from those of its namesakes."""
     mine, *others = (other.path.resolve().parts[::-1] for other in (run, *(o for o in namesakes if o is not run)))
     for depth, folder in enumerate(mine[1:-1], 1):
         if others and folder not in [path[depth] for path in others if depth < len(path)]:

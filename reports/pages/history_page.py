@@ -283,8 +283,7 @@ def _status(series: Series, runs: Sequence[Run]) -> str:
 
 
 def _by_turns(series: Series, this: History) -> str:
-    """Return the verdict of an interleaved comparison of the commits before and after the last step, if there is one.
-    """
+    """Return the verdict of an interleaved comparison of the commits around the last step, if there is one."""
     between = commits(series, series.steps[-1].at, this.runs) if series.steps else None
     said = this.confirmed.get((between, series.impl, series.id)) if between else None
     if said is None:

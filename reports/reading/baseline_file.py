@@ -21,8 +21,7 @@ HOW_TO_SET_ONE = "set one with: python -m reports baseline set RUN"
 
 @dataclass(frozen=True)
 class Entry:
-    """One run that became the baseline: its file's name, when (ISO 8601, UTC), and what was accepted with it and why.
-    """
+    """A run that became the baseline: its file's name, when (ISO 8601, UTC), and what was accepted and why."""
 
     run: str
     at: str

@@ -78,8 +78,7 @@ class Run:
 
     @property
     def wrong(self) -> frozenset[str]:
-        """Implementations with at least one cell that failed the correctness check; marked wherever their names appear.
-        """
+        """Implementations with at least one cell that failed the correctness check; marked wherever they appear."""
         return frozenset(cell["impl"] for cell in self.skipped if cell["reason"] == "wrong")
 
 

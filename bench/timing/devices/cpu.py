@@ -109,8 +109,7 @@ def left(events: ArrayLike) -> int:
 
 
 def _live(events: ArrayLike) -> list[int]:
-    """Return newly allocated bytes after each event; a free counts if the previous event at its address allocated it.
-    """
+    """Return newly allocated bytes after each event; a free counts if the last event at its address allocated it."""
     address, change = np.reshape(np.asarray(events, np.int64), (-1, 2)).T
     order = np.argsort(address, kind="stable")
     there, sizes = address[order], change[order]

@@ -270,8 +270,7 @@ VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 def see_one_gpu() -> None:
-    """Hide all GPUs but the first from this process before its first use: work on a second GPU would not be waited for.
-    """
+    """Hide all GPUs but the first from this process before its first use: work on a second would not be waited for."""
     for name in [name for name in VISIBLE if name in os.environ] or VISIBLE[:1]:
         os.environ[name] = os.environ.get(name, "0").partition(",")[0]
 
