@@ -123,7 +123,7 @@ class Measuring:
         return [cell for group in self._cases.values() for cell in group if not self._run.settled(cell.key)]
 
     def _check(self, workers: Sequence[Worker]) -> None:
-        """Check cells: each worker takes cases that share probes; those that ended an earlier process come last, alone."""
+        """Check cells: each worker takes cases that share probes; those that ended a process come last, alone."""
         unchecked = self._unchecked()
         suspects = [cell for cell in unchecked if cell.key in self._run.suspects]
         queue = _shared_probes([cell for cell in unchecked if cell not in suspects], len(workers))
