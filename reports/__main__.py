@@ -71,7 +71,7 @@ def _write(chosen: Sequence[Run], out: Path, verbose: bool) -> None:
     """Write one page, of a run or of several side by side; print its path, and for one run its text, headline last.
 
     Raises:
-      RunError: the folder can't be written to.
+        RunError: the folder can't be written to.
     """
     from .pages import more, page, side_by_side_page  # pandas takes a second to import: not before names are checked
     from .pages.report import report

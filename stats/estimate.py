@@ -20,7 +20,7 @@ LEVEL = 0.05
 """Risk of a false `UNCHANGED`, and the complement of intervals' confidence."""
 
 TRIM = 10
-"""Replicates for which the lowest and the highest are trimmed: a temporary disturbance affects few of them."""
+"""Of every TRIM replicates, the lowest and the highest are trimmed: a temporary disturbance affects few of them."""
 
 BETWEEN_PROCESSES = 0.02
 """Standard deviation in logarithms of ratios between processes of unchanged code, in excess of the scatter of visits.

@@ -43,7 +43,7 @@ between two speeds from run to run.
 """
 
 FARTHEST = 0.2
-"""A placebo's cell that moved by more is excluded as uninformative."""
+"""Cap on the movement of a placebo's cell in the estimate of their spread."""
 
 LEAST = 0.25
 """Lower limit of an estimated variance, as a share of the usual variance."""

@@ -88,7 +88,7 @@ def as_margin(text: str) -> float:
     """Parse a margin from the command line.
 
     Raises:
-      ArgumentTypeError: it is no share from 0 to below MOST_MARGIN.
+        ArgumentTypeError: it is no share from 0 to below MOST_MARGIN.
     """
     try:
         share = float(text)
@@ -115,7 +115,7 @@ def of_effects(
     no farther than the farthest of them.
 
     Raises:
-      ValueError: the margin is negative or not finite.
+        ValueError: the margin is negative or not finite.
     """
     if not (math.isfinite(margin) and margin >= 0):
         raise ValueError(f"the margin is a share like 0.01, not {margin}")

@@ -80,9 +80,9 @@ def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
     Reuses replicates that a killed process of the same comparison has measured.
 
     Raises:
-      UsageError: the options or files are invalid.
-      Unjudgeable, Skip: nothing can be compared.
-      Same: both variants have the same code.
+        UsageError: the options or files are invalid.
+        Unjudgeable, Skip: nothing can be compared.
+        Same: both variants have the same code.
     """
     folder = comparisons(results)
     continued = _continued(options.to_continue) if options.to_continue else {}

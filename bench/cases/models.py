@@ -104,7 +104,7 @@ def layers_of(config: Config) -> dict[str, Layer]:
     `cross`.
 
     Raises:
-      ValueError: a width is missing.
+        ValueError: a width is missing.
     """
     config = config.get("text_config") or config
     width, H = (_number(config, key) for key in ("hidden_size", "num_attention_heads"))

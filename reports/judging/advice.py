@@ -159,7 +159,7 @@ def advise(frame: pd.DataFrame, asked: Mapping[str, Any] | None = None) -> dict[
     vary in the run.
 
     Raises:
-      RunError: no measured case matches the request; the message lists those available.
+        RunError: no measured case matches the request; the message lists those available.
     """
     asked = asked or {}
     meant = _meant(asked)

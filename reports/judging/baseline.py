@@ -33,8 +33,8 @@ def _set(options: argparse.Namespace) -> int:
     """Set the baseline.
 
     Raises:
-      RunError: the run can't be found or read, or is no run of one's own.
-      OSError: the results folder can't be written to.
+        RunError: the run can't be found or read, or is no run of one's own.
+        OSError: the results folder can't be written to.
     """
     run = runs.one(options.run, command.results(options))
     folder = run.path.parent
@@ -85,7 +85,7 @@ def _show(options: argparse.Namespace) -> int:
     """Show the baselines.
 
     Raises:
-      RunError: a baseline file can't be read.
+        RunError: a baseline file can't be read.
     """
     results = command.results(options)
     found = [*filter(None, map(baseline_file.read, sorted(results.glob("*/"))))]

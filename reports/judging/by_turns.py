@@ -48,7 +48,7 @@ def read(path: Path) -> dict[str, Any]:
     """Read the saved file.
 
     Raises:
-      RunError: it can't be read, or is no comparison.
+        RunError: it can't be read, or is no comparison.
     """
     data = runs.parse(path)
     if not isinstance(data, dict) or not {"sides", "cells", "pairs", "margin"} <= data.keys():
@@ -60,7 +60,7 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
     """Judge the saved replicates by the current rules.
 
     Raises:
-      RunError: it can't be read, or is no comparison.
+        RunError: it can't be read, or is no comparison.
     """
     data = read(path)
     pairs, kept = data["pairs"], data["margin"] if margin is None else margin

@@ -149,7 +149,7 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     """Compare all cells of either run. Runs of different machines get ratios, and no verdict.
 
     Raises:
-      ValueError: the margin is negative or not finite.
+        ValueError: the margin is negative or not finite.
     """
     again = "" if margin is None else f" --margin {margin:g}"
     margin = verdict.MARGIN_OF_RUNS if margin is None else margin

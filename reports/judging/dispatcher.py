@@ -89,7 +89,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
     """Write the module from the given rows of the runs, oldest first; returns a sentence on its contents.
 
     Raises:
-      RunError: the file can't be written, or the runs don't belong together or contain no selectable kernel.
+        RunError: the file can't be written, or the runs don't belong together or contain no selectable kernel.
     """
     taken = {*sys.stdlib_module_names, *kwlist, "torch", "numpy"}
     if path.suffix != ".py" or not path.stem.isidentifier() or path.stem in taken:
@@ -185,7 +185,7 @@ def measured(runs: Sequence[tuple[Run, pd.DataFrame]], kernels: Collection[str])
     projections are equal, so that a layer is faster if its core is.
 
     Raises:
-      RunError: the runs are of several machines.
+        RunError: the runs are of several machines.
     """
     first, *others = [run for run, _ in runs]
     for other in others:

@@ -45,8 +45,8 @@ def _answer(options: argparse.Namespace) -> int:
     """Run the command; returns the exit code.
 
     Raises:
-      RunError: a run can't be found or read, or there is no baseline.
-      OSError: a file can't be written.
+        RunError: a run can't be found or read, or there is no baseline.
+        OSError: a file can't be written.
     """
     this = _comparison(options)
     if isinstance(this, int):
@@ -69,7 +69,7 @@ def tell(
     `named` is the argument of `python -m reports compare` that shows it.
 
     Raises:
-      OSError: a file can't be written.
+        OSError: a file can't be written.
     """
     if html:
         from . import comparison_page  # matplotlib takes a second to import

@@ -32,8 +32,8 @@ def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
     """Draw into `path`, PNG or SVG by its ending; returns it.
 
     Raises:
-      RunError: there is no such figure or ending, or the run has nothing to show in it.
-      OSError: `path` can't be written.
+        RunError: there is no such figure or ending, or the run has nothing to show in it.
+        OSError: `path` can't be written.
     """
     if name not in MEASURES:
         near = difflib.get_close_matches(name, MEASURES, n=1)

@@ -37,8 +37,8 @@ def _answer(options: argparse.Namespace, confirm: Confirm) -> int:
     """Run the command; returns the exit code.
 
     Raises:
-      RunError: there is no readable run, or a baseline file can't be read.
-      OSError: the page can't be written.
+        RunError: there is no readable run, or a baseline file can't be read.
+        OSError: the page can't be written.
     """
     results = command.results(options)
     ordered = series.oldest_first(_readable(results))

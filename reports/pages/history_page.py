@@ -77,7 +77,7 @@ def history(
     """Build the contents.
 
     Raises:
-      RunError: a baseline file can't be read.
+        RunError: a baseline file can't be read.
     """
     return History(runs, series, _baselines(runs), notes, confirmed or {})
 
@@ -86,7 +86,7 @@ def write(this: History, folder: Path) -> Path:
     """Write the page and `points.csv`; returns the page's path.
 
     Raises:
-      OSError: the folder can't be made or written to.
+        OSError: the folder can't be made or written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _write_points(this, folder / "points.csv")

@@ -34,7 +34,7 @@ def frame(run: str | Path | None = None, results: Path | None = None) -> pd.Data
     `run` is a file or a name as on the command line (`x`, `0001`, `MACHINE/0001_x`), `results` the folder of runs.
 
     Raises:
-      RunError: there is no such run, there are several, or it can't be read.
+        RunError: there is no such run, there are several, or it can't be read.
     """
     return fr.exported(fr.tidy(_read(run, results)))
 

@@ -60,7 +60,7 @@ def write(run: Run, folder: Path) -> Path:
     """Write tables, figures and page of one run into `folder`; returns the page's path.
 
     Raises:
-      OSError: the folder can't be made or written to.
+        OSError: the folder can't be made or written to.
     """
     return written(report(run), folder)
 
@@ -200,7 +200,7 @@ def save_as(drawn: Figure, path: Path, source: str | None = None) -> None:
     """Write one file, SVG or PNG by its ending; a PNG records the source of its data.
 
     Raises:
-      OSError: it can't be written.
+        OSError: it can't be written.
     """
     if path.suffix.lower() == ".svg":
         buffer = io.StringIO()

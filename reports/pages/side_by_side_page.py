@@ -32,7 +32,7 @@ def write(runs: Sequence[Run], folder: Path) -> Path:
     """Write page and `rows.csv` of several runs into `folder`; returns the page's path.
 
     Raises:
-      OSError: the folder can't be made or written to.
+        OSError: the folder can't be made or written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
     export.rows(runs).to_csv(folder / "rows.csv", index=False)

@@ -51,7 +51,7 @@ def read(folder: Path) -> Baseline | None:
     """Read the baseline of a machine's results folder; None before the first was set.
 
     Raises:
-      RunError: the file exists but is no baseline file.
+        RunError: the file exists but is no baseline file.
     """
     path = next((file for name in (NAME, OLDER_NAME) if (file := folder / name).exists()), None)
     if path is None:
@@ -70,7 +70,7 @@ def write(baseline: Baseline) -> Path:
     """Write the file, all or nothing.
 
     Raises:
-      OSError: the folder can't be written to.
+        OSError: the folder can't be written to.
     """
     path = baseline.folder / NAME
     history = [asdict(entry) for entry in baseline.history]

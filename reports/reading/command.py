@@ -65,7 +65,7 @@ def chosen(options: argparse.Namespace) -> Run:
     """Return the run selected by the options of `add_run`.
 
     Raises:
-      RunError: there is none, or it can't be read.
+        RunError: there is none, or it can't be read.
     """
     return newest(results(options)) if options.run is None else runs.one(options.run, results(options))
 
@@ -74,7 +74,7 @@ def several(names: Sequence[str], results: Path) -> Iterator[Run]:
     """Yield the requested runs. Unreadable ones are skipped with a warning, unless all are.
 
     Raises:
-      RunError: there is nothing to read, or the only run can't be read.
+        RunError: there is nothing to read, or the only run can't be read.
     """
     if not names:
         yield newest(results)
@@ -87,7 +87,7 @@ def newest(folder: Path) -> Run:
     """Return the newest readable run, with a warning for a newer unreadable one.
 
     Raises:
-      RunError: there is none, or none that can be read.
+        RunError: there is none, or none that can be read.
     """
     if not (files := runs.newest_first(folder)):
         raise RunError(f"no run in {folder} yet; {runs.HOW_TO_MAKE_ONE}")

@@ -92,7 +92,7 @@ def one(name: str, results: Path) -> Run:
     """Return the run of a name; see `find`.
 
     Raises:
-      RunError: there is none, there are several, or it can't be read.
+        RunError: there is none, there are several, or it can't be read.
     """
     paths = find(name, results)
     if len(paths) > 1:
@@ -130,7 +130,7 @@ def find(name: str, results: Path) -> list[Path]:
     newest match. A glob (`*_x`) matches all of them, oldest first.
 
     Raises:
-      RunError: nothing matches; known names and the nearest are listed.
+        RunError: nothing matches; known names and the nearest are listed.
     """
     if Path(name).is_file():
         return [Path(name)]
@@ -152,7 +152,7 @@ def read(path: Path) -> Run:
     """Read and validate one file.
 
     Raises:
-      RunError: it can't be opened, is truncated, is not JSON, or is not a run of this suite.
+        RunError: it can't be opened, is truncated, is not JSON, or is not a run of this suite.
     """
     return checked(parse(path), path)
 
