@@ -54,9 +54,7 @@ def close() -> None:
 
 
 def as_typed(text: str) -> str:
-    """Replace commands in a text by their installed form: an installed suite has one command, `attention-bench`, and no
-    checkout.
-    """
+    """Replace commands in a text by the single command of an installed suite, `attention-bench`."""
     if not INSTALLED:
         return text
     text = re.sub("^bench: ", "attention-bench: ", text)

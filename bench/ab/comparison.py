@@ -85,9 +85,7 @@ class Plan:
 
     @property
     def together(self) -> bool:
-        """Whether both variants are prepared at the same time; not on a GPU, where one would be tuned beside the
-        other's work.
-        """
+        """Whether both variants are prepared at once; not on a GPU, where one would be tuned beside the other."""
         return all(case.device == "cpu" for case in self.cases)
 
     def of_head(self, label: str) -> str:
@@ -308,9 +306,7 @@ def _checked(client: WorkerClient, request: Mapping[str, Any], threaded: bool) -
 
 
 def _placed(plan: Plan, rng: random.Random) -> tuple[Side, Side]:
-    """Place the variants in their own folders or in their twins, so that effects of the path become noise instead of
-    bias.
-    """
+    """Place the variants in their own folders or in their twins, which turns effects of the path into noise."""
     twins = plan.twins if rng.random() < 0.5 else {}
     base, head = (
         replace(side, impls=twins.get(side.impls, side.impls), tree=side.tree and twins.get(side.tree, side.tree))

@@ -102,9 +102,7 @@ def self_test(
     measure: Callable[[Plan, Injection | None], Record],
     tell: Callable[[str], None],
 ) -> None:
-    """Make the runs that are not recorded yet, and record each when it ends; `measure` compares, and saves the
-    replicates.
-    """
+    """Make the runs that are not recorded yet, and record each; `measure` compares, and saves the replicates."""
     settings = settings_of(plan)
     left = missing(wanted, [it for it in log.records() if it["settings"] == settings])
     if left:

@@ -44,9 +44,7 @@ def repository() -> Path:
 
 @contextmanager
 def temporary_worktrees(repository: Path) -> Iterator[Path]:
-    """Create a temporary folder for the variants' code; removed afterwards with its git worktrees, even after `kill
-    -9`.
-    """
+    """Create a temporary folder for the variants' code; removed with its git worktrees, even after `kill -9`."""
     remove_leftovers(repository)
     me = process()
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{me['pid']}-{int(me['started'])}-"))
@@ -96,9 +94,7 @@ def same_files(base: str, head: str | None, repository: Path) -> bool:
 
 
 def untracked(repository: Path, folder: str) -> str:
-    """Describe code in a folder that is neither tracked nor ignored: ` (untracked: new.py and 2 more)`; or an empty
-    string.
-    """
+    """Describe code in a folder that is neither tracked nor ignored, if any: ` (untracked: new.py and 2 more)`."""
     found = _git(repository, "ls-files", "-z", "--others", "--exclude-standard", folder) or ""
     first, *more = [name for name in found.split("\0") if Path(name).suffix in CODE] or [""]
     shown = os.fsencode(first).decode(errors="replace")

@@ -41,9 +41,7 @@ class Axis:
     """Whether it affects visibility: which keys a query sees. `none` and None hide no key."""
 
     def read(self, text: str) -> Any:
-        """Parse a value from the command line, `none` where None is the default; raises ValueError with the correct
-        usage.
-        """
+        """Parse a command-line value, `none` where None is the default; raises ValueError with the correct usage."""
         if self.default is None and text == "none":
             return None
         if self.check is not None:

@@ -58,7 +58,7 @@ def config_of(model: str) -> Config:
 
 
 def config_for(case: Case) -> Config:
-    """Return the config of the measured module: as many blocks as its scope has; small in all other sizes if its heads
+    """Return the config of the measured module, with its scope's number of blocks; small in all but heads if those
     differ.
     """
     config = dict(config_of(case.model or ""))

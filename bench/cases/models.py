@@ -83,9 +83,7 @@ SPELLINGS = {"hidden_size": ("n_embd", "d_model"), "num_attention_heads": ("n_he
 
 
 def config_of(model: str, folder: str = ".") -> Config:
-    """Return the configuration of a model of `MODELS`, or of a `config.json` file; raises ValueError with the correct
-    usage.
-    """
+    """Return the configuration of a model of `MODELS` or of a `config.json` file; raises ValueError otherwise."""
     if model in MODELS:
         return MODELS[model][1]
     if not model.endswith(".json"):
@@ -141,9 +139,7 @@ def _number(config: Config, key: str) -> int:
 
 
 def _window(config: Config, causal: bool) -> int | None:
-    """Return the keys before its own that a query of a local layer sees; transformers' causal windows include the
-    query's own key.
-    """
+    """Return the keys before its own that a local query sees; transformers' causal windows include the own key."""
     if local := config.get("local_attention"):
         return int(local) // 2
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None

@@ -178,9 +178,7 @@ GROUPED: dict[str, Any] = {"D_h": 128, "H": 32, "H_kv": 8, "dtype": "bfloat16"}
 """Heads of Llama 3 8B (Llama Team, "The Llama 3 Herd of Models", 2024, table 3)."""
 
 LATENT = {"D_h": 48, "latent": 128, "rope": 16}
-"""Proportions of DeepSeek-V2 (DeepSeek-AI, 2024): the latent is as wide as four heads, the rotary key half as wide as
-one.
-"""
+"""Sizes in the proportions of DeepSeek-V2 (DeepSeek-AI, 2024): latent of four heads, rotary key of half a head."""
 
 LLM = tuple(layer for name in ("gpt2", "qwen2.5-0.5b", "llama3-8b") for layer in layers_of(MODELS[name][1]).values())
 

@@ -56,22 +56,17 @@ SANE_OF_GRADIENTS = 256.0
 """Error of the plain formula's gradients, in units of epsilon, above which the reference is considered faulty."""
 
 SANE_OF_PATTERNS = 128.0
-"""Error of the plain formula on stress patterns above which the reference is considered faulty; multiplied by the
-scores' size.
+"""Error of the plain formula on stress patterns, over the scores' size, above which the reference is considered faulty.
 """
 
 FLOOR_OF_PATTERNS = 8.0
-"""Smallest floor of a stress pattern, in units of epsilon: each has few rows, some of which the plain formula computes
-exactly.
-"""
+"""Smallest floor of a stress pattern, in units of epsilon: some of its few rows are computed exactly."""
 
 FLOOR_OF_DOMINATED = 2.0
 """Floor where one key dominates, in units of epsilon: the output equals that key's value up to the last bits."""
 
 FLOOR_OF_REGIMES_GRADIENTS = 16.0
-"""Floor for stress patterns' gradients in narrow dtypes, in units of epsilon; most kernels compute them in a wider
-dtype.
-"""
+"""Floor for stress patterns' gradients in narrow dtypes, in units of epsilon; most kernels use a wider dtype."""
 
 FLOOR_OF_WIDE_GRADIENTS = 64.0
 """Floor for stress patterns' gradients in other dtypes, in units of epsilon times the scores' size: correct methods
@@ -79,13 +74,10 @@ differ by 25 of these units. Gross errors still exceed it, and the ordinary inpu
 """
 
 VANISHING = 1e-3
-"""Norm of a gradient's row, for inputs of variance 1, below which it is zero in exact arithmetic (a softmax over one
-key).
-"""
+"""Norm of a gradient's row, for inputs of variance 1, below which it is zero in exact arithmetic (a single key)."""
 
 VANISHING_OF_ONE_KEY = 1.0
-"""Norm used where there is a single key: all rows are zero in exact arithmetic, up to rounding of terms of this size.
-"""
+"""Norm used where there is a single key: all rows are zero in exact arithmetic, up to rounding of terms this size."""
 
 
 def solved(
@@ -156,9 +148,7 @@ def _size_of_rounding(formula: Callable[[torch.dtype], dict[str, Tensor]], case:
 def _ways(
     formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case
 ) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
-    """Return the reference and the plain formula's results in the case's own dtype: two methods if there are gradients
-    or a latent.
-    """
+    """Return the reference and the plain results in the case's own dtype, by two methods with gradients or a latent."""
     dtype, exact = getattr(torch, case.dtype), formula(torch.float64)
     with settings.tf32_products() if case.tf32 else nullcontext():
         plain = [formula(dtype)]

@@ -48,16 +48,12 @@ def _built(impl: Impl, case: Case) -> nn.Module:
 
 
 def eager_form(impl: Impl) -> Impl:
-    """Return the eager form of a compiled implementation. Its kernel is checked uncompiled, since the compiled layer is
-    timed.
-    """
+    """Return the eager form of a compiled implementation, whose kernel is checked; the compiled layer is timed."""
     return get(eager_name(impl.name)) if impl.compiled else impl
 
 
 def prepare(module: nn.Module, case: Case, draw: int = 0) -> float | None:
-    """Let a module build its mask-dependent and length-dependent tables; returns the seconds, or None if it builds
-    nothing.
-    """
+    """Let a module build its tables for a mask and a length; returns the seconds, or None if it builds nothing."""
     make: Callable[..., None] | None = getattr(module, "prepare", None)
     if make is None:
         return None

@@ -17,18 +17,14 @@ NEEDLE = 64.0
 """Size of outliers: in bfloat16, an omitted key is undetectable among thousands unless its value is large."""
 
 WHOLE, WHOLE_WITH_GRADIENTS = 1 << 33, 1 << 31
-"""Operations of the reference's forward up to which every row is compared; above, the number of rows is reduced
-accordingly.
-"""
+"""Operations of the reference's forward up to which every row is compared; above, fewer rows are compared."""
 
 SECOND_DRAW_ROWS = 64
 """Rows compared on the second input set, which only detects results kept from the first."""
 
 
 def seeded(case: Case, draw: int) -> torch.Generator:
-    """Return a generator seeded by the case's name, so that every process and every implementation gets the same
-    numbers.
-    """
+    """Return a generator seeded by the case's name, so that all processes and implementations get the same numbers."""
     return torch.Generator().manual_seed(zlib.crc32(f"{replace(case, device='cpu').id}/{draw}".encode()))
 
 

@@ -23,9 +23,7 @@ B, T = 32, 16
 """Batch entries and length of the probe whose output shows every prob twice."""
 
 LENGTH = {"core": 288, "layer": 160}
-"""Lengths of the probes with a case's own mask, groups and gradients: more than one tile of 64, of 128 or, for a core,
-of 256.
-"""
+"""Lengths of the probes with a case's own mask, groups and gradients: more than one tile of 64, 128 or (core) 256."""
 
 REACHED = 4
 """Cap within reach of ordinary scores; the case's own might leave them unchanged."""
@@ -37,8 +35,7 @@ TILE = 32
 """Number of queries, or keys, whose dropped share is tested separately."""
 
 SIGMAS_OF_LAGS, FEWEST_PAIRS = 8.0, 1024
-"""Standard deviations allowed for the correlation at one distance, of a million distances; pairs that the test needs.
-"""
+"""Standard deviations allowed for the correlation at one of a million distances; pairs that the test needs."""
 
 NEARLY = 0.7
 """Of the distances with at least this fraction of the largest deviation, the shortest is reported."""
@@ -93,9 +90,7 @@ def spanning_output(impl: Impl, case: Case) -> Case | None:
 
 
 def _sizes(impl: Impl, case: Case) -> list[Case]:
-    """Return the case with two batch entries and four heads, lengths nearest to `LENGTH` first, with shortened and with
-    unchanged rules.
-    """
+    """Return the case with two batch entries and four heads, lengths nearest to `LENGTH` first, shortened rules first."""
     grouped = case.H_kv != case.H
     H = impl.limits.heads or 4
     H_kv = H if not grouped else 2 if case.H_kv > 1 else 1

@@ -36,9 +36,7 @@ LONG = 512
 """Probes up to this length have several batch entries and heads; longer ones cover long ranges only."""
 
 FEW = 1 << 15
-"""Pairs of a query and a key up to which a core is checked without its layer in the case itself too, and not on probes
-alone.
-"""
+"""Pairs of a query and a key up to which a core is checked without its layer in the case itself, not only on probes."""
 
 PROBES = (37, 577, 128, 63, 64)
 """Lengths of the probes: 37, less than a tile of 64; 577, many tiles and one token; 128, a round length, for which some
@@ -212,9 +210,7 @@ def _probes_at(case: Case, T: int) -> Iterator[Case]:
 
 
 def _lengths(case: Case, T: int) -> Iterator[dict[str, Any]]:
-    """Yield axes T and T_kv of a probe, and its requests if the case has some: a prompt, a part of one, and three
-    tokens.
-    """
+    """Yield axes T and T_kv of a probe, and its requests if the case has some: a prompt, a part of one, three tokens."""
     if case.requests:
         part, most = max(1, T // 3), max(2, T // 2)
         yield tokens_of(f"1x{part}:{part}+1x{part}:{T}+3x1:{most}")
@@ -268,9 +264,7 @@ ANOTHER_MASK = {"none": "causal", "causal": "none"}
 
 
 def call_with_another_mask(impl: Impl, case: Case) -> None:
-    """Call a core once with the same sizes and another mask: an implementation that caches masks by size fails from
-    then on.
-    """
+    """Call a core once with the same sizes and another mask, after which caches of masks by size are wrong."""
     other = replace(case, mask=ANOTHER_MASK.get(case.mask, case.mask))
     if other == case or misfit(other) is not None or impl.refusal(other) is not None:
         return
@@ -279,9 +273,7 @@ def call_with_another_mask(impl: Impl, case: Case) -> None:
 
 
 def check_scale(impl: Impl, case: Case) -> None:
-    """Compare a kernel that has a parameter `scale` with the reference, with q halved and the scale doubled; raises
-    `Wrong`.
-    """
+    """Compare a kernel that has a parameter `scale` with the reference: q halved, scale doubled; raises `Wrong`."""
     module: Any = module_of(impl, case)
     problem, kernel = problem_of(case), getattr(module, "kernel", None)
     if kernel is None or impl.kernel is None or "scale" not in _parameters(impl.kernel):
@@ -405,9 +397,7 @@ def without_gradients(module: nn.Module, case: Case) -> Any:
 
 
 def check_many_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]) -> None:
-    """Check gradients after several forwards on different inputs: each backward must use its own forward's state;
-    raises `Wrong`.
-    """
+    """Check gradients after several forwards: each backward must use its own forward's state; raises `Wrong`."""
     with recording(case):
         outputs = [module(*read.tensors, **read.options) for read in numbers]
     parameters = [p for p in module.parameters() if p.requires_grad]
@@ -438,9 +428,7 @@ CALLS_IN_TRAINING = 3
 
 
 def check_training(impl: Impl, probe: Case) -> None:
-    """Check that training outputs are finite in every pattern and match the probs kept in that same call; raises
-    `Wrong`.
-    """
+    """Check that training outputs are finite in every pattern and match the probs kept in that call; raises `Wrong`."""
     problem, module = showing_probs(probe), module_of(impl, probe)
     call = call_of(module.train(), probe, inputs_of(problem_of(probe, draw=1)))
     with recording(probe):

@@ -1,6 +1,4 @@
-"""Hashes what an implementation is made of: its own sources, the versions of torch and of its dependencies, the kernel
-that ran.
-"""
+"""Hashes an implementation: its own sources, the versions of torch and of its dependencies, the kernel that ran."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ from .. import CHECKOUT
 
 
 def impl_hash(impl: Impl, kernel: str) -> str:
-    """Return a hash that changes only with code that a call of `impl` runs: the files of its module and of the modules
-    it imports.
-    """
+    """Return a hash that changes only with code that a call of `impl` runs: its module's file and imported modules."""
     text = "\n".join([impl.name, torch.__version__, kernel, *_versions(impl), *sources(impl.owner)])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -23,9 +23,7 @@ ROWS: dict[int, tuple[str, ...]] = {
 
 
 FEW_SCORES = 1 << 18
-"""Scores up to which expected outputs are computed by one thread: below, synchronising threads takes longer than
-computing.
-"""
+"""Scores up to which expected outputs are computed by one thread, since synchronising threads would take longer."""
 
 
 @dataclass(frozen=True)

@@ -109,9 +109,7 @@ def _layer_problem(case: Case, draw: int) -> Problem:
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
 def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
-    """Return three problems whose weights copy a token's first features to the first features of every head's queries
-    and keys.
-    """
+    """Return three problems whose weights copy a token's first features to those of every head's queries and keys."""
     generator, sizes = draws.seeded(case, 2), patterns.Sizes.of(case)
     drawn = canonical.draw(case.layer_shape, generator)
     _take(drawn["W_q"], case.H, 0, sizes.of_queries, FEATURES + 1)

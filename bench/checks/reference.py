@@ -125,9 +125,7 @@ def layer(
     x: Tensor, x_kv: Tensor, weights: Weights, shape: LayerShape, *, padding: Tensor | None = None, rows: Tensor | None = None,
     dropped: Tensor | None = None, out_dropped: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Compute a whole layer: projections, attention, output projection. x (B, T, d_model) -> (B, T or len(rows),
-    d_model).
-    """
+    """Compute a whole layer: projections, attention, output. x (B, T, d_model) -> (B, T or len(rows), d_model)."""
     q, kept = _queries(x, weights, shape), _kept(x_kv, weights, shape)
     o = _attention_to(kept, q, weights, shape, padding=padding, rows=rows, dropped=dropped)
     return _without(out_dropped, _finish(o, weights))

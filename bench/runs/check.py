@@ -165,9 +165,7 @@ def _case(axes: dict[str, Any], scope: str, device: str) -> Case:
 
 
 def _started(name: str, cases: list[dict[str, Any]]) -> tuple[WorkerClient, dict[str, Any]]:
-    """Start a process that has imported an implementation, and return its unsupported cases; raises `UsageError` for
-    unknown names.
-    """
+    """Start a process that has imported an implementation; returns its unsupported cases too; raises `UsageError`."""
     client = WorkerClient(Side("check"), Setting(os.getcwd(), threads=None, quiet=False))
     known = client.ask("cells", timeout=STARTING, names=[name], whole_registry=False, cases=cases)
     if unknown := known["unknown"]:

@@ -119,9 +119,7 @@ def alive(writer: Line) -> bool:
 
 
 def _read(path: Path) -> tuple[int, list[Line]]:
-    """Return the bytes up to the last complete line, and the lines; a corrupted line is dropped and its result measured
-    again.
-    """
+    """Return the bytes up to the last complete line, and the lines; a corrupted line is dropped and measured again."""
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
     lines = []

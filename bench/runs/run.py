@@ -402,9 +402,7 @@ def begin(config: pytest.Config) -> Run:
 
 
 def _to_begin(config: pytest.Config, folder: Path, name: str) -> str:
-    """Return the name of a new run for `--resume`; refuses a lone unknown name, a likely typo that would measure all of
-    `quick`.
-    """
+    """Return the name of a new run for `--resume`; refuses a lone unknown name, which would measure all of `quick`."""
     if asked(config):
         return name
     known = sorted({*journals.names(folder), *run_names(folder)})

@@ -21,8 +21,7 @@ FOLDER = "traces"
 """Folder beside the machines' folders of run files."""
 
 FILE = "call.pt.trace.json.gz"
-"""TensorBoard's plugin recognises traces by this ending, and shows the preceding part as the name and the folder as the
-run.
+"""Ending by which TensorBoard's plugin recognises traces; it shows the preceding part as name, and the folder as run.
 """
 
 MOST_OPERATORS = 10_000
@@ -64,9 +63,7 @@ class Traces:
 
     @property
     def folder(self) -> Path:
-        """Folder of traces, named like the journal: unique per run even if runs share a name, and reused by resumed
-        runs.
-        """
+        """Folder of traces, named like the journal: unique per run, and reused by resumed runs."""
         assert self.run.journal, "only a run that is saved has traces"
         return self.run.folder.parent / FOLDER / on_disk(self.run.journal.path.stem)
 

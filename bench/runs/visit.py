@@ -46,9 +46,7 @@ class Visit:
     _cooled: bool = False
 
     def time(self, cells: Sequence[Cell], visits: Visits, needs: Mapping[Key, float]) -> None:
-        """Time cells interleaved. A failing cell is skipped; the others continue, in a fresh process if theirs has
-        ended.
-        """
+        """Time cells interleaved. Failing cells are skipped; the others continue, in a fresh process if necessary."""
         if not visits.turns(self._blocks(cells), self.visit, needs):
             return
         self.worker.prepare(cells)
@@ -105,9 +103,7 @@ class Visit:
         return answer
 
     def _renew(self, cell: Cell) -> Answer:
-        """Move a cell's tensors in every other visit, and compare outputs on fresh inputs; once per process for long
-        calls.
-        """
+        """Move a cell's tensors in every other visit, and compare outputs on fresh inputs; long calls once per process."""
         is_short = self.worker.seconds[cell.key] <= EVEN
         if self.visit % 2 if is_short else cell.key in self.worker.renewed:
             return {}

@@ -128,8 +128,8 @@ def _own(name: str, path: str, folder: str) -> Impl:
 
 
 def _declared(it: Any) -> Limits:
-    """Return the declared limits of a user's kernel or layer; raises ValueError if a limit excludes nothing or
-    everything.
+    """Return the declared limits of a user's kernel or layer; raises ValueError for limits without effect or possible
+    case.
     """
     given = getattr(it, "limits", {})
     if not isinstance(given, Mapping):
@@ -171,9 +171,7 @@ def _refuse_sizes(layer: type) -> None:
 
 
 def _of_repository(repository: str, folder: str) -> ModuleType:
-    """Return the module of a kernel repository, loaded by Hugging Face's package `kernels`: a folder, or a name on the
-    hub.
-    """
+    """Return the module of a kernel repository, a folder or a name on the hub, loaded by Hugging Face's `kernels`."""
     if importlib.util.find_spec("kernels") is None:
         raise ValueError("kernel repositories need the package kernels: pip install kernels")
     kernels = importlib.import_module("kernels")

@@ -192,8 +192,8 @@ def _lengths(workload: Record, page: int, folder: Path, left_out: Counter[str]) 
 
 
 def _tensor(described: Any, folder: Path) -> Any:
-    """Read a tensor of 32-bit integers from a safetensors file, whose path is relative to a folder above the
-    workloads'.
+    """Read a tensor of 32-bit integers from a safetensors file; its path is relative to a parent of the workloads'
+    folder.
     """
     if not isinstance(described, Mapping) or described.get("type") != "safetensors":
         return None

@@ -28,9 +28,7 @@ from .devices import Memory, Meter, free_bytes, meter_for
 from .devices.resident import FLOOR
 
 GRAPHS = 4096
-"""Graphs of one function that torch.compile may hold at a time; its default is eight, after which it falls back to
-eager.
-"""
+"""Graphs of one function that torch.compile may hold; with its default of eight it would fall back to eager."""
 
 REPEATS = 4
 """Calls on the same inputs that must agree bit for bit with deterministic algorithms, before timing begins."""
@@ -180,8 +178,7 @@ class Checked:
     check: CheckResult
     memory: Memory
     peak_rss_bytes: int | None
-    """Growth of the process's high-water mark over another call, private memory included; None if it can't be measured.
-    """
+    """Growth of the process's high-water mark over another call, private memory included; None if unavailable."""
     kernel: str
     operators: int
     """Number of operators per call, nested ones included."""
@@ -190,9 +187,7 @@ class Checked:
 
 
 def probe(cell: Cell, gate: Gate) -> Built:
-    """Check an implementation on probes, and build the module of a cell; raises `Wrong`, or the implementation's
-    exception.
-    """
+    """Check an implementation on probes, and build a cell's module; raises `Wrong`, or the implementation's exception."""
     check_fits(cell)
     with spending("gate"), _single_threaded():
         ragged = gate.check(cell.impl, cell.case).ragged
@@ -303,9 +298,7 @@ class _Watch:
 
 @contextmanager
 def _single_threaded() -> Iterator[None]:
-    """Use one thread within the block: another worker checks at the same time, and their threads would wait for each
-    other.
-    """
+    """Use one thread within the block, since another worker checks at the same time on the other core."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -326,9 +319,7 @@ def check_repeats(built: Built) -> None:
 
 
 def _compile(call: Call, cell: Cell) -> tuple[float, str | None]:
-    """Return the seconds of the first call, which compiles the graph, and whether from scratch; None without a new
-    graph.
-    """
+    """Return the seconds of the first call, which compiles, and whether from scratch; None without a new graph."""
     before, misses = _graphs(), _cache_misses()
     start = perf_counter()
     with recording(cell.case), spending("compiling"):

@@ -34,8 +34,8 @@ def last_level_cache() -> int | None:
 
 
 def cold_s(built: Built, hot_s: float) -> float | None:
-    """Return the seconds of a cold call; None if it is long, if the cache size is unknown, or if memory is too small
-    for the places.
+    """Return the seconds of a cold call; None if it is long, the cache size unknown, or memory too small for the
+    places.
     """
     cache = last_level_cache()
     tensors = [*built.numbers.tensors, *built.module.parameters(), *built.module.buffers()]

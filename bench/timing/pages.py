@@ -27,8 +27,7 @@ CALLS = 3
 """Timed calls after one that grows the heap; later ones may grow it too, since aligned blocks leave gaps."""
 
 FAULT_SECONDS, LARGE_PART = 1e-6, 0.05
-"""Approximate seconds of one page fault; and the share of a call in page faults above which `kept_pages_s` is measured.
-"""
+"""Approximate seconds of a page fault; share of a call in page faults above which `kept_pages_s` is measured."""
 
 
 def chosen() -> dict[str, str]:

@@ -23,17 +23,13 @@ TF32 = "tf32"
 """Float32 products that tensor cores round to 10 bits, listed beside the dtypes."""
 
 SIDES = (256, 512, 1024, 2048, 4096, 8192)
-"""Sides of the square matrices that are multiplied, as long as one product takes no more time than two ceilings are
-allowed.
-"""
+"""Sides of the square matrices, as long as one product takes no more time than two ceilings are allowed."""
 
 SECONDS = 0.05
 """Seconds for which a ceiling is measured, after a first call."""
 
 FEWEST_COPIES, LONGEST_COPIES = 8, 0.25
-"""Least blocks of a copy, as long as they take no more than these seconds: two may both fall into a disturbance of
-shared memory.
-"""
+"""Least blocks of a copy within these seconds: two may both fall into a disturbance of shared memory."""
 
 LARGE = 2048
 """Side from which on a single thread is not tried: it can't win, and takes long."""
@@ -73,9 +69,7 @@ class Roofs:
         raise Skip(f"{share:.0%} of this machine's measured roof: the measurement is at fault")
 
     def table(self) -> list[dict[str, Any]]:
-        """Return for the run file: operations per second by dtype, bytes per second by footprint, each with its
-        threads.
-        """
+        """Return for the run file: operations per second by dtype, bytes per second by footprint, with threads."""
         computed = [
             {"device": device, "dtype": dtype, "threads": threads, "flops_per_s": best}
             for (device, dtype, threads), best in self._flops.items()
@@ -109,7 +103,7 @@ class Roofs:
         return max(flops(case) / compute, least_bytes(case) / bandwidth)
 
     def _peak_flops(self, device: str, dtype: str, meter: Meter) -> float:
-        """Return operations per second of the fastest square product, of random numbers, since zeros run faster on some
+        """Return operations per second of the fastest square product, of random numbers: zeros run faster on some
         devices.
         """
         key = (device, dtype, torch.get_num_threads())

@@ -128,8 +128,8 @@ class WorkerClient:
         )
 
     def ask(self, do: str, timeout: float | None = None, **details: Any) -> Answer:
-        """Send a request and return its answer; raises `Refused` if it fails, and `Lost` if the process has ended or
-        times out.
+        """Send a request and return its answer; raises `Refused` if it fails, and `Lost` at the process's end or a
+        timeout.
         """
         self.send(do, timeout, **details)
         return self.receive()
@@ -206,9 +206,7 @@ Script = Generator[Request, Answer, None]
 
 
 def together(scripts: Sequence[Script]) -> None:
-    """Run scripts concurrently in this one thread, each with its own worker: a child process ends with its parent's
-    thread.
-    """
+    """Run scripts concurrently in this thread, each with its own worker: a child ends with its parent's thread."""
     asked: dict[Script, Request] = {}
     waiting: dict[Script, Request] = {}
     for script in scripts:

@@ -91,9 +91,7 @@ class Tasks:
         """Checked outputs of every cell prepared before: a cell that is rebuilt need not be checked again."""
 
     def facts(self) -> dict[str, Any]:
-        """Return {"fingerprint": what must match for two variants to be compared, "controls": {name: version of the
-        workload}}.
-        """
+        """Return {"fingerprint": what two variants must share to be compared, "controls": {name: workload's version}}."""
         return {"fingerprint": fingerprint(), "controls": software()}
 
     def cells(self, names: list[str], whole_registry: bool, cases: list[dict[str, Any]]) -> dict[str, Any]:
@@ -191,8 +189,8 @@ class Tasks:
         return {name: it.time(CONTROL_CALLS, warm=WARM_CALLS)[0] for name, it in self._controls.items()}
 
     def pin(self) -> dict[str, Any]:
-        """Pin this process to as many cores as threads. Both variants share the same cores, since they never run at the
-        same time.
+        """Pin this process to as many cores as threads; both variants share them, since they never run at the same
+        time.
         """
         pin(self._threads)
         return {}

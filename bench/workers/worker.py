@@ -45,9 +45,7 @@ def main() -> None:
 
 
 def _search(repository: Path, tree: Path, folder: str) -> None:
-    """Import the user's modules from a tree of their repository, even if an editable installation points to the
-    repository.
-    """
+    """Import the user's modules from a tree of their repository, even if it has an editable installation."""
     from ..selection.choice import MODULES
 
     def moved(place: str) -> str:

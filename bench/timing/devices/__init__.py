@@ -60,9 +60,7 @@ def free_bytes(device: str) -> int:
 
 
 def free_bytes_elsewhere(device: str) -> int:
-    """Return the free memory in bytes, for a GPU from a process that then ends: reading it creates a context, which
-    stays.
-    """
+    """Return the free memory in bytes, read for a GPU in a short-lived process, since reading creates a context."""
     if device == CPU.name:
         return free_bytes(device)
     code = f"from bench.timing.devices import free_bytes; print(free_bytes({device!r}))"

@@ -127,9 +127,7 @@ class CudaMeter:
         }
 
     def _cold(self, call: Callable[[], Any]) -> list[float]:
-        """Return sorted device seconds of single calls, each after a write of twice the L2 size; empty if the size is
-        unknown.
-        """
+        """Return sorted device seconds of single calls, each after writing twice the L2; empty if its size is unknown."""
         size = 2 * self._cuda.get_device_properties().L2_cache_size
         return (
             self._queued(call, 1, COLD_CALLS, self._empty(size, dtype=torch.uint8, device="cuda").zero_) if size else []
@@ -174,9 +172,7 @@ class CudaMeter:
         return SPIN_CYCLES / self.seconds(lambda: self._cuda._sleep(SPIN_CYCLES), 1, warm=1)
 
     def _replayed(self, call: Callable[[], Any], hot_s: float) -> float | None:
-        """Return the seconds of a call in a graph of many; None if it can't be captured, or if a replay gives another
-        output.
-        """
+        """Return the seconds of a call in a graph of many; None if capture fails or a replay gives another output."""
         calls = ceil(GRAPH_SECONDS / hot_s)
         found = captured(self._cuda, call, calls)
         if found is None:

@@ -39,8 +39,8 @@ class Meter(Protocol):
     """Whether the clock is read once per block, since reading it waits for the device."""
 
     def timed(self, call: Callable[[], Any], times: int, warm: int = 0) -> tuple[float, Any]:
-        """Return the seconds of `times` calls back to back after `warm` untimed ones, asynchronous work included, and
-        the last output.
+        """Return the seconds of `times` calls after `warm` untimed ones, asynchronous work included, and the last
+        output.
         """
 
     def seconds(self, call: Callable[[], Any], times: int, warm: int = 0) -> float:

@@ -14,9 +14,7 @@ POWERCAP = Path("/sys/class/powercap")
 """Folder of Linux's counters of Intel and AMD processors (RAPL)."""
 
 RAPL_SECONDS, NVML_SECONDS = 0.1, 1.0
-"""Seconds of calls per energy measurement: a processor's counter is updated every millisecond, a GPU's every 0.1 s or
-less often.
-"""
+"""Seconds of calls per energy measurement: counters are updated every millisecond (processors) or 0.1 s (GPUs)."""
 
 AT_A_TIME = 0.01
 """Seconds of calls between two readings of the clock."""

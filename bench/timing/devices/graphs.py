@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 WARM = 3
-"""Calls on the side stream before capture, as in torch's notes on CUDA graphs, so that libraries initialise themselves.
-"""
+"""Calls on the side stream before capture, as in torch's notes on CUDA graphs, to initialise libraries."""
 
 
 def captured(cuda: Any, call: Callable[[], Any], calls: int = 1) -> tuple[Any, Any] | None:

@@ -1,6 +1,4 @@
-"""Memory as counted by the operating system: includes threads, NumPy and private buffers, which torch's allocator
-misses.
-"""
+"""Memory as counted by the operating system, including threads, NumPy and private buffers unknown to torch."""
 
 from __future__ import annotations
 
