@@ -18,8 +18,7 @@ SCATTERS = 3.0
 """Multiple of the workload's own scatter above which a change counts as drift."""
 
 INTERRUPTIONS = 200.0
-"""Involuntary context switches per second of timed calls: up to 110 in undisturbed runs, from 380 on beside other load.
-"""
+"""Involuntary context switches per second of timed calls: up to 110 in undisturbed runs, from 380 on beside load."""
 
 SCATTER = 0.075
 """Scatter between successive blocks: up to 5 % in undisturbed runs (docs/measured.md)."""
@@ -48,9 +47,7 @@ def drift(looks: Mapping[str, Sequence[float]]) -> float:
 
 
 def disturbed(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Explain in one sentence why a run was disturbed and what to do; '' if it was not. `rows` are the run file's
-    benchmarks.
-    """
+    """Explain in one sentence why a run was disturbed and what to do; '' if not. `rows`: the run file's benchmarks."""
     switches, scatters = [], []
     for row in rows:
         extra, stats = row["extra_info"], row["stats"]

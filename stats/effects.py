@@ -43,9 +43,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class Watched(Estimate):
-    """Estimate after the last interim analysis, and after each earlier one; its interval is the intersection of all
-    intervals.
-    """
+    """Estimate after each interim analysis; its interval is the intersection of the intervals of all analyses."""
 
     looks: tuple[Estimate, ...] = ()
 
@@ -66,9 +64,7 @@ class Watched(Estimate):
         return None if self._overlap(LEVEL)[2] else super().interval()
 
     def _overlap(self, level: float) -> tuple[float, float, bool]:
-        """Intersect the intervals of all interim analyses, or of those before the first contradiction: established
-        results stay.
-        """
+        """Intersect the intervals of all interim analyses, or of those before the first contradiction."""
         low, high, nominal = -math.inf, math.inf, per_look(level)
         for look in self.looks:
             a, b = look.interval(nominal)
@@ -111,9 +107,7 @@ def of_pairs(
 
 
 def _shift(controls: Mapping[str, Array]) -> tuple[Array, float]:
-    """Return the controls' mean per replicate, and the number of replicates after which one is shown to have changed,
-    or infinity.
-    """
+    """Return the controls' mean per replicate, and the number of replicates after which one has changed, or infinity."""
     since = math.inf
     for it in _watched({name: of[None] for name, of in controls.items()}).values():
         ends = (state.interval(MOVED) for state in it.states)
@@ -142,9 +136,7 @@ def _watched(groups: Mapping[K, Array], shift: Array | None = None, since: float
 
 
 def _by_pair(cells: Array) -> Array:
-    """Return each replicate's estimate of the mean over cells, (cells, pairs) -> (pairs,): the plain mean if no cell is
-    missing.
-    """
+    """Return each replicate's estimate of the mean over cells, (cells, pairs) -> (pairs,): the mean if none is missing."""
     there = np.isfinite(cells)
     cells, there = cells[there.any(axis=1)], there[there.any(axis=1)]
     if not len(cells):

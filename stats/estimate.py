@@ -32,8 +32,7 @@ ENOUGH_PROCESSES = 3
 """Processes from which on the interval uses their own variance."""
 
 OF_A_PROCESS = 4
-"""Degrees of freedom per further process in the pooled estimate: a disturbance of a process affects many of its cells.
-"""
+"""Degrees of freedom per further process in the pooled estimate: a disturbed process affects many of its cells."""
 
 RANGE_NODES = 200
 
@@ -96,9 +95,7 @@ class Estimate:
 
     @property
     def contradiction(self) -> tuple[float, float] | None:
-        """Return the interval of all replicates if an interim analysis contradicts earlier ones, whose result stays;
-        else None.
-        """
+        """Return the interval of all replicates if an interim analysis contradicts earlier ones; else None."""
         return None
 
 
@@ -187,9 +184,7 @@ def quantile(share: float, df: float) -> float:
 
 
 def simultaneous(among: int, df: float) -> float:
-    """Return the critical difference in standard errors for all pairs of `among` means at once, at 95 % (Tukey's
-    range).
-    """
+    """Return the critical difference in standard errors for all pairs of `among` means, at 95 % (Tukey's range)."""
     return quantile(1 - LEVEL / 2, df) if among < 3 else _range(among, max(1, int(min(df, 1000)))) / math.sqrt(2)
 
 

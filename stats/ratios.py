@@ -149,16 +149,12 @@ def _paired_by_visit(of: Samples, over: Samples) -> Logs:
 
 
 def ratio(of: Samples, over: Samples, one_case: bool = True) -> Ratio:
-    """Return the ratio of the first's time to the second's; if they can't be paired, of their medians without an
-    interval.
-    """
+    """Return the ratio of the first's time to the second's; that of medians, without interval, if unpaired."""
     return _ratio(of, over, paired(of, over, one_case))
 
 
 def _ratio(of: Samples, over: Samples, logs: Logs, among: int = 2, between: Variance = PRIOR) -> Ratio:
-    """Return a ratio from log ratios by process, one per visit. Intervals of all pairs of `among` implementations hold
-    with 95 %.
-    """
+    """Return a ratio from log ratios by process. Intervals of all pairs of `among` implementations hold with 95 %."""
     found = of_processes(logs, between)
     value = exp_or_inf(found.mean) if logs else float(np.median(of.seconds) / np.median(over.seconds))
     half = found.error * simultaneous(among, found.df)
