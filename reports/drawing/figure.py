@@ -102,9 +102,7 @@ def _points(
 
 
 def _labelled(series: dict[str, list[tuple[float, float]]], grid: Grid, baseline: str | None) -> list[str]:
-    """Select the labelled lines: the user's own, the best, the baseline implementation; then those that end farthest
-    from these.
-    """
+    """Select labelled lines: the user's own, the best, the baseline; then those that end farthest from these."""
     names = list(dict.fromkeys([*(name for name in series if name in grid.own), *list(series)[:1],
                                 *filter(series.__contains__, [baseline or ""])]))  # fmt: skip
 

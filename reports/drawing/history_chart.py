@@ -44,9 +44,7 @@ class Scale:
 
 
 def draw(series: Series, runs: Sequence[Run], look: Look, baselines: Iterable[int], texts: Mapping[int, str]) -> Markup:
-    """Draw a cell's history. `baselines` are positions of runs. `texts`: tooltips of marked points, by position in the
-    series.
-    """
+    """Draw a cell's history. `baselines`: positions of runs. `texts`: tooltips by position in the series."""
     ends = [end for at in texts for end in _drawn(series, at)] + [*series.usual.values()]
     values = [point.median for point in series.points]
     middle = median(values)
@@ -61,9 +59,7 @@ def draw(series: Series, runs: Sequence[Run], look: Look, baselines: Iterable[in
 
 
 def _drawn(series: Series, position: int) -> tuple[float, float, float]:
-    """Return the median, low and high of a point. With drift removed there is no spread, since that of processes
-    includes drift.
-    """
+    """Return median, low and high of a point; no spread with drift removed, since that of processes includes drift."""
     point, usual = series.points[position], series.usual.get(position)
     return (point.median, point.low, point.high) if usual is None else (usual, usual, usual)
 

@@ -59,9 +59,7 @@ INK, MUTED, GRID, SURFACE = (light for _, light, _ in THEME[:4])
 
 @dataclass(frozen=True)
 class Look:
-    """Style of an implementation. `slot` indexes colour and marker; a compiled form has those of its base, hollow and
-    dashed.
-    """
+    """Style of an implementation. `slot` indexes colour and marker; a compiled form is its base, hollow and dashed."""
 
     slot: int
     compiled: bool

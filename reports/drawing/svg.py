@@ -75,9 +75,7 @@ def lines(
 
 
 def roofline(points: Sequence[tuple[float, float, Look, str]], roofs: Mapping[str, Points]) -> Markup:
-    """Draw a roofline chart: operations per second against operations per byte, one point per cell and one line per
-    ceiling.
-    """
+    """Draw a roofline chart, operations per second over operations per byte: cells as points, ceilings as lines."""
     every = [(a, b) for a, b, _, _ in points] + [point for roof in roofs.values() for point in roof]
     x = Log(min(a for a, _ in every) / 1.2, max(a for a, _ in every) * 1.2, LEFT + 10, WIDTH - 10)
     y = Log(min(b for _, b in every) / 1.2, max(b for _, b in every) * 1.3, BOTTOM, TOP)

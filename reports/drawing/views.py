@@ -151,9 +151,7 @@ def scale(case: Case) -> Scale:
 
 
 def lines(grid: Grid, palette: Palette, keys: Mapping[str, str]) -> list[Lines]:
-    """Return charts for each setting of the other axes at which the longest axis has several values; [] if there is
-    none.
-    """
+    """Return charts for each setting of the other axes at which the longest axis has several values."""
     axis = grids.length(grid.cases)
     if axis is None:
         return []

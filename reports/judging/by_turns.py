@@ -117,9 +117,7 @@ def _saved(cell: Mapping[str, Any]) -> Verdict:
 
 
 def _with_reach(said: Verdict, spent: float) -> Verdict:
-    """Extend an open verdict by the minimum detectable effect, and by the time to halve it: four times the `spent`
-    seconds.
-    """
+    """Extend an open verdict by the minimum detectable effect, and the time to halve it: four times `spent` seconds."""
     if said.word != verdict.INCONCLUSIVE or not said.detectable < 1:  # two or three replicates allow no extrapolation
         return said
     seen, half = map(shares.percent, (said.detectable, said.detectable / 2))

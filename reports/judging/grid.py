@@ -177,9 +177,7 @@ SIGNS = {
 
 
 def grid(frame: pd.DataFrame, skipped: pd.DataFrame, registry: Iterable[str] = ()) -> Grid:
-    """Build the grid. `registry` has the names that the suite provides; others are the user's own. Without it, none
-    are.
-    """
+    """Build the grid. Names missing from `registry` are the user's own; without a registry, none are."""
     axes = fr.varying(frame)
     gone: dict[str, list[Mapping[str, Any]]] = {}
     for row in fr.records(skipped):

@@ -28,9 +28,7 @@ Corners = list[tuple[float, float]]
 
 
 def points(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame's rows with `intensity`, FLOP per byte, and `rate`, FLOP per second; incomplete rows are
-    dropped.
-    """
+    """Return rows with `intensity`, FLOP per byte, and `rate`, FLOP per second; incomplete rows are dropped."""
     rows = frame.assign(intensity=frame["flops"] / frame["bytes"], rate=frame["flops"] / frame["median"])
     known = rows[["intensity", "rate"]]
     return rows[((known > 0) & (known < math.inf)).all(axis=1)]

@@ -40,9 +40,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Step:
-    """One implementation in one block or model. Seconds are per call; `place` lists the axes that distinguish the
-    cases.
-    """
+    """One implementation in one block or model. Seconds are per call; `place` lists the distinguishing axes."""
 
     impl: str
     place: str

@@ -223,9 +223,7 @@ def _bound(this: Comparison) -> str:
 
 
 def as_markdown(this: Comparison) -> str:
-    """Return sentences, counts, a short table of changes, the folded unchanged cells, the machine, and the commands to
-    repeat it.
-    """
+    """Return sentences, counts, a short table of changes, folded unchanged cells, the machine, and commands."""
     changed = [cell for cell in this.cells if _is_news(cell)]
     still = [cell for cell in this.cells if cell not in changed]
     parts = [f"### attention-bench: {_escaped(summary(this))}"]

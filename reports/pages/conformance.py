@@ -46,9 +46,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def text(found: Sequence[dict[str, Any]]) -> str:
-    """Return test problems x implementations: one mark where all versions agree, else one for each; then a line for
-    each fault.
-    """
+    """Return test problems x implementations, one mark where all versions agree, and a line for each fault."""
     outcomes = {(it["problem"], it["impl"], it["torch"]): it for it in found}
     problems, impls, versions = (list(dict.fromkeys(it[key] for it in found)) for key in ("problem", "impl", "torch"))
 

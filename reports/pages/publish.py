@@ -1,6 +1,4 @@
-"""`python -m reports publish [RUN...]`: keeps runs under results/published/, and updates docs/results.md and README's
-figure.
-"""
+"""`python -m reports publish [RUN...]`: keeps runs in results/published/, updates docs/results.md and README's figure."""
 
 from __future__ import annotations
 
@@ -56,9 +54,7 @@ def _answer(options: argparse.Namespace) -> int:
 
 
 def _keep(run: Run) -> Path:
-    """Copy a run under the next number, without `UNREAD` and with six digits of every number, more than their
-    precision.
-    """
+    """Copy a run under the next number, without `UNREAD`, and with six digits of every number."""
     numbers = [int(path.name[:4]) for path in PUBLISHED.glob("[0-9][0-9][0-9][0-9]_*.json")]
     PUBLISHED.mkdir(parents=True, exist_ok=True)
     path = PUBLISHED / f"{max(numbers, default=0) + 1:04}_{run.name.partition('_')[2]}.json"

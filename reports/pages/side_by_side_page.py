@@ -97,9 +97,7 @@ def _without(run: Run, device: str) -> Run:
 
 
 def _said(this: Comparison) -> tuple[str, str]:
-    """Return the headline 'Something regressed: sdpa is 5.0 % slower', or the median change without verdicts; and the
-    remaining text.
-    """
+    """Return the headline, 'Something regressed: sdpa is 5.0 % slower' or the median change, and the other text."""
     told = list(sentences(this))
     first = int(this.code == REGRESSED)
     if this.code != NOT_JUDGED:

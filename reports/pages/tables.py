@@ -72,9 +72,7 @@ def why(mark: Mark) -> str:
 
 
 def of_grid(grid: Grid, axis: str | None = None) -> tuple[list[str], list[list[str]]]:
-    """Return headings, and a row per implementation: its mean slowdown, and that of each column; best after '*', open
-    after '~'.
-    """
+    """Return headings, and a row per implementation: mean slowdown, and each column; best after '*', open after '~'."""
     columns = grid.columns(axis)
     return ["implementation", "mean", *(" ".join(column.heading) or "slowdown" for column in columns)], _rows(
         grid, columns
@@ -112,9 +110,7 @@ def terminal(grid: Grid, wide: int = WIDTH) -> str:
 
 
 def printed(grid: Grid, every: bool = False) -> str:
-    """Return a run's terminal output: the grid with its key; with `every`, each case's table above. A single case is
-    its table.
-    """
+    """Return a run's terminal output: the grid with its key; with `every`, each case's table above."""
     parts = [detailed(grid)] * (every or len(grid.cases) == 1)
     parts += [terminal(grid), textwrap.fill(key(grid), WIDTH)] * (len(grid.cases) > 1)
     return "\n\n".join(parts)
@@ -187,9 +183,7 @@ SKIPPED = ("implementation", "reason", "cells", "detail")
 
 
 def skipped_rows(skipped: pd.DataFrame) -> list[tuple[str, ...]]:
-    """Return skipped cells, merged if implementation, reason and detail are equal up to numbers; the worst reasons
-    first.
-    """
+    """Return skipped cells, merged if implementation, reason and detail are equal up to numbers, worst reasons first."""
     known = skipped.fillna({"detail": ""})
     parts = known.groupby(["reason", "impl", known["detail"].map(_without_numbers)], sort=False)
     rows = [

@@ -21,9 +21,7 @@ USAGE_ERROR = 3
 
 
 def as_typed(text: str) -> str:
-    """Replace commands in a text by their installed form: an installed suite has one command, `attention-bench`, and no
-    checkout.
-    """
+    """Replace commands in a text by the single command of an installed suite, `attention-bench`."""
     if not INSTALLED:
         return text
     text = re.sub("^reports: ", "attention-bench: ", text)
@@ -115,9 +113,7 @@ def _readable(files: Iterable[Path], none: str) -> Iterator[Run]:
 
 
 def answered(answer: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """Return the command's exit code; a run that can't be found or read, or a file that can't be written, is one line
-    on stderr.
-    """
+    """Return the command's exit code; runs that can't be read and files that can't be written are one line on stderr."""
     try:
         return answer(options)
     except RunError as error:

@@ -1,6 +1,4 @@
-"""Decides which runs may be compared: those of one machine. Different torch or Python versions are allowed and
-reported.
-"""
+"""Decides which runs may be compared: those of one machine. Different torch or Python versions are only reported."""
 
 from __future__ import annotations
 
