@@ -71,9 +71,7 @@ SAME = Step(0.0, 0.0)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit code: 0 found; 1 found except for commits that can't be judged; 2 the ends don't differ; 3 a
-    usage error.
-    """
+    """Return the exit code: 0 found; 1 found up to unjudgeable commits; 2 the ends don't differ; 3 a usage error."""
     options = _parser().parse_intermixed_args(arguments)
     return answered(lambda: _answer(options))
 
@@ -112,9 +110,7 @@ def search(count: int, look: Callable[[int], Step]) -> tuple[int, int, list[int]
 
 
 def step_of(found: Comparison, change: Change) -> Step:
-    """Derive a step from a comparison with the good end, over the cells that changed between the ends, weighted by
-    precision.
-    """
+    """Derive a step from a comparison with the good end: mean over the changed cells, weighted by precision."""
     weights, shares = [0.0], [0.0]
     for cell in found.cells:
         full, said = change.get((cell.impl, cell.id)), cell.verdict
