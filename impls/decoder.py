@@ -1,6 +1,4 @@
-"""A decoder block or a small language model, built by transformers from a config, with its attention replaced by a
-core.
-"""
+"""A decoder block or a small language model, built by transformers from a config, with a core as its attention."""
 
 from __future__ import annotations
 
@@ -98,9 +96,7 @@ class Decoder(nn.Module):
         return {f"{'b_' * name.endswith('bias')}{name}": [of(it)] for name, it in self.model.named_parameters()}
 
     def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Draw float32 values for each parameter: matrices preserve the variance of their inputs, norms scale by about
-        1.
-        """
+        """Draw float32 values of each parameter: matrices preserve the variance of inputs, norms scale by about 1."""
         found = {}
         for module in self.model.modules():
             transposed = type(module).__name__ == "Conv1D"  # (in, out), as in GPT-2

@@ -1,6 +1,4 @@
-"""Packed documents (`--documents`), computed by other methods than a mask over all of them; each computes the same
-case.
-"""
+"""Packed documents (`--documents`), computed by other methods than a mask over all of them."""
 
 from __future__ import annotations
 

@@ -53,9 +53,7 @@ class Flex(KernelCore):
         self.register_buffer("typed", torch.empty(0), persistent=False)  # converted to the core's dtype
 
     def prepare(self, T: int, T_kv: int, padding: Tensor | None, device: str) -> None:
-        """Build the table of blocks for these lengths, which a training loop does once for all layers and steps, or per
-        batch.
-        """
+        """Build the table of blocks for these lengths, which a training loop does once per batch or for all steps."""
 
         span = self.shape.span(T, T_kv, device)
 

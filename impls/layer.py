@@ -182,9 +182,7 @@ class KernelLayer(AttentionLayer):
         return self.finish(o.transpose(-3, -2).flatten(-2))
 
     def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
-        """Attend (B, H, T, D_h) to pools (1, H_kv, tokens, D), returns (B, H, T, D_v); the core gets contiguous copies
-        of each request.
-        """
+        """Attend (B, H, T, D_h) to pools (1, H_kv, tokens, D) through contiguous copies: (B, H, T, D_v)."""
         o: Tensor = self.core(q, *self.in_one_piece((k, v), pages))
         return o
 

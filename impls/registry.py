@@ -26,9 +26,7 @@ AROUND = ("latent", "page")
 
 @dataclass(frozen=True)
 class Limits:
-    """Declared limits of an implementation. Everything is supported unless declared here, except rules missing from
-    `beyond`.
-    """
+    """Declared limits of an implementation: everything else is supported, except rules missing from `beyond`."""
 
     max_T: int | None = None
     """Longest sequence of queries, or of keys and values."""
@@ -62,8 +60,7 @@ class Limits:
     install: str | None = None
     """How they are installed."""
     alone: bool = False
-    """Whether it needs its own process: its threads, allocator and settings would change other implementations' times.
-    """
+    """Whether it needs its own process: its threads, allocator or settings would change others' times."""
     own_memory: bool = False
     """Whether it allocates memory outside torch, so that peaks of tensors would be incomplete: its rows have none."""
     returns_lse: float | None = None

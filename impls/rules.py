@@ -34,12 +34,9 @@ class Rules:
     """`none`, `causal`, `padding`, `causal+padding`, all aligned top left; or `causal_br`, bottom right: queries are the newest
     of the tokens, and the last one sees every key."""
     window: int | None = None
-    """Number of keys before its own that a query sees: Longformer (Beltagy et al., 2020), Mistral 7B (Jiang et al.,
-    2023).
-    """
+    """Keys before its own that a query sees: Longformer (Beltagy et al., 2020), Mistral 7B (Jiang et al., 2023)."""
     window_right: int | None = None
-    """Number of keys after its own that a query sees, without a causal mask; `window` if None, all if that is None too.
-    """
+    """Keys after its own that a query sees, without a causal mask; `window` if None, all if that is None too."""
     prefix: int | None = None
     """Number of first keys that every query sees despite the causal mask: prefix-LM (Raffel et al., 2020)."""
     documents: str | None = None
@@ -132,9 +129,7 @@ class Span:
         return reduce(operator.and_, bounds) if bounds else j >= 0
 
     def ends(self, T: int, T_kv: int) -> tuple[Tensor, Tensor]:
-        """Return the first and the last key of each query, (T,) each; a query that sees none has its last before its
-        first.
-        """
+        """Return the first and the last key of each query, (T,) each; without visible keys the last precedes the first."""
         i = torch.arange(T)
         first = reduce(torch.maximum, (bound(i) for bound in self.first), torch.zeros_like(i))
         last = reduce(torch.minimum, (bound(i) for bound in self.last), torch.full_like(i, T_kv - 1))
@@ -142,9 +137,7 @@ class Span:
 
 
 def document_lengths(kind: str, T: int) -> list[int]:
-    """Return lengths with sum T: `equal`; `one_long`, one with half of the tokens and the rest short; or `lognormal`,
-    with sigma 1.
-    """
+    """Return lengths with sum T: `equal`; `one_long`, one with half of the tokens; or `lognormal`, with sigma 1."""
     count = min(DOCUMENTS, T)
     shares = {
         "equal": torch.ones(count),
