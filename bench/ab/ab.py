@@ -125,7 +125,7 @@ def command(asked: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _journaled(folder: Path, begun: Mapping[str, Any], plan: Plan) -> Iterator[tuple[Plan, Callable[[Pair], None]]]:
-    """Yield the plan with the replicates of a killed process of the same comparison, and a function that stores more."""
+    """Yield the plan with the replicates of a killed process of the comparison, and a function that stores more."""
     name = f"ab-{hashlib.sha256(json.dumps(begun).encode()).hexdigest()[:10]}"
     path = journal.newest(folder, name)
     left_behind = path is not None and journal.writer(path) is None
@@ -332,7 +332,7 @@ def _continued(file: Path) -> dict[str, Any]:
 
 
 def comparisons(results: Path | None = None) -> Path:
-    """Return this machine's folder of comparisons, by default among the user's results; raises `UsageError` for errors."""
+    """Return this machine's folder of comparisons, by default among the user's results; raises `UsageError`."""
     folder = (results or results_root(Path.cwd(), None)) / str(get_machine_id()) / "ab"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -59,7 +59,7 @@ def _projected(case: Case) -> int:
 
 
 def _latent_products(case: Case) -> int:
-    """Count multiply-adds from projected queries to head outputs per batch entry, keys and values in the cheaper form."""
+    """Count multiply-adds from projected queries to head outputs per batch entry, keys and values in cheaper form."""
     assert case.latent is not None
     rope, latent, pairs, seen = case.rope or 0, case.latent, visible_pairs(case), seen_keys(case)
     cheaper = (

@@ -63,7 +63,7 @@ def allocations_of(call: Callable[[], Any]) -> tuple[bytes, Any]:
 
 
 def _trace_alone() -> _ExperimentalConfig | None:
-    """Return a configuration without Python objects for events, which halves the cost of loops. None before torch 2.12."""
+    """Return a configuration without Python objects for events, halving the cost of loops. None before torch 2.12."""
     try:
         return _ExperimentalConfig(trace_only=True)
     except TypeError:

@@ -90,7 +90,7 @@ def spanning_output(impl: Impl, case: Case) -> Case | None:
 
 
 def _sizes(impl: Impl, case: Case) -> list[Case]:
-    """Return the case with two batch entries and four heads, lengths nearest to `LENGTH` first, shortened rules first."""
+    """Return the case with two batch entries and four heads, lengths near `LENGTH` first, shortened rules first."""
     grouped = case.H_kv != case.H
     H = impl.limits.heads or 4
     H_kv = H if not grouped else 2 if case.H_kv > 1 else 1

@@ -41,7 +41,7 @@ FEW = 1 << 15
 PROBES = (37, 577, 128, 63, 64)
 """Lengths of the probes: 37, less than a tile of 64; 577, many tiles and one token; 128, a round length, for which some
 kernels have a separate path; 63, a tile of 64 less one token; and 64, which is 64 modulo 128. A compiled form is probed
-at the first length only, since each length is compiled anew: its eager form is probed at all, and it is checked in
+at the first length only, since each is compiled anew: its eager form is probed at all lengths, and it is checked in
 every pattern in the case itself.
 
 An implementation that declares a length unsupported is probed at the nearest supported length on the same side of
@@ -210,7 +210,7 @@ def _probes_at(case: Case, T: int) -> Iterator[Case]:
 
 
 def _lengths(case: Case, T: int) -> Iterator[dict[str, Any]]:
-    """Yield axes T and T_kv of a probe, and its requests if the case has some: a prompt, a part of one, three tokens."""
+    """Yield axes T and T_kv of a probe, and requests if the case has some: a prompt, a part of one, three tokens."""
     if case.requests:
         part, most = max(1, T // 3), max(2, T // 2)
         yield tokens_of(f"1x{part}:{part}+1x{part}:{T}+3x1:{most}")

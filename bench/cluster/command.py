@@ -38,7 +38,7 @@ WITHOUT = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit code of `pytest bench/`: 0 measured; 1 a cell is wrong or failed; 2 unfinished; 4 a usage error."""
+    """Return the exit code of `pytest bench/`: 0 measured; 1 a cell failed; 2 unfinished; 4 a usage error."""
     options, others = _parser().parse_known_args(arguments)
     try:
         if options.cluster:

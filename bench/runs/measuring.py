@@ -76,7 +76,7 @@ class Measuring:
         """Worker that times each case, in a run of one process."""
 
     def _that_fit(self, free: int) -> set[str]:
-        """Return the cases whose cells stay ready between visits: smallest first, in up to a third of the free bytes."""
+        """Return the cases whose cells stay ready between visits: smallest first, in a third of the free bytes."""
         sizes = {case: held_bytes(group[0].case) * len(group) for case, group in self._cases.items()}
         found, room = set[str](), free / 3 / self._side_by_side
         for case in sorted(sizes, key=lambda case: sizes[case]):

@@ -103,7 +103,7 @@ class Visit:
         return answer
 
     def _renew(self, cell: Cell) -> Answer:
-        """Move a cell's tensors in every other visit, and compare outputs on fresh inputs; long calls once per process."""
+        """Move a cell's tensors every other visit, and compare outputs on fresh inputs; long calls once per process."""
         is_short = self.worker.seconds[cell.key] <= EVEN
         if self.visit % 2 if is_short else cell.key in self.worker.renewed:
             return {}

@@ -187,7 +187,7 @@ class Checked:
 
 
 def probe(cell: Cell, gate: Gate) -> Built:
-    """Check an implementation on probes, and build a cell's module; raises `Wrong`, or the implementation's exception."""
+    """Check an implementation on probes, build a cell's module; raises `Wrong`, or the implementation's exception."""
     check_fits(cell)
     with spending("gate"), _single_threaded():
         ragged = gate.check(cell.impl, cell.case).ragged

@@ -91,7 +91,7 @@ class Tasks:
         """Checked outputs of every cell prepared before: a cell that is rebuilt need not be checked again."""
 
     def facts(self) -> dict[str, Any]:
-        """Return {"fingerprint": what two variants must share to be compared, "controls": {name: workload's version}}."""
+        """Return {"fingerprint": what two variants must share, "controls": {name: workload's version}}."""
         return {"fingerprint": fingerprint(), "controls": software()}
 
     def cells(self, names: list[str], whole_registry: bool, cases: list[dict[str, Any]]) -> dict[str, Any]:

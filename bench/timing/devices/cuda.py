@@ -127,7 +127,7 @@ class CudaMeter:
         }
 
     def _cold(self, call: Callable[[], Any]) -> list[float]:
-        """Return sorted device seconds of single calls, each after writing twice the L2; empty if its size is unknown."""
+        """Return sorted device seconds of single calls, each after writing twice the L2; empty if that is unknown."""
         size = 2 * self._cuda.get_device_properties().L2_cache_size
         return (
             self._queued(call, 1, COLD_CALLS, self._empty(size, dtype=torch.uint8, device="cuda").zero_) if size else []

@@ -105,7 +105,7 @@ class Nvml:
         return replace(reading, reasons=reading.reasons | moved)
 
     def millijoules(self, uuid: str) -> int | None:
-        """Return the energy in millijoules of the GPU with this UUID since its driver was loaded; None if unavailable."""
+        """Return the millijoules used by the GPU with this UUID since its driver was loaded; None if unavailable."""
         gpu = self._gpu(uuid)
         return None if gpu is None else self._ask("DeviceGetTotalEnergyConsumption", gpu)
 
