@@ -107,7 +107,7 @@ def of_pairs(
 
 
 def _shift(controls: Mapping[str, Array]) -> tuple[Array, float]:
-    """Return the controls' mean per replicate, and the number of replicates after which one has changed, or infinity."""
+    """Return the controls' mean per replicate, and the replicates after which one has changed, or infinity."""
     since = math.inf
     for it in _watched({name: of[None] for name, of in controls.items()}).values():
         ends = (state.interval(MOVED) for state in it.states)
@@ -136,7 +136,7 @@ def _watched(groups: Mapping[K, Array], shift: Array | None = None, since: float
 
 
 def _by_pair(cells: Array) -> Array:
-    """Return each replicate's estimate of the mean over cells, (cells, pairs) -> (pairs,): the mean if none is missing."""
+    """Return each replicate's estimate of the mean over cells, (cells, pairs) -> (pairs,), plain if none is missing."""
     there = np.isfinite(cells)
     cells, there = cells[there.any(axis=1)], there[there.any(axis=1)]
     if not len(cells):
