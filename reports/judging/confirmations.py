@@ -31,7 +31,7 @@ class Asked:
     """The user's own implementations by name, as NAME=module:attr."""
 
     def options(self) -> dict[str, Any]:
-        """Return options of `python -m bench ab` by name: commits, implementations, and the axes of the cells as lists."""
+        """Return options of `python -m bench ab` by name: commits, implementations, and axes of the cells as lists."""
         axes: dict[str, dict[str, None]] = {}
         for one in self.cells:
             for name, value in one.axes.items():

@@ -36,7 +36,7 @@ def _answer(options: argparse.Namespace) -> int:
 
 
 def rows(chosen: Sequence[Run]) -> pd.DataFrame:
-    """Return the rows of several runs, each with `run`, `date`, `commit`, and the machine's `cpu`, `gpu` and `torch`."""
+    """Return rows of several runs, each with `run`, `date`, `commit`, and the machine's `cpu`, `gpu` and `torch`."""
     return pd.concat(
         [
             fr.exported(fr.tidy(run)).assign(

@@ -122,7 +122,7 @@ def html(this: History) -> str:
 
 
 def _map(this: History) -> HeatMap:
-    """Return a heat map of implementations x newest runs: time over that of the first runs of the last unbroken line."""
+    """Return a heat map of implementations x newest runs: time relative to the first runs since the last break."""
     by_impl: dict[str, list[Series]] = {}
     for one in sorted(this.series, key=lambda one: one.impl):
         by_impl.setdefault(one.impl, []).append(one)

@@ -90,7 +90,7 @@ def _place(row: Mapping[str, Any], said: Sequence[str]) -> str:
 
 
 def of_steps(run: Run, frame: pd.DataFrame) -> list[Table]:
-    """Return tables of blocks and models: the core's share of a step, effects of other kernels, and the step's parts."""
+    """Return tables of blocks and models: the core's share of a step, effects of other kernels, and parts."""
     found = steps(frame, run.baseline_impl)
     return [_step(found, run.baseline_impl or ""), _parts(found), _inside_and_alone(found)] if found else []
 

@@ -1,4 +1,4 @@
-"""`python -m reports publish [RUN...]`: keeps runs in results/published/, updates docs/results.md and README's figure."""
+"""`python -m reports publish [RUN...]`: keeps runs in results/published/, updates docs/results.md and a figure."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ SKIPPED = ("implementation", "reason", "cells", "detail")
 
 
 def skipped_rows(skipped: pd.DataFrame) -> list[tuple[str, ...]]:
-    """Return skipped cells, merged if implementation, reason and detail are equal up to numbers, worst reasons first."""
+    """Return skipped cells, merged if implementation, reason and detail are equal up to numbers, worst first."""
     known = skipped.fillna({"detail": ""})
     parts = known.groupby(["reason", "impl", known["detail"].map(_without_numbers)], sort=False)
     rows = [

@@ -113,7 +113,7 @@ def _readable(files: Iterable[Path], none: str) -> Iterator[Run]:
 
 
 def answered(answer: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """Return the command's exit code; runs that can't be read and files that can't be written are one line on stderr."""
+    """Return the command's exit code; unreadable runs and unwritable files are one line on stderr."""
     try:
         return answer(options)
     except RunError as error:
