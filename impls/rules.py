@@ -129,7 +129,7 @@ class Span:
         return reduce(operator.and_, bounds) if bounds else j >= 0
 
     def ends(self, T: int, T_kv: int) -> tuple[Tensor, Tensor]:
-        """Return the first and the last key of each query, (T,) each; without visible keys the last precedes the first."""
+        """Return the first and the last key of each query, (T,) each; without any, the last precedes the first."""
         i = torch.arange(T)
         first = reduce(torch.maximum, (bound(i) for bound in self.first), torch.zeros_like(i))
         last = reduce(torch.minimum, (bound(i) for bound in self.last), torch.full_like(i, T_kv - 1))
