@@ -1,4 +1,4 @@
-"""The measurement: cases, correctness checks, meters, timing. The only package that uses pytest, devices and clocks."""
+"""Measurement: cases, correctness checks, meters, timing. The only package that uses pytest, devices and clocks."""
 
 import os
 import sys
@@ -7,13 +7,13 @@ from pathlib import Path
 if sys.platform == "win32":
     sys.exit("attention-bench measures on Linux (Windows Subsystem for Linux included) and macOS")
 
-# Silences the profiler's own lines on stderr; it is read when torch is imported, so it must be set before.
+# Silences the profiler's messages on stderr; must be set before torch is imported, which reads it.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
-# On a small machine the compile workers cost more than they save, and compete with what is timed.
+# On small machines compile workers cost more than they save, and compete with the timed code.
 if (os.cpu_count() or 1) <= 4:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 INSTALLED = CHECKOUT.name == "attention_bench" and not (CHECKOUT / "tox.ini").exists()
-"""From a wheel: there is no checkout, and one command, `attention-bench`."""
+"""Whether the suite is installed from a wheel: without a checkout, with a single command, `attention-bench`."""

@@ -1,4 +1,4 @@
-"""`python -m bench COMMAND`, or `python PATH/TO/bench COMMAND` from anywhere: what is more than one pytest run."""
+"""`python -m bench COMMAND`, or `python PATH/TO/bench COMMAND` from anywhere: commands beyond a single pytest run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-if not __package__:  # started by its path: no package `bench` of the user's may stand in for this one
+if not __package__:  # started by path: a package `bench` of the user's must not replace this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     __package__ = "bench"
 
@@ -22,13 +22,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ab": ("commands.ab", "did it get slower? Two revisions, kernels or interpreters"),
     "bisect": ("commands.bisect", "which commit, or which torch, made it slower?"),
 }
-"""The commands, each with the module whose `main(arguments) -> exit code` answers to it, and what it is for."""
+"""Commands, each with the module whose `main(arguments) -> exit code` implements it, and a description."""
 
 USAGE_ERROR = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that is named first."""
+    """Run the command named by the first argument."""
     name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in COMMANDS:
         module, _ = COMMANDS[name]
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def guarded() -> int:
-    """`main` at a shell: what ends it from outside is one line."""
+    """Run `main` from a shell: interrupts and broken output end it with one line."""
     terminal.prepare()
     try:
         code = main()
@@ -60,10 +60,8 @@ def guarded() -> int:
         return code
     except KeyboardInterrupt:
         terminal.warn("interrupted")
-        os._exit(
-            UNFINISHED
-        )  # where Ctrl-C came within an import, Python would end by the signal, though it was handled
-    except OSError as error:  # the disk, or standard output, is full; or the folder was removed
+        os._exit(UNFINISHED)  # after Ctrl-C during an import, Python would end by the signal even though it was handled
+    except OSError as error:  # the disk or standard output is full, or the folder was removed
         terminal.close()
         where = "the folder that you are in" if isinstance(error, FileNotFoundError) else "standard output"
         terminal.warn(f"error: {error.filename or where}: {error.strerror}")

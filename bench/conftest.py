@@ -1,4 +1,4 @@
-"""pytest's side of a run: options in, one test a cell, outcomes into the run file."""
+"""pytest plugin of a run: parses options, creates one test per cell, writes outcomes to the run file."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ RUN = pytest.StashKey[Run]()
 PROGRESS = pytest.StashKey[Progress]()
 
 OF_TABLE = tuple(f"--benchmark-{name}" for name in ("compare", "columns", "sort", "group-by", "name"))
-"""How options begin that ask for pytest-benchmark's own table."""
+"""Prefixes of options that request pytest-benchmark's own table."""
 
 
 @contextmanager
 def _usage_errors() -> Iterator[None]:
-    """What the user got wrong, as pytest knows it: one line."""
+    """Turn usage errors into pytest's, which are one line."""
     try:
         yield
     except UsageError as error:
@@ -47,7 +47,7 @@ def _usage_errors() -> Iterator[None]:
 
 @_usage_errors()
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """`--list` and `--dry-run` answer and leave."""
+    """Handle `--list` and `--dry-run`, which end the session."""
     terminal.prepare()
     refuse_unused(config)
     try:
@@ -71,10 +71,10 @@ def pytest_configure(config: pytest.Config) -> None:
     for option, what in (("save_traces", "--save-traces saves traces with"), ("report", "--report makes the page of")):
         if config.getoption(option) and not (run.name or config.getoption("resume")):
             raise UsageError(f"{what} a run: name it, with --benchmark-save=NAME")
-    there = run.folder.parent.is_dir()  # else pytest-benchmark would make an empty folder, for --help as well
+    there = run.folder.parent.is_dir()  # otherwise pytest-benchmark creates an empty folder, even for --help
     config.option.benchmark_storage = f"file://{run.folder.parent if there else CHECKOUT / 'bench'}"
     if not any(str(it).startswith(OF_TABLE) for it in config.invocation_params.args):
-        config.option.benchmark_quiet = True  # the suite's own table stands at the end
+        config.option.benchmark_quiet = True  # the suite prints its own table at the end
     progress = config.stash[PROGRESS] = Progress(config, run)
     config.pluginmanager.register(progress, "attention-progress")
     if run.traced:
@@ -83,14 +83,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """What a resumed run goes on behind."""
+    """Return the header line of a resumed run."""
     run, name = config.stash[RUN], config.getoption("resume")
     finished = f"run {name} is finished: nothing is left to measure (--benchmark-save={name}: once more)"
     return [finished] if run.ended else []
 
 
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str) -> list[pytest.Item] | None:
-    """No test of a mode that no cell has."""
+    """Collect no tests for modes without cells."""
     asked = {_test(cell) for cell in collector.config.stash[RUN].selection.cells}
     return [] if name in {f"test_{mode}" for mode in MODES} - asked else None
 
@@ -104,12 +104,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _test(cell: Cell) -> str:
-    """The test function that measures a cell."""
+    """Return the name of the test function that reports a cell."""
     return f"test_{cell.case.mode}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A resumed run has the tests that it was begun with."""
+    """Restrict a resumed run to its original tests."""
     run = config.stash[RUN]
     left = [item for item in items if run.planned is None or _key(item) in run.planned]
     if len(left) < len(items):
@@ -127,7 +127,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
-    """Everything is measured before the first test, since the cells of a case are interleaved."""
+    """Measure all cells before the first test, since the cells of a case are interleaved."""
     config, run = session.config, session.config.stash[RUN]
     wanted = (item for item in session.items if not item.get_closest_marker("skip"))
     cells = [run.cell(key) for item in wanted if (key := _key(item))]
@@ -139,7 +139,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C ends the session by its name, without the line of code that it happened to meet."""
+    """End the session by name on Ctrl-C, without the interrupted line of code."""
     try:
         yield
     except KeyboardInterrupt:
@@ -148,7 +148,7 @@ def _interruptible() -> Iterator[None]:
 
 @_usage_errors()
 def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
-    """Measure what is not known; the rows of an interrupted run are those that were timed until then."""
+    """Measure all cells without results; after an interruption, rows are built from the samples taken so far."""
     tell = config.stash[PROGRESS].tell
     for cell in cells:
         if cell.key not in run.known and (why := skip_of(cell)):
@@ -179,7 +179,7 @@ def _key(item: pytest.Item) -> Key | None:
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest, impl: str, case: str) -> Callable[[], None]:
-    """Tell pytest, and pytest-benchmark, what was found out about the cell of this test."""
+    """Report the outcome of this test's cell to pytest and pytest-benchmark."""
     run, key = request.config.stash[RUN], (impl, case)
 
     def report() -> None:
@@ -201,12 +201,12 @@ def report(request: pytest.FixtureRequest, impl: str, case: str) -> Callable[[],
 
 
 def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, Any]:
-    """Only what is stable: pytest-benchmark's own holds the clock of the moment, and warns when that differs."""
+    """Return stable facts only: pytest-benchmark's include the current clock rate, with a warning when it differs."""
     return fingerprint()
 
 
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
-    """The whole run, what an earlier process measured included."""
+    """Write the whole run, including results of earlier processes."""
     run = config.stash[RUN]
     output_json["benchmarks"] = run.rows
     output_json.update(run.top_level())
@@ -214,7 +214,7 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Save the run; keep or drop the journal."""
+    """Save the run; keep or delete the journal."""
     run = session.config.stash[RUN]
     if run.planned is None or session.config.getoption("collectonly"):
         return
@@ -228,7 +228,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _contents(config: pytest.Config) -> dict[str, Any]:
-    """A run file, by pytest-benchmark's own hooks."""
+    """Return the contents of a run file, built by pytest-benchmark's own hooks."""
     hook = config.hook
     machine, commit = (
         hook.pytest_benchmark_generate_machine_info(config=config),
@@ -242,7 +242,7 @@ def _contents(config: pytest.Config) -> dict[str, Any]:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """What is still in the buffer is dropped where nobody reads it; then `--report` has the page made of this run, or none."""
+    """Drop buffered output if its reader has gone; then, with `--report`, build the page of this run, if any."""
     sys.stdout.flush()
     run = config.stash.get(RUN, None)
     if run and run.saved and run.complete and config.getoption("report"):

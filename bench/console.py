@@ -1,4 +1,4 @@
-"""`attention-bench COMMAND`: every command of the suite, from any folder. What the user's folder holds changes nothing."""
+"""`attention-bench COMMAND`: every command of the suite, from any folder and independent of that folder's contents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from . import starting  # noqa: F401  (Ctrl-C is one line)
 from .cases.axes import nearest
 
 HOME = Path(__file__).resolve().parent.parent
-"""Where bench, impls and reports lie: a checkout, or what was installed."""
+"""Folder of bench, impls and reports: a checkout or an installation."""
 
 LAUNCH = str(HOME / "bench" / "launch.py")
 PYTEST = ("-P", LAUNCH, "-c", str(HOME / "pyproject.toml"), f"--rootdir={HOME}", str(HOME / "bench"))
@@ -46,7 +46,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 OWN = {"new-kernel": "[FILE]", "new-layer": "[FILE]", "completion": ""}
-"""Commands that are answered here, with their arguments."""
+"""Commands implemented in this module, with their arguments."""
 
 COMPLETION = """\
 # Completion for bash and zsh: attention-bench completion >> ~/.bashrc (or ~/.zshrc)
@@ -70,7 +70,7 @@ MISTAKE = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: that of the command; 2 where there is none of that name."""
+    """Run a command; returns its exit code, or 2 for an unknown command."""
     name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
         print(_help())
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def begin(command: str, arguments: Sequence[str]) -> int:
-    """Write a kernel or layer to begin with; never over another, nor under a name that means another module."""
+    """Write a template of a kernel or layer; refuses to overwrite files and to shadow other modules."""
     if len(arguments) > 1 or " ".join(arguments).startswith("-"):
         return _complain(f"{command} {' '.join(arguments)}: takes one FILE, and no options")
     path = Path(arguments[0] if arguments else "mine.py")
@@ -121,7 +121,7 @@ def begin(command: str, arguments: Sequence[str]) -> int:
 
 
 def completion(arguments: Sequence[str]) -> int:
-    """Print what a shell needs: commands, the options of each, and the values of those that have some."""
+    """Print shell completions: commands, options, and values of options."""
     if arguments:
         return _complain(f"completion {' '.join(arguments)}: takes no arguments")
     sys.path.insert(0, str(HOME))
@@ -143,7 +143,7 @@ def completion(arguments: Sequence[str]) -> int:
 
 
 def _options(command: str) -> list[str]:
-    """What the help of a command shows."""
+    """Return the long options shown in a command's help."""
     if command in (*OWN, "list"):
         return []
     asked = [sys.executable, *COMMANDS[command][0], "--help"]
@@ -153,7 +153,7 @@ def _options(command: str) -> list[str]:
 
 
 def _run_help() -> str:
-    """The suite's part of pytest's help, which is as long as ten screens."""
+    """Return the suite's part of pytest's help, which is ten screens long."""
     shown = subprocess.run([sys.executable, *PYTEST, "--help"], capture_output=True, text=True).stdout
     options = shown.partition("\nattention-bench:\n")[2].partition("\n\n")[0]
     return f"""\

@@ -1,4 +1,4 @@
-"""What is printed: on a stream that takes it all, with commands as they are typed here."""
+"""Output streams that tolerate a closed reader, and command names as typed by the user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import INSTALLED
 
 
 class Patient:
-    """A stream whose reader may leave early, as `head` does: the rest is dropped, and the exit code stays."""
+    """Stream whose reader may close early, as `head` does: further output is dropped, the exit code is unchanged."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -40,8 +40,8 @@ class Patient:
 
 
 def prepare() -> None:
-    """Make standard output patient; a character that its encoding lacks is printed as `\\u2192`."""
-    if sys.stdout is None:  # closed, by `>&-`
+    """Make standard output tolerate a closed reader; characters outside its encoding are printed as `\\u2192`."""
+    if sys.stdout is None:  # closed by `>&-`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (as long as the process lives)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -49,12 +49,12 @@ def prepare() -> None:
 
 
 def close() -> None:
-    """Drop what is printed from now on, and what is still in the buffer."""
+    """Drop buffered and further output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def as_typed(text: str) -> str:
-    """The text with commands as they are typed here: an installed suite has one, `attention-bench`, and no checkout."""
+    """Replace commands in a text by the single command of an installed suite, `attention-bench`."""
     if not INSTALLED:
         return text
     text = re.sub("^bench: ", "attention-bench: ", text)
@@ -63,5 +63,5 @@ def as_typed(text: str) -> str:
 
 
 def warn(text: str) -> None:
-    """One line on stderr, by the name of the command."""
+    """Print one line on stderr, prefixed with the command's name."""
     print(as_typed(f"bench: {text}"), file=sys.stderr, flush=True)

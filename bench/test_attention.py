@@ -1,6 +1,6 @@
-"""What is timed: one call of a layer or its core, its inputs, weights and masks already in place.
+"""Tests that report cells: one call of a layer or its core, with inputs, weights and masks already in place.
 
-A case is measured as a whole, before its tests run (`measuring.py`); a test reports what was found out about one cell.
+All cells of a case are measured before its tests run (`measuring.py`); each test reports the outcome of one cell.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from .runs.replay import replayed
 
 pytestmark = [
     pytest.mark.benchmark(timer=replayed),
-    pytest.mark.usefixtures("benchmark"),  # so that --benchmark-only and --benchmark-skip know them
+    pytest.mark.usefixtures("benchmark"),  # so that --benchmark-only and --benchmark-skip select these tests
     pytest.mark.filterwarnings("ignore:Benchmark fixture was not used"),  # by a cell that failed
 ]
 

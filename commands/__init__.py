@@ -1,1 +1,1 @@
-"""Commands that measure and judge: each calls bench, which measures, and reports, which judges what was saved."""
+"""Commands that combine bench, which measures, with reports, which judges saved results."""

@@ -1,4 +1,4 @@
-"""`python -m bench ab`: compare two sides, interleaved, save what was measured, and show the verdicts."""
+"""`python -m bench ab`: compares two variants, interleaved, saves the measurements, and prints the verdicts."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ UNJUDGED, USAGE_ERROR = 2, ab.USAGE_ERROR
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 nothing regressed, or both sides have the same code; 1 something did, in time or memory, is broken, or now
-    fails the correctness check; 2 it could not be judged; 3 a usage error.
+    """Return the exit code: 0 nothing regressed, or both variants have the same code; 1 something regressed in time or
+    memory, is broken, or now fails the correctness check; 2 it could not be judged; 3 a usage error.
     """
     options = ab.parser().parse_args(arguments)
     return answered(lambda: _answer(options))
 
 
 def answered(answer: Callable[[], int]) -> int:
-    """The exit code of a command that measures; what it raises is one line on stderr."""
+    """Return the exit code of a measuring command; its errors are one line on stderr."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNJUDGED))
     try:
         return answer()
@@ -65,14 +65,14 @@ def _answer(options: argparse.Namespace) -> int:
 
 
 def unmeasured(same: ab.Same, options: argparse.Namespace) -> Comparison:
-    """Of two sides with the same code."""
+    """Return the comparison of two variants with the same code."""
     return Comparison(
         *same.sides, options.margin, cells=[], notes=[str(same)], machine={}, commands=[ab.command(ab.asked(options))]
     )
 
 
 def _writable(path: Path | None) -> None:
-    """Raises `UsageError` now, rather than when everything is measured."""
+    """Raise `UsageError` before measuring if a file can't be written."""
     try:
         if path is not None:
             path.open("a").close()

@@ -1,4 +1,4 @@
-"""`python -m reports advise`, which knows the attention layers of models by name."""
+"""`python -m reports advise`, with the attention layers of models by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def layers(model: str) -> Mapping[str, Mapping[str, Any]]:
-    """The axes of each kind of layer; raises `RunError`."""
+    """Return the axes of each kind of layer; raises `RunError`."""
     from bench.cases.models import config_of, layers_of
 
     try:

@@ -1,4 +1,4 @@
-"""What a run prints at its end: its table and its answer, as `python -m reports` prints them of the saved run."""
+"""Prints a run's table and headline at its end, as `python -m reports` does for a saved run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from reports.reading import runs
 
 
 def of_run(data: dict[str, Any], every: bool) -> tuple[str, str]:
-    """Table and headline of what a run file holds; with `every`, all cases' tables as well."""
+    """Return table and headline of a run file's contents; with `every`, all cases' tables as well."""
     this = report(runs.checked(json.loads(json.dumps(data)), Path("this run")))
     return more.printed(this, every), this.headline

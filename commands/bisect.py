@@ -1,9 +1,10 @@
-"""`python -m bench bisect GOOD BAD`: which commit made it slower? Or, of several interpreters, which torch: `--pythons A,B,C`.
+"""`python -m bench bisect GOOD BAD`: finds the commit that caused a slow-down, or with `--pythons A,B,C` the torch
+version.
 
-The ends are compared first: what regressed between them is what is looked for. Each step compares GOOD with a commit in the
-middle, and asks whether that has more or less than half of the change. What can't be told is measured for longer, and left
-out where that doesn't help; so is what is broken. Every step is a saved comparison, and the same command goes on after an
-interruption.
+The ends are compared first; the regressions between them are the target. Each step compares GOOD with a commit in the
+middle, and tests whether that has more or less than half of the change. Undecided commits are measured for longer, and
+skipped if that doesn't help, as are broken ones. Every step is a saved comparison, and the same command resumes after
+an interruption.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from stats.verdict import REGRESSED
 from .ab import UNJUDGED, USAGE_ERROR, answered, unmeasured
 
 SEVERAL = 1
-"""Exit code where commits that can't be judged stand between the last good one and the first bad one."""
+"""Exit code if commits that can't be judged lie between the last good one and the first bad one."""
 
 DOUBLINGS = 3
-"""How often a step that can't be told is measured, each time for twice as long."""
+"""How often an undecided step is measured, each time for twice as long."""
 
 WITHIN = 2.0
-"""Standard errors that a step must be away from half of the change."""
+"""Distance in standard errors from half of the change that decides a step."""
 
 Change = Mapping[tuple[str, str], float]
 """log(bad / good) of each cell, by implementation and case."""
@@ -45,11 +46,11 @@ Change = Mapping[tuple[str, str], float]
 
 @dataclass(frozen=True)
 class Step:
-    """How much of the change between the ends a point has: 0 as the good end, 1 as the bad one."""
+    """Share of the change between the ends at a point: 0 at the good end, 1 at the bad one."""
 
     share: float
     error: float
-    """Its standard error; infinite where nothing is known."""
+    """Its standard error; infinite if unknown."""
 
     @property
     def word(self) -> str:
@@ -66,11 +67,11 @@ class Step:
 
 UNKNOWN = Step(0.5, math.inf)
 SAME = Step(0.0, 0.0)
-"""Of a point with the same code as the good end."""
+"""Result for a point with the same code as the good end."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code: 0 found; 1 found but for what can't be judged; 2 the ends aren't shown to differ; 3 a mistake."""
+    """Return the exit code: 0 found; 1 found up to unjudgeable commits; 2 the ends don't differ; 3 a usage error."""
     options = _parser().parse_intermixed_args(arguments)
     return answered(lambda: _answer(options))
 
@@ -92,8 +93,8 @@ def _answer(options: argparse.Namespace) -> int:
 
 
 def search(count: int, look: Callable[[int], Step]) -> tuple[int, int, list[int]]:
-    """The last good and the first bad of so many points, of which the first is good and the last is bad, and what stands
-    between them because it can't be judged.
+    """Find the last good and the first bad of `count` points, of which the first is good and the last is bad, and those
+    between them that can't be judged.
     """
     good, bad, left_out = 0, count - 1, set[int]()
     while open_ := [at for at in range(good + 1, bad) if at not in left_out]:
@@ -109,7 +110,7 @@ def search(count: int, look: Callable[[int], Step]) -> tuple[int, int, list[int]
 
 
 def step_of(found: Comparison, change: Change) -> Step:
-    """What a comparison with the good end tells, over the cells that changed between the ends, by their certainty."""
+    """Derive a step from a comparison with the good end: mean over the changed cells, weighted by precision."""
     weights, shares = [0.0], [0.0]
     for cell in found.cells:
         full, said = change.get((cell.impl, cell.id)), cell.verdict
@@ -131,7 +132,7 @@ class Bisection:
     options: argparse.Namespace
 
     def look(self, at: int, change: Change) -> Step:
-        """How much of the change a point has; what can't be told is measured on."""
+        """Return the share of the change at a point; undecided points are measured for longer."""
         step = UNKNOWN
         for doubling in range(DOUBLINGS):
             try:
@@ -145,7 +146,7 @@ class Bisection:
         return step
 
     def compared(self, base: str, head: str, minutes: float, times: int = 0) -> Comparison:
-        """Of two points, and continued so many times: a saved comparison, else one made now; raises as `measured`."""
+        """Compare two points, continued `times` times: returns a saved or a new comparison; raises as `measured`."""
         side = "" if self.kind == "commits" else "_python"
         asked = vars(self.options) | {f"base{side}": base, f"head{side}": head}
         for name in ("ends", "pythons", "budget"):
@@ -162,7 +163,7 @@ class Bisection:
             return unmeasured(same, options)
 
     def told(self, good: int, bad: int, between: Sequence[int]) -> int:
-        """Print what was found; the exit code."""
+        """Print the result; returns the exit code."""
         print(f"the first that is slow: {self._name(bad)}")
         found = self.compared(self.points[good], self.points[bad], self.options.budget)
         changes = [f"{it.impl} {it.id}: {', '.join(map(changed, it.changes))}" for it in found.cells if it.changes]
@@ -172,13 +173,13 @@ class Bisection:
         return SEVERAL if between else 0
 
     def _name(self, at: int) -> str:
-        """A commit with its subject, or the path of an interpreter."""
+        """Return a commit with its subject, or the path of an interpreter."""
         point = self.points[at]
         return subject_of(point, repository()) if self.kind == "commits" else point
 
 
 def _points(ends: Sequence[str], pythons: str | None) -> tuple[list[str], str]:
-    """What there is to choose from, the good end first; raises `UsageError`."""
+    """Return the points to choose from, the good end first; raises `UsageError`."""
     if pythons:
         if ends:
             raise UsageError("either GOOD BAD, or --pythons A,B,C")

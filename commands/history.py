@@ -1,4 +1,4 @@
-"""`python -m reports history`, whose `--confirm` measures."""
+"""`python -m reports history`, with measurements for `--confirm`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def confirm(asked: Asked, results: Path) -> str:
-    """Compare the commits around a step, and save it among the results; gives why it can't be done, or ''."""
-    from bench.ab import ab  # imports torch, which reports do without
+    """Compare the commits around a step, and save the comparison; returns why it can't be done, or ''."""
+    from bench.ab import ab  # imports torch, on which reports does not depend
     from bench.ab.comparison import Unjudgeable
     from bench.cases.outcome import Skip
     from bench.selection.errors import UsageError

@@ -1,4 +1,4 @@
-"""What is measured: one file an idea, one name a line here, in the order in which attention is explained."""
+"""Implementations that are measured: one file per method, one line here per file, in the order of explanation."""
 
 from . import (  # noqa: F401
     loop,

@@ -37,7 +37,7 @@ class Absorbed(LatentLayer):
         super().__init__(shape, self.core_of(inside))
 
     def core_of(self, inside: LayerShape) -> KernelCore:
-        """`einsum` takes one head of keys for all of queries, and doesn't repeat it."""
+        """Return a core with the kernel `einsum`, which broadcasts one key head over all query heads without a copy."""
         return KernelCore(inside, einsum, takes_mask=True)
 
     def attend(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:

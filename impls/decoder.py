@@ -1,4 +1,4 @@
-"""A decoder block or a small language model, as transformers builds it from a config, with a core in place of its attention."""
+"""A decoder block or a small language model, built by transformers from a config, with a core as its attention."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from .layer import LayerShape
 from .weights import Parts
 
 ATTENTION = "attention_bench"
-"""The name under which transformers finds `attend` and `padding_of`."""
+"""Name under which transformers finds `attend` and `padding_of`."""
 
 FINAL_NORMS = ("norm", "ln_f")
-"""What models of transformers call the norm behind the last block."""
+"""Names of the final norm in models of transformers."""
 
 
 class Decoder(nn.Module):
-    """One block without what is around it (`block`), or embedding, two blocks, final norm and head (`model`).
+    """One block alone (`block`), or embedding, two blocks, final norm and head (`model`).
 
-    Each block of transformers holds norms, projections, rotary embedding, MLP and residuals. Its attention is a core built by
-    `core`; transformers' own eager attention without one.
+    Each block of transformers holds norms, projections, rotary embedding, MLP and residuals. Its attention is a core
+    built by `core`; transformers' own eager attention without one.
     """
 
     def __init__(
         self, config: Mapping[str, Any], scope: str, shape: LayerShape,
         core: Callable[[LayerShape], nn.Module] | None = None, dtype: torch.dtype = torch.float32,
     ):  # fmt: skip
-        """`config` as transformers writes `config.json`, with as many layers as `scope` has blocks."""
+        """`config` in the format of transformers' `config.json`, with as many layers as `scope` has blocks."""
         from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
         super().__init__()
@@ -63,7 +63,7 @@ class Decoder(nn.Module):
 
     @property
     def prepare(self) -> Callable[..., None] | None:
-        """What cores make once, before the first call; None where they make nothing."""
+        """Return the preparation of the cores before the first call; None if they need none."""
         makes = [make for it in self.attentions if (make := getattr(getattr(it, "core", None), "prepare", None))]
 
         def prepared(*sizes: Any, **pages: Any) -> None:
@@ -75,10 +75,11 @@ class Decoder(nn.Module):
     def forward(
         self, x: Tensor, *, padding: Tensor | None = None, cache: tuple[Tensor, ...] = (), rows: Tensor | None = None
     ) -> Tensor | tuple[Tensor, ...]:
-        """x (B, T, d_model), or of a model tokens (B, T), -> (B, T, d_model), or logits (B, T or len(rows), vocabulary).
+        """Map x (B, T, d_model), or of a model tokens (B, T), to (B, T, d_model), or logits (B, T or len(rows),
+        vocabulary).
 
-        `cache`: keys and values of earlier tokens for each block, (B, H_kv, tokens, D) each; then also gives what the new
-        tokens add to each, (B, H_kv, T, D).
+        `cache`: keys and values of earlier tokens for each block, (B, H_kv, tokens, D) each; then also returns those of
+        the new tokens, (B, H_kv, T, D).
         """
         given: dict[str, Any] = {"inputs_embeds" if x.is_floating_point() else "input_ids": x}
         if rows is not None:
@@ -91,11 +92,11 @@ class Decoder(nn.Module):
         return o, *new
 
     def parts(self, of: Callable[[Tensor], Tensor]) -> Parts:
-        """Each parameter is a part by itself; biases begin with `b_`."""
+        """Return the parameters as parts, one each; names of biases begin with `b_`."""
         return {f"{'b_' * name.endswith('bias')}{name}": [of(it)] for name, it in self.model.named_parameters()}
 
     def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Numbers for each parameter, float32: matrices keep the variance of what they multiply, norms scale by about 1."""
+        """Draw float32 values of each parameter: matrices preserve the variance of inputs, norms scale by about 1."""
         found = {}
         for module in self.model.modules():
             transposed = type(module).__name__ == "Conv1D"  # (in, out), as in GPT-2
@@ -112,13 +113,13 @@ class Decoder(nn.Module):
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **_: Any
 ) -> tuple[Tensor, None]:
-    """The core of `module` as transformers calls attention: (B, H, T, D) -> (B, T, H, D). The mask is padding alone."""
+    """Call the core of `module` with transformers' interface: (B, H, T, D) -> (B, T, H, D). The mask is padding."""
     o: Tensor = module.core(query, key, value, padding=attention_mask)  # type: ignore[operator]
     return o.transpose(1, 2), None
 
 
 def padding_of(*_: Any, attention_mask: Tensor | None = None, **__: Any) -> Tensor | None:
-    """(B, T_kv), True where a key is a token: cores know all else of the mask."""
+    """Return (B, T_kv), True where a key is a token: cores apply all other masks themselves."""
     return attention_mask
 
 
@@ -130,14 +131,14 @@ def _register() -> None:
 
 
 def _uninitialised() -> Any:
-    """Parameters are drawn by the suite: transformers need not."""
+    """Skip initialisation by transformers, since the suite sets all parameters."""
     from transformers.initialization import no_init_weights
 
     return no_init_weights()
 
 
 def _shape_of(attention: nn.Module, shape: LayerShape) -> LayerShape:
-    """The shape with what this one layer has of its own."""
+    """Return the shape with this layer's own properties."""
     scaling, window = getattr(attention, "scaling", None), _window_of(attention)
     usual = scaling is None or math.isclose(scaling, shape.D_h**-0.5)
     hides = window is not None and window < shape.max_T
@@ -145,13 +146,13 @@ def _shape_of(attention: nn.Module, shape: LayerShape) -> LayerShape:
 
 
 def _window_of(attention: Any) -> int | None:
-    """Keys that a query sees, its own among them."""
+    """Return the number of keys that a query sees, its own included."""
     window: int | None = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
     return window
 
 
 def _filled(cache: tuple[Tensor, ...]) -> Any:
-    """A cache of transformers that holds these keys and values, without copying them."""
+    """Return a cache of transformers that holds these keys and values, without copying them."""
     from transformers.cache_utils import DynamicCache, DynamicLayer
 
     filled = DynamicCache()

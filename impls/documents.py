@@ -1,4 +1,4 @@
-"""Packed documents (`--documents`) by other routes than a mask over all of them; each computes the same case."""
+"""Packed documents (`--documents`), computed by other methods than a mask over all of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROUTE: dict[str, Any] = {
 
 
 class Route(KernelCore):
-    """Attention within documents, whose lengths are known beforehand."""
+    """Attention within documents whose lengths are known in advance."""
 
     def __init__(self, shape: LayerShape):
         super().__init__(shape, scaled_dot_product_attention, owns_mask=False)
@@ -92,7 +92,7 @@ class Padded(Route):
 
 
 class Jagged(Route):
-    """What takes tokens in a row, (B * T, H, D), and the places where documents begin."""
+    """Base of methods that take concatenated tokens, (B * T, H, D), and the offsets of documents."""
 
     offsets: Tensor
 
@@ -102,7 +102,7 @@ class Jagged(Route):
         self.register_buffer("offsets", ends, persistent=False)  # (documents + 1,)
 
     def offsets_of(self, B: int) -> Tensor:
-        """Of the documents of all batch entries, (B * documents + 1,)."""
+        """Return the offsets of the documents of all batch entries, (B * documents + 1,)."""
         firsts = torch.arange(B, device=self.offsets.device)[:, None] * self.offsets[-1] + self.offsets[:-1]
         return torch.cat([firsts.flatten(), B * self.offsets[-1:]])
 
@@ -135,7 +135,7 @@ class Nested(Jagged):
 VARLEN: dict[str, Any] = {
     "devices": ("cuda",), "dtypes": ("float16", "bfloat16"), "wide_values": False, "autocasts": False,
 }  # fmt: skip
-"""What `varlen_attn` needs."""
+"""Requirements of `varlen_attn`."""
 
 
 @register("varlen", compiles=False, **VARLEN, **ROUTE)

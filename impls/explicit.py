@@ -1,4 +1,4 @@
-"""SDPA's signature for kernels that want their mask and scale spelled out."""
+"""Adapts kernels with an explicit mask and scale to SDPA's signature."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .masks import causal_visible
 
 
 def explicit(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Give f(q, k, v, visible, scale, dropout_p) the signature of SDPA, and what else f takes: `softcap`, `sinks`.
+    """Give f(q, k, v, visible, scale, dropout_p) the signature of SDPA, and f's further options: `softcap`, `sinks`.
 
-    `visible` is (..., T, T_kv), True where a query may see a key, or None for everything; `is_causal` becomes such a mask,
-    `scale` defaults to 1 / sqrt(D_h), and with `enable_gqa` each key-value head is repeated for its group of query heads. A
-    mask of numbers, which are added to the scores, becomes `bias`.
+    `visible` is (..., T, T_kv), True where a query may see a key, or None for everything; `is_causal` becomes such a
+    mask, `scale` defaults to 1 / sqrt(D_h), and with `enable_gqa` each key-value head is repeated for its group of
+    query heads. A mask of numbers, which are added to the scores, becomes `bias`.
     """
 
     @wraps(kernel)

@@ -21,7 +21,7 @@ tl: Any = import_module("triton.language") if triton else None
 jit: Callable[[Callable[..., Any]], Any] = triton.jit if triton else lambda kernel: kernel  # which is refused then
 
 QUERIES, KEYS = 64, 64
-"""Queries of a program; keys that it looks at together."""
+"""Queries per program; keys per iteration."""
 
 LOG2_E = 1.4426950408889634
 """exp(x) = 2 ** (x * LOG2_E): a GPU has an instruction for powers of two."""
@@ -32,7 +32,7 @@ def _block(
     x: Any, of: Any, head: Any, rows: Any, row_count: Any, stride_b: Any, stride_h: Any, stride_t: Any,
     D: tl.constexpr, WIDTH: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """Rows of one head of x (B, H, T, D), whose features lie next to each other: (rows, WIDTH); zeros beyond T and D."""
+    """Load rows of one head of x (B, H, T, D) with contiguous features: (rows, WIDTH); zeros beyond T and D."""
     features = tl.arange(0, WIDTH)
     places = of * stride_b + head * stride_h + rows[:, None].to(tl.int64) * stride_t + features[None, :]
     return tl.load(x + places, mask=(rows[:, None] < row_count) & (features[None, :] < D), other=0.0)
@@ -45,7 +45,7 @@ def _forward(  # type: ignore[no-untyped-def]
     D_h: tl.constexpr, D_v: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     CAUSAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """One block of QUERIES queries of head `program_id(1)`, counted over the batch; `groups` query heads share keys."""
+    """Compute one block of QUERIES queries of head `program_id(1)`, over the batch; `groups` query heads share keys."""
     first, of, head = tl.program_id(0) * QUERIES, tl.program_id(1) // H, tl.program_id(1) % H
     rows = first + tl.arange(0, QUERIES)
     queries = _block(q, of, head, rows, T, q_b, q_h, q_t, D_h, WIDTH)
@@ -55,7 +55,7 @@ def _forward(  # type: ignore[no-untyped-def]
     output = tl.zeros([QUERIES, WIDTH_V], tl.float32)
 
     end = T_kv
-    if CAUSAL:  # blocks behind the last query's own key are hidden altogether
+    if CAUSAL:  # blocks after the last query's own key are entirely masked
         end = tl.minimum(T_kv, first + QUERIES)
     for start in range(0, end, KEYS):
         columns = start + tl.arange(0, KEYS)

@@ -1,4 +1,4 @@
-"""FlexAttention: mask and scores as functions, the mask's looked up block by block in a table that is made beforehand."""
+"""FlexAttention: mask and scores as functions, with a table of the mask's blocks built in advance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .registry import every_score, register
 from .rules import EVERY_RULE, bias_of, capped
 
 QUERIES = 4096
-"""Whose blocks are found at once: a multiple of a block's 128."""
+"""Queries whose blocks are found together: a multiple of a block's 128."""
 
 
 def _unfit(case: Any) -> str | None:
@@ -50,10 +50,10 @@ class Flex(KernelCore):
         super().__init__(shape, flex_attention, owns_mask=False)
         self.block_mask: BlockMask | None = None
         self.score_mod: Callable[..., Tensor] | None = None
-        self.register_buffer("typed", torch.empty(0), persistent=False)  # becomes of the dtype that the core has
+        self.register_buffer("typed", torch.empty(0), persistent=False)  # converted to the core's dtype
 
     def prepare(self, T: int, T_kv: int, padding: Tensor | None, device: str) -> None:
-        """Make the table of blocks for these lengths: what a training loop does once for all layers and steps, or per batch."""
+        """Build the table of blocks for these lengths, which a training loop does once per batch or for all steps."""
 
         span = self.shape.span(T, T_kv, device)
 
@@ -68,7 +68,7 @@ class Flex(KernelCore):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
         """(..., H, T, D_h), (..., H_kv, T_kv, D_h), (..., H_kv, T_kv, D_v) -> (..., H, T, D_v)"""
-        if q.device.type == "cpu":  # whose compiled form can't read a projection's output through a view (torch 2.13)
+        if q.device.type == "cpu":  # the compiled form can't read a projection's output through a view (torch 2.13)
             q, k, v = own(q), own(k), own(v)
         sinks: Tensor | None = self.sinks
         o = flex_attention(
@@ -86,12 +86,12 @@ class Flex(KernelCore):
             return o
         found, aux = o
         assert aux.lse is not None
-        share = torch.sigmoid(aux.lse - sinks[:, None])  # (..., H, T): of the sum that includes the sink
+        share = torch.sigmoid(aux.lse - sinks[:, None])  # (..., H, T): logarithm of the sum that includes the sink
         return (found * share[..., None]).to(found.dtype)
 
 
 def blocks_of(visible: Callable[..., Tensor], B: int | None, T: int, T_kv: int, device: str) -> BlockMask:
-    """`create_block_mask`, some queries after the other: at once it makes a mask of T times T_kv."""
+    """Return `create_block_mask` for chunks of queries; in one piece it would build a mask of T times T_kv."""
 
     def from_query(first: int) -> BlockMask:
         rows = min(QUERIES, T - first)
@@ -106,7 +106,9 @@ def blocks_of(visible: Callable[..., Tensor], B: int | None, T: int, T_kv: int, 
 
 
 def _score_mod(shape: LayerShape, T: int, T_kv: int, device: str, dtype: torch.dtype) -> Callable[..., Tensor] | None:
-    """On the CPU the compiled form gives NaN where float64 tensors are added to float32 scores (torch 2.13)."""
+    """Return the function that modifies scores. In `dtype`: on the CPU, adding float64 to float32 scores gives NaN if
+    compiled (torch 2.13).
+    """
     bias, softcap = bias_of(shape, shape.H, T, T_kv, device, dtype), shape.softcap
     if bias is None and softcap is None:
         return None
@@ -119,5 +121,5 @@ def _score_mod(shape: LayerShape, T: int, T_kv: int, device: str, dtype: torch.d
 
 
 def own(x: Tensor) -> Tensor:
-    """Four axes in memory of their own; one token alone, or one head, looks as if it had that already."""
+    """Copy to separate memory with four axes; a single token or head can look contiguous without being so."""
     return x.clone(memory_format=torch.contiguous_format) if 1 in x.shape[-3:-1] else x.contiguous()

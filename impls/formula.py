@@ -1,4 +1,4 @@
-"""The plain formula. `fused` puts it in the registry; the single heads and `packed` have it inside."""
+"""The plain formula. `fused` registers it; the single heads and `packed` use it."""
 
 from __future__ import annotations
 

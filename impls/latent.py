@@ -1,6 +1,8 @@
-"""Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024): a cache holds a latent of each token, not its key and value.
+"""Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024): the cache stores a latent per token instead of key
+and value.
 
-The key of a head has two parts: one rebuilt from the latent, and a rotary one, cached beside it, that all heads share.
+The key of a head has two parts: one rebuilt from the latent, and a rotary one, cached beside it and shared by all
+heads.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from .layer import AttentionLayer, Cache, LayerShape, extend, split
 from .weights import Parts, linear_parts, sinks_part
 
 BASE = 10000.0
-"""Of the wavelengths, as in the paper of rotary embeddings."""
+"""Base of the wavelengths, as in the paper of rotary embeddings."""
 
 
 class LatentLayer(AttentionLayer):
@@ -39,9 +41,9 @@ class LatentLayer(AttentionLayer):
     def forward(
         self, x: Tensor, *, padding: Tensor | None = None, cache: Cache | None = None, pages: Tensor | None = None
     ) -> Tensor:
-        """(B, T, d_model) -> (B, T, d_out); `cache` holds (B, 1, T_kv, latent + rope), with the last places free.
+        """Map (B, T, d_model) to (B, T, d_out); `cache` holds (B, 1, T_kv, latent + rope), with the last places free.
 
-        With `pages` it is a pool, from which the latents of each request are copied in one piece.
+        With `pages` the cache is a pool, from which the latents of each request are copied in one piece.
         """
         q, latents = split(self.W_q(x), self.shape.H), split(self.W_c(x), 1)  # (B, H, T, D_h), (B, 1, T, latent + rope)
         tokens = x.shape[-2] if cache is None else cache[0].shape[-2] if pages is None else self.shape.max_T
@@ -63,7 +65,7 @@ class LatentLayer(AttentionLayer):
         return o
 
     def rotated(self, x: Tensor, first: int) -> Tensor:
-        """(..., T, width): the last `rope` features turned by the places of tokens, of which the first has this one."""
+        """Rotate the last `rope` features of (..., T, width) by token positions, beginning at `first`."""
         if not self.rope:
             return x
         cos, sin = (it[first : first + x.shape[-2]].to(x.dtype) for it in (self.cos, self.sin))  # (T, rope / 2)
@@ -80,6 +82,6 @@ class LatentLayer(AttentionLayer):
 
 
 def rotary_angles(rope: int, T: int) -> Tensor:
-    """(T, rope / 2): by how much each pair of features turns at each place; Su et al., "RoFormer", 2021."""
+    """Return the rotation angle of each feature pair at each position, (T, rope / 2); Su et al., "RoFormer", 2021."""
     frequencies = BASE ** (-torch.arange(0, rope, 2, dtype=torch.float64) / max(1, rope))
     return torch.arange(T)[:, None] * frequencies

@@ -1,4 +1,4 @@
-"""What every attention layer shares: its shape, its mask, and the projections around a kernel."""
+"""Base of all attention layers: shape, mask, and the projections around a kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .rules import Rules
 
 @dataclass(frozen=True)
 class LayerShape(Rules):
-    """The arguments of a layer, besides the rules of attention. Widths are numbers of features."""
+    """Arguments of a layer, besides the rules of attention. Widths are numbers of features."""
 
     d_model: int
     H: int
@@ -24,11 +24,11 @@ class LayerShape(Rules):
     H_kv: int
     D_v: int
     d_out: int
-    """Width that the output projection gives."""
+    """Width of the output projection."""
     max_T: int
-    """Longest sequence; the mask buffer is made once for it and sliced to the actual one."""
+    """Longest sequence; the mask buffer is made once for it and sliced to the actual length."""
     T: int | None = None
-    """Most queries; max_T when None."""
+    """Largest number of queries; max_T when None."""
     source: str = "self"
     """`self`, or `cross`: queries from one sequence, keys and values from another."""
     qkv_bias: bool = False
@@ -39,15 +39,17 @@ class LayerShape(Rules):
     dropout: float = 0.0
     out_dropout: float = 0.0
     latent: int | None = None
-    """Width of the latent that keys and values are rebuilt from (`impls/latent.py`); None where they are projected."""
+    """Width of the latent from which keys and values are rebuilt (`impls/latent.py`); None if they are projected."""
     rope: int | None = None
-    """Features of a head that turn with its token's place, beside a latent; their key is shared by all heads."""
+    """Features of a head that are rotated by position, beside a latent; their key is shared by all heads."""
     page: int | None = None
-    """Tokens a page of the cache (`impls/paging.py`); None where each request has its own in one piece."""
+    """Tokens per page of the cache (`impls/paging.py`); None if each request's cache is contiguous."""
 
     @classmethod
     def heads(cls, H: int, D_h: int, **others: Any) -> LayerShape:
-        """H heads of width D_h, as many key-value heads of that width; d_model = H * D_h and d_out = d_model unless given."""
+        """Return a shape of H heads of width D_h, as many key-value heads of that width; d_model = H * D_h and d_out =
+        d_model by default.
+        """
         widths = {"d_model": H * D_h, "H": H, "D_h": D_h, "H_kv": H, "D_v": D_h, "max_T": 1024} | others
         return cls(**({"d_out": widths["d_model"]} | widths))
 
@@ -57,7 +59,7 @@ Cache = tuple[Tensor, ...]
 
 
 class Masked(nn.Module):
-    """What knows its shape and owns its mask: made once for the longest sequence, sliced to the actual one."""
+    """Module with a shape and a mask, which is made once for the longest sequence and sliced to the actual length."""
 
     visible: Tensor | None
 
@@ -68,10 +70,11 @@ class Masked(nn.Module):
         self.register_buffer("visible", buffer, persistent=False)  # (T, max_T), with a bias (1, H, T, max_T)
 
     def attn_mask(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor | None:
-        """What a query may see, True where it may: (T, T_kv), (B, 1, T_kv) or (B, T, T_kv); None when everything.
+        """Return the mask, True where a query may see a key: (T, T_kv), (B, 1, T_kv) or (B, T, T_kv); None if all are
+        visible.
 
-        With a bias what is added: (1, H, T, T_kv), -inf where it may not. `padding`: (B, T_kv), or (B, 1, T_kv) to broadcast
-        over heads, True where a key is a token and not padding.
+        With a bias, returns numbers to be added: (1, H, T, T_kv), -inf for masked keys. `padding`: (B, T_kv), or (B, 1,
+        T_kv) to broadcast over heads, True where a key is a token and not padding.
         """
         mask = None if self.visible is None else rows_of(self.visible, self.shape, T, T_kv)
         if padding is None:
@@ -83,12 +86,12 @@ class Masked(nn.Module):
 
 
 class KernelCore(Masked):
-    """Attention without projections: a kernel, and the mask that it is given."""
+    """Attention without projections: a kernel and its mask."""
 
     def __init__(
         self, shape: LayerShape, kernel: Callable[..., Tensor], *, takes_mask: bool = False, owns_mask: bool = True
     ):
-        """`takes_mask`: also where `is_causal` says it; `owns_mask`: at all."""
+        """`takes_mask`: pass a mask even if `is_causal` would do; `owns_mask`: store a mask at all."""
         needed = takes_mask or shape.in_mask or shape.mask == "causal+padding"
         super().__init__(shape, owns_mask=owns_mask and needed)
         self.kernel = kernel
@@ -103,7 +106,7 @@ class KernelCore(Masked):
 
 
 class AttentionLayer(Masked):
-    """A layer with its output projection. Children project, attend, and end in `finish`."""
+    """Base of layers with an output projection. Subclasses project, attend, and end in `finish`."""
 
     def __init__(self, shape: LayerShape, *, owns_mask: bool = True):
         super().__init__(shape, owns_mask=owns_mask)
@@ -113,7 +116,7 @@ class AttentionLayer(Masked):
 
     @property
     def prepare(self) -> Callable[..., None] | None:
-        """What its core makes once, before the first call, for a cache in one piece; None where it makes nothing."""
+        """Return its core's preparation before the first call, for a contiguous cache; None if it needs none."""
         make = getattr(getattr(self, "core", None), "prepare", None)
         return make and (lambda *sizes, **pages: make(*sizes))
 
@@ -125,7 +128,7 @@ class AttentionLayer(Masked):
         return projected
 
     def extend_pages(self, pools: Cache, newest: Cache, pages: Tensor) -> Cache:
-        """Write what belongs to the newest tokens into the pages of their requests."""
+        """Write the entries of the newest tokens into the pages of their requests."""
         assert self.shape.page is not None
         last = self.shape.max_T
         where = places(pages, self.shape.page, last - newest[0].shape[-2], last)
@@ -134,7 +137,7 @@ class AttentionLayer(Masked):
         return pools
 
     def in_one_piece(self, pools: Cache, pages: Tensor) -> Cache:
-        """All that a pool holds of each request, copied: (B, H_kv, T_kv, D) each."""
+        """Return contiguous copies of each request's entries in a pool: (B, H_kv, T_kv, D) each."""
         assert self.shape.page is not None
         page = self.shape.page
         return tuple(in_order(pool, pages, page, self.shape.max_T) for pool in pools)
@@ -164,9 +167,9 @@ class KernelLayer(AttentionLayer):
         cache: Cache | None = None,
         pages: Tensor | None = None,
     ) -> Tensor:
-        """(..., T, d_model) -> (..., T, d_out); keys from x_k, values from x_v, or after those in the cache, where given.
+        """Map (..., T, d_model) to (..., T, d_out); keys from x_k, values from x_v, or appended to the cache, if given.
 
-        With `pages` the cache is a pool, in which they lie.
+        With `pages` the cache is a pool of pages.
         """
         x_k = x if x_k is None else x_k
         q, k, v = self.project(x, x_k, x_k if x_v is None else x_v)  # (..., H, T, D_h) each
@@ -179,13 +182,13 @@ class KernelLayer(AttentionLayer):
         return self.finish(o.transpose(-3, -2).flatten(-2))
 
     def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
-        """(B, H, T, D_h), pools (1, H_kv, tokens, D) -> (B, H, T, D_v); by the core, which gets each request in one piece."""
+        """Attend (B, H, T, D_h) to pools (1, H_kv, tokens, D) through contiguous copies: (B, H, T, D_v)."""
         o: Tensor = self.core(q, *self.in_one_piece((k, v), pages))
         return o
 
 
 def extend(cache: Cache, newest: Cache) -> Cache:
-    """Write what belongs to the newest tokens into the last places of a preallocated cache; all of it is attended to."""
+    """Write the entries of the newest tokens into the last places of a preallocated cache; returns the whole cache."""
     for known, new in zip(cache, newest, strict=True):
         known[..., -new.shape[-2] :, :] = new
     return cache
@@ -200,7 +203,7 @@ def split(x: Tensor, H: int) -> Tensor:
 def kernel_options(
     shape: LayerShape, mask: Tensor | None, training: bool = False, sinks: Tensor | None = None
 ) -> dict[str, Any]:
-    """The keywords of one kernel call: only those that differ from the defaults of SDPA's signature, and what that has not."""
+    """Return the keywords of a kernel call: those that differ from SDPA's defaults, and those that SDPA lacks."""
     options: dict[str, Any] = {}
     if mask is not None:
         options["attn_mask"] = mask

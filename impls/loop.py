@@ -1,4 +1,4 @@
-"""Attention as it is first explained: one query at a time, one key at a time."""
+"""Attention as first explained in tutorials: one query at a time, one key at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The detour that tutorials take first: softmax over every key, then hide the future and normalise again."""
+"""A detour of tutorials: softmax over every key, then masking and a second normalisation."""
 
 from __future__ import annotations
 

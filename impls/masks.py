@@ -1,4 +1,4 @@
-"""Masks as tensors. Boolean ones are named by what is True in them."""
+"""Masks as tensors. Boolean masks are named after what True means."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from .rules import Device, Rules, bias_of
 
 
 def causal_visible(T: int, T_kv: int, device: Device = None) -> Tensor:
-    """(T, T_kv), True where query i may see key j: j <= i, aligned top left, as SDPA's `is_causal`."""
+    """Return (T, T_kv), True where query i may see key j: j <= i, aligned top left, as SDPA's `is_causal`."""
     return torch.ones(T, T_kv, dtype=torch.bool, device=device).tril()
 
 
 def rows_of(mask: Tensor, rules: Rules, T: int, T_kv: int) -> Tensor:
-    """What a mask that was made for more queries and keys says of these."""
+    """Slice a mask made for more queries and keys."""
     first = rules.offset(T, T_kv) - rules.offset(*mask.shape[-2:])
     return mask[..., first : first + T, :T_kv]
 
 
 def mask_of(rules: Rules, H: int, T: int, T_kv: int) -> Tensor | None:
-    """All but the padding, as SDPA takes it: (T, T_kv), True where a query may see a key; with a bias (1, H, T, T_kv), which is
-    added, -inf where it may not. None where every key is visible and nothing added.
+    """Return the mask without padding, in SDPA's format: (T, T_kv), True where a query may see a key; with a bias (1,
+    H, T, T_kv), which is added, -inf for masked keys. None if every key is visible and nothing is added.
 
-    SDPA's flash kernel on the CPU takes masks of two or four axes alone.
+    SDPA's flash kernel on the CPU accepts only masks of two or four axes.
     """
     span, bias = rules.span(T, T_kv), bias_of(rules, H, T, T_kv)
     i, j = torch.arange(T)[:, None], torch.arange(T_kv)

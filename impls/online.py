@@ -1,4 +1,4 @@
-"""The idea behind FlashAttention in plain torch: softmax block by block, so that the scores are never stored."""
+"""The idea of FlashAttention in plain torch: softmax block by block, so that the scores are never stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .explicit import explicit
 from .registry import register
 
 BLOCK = 128
-"""Keys that are looked at together."""
+"""Keys per block."""
 
 
 @register("online", takes_mask=True, dropout=False, common=False, autocasts=False)
@@ -52,10 +52,10 @@ class OnlineSoftmax(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Each block's probs again, from the logarithm of their sum that forward has kept."""
+        """Recompute each block's probs from the stored logarithm of their sum."""
         q, k, v, visible, o, log_total = ctx.saved_tensors
         grad = gradients[0].to(o.dtype)
-        through_sum = (grad * o).sum(-1, keepdim=True)  # (..., T, 1): what softmax's own sum takes back
+        through_sum = (grad * o).sum(-1, keepdim=True)  # (..., T, 1): the gradient through softmax's sum
         grad_q = torch.zeros_like(q, dtype=o.dtype)
         grad_k, grad_v = torch.empty_like(k), torch.empty_like(v)
         for keys in _blocks(k):
@@ -72,6 +72,6 @@ def _blocks(k: Tensor) -> list[slice]:
 
 
 def _scores(q: Tensor, k: Tensor, visible: Tensor | None, scale: float, keys: slice, wide: torch.dtype) -> Tensor:
-    """The scores of one block of keys, hidden ones -inf: (..., T, block)."""
+    """Return the scores of one block of keys, masked ones -inf: (..., T, block)."""
     scores = (q @ k[..., keys, :].mT).to(wide) * scale
     return scores if visible is None else scores.masked_fill(~visible[..., keys], -torch.inf)

@@ -1,6 +1,6 @@
-"""Kernels of packages that need a GPU, measured where they are installed; the layout of most is (B, T, H, D).
+"""Kernels of packages that need a GPU, measured if installed; most use the layout (B, T, H, D).
 
-Those with a compiler, a plan or a workspace of their own are alone in their process.
+Those with a compiler, a plan or a workspace of their own run in a separate process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HALF: dict[str, Any] = {"dtypes": ("float16", "bfloat16")}
 
 
 def time_first(*tensors: Tensor) -> list[Tensor]:
-    """(B, H, T, D) -> (B, T, H, D), without a copy; the same way back."""
+    """Transpose (B, H, T, D) to (B, T, H, D) or back, without a copy."""
     return [x.transpose(1, 2) for x in tensors]
 
 
@@ -117,7 +117,7 @@ class FlashInfer(KernelCore):
 
 @cache
 def _workspace(device: torch.device, size: int = 128 << 20) -> Tensor:
-    """Bytes that a library needs: flashinfer's documentation gives it 128 MiB."""
+    """Return the workspace of a library: 128 MiB as in flashinfer's documentation."""
     return torch.empty(size, dtype=torch.uint8, device=device)
 
 
@@ -146,7 +146,7 @@ def _cudnn_handle() -> Any:
 
 @cache
 def _cudnn_graph(sizes: tuple[Any, ...], dtype: torch.dtype, is_causal: bool, scale: float) -> tuple[Any, list[Any]]:
-    """The graph, and its tensors q, k, v and o."""
+    """Build the graph; returns it with its tensors q, k, v and o."""
     import cudnn
 
     half = {torch.float16: cudnn.data_type.HALF, torch.bfloat16: cudnn.data_type.BFLOAT16}[dtype]

@@ -1,4 +1,4 @@
-"""A cache in pages (`--page`) by other routes than a copy in one piece, which any kernel can be asked with."""
+"""Paged caches (`--page`) read by other methods than a contiguous copy, which works with any kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _unfit(case: Any) -> str | None:
 
 
 BLOCK = 128
-"""Keys that a row of FlexAttention's block mask stands for."""
+"""Keys per row of FlexAttention's block mask."""
 
 
 def _unfit_compiled(case: Any) -> str | None:
@@ -39,7 +39,7 @@ ROUTE: dict[str, Any] = {"common": False, "unless": _unfit, "dropout": False, "b
 
 
 class PagedLayer(KernelLayer):
-    """The shared layer, whose core owns the mask alone: pages are attended to where they lie."""
+    """The shared layer with a core that owns only the mask: pages are read in place."""
 
     core: KernelCore
 
@@ -77,7 +77,7 @@ class PageByPage(PagedLayer):
 
 
 WHOLE = 256
-"""Tokens that a page of `varlen_attn` holds, or a multiple of them (torch 2.13)."""
+"""Tokens of which a page of `varlen_attn` must be a multiple (torch 2.13)."""
 
 
 def _unfit_varlen(case: Any) -> str | None:
@@ -117,9 +117,9 @@ class FlexPaged(PagedLayer):
         self.mask_of_copies: BlockMask | None = None
 
     def prepare(self, T: int, T_kv: int, padding: Tensor | None, device: str, *, pages: Tensor, pool: int) -> None:
-        """Make the table of blocks for a page table: what a server does once for all layers of a step."""
+        """Build the table of blocks for a page table, which a server does once for all layers of a step."""
         span = self.shape.span(T, T_kv, device)
-        first = torch.full((len(pages), pool // self.page), T_kv, device=device)  # the token that begins a page
+        first = torch.full((len(pages), pool // self.page), T_kv, device=device)  # first token of a page
         first.scatter_(1, pages, torch.arange(0, T_kv, self.page, device=device).expand_as(pages))
 
         def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ class FlexPaged(PagedLayer):
     def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
         """(B, H, T, D_h), pools (1, H_kv, tokens, D) -> (B, H, T, D_v)"""
         mask = self.block_mask
-        if not torch.compiler.is_compiling():  # then free pages are computed with too, and zero times NaN is NaN
+        if not torch.compiler.is_compiling():  # free pages are computed too, and zero times NaN is NaN
             (k, v), mask = self.in_one_piece((k, v), pages), self.mask_of_copies
         o = flex_attention(own(q), k, v, block_mask=mask, enable_gqa=self.shape.H_kv != self.shape.H)
         assert isinstance(o, Tensor)

@@ -1,7 +1,8 @@
-"""A cache in pages: tokens of a request lie in pages of one size, anywhere in a pool that requests share.
+"""Paged caches: a request's tokens lie in pages of one size, anywhere in a pool shared by requests.
 
 Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", 2023. A pool of keys is
-(1, H_kv, tokens, D_h); `pages` (B, pages of a request) says which of its pages hold a request's tokens, in order.
+(1, H_kv, tokens, D_h); `pages` (B, pages of a request) is the block table: the pages of each request's tokens, in
+order.
 """
 
 from __future__ import annotations
@@ -11,24 +12,24 @@ from torch import Tensor
 
 
 def places(pages: Tensor, size: int, first: int, last: int) -> Tensor:
-    """(B, last - first): where in a pool these tokens of each request lie."""
+    """Return the positions in a pool of these tokens of each request: (B, last - first)."""
     token = torch.arange(first, last, device=pages.device)
     return pages[:, token // size] * size + token % size
 
 
 def write(pool: Tensor, newest: Tensor, where: Tensor) -> None:
-    """Put (B, H_kv, T, D) into a pool, at the places (B, T)."""
+    """Write (B, H_kv, T, D) into a pool, at the positions (B, T)."""
     pool.squeeze(0)[:, where] = newest.transpose(0, 1)
 
 
 def by_page(pool: Tensor, size: int) -> Tensor:
-    """(1, H_kv, tokens, D) -> (H_kv, pages, size, D), without a copy."""
+    """View (1, H_kv, tokens, D) as (H_kv, pages, size, D), without a copy."""
     pages: Tensor = pool.squeeze(0).unflatten(1, (-1, size))
     return pages
 
 
 def in_order(pool: Tensor, pages: Tensor, size: int, tokens: int) -> Tensor:
-    """A request's tokens in one piece, copied out of a pool: (B, H_kv, tokens, D)."""
+    """Return contiguous copies of the requests' tokens in a pool: (B, H_kv, tokens, D)."""
     found = by_page(pool, size).index_select(1, pages.flatten())  # (H_kv, B * pages, size, D)
     requests: Tensor = found.flatten(1, 2).unflatten(1, (len(pages), -1))  # (H_kv, B, tokens and the rest of a page, D)
     return requests.transpose(0, 1)[..., :tokens, :]

@@ -1,4 +1,4 @@
-"""What an implementation is, what it declares about itself, and the registry that holds them all."""
+"""Registry of implementations, with their declared limits."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from .weights import parts
 Kernel = Callable[..., Tensor]
 
 AROUND = ("latent", "page")
-"""What is between a layer and its cache: a kernel or core is given keys and values, as if there were nothing."""
+"""Rules implemented by the layer between projections and cache: kernels and cores receive ordinary keys and values."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What an implementation can't do. Everything is possible unless it is declared here, but for what is `beyond`."""
+    """Declared limits of an implementation: everything else is supported, except rules missing from `beyond`."""
 
     max_T: int | None = None
     """Longest sequence of queries, or of keys and values."""
     max_pairs: int | None = None
     """Most pairs of a query and a key in one call, B * H * T * T_kv."""
     heads: int | None = None
-    """The only number of heads."""
+    """The only supported number of heads."""
     devices: tuple[str, ...] | None = None
     dtypes: tuple[str, ...] | None = None
     modes: tuple[str, ...] | None = None
@@ -41,41 +41,44 @@ class Limits:
     sources: tuple[str, ...] | None = None
     scopes: tuple[str, ...] | None = None
     grouped: bool = True
-    """Fewer key-value heads than query heads."""
+    """Whether fewer key-value heads than query heads are supported."""
     wide_values: bool = True
-    """Value heads of another width than query heads."""
+    """Whether value heads of another width than query heads are supported."""
     dropout: bool = True
     compiles: bool = True
     autocasts: bool = True
-    """Whether under autocast its core rounds float32 numbers that it is given, as torch's own products do. Others compute in
-    the dtype that they are given, which in a layer is the narrow one."""
+    """Whether under autocast its core rounds float32 inputs, as torch's own products do. Others compute in the dtype of
+    their inputs, which in a layer is the narrow one.
+    """
     beyond: tuple[str, ...] = ()
-    """The rules beyond plain attention that it follows, by their names in `Rules`; a kernel function without `masks` of its own
-    is given masks for some (`BY_MASK`), and follows those without saying so. Of a layer also `latent` and `page`, which is the
-    business of the shared layer around a kernel or core (`AROUND`)."""
+    """Supported rules beyond plain attention, by their names in `Rules`. Kernel functions without their own `masks`
+    receive masks for some rules (`BY_MASK`), which need no declaration. For layers also `latent` and `page`, which the
+    shared layer implements for kernels and cores (`AROUND`).
+    """
     package: str | None = None
-    """An optional package that it needs; several apart by spaces."""
+    """Optional packages that it needs, separated by spaces."""
     install: str | None = None
     """How they are installed."""
     alone: bool = False
-    """It shares no process with other implementations: its threads, its allocator and what it sets would change their times."""
+    """Whether it needs its own process: its threads, allocator or settings would change others' times."""
     own_memory: bool = False
-    """It allocates memory that torch doesn't know of, so that a peak of tensors would tell only a part: its rows have none."""
+    """Whether it allocates memory outside torch, so that peaks of tensors would be incomplete: its rows have none."""
     returns_lse: float | None = None
-    """Base of the logarithm where its kernel returns (o, lse): lse (B, H, T), in float32 at least, is the logarithm of the sum
-    of exponentials that o was divided by. Layers take o alone; the check holds both to the reference."""
+    """Base of the logarithm if its kernel returns (o, lse): lse (B, H, T), in float32 at least, is the logarithm of the
+    sum of exponentials by which o was divided. Layers use o alone; the check compares both with the reference.
+    """
     unless: Callable[[Any], str | None] | None = None
-    """Anything else: gives for a case the words that follow the name in a sentence, or None."""
+    """Further limits: returns for a case the words that follow the name in a sentence, or None."""
     compiled_unless: Callable[[Any], str | None] | None = None
-    """The same of its compiled form alone."""
+    """Further limits of its compiled form alone."""
 
     @property
     def without(self) -> list[str]:
-        """What it can't do of all that is beyond plain attention."""
+        """Rules beyond plain attention that it does not support."""
         return [rule for rule in (*EVERY_RULE, *AROUND) if rule not in self.beyond]
 
     def refusal(self, name: str, case: Any) -> str | None:
-        """One sentence that says why `case` (a `bench.cases.case.Case`) is impossible; None when it is possible."""
+        """Return one sentence on why `case` (a `bench.cases.case.Case`) is unsupported; None if it is supported."""
         if missing := [package for package in (self.package or "").split() if not _is_there(package)]:
             return f"{name} needs the package {missing[0]}: {self.install or f'pip install {missing[0]}'}"
         if self.heads is not None and self.heads != case.H:
@@ -106,37 +109,37 @@ class Limits:
 
 @dataclass(frozen=True)
 class Impl:
-    """One way of computing attention: a kernel, or a whole layer."""
+    """One implementation of attention: a kernel, or a whole layer."""
 
     name: str
     owner: str
-    """The module that registered it."""
+    """Module that registered it."""
     layer: Callable[[LayerShape], nn.Module]
     """x (B, T, d_model) -> (B, T, d_model)"""
     core: Callable[[LayerShape], nn.Module] | None = None
-    """q, k, v (B, H, T, D) -> o; None for a layer of its own making."""
+    """q, k, v (B, H, T, D) -> o; None for a user-defined layer."""
     kernel: Kernel | None = None
-    """f(q, k, v, *, attn_mask, dropout_p, is_causal, scale, enable_gqa) -> o, where the core calls such a function."""
+    """f(q, k, v, *, attn_mask, dropout_p, is_causal, scale, enable_gqa) -> o, if the core calls such a function."""
     limits: Limits = Limits()
     common: bool = True
-    """Measured by every sweep when the user names no implementation; others by the sweeps of the whole registry."""
+    """Whether every sweep measures it if no implementation is named; others only in sweeps of the whole registry."""
     baseline: bool = False
-    """Speed-ups are over this one."""
+    """Whether speed-ups are relative to it."""
     compiled_by_default: bool = False
-    """Its compiled form is measured when the user names no implementation."""
+    """Whether its compiled form is measured if no implementation is named."""
     dispatches: str | None = None
-    """The only kernel that may run under this name (`kernel` in the results); None when it may choose."""
+    """The only kernel allowed under this name (`kernel` in the results); None if it may choose."""
     pins: str | None = None
-    """The implementation that chooses among kernels, this one among them."""
+    """Implementation that chooses among kernels, this one included."""
     scores: Callable[[Any], int] | None = None
-    """How many scores and probabilities it holds at once for a case, at least; None where it stores none, or may not."""
+    """Least number of scores and probabilities stored at once for a case; None if it stores none, or may not."""
     tokens: Callable[[Any], int] | None = None
-    """How many queries it computes for a case, with what it pads them by; None where it pads none."""
+    """Number of queries computed for a case, its padding included; None if it adds none."""
     compiled: bool = False
     summary: str = ""
 
     def refusal(self, case: Any) -> str | None:
-        """Why `case` can't be run, in one sentence; None when it can."""
+        """Return one sentence on why `case` can't be run; None if it can."""
         if self.compiled and not self.limits.compiles:
             return f"{eager_name(self.name)} has no compiled form"
         if self.name.endswith(GRAPHED) and case.device == "cpu":
@@ -151,7 +154,7 @@ class Impl:
 
 
 def _is_there(package: str) -> bool:
-    """Whether it could be imported; a part of another package, `flash_attn.cute`, is looked for without importing that."""
+    """Whether a package can be imported; a submodule, `flash_attn.cute`, is found without importing its parent."""
     whole, *part = package.split(".")
     spec = find_spec(whole)
     return spec is not None and (
@@ -160,12 +163,12 @@ def _is_there(package: str) -> bool:
 
 
 def every_score(case: Any) -> int:
-    """`scores` of an implementation that stores the scores of all heads, and then their probabilities."""
+    """Return `scores` of an implementation that stores the scores of all heads, and then their probabilities."""
     return int(2 * case.B * case.H * case.T * case.T_kv)
 
 
 def scores_of_a_head(case: Any) -> int:
-    """`scores` of one that does so head by head."""
+    """Return `scores` of an implementation that does so head by head."""
     return every_score(case) // int(case.H)
 
 
@@ -175,7 +178,7 @@ FORMS: dict[str, dict[str, str]] = {
     "+max-autotune": {"mode": "max-autotune"},
     GRAPHED: {"mode": "reduce-overhead"},
 }
-"""Compiled forms, by the end of their names, with the options that `torch.compile` gets."""
+"""Compiled forms by suffix, with their options of `torch.compile`."""
 
 _registry: dict[str, Impl] = {}
 
@@ -199,7 +202,7 @@ def register(name: str, *, takes_mask: bool = False, **declared: Any) -> Callabl
 
 
 def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None = None) -> Impl:
-    """An `Impl` from a kernel function, a core or a layer class; raises TypeError when it is none of them."""
+    """Build an `Impl` from a kernel function, a core or a layer class; raises TypeError for anything else."""
     owner = getattr(it, "__module__", "?")
     summary = next(iter((it.__doc__ or "").strip().splitlines()), "")
     limits = limits or Limits()
@@ -216,7 +219,7 @@ def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None 
 
 
 def _output_of(kernel: Kernel, limits: Limits) -> Kernel:
-    """A kernel that returns the output alone."""
+    """Return a kernel that returns the output alone."""
     return partial(_first, kernel) if limits.returns_lse else kernel
 
 
@@ -226,12 +229,12 @@ def _first(kernel: Callable[..., Any], *qkv: Tensor, **options: Any) -> Tensor:
 
 
 def _around(core: nn.Module, shape: LayerShape) -> AttentionLayer:
-    """The shared layer that a core is placed in."""
+    """Return the shared layer around a core."""
     return KernelLayer(shape, core) if shape.latent is None else LatentLayer(shape, core)
 
 
 def add(impl: Impl) -> None:
-    """Put `impl` in the registry; raises ValueError when its name is taken or reserved."""
+    """Add `impl` to the registry; raises ValueError if its name is taken or reserved."""
     if impl.name in _registry:
         raise ValueError(f"{impl.name!r} is already registered by {_registry[impl.name].owner}")
     if eager_name(impl.name) != impl.name:
@@ -240,25 +243,25 @@ def add(impl: Impl) -> None:
 
 
 def eager_name(name: str) -> str:
-    """`NAME+compile` -> `NAME`."""
+    """Return the eager name: `NAME+compile` -> `NAME`."""
     return next((name.removesuffix(form) for form in FORMS if name.endswith(form)), name)
 
 
 def get(name: str) -> Impl:
-    """The implementation called `name`, or its compiled form for `NAME+compile`; raises KeyError."""
+    """Return the implementation called `name`, or its compiled form for `NAME+compile`; raises KeyError."""
     eager = eager_name(name)
     return _registry[name] if eager == name else compiled(_registry[eager], name.removeprefix(eager))
 
 
 def registered() -> Iterator[Impl]:
-    """Every eager implementation, in the order of registration."""
+    """Yield every eager implementation, in the order of registration."""
     return iter(_registry.values())
 
 
 def compiled(impl: Impl, form: str = COMPILE) -> Impl:
-    """The same implementation through `torch.compile`, one static graph a shape; its kernel stays as it is.
+    """Return the implementation with `torch.compile`, one static graph per shape; its kernel is unchanged.
 
-    `dynamic=False`, since with the default the third shape would run a graph made for other shapes.
+    Uses `dynamic=False`, since by default the third shape would run a graph made for variable shapes.
     """
     core = impl.core
     return replace(
@@ -274,11 +277,11 @@ def compiled(impl: Impl, form: str = COMPILE) -> Impl:
 
 
 ISOLATED = {"isolate_recompiles": True} if "isolate_recompiles" in signature(torch.compile).parameters else {}
-"""Every compiled form has graphs of its own, where torch can tell them apart (from 2.13 on)."""
+"""Separate graphs for each compiled form, if torch supports it (from 2.13 on)."""
 
 
 class Compiled(nn.Module):
-    """A layer or core whose forward is compiled; parameters stay where they were."""
+    """A layer or core whose forward is compiled; parameters stay in the original module."""
 
     def __init__(self, eager: nn.Module, **options: str):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Requests of a server in one batch (`--requests`) by other routes than a mask over all of them."""
+"""Requests of a server in one batch (`--requests`), computed by other methods than a mask over all of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROUTE: dict[str, Any] = {
 
 
 class Route(KernelCore):
-    """Attention within requests, whose lengths are known beforehand."""
+    """Attention within requests whose lengths are known in advance."""
 
     def __init__(self, shape: LayerShape):
         super().__init__(shape, scaled_dot_product_attention, owns_mask=False)
@@ -96,7 +96,7 @@ class Padded(Route):
             place = (first + torch.arange(there.shape[1])) * there  # padding repeats token 0
             self.register_buffer(name, place, persistent=False)  # (requests, L)
         self.register_buffer("tokens", is_query.flatten().nonzero().flatten(), persistent=False)  # (T,)
-        last = (all_ - new)[:, None] + torch.arange(is_query.shape[1])  # the place of a query in its request
+        last = (all_ - new)[:, None] + torch.arange(is_query.shape[1])  # position of a query in its request
         visible = torch.arange(is_key.shape[1]) <= torch.minimum(last, all_[:, None] - 1)[..., None]
         self.register_buffer("mask", visible[:, None], persistent=False)  # (requests, 1, L, L_kv)
 
@@ -135,6 +135,6 @@ class VarlenRequests(Route):
 
 
 def _batch(x: Tensor, count: int) -> Tensor:
-    """(1, H, count * L, D) -> (count, H, L, D), without a copy."""
+    """View (1, H, count * L, D) as (count, H, L, D), without a copy."""
     requests: Tensor = x[0].unflatten(1, (count, -1))
     return requests.transpose(0, 1)

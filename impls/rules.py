@@ -1,5 +1,5 @@
-"""The rules of attention beside its formula: which keys a query sees, and what happens to a score. Said once, for
-implementations, reference and counts alike.
+"""Rules of attention beyond its formula: which keys a query sees, and how scores are modified. Shared by
+implementations, reference and counts.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from torch import Tensor
 
 Device = torch.device | str | None
 Bound = Callable[[Tensor], Tensor]
-"""A query -> the first, or the last, key that it sees."""
+"""Maps a query to the first, or the last, key that it sees."""
 
 DOCUMENTS = 8
-"""How many documents are packed into a sequence."""
+"""Number of documents packed into a sequence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What decides which keys a query sees, and what becomes of a score; at its defaults plain causal attention.
+    """Rules that decide which keys a query sees and how scores are modified; by default plain causal attention.
 
-    softmax(mask(cap(q kᵀ · scale) + bias)) v, the sum in the softmax taken over the keys and a sink.
+    softmax(mask(cap(q kᵀ · scale) + bias)) v, with the softmax's sum taken over the keys and a sink.
     """
 
     mask: str = "causal"
@@ -36,20 +36,21 @@ class Rules:
     window: int | None = None
     """Keys before its own that a query sees: Longformer (Beltagy et al., 2020), Mistral 7B (Jiang et al., 2023)."""
     window_right: int | None = None
-    """Keys behind its own, where the mask isn't causal; as many as `window` when None, all of them where that is None too."""
+    """Keys after its own that a query sees, without a causal mask; `window` if None, all if that is None too."""
     prefix: int | None = None
-    """First keys that every query sees, whatever the causal mask says: prefix-LM (Raffel et al., 2020)."""
+    """Number of first keys that every query sees despite the causal mask: prefix-LM (Raffel et al., 2020)."""
     documents: str | None = None
-    """Sequences packed into one, whose queries see their own document alone: how long they are (`document_lengths`)."""
+    """Lengths of sequences packed into one, whose queries see their own document alone (`document_lengths`)."""
     requests: str | None = None
-    """Requests of a server in one batch, `2x512:512+8x1:4096` (`kinds_of`): queries are the newest tokens of each, one request
-    after the other, and see the tokens of their own request until themselves; keys are all tokens of all."""
+    """Requests of a server in one batch, `2x512:512+8x1:4096` (`kinds_of`): queries are the newest tokens of each
+    request in order, and see the tokens of their own request up to themselves; keys are all tokens of all requests.
+    """
     bias: str | None = None
-    """`alibi`, or `dense`: what is added to the scores (`bias_of`)."""
+    """`alibi`, or `dense`: the bias added to the scores (`bias_of`)."""
     softcap: int | None = None
-    """Scores stay within it: softcap · tanh(score / softcap), before bias and mask, as in Gemma 2 (2024)."""
+    """Bound of the scores: softcap · tanh(score / softcap), before bias and mask, as in Gemma 2 (2024)."""
     sinks: bool = False
-    """A learned score a head that takes part in the softmax's sum and has no value: as in gpt-oss (2025)."""
+    """Learned score per head that enters the softmax's sum and has no value: as in gpt-oss (2025)."""
 
     @property
     def causal(self) -> bool:
@@ -57,20 +58,20 @@ class Rules:
 
     @property
     def is_causal(self) -> bool:
-        """Whether SDPA's `is_causal` says all of it, but for padding."""
+        """Whether SDPA's `is_causal` expresses the whole mask, except for padding."""
         return self.mask in ("causal", "causal+padding") and not self.in_mask
 
     @property
     def in_mask(self) -> bool:
-        """Whether a mask must say something else than `is_causal` or which keys are padding."""
+        """Whether a mask is needed beyond `is_causal` and padding."""
         return any(name in (*BY_MASK, "bias") for name in beyond(self))
 
     def offset(self, T: int, T_kv: int) -> int:
-        """The place of the first query among the keys."""
+        """Return the position of the first query among the keys."""
         return T_kv - T if self.mask == "causal_br" else 0
 
     def span(self, T: int, T_kv: int, device: Device = None) -> Span:
-        """Which of T_kv keys each of T queries sees; padding is no part of it."""
+        """Return which of T_kv keys each of T queries sees, ignoring padding."""
         offset, causal = self.offset(T, T_kv), self.causal
         first: list[Bound] = []
         last: list[Bound] = []
@@ -101,20 +102,20 @@ class Rules:
 
 
 BY_MASK = ("causal_br", "window", "window_right", "prefix", "documents", "requests")
-"""The rules that a boolean mask carries. One of numbers, which are added, carries a bias too; SDPA takes both."""
+"""Rules expressed by a boolean mask. A mask of numbers, which are added, expresses a bias too; SDPA supports both."""
 
 EVERY_RULE = (*BY_MASK, "bias", "softcap", "sinks")
 
 
 def beyond(case: Any) -> list[str]:
-    """The names of all rules of a case that plain attention, causal or with padding, has not."""
+    """Return the names of all rules of a case beyond plain attention, causal or with padding."""
     own = ["causal_br"] if case.mask == "causal_br" else []
     return own + [it.name for it in fields(Rules) if it.name != "mask" and getattr(case, it.name)]
 
 
 @dataclass(frozen=True)
 class Span:
-    """The keys that query i sees: from the largest of `first` to the smallest of `last`; every key where there is none."""
+    """Keys that query i sees: from the largest of `first` to the smallest of `last`; every key if both are empty."""
 
     first: tuple[Bound, ...] = ()
     last: tuple[Bound, ...] = ()
@@ -123,12 +124,12 @@ class Span:
         return bool(self.first or self.last)
 
     def __call__(self, i: Tensor, j: Tensor) -> Tensor:
-        """True where query i sees key j: of two scalars, as FlexAttention asks, or of tensors that broadcast."""
+        """Return True where query i sees key j: for scalars, as in FlexAttention, or for tensors that broadcast."""
         bounds = [*(j >= bound(i) for bound in self.first), *(j <= bound(i) for bound in self.last)]
         return reduce(operator.and_, bounds) if bounds else j >= 0
 
     def ends(self, T: int, T_kv: int) -> tuple[Tensor, Tensor]:
-        """The first and the last key of each query, (T,) each; a query that sees none has its last before its first."""
+        """Return the first and the last key of each query, (T,) each; without any, the last precedes the first."""
         i = torch.arange(T)
         first = reduce(torch.maximum, (bound(i) for bound in self.first), torch.zeros_like(i))
         last = reduce(torch.minimum, (bound(i) for bound in self.last), torch.full_like(i, T_kv - 1))
@@ -136,14 +137,14 @@ class Span:
 
 
 def document_lengths(kind: str, T: int) -> list[int]:
-    """`equal`; `one_long`, one with half of the tokens and the rest short; or `lognormal`, with sigma 1. Their sum is T."""
+    """Return lengths with sum T: `equal`; `one_long`, one with half of the tokens; or `lognormal`, with sigma 1."""
     count = min(DOCUMENTS, T)
     shares = {
         "equal": torch.ones(count),
         "one_long": torch.tensor([float(max(1, count - 1)), *[1.0] * (count - 1)]),
         "lognormal": torch.randn(count, generator=torch.Generator().manual_seed(0)).exp(),
     }[kind]
-    ends = 1 + shares.cumsum(0) / shares.sum() * (T - count)  # one token each, and a share of the others
+    ends = 1 + shares.cumsum(0) / shares.sum() * (T - count)  # one token each, and a share of the rest
     ends = (ends + torch.arange(count)).round().long()
     ends[-1] = T
     found: list[int] = ends.diff(prepend=ends.new_zeros(1)).tolist()
@@ -151,8 +152,8 @@ def document_lengths(kind: str, T: int) -> list[int]:
 
 
 def kinds_of(requests: str) -> list[tuple[int, int, int]]:
-    """How many, of how many new tokens, against how many in all: `2x512:512+8x1:4096` are two prompts of 512 tokens, and eight
-    requests for whose newest token 4095 others are in the cache. Raises ValueError with what would be right.
+    """Parse requests into counts, new tokens, and all tokens: `2x512:512+8x1:4096` are two prompts of 512 tokens, and
+    eight requests with one new token and 4095 cached ones. Raises ValueError with the correct usage.
     """
     found = [re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,6}):([1-9]\d{0,6})", kind) for kind in requests.split("+")]
     kinds = [(int(it[1]), int(it[2]), int(it[3])) for it in found if it]
@@ -162,12 +163,12 @@ def kinds_of(requests: str) -> list[tuple[int, int, int]]:
 
 
 def requests_of(requests: str) -> list[tuple[int, int]]:
-    """New tokens and all tokens, of each."""
+    """Return new tokens and all tokens of each request."""
     return [(new, tokens) for count, new, tokens in kinds_of(requests) for _ in range(count)]
 
 
 def _request_tables(requests: str, device: Device) -> tuple[Tensor, Tensor]:
-    """The first key of each query's request, and the place of the query's own among all keys: (T,) each."""
+    """Return the first key of each query's request, and the query's own position among all keys: (T,) each."""
     lengths = requests_of(requests)
     T = sum(new for new, _ in lengths)
     new, tokens = torch.tensor(lengths, device=device).unbind(1)
@@ -177,9 +178,9 @@ def _request_tables(requests: str, device: Device) -> tuple[Tensor, Tensor]:
 
 
 def alibi_slopes(H: int, device: Device = None) -> Tensor:
-    """(H,): 2 to the power -8 h / H for h = 1 to H; Press et al., "Train Short, Test Long", 2022.
+    """Return (H,): 2 to the power -8 h / H for h = 1 to H; Press et al., "Train Short, Test Long", 2022.
 
-    Where H is no power of two, those of the next smaller one, then every other one of the next larger one, as in their code.
+    If H is no power of two: those of the next smaller power, then every other one of the next larger, as in their code.
     """
     power = 1 << int(math.log2(H))
     slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=torch.float64) / power)
@@ -190,10 +191,11 @@ def alibi_slopes(H: int, device: Device = None) -> Tensor:
 def bias_of(
     rules: Rules, H: int, T: int, T_kv: int, device: Device = None, dtype: torch.dtype = torch.float64
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-    """What is added to the score of head h, query i and key j, of scalars or of tensors that broadcast; None for nothing.
+    """Return a function of the bias of head h, query i and key j, for scalars or tensors that broadcast; None for no
+    bias.
 
-    `alibi`: the distance from the query's own place, times the head's negative slope. `dense`: a table (H, T, T_kv), drawn from
-    quarters between -2 and 2, which are exact in every dtype.
+    `alibi`: the distance from the query's own position, times the head's negative slope. `dense`: a table (H, T, T_kv),
+    drawn from multiples of 1/4 between -2 and 2, which are exact in every dtype.
     """
     if rules.bias is None:
         return None
@@ -206,12 +208,12 @@ def bias_of(
 
 
 def capped(scores: Tensor, softcap: float) -> Tensor:
-    """softcap · tanh(scores / softcap)"""
+    """Return softcap · tanh(scores / softcap)."""
     return torch.tanh(scores / softcap) * softcap
 
 
 def softmax(scores: Tensor, sinks: Tensor | None = None) -> Tensor:
-    """Over the keys, (..., H, T, T_kv); with `sinks` (H,) their probs add up to less than one."""
+    """Return the softmax over the keys, (..., H, T, T_kv); with `sinks` (H,) probs add up to less than one."""
     if sinks is None:
         return torch.softmax(scores, dim=-1)
     column = sinks[:, None, None].expand(*scores.shape[:-1], 1)

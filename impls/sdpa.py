@@ -23,7 +23,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 
 
 def _pinned(backend: SDPBackend) -> Callable[..., Tensor]:
-    """SDPA that has one kernel to choose from: where torch finds it unfit, it raises instead of taking another."""
+    """Return SDPA restricted to one kernel: it raises if torch finds that kernel unfit."""
     is_free: Callable[[], bool] = flash_sdp_enabled if backend == SDPBackend.MATH else math_sdp_enabled
     kernel = _within(lambda: sdpa_kernel(backend), is_free)
     kernel.__doc__ = f"`scaled_dot_product_attention` with {backend.name} as its only choice."
@@ -31,7 +31,7 @@ def _pinned(backend: SDPBackend) -> Callable[..., Tensor]:
 
 
 def _of_version(version: str) -> Callable[..., Tensor]:
-    """SDPA's flash attention by the kernels of another version, from its package."""
+    """Return SDPA's flash attention with the kernels of another version, from its package."""
 
     @contextmanager
     def around() -> Iterator[None]:
@@ -48,9 +48,9 @@ def _of_version(version: str) -> Callable[..., Tensor]:
 
 
 def _within(around: Callable[[], AbstractContextManager[Any]], is_free: Callable[[], bool]) -> Callable[..., Tensor]:
-    """SDPA in a context, unless it is entered already.
+    """Return SDPA in a context, unless that is already entered.
 
-    Its attribute `around` is the context in which a block of calls is timed: entering it takes longer than a short call.
+    The attribute `around` is the context of a timed block of calls, since entering it takes longer than a short call.
     """
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

@@ -15,7 +15,7 @@ from .weights import Parts, linear_parts
 
 
 class SingleHead(AttentionLayer):
-    """What both have in common: queries, keys and values of one head, without a head axis."""
+    """Base of single heads: queries, keys and values without a head axis."""
 
     def project(self, x: Tensor, x_k: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         raise NotImplementedError

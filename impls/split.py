@@ -11,7 +11,7 @@ from .explicit import explicit
 from .registry import register
 
 Part = tuple[Tensor, Tensor]
-"""o (..., T, D_v), and the natural logarithm of the sum of exponentials that it was divided by, (..., T)."""
+"""o (..., T, D_v), and the natural logarithm of the sum of exponentials by which it was divided, (..., T)."""
 
 
 @register(
@@ -35,7 +35,7 @@ def split(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float,
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float) -> Part:
-    """Attention to some of the keys, in float32 at least; zero where a query sees none of them."""
+    """Attend to some of the keys, in float32 at least; zero for queries that see none of them."""
     wide = torch.promote_types(q.dtype, torch.float32)
     scores = (q @ k.mT).to(wide) * scale
     if visible is not None:
@@ -46,6 +46,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float
 
 
 def merge(one: Part, other: Part) -> Part:
-    """Attention to the keys of both."""
+    """Merge attention to two disjoint sets of keys."""
     lse = torch.logaddexp(one[1], other[1])
     return one[0] * torch.exp(one[1] - lse)[..., None] + other[0] * torch.exp(other[1] - lse)[..., None], lse

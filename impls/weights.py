@@ -1,4 +1,4 @@
-"""One set of weights that every layer can load, so that all of them must give the same answer."""
+"""Canonical weights that every layer can load, so that all layers must produce equal outputs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ Parts = dict[str, list[Tensor]]
 
 
 def sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
-    """The canonical weights and their shapes, (out, in) as in `nn.Linear`: W_q, W_k, W_v, W_o, biases b_*, and sinks.
+    """Return the shapes of the canonical weights, (out, in) as in `nn.Linear`: W_q, W_k, W_v, W_o, biases b_*, and
+    sinks.
 
-    W_k and W_v are of d_model, or of the latent that W_c gives, together with the rotary key that all heads share.
+    W_k and W_v take d_model, or the latent produced by W_c, which also produces the rotary key shared by all heads.
     """
     widths = {"q": shape.H * shape.D_h, "k": shape.H_kv * shape.D_h, "v": shape.H_kv * shape.D_v}
     if shape.latent is not None:
@@ -33,12 +34,12 @@ def sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
 
 
 def _inputs(shape: LayerShape, n: str) -> int:
-    """Features that a projection of the inputs takes."""
+    """Return the input width of a projection."""
     return shape.latent if shape.latent is not None and n in "kv" else shape.d_model
 
 
 def draw(shape: LayerShape, generator: torch.Generator, device: str = "cpu") -> dict[str, Tensor]:
-    """Canonical weights in float64, scaled by 1 / sqrt(inputs) so that queries, keys and values have variance 1."""
+    """Draw canonical weights in float64, scaled by 1 / sqrt(inputs) so that q, k and v have variance 1."""
     drawn = {
         name: torch.randn(size, generator=generator, dtype=torch.float64).div_(_inputs(shape, name[-1]) ** 0.5)
         for name, size in sizes(shape).items()
@@ -50,15 +51,18 @@ def draw(shape: LayerShape, generator: torch.Generator, device: str = "cpu") -> 
 
 
 def draw_sinks(H: int, T_kv: int, generator: torch.Generator) -> Tensor:
-    """(H,) in float64, each about as large as sqrt(T_kv) keys together: it shows beside one key and beside thousands."""
+    """Draw (H,) in float64, each about as large as sqrt(T_kv) keys together: it affects outputs beside one key and
+    beside thousands.
+    """
     return torch.randn(H, generator=generator, dtype=torch.float64) + math.log(T_kv) / 2
 
 
 def parts(layer: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
-    """Where a layer keeps the canonical weights: for each the pieces that, stacked along the first axis, give it.
+    """Return where a layer stores the canonical weights: for each the pieces whose concatenation along the first axis
+    is the weight.
 
-    `of` picks what to look at, the parameter itself or its gradient. A layer with another layout than W_q, W_k, W_v, W_o
-    as `nn.Linear` says so in a method `parts(of)` of its own.
+    `of` selects the parameter itself or its gradient. A layer with another layout than W_q, W_k, W_v, W_o as
+    `nn.Linear` defines its own method `parts(of)`.
     """
     own: Callable[[Callable[[Tensor], Tensor]], Parts] | None = getattr(layer, "parts", None)
     if own is not None:
@@ -72,20 +76,20 @@ def parts(layer: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
 
 
 def sinks_part(core: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
-    """The sinks of a core that has some."""
+    """Return the sinks of a core that has some."""
     sinks = getattr(core, "sinks", None)
     return {"sinks": [of(sinks)]} if isinstance(sinks, nn.Parameter) else {}
 
 
 def linear_parts(n: str, linear: nn.Linear, of: Callable[[Tensor], Tensor]) -> Parts:
-    """The parts of one `nn.Linear` that holds W_n, and b_n where it has a bias."""
+    """Return the parts of one `nn.Linear` that holds W_n, and b_n if it has a bias."""
     return {f"W_{n}": [of(linear.weight)]} | ({f"b_{n}": [of(linear.bias)]} if linear.bias is not None else {})
 
 
 def packed_parts(
     names: str, weight: Tensor, bias: Tensor | None, widths: list[int], of: Callable[[Tensor], Tensor]
 ) -> Parts:
-    """The rows of a packed projection that belong to each of `names`, which are `widths` features wide."""
+    """Return the rows of a packed projection that belong to each of `names`, which are `widths` features wide."""
     found: Parts = {f"W_{n}": [rows] for n, rows in zip(names, of(weight).split(widths), strict=True)}
     if bias is not None:
         found |= {f"b_{n}": [rows] for n, rows in zip(names, of(bias).split(widths), strict=True)}
@@ -93,7 +97,7 @@ def packed_parts(
 
 
 def load(layer: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Copy the canonical weights into a layer; raises ValueError when it keeps others, or of other shapes."""
+    """Copy the canonical weights into a layer; raises ValueError if its names or shapes differ."""
     kept = parts(layer, lambda parameter: parameter.data)
     if kept.keys() != weights.keys():
         raise ValueError(
@@ -112,7 +116,7 @@ def load(layer: nn.Module, weights: dict[str, Tensor]) -> None:
 
 
 def gradients(layer: nn.Module, found: dict[Tensor, Tensor]) -> dict[str, Tensor]:
-    """The gradients of the canonical weights, from those of the layer's own parameters; zero where there is none."""
+    """Return the gradients of the canonical weights, from those of the layer's parameters; zero if there is none."""
 
     def of(parameter: Tensor) -> Tensor:
         return found[parameter] if parameter in found else torch.zeros_like(parameter)

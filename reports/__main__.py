@@ -1,4 +1,4 @@
-"""`python -m reports [RUN...]`: writes a page for a saved run, or for several side by side, and prints where it is."""
+"""`python -m reports [RUN...]`: writes a page for one saved run, or for several side by side, and prints its path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-if not __package__:  # started by its path: no package `reports` of the user's may stand in for this one
+if not __package__:  # started by path: a package `reports` of the user's must not replace this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     __package__ = "reports"
 
@@ -24,7 +24,7 @@ COMMANDS: dict[str, str] = {
     "advise": "commands.advise", "figure": "reports.pages.figure", "export": "reports.pages.export",
     "publish": "reports.pages.publish", "conformance": "reports.pages.conformance",
 }  # fmt: skip
-"""What else there is than writing pages: commands, each with the module whose `main(arguments)` answers to it."""
+"""Further commands, each with the module whose `main(arguments)` implements it."""
 
 _EPILOG = """\
 RUN is a file; or a name, as pytest-benchmark has it: x, 0001, 0001_x or
@@ -48,11 +48,11 @@ Other commands (each has its own --help):
   python -m reports publish [RUN...]     docs/results.md and README's figure
   python -m reports conformance FILE...  what is right where, by `bench check`
 """
-"""`attention-bench --help` lists them where the suite is installed."""
+"""Commands listed by `attention-bench --help` in an installed suite."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 written; 3 a usage error, reported in one line on stderr."""
+    """Write a page; returns the exit code: 0 written; 3 a usage error, reported in one line on stderr."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in COMMANDS:
         code: int = import_module(COMMANDS[given[0]]).main(given[1:])
@@ -68,12 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _write(chosen: Sequence[Run], out: Path, verbose: bool) -> None:
-    """Writes one page, of a run or of several side by side; prints its path, and of one run what it says: the answer last.
+    """Write one page, of a run or of several side by side; print its path, and for one run its text, headline last.
 
     Raises:
         RunError: the folder can't be written to.
     """
-    from .pages import more, page, side_by_side_page  # pandas takes a second to import: a mistyped name shouldn't
+    from .pages import more, page, side_by_side_page  # pandas takes a second to import: not before names are checked
     from .pages.report import report
 
     folder = out / (chosen[0].name if len(chosen) == 1 else side_by_side_page.folder_name(chosen))
@@ -110,11 +110,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def piped() -> int:
-    """`main`, where a reader such as `head` may have seen enough before all is said."""
-    if sys.stdout is None:  # closed, by `>&-`
+    """Run `main`, tolerating a reader such as `head` that closes early."""
+    if sys.stdout is None:  # closed by `>&-`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (as long as the process lives)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a character that its encoding lacks is printed as \u2192
+        sys.stdout.reconfigure(errors="backslashreplace")  # characters outside its encoding are printed as \u2192
     try:
         code = main()
         sys.stdout.flush()
@@ -122,7 +122,7 @@ def piped() -> int:
         return complain("interrupted", NOT_JUDGED)
     except OSError as error:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # nobody listens, or it is full: the last flush must not fail again
+        os.dup2(nowhere, sys.stdout.fileno())  # reader gone, or disk full: the last flush must not fail
         if isinstance(error, BrokenPipeError):
             return 0
         where = "the folder that you are in" if isinstance(error, FileNotFoundError) else "standard output"

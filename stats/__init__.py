@@ -1,1 +1,1 @@
-"""What numbers show: estimates with their errors, and the verdicts that follow. NumPy and scipy only."""
+"""Statistics: estimates with their errors, and the verdicts that follow. NumPy and scipy only."""

@@ -1,4 +1,4 @@
-"""The machine's conditions while a run was measured: drift of the reference workload, and disturbances from outside."""
+"""Machine conditions during a run: drift of the reference workload, and external disturbances."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from numpy.typing import ArrayLike
 from .shares import percent
 
 DRIFT = 0.05
-"""A change of the reference workload's time by more than this share is worth a sentence."""
+"""Relative change of the reference workload's time above which drift is reported."""
 
 SCATTERS = 3.0
-"""It counts as drift only above this multiple of its own scatter."""
+"""Multiple of the workload's own scatter above which a change counts as drift."""
 
 INTERRUPTIONS = 200.0
-"""Involuntary context switches a second of timed calls: up to 110 in undisturbed runs, from 380 on beside other load."""
+"""Involuntary context switches per second of timed calls: up to 110 in undisturbed runs, from 380 on beside load."""
 
 SCATTER = 0.075
-"""Of one block to the next: up to 5 % in undisturbed runs (docs/measured.md)."""
+"""Scatter between successive blocks: up to 5 % in undisturbed runs (docs/measured.md)."""
 
 TO_SIGMA = 1 / 0.6745
-"""From the median distance of normal numbers to their middle to their standard deviation."""
+"""Ratio of the standard deviation to the median absolute deviation, for normal numbers."""
 
 
 def drift(looks: Mapping[str, Sequence[float]]) -> float:
-    """The share by which the reference workload's time changed from the first half of the run to the second; 0 for none.
+    """Return the relative change of the reference workload's time from the first half of the run to the second; 0 for
+    none.
 
-    `looks`: seconds of each part of the workload, in the order of time. The change is told from the workload's own scatter,
-    the typical distance of two successive looks, so it doesn't grow with the number of looks.
+    `looks`: seconds of each part of the workload, in the order of time. The change is compared with the workload's own
+    scatter, the typical difference of successive samples, so that it doesn't grow with the number of samples.
     """
     found = [0.0]
     for seconds in looks.values():
@@ -46,7 +47,7 @@ def drift(looks: Mapping[str, Sequence[float]]) -> float:
 
 
 def disturbed(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Why a run was disturbed, in a sentence with what to do; '' where it was not. `rows` are the run file's benchmarks."""
+    """Explain in one sentence why a run was disturbed and what to do; '' if not. `rows`: the run file's benchmarks."""
     switches, scatters = [], []
     for row in rows:
         extra, stats = row["extra_info"], row["stats"]
@@ -65,5 +66,5 @@ def disturbed(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def scatter(moves: ArrayLike) -> float:
-    """Standard deviation of numbers, from the distances of successive ones; 0 without any."""
+    """Return the standard deviation of numbers, estimated from successive differences; 0 without any."""
     return TO_SIGMA / math.sqrt(2) * float(np.median(np.abs(moves))) if np.size(moves) else 0.0

@@ -1,8 +1,9 @@
-"""Steps of an implementation relative to the others of its cases: what runs share, such as a slow day, is taken out.
+"""Steps of an implementation relative to the others of its cases, so that drift common to a run is removed.
 
-They are interleaved, so a slow day is slow for all of them. By how much is the median over the others of how far each is
-from its own usual time: one that changed is outvoted. One whose `impl_hash` changed (sources, torch, kernel) is another one
-from there on, and a run in which fewer than MIN_OTHERS have the code of the run before can't be compared with that.
+Implementations are interleaved, so that a slow day slows all of them. The drift is the median over the others of each
+one's deviation from its own usual time; a single changed implementation does not affect it. An implementation whose
+`impl_hash` changes (sources, torch, kernel) counts as a new one from there on. A run in which fewer than MIN_OTHERS
+have the previous run's code can't be compared with that run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .saved import STEADY
 from .steps import MIN_RUNS, SMALLEST, SMALLEST_RELATIVE, Step, shared, steps, with_recoveries
 
 MIN_OTHERS = 3
-"""Of two, one that changed would move the median by half of what it changed by."""
+"""Fewest other implementations: of two, one that changed would move the median by half of its change."""
 
 Flags = NDArray[np.bool_]
 
@@ -32,30 +33,30 @@ class Timed:
 
     seconds: Array
     ratios: Array
-    """Over the baseline implementation of the run and case, in the same rounds."""
+    """Ratios to the baseline implementation of the run and case, in the same rounds."""
     renewed: Flags
-    """(implementations, runs): whether its code was another one before, or may have been."""
+    """(implementations, runs): whether its code changed before this run, or may have."""
     redefined: Flags
-    """(implementations, runs): whether the benchmark itself was another one before."""
+    """(implementations, runs): whether the benchmark itself changed before this run."""
 
     @cached_property
     def machine(self) -> list[Step]:
-        """Where most seconds changed by more than STEADY: it is another machine, faster at this and slower at that."""
+        """Return the steps at which most seconds changed by more than STEADY, which indicate another machine."""
         everything = self.seconds.reshape(-1, self.seconds.shape[2])
         return steps(shared(everything)[None], math.expm1(STEADY))[0]
 
     @cached_property
     def comparable(self) -> Array:
-        """Ratios in runs in which all of a case have one, else seconds."""
+        """Return ratios in runs in which all implementations of a case have one, else seconds."""
         known = (np.isnan(self.ratios) == np.isnan(self.seconds)).all(axis=0)
         return np.where(known, self.ratios, self.seconds)
 
 
 def moved(timed: Timed, impl: int) -> Iterator[tuple[list[Step], Array]]:
-    """Of each case of an implementation: its steps, by position of runs, and its log seconds as on a usual day.
+    """Yield the steps of each case of an implementation, by position of runs, and its log seconds with drift removed.
 
-    A step in seconds counts where the others are not known: where they are, it is the machine's, as is one relative to the
-    others where the machine became another one. Of two that are too near to be two, the one relative to the others counts.
+    A step in seconds counts only where the others are not known; otherwise it is attributed to the machine, as is a
+    relative step where the machine became another one. Of two steps too close to be distinct, the relative one counts.
     """
     redefined, seconds = timed.redefined[impl], timed.seconds[impl]
     alone = redefined | (np.delete(~timed.renewed, impl, axis=0).sum(axis=0) < MIN_OTHERS)
@@ -77,16 +78,16 @@ def moved(timed: Timed, impl: int) -> Iterator[tuple[list[Step], Array]]:
 
 
 def _parts(edges: Flags) -> list[tuple[int, int]]:
-    """From each edge to the next."""
+    """Return the intervals between edges."""
     return list(pairwise([0, *(1 + np.flatnonzero(edges[1:])).tolist(), len(edges)]))
 
 
 def _usual(timed: Timed, impl: int, runs: slice) -> Array:
-    """Log seconds of each case as on a usual day; NaN in all of a part too short for a step."""
+    """Return the log seconds of each case with drift removed; NaN in a part too short for a step."""
     logs, codes = timed.comparable[:, :, runs], timed.renewed[:, runs].cumsum(axis=1)
     usual: Array = np.full(logs.shape[1:], np.nan)
     others = [(i, codes[i] == code) for i in range(len(codes)) if i != impl for code in {*codes[i].tolist()}]
-    others = [(i, at) for i, at in others if at.sum() >= MIN_RUNS]  # each code of an implementation is one
+    others = [(i, at) for i, at in others if at.sum() >= MIN_RUNS]  # each code is a member
     if others and usual.shape[1] >= 2 * MIN_RUNS:
         for case, own in enumerate(logs[impl]):
             relative = own - shared(np.array([np.where(at, logs[i, case], np.nan) for i, at in others]), MIN_OTHERS)

@@ -1,8 +1,8 @@
-"""Effects: what is known of a change, log(head / base), of cells and of implementations. Of interleaved sides.
+"""Effects of interleaved comparisons: estimates of log(head / base) for cells and implementations.
 
-A side's processes are the unit: rounds within a process share its memory layout and its conditions, so a pair of processes
-has one datum a cell. An interval of a comparison that is looked at while it goes on holds at every look at once, so what it
-showed needn't be taken back.
+The unit is a replicate, a pair of processes: rounds within a process share its memory layout and machine conditions, so
+that a replicate yields one datum per cell. Intervals are valid at every interim analysis simultaneously, so that an
+established result is never retracted.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from scipy.special import digamma, fdtri, ndtri
 from .estimate import LEVEL, Array, Estimate, paired
 
 Key = tuple[str, str]
-"""An implementation, and the id of a case."""
+"""Implementation and case id."""
 
 FIRST_LOOK = 3
-"""Pairs before the first look at them."""
+"""Replicates before the first interim analysis."""
 
 LEAST_SPREAD = 1e-5
-"""In logarithms: numbers that agree better do so by chance, or because of the clock."""
+"""Smallest spread in logarithms: closer agreement is chance, or the clock's resolution."""
 
 WEIGHT = 4
-"""Degrees of freedom that what is usual among the spreads of many others counts for beside each one's own: real ones were as
-unlike as if it were 2 to 7 (docs/measured.md)."""
+"""Degrees of freedom of the prior spread estimated from other cells. Real spreads were as unlike as with 2 to 7
+(docs/measured.md).
+"""
 
 NOISY = 0.99
-"""A spread beyond this quantile of what the others' spreads make likely is no chance: such a cell keeps its own."""
+"""Quantile of the expected spreads above which a cell keeps its own spread."""
 
 MOVED = 0.01
 """Level at which a control is shown to have changed."""
@@ -42,7 +43,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class Watched(Estimate):
-    """What is known after the last look, and was after each one before: an interval is where those of all looks overlap."""
+    """Estimate after each interim analysis; its interval is the intersection of the intervals of all analyses."""
 
     looks: tuple[Estimate, ...] = ()
 
@@ -54,7 +55,7 @@ class Watched(Estimate):
         return super().reach(per_look(level))
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """Holds at every look with 1 - level."""
+        """Return the interval that holds at all interim analyses with probability 1 - level."""
         low, high, _ = self._overlap(level)
         return low, high
 
@@ -63,7 +64,7 @@ class Watched(Estimate):
         return None if self._overlap(LEVEL)[2] else super().interval()
 
     def _overlap(self, level: float) -> tuple[float, float, bool]:
-        """Of the intervals of all looks, or of those before one that contradicts them: what was shown stays."""
+        """Intersect the intervals of all interim analyses, or of those before the first contradiction."""
         low, high, nominal = -math.inf, math.inf, per_look(level)
         for look in self.looks:
             a, b = look.interval(nominal)
@@ -74,9 +75,11 @@ class Watched(Estimate):
 
 
 def per_look(level: float) -> float:
-    """The level of each look at normal data, after 3, 4, ... 200 pairs, for the risk that any of them errs to be `level`.
+    """Return the level of each interim analysis of normal data, after 3, 4, ... 200 replicates, for a total error rate
+    of `level`.
 
-    It is level / (5 + z²), z being the quantile of the result, to 3 % from 0.1 to 0.00005 (`tests/experiments/looks.py`).
+    It is level / (5 + z²), z being the quantile of the result, to 3 % from 0.1 to 0.00005
+    (`tests/experiments/looks.py`).
     """
     nominal = level / 15
     for _ in range(6):
@@ -87,11 +90,11 @@ def per_look(level: float) -> float:
 def of_pairs(
     logs: Mapping[Key, ArrayLike], controls: Mapping[str, ArrayLike]
 ) -> tuple[dict[Key, Watched], dict[str, Watched]]:
-    """Effects of cells, and of implementations: the mean over the cells of each.
+    """Return effects of cells, and of implementations: the mean over the cells of each.
 
-    Each cell brings log(head / base) of every pair of fresh processes, NaN where it was not in it. Pairs that lack some of an
-    implementation's cells count for those that they have. Interleaved sides see the same machine, so
-    the mean of the `controls` is subtracted only from the look on at which one of them is shown to have changed.
+    Each cell has log(head / base) of every replicate, NaN if it was not measured in it. Replicates that lack some cells
+    of an implementation count for the others. Interleaved variants share machine conditions, so that the mean of the
+    `controls` is subtracted only from the interim analysis on at which one of them is shown to have changed.
     """
     shift, since = _shift({name: np.asarray(of, float) for name, of in controls.items()})
     arrays = {key: np.asarray(of, float) for key, of in logs.items()}
@@ -104,7 +107,7 @@ def of_pairs(
 
 
 def _shift(controls: Mapping[str, Array]) -> tuple[Array, float]:
-    """By pair, the controls' mean; and after how many pairs one of them is shown to have changed, infinite where none is."""
+    """Return the controls' mean per replicate, and the replicates after which one has changed, or infinity."""
     since = math.inf
     for it in _watched({name: of[None] for name, of in controls.items()}).values():
         ends = (state.interval(MOVED) for state in it.states)
@@ -113,9 +116,10 @@ def _shift(controls: Mapping[str, Array]) -> tuple[Array, float]:
 
 
 def _watched(groups: Mapping[K, Array], shift: Array | None = None, since: float = math.inf) -> dict[K, Watched]:
-    """Of groups of cells, (cells, pairs) each; the spreads of all groups inform each other's at every look.
+    """Estimate groups of cells, (cells, replicates) each; at every interim analysis, spreads are moderated by those of
+    all groups.
 
-    From `since` pairs on, each pair's `shift` is subtracted.
+    From `since` replicates on, each replicate's `shift` is subtracted.
     """
     most = max((cells.shape[1] for cells in groups.values()), default=0)
     looks: dict[K, list[Estimate]] = {key: [] for key in groups}
@@ -132,7 +136,7 @@ def _watched(groups: Mapping[K, Array], shift: Array | None = None, since: float
 
 
 def _by_pair(cells: Array) -> Array:
-    """What each pair says of the mean over cells, (cells, pairs) -> (pairs,): their mean where none is missing."""
+    """Return each replicate's estimate of the mean over cells, (cells, pairs) -> (pairs,), plain if none is missing."""
     there = np.isfinite(cells)
     cells, there = cells[there.any(axis=1)], there[there.any(axis=1)]
     if not len(cells):
@@ -145,9 +149,10 @@ def _by_pair(cells: Array) -> Array:
 
 
 def moderated(estimates: Mapping[K, Estimate]) -> dict[K, Estimate]:
-    """Each with a spread that what is usual among the others informs, with WEIGHT degrees of freedom, or fewer of few others.
+    """Moderate each spread by the typical spread of the others, with WEIGHT degrees of freedom, or fewer if the others
+    are few.
 
-    Smyth, Linear models and empirical Bayes methods (2004), with a weight that is given instead of estimated.
+    Smyth, Linear models and empirical Bayes methods (2004), with a given instead of an estimated weight.
     """
     n = len(estimates)
     if n < 2:
@@ -169,7 +174,7 @@ def moderated(estimates: Mapping[K, Estimate]) -> dict[K, Estimate]:
 
 
 def _expected_log(df: ArrayLike) -> Array:
-    """Of a variance that is 1."""
+    """Return the expected logarithm of the estimate of a variance of 1."""
     half = np.asarray(df, float) / 2
     expected: Array = digamma(half) - np.log(half)
     return expected

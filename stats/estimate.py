@@ -1,6 +1,7 @@
-"""What is known of one log ratio: its mean, its error and their degrees of freedom, and what they show. NumPy and scipy only.
+"""Estimates of one log ratio: mean, standard error and degrees of freedom, and significance. NumPy and scipy only.
 
-One number a process: rounds within a process share its memory layout and the machine's conditions, so they are no replicates.
+One number per process: rounds within a process share its memory layout and machine conditions, so they are not
+replicates.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtri, ndtr, stdtrit
 
 LEVEL = 0.05
-"""Risk of a false `UNCHANGED`; what an interval leaves out."""
+"""Risk of a false `UNCHANGED`, and the complement of intervals' confidence."""
 
 TRIM = 10
-"""Of so many pairs the lowest and the highest don't count: a neighbour that came and went is in few."""
+"""Of every TRIM replicates, the lowest and the highest are trimmed: a temporary disturbance affects few of them."""
 
 BETWEEN_PROCESSES = 0.02
-"""Standard deviation, in logarithms, of what two processes of unchanged code disagree about a ratio beyond their visits.
+"""Standard deviation in logarithms of ratios between processes of unchanged code, in excess of the scatter of visits.
 
-Calibrated on stored runs (`tests/experiments/ranking.py`): what is assumed before a run shows its own.
+Calibrated on stored runs (`tests/experiments/ranking.py`): a prior, used before a run provides its own estimate.
 """
 
 ENOUGH_PROCESSES = 3
-"""Processes from which on their own disagreement is the interval."""
+"""Processes from which on the interval uses their own variance."""
 
 OF_A_PROCESS = 4
-"""Degrees of freedom of what one more process tells of all: what disturbs a process disturbs many of its cells."""
+"""Degrees of freedom per further process in the pooled estimate: a disturbed process affects many of its cells."""
 
 RANGE_NODES = 200
 
@@ -40,34 +41,34 @@ Array = NDArray[np.float64]
 Key = TypeVar("Key", bound=Hashable)
 
 Logs = Mapping[int, Sequence[float]]
-"""Log ratios by process, one a visit."""
+"""Log ratios by process, one per visit."""
 
 
 @dataclass(frozen=True)
 class Variance:
-    """A variance, and the degrees of freedom with which it is known."""
+    """A variance and its degrees of freedom."""
 
     value: float
     df: float
 
     def __add__(self, other: Variance) -> Variance:
-        """Of the sum of two that are independent; its degrees of freedom are those of Welch and Satterthwaite."""
+        """Return the variance of the sum of two independent estimates, with Welch-Satterthwaite degrees of freedom."""
         total = self.value + other.value
         return Variance(total, total**2 / (self.value**2 / self.df + other.value**2 / other.df))
 
     def moderated(self, prior: Variance) -> Variance:
-        """The mean of two estimates of one variance, weighted by their degrees of freedom."""
+        """Return the mean of two estimates of one variance, weighted by their degrees of freedom."""
         df = self.df + prior.df
         return Variance((self.df * self.value + prior.df * prior.value) / df, df)
 
 
 PRIOR = Variance(BETWEEN_PROCESSES**2, 8)
-"""Between processes. Over the cells of a stored run it varies like a variance of 3 to 20 degrees of freedom."""
+"""Prior of the variance between processes. Over the cells of a stored run it varies like 3 to 20 degrees of freedom."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A cell's log ratio: its mean, standard error and degrees of freedom; and the spread of a single pair."""
+    """A cell's log ratio: mean, standard error and degrees of freedom; and the spread of a single replicate."""
 
     mean: float
     error: float = math.nan
@@ -81,11 +82,11 @@ class Estimate:
 
     @property
     def states(self) -> Sequence[Estimate]:
-        """What was known after each look at it."""
+        """Return the estimate after each interim analysis."""
         return [self]
 
     def reach(self, level: float) -> float:
-        """Half of the interval, in errors."""
+        """Return half of the interval in standard errors."""
         return quantile(1 - level / 2, self.df)
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
@@ -94,19 +95,19 @@ class Estimate:
 
     @property
     def contradiction(self) -> tuple[float, float] | None:
-        """The interval of all pairs, where a look excluded what those before it have shown, which stays; else None."""
+        """Return the interval of all replicates if an interim analysis contradicts earlier ones; else None."""
         return None
 
 
 def finite(logs: ArrayLike) -> Array:
-    """Those that were measured."""
+    """Return the finite numbers."""
     values = np.atleast_1d(np.asarray(logs, float))
     finite: Array = values[np.isfinite(values)]
     return finite
 
 
 def paired(logs: ArrayLike) -> Estimate:
-    """Of log ratios, one a pair of processes."""
+    """Estimate from log ratios, one per replicate."""
     values = finite(logs)
     if values.size < 2:
         return Estimate(float(values[0]) if values.size else math.nan, pairs=values.size)
@@ -118,8 +119,9 @@ def paired(logs: ArrayLike) -> Estimate:
 
 
 def trimmed(values: ArrayLike, cut: int) -> Array:
-    """As many numbers, whose mean is the mean without the `cut` lowest and highest, and whose standard error is that of this
-    trimmed mean (Yuen 1974)."""
+    """Return as many numbers whose mean is the mean without the `cut` lowest and highest, and whose standard error is
+    that of this trimmed mean (Yuen 1974).
+    """
     ordered = np.sort(values)
     kept = ordered[cut : ordered.size - cut]
     winsorized = ordered.clip(kept[0], kept[-1])
@@ -129,10 +131,11 @@ def trimmed(values: ArrayLike, cut: int) -> Array:
 
 
 def of_processes(logs: Logs, between: Variance = PRIOR) -> Estimate:
-    """Of log ratios by process, one a visit: `pairs` are the visits.
+    """Estimate from log ratios by process, one per visit: `pairs` are the visits.
 
-    What a process should scatter by follows from its visits and from `between`; it is moderated by what the processes do
-    (Smyth 2004). Where each of them has one visit, the parts can't be told apart, and the error is Student's.
+    A process's expected scatter follows from its visits and from `between`; it is moderated by the observed variance
+    between processes (Smyth 2004). If each process has one visit, the parts can't be separated, and the error is
+    Student's.
     """
     if not logs:
         return Estimate(math.nan, df=0, pairs=0)
@@ -145,7 +148,7 @@ def of_processes(logs: Logs, between: Variance = PRIOR) -> Estimate:
 
 
 def _parts(logs: Logs) -> tuple[Variance, Variance]:
-    """Of the means of processes: what is seen of them, and what the visits of each alone would make it."""
+    """Return the observed variance of process means, and the variance expected from visits alone."""
     means = [float(np.mean(visits)) for visits in logs.values()]
     K, visits = len(means), sum(map(len, logs.values()))
     squares = sum(float(((np.array(v) - mean) ** 2).sum()) for v, mean in zip(logs.values(), means, strict=True))
@@ -154,9 +157,11 @@ def _parts(logs: Logs) -> tuple[Variance, Variance]:
 
 
 def between_processes(pairs: Iterable[Logs]) -> Variance:
-    """Estimates, from all pairs of implementations of a run, how much its processes differ beyond their visits.
+    """Estimate from all pairs of implementations of a run the variance between its processes in excess of that of
+    visits.
 
-    `PRIOR` alone for a run of one process. Medians over the pairs: a few of them scatter a hundred times as much as the others.
+    Returns `PRIOR` for a run of one process. Uses medians over the pairs: some scatter a hundred times as much as the
+    others.
     """
     several = [(seen, within) for seen, within in map(_parts, pairs) if seen.df > 0 and within.df]
     if not several:
@@ -168,32 +173,32 @@ def between_processes(pairs: Iterable[Logs]) -> Variance:
 
 
 def half_width(logs: Logs) -> float:
-    """Half of the 95 % interval that visits alone give: what more time could make narrower. Infinite where they are too few."""
+    """Return half of the 95 % interval from visits alone, which more time could narrow. Infinite if too few."""
     _, within = _parts(logs)
     return math.sqrt(within.value / len(logs)) * quantile(1 - LEVEL / 2, within.df) if within.df else math.inf
 
 
 def quantile(share: float, df: float) -> float:
-    """Of Student's distribution."""
+    """Return a quantile of Student's distribution."""
     return float(stdtrit(df, share))
 
 
 def simultaneous(among: int, df: float) -> float:
-    """How many standard errors a difference among so many may reach: 95 % for all their pairs at once (Tukey's range)."""
+    """Return the critical difference in standard errors for all pairs of `among` means, at 95 % (Tukey's range)."""
     return quantile(1 - LEVEL / 2, df) if among < 3 else _range(among, max(1, int(min(df, 1000)))) / math.sqrt(2)
 
 
 @cache
 def _range(among: int, df: int) -> float:
-    """The quantile of the studentized range, within 0.5 %; scipy's takes a tenth of a second, and as much again to import."""
+    """Return the quantile of the studentized range, within 0.5 %; scipy's takes 0.1 s, and as much to import."""
     z, w = np.linspace(-8, 8, RANGE_NODES), np.linspace(0, 16, RANGE_NODES)
     density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
-    below = among * (density * (ndtr(z) - ndtr(z - w[:, None])) ** (among - 1)).sum(axis=1)  # of the range in errors
+    below = among * (density * (ndtr(z) - ndtr(z - w[:, None])) ** (among - 1)).sum(axis=1)  # in errors
     spread = np.sqrt(chdtri(df, (np.arange(RANGE_NODES) + 0.5) / RANGE_NODES) / df)
     reach = np.geomspace(1, 300, RANGE_NODES)
     return float(np.interp(1 - LEVEL, np.interp(reach[:, None] * spread, w, below, right=1).mean(axis=1), reach))
 
 
 def exp_or_inf(log: float) -> float:
-    """Of an end of an interval; so wide that it is beyond all numbers is infinitely wide."""
+    """Return exp of an interval's end; infinity on overflow."""
     return math.inf if log > 700 else math.exp(log)

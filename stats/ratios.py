@@ -1,6 +1,6 @@
-"""How the implementations of a case compare in one run: ratios of their times with intervals, ranks, and which are fastest.
+"""Ratios of the times of a case's implementations in one run, with intervals, ranks, and the fastest ones.
 
-All claims on an order are made here: faster, level, fastest. NumPy and scipy only.
+All statements on order are made here: faster, tied, fastest. NumPy and scipy only.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ RESOLUTION = 1.5
 """Two are called tied only if a difference of this factor either way is excluded."""
 
 FASTEST, TIED, NOT_RESOLVED, SLOWER = "fastest", "tied", UNRESOLVED, "slower"
-"""How an implementation stands in its case."""
+"""Ranks of an implementation in its case."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What was timed of one row, one entry a block: seconds of a call, and where in the run the block stood.
+    """Timed blocks of one row, one entry per block: seconds of a call, and the block's place in the run.
 
-    Blocks of two rows with one number of a round were timed within the same round, so they are paired by it. `visits`
-    tells which rounds were timed at one go; a visit lies within one process.
+    Blocks of two rows with the same round number were timed in the same round, and are paired. `visits` tells which
+    rounds were timed together; a visit lies within one process.
     """
 
     seconds: Sequence[float]
@@ -39,7 +39,7 @@ class Samples:
     processes: Sequence[int]
 
     def by_visit(self) -> dict[tuple[int, int], dict[int, float]]:
-        """Seconds by round, of each process and visit."""
+        """Return the seconds by round, for each process and visit."""
         found: dict[tuple[int, int], dict[int, float]] = {}
         for process, visit, round_, seconds in sorted(
             zip(self.processes, self.visits, self.rounds, self.seconds, strict=True)
@@ -50,11 +50,11 @@ class Samples:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Time of one implementation over that of another in the same case: below 1 is faster. NaN where nothing is known."""
+    """Ratio of one implementation's time to another's in the same case: below 1 is faster. NaN if unknown."""
 
     value: float
     low: float
-    """Lower end of the 95 % interval; in a case, all intervals of all pairs hold together with 95 %."""
+    """Lower end of the 95 % interval; within a case, the intervals of all pairs hold simultaneously."""
     high: float
     processes: int
     visits: int
@@ -66,17 +66,17 @@ class Ratio:
 
     @property
     def wide(self) -> bool:
-        """Whether its interval says no more than that it is wide."""
+        """Whether its interval is too wide to be informative."""
         return too_wide(self.low, self.high)
 
     @property
     def resolved(self) -> bool:
-        """Whether the two were shown to differ."""
+        """Whether the two differ significantly."""
         return self.faster or self.slower
 
     @property
     def faster(self) -> bool:
-        """Whether the first may be called faster than the second: the interval lies below 1."""
+        """Whether the first is significantly faster than the second: the interval lies below 1."""
         return self.high < 1
 
     @property
@@ -85,7 +85,7 @@ class Ratio:
 
     @property
     def level(self) -> bool:
-        """Whether no difference is shown, and none as large as `RESOLUTION` is left possible."""
+        """Whether the two are tied: no significant difference, and differences of `RESOLUTION` excluded."""
         return 1 / RESOLUTION < self.low <= 1 <= self.high < RESOLUTION
 
     @property
@@ -94,22 +94,25 @@ class Ratio:
 
 
 VISITS = 6
-"""Visits of a case in one process, spread over the time that the process lives. Where it has fewer, of fewer rounds each, its
-rounds are the unit, if there are as many: medians of few rounds scatter as much as they do, few visits tell little of their
-scatter, and fewer rounds can't be trimmed."""
+"""Visits of a case in one process, spread over the process's lifetime. With fewer visits of fewer rounds each, the
+rounds are the unit if they are as many: medians of few rounds scatter as much as the rounds, few visits estimate their
+scatter poorly, and fewer rounds can't be trimmed.
+"""
 
 TRIMMED = 0.25
-"""Share of such rounds that doesn't count at either end: what disturbs a long call only makes it longer, now and then twice as
-long (by replay of runs, beside medians, Hodges and Lehmann's estimate and ratios of medians: docs/measured.md)."""
+"""Share of such rounds trimmed at either end: disturbances make a long call longer, occasionally twice as long
+(compared on recorded runs with medians, the Hodges-Lehmann estimator and ratios of medians: docs/measured.md).
+"""
 
 UNKNOWN = Ratio(math.nan, math.nan, math.nan, 0, 0)
 
 
 def paired(of: Samples, over: Samples, one_case: bool = True) -> Logs:
-    """log(seconds / seconds) by process, of the rounds that both took part in: one a visit, their median; or one a round, where
-    there are few of both (`VISITS`).
+    """Return log(seconds / seconds) by process, of the rounds of both: the median of each visit; or each round, if both
+    have few (`VISITS`).
 
-    Two that share no round, which may not have fitted into memory at once, are paired as those of two cases: by visit.
+    Rows without common rounds, which may not have fitted into memory at once, are paired by visit as those of two
+    cases.
     """
     base = dict(zip(over.rounds, over.seconds, strict=True)) if one_case else {}
     found: dict[int, list[list[float]]] = {}
@@ -126,9 +129,9 @@ def _units(visits: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _paired_by_visit(of: Samples, over: Samples) -> Logs:
-    """A process visits all of its cases in one pass, in an order drawn anew, before it comes to the first again. So each visit
-    of the row that has fewer is divided by the nearest of the other in its process; of two that were each timed in a process
-    of their own, which are interleaved, by the nearest of all.
+    """Pair visits: a process visits all of its cases in one pass, in random order, before the next pass. Each visit of
+    the row with fewer is divided by the nearest visit of the other in its process. Rows timed in two interleaved
+    processes of their own use the nearest visit of all.
     """
     visits, others = (
         {where: float(np.median([*times.values()])) for where, times in side.by_visit().items()} for side in (of, over)
@@ -146,12 +149,12 @@ def _paired_by_visit(of: Samples, over: Samples) -> Logs:
 
 
 def ratio(of: Samples, over: Samples, one_case: bool = True) -> Ratio:
-    """How many times as long the first takes; of two that can't be paired by their medians, without an interval."""
+    """Return the ratio of the first's time to the second's; that of medians, without interval, if unpaired."""
     return _ratio(of, over, paired(of, over, one_case))
 
 
 def _ratio(of: Samples, over: Samples, logs: Logs, among: int = 2, between: Variance = PRIOR) -> Ratio:
-    """From log ratios by process, one a visit. Intervals of all pairs `among` so many implementations hold with 95 %."""
+    """Return a ratio from log ratios by process. Intervals of all pairs of `among` implementations hold with 95 %."""
     found = of_processes(logs, between)
     value = exp_or_inf(found.mean) if logs else float(np.median(of.seconds) / np.median(over.seconds))
     half = found.error * simultaneous(among, found.df)
@@ -160,9 +163,10 @@ def _ratio(of: Samples, over: Samples, logs: Logs, among: int = 2, between: Vari
 
 
 def compared(cases: Mapping[Case, Mapping[Key, Samples]]) -> dict[Case, dict[tuple[Key, Key], Ratio]]:
-    """Time of each implementation over that of each other, for all cases of a run: its pairs tell how processes differ.
+    """Return the ratio of each pair of implementations, for all cases of a run: its pairs estimate how processes
+    differ.
 
-    An interval includes 1 where the medians of the two, which tables are sorted by, have the other order.
+    An interval is extended to 1 if the medians, by which tables are sorted, have the opposite order.
     """
     logs = {case: {(a, b): paired(rows[a], rows[b]) for a, b in combinations(rows, 2)} for case, rows in cases.items()}
     between = between_processes(pair for pairs in logs.values() for pair in pairs.values())
@@ -179,7 +183,7 @@ def compared(cases: Mapping[Case, Mapping[Key, Samples]]) -> dict[Case, dict[tup
 
 
 def ranks(names: Collection[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dict[Key, tuple[int, int]]:
-    """The lowest and the highest rank of each implementation of a case: those shown faster and slower are counted."""
+    """Return the lowest and the highest rank of each implementation of a case, from the significant differences."""
     return {
         one: (
             1 + sum(pairs[one, other].slower for other in names if other != one),
@@ -190,11 +194,11 @@ def ranks(names: Collection[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dic
 
 
 def standings(names: Sequence[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dict[Key, str]:
-    """How each implementation of a case stands; `names` in the order of time.
+    """Return how each implementation of a case ranks; `names` in the order of time.
 
-    The first is FASTEST where every other was shown to be slower. Another is level with it where no difference is shown, and
-    none as large as RESOLUTION is possible. Where one may be faster than the first by RESOLUTION, or its interval says no
-    more than that it is wide, none is level.
+    The first is FASTEST if it is significantly faster than every other. Another is tied with it if their difference is
+    not significant and differences of RESOLUTION are excluded. If some implementation may be faster than the first by
+    RESOLUTION, or its interval is too wide, none is tied.
     """
     first, *others = names
     over = {other: pairs[other, first] for other in others}

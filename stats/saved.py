@@ -1,8 +1,8 @@
-"""What changed between two saved runs of one machine, whatever the machine did between them.
+"""Changes between two saved runs of one machine, corrected for changes of the machine between them.
 
-A cell's level is its log time less that of its case's anchors, the implementations whose code is the same in both runs. Every
-anchor is a placebo as well: its true change is 0, so those of these very runs say how far a cell moves without a cause, and how
-far all cells of an implementation do. `tests/experiments/saved.py` prints what is found.
+A cell's level is its log time minus that of its case's anchors, the implementations with the same code in both runs.
+Every anchor is also a placebo: its true change is 0, so that placebos estimate how far a cell, and all cells of an
+implementation, move without a change of code. `tests/experiments/saved.py` prints the results.
 """
 
 from __future__ import annotations
@@ -20,55 +20,60 @@ from .estimate import Array, Estimate
 from .ratios import Samples
 
 USUAL_OF_CELLS, USUAL_OF_IMPLEMENTATIONS = 0.01, 0.005
-"""Standard deviations, in logarithms, by which cells and implementations of unchanged code moved on one machine. They count for
-WEIGHT degrees of freedom beside those of the placebos."""
+"""Standard deviations in logarithms of cells and implementations of unchanged code on one machine: a prior with WEIGHT
+degrees of freedom, combined with the placebos of the runs.
+"""
 
 ANOTHER_KIND, ANOTHER_KINDS = 10.0, 0.1
-"""An implementation that takes so many times as long as the others of its case is bound by something else, such as the
-interpreter: it is no anchor, and moves by itself with this standard deviation."""
+"""An implementation slower than the others of its case by this factor is limited by something else, such as the
+interpreter: it is no anchor, and moves independently with this standard deviation.
+"""
 
 STEADY, BEYOND = 0.2, 0.3
-"""Where the seconds of unchanged code changed by more than STEADY, in logarithms, the machine is another one (a virtual machine
-that was moved, a neighbour), faster at this and slower at that: implementations move by BEYOND times what exceeds it."""
+"""If the seconds of unchanged code changed by more than STEADY, in logarithms, the machine counts as another one (a
+migrated virtual machine, a neighbour), which affects implementations differently: they move by BEYOND times the excess.
+"""
 
 CAPPED = 2.0
-"""A cell this many of its errors away from the middle of its implementation weighs less."""
+"""Cells farther than this many standard errors from the median of their implementation are down-weighted."""
 
 LONG_TAILED = 4
-"""Degrees of freedom of a Student's distribution whose tails are about as long as those of unchanged cells: some have one of
-two speeds from one run to the next."""
+"""Degrees of freedom of a Student's distribution with tails like those of unchanged cells, some of which alternate
+between two speeds from run to run.
+"""
 
 FARTHEST = 0.2
-"""A placebo's cell that moved by more tells nothing of the others."""
+"""Cap on the movement of a placebo's cell in the estimate of their spread."""
 
 LEAST = 0.25
-"""What is estimated is at least this share of the usual variance."""
+"""Lower limit of an estimated variance, as a share of the usual variance."""
 
 FEWEST_VISITS = 3
 
 Rounds = Mapping[tuple[int, int], float]
-"""Log seconds by process and round, less the level of the base run."""
+"""Log seconds by process and round, minus the level of the base run."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Of two runs: log(head / base) relative to the anchors."""
+    """Changes between two runs: log(head / base) relative to the anchors."""
 
     cells: dict[Key, Estimate]
     implementations: dict[str, Estimate]
     placebos: int
-    """Implementations that served as such for one that changed."""
+    """Number of implementations used as placebos for a changed one."""
     of_cells: float
-    """Standard deviation by which the placebos' cells moved."""
+    """Standard deviation of the placebos' cells."""
     of_implementations: float
-    """... and all cells of a placebo together."""
+    """Standard deviation of the mean over a placebo's cells."""
     shift: float
-    """Of log seconds of unchanged code, in the middle of its cells."""
+    """Median change of log seconds of unchanged code."""
 
 
 def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: Collection[str]) -> Changes:
-    """Of the cells of both runs that have an anchor. `changed`: implementations that are no anchors; where all are, the others
-    of a case are its anchors all the same, and what all have in common can't be seen."""
+    """Return the changes of all cells of both runs that have an anchor. `changed`: implementations excluded as anchors;
+    if all are, the others of a case are its anchors, and a common change can't be detected.
+    """
     timed = _Timed(base, head)
     shift = timed.shift(changed)
     changed = {*changed} if {impl for impl, _ in timed.levels} - {*changed} else set()
@@ -92,7 +97,7 @@ def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: C
 
 
 class _Timed:
-    """The samples of both runs by process and round, each less its cell's level in base."""
+    """The samples of both runs by process and round, minus each cell's level in base."""
 
     def __init__(self, base: Mapping[Key, Samples], head: Mapping[Key, Samples]) -> None:
         self._sides = base, head
@@ -110,15 +115,16 @@ class _Timed:
         return dict(zip(zip(of.processes, of.rounds, strict=True), logs.tolist(), strict=True))
 
     def shift(self, changed: Collection[str]) -> float:
-        """The middle of the changes of log seconds from base to head; 0 where all code changed."""
+        """Return the median change of log seconds from base to head; 0 if all code changed."""
         moved = [
             median(rounds.values()) for (side, key), rounds in self._rounds.items() if side and key[0] not in changed
         ]
         return median(moved) if moved else 0.0
 
     def visits(self, side: int, key: Key, anchors: Sequence[str]) -> Array:
-        """By visit, the median over its rounds of the cell's log time less the anchors' median; over the rounds in which all
-        anchors took part, or else any; less the anchors' level in the run where they share no round."""
+        """Return per visit the median over its rounds of the cell's log time minus the anchors' median, over rounds
+        with all anchors, or else any; minus the anchors' level in the run if they share no round.
+        """
         beside = [self._rounds[side, (name, key[1])] for name in anchors]
         own, of = self._rounds[side, key], self._sides[side][key]
         known = {at: [rounds[at] for rounds in beside if at in rounds] for at in own}
@@ -135,7 +141,7 @@ class _Timed:
 
 
 def _differences(timed: _Timed, changed: Collection[str]) -> dict[Key, Estimate]:
-    """head - base of each cell that has an anchor, with the error that its visits show."""
+    """Return head - base of each cell that has an anchor, with the standard error from its visits."""
     sides: dict[tuple[int, Key], Estimate] = {}
     for impl, case in ((impl, case) for case, names in timed.cases.items() for impl in names):
         anchors = [name for name in timed.cases[case] if name not in {impl, *changed} | timed.others]
@@ -154,7 +160,7 @@ def _differences(timed: _Timed, changed: Collection[str]) -> dict[Key, Estimate]
 
 
 def _spreads(cells: Mapping[Key, Estimate], placebos: Sequence[str], of_another_kind: bool) -> tuple[float, float]:
-    """By how much unchanged cells and implementations move beyond their visits' error: standard deviations."""
+    """Return the standard deviations of unchanged cells and implementations in excess of their visits' error."""
     by_impl = {name: [it for key, it in cells.items() if key[0] == name] for name in placebos}
     moved = [it for own in by_impl.values() for it in own]
     of_cells = _spread(USUAL_OF_CELLS, [replace(it, mean=min(abs(it.mean), FARTHEST)) for it in moved])
@@ -167,18 +173,18 @@ def _spreads(cells: Mapping[Key, Estimate], placebos: Sequence[str], of_another_
 
 
 def _spread(usual: float, moved: Sequence[Estimate]) -> float:
-    """The standard deviation of what moved beyond its error, beside what is usual."""
+    """Return the standard deviation of movements in excess of their errors, moderated by the usual one."""
     squares = WEIGHT * usual**2 + sum(it.mean**2 - it.error**2 for it in moved)
     return math.sqrt(max(squares / (WEIGHT + len(moved)), LEAST * usual**2))
 
 
 def _plain(impl: str) -> bool:
-    """Whether it is no variant, as `sdpa+compile` is of `sdpa`."""
+    """Whether it is no variant, unlike `sdpa+compile`."""
     return "+" not in impl
 
 
 def _pooled(cells: Collection[Estimate], spread: float) -> Estimate:
-    """The mean over an implementation's cells, weighted by what is known of each; cells far from its middle weigh less."""
+    """Return the mean over an implementation's cells, weighted by precision; outlying cells are down-weighted."""
     means, variances = np.array([(it.mean, it.error**2 + spread**2) for it in cells]).T
     far = abs(means - np.median(means)) / (CAPPED * np.sqrt(variances))
     weights = 1 / variances / np.maximum(far, 1)

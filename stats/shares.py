@@ -1,4 +1,4 @@
-"""Ratios and their intervals as they are said."""
+"""Formats ratios and their intervals."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import math
 
 UNRESOLVED = "not resolved"
 TOO_WIDE = 10.0
-"""An interval whose ends are this many times apart says no more than that it is wide."""
+"""Ratio of an interval's ends from which on it is too wide to be informative."""
 
 
 def too_wide(low: float, high: float) -> bool:
-    """Whether the interval of a ratio says no more than that it is wide."""
+    """Whether the interval of a ratio is too wide to be informative."""
     return not high <= TOO_WIDE * low
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Fixed notation with `digits` significant digits, and never fewer than the whole part: 1234.5 -> '1234'."""
+    """Format with `digits` significant digits in fixed notation, never dropping integer digits: 1234.5 -> '1234'."""
     if value == 0:
         return "0"
     rounded = float(f"{value:.{digits - 1}e}")  # 0.9996 has as many decimals as 1.00
@@ -24,17 +24,17 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def percent(share: float) -> str:
-    """0.0123 -> '1.2 %', 0.2 -> '20 %'."""
+    """Format a share: 0.0123 -> '1.2 %', 0.2 -> '20 %'."""
     return f"{share * 100:.2g} %" if abs(share) < 1 else f"{share * 100:.0f} %"
 
 
 def varied(share: float) -> str:
-    """By how much a time differed from its median: 0.11 -> '11 %', 18.6 -> 'a factor of 20'."""
+    """Format a time's deviation from its median: 0.11 -> '11 %', 18.6 -> 'a factor of 20'."""
     return percent(share) if share < 1 else f"a factor of {significant(1 + share, 2)}"
 
 
 def signed(log: float) -> str:
-    """By how much a time changed: log(1.012) -> '+1.2 %', log(20) -> 'a factor of 20'."""
+    """Format a change of time: log(1.012) -> '+1.2 %', log(20) -> 'a factor of 20'."""
     share = math.expm1(log)
     if share >= 1:
         return varied(share)
@@ -42,7 +42,7 @@ def signed(log: float) -> str:
 
 
 def bound(low: float, high: float) -> str:
-    """What the interval of a ratio leaves possible: 'between 0.4 % faster and 0.9 % slower'."""
+    """Format the interval of a ratio: 'between 0.4 % faster and 0.9 % slower'."""
     if too_wide(low, high):
         return UNRESOLVED
     if high <= 1:

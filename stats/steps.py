@@ -1,10 +1,10 @@
-"""When the times of an implementation changed: steps that its cases share, then those of one case alone. They say when; whether
-is for the verdicts to say.
+"""Detects when the times of an implementation changed: steps common to its cases, then those of single cases. Verdicts
+decide whether.
 
-Runs are looked at as they came, one more at a time, so that what was shown stays shown. At every position Student's t of a step
-there, in a model in which each run resembles the one before it by an unknown share (AR(1), generalized least squares): the
-chance of such a t is the mean over the shares, each weighted by how likely it makes the runs. `tests/experiments/history.py`
-prints what is found.
+Runs are analysed one at a time as they arrive, so that detected steps stay detected. At every position, Student's t of
+a step is computed in a model in which each run resembles the previous one by an unknown share (AR(1), generalized least
+squares): the p-value is the mean over the shares, weighted by their likelihood. `tests/experiments/history.py` prints
+the results.
 """
 
 from __future__ import annotations
@@ -23,56 +23,59 @@ from .conditions import scatter
 from .estimate import Array
 
 MIN_RUNS = 3
-"""Runs that a level needs on either side: a step shows from the third run on."""
+"""Fewest runs of a level on either side: a step shows from the third run on."""
 
 FALSE_STEPS = 5
-"""At most so many of 100 implementations without a step show one in any of their cells within a year of daily runs: independent
-ones, long-tailed ones (Student's, 3 degrees), and those in which each run resembles the one before by 0.6."""
+"""Most implementations of 100 without a step that show one in any cell within a year of daily runs, for independent
+runs, long-tailed ones (Student's, 3 degrees), and an autocorrelation of 0.6.
+"""
 
 LEVEL = FALSE_STEPS / 100 / 100
-"""Of one look at an implementation, for all positions. A year of daily looks errs at most as often as 100 independent ones
-(simulated). A half is for what its cases share, the other for all that one of them does alone."""
+"""Level of one analysis of an implementation, for all positions. A year of daily analyses errs at most as often as 100
+independent ones (simulated). One half is for steps common to its cases, the other for steps of single cases.
+"""
 
 OF_THE_CASES = 0.5
-"""A case took part in a step that most share if its own level changed by at least this share of theirs."""
+"""Share of a common step by which a case's own level must change to take part in it."""
 
 ALIKE = np.array([[0.0], [0.2], [0.4], [0.6], [0.8]])
-"""Shares by which a run may resemble the one before it."""
+"""Shares by which a run may resemble the previous one (autocorrelations)."""
 
 ODD = 3.0
-"""Times the noise: a run farther from the median of the five around it counts as this far."""
+"""Limit in units of the noise: a run farther from the median of the five around it is moved to this distance."""
 
 LEAST_NOISE = 0.002
-"""In logarithms: runs that agree by chance make no ruler for others."""
+"""Smallest noise in logarithms: closer agreement of runs is chance."""
 
 SMALLEST = 0.01
-"""A step below this share is no news."""
+"""Smallest step that is reported, as a share."""
 
 SMALLEST_RELATIVE = 0.03
-"""The same of a time relative to others: of three, one that changes with its `impl_hash` as it was moves their median by about
-their noise."""
+"""Smallest reported step of a relative time: of three implementations, one that changes together with its `impl_hash`
+moves their median by about their noise.
+"""
 
 RECOVERED_WITHIN = 0.02
-"""A later level this close to the one before a slow-down has recovered from it."""
+"""A slow-down has recovered if a later level is this close to the one before it."""
 
 _median: Any = np.ma.median
 
 
 @dataclass(frozen=True)
 class Step:
-    """The level of a series changed. `at` is the position of the first number after it; levels are in seconds."""
+    """A change of a series' level. `at` is the position of the first number after it; levels are in seconds."""
 
     at: int
     before: float
     after: float
     recovered: int | None = None
-    """The position from which the level was back; None for a speed-up, or while it is not."""
+    """Position from which the level was back; None for a speed-up or an open slow-down."""
     relative: bool = False
-    """Whether it was found in the time relative to the case's others: levels are as on a usual day of the case."""
+    """Whether it was found relative to the case's others: levels then have the drift removed."""
 
     @property
     def ratio(self) -> float:
-        """Above 1 is slower."""
+        """Ratio of the levels; above 1 is slower."""
         return self.after / self.before
 
     @property
@@ -84,9 +87,9 @@ class Step:
 
 
 def steps(logs: Array, smallest: float = SMALLEST) -> list[list[Step]]:
-    """Where the level of each case of an implementation changed, oldest first: (cases, runs) -> a list a case.
+    """Return the steps of each case of an implementation, oldest first: (cases, runs) -> a list per case.
 
-    `logs` are of seconds, NaN where a case was not measured. No step is found in fewer than twice MIN_RUNS runs.
+    `logs` are of seconds, NaN where a case was not measured. At least twice MIN_RUNS runs are needed.
     """
     together = _together(logs)
     known = np.flatnonzero(np.isfinite(together))
@@ -95,7 +98,7 @@ def steps(logs: Array, smallest: float = SMALLEST) -> list[list[Step]]:
 
 
 def _of_case(logs: Array, together: Array, common: Sequence[int], level: float, smallest: float) -> list[Step]:
-    """Steps that it takes part in, and its own between them."""
+    """Return the common steps in which a case takes part, and its own steps between them."""
     measured = np.flatnonzero(np.isfinite(logs))
     logs, common = logs[measured], np.searchsorted(measured, common).tolist()
     own, theirs = (_moves(of, common) for of in (logs, together[measured]))
@@ -112,7 +115,7 @@ def _of_case(logs: Array, together: Array, common: Sequence[int], level: float, 
 
 
 def _levels(logs: Array, at: Sequence[int]) -> Array:
-    """Of each part between positions; NaN of one without numbers."""
+    """Return the level of each part between positions; NaN for a part without numbers."""
     return np.array([np.median(part) if part.size else math.nan for part in np.split(logs, at)])
 
 
@@ -121,7 +124,7 @@ def _moves(logs: Array, at: Sequence[int]) -> list[float]:
 
 
 def _together(logs: Array) -> Array:
-    """What cases have in common, by run; noisy ones have less weight."""
+    """Return the common component of cases by run; noisy cases have less weight."""
     tamed, noises = np.full(logs.shape, np.nan), []
     for case, of in zip(logs, tamed, strict=True):
         measured = np.isfinite(case)
@@ -131,8 +134,10 @@ def _together(logs: Array) -> Array:
 
 
 def shared(logs: Array, fewest: int = 1, weights: Array | None = None) -> Array:
-    """What rows have in common, by run: the median of how far each is from its own usual level, or their mean with `weights`;
-    NaN where fewer than `fewest` were measured. The usual level of a row that missed some runs is known once this is."""
+    """Return the common component of rows by run: the median deviation from each row's usual level, or with `weights`
+    their mean; NaN where fewer than `fewest` were measured. The usual level of a row with missing runs is derived from
+    the common component.
+    """
     enough = np.isfinite(logs).sum(axis=0) >= fewest
     measured = np.ma.masked_invalid(logs[:, enough])
     moves = _median(measured[:, 1:] - measured[:, :-1], axis=0)
@@ -147,7 +152,7 @@ def shared(logs: Array, fewest: int = 1, weights: Array | None = None) -> Array:
 
 
 def with_recoveries(found: Sequence[Step]) -> list[Step]:
-    """Steps, oldest first, each with the one after which the level was back where it had been before it."""
+    """Return the steps, oldest first, each with the one after which the level was back at its earlier value."""
     return [replace(step, recovered=_recovered(step, found[i:])) for i, step in enumerate(found, 1)]
 
 
@@ -161,9 +166,9 @@ def _recovered(step: Step, later: Sequence[Step]) -> int | None:
 
 
 def places(logs: Array, level: float) -> Iterator[int]:
-    """Positions of steps in one series, `level` being the risk of one look.
+    """Yield positions of steps in one series, `level` being the risk of one analysis.
 
-    Two runs after a step showed, it is better known where it is.
+    The position is refined for two further runs after a step was detected.
     """
     if logs.size < 2 * MIN_RUNS:
         return
@@ -179,19 +184,19 @@ def places(logs: Array, level: float) -> Iterator[int]:
 
 
 def _tamed(logs: Array) -> Array:
-    """Without runs that are farther from those around them than ODD."""
+    """Limit runs farther than ODD from their neighbours."""
     around = median_filter(logs, 5, mode="mirror")
     reach = ODD * max(scatter(np.diff(logs)), LEAST_NOISE)
     return np.clip(logs, around - reach, around + reach)
 
 
 def _likeliest(logs: Array) -> tuple[int, float]:
-    """Where a step is likeliest, and the chance of such a t at any position where there is none."""
+    """Return the likeliest position of a step, and the p-value over all positions."""
     at = np.arange(MIN_RUNS, logs.size - MIN_RUNS + 1)
     df, after, apart = logs.size - 3, logs.size - 1 - at, 1 - ALIKE
     fresh = (
         logs[1:] - ALIKE * logs[:-1]
-    )  # what is new in each run; in it a step is 1 at its place, and `apart` after it
+    )  # innovations of each run; a step appears as 1 at its place, and `apart` after it
     fresh -= fresh.mean(axis=1, keepdims=True)
     sums = fresh[:, at - 1] + apart * (fresh[:, ::-1].cumsum(axis=1)[:, ::-1] - fresh)[:, at - 1]
     squares = 1 + apart**2 * after - (1 + apart * after) ** 2 / (logs.size - 1)

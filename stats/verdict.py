@@ -1,8 +1,8 @@
-"""The judge: effects in, verdicts out, whatever they were taken from.
+"""Derives verdicts from effects, independently of how they were measured.
 
-An effect has two facts. It *exceeds the minimum effect*, or not; and it *lies within the margin*, or not. Both may hold: slower
-by 0.8 %, within a margin of 1 %. The user sets the margin; the minimum effect is a share of it. More data may establish a fact,
-and never takes one back, where intervals hold at every look (`effects.Watched`).
+An effect has two properties: it *exceeds the minimum effect*, or not; and it *lies within the margin*, or not. Both may
+hold: slower by 0.8 %, within a margin of 1 %. The user sets the margin; the minimum effect is a share of it. More data
+may establish a property, and never retracts one, since intervals hold at every interim analysis (`effects.Watched`).
 
 >>> cells, _ = of_effects({("sdpa", "T256"): Estimate(0.051, 0.001, 20)})
 >>> cells["sdpa", "T256"].word
@@ -31,60 +31,61 @@ SLIGHT = "SLIGHT"  # a change, and within the margin
 UNCHANGED = "UNCHANGED"
 INCONCLUSIVE = "INCONCLUSIVE"
 WRONG = "WRONG"  # base or head fails the correctness check: never a speed-up
-BROKEN = "BROKEN"  # head can't do what base can
+BROKEN = "BROKEN"  # head doesn't support what base does
 NEW = "NEW"  # only in head
 GONE = "GONE"  # only in base
 WORDS = (REGRESSED, BROKEN, WRONG, GONE, IMPROVED, INCONCLUSIVE, NEW, SLIGHT, UNCHANGED)
-"""All words, in the order in which a reader wants to know."""
+"""All verdicts, most important first."""
 
 CHANGED = (REGRESSED, IMPROVED)
 SETTLED = (REGRESSED, IMPROVED, SLIGHT, UNCHANGED)
-"""Words that say something about the code."""
+"""Verdicts that state a fact about the code."""
 
 MARGIN = 0.01
-"""Of interleaved sides. The default equivalence margin: a change shown to be smaller fails nothing."""
+"""Default equivalence margin of interleaved comparisons: smaller changes never fail a comparison."""
 
 MARGIN_OF_RUNS = 0.05
-"""Of two saved runs, which know less."""
+"""Default equivalence margin of two saved runs, which are less precise."""
 
 MINIMUM = 0.2
-"""The minimum effect, as a share of the margin."""
+"""Minimum effect as a share of the margin."""
 
 LEAST, LEAST_OF_RUNS = MINIMUM * MARGIN, MINIMUM * MARGIN_OF_RUNS
-"""The minimum effect is at least this, whatever the margin. Two folders with the same code differ by 0.08 % in standard
-deviation, implementations of unchanged code by 0.5 % from one saved run to another (docs/measured.md)."""
+"""Lower limit of the minimum effect, whatever the margin. Two folders with the same code differ by 0.08 % in standard
+deviation, implementations of unchanged code by 0.5 % between saved runs (docs/measured.md).
+"""
 
 MOST_MARGIN = 0.5
-"""From this share on a margin would call everything unchanged."""
+"""Upper limit of the margin, beyond which everything would be unchanged."""
 
 FALSE_ALARMS = 0.01
-"""Risk that a comparison reports any implementation, or any cell, as changed that is not."""
+"""Risk that a comparison reports any unchanged implementation, or any unchanged cell, as changed."""
 
 CONTRADICTED = "later pairs contradict it"
 
 POWER = 0.8
-"""Chance of seeing a change as large as `detectable`."""
+"""Probability of detecting a change as large as `detectable`."""
 
 STILL = 0.03
-"""A control whose time changes by more than this share shows machine drift."""
+"""Relative change of a control's time above which the machine has drifted."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What can be said of a cell or an implementation. Ratios are head over base: above 1 is slower. NaN where unknown."""
+    """Verdict on a cell or an implementation. Ratios are head over base: above 1 is slower. NaN if unknown."""
 
     word: str
     reason: str
     ratio: float = math.nan
     low: float = math.nan
-    """Lower end of the ratio's 95 % interval; what lies within the margin has all of it there."""
+    """Lower end of the ratio's 95 % interval, which lies entirely within the margin for UNCHANGED."""
     high: float = math.nan
     detectable: float = math.nan
-    """Smallest change, as ratio - 1, that had an 80 % chance of being seen, had it been the only one."""
+    """Minimum detectable effect, as ratio - 1: an 80 % chance of detection, if it is the only change."""
 
 
 def as_margin(text: str) -> float:
-    """A margin as a command line gives it.
+    """Parse a margin from the command line.
 
     Raises:
         ArgumentTypeError: it is no share from 0 to below MOST_MARGIN.
@@ -104,13 +105,14 @@ def of_effects(
     margin: float = MARGIN,
     least: float = LEAST,
 ) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
-    """Verdicts on cells, and on the implementations that have an effect of their own.
+    """Return verdicts on cells, and on the implementations that have an effect of their own.
 
-    An implementation exceeds the minimum effect at FALSE_ALARMS divided by their number. A cell does so at that of its
-    implementation divided by its cells, where that changed in the same direction, else divided by all cells. A cell whose
-    interval met that of its implementation has changed as that did: it lies within the margin where that does. An
-    implementation lies within the margin only if none of its cells is shown to have changed beyond it, and if all of them are
-    shown to lie there: their mean is no farther than the farthest of them.
+    An implementation is tested for the minimum effect at FALSE_ALARMS divided by the number of implementations. A cell
+    is tested at its implementation's level divided by its number of cells, if the implementation changed in the same
+    direction, else divided by the number of all cells. A cell whose interval overlaps that of its implementation is
+    taken to have changed equally: it lies within the margin if the implementation does. An implementation lies within
+    the margin only if no cell is shown to have changed beyond it and all cells are shown to lie within: their mean is
+    no farther than the farthest of them.
 
     Raises:
         ValueError: the margin is negative or not finite.
@@ -147,7 +149,7 @@ def of_effects(
 def of_pairs(
     logs: Mapping[Key, ArrayLike], controls: Mapping[str, ArrayLike], margin: float = MARGIN
 ) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
-    """`of_effects`, of sides that were interleaved (`effects.of_pairs`). Controls that moved far void all of it."""
+    """Return `of_effects` of interleaved variants (`effects.of_pairs`). Drift of the controls voids all verdicts."""
     cells, implementations = of_effects(*effects.of_pairs(logs, controls), margin)
     if why := drifted(controls):
         return {key: replace(it, word=INCONCLUSIVE, reason=why) for key, it in cells.items()}, {}
@@ -155,17 +157,17 @@ def of_pairs(
 
 
 def drifted(controls: Mapping[str, ArrayLike]) -> str:
-    """Why nothing can be said of the code, or '': a reference workload took another time, by its median over the pairs."""
+    """Explain why no verdict is possible, or '': a reference workload's median time over the replicates changed."""
     for name, logs in controls.items():
         pairs = estimate.finite(logs)
-        middle = float(np.median(pairs)) if pairs.size else 0.0  # one pair that was disturbed is no machine drift
+        middle = float(np.median(pairs)) if pairs.size else 0.0  # a single disturbed replicate is no machine drift
         if abs(middle) > math.log1p(STILL):
             return f"machine drift: the time of the reference workload {name!r} changed by {signed(middle)}"
     return ""
 
 
 def _verdict(effect: Estimate, margin: float, least: float, among: int, inherits: bool = False) -> Verdict:
-    """`among` so many; `inherits`: it lies within the margin since its implementation does, if it is known to have changed."""
+    """Return a verdict; `among` is the number of tests; `inherits`: if changed, its implementation's margin applies."""
     if not effect.testable:
         known = math.isfinite(effect.mean)
         reason = "measured too rarely for an interval" if known else "no pair with two numbers"
@@ -185,7 +187,7 @@ def _verdict(effect: Estimate, margin: float, least: float, among: int, inherits
 
 
 def _exceeds(effect: Estimate, least: float, level: float) -> int:
-    """1 or -1 where it is shown to be slower or faster by more than the minimum effect; else 0."""
+    """Return 1 or -1 if it is shown to be slower or faster by more than the minimum effect; else 0."""
     low, high = effect.interval(level)
     return (low > math.log1p(least)) - (high < -math.log1p(least))
 
@@ -196,8 +198,9 @@ def _within(effect: Estimate, margin: float) -> bool:
 
 
 def _met(cell: Estimate, own: Estimate, margin: float) -> bool:
-    """Whether the cell's interval met that of its implementation at the look that first showed this to be within the margin:
-    later looks take nothing back."""
+    """Whether the cell's interval overlaps that of its implementation at the interim analysis that first showed the
+    latter to be within the margin; later ones retract nothing.
+    """
     first = next((i for i, state in enumerate(own.states) if _within(state, margin)), None)
     if first is None or not cell.testable:
         return False

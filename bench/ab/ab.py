@@ -1,7 +1,7 @@
-"""Two sides, interleaved: what the options of `python -m bench ab` ask for is measured and saved.
+"""Measures and saves interleaved comparisons of two variants, as requested by the options of `python -m bench ab`.
 
-Two revisions (`--base REF [--head REF]`), two implementations (`--base-impl NAME --head-impl NAME`), or two interpreters with
-two versions of torch (`--base-python PATH --head-python PATH`).
+Two revisions (`--base REF [--head REF]`), two implementations (`--base-impl NAME --head-impl NAME`), or two
+interpreters with two versions of torch (`--base-python PATH --head-python PATH`).
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ from .sources import (
 USAGE_ERROR = 3
 
 NEEDED = "import sys, torch, numpy, psutil; assert sys.version_info >= (3, 11), 'Python 3.11 or newer is needed'"
-"""What an interpreter must be able to do."""
+"""Requirements on an interpreter."""
 
 EACH_TIME = ("budget", "json", "markdown", "save", "to_continue")
-"""Options that a comparison which is continued does not take over."""
+"""Options that a continued comparison does not inherit."""
 
 
 class Same(Exception):
-    """Both sides have the same code, so nothing is measured."""
+    """Both variants have the same code, so that nothing is measured."""
 
     def __init__(self, base: Side, head: Side):
         super().__init__(f"no difference in code between {base.label} and {head.label}")
@@ -74,14 +74,15 @@ class Same(Exception):
 
 
 def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
-    """Measure what is asked for (`parser`), and save it under `results`, by default the user's; gives the file.
+    """Measure the comparison described by the options (`parser`), save it under `results` (default: the user's), return
+    the file.
 
-    Pairs that a killed process of the same comparison measured are not measured again.
+    Reuses replicates that a killed process of the same comparison has measured.
 
     Raises:
-        UsageError: of the user's.
+        UsageError: the options or files are invalid.
         Unjudgeable, Skip: nothing can be compared.
-        Same: both sides have the same code.
+        Same: both variants have the same code.
     """
     folder = comparisons(results)
     continued = _continued(options.to_continue) if options.to_continue else {}
@@ -107,13 +108,13 @@ def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
 
 
 def asked(options: argparse.Namespace) -> dict[str, Any]:
-    """What a comparison is defined by: the options that are not at their defaults."""
+    """Return the options that define a comparison: those that differ from their defaults."""
     usual = defaults()
     return {name: value for name, value in vars(options).items() if name not in EACH_TIME and value != usual[name]}
 
 
 def command(asked: Mapping[str, Any]) -> str:
-    """`python -m bench ab ...`, with the options that are not at their defaults."""
+    """Return `python -m bench ab ...` with the options that differ from their defaults."""
     words = ["python", "-m", "bench", "ab"]
     for name, value in asked.items():
         words.append(f"--{name.replace('_', '-') if name not in AXES else name}")
@@ -124,7 +125,7 @@ def command(asked: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _journaled(folder: Path, begun: Mapping[str, Any], plan: Plan) -> Iterator[tuple[Plan, Callable[[Pair], None]]]:
-    """The plan with the pairs that a killed process measured of the same comparison, and what keeps further ones."""
+    """Yield the plan with the replicates of a killed process of the comparison, and a function that stores more."""
     name = f"ab-{hashlib.sha256(json.dumps(begun).encode()).hexdigest()[:10]}"
     path = journal.newest(folder, name)
     left_behind = path is not None and journal.writer(path) is None
@@ -150,7 +151,7 @@ def _journaled(folder: Path, begun: Mapping[str, Any], plan: Plan) -> Iterator[t
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of `python -m bench ab`."""
+    """Build the parser of `python -m bench ab`."""
     parser = Parser("ab", USAGE_ERROR, description="Compare two sides, interleaved, in pairs of fresh processes.")
     sides = parser.add_argument_group("sides: two revisions, two implementations or two interpreters")
     sides.add_argument("--base", metavar="REF", help="git revision that is the base, of the repository that you are in")
@@ -177,13 +178,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="N comparisons of unchanged code, and more with slow-downs injected: how often verdicts are right on this machine",
     )
-    how.add_argument("--whole", action="store_true", help=argparse.SUPPRESS)  # all of the budget, though all is settled
+    how.add_argument("--whole", action="store_true", help=argparse.SUPPRESS)  # spend all, though decided
     how.add_argument("--inject", type=_injection, dest="injection", metavar="IMPL=SHARE", help=argparse.SUPPRESS)
     return parser
 
 
 def add_cells(parser: argparse.ArgumentParser) -> None:
-    """The options that name cells and say how they are judged."""
+    """Add the options that select cells and configure how they are judged."""
     cells = parser.add_argument_group("cells, as in `pytest bench/`; VALUES, as 256,1024, replace the sweep's")
     cells.add_argument("--sweep", metavar="NAME", help="which cases (default: quick)")
     cells.add_argument("--model", metavar="NAMES", help="... or those of models, by name or by a config.json")
@@ -205,12 +206,12 @@ def add_cells(parser: argparse.ArgumentParser) -> None:
 
 
 def defaults() -> dict[str, Any]:
-    """Of all options of `parser`."""
+    """Return the defaults of all options of `parser`."""
     return vars(parser().parse_args([]))
 
 
 def _sides(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
-    """Raises `UsageError` where nothing is to be compared, too much, or half of it."""
+    """Return both variants; raises `UsageError` for missing, incomplete or conflicting options."""
     kinds = {
         "revisions": (options.base, options.head),
         "impls": (options.base_impl, options.head_impl),
@@ -237,7 +238,7 @@ def _sides(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
         raise UsageError("--head-python PATH is compared with --base-python PATH, which is missing")
     here = copy_of_impls(folder / "working-tree")
     if asked == ["self-test"]:
-        there = copy_of_impls(folder / "another-copy")  # what a path does to time must show, too
+        there = copy_of_impls(folder / "another-copy")  # the folder's path may affect time, which must show
         return Side("the working tree", here), Side("a copy of it", there)
     if asked == ["impls"]:
         base, head = (Side(name.partition("=")[0], here, impl=name) for name in (first, second))
@@ -267,7 +268,7 @@ def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
 
 
 def _side(given: str, commit: str | None, place: Path, root: Path) -> Side:
-    """A revision of the user's repository or of the suite, or the working tree."""
+    """Return a variant: a revision of the user's repository or of the suite, or the working tree."""
     own = root != CHECKOUT
     if commit is None:
         label = f"the working tree{untracked(root, '.' if own else 'impls')}"
@@ -279,7 +280,7 @@ def _side(given: str, commit: str | None, place: Path, root: Path) -> Side:
 
 
 def _interpreter(given: str) -> str:
-    """An interpreter that can run a worker; raises `UsageError`."""
+    """Return an interpreter that can run a worker; raises `UsageError`."""
     path = shutil.which(given)
     if path is None:
         raise UsageError(f"there is no interpreter {given}: give the path of a `python` with torch, numpy and psutil")
@@ -319,7 +320,7 @@ def _plan(options: argparse.Namespace, folder: Path) -> Plan:
 
 
 def _continued(file: Path) -> dict[str, Any]:
-    """The comparison that is continued; raises `UsageError`."""
+    """Return the comparison to continue; raises `UsageError`."""
     data = load(file)
     if data.get("kind") != KIND:
         raise UsageError(f"--continue {file}: not a comparison that `python -m bench ab` saved, as in results/*/ab/")
@@ -331,9 +332,7 @@ def _continued(file: Path) -> dict[str, Any]:
 
 
 def comparisons(results: Path | None = None) -> Path:
-    """The folder for this machine's comparisons, by default among the user's results; raises `UsageError` where nothing can
-    be written.
-    """
+    """Return this machine's folder of comparisons, by default among the user's results; raises `UsageError`."""
     folder = (results or results_root(Path.cwd(), None)) / str(get_machine_id()) / "ab"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -344,7 +343,7 @@ def comparisons(results: Path | None = None) -> Path:
 
 
 def self_tested(options: argparse.Namespace) -> None:
-    """Do what `--self-test` asks for, and print what is known then; raises as `measured`."""
+    """Run the comparisons of `--self-test`, and print the summary; raises as `measured`."""
     folder = comparisons()
     log, tell = Log(folder.parent / FILE), _teller(None)
     names = [name.partition("=")[0] for name in listed(options.impl)]
@@ -372,7 +371,7 @@ def self_tested(options: argparse.Namespace) -> None:
 
 
 def _teller(seconds: float | None) -> Any:
-    """Prints a line of progress, with the time that is left of the budget."""
+    """Return a function that prints a line of progress with the time left of the budget."""
     began = monotonic()
 
     def tell(text: str) -> None:

@@ -1,4 +1,4 @@
-"""One comparison from beginning to end: cells of both sides are checked, timed in pairs of processes, and judged."""
+"""Runs one comparison: checks the cells of both variants, times them in replicates, and judges them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from .pairing import CONTROLS, GPU_CONTROLS, SIDES, Pair, Pairing, controls_of, 
 from .sources import digest
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
-"""What of the fingerprint may differ when two interpreters are compared."""
+"""Parts of the fingerprint that may differ when two interpreters are compared."""
 
 Facts = dict[str, Any]
-"""Of a checked cell: `error`, `error_bound`, `peak_bytes`, `kernel`."""
+"""Results of a cell's check: `error`, `error_bound`, `peak_bytes`, `kernel`."""
 
 Found = dict[Key, Facts | Skip]
 Requests = dict[Key, dict[str, Any]]
-"""What to send so that a cell is prepared: the implementation's name on this side, and the case."""
+"""Request that prepares each cell: the implementation's name in this variant, and the case."""
 
 Record = dict[str, Any]
 
 KIND = "ab"
-"""Tells the file from one of a run."""
+"""Value of `kind` that distinguishes the file from a run's."""
 
 SCHEMA = 1
 
@@ -45,7 +45,7 @@ Tell = Callable[[str], None]
 
 
 class Unjudgeable(Exception):
-    """Nothing can be compared; the message says why."""
+    """Nothing can be compared; the message explains why."""
 
 
 class HeadBroken(Unjudgeable):
@@ -60,43 +60,43 @@ class Plan:
     """base, head"""
     cases: tuple[Case, ...]
     names: tuple[str, ...]
-    """As `--impl` has them; none for those of the sweep. Where a side has one implementation of its own, not used."""
+    """Names given by `--impl`; empty for those of the sweep. Unused if each variant has its own implementation."""
     whole_registry: bool
     setting: Setting
     margin: float
-    """What an unchanged cell must lie within."""
+    """Equivalence margin, within which an unchanged cell must lie."""
     seconds: float
-    """To spend, all in all."""
+    """Total seconds to use."""
     seed: int
     allow_gone: tuple[str, ...] = ()
-    """Implementations that head is meant to have no more, or not for every case."""
+    """Implementations that head may lack, entirely or in some cases."""
     whole: bool = False
-    """Whether all of the time is spent, though all cells are settled."""
+    """Whether all of the time is used, even if all cells are decided."""
     before: tuple[Pair, ...] = ()
-    """Pairs of the comparison that this one continues."""
+    """Replicates of the comparison that this one continues."""
     twins: Mapping[Path, Path] = field(default_factory=dict)
-    """By the folder of a side's code, another one with the same code, beside the other side's other one."""
+    """For the code folder of each variant, another folder with the same code, beside the other variant's copy."""
 
     @property
     def rivals(self) -> str:
-        """What the cells of two implementations of different names are called; '' where both sides run the same names."""
+        """Label of cells that compare two differently named implementations; '' if both variants run the same names."""
         base, head = ((side.impl or "").partition("=")[0] for side in self.sides)
         return f"{head} against {base}" if base else ""
 
     @property
     def together(self) -> bool:
-        """Whether both sides are made ready at the same time: on a GPU one would be tuned beside the other's work."""
+        """Whether both variants are prepared at once; not on a GPU, where one would be tuned beside the other."""
         return all(case.device == "cpu" for case in self.cases)
 
     def of_head(self, label: str) -> str:
-        """What head itself calls an implementation."""
+        """Return head's own name of an implementation."""
         return (self.sides[1].impl or label).partition("=")[0]
 
 
 def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: None) -> Record:
-    """Compare two sides; calls `keep` after every pair, so that a later plan can go on from it (`Plan.before`).
+    """Compare two variants; calls `keep` after every replicate, so that a later plan can continue (`Plan.before`).
 
-    Raises `Unjudgeable`, or `UsageError` where nothing of what was asked for exists.
+    Raises `Unjudgeable`, or `UsageError` if no requested implementation exists.
     """
     began = monotonic()
 
@@ -134,7 +134,7 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: 
 def cell_of(
     key: Key, verdict: Verdict, base: Facts | None = None, head: Facts | None = None, *, failed: Sequence[str] = ()
 ) -> Record:
-    """What is said of one cell; facts are None for a side without it, `failed` are the sides that failed."""
+    """Build a cell's record; facts are None for a variant without it, `failed` lists variants that failed."""
     return {"impl": key[0], "id": key[1]} | asdict(verdict) | {"base": base, "head": head, "failed": [*failed]}
 
 
@@ -147,10 +147,11 @@ def record(
     seconds: float = 0.0,
     neither: Sequence[str] = (),
 ) -> Record:
-    """A comparison as it is saved: every pair with its blocks, so that it can be judged anew, shown, and continued.
+    """Build the saved comparison: every replicate with its blocks, so that it can be judged again, shown, and
+    continued.
 
-    Numbers that are not finite are null. `moved`: why nothing can be said of the code; or ''. `neither`: cells that no side
-    can do, as `loop B1-...: loop stops at T = 64`.
+    Numbers that are not finite are null. `moved`: why no verdict on the code is possible; or ''. `neither`: cells that
+    both variants lack, as `loop B1-...: loop stops at T = 64`.
     """
     sides = [
         {"label": it.label, "impl": it.impl, "python": it.python, "commit": it.commit, "code": digest(it.code)}
@@ -176,7 +177,7 @@ def record(
 
 
 def _without_numbers(failures: Mapping[str, Skip], name: str, allow_gone: Collection[str]) -> Verdict:
-    """What is said of a cell that a side has no number for; `name` is what head calls the implementation."""
+    """Return the verdict on a cell without a number in some variant; `name` is head's name of the implementation."""
     word = _word({side: failure.reason for side, failure in failures.items()}, name in allow_gone)
     gone = word == BROKEN and failures["head"].reason == UNSUPPORTED
     said: dict[str, list[str]] = {}
@@ -187,7 +188,7 @@ def _without_numbers(failures: Mapping[str, Skip], name: str, allow_gone: Collec
 
 
 def _word(reasons: Mapping[str, str], may_go: bool) -> str:
-    """From the reason of each side that has no number."""
+    """Return the verdict's word, from the reason of each variant without a number."""
     base, head = (reasons.get(side, UNSUPPORTED) for side in SIDES)
     if base != UNSUPPORTED or head == Wrong.reason:
         fail_alike = head != UNSUPPORTED and Wrong.reason not in (base, head)
@@ -202,7 +203,7 @@ def _word(reasons: Mapping[str, str], may_go: bool) -> str:
 
 
 def _sentence(side: str, why: Skip, alone: bool) -> str:
-    """What follows the side's name."""
+    """Return the part of a sentence that follows the variant's name."""
     if why.reason == UNSUPPORTED:
         return f": {why}"
     if why.reason == Wrong.reason and alone:
@@ -211,7 +212,7 @@ def _sentence(side: str, why: Skip, alone: bool) -> str:
 
 
 def _team(plan: Plan, sides: Sequence[Side], cases: Collection[Case] = ()) -> Team:
-    """A process for each side, which imports the implementations that were asked for and is asked about these cases."""
+    """Start a process for each variant, which imports the implementations and checks support for these cases."""
     by_name = dict(zip(SIDES, sides, strict=True))
     of_all = {"whole_registry": plan.whole_registry, "cases": [case.columns() for case in cases]}
     names = {name: [side.impl] if side.impl else list(plan.names) for name, side in by_name.items()}
@@ -222,7 +223,7 @@ def _team(plan: Plan, sides: Sequence[Side], cases: Collection[Case] = ()) -> Te
 
 
 def _begun(plan: Plan, team: Team) -> tuple[list[Answer], list[Answer]]:
-    """What both processes answer to `cells` and to `facts`; raises `Unjudgeable`, or `HeadBroken`, where one ends."""
+    """Return both processes' answers to `cells` and to `facts`; raises `Unjudgeable`, or `HeadBroken`, if one ends."""
     team.begin()
     known, facts = [], []
     for name, side in zip(SIDES, plan.sides, strict=True):
@@ -235,7 +236,7 @@ def _begun(plan: Plan, team: Team) -> tuple[list[Answer], list[Answer]]:
 
 
 def _conditions(plan: Plan, facts: Sequence[Answer]) -> tuple[tuple[Answer, Answer], tuple[Key, ...]]:
-    """The fingerprints of both sides, and the controls that are the same on both; raises `Unjudgeable`."""
+    """Return both fingerprints, and the controls that are equal in both variants; raises `Unjudgeable`."""
     base, head = (it["fingerprint"] for it in facts)
     free = OF_INTERPRETERS if plan.sides[0].python != plan.sides[1].python else ()
     differ = [name for name in base if base[name] != head[name] and name not in free]
@@ -250,10 +251,10 @@ def _conditions(plan: Plan, facts: Sequence[Answer]) -> tuple[tuple[Answer, Answ
 def _present(
     plan: Plan, answers: Sequence[Answer]
 ) -> tuple[list[Key], list[str], tuple[Requests, Requests], tuple[Found, Found]]:
-    """Cells that a side can do, in the order of the cases, and sentences on the others; by side, what to send, and why it
-    can't do a cell.
+    """Return the cells available in some variant, in the order of the cases, and sentences on the others; by variant,
+    the requests and the reasons for unsupported cells.
 
-    Raises `UsageError` where both sides can do nothing.
+    Raises `UsageError` if neither variant supports any cell.
     """
     base, head = (answer["unknown"] for answer in answers)
     for why in ({**base, **head} if plan.rivals else {name: head[name] for name in head if name in base}).values():
@@ -282,7 +283,7 @@ def _present(
 
 
 def _checking(plan: Plan, team: Team, i: int, requests: Requests, found: Found) -> Script:
-    """Finds the facts of each cell of a side, or the failure; a process that is lost is replaced."""
+    """Check each cell of a variant and store its facts or its failure; a lost process is replaced."""
     for key, request in requests.items():
         try:
             found[key] = yield from _checked(team.clients[SIDES[i]], request, plan.setting.threads != 1)
@@ -293,7 +294,7 @@ def _checking(plan: Plan, team: Team, i: int, requests: Requests, found: Found) 
 
 
 def _checked(client: WorkerClient, request: Mapping[str, Any], threaded: bool) -> Generator[Request, Answer, Facts]:
-    """What the check of a cell tells; raises what refuses it, by the clock too."""
+    """Return the facts from a cell's check; raises the reason for its rejection, including result caching."""
     it = {"what": "it"}
     checked = yield from checking(client, "it", **request, threaded=threaded)
     yield Request(client, "time", it | {"calls": 1, "draw": 1})  # on fresh inputs
@@ -305,7 +306,7 @@ def _checked(client: WorkerClient, request: Mapping[str, Any], threaded: bool) -
 
 
 def _placed(plan: Plan, rng: random.Random) -> tuple[Side, Side]:
-    """In the sides' own folders, or in their twins: so what a folder does to time is noise, and no difference of the sides."""
+    """Place the variants in their own folders or in their twins, which turns effects of the path into noise."""
     twins = plan.twins if rng.random() < 0.5 else {}
     base, head = (
         replace(side, impls=twins.get(side.impls, side.impls), tree=side.tree and twins.get(side.tree, side.tree))
@@ -315,7 +316,7 @@ def _placed(plan: Plan, rng: random.Random) -> tuple[Side, Side]:
 
 
 def _fresh(plan: Plan, sides: Sequence[Side]) -> Team:
-    """A fresh pair, ready to prepare cells."""
+    """Start a fresh replicate, ready to prepare cells."""
     team = _team(plan, sides)
     try:
         team.begin()

@@ -1,7 +1,8 @@
-"""Two sides, interleaved: what is timed next, in how many pairs of fresh processes, and what follows from it.
+"""Schedules an interleaved comparison: what is timed next, and in how many replicates.
 
-The unit is a pair of fresh processes; its datum is the median over rounds of log(head / base), each round a short block of
-either side. Cells that are settled leave, and the time goes to those that are open; all pairs of a cell count.
+The unit is a replicate, a pair of fresh processes; its datum is the median over rounds of log(head / base), where each
+round is a short block of each variant. Decided cells leave, and the remaining time goes to undecided ones; all
+replicates of a cell count.
 """
 
 from __future__ import annotations
@@ -27,25 +28,27 @@ from ..workers.client import Request, Script, WorkerClient, together
 from ..workers.team import Team
 
 ROUNDS = 20
-"""Timed blocks of a cell and side in one pair, at least: more pairs tell more than longer ones (docs/measured.md)."""
+"""Least timed blocks of a cell and variant in one replicate: more replicates tell more than longer ones
+(docs/measured.md).
+"""
 
 TURNS = 320
-"""... of all cells together, so that timing a pair takes longer than starting it."""
+"""Least rounds of all cells together, so that timing a replicate takes longer than starting it."""
 
 MIN_ROUNDS = 3
-"""... however long it takes: one that is disturbed must not be the datum."""
+"""Least rounds of a cell, however long they take: a single disturbed round must not be the datum."""
 
 MAX_ROUNDS = 160
-"""At most, when few cells are left."""
+"""Most rounds of a cell, when few cells are left."""
 
 EVEN = 5e-3
-"""Seconds of a block above which a cell has fewer rounds: as many as take about as long together."""
+"""Seconds of a block above which a cell has fewer rounds, so that cells take about the same time."""
 
 FIRST_LOOK = 4
-"""Pairs before the first look at them."""
+"""Replicates before the first interim analysis."""
 
 BETWEEN_LOOKS = 1.4
-"""How many times as many before each further one."""
+"""Ratio of the replicates at successive interim analyses."""
 
 SIDES = ("base", "head")
 
@@ -55,38 +58,40 @@ GPU_CONTROLS: tuple[Key, ...] = tuple(("control", name) for name in GPU_WORK)
 CONTROL_KEYS = CONTROLS + GPU_CONTROLS
 
 Pair = dict[str, Any]
-"""What a fresh pair of processes measured, as it is saved: `logs`, the datum of each cell and control as [impl, case, log];
-`blocks`, in the order in which they were timed, by `COLUMNS`; `seconds` that it took."""
+"""Saved measurements of one replicate: `logs`, the datum of each cell and control as [impl, case, log]; `blocks`, in
+the order of timing, by `COLUMNS`; `seconds` that it took.
+"""
 
 COLUMNS = ("cell", "side", "seconds", "at", "switches", "stolen")
-"""Of a block: which entry of `logs`; 0 base, 1 head; seconds of a call in its fastest slice; seconds since the pair began;
-involuntary context switches a call; seconds that other virtual machines had of all cores meanwhile, in steps of 10 ms."""
+"""Columns of a block: index into `logs`; 0 base, 1 head; seconds of a call in its fastest slice; seconds since the
+replicate began; involuntary context switches per call; steal time of all cores meanwhile in seconds, in steps of 10 ms.
+"""
 
 
 def of_both(scripts: Sequence[Script], at_once: bool) -> None:
-    """Run the scripts of base and head, at the same time or in turn."""
+    """Run the scripts of base and head, in parallel or one after the other."""
     for those in [scripts] if at_once else [[script] for script in scripts]:
         together(those)
 
 
 @dataclass
 class Pairing:
-    """The pairs measured so far."""
+    """The replicates measured so far."""
 
     start: Callable[[], Team]
     """Starts a fresh process for each of `SIDES`."""
     requests: Sequence[Mapping[Key, dict[str, Any]]]
-    """By side, what to ask for so that a cell is prepared: the implementation's name there, and the case."""
+    """By variant, the requests that prepare cells: the implementation's name there, and the case."""
     rng: random.Random
     controls: Sequence[Key] = CONTROLS
-    """Those that are the same work on both sides."""
+    """Controls with the same work in both variants."""
     failures: dict[Key, Fell] = field(default_factory=dict)
     """Cells that were lost while they were timed."""
     together: bool = True
-    """Whether both sides are made ready at the same time: each on a core of its own, but never on one GPU."""
+    """Whether both variants are prepared at the same time: each on its own core, but never on one GPU."""
 
     def pair(self, cells: Collection[Key], most: int) -> Pair:
-        """One datum of each cell and control from a fresh pair; without a cell that is lost, and then from another pair."""
+        """Measure one datum of each cell and control in a fresh replicate; if a cell is lost, repeat without it."""
         while True:
             order = [key for key in (*cells, *self.controls) if key not in self.failures]
             self.rng.shuffle(order)
@@ -122,9 +127,9 @@ class Pairing:
         }
 
     def _preparing(self, client: WorkerClient, i: int, order: Sequence[Key], took: dict[Key, float]) -> Script:
-        """Finds out the seconds of one call of each cell: both sides at the same time, each on a core of its own, then on one.
+        """Measure the seconds of one call of each cell: variants in parallel, each on its own core, then on one core.
 
-        On both in the same order, so that memory is laid out alike.
+        The order of cells is equal in both, so that memory is laid out alike.
         """
         for key in order:
             what, cell = {"what": " ".join(key)}, self.requests[i].get(key)
@@ -136,7 +141,7 @@ class Pairing:
 
 
 def _stolen() -> float:
-    """Seconds that a virtual machine's cores were wanted and not given, since it began; 0 where nothing says so."""
+    """Return the steal time of a virtual machine's cores since boot in seconds; 0 if unavailable."""
     try:
         first = Path("/proc/stat").read_text().partition("\n")[0].split()
         return int(first[8]) / os.sysconf("SC_CLK_TCK")
@@ -145,9 +150,9 @@ def _stolen() -> float:
 
 
 def datum(blocks: Sequence[tuple[int, float]]) -> float:
-    """log(head / base) of a cell in a pair: the median over its rounds. `blocks`: side and seconds.
+    """Return log(head / base) of a cell in a replicate: the median over its rounds. `blocks`: variant and seconds.
 
-    A round's two blocks lie within milliseconds and share what the machine does to them; medians over all blocks of a side
+    A round's two blocks lie within milliseconds and share the machine conditions; medians over all blocks of a variant
     don't (docs/measured.md).
     """
     base, head = ([seconds for side, seconds in blocks if side == i] for i in (0, 1))
@@ -155,7 +160,7 @@ def datum(blocks: Sequence[tuple[int, float]]) -> float:
 
 
 def interleaved(turns: Mapping[Key, int], rng: random.Random) -> Iterator[tuple[Key, int]]:
-    """What is timed when: in every round each cell that has a turn left by both sides (0 base, 1 head), either side first."""
+    """Yield the order of timing: each round has both variants (0 base, 1 head) of cells with rounds left."""
     for order in rounds(turns, rng):
         for key in order:
             yield from ((key, side) for side in rng.sample((0, 1), 2))
@@ -171,13 +176,14 @@ def until_settled(
     whole: bool = False,
     keep: Callable[[Pair], None] = lambda pair: None,
 ) -> list[Pair]:
-    """Pairs after those `before`, of the cells that are not settled (or of all), while there are seconds `left()`; gives all.
+    """Measure replicates after those `before`, of undecided cells (or of all), while there are seconds `left()`;
+    returns all.
 
-    Calls `keep` with each new pair as soon as it is measured.
+    Calls `keep` with each new replicate as soon as it is measured.
 
-    Verdicts hold at every look, so that looking early and often costs no false alarms.
+    Verdicts are valid at every interim analysis, so that frequent analyses do not raise the error rate.
 
-    `pair` measures given cells in a fresh pair, with so many rounds; it may leave out what it lost.
+    `pair` measures given cells in a fresh replicate with a given number of rounds; it may omit cells that it lost.
     """
     pairs = list(before)
 
@@ -199,25 +205,25 @@ def until_settled(
 
 
 def judged(cells: Sequence[Key], pairs: Sequence[Pair], margin: float) -> dict[Key, Verdict]:
-    """What all pairs say."""
+    """Return the verdicts from all replicates."""
     logs = _logs(pairs)
     return of_pairs({key: logs.get(key, [math.nan] * len(pairs)) for key in cells}, controls_of(pairs), margin)[0]
 
 
 def controls_of(pairs: Sequence[Pair]) -> dict[str, list[float]]:
-    """Their data, by name."""
+    """Return the data of the controls, by name."""
     logs = _logs(pairs)
     return {key[1]: logs[key] for key in CONTROL_KEYS if key in logs and not any(map(math.isnan, logs[key]))}
 
 
 def _logs(pairs: Sequence[Pair]) -> dict[Key, list[float]]:
-    """log(head / base) of every pair, NaN where a cell was not in it."""
+    """Return log(head / base) of every replicate, NaN for cells that it lacks."""
     by_key = [{(impl, case): log for impl, case, log in pair["logs"]} for pair in pairs]
     return {key: [of.get(key, math.nan) for of in by_key] for key in dict.fromkeys(key for of in by_key for key in of)}
 
 
 class Fell(Exception):
-    """A cell that one side can't be timed in."""
+    """A cell can't be timed in one variant."""
 
     def __init__(self, side: str, key: Key, outcome: Skip):
         self.side, self.key, self.outcome = side, key, outcome

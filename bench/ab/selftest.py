@@ -1,4 +1,4 @@
-"""How often verdicts are right on this machine: unchanged code compared with itself, and with injected slow-downs."""
+"""Estimates how often verdicts are right on this machine: unchanged code against itself, and injected slow-downs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..timing.machine import fingerprint
 from .comparison import Plan, Record
 
 SLOW_DOWNS, SPEED_UPS = (0.01, 0.02, 0.05, 0.10), (-0.02, -0.05)
-"""Shares that are injected when none is asked for."""
+"""Shares injected by default."""
 
 PROCEDURE = (
     "bench/ab/comparison.py",
@@ -33,27 +33,27 @@ PROCEDURE = (
     "stats/effects.py",
     "stats/verdict.py",
 )
-"""What decides on a verdict: of another procedure nothing is known until it was tested too."""
+"""Modules of the decision procedure: records of another procedure don't count."""
 
 FILE = "self-test.json"
 
 Injection = tuple[str, float]
-"""An implementation, and the share by which head's is slower; below 0 it is base's that is made slower, and head faster."""
+"""Implementation, and the share by which head's is slowed; if negative, base's is slowed, so that head is faster."""
 
 
 @dataclass(frozen=True)
 class Log:
-    """What was found out on this machine so far: a record a run, on disk as soon as the run is over."""
+    """Results of this machine so far: one record per run, written as soon as the run ends."""
 
     path: Path
 
     def records(self) -> list[Record]:
-        """Of this machine and of the procedure, as both are now."""
+        """Return the records of this machine and the current procedure."""
         now = json.loads(json.dumps(_tested()))
         return [it for it in load(self.path).get("runs", []) if now.items() <= it.items()]
 
     def add(self, record: Record) -> None:
-        """All or nothing: a run that is killed here leaves what there was."""
+        """Append a record, all or nothing: a run killed here leaves the earlier ones."""
         whole = {"runs": [*load(self.path).get("runs", []), record]}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self.path.with_suffix(".tmp")
@@ -62,8 +62,8 @@ class Log:
 
 
 def schedule(runs: int, impls: Sequence[str], asked: Injection | None) -> list[Injection | None]:
-    """So many runs with what is asked for; or so many of unchanged code, a third as many with each slow-down, and a sixth
-    with each speed-up, in one implementation after the other.
+    """Plan `runs` runs with the requested injection; or `runs` runs of unchanged code, a third as many with each
+    slow-down, and a sixth with each speed-up, cycling over the implementations.
     """
     if asked:
         return [asked if asked[1] else None] * runs
@@ -73,7 +73,7 @@ def schedule(runs: int, impls: Sequence[str], asked: Injection | None) -> list[I
 
 
 def missing(wanted: Sequence[Injection | None], done: Sequence[Record]) -> list[Injection | None]:
-    """What is left to do: runs that are recorded are not done again."""
+    """Return the planned runs that are not recorded yet."""
     known = [_injection(record) for record in done]
     left = []
     for injection in wanted:
@@ -85,7 +85,7 @@ def missing(wanted: Sequence[Injection | None], done: Sequence[Record]) -> list[
 
 
 def injected(plan: Plan, injection: Injection | None) -> Plan:
-    """The same comparison, with one side slowed down."""
+    """Return the same comparison with one variant slowed down."""
     if injection is None or not injection[1]:
         return plan
     name, share = injection
@@ -102,7 +102,7 @@ def self_test(
     measure: Callable[[Plan, Injection | None], Record],
     tell: Callable[[str], None],
 ) -> None:
-    """Do what is not yet recorded, and record each run when it is over; `measure` compares, and saves the pairs."""
+    """Make the runs that are not recorded yet, and record each; `measure` compares, and saves the replicates."""
     settings = settings_of(plan)
     left = missing(wanted, [it for it in log.records() if it["settings"] == settings])
     if left:
@@ -116,12 +116,12 @@ def self_test(
 
 
 def _tested() -> Record:
-    """What a record is about."""
+    """Return the machine and procedure of a record."""
     return {"fingerprint": fingerprint(), "procedure": hash_of(PROCEDURE)}
 
 
 def settings_of(plan: Plan) -> dict[str, Any]:
-    """What decides how good the verdicts are."""
+    """Return the settings that affect the quality of verdicts."""
     return {
         "cases": [case.id for case in plan.cases],
         "impls": list(plan.names),
@@ -133,7 +133,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
 
 
 def record_of(found: Record, injection: Injection | None, settings: dict[str, Any]) -> Record:
-    """What is kept of a run."""
+    """Return the stored part of a run."""
     right = (IMPROVED if injection[1] < 0 else REGRESSED) if injection else None
     of_injection = [cell for cell in found["cells"] if injection and cell["impl"] == injection[0]]
     others = [cell for cell in found["cells"] if cell not in of_injection]
@@ -153,7 +153,7 @@ def record_of(found: Record, injection: Injection | None, settings: dict[str, An
 
 
 def summary(records: Sequence[Record], margin: float) -> Iterator[str]:
-    """What is known of this machine, at this margin: sentences; none when nothing was measured."""
+    """Yield sentences on the results of this machine at this margin; none if nothing was measured."""
     at_margin = [record for record in records if record["settings"]["margin"] == margin]
     unchanged = [record for record in at_margin if not record["injection"]]
     if unchanged:

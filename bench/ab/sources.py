@@ -1,8 +1,8 @@
-"""Where the code of a side comes from: a git revision in a worktree of its own, or a copy of the working tree.
+"""Provides the code of a variant: a git revision in a separate worktree, or a copy of the working tree.
 
-Revisions are those of the user's own repository, or, in a checkout of the suite, of its `impls`. A copy, so that editing
-meanwhile does not change what is measured. All of it lies in one temporary folder, which a small shell of its own removes
-as soon as this process is gone, however it ended.
+Revisions belong to the user's own repository, or, in a checkout of the suite, to its `impls`. The working tree is
+copied, so that edits during a comparison have no effect. Everything lies in one temporary folder, which a small shell
+process removes as soon as this process ends for any reason.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ..runs.saving import results_root
 from ..selection.errors import UsageError
 
 PREFIX = "attention-bench-ab-"
-"""Of the folder's name; the number of its owner, and the second in which that one began, follow."""
+"""Prefix of the folder's name; the owner's process number and start time in seconds follow."""
 
 OWNER = re.compile(re.escape(PREFIX) + r"(\d+)-(\d+)-")
 
 REMOVE = 'for tree in "$1"/*/; do git -C "$2" worktree remove --force "$tree"; done; rm -rf "$1"'
-"""Shell: folder, repository."""
+"""Shell script with two arguments: folder, repository."""
 
 CODE = {".py", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".ptx", ".metal", ".cl"}
 """Suffixes of files that are code."""
@@ -37,26 +37,26 @@ NO_CODE = shutil.ignore_patterns("__pycache__", ".git")
 
 
 def repository() -> Path:
-    """The git repository that the user is in; outside of any, the suite's own checkout."""
+    """Return the git repository of the current folder; outside of any, the suite's own checkout."""
     here = Path.cwd()
     return next((it for it in (here, *here.parents) if (it / ".git").exists()), CHECKOUT)
 
 
 @contextmanager
 def temporary_worktrees(repository: Path) -> Iterator[Path]:
-    """A temporary folder for the sides' code, gone afterwards with the git worktrees in it, also after `kill -9`."""
+    """Create a temporary folder for the variants' code; removed with its git worktrees, even after `kill -9`."""
     remove_leftovers(repository)
     me = process()
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{me['pid']}-{int(me['started'])}-"))
     command = ["sh", "-c", f"cat; {REMOVE}", "sh", str(folder), str(repository)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    # it waits for the end of its input, which comes when this process ends; Ctrl-C must not reach it
+    # waits for the end of its input, which comes when this process ends; must not receive Ctrl-C
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=_plain(), **quiet):  # type: ignore[call-overload]
         yield folder
 
 
 def remove_leftovers(repository: Path) -> None:
-    """Remove what ended processes left, for example after a power failure."""
+    """Remove folders left by ended processes, for example after a power failure."""
     known = re.findall(r"^worktree (.+)$", _git(repository, "worktree", "list", "--porcelain") or "", re.MULTILINE)
     folders = {Path(tree).parent for tree in known} | {*Path(tempfile.gettempdir()).glob(f"{PREFIX}*")}
     for folder in folders:
@@ -69,7 +69,7 @@ def remove_leftovers(repository: Path) -> None:
 
 
 def commit_of(revision: str, repository: Path) -> str:
-    """The commit that a revision names; raises `UsageError`."""
+    """Return the commit of a revision; raises `UsageError`."""
     if _git(repository, "rev-parse", "--git-dir") is None:
         raise UsageError(
             f"git finds no repository in {Path.cwd()}, so there is no revision {revision!r}: start in that of your kernel"
@@ -81,7 +81,7 @@ def commit_of(revision: str, repository: Path) -> str:
 
 
 def commits_between(good: str, bad: str, repository: Path) -> list[str]:
-    """The commits after the first that lead to the other, by first parents, the oldest first; raises `UsageError`."""
+    """Return the first-parent commits after `good` up to `bad`, oldest first; raises `UsageError`."""
     found = _git(repository, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}")
     if not found or _git(repository, "merge-base", "--is-ancestor", good, bad) is None:
         raise UsageError(f"{good[:10]} is no ancestor of {bad[:10]}: give GOOD first, then BAD")
@@ -89,12 +89,12 @@ def commits_between(good: str, bad: str, repository: Path) -> list[str]:
 
 
 def same_files(base: str, head: str | None, repository: Path) -> bool:
-    """Whether no file that git knows differs between two commits, or between one and the working tree."""
+    """Whether tracked files are equal in two commits, or in a commit and the working tree."""
     return _git(repository, "diff", "--quiet", base, *([head] if head else [])) is not None
 
 
 def untracked(repository: Path, folder: str) -> str:
-    """` (untracked: new.py and 2 more)`: code in a folder that git neither knows nor ignores; or nothing."""
+    """Describe code in a folder that is neither tracked nor ignored, if any: ` (untracked: new.py and 2 more)`."""
     found = _git(repository, "ls-files", "-z", "--others", "--exclude-standard", folder) or ""
     first, *more = [name for name in found.split("\0") if Path(name).suffix in CODE] or [""]
     shown = os.fsencode(first).decode(errors="replace")
@@ -102,12 +102,12 @@ def untracked(repository: Path, folder: str) -> str:
 
 
 def subject_of(commit: str, repository: Path) -> str:
-    """`0123456789 what it says`"""
+    """Return the abbreviated hash and the subject of a commit: `0123456789 what it says`."""
     return _git(repository, "show", "--no-patch", "--format=%h %s", commit) or commit[:10]
 
 
 def check_out(commit: str, folder: Path, repository: Path) -> Path:
-    """A worktree in `folder`; raises `UsageError` where it can't be made, and where one of the suite has no `impls`."""
+    """Create a worktree in `folder`; raises `UsageError` on failure, and if a revision of the suite has no `impls`."""
     done = subprocess.run(
         ["git", "-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", str(folder), commit],
         cwd=repository,
@@ -123,13 +123,13 @@ def check_out(commit: str, folder: Path, repository: Path) -> Path:
 
 
 def copy_of_impls(folder: Path) -> Path:
-    """The `impls` that lie in the checkout now, changes that are not committed included."""
+    """Copy `impls` of the checkout, uncommitted changes included."""
     shutil.copytree(CHECKOUT / "impls", folder / "impls", ignore=NO_CODE)
     return folder
 
 
 def copy_of_working_tree(folder: Path, repository: Path) -> Path:
-    """The files of the user's repository as they are now, without those that git ignores and without results."""
+    """Copy the current files of the user's repository, except ignored files and results."""
     results = results_root(Path.cwd(), None)
     for name in (_git(repository, "ls-files", "-z", "--cached", "--others", "--exclude-standard") or "").split("\0"):
         source = repository / name
@@ -140,7 +140,7 @@ def copy_of_working_tree(folder: Path, repository: Path) -> Path:
 
 
 def twins(base: Path, head: Path, folder: Path) -> dict[Path, Path]:
-    """Other folders with the same files, each under the other's name; none where both are one folder."""
+    """Create other folders with the same files, each under the other's name; none if both variants use one folder."""
     if base == head:
         return {}
     places = {base: folder / "exchanged" / head.name, head: folder / "exchanged" / base.name}
@@ -150,7 +150,7 @@ def twins(base: Path, head: Path, folder: Path) -> dict[Path, Path]:
 
 
 def digest(folder: Path) -> str:
-    """Of the code in a folder."""
+    """Return a digest of the code in a folder."""
     found = hashlib.sha256()
     for path in sorted(it for it in folder.rglob("*") if it.suffix in CODE and it.is_file()):
         found.update(os.fsencode(path.relative_to(folder)) + b"\0" + path.read_bytes())
@@ -158,7 +158,7 @@ def digest(folder: Path) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git says in that folder; None where it fails, or isn't there."""
+    """Return git's output in that folder; None if it fails or the folder is missing."""
     try:
         done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, env=_plain())
     except OSError:
@@ -167,5 +167,5 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _plain() -> dict[str, str]:
-    """Without the variables by which a hook of git would point elsewhere."""
+    """Return the environment without the variables by which a git hook would redirect git."""
     return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

@@ -1,1 +1,1 @@
-"""What is measured: axes, cases, sweeps, and what may become of a cell."""
+"""Axes, cases, sweeps, and the possible outcomes of a cell."""

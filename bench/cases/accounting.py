@@ -1,4 +1,4 @@
-"""What a run spends its time on: checking, compiling, timing, profiling."""
+"""Time accounting of a run: checking, compiling, timing, profiling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _inner: list[float] = []
 
 @contextmanager
 def spending(purpose: str) -> Iterator[None]:
-    """Count the seconds of the block under `purpose`; those of a block within it count under its own alone."""
+    """Count the seconds of the block under `purpose`, excluding nested blocks, which count under their own purpose."""
     start = perf_counter()
     _inner.append(0.0)
     try:
@@ -25,16 +25,16 @@ def spending(purpose: str) -> Iterator[None]:
 
 
 def spent() -> dict[str, float]:
-    """Seconds by purpose, those of earlier processes of a resumed run included."""
+    """Return seconds by purpose, including earlier processes of a resumed run."""
     return dict(_spent)
 
 
 def add_spent(seconds: dict[str, float]) -> None:
-    """Count what an earlier process of the same run, or a worker of this one, spent."""
+    """Add seconds spent by an earlier process of the same run, or by one of its workers."""
     for purpose, s in seconds.items():
         count(purpose, s)
 
 
 def count(purpose: str, seconds: float) -> None:
-    """Count seconds that were spent elsewhere."""
+    """Add seconds measured elsewhere."""
     _spent[purpose] = _spent.get(purpose, 0.0) + seconds

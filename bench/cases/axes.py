@@ -1,4 +1,4 @@
-"""What an axis of a case is: how its values are read, what it follows from, how it is said. `Case` has one a field."""
+"""Defines an axis of a case: parsing of values, derivation from other axes, display. `Case` has one per field."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from difflib import get_close_matches
 from typing import Any
 
 NOTHING: Any = object()
-"""No such value: None is one."""
+"""Sentinel for no value, since None is a value."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis, for the command line, for ids, and for readers of run files."""
+    """One axis, as used by the command line, by ids and by readers of run files."""
 
     kind: str
-    """`size`, a whole number from 1 on; `share`, from 0 to below 1; `choice`, one of `values`; or `switch`, on or off."""
+    """`size`, an integer from 1; `share`, from 0 to below 1; `choice`, one of `values`; or `switch`, on or off."""
     about: str
-    """What its values are, for `--help`."""
+    """Description of the values, for `--help`."""
     name: str = ""
     label: str = ""
-    """The word before the name where there is room: `tokens` for T."""
+    """Word printed before the name where space allows: `tokens` for T."""
     values: tuple[str, ...] = ()
     follows: tuple[str, ...] = ()
-    """The axes whose product it is where it isn't given."""
+    """Axes whose product is the default."""
     default: Any = NOTHING
-    """Left out of ids. NOTHING where it has to be given, or follows."""
+    """Value left out of ids. NOTHING if the axis is required or derived."""
     most: int = 2**31 - 1
-    """The largest `size`."""
+    """Largest `size`."""
     quiet: bool = False
-    """Whether it is said only where it varies."""
+    """Whether it is shown only where it varies."""
     check: Callable[[str], Any] | None = None
-    """Of a `choice` without `values`: raises ValueError with what would be right."""
+    """Validator of a `choice` without `values`: raises ValueError with the correct usage."""
     unsaid: Any = NOTHING
-    """The default, which ids leave out; NOTHING where every value is shown."""
+    """Default that ids leave out; NOTHING if every value is shown."""
     hides: bool = False
-    """Whether it decides which keys a query sees; at `none` or None it hides none."""
+    """Whether it affects visibility: which keys a query sees. `none` and None hide no key."""
 
     def read(self, text: str) -> Any:
-        """A value from the command line, `none` where None is the default; raises ValueError with what would be right."""
+        """Parse a command-line value, `none` where None is the default; raises ValueError with the correct usage."""
         if self.default is None and text == "none":
             return None
         if self.check is not None:
@@ -61,18 +61,18 @@ class Axis:
         return int(text)
 
     def implied(self, given: Mapping[str, Any]) -> Any:
-        """Its value where it follows from others."""
+        """Return its value as derived from other axes."""
         return math.prod(given[name] for name in self.follows)
 
     def described(self) -> dict[str, Any]:
-        """For the run file: what a reader needs to know of it."""
+        """Return its description for readers of the run file."""
         described: dict[str, Any] = {name: getattr(self, name) for name in ("name", "kind", "label", "quiet", "hides")}
         described["follows"] = list(self.follows)
         return described if self.unsaid is NOTHING else described | {"unsaid": self.unsaid}
 
 
 def axis(kind: str, about: str, *, default: Any = NOTHING, **others: Any) -> Any:
-    """A field of a dataclass that is an axis; `others` are fields of `Axis`."""
+    """Declare a dataclass field that is an axis; `others` are fields of `Axis`."""
     known = Axis(kind, about, default=default, **{"unsaid": default} | others)
     if default is NOTHING:
         return dataclasses.field(metadata={"axis": known})
@@ -80,12 +80,12 @@ def axis(kind: str, about: str, *, default: Any = NOTHING, **others: Any) -> Any
 
 
 def axes_of(case: type[Any]) -> dict[str, Axis]:
-    """Every axis of a dataclass, in its order."""
+    """Return every axis of a dataclass, in field order."""
     return {it.name: dataclasses.replace(it.metadata["axis"], name=it.name) for it in dataclasses.fields(case)}
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean ...?`, where something is near."""
+    """Return `; did you mean ...?`, or an empty string if no known name is similar."""
     known = list(known)
     held = [it for it in known if name in it][:2] if len(name) > 2 else []
     near = [ELSEWHERE[name]] if name in ELSEWHERE else held or get_close_matches(name, known, n=1, cutoff=0.65)
@@ -100,10 +100,10 @@ ELSEWHERE = {
     "alibi": "--bias alibi",
     "additive": "--bias dense",
 }
-"""Words that others use, or that belong to another option."""
+"""Names used by other projects or by other options, with the option to use instead."""
 
 SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
-"""Dtypes as tables print them."""
+"""Abbreviations of dtypes used in tables."""
 
 
 def _share(text: str) -> float:

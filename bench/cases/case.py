@@ -1,4 +1,4 @@
-"""A case: one point of a sweep. Its fields are the only list of axes; everything else reads it (`AXES`)."""
+"""A case: one point of a sweep. Its fields are the only list of axes; other modules read it through `AXES`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCOPES = ("layer", "core", *BLOCKS)
 
 @dataclass(frozen=True)
 class Case:
-    """One point of a sweep; its fields are the columns of the results. Build one with `Case.of`."""
+    """One point of a sweep; its fields are columns of the results. Build one with `Case.of`."""
 
     B: int = axis("size", "batch sizes", label="batch")
     H: int = axis("size", "query heads", label="heads")
@@ -135,26 +135,26 @@ class Case:
     def of(
         cls, *, T: int, H: int, D_h: int, B: int = 1, dtype: str = "float32", device: str = "cpu", **others: Any
     ) -> Case:
-        """A case from its sizes; what is left out follows from them, or stands at its default."""
+        """Build a case from its sizes; omitted axes are derived from others or take their defaults."""
         given: dict[str, Any] = {"B": B, "T": T, "H": H, "D_h": D_h, "dtype": dtype, "device": device}
         implied = {name: it.implied(given) for name, it in AXES.items() if it.follows}
         return cls(**given | implied | {name: value for name, value in others.items() if value is not None})
 
     @property
     def id(self) -> str:
-        """A public format: saved runs are matched by it. Axes at their default are left out."""
+        """Public identifier by which saved runs are matched. Axes at their defaults are left out."""
         sizes = f"B{self.B}-T{self.T}-H{self.H}-D_h{self.D_h}-{self.dtype}-{self.device}"
         plain = Case.of(B=self.B, T=self.T, H=self.H, D_h=self.D_h, dtype=self.dtype, device=self.device)
         others = [name for name in _IN_IDS if getattr(self, name) != getattr(plain, name)]
         return "-".join([sizes, *(f"{name}={getattr(self, name)}" for name in others)])
 
     def plain(self, **others: Any) -> Case:
-        """The same without any rule on what a query sees or what becomes of a score."""
+        """Return the case without rules on visibility or scores."""
         return replace(self, **{it.name: AXES[it.name].default for it in fields(Rules)} | {"mask": "none"} | others)
 
     @property
     def bare(self) -> Case:
-        """What is asked of its core, without the projections around it, which under autocast give it narrow numbers."""
+        """Return the case of its core alone; under autocast, the projections pass it inputs of the narrow dtype."""
         given = self.dtype if self.scope == "core" else self.computes
         around: dict[str, Any] = {"qkv_bias": False, "out_bias": False, "latent": None, "rope": None, "page": None}
         around["model"] = None
@@ -162,12 +162,12 @@ class Case:
 
     @property
     def computes(self) -> str:
-        """The dtype of its matrix products, and so of its output."""
+        """Dtype of its matrix products, and so of its output."""
         return self.autocast or self.dtype
 
     @property
     def rounds(self) -> str:
-        """The dtype by whose epsilon its products are judged: TF32 has as many bits of a number as float16."""
+        """Dtype whose epsilon the tolerances use: float16 for TF32, whose mantissa has as many bits."""
         return "float16" if self.tf32 else self.computes
 
     @property
@@ -180,17 +180,17 @@ class Case:
 
     @property
     def keys(self) -> int:
-        """The longer of the two sequences."""
+        """Length of the longer sequence."""
         return max(self.T, self.T_kv)
 
     @property
     def does(self) -> Mode:
-        """What its mode does."""
+        """Behaviour of its mode."""
         return MODES[self.mode]
 
     @property
     def in_model(self) -> bool:
-        """Whether it is of decoder blocks that transformers builds."""
+        """Whether it consists of decoder blocks built by transformers."""
         return self.scope in BLOCKS
 
     @property
@@ -199,7 +199,7 @@ class Case:
 
     @property
     def layer_shape(self) -> LayerShape:
-        """What a layer must know to be built for this case."""
+        """Shape from which a layer for this case is built."""
         shared = {it.name: getattr(self, it.name) for it in fields(LayerShape) if it.name in AXES}
         return LayerShape(d_out=self.d_model, max_T=self.keys, **shared)
 
@@ -208,13 +208,13 @@ class Case:
 
 
 def tokens_of(requests: str) -> dict[str, Any]:
-    """The axes T and T_kv: new tokens of all requests, and all of theirs."""
+    """Return the axes T and T_kv: the total number of new tokens, and of all tokens, of all requests."""
     new, tokens = map(sum, zip(*requests_of(requests), strict=True))
     return {"requests": requests, "T": new, "T_kv": tokens}
 
 
 AXES = axes_of(Case)
-"""Every axis, by its name, in the order in which people say them."""
+"""Every axis by name, in display order."""
 
 _IN_IDS = ("T_kv", *(name for name in AXES if name != "T_kv"))
-"""The order of ids, which is older than that of the axes."""
+"""Order of axes in ids, which predates the display order."""

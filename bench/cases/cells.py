@@ -1,4 +1,4 @@
-"""What is measured at one time: an implementation on a case."""
+"""Defines a cell, the unit of measurement: an implementation on a case."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Cell:
-    """One implementation on one case: one row, or one reason why there is none."""
+    """One implementation on one case: ends in one row, or in one reason for having none."""
 
     impl: Impl
     case: Case

@@ -1,4 +1,4 @@
-"""Blocks of language models: their whole configurations, and what a case of one counts."""
+"""Blocks of language models: complete configurations, and counts of operations and weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Config = dict[str, Any]
 
 BLOCKS = {"block": 1, "model": 2}
-"""Decoder blocks of a scope."""
+"""Number of decoder blocks by scope."""
 
 REST: dict[str, Config] = {
     "gpt2": {"vocab_size": 50257, "n_positions": 1024, "n_layer": 12},
@@ -28,37 +28,39 @@ REST: dict[str, Config] = {
                    "tie_word_embeddings": True},
     "qwen3-8b": {"vocab_size": 151936, "intermediate_size": 12288, "num_hidden_layers": 36, "rope_theta": 1e6},
 }  # fmt: skip
-"""What `MODELS` leaves out of a configuration, since it is no part of attention. The sizes agree with `litgpt/config.py` of
-Lightning-AI/litgpt at 26857050, which names the config.json of each; those of GPT-2, with `model.py` of karpathy/nanoGPT; which
-embeddings are tied, with the model builders of pytorch/torchtune.
+"""Configuration keys outside attention, which `MODELS` omits. Sizes agree with `litgpt/config.py` of
+Lightning-AI/litgpt at 26857050, which cites each config.json; those of GPT-2 with `model.py` of karpathy/nanoGPT; tied
+embeddings with the model builders of pytorch/torchtune.
 """
 
 OF_GPT2 = {
     "hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
     "intermediate_size": "n_inner", "max_position_embeddings": "n_positions",
 }  # fmt: skip
-"""What GPT-2 calls what others have."""
+"""GPT-2's names of common configuration keys."""
 
 FIXED = {
     "source", "window", "window_right", "prefix", "documents", "bias", "softcap", "sinks", "latent", "rope", "requests",
     "page", "qkv_bias", "out_bias", "dropout", "out_dropout", "autocast",
 }  # fmt: skip
-"""Axes that have no meaning in a model, whose config decides them, or for which nothing is built."""
+"""Axes without meaning in a model, decided by its config, or not implemented for models."""
 
 SMALL = {"vocab_size": 64}
-"""Of a model whose heads aren't those of its configuration, as in a probe."""
+"""Configuration of a model whose heads differ from the original's, as in a probe."""
 
 SIZES = ("H", "H_kv", "D_h", "d_model")
 
 
 def config_of(model: str) -> Config:
-    """The whole configuration, of the text model where there are others; raises ValueError where there is none."""
+    """Return the complete configuration, of the text model if there are several; raises ValueError if there is none."""
     config = dict(models.config_of(model))
     return (config.get("text_config") or config) | REST.get(model, {})
 
 
 def config_for(case: Case) -> Config:
-    """The config of the module that is measured: as many blocks as its scope has; of other heads small in all else."""
+    """Return the config of the measured module, with its scope's number of blocks; small in all but heads if those
+    differ.
+    """
     config = dict(config_of(case.model or ""))
     gpt2 = config["model_type"] == "gpt2"
     asked = {"hidden_size": case.d_model, "num_attention_heads": case.H, "num_hidden_layers": BLOCKS[case.scope]}
@@ -78,13 +80,13 @@ def config_for(case: Case) -> Config:
 
 
 def depth(case: Case) -> int:
-    """Blocks of the whole model."""
+    """Return the number of blocks of the whole model."""
     config = config_of(case.model or "")
     return int(config.get("num_hidden_layers") or config["n_layer"])
 
 
 def unfit(case: Case) -> str | None:
-    """Why a case isn't one of a block or a model; None where it is."""
+    """Return why a case can't be a block or a model; None if it can."""
     if case.model is None:
         return f"--scope {case.scope} is of a model: add --model {', '.join(REST)}, or a config.json"
     if find_spec("transformers") is None:
@@ -108,21 +110,21 @@ def unfit(case: Case) -> str | None:
 
 
 def matrices(case: Case) -> tuple[int, int]:
-    """Weights that multiply a token: of one block, and of the head (none in a block)."""
+    """Count weights multiplied per token: of one block, and of the head (zero for a block)."""
     config = config_for(case)
     inner = config.get("n_inner" if "n_embd" in config else "intermediate_size") or 4 * case.d_model
-    of_mlp = (2 if "n_embd" in config else 3) * inner  # gated, but in GPT-2
+    of_mlp = (2 if "n_embd" in config else 3) * inner  # gated, except in GPT-2
     of_attention = case.H * (case.D_h + case.D_v) + case.H_kv * (case.D_h + case.D_v)
     return case.d_model * (of_attention + of_mlp), config["vocab_size"] * case.d_model * (case.scope == "model")
 
 
 def weights(case: Case) -> int:
-    """Numbers of all matrices; embedding and head share theirs where the config ties them, as it does unless it says so."""
+    """Count all matrix weights; embedding and head count once if tied, which is the default for GPT-2 only."""
     block, head = matrices(case)
     tied = config_of(case.model or "").get("tie_word_embeddings", "n_embd" in config_of(case.model or ""))
     return BLOCKS[case.scope] * block + head * (1 if tied else 2)
 
 
 def output_width(case: Case) -> int:
-    """Numbers that come out for a token."""
+    """Return the output width per token."""
     return int(config_for(case)["vocab_size"]) if case.scope == "model" else case.d_model

@@ -1,7 +1,7 @@
-"""What a cell means, as a short hash: numbers with another `case_hash` answer another question, and don't belong on one line.
+"""Hashes the meaning of a cell: numbers with different `case_hash` are not comparable and don't belong on one line.
 
-It tells the case and the version of the question: how inputs and weights are drawn, and what is called while the clock runs.
-The implementation is not in it, nor the clock, nor what only judges answers: they may change, and the question stays.
+The hash covers the case and the version of the measurement: how inputs and weights are generated, and what is timed. It
+excludes the implementation, the timer and the correctness checks, which may change without changing the meaning.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 QUESTION = "6f6082bd3f0f"
-"""The version of the question: give it another value whenever a cell's numbers come to mean something else.
+"""Version of the measurement: change it whenever a cell's numbers change their meaning.
 
-Until 2026 it was a hash of the sources; runs of that time stay comparable, since this is the last value it had.
+Until 2026 it was a hash of the sources; this is its last value, so that runs of that time stay comparable.
 """
 
 
 def case_hash(case: Case) -> str:
-    """The same in every process and for every implementation, until the case or the question changes.
+    """Return a hash that is equal in every process and for every implementation, until the case or the version changes.
 
-    An axis at zero, off or unset is left out, so that a new one changes no hash.
+    Axes at zero, off or unset are left out, so that new axes change no hash.
     """
     axes = {name: value for name, value in case.columns().items() if value}
     return _digest(json.dumps([sorted(axes.items()), QUESTION]).encode())
 
 
 def hash_of(paths: tuple[str, ...]) -> str:
-    """Of whole files of this checkout."""
+    """Return a hash of whole files of this checkout."""
     return _digest(b"\0".join((CHECKOUT / path).read_bytes() for path in paths))
 
 

@@ -1,6 +1,7 @@
-"""Models by name: the part of their configuration that decides their attention layers, and the axes of these layers.
+"""Models by name: the configuration of their attention layers, and the axes of these layers.
 
-A configuration has the keys of a `config.json` of transformers; those of `MODELS` are from the model cards on Hugging Face.
+A configuration has the keys of a transformers `config.json`; those of `MODELS` are from the model cards on Hugging
+Face.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .axes import nearest
 
 Config = Mapping[str, Any]
 Layer = dict[str, Any]
-"""Axes of a case, by name. Where the mask is causal it is left out, since each mode has its own."""
+"""Axes of a case by name. A causal mask is left out, since each mode has its own."""
 
 BOTH = ["sliding_attention", "full_attention"]
 ENCODES, BIASED = {"mask": "none"}, {"qkv_bias": True, "out_bias": True}
@@ -63,26 +64,26 @@ KNOWN = (
     "llama", "llama4_text", "qwen3", "qwen3_moe", "mistral", "gemma2", "gemma3_text", "phi3", "olmo2",
     "deepseek_v2", "deepseek_v3",
 )  # fmt: skip
-"""`model_type` of causal decoders whose configuration says everything."""
+"""`model_type` of causal decoders that are fully described by their configuration."""
 
 CODE: dict[str, Layer] = {
     "bert": BIASED | ENCODES, "gpt2": BIASED, "gpt_oss": {"sinks": True}, "modernbert": ENCODES, "qwen2": {"qkv_bias": True},
     "vit": {"out_bias": True} | ENCODES, "whisper": BIASED,
 }  # fmt: skip
-"""`model_type` -> axes that the code of transformers fixes, which the configuration doesn't say."""
+"""`model_type` -> axes fixed in the code of transformers and absent from the configuration."""
 
 UNLIKE = {
     "q_lora_rank": "queries are projected in one step, not through a latent of {}",
     "attention_chunk_size": "attention in chunks of {0} tokens is measured as causal, which it is up to T = {0}",
     "use_bidirectional_attention": "attention in both directions is measured as causal",
 }
-"""Keys of a configuration, and what is measured otherwise than they say."""
+"""Configuration keys that are measured differently, with an explanation."""
 
 SPELLINGS = {"hidden_size": ("n_embd", "d_model"), "num_attention_heads": ("n_head", "encoder_attention_heads")}
 
 
 def config_of(model: str, folder: str = ".") -> Config:
-    """The configuration of a model of `MODELS`, or of a file `config.json`; raises ValueError with what would be right."""
+    """Return the configuration of a model of `MODELS` or of a `config.json` file; raises ValueError otherwise."""
     if model in MODELS:
         return MODELS[model][1]
     if not model.endswith(".json"):
@@ -97,7 +98,8 @@ def config_of(model: str, folder: str = ".") -> Config:
 
 
 def layers_of(config: Config) -> dict[str, Layer]:
-    """The axes of each kind of attention layer: `global`, `local`; of an encoder and a decoder `encoder`, `decoder`, `cross`.
+    """Return the axes of each kind of attention layer: `global`, `local`; for encoder-decoders `encoder`, `decoder`,
+    `cross`.
 
     Raises:
         ValueError: a width is missing.
@@ -137,7 +139,7 @@ def _number(config: Config, key: str) -> int:
 
 
 def _window(config: Config, causal: bool) -> int | None:
-    """Keys before its own that a query of a local layer sees: a causal window of transformers counts its own, too."""
+    """Return the keys before its own that a local query sees; transformers' causal windows include the own key."""
     if local := config.get("local_attention"):
         return int(local) // 2
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
@@ -156,7 +158,7 @@ def _kinds(config: Config, window: int | None) -> list[str]:
 
 
 def notes_of(config: Config) -> Iterator[str]:
-    """What of a configuration is not measured, or otherwise."""
+    """Yield parts of the configuration that are not measured, or measured differently."""
     if text := config.get("text_config"):
         yield f"of {config.get('model_type')} the text model is measured"
         config = text

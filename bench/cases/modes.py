@@ -1,4 +1,4 @@
-"""The modes: what one call of a case is. Everything else asks a case what its mode does, and not for its name."""
+"""Modes: what one call of a case computes. Other modules use a mode's properties, never its name."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Mode:
 
     about: str
     gradients: bool = False
-    """Whether it also goes back: from a gradient of o to those of every input and every weight."""
+    """Whether it has a backward: from a gradient of o to those of every input and every weight."""
     cached: bool = False
-    """Whether its tokens are the newest of T_kv, of which the others lie in a cache."""
+    """Whether its tokens are the newest of T_kv, with all earlier ones in a cache."""
     settled: Callable[[Point], Point] = lambda point: point
-    """What its name implies for the other axes; raises ValueError where they can't be had."""
+    """Sets other axes implied by the mode; raises ValueError for impossible combinations."""
 
 
 def _newest_tokens(point: Point) -> Point:
-    """T is the number of all tokens, where T_kv doesn't say it; with a mask that is aligned bottom right that of the new ones.
+    """Derive the axes of decode: T counts all tokens, or new ones if T_kv is given with a mask aligned bottom right.
 
-    A rule that counts from a query's own place needs such a mask: without one the only query has the first place.
+    Rules that depend on a query's position need such a mask: without one, the only query has position 0.
     """
     placed = any(point.get(name) for name in ("window", "bias", "documents"))
     if point.get("mask") == "causal_br" or ("mask" not in point and placed):

@@ -1,4 +1,4 @@
-"""Why a cell has no row. The reasons are part of the run file's format."""
+"""Reasons for a missing row. They are part of the run file's format."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from .. import CHECKOUT
 
 
 class Skip(Exception):
-    """A cell ends without a row; the message is the `detail` of its entry among the skipped."""
+    """Ends a cell without a row; the message is the `detail` of its entry among the skipped."""
 
     reason = "error"
 
 
 class Unsupported(Skip):
-    """The implementation declares that it can't do this."""
+    """The implementation declares the case unsupported."""
 
     reason = "unsupported"
 
 
 class Wrong(Skip):
-    """The gate found the answer, or the way it was reached, at fault."""
+    """The correctness check failed."""
 
     reason = "wrong"
 
 
 class StillWorking(Wrong):
-    """Its work goes on in the process that ran it, which is good for nothing else now."""
+    """Work continues after the call; the process can't be used for further measurements."""
 
 
 class OutOfMemory(Skip):
@@ -41,11 +41,11 @@ class TimedOut(Skip):
 
 REASONS = ("unsupported", "wrong", "out_of_memory", "timeout", "error")
 FAILURES = ("wrong", "timeout", "error")
-"""The reasons that make a run end with exit code 1."""
+"""Reasons that make a run end with exit code 1."""
 
 
 OUT_OF_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""What else says that memory ran out: torch's allocator on the CPU, the CUDA driver, cuBLAS."""
+"""Other messages of exhausted memory: torch's allocator on the CPU, the CUDA driver, cuBLAS."""
 
 CANNOT = {
     "No viable backend": "torch has no such kernel for this case",
@@ -54,14 +54,14 @@ CANNOT = {
     "is not deterministic because it uses CuBLAS": "has no deterministic form",
     "out of resource: ": "this GPU has too little for its kernel",
 }
-"""What `scaled_dot_product_attention`, `torch.use_deterministic_algorithms` and Triton say; what it means."""
+"""Messages of `scaled_dot_product_attention`, `torch.use_deterministic_algorithms` and Triton, with their meaning."""
 
 OCCUPIED = "busy or unavailable"
-"""What CUDA says where another process has the GPU to itself."""
+"""CUDA's message when another process uses the GPU exclusively."""
 
 
 def classify(error: BaseException) -> Skip:
-    """What an exception out of an implementation means for its cell."""
+    """Return the outcome of a cell for an exception raised by an implementation."""
     import torch
 
     if isinstance(error, Skip):
@@ -78,7 +78,7 @@ def classify(error: BaseException) -> Skip:
 
 
 def _said(error: BaseException) -> str:
-    """Its message; empty also where that can't be read, of a class of the user's."""
+    """Return an exception's message; empty if a user-defined class fails to produce it."""
     try:
         return str(error).strip()
     except Exception:
@@ -86,11 +86,11 @@ def _said(error: BaseException) -> str:
 
 
 _OTHERS = (CHECKOUT / "bench", *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")))
-"""Where no implementation lies."""
+"""Folders that contain no implementations."""
 
 
 def _place(error: BaseException) -> str:
-    """` (mine.py:12)`: the last line of an implementation's own that it went through; nothing where there is none."""
+    """Return ` (mine.py:12)`, the last traceback line within the implementation's own code; empty if there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         if path.is_file() and not any(path.is_relative_to(other) for other in _OTHERS):

@@ -1,6 +1,6 @@
-"""Times that others have published, each with the case that it is of: the sweep `published` measures the same cases here.
+"""Published times with their cases: the sweep `published` measures the same cases here.
 
-Copied from where `source` says. Each entry states how its setting differs from a measurement here.
+Copied from the `source` of each entry, which states how its setting differs from a measurement here.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from .case import Case
 
 @dataclass(frozen=True)
 class Published:
-    """One figure."""
+    """One published time."""
 
     axes: Mapping[str, Any]
     seconds: float
     kernel: str
-    """What was timed, as its authors call it."""
+    """Name of the kernel given by its authors."""
     impl: str
-    """The implementation here that comes nearest to it."""
+    """Closest implementation here."""
     machine: str
     source: str
-    """On GitHub."""
+    """Location on GitHub."""
     differs: str
 
     @property
@@ -32,7 +32,7 @@ class Published:
         return Case.of(**self.axes)
 
     def described(self) -> dict[str, Any]:
-        """For the run file."""
+        """Return the entry for the run file."""
         return {"id": self.case.id} | {name: value for name, value in asdict(self).items() if name != "axes"}
 
 
@@ -64,13 +64,13 @@ H200 = {
 }
 LLAMA = CORE | {"device": "cuda", "dtype": "bfloat16", "H": 64, "H_kv": 8, "D_h": 128}
 TUTORIAL = {"B": 8, "T": 1024, "d_model": 768, "H": 12, "D_h": 64, "dtype": "float32"}
-"""Of layers, causal: as in the sweep `tutorial`."""
+"""Axes of causal layers, as in the sweep `tutorial`."""
 
 NOTEBOOK = "rasbt/LLMs-from-scratch, ch03/02_bonus_efficient-multihead-attention/mha-implementations.ipynb"
 GRADIENTS = "torch before 2.9, gradients recorded, a bias in the output projection"
 M3 = {"machine": "Apple M3, of a MacBook Air", "source": NOTEBOOK, "differs": f"{GRADIENTS}; threads not said"}
 A100 = {"machine": "NVIDIA A100", "source": NOTEBOOK, "differs": f"{GRADIENTS}; products in TF32"}
-WAYS = (  # what it is called there, the nearest here, and milliseconds on the M3 and on the A100
+WAYS = (  # published name, closest implementation here, and milliseconds on the M3 and on the A100
     ("MHA wrapper", "wrapper", 179, 4.68),
     ("MHA of chapter 3", "fused", 166, 3.08),
     ("MHA with combined QKV weights", "packed", 190, 3.81),
@@ -100,7 +100,7 @@ PUBLISHED = (
 
 
 def grids() -> tuple[dict[str, tuple[Any, ...]], ...]:
-    """Their cases, those that differ in T alone together."""
+    """Return the grids of their cases, merged where cases differ in T only."""
     lengths: dict[tuple[tuple[str, Any], ...], list[int]] = {}
     for it in PUBLISHED:
         others = tuple((axis, value) for axis, value in it.axes.items() if axis != "T")
@@ -111,5 +111,5 @@ def grids() -> tuple[dict[str, tuple[Any, ...]], ...]:
 
 
 def published_of(ids: Collection[str]) -> list[dict[str, Any]]:
-    """The figures of these cases, as a run file has them."""
+    """Return the published times of the given cases, for the run file."""
     return [it.described() for it in PUBLISHED if it.case.id in ids]

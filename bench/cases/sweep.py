@@ -1,4 +1,4 @@
-"""Which cases are measured. A sweep is a name and a grid."""
+"""Selects the cases of a run. A sweep is a name and a grid."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ Axes = Mapping[str, tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Sweep:
-    """Named grids. An axis that is left out follows from the others, or stands at its default; a grid may be of one device."""
+    """Named grids. An omitted axis is derived from others or takes its default; a grid may be for one device only."""
 
     name: str
     about: str
     grids: tuple[Axes, ...]
     whole_registry: bool = False
-    """Without `--impl` every implementation is measured, not only the common ones."""
+    """Whether all implementations, not only the common ones, are measured without `--impl`."""
     gpu: tuple[Axes, ...] = ()
-    """The grids on a GPU, where those of a CPU would time little but launches."""
+    """Grids for a GPU, where the CPU's would time mainly launches."""
 
     def grids_on(self, device: str) -> tuple[Axes, ...]:
         return self.gpu if self.gpu and device == "cuda" else self.grids
 
     def cases(self, device: str, overrides: Axes = {}, unfit: list[str] | None = None) -> list[Case]:  # noqa: B006  (never written to)
-        """Every point of the grids, the axes in `overrides` replaced.
+        """Return every point of the grids, with the axes in `overrides` replaced.
 
-        Raises ValueError for sizes that don't fit together; of grids with an `origin`, whose points are others' choice, why
-        some don't fit is added to `unfit`, and the error is raised where none does.
+        Raises ValueError for incompatible sizes. Grids with an `origin` have externally chosen points: their misfits
+        are added to `unfit`, and an error is raised only if no point fits.
         """
         unfit = [] if unfit is None else unfit
         here = (grid for grid in self.grids_on(device) if device in grid.get("device", (device,)))
@@ -55,11 +55,11 @@ class Sweep:
 
 PROJECTIONS = {"d_model", "qkv_bias", "out_bias", "out_dropout"}
 AROUND_CORE = PROJECTIONS | {"latent", "rope"}
-"""Axes of what is around a core."""
+"""Axes outside a core."""
 
 
 def _case_from(point: dict[str, Any], unfit: list[str]) -> Case | None:
-    """A case; None where a point that has an `origin`, the name of a model or a file, is none."""
+    """Return a case; None for an unfit point that has an `origin`, the name of a model or a file."""
     origin, of_model = point.pop("origin", None), point.pop("of_model", False)
     if of_model and (point.get("scope") == "core" or point.get("requests")):
         point = {axis: value for axis, value in point.items() if axis not in AROUND_CORE}
@@ -75,7 +75,7 @@ def _case_from(point: dict[str, Any], unfit: list[str]) -> Case | None:
 def _case(point: dict[str, Any]) -> Case:
     if point.get("model"):
         point = _of_model(point)
-    if "D_h" not in point:  # the sweep holds the model's width constant and shares it among the heads
+    if "D_h" not in point:  # the sweep keeps the model's width constant and divides it among the heads
         if point["d_model"] % point["H"]:
             raise ValueError(f"d_model = {point['d_model']} is not divisible by H = {point['H']}")
         point["D_h"] = point["d_model"] // point["H"]
@@ -94,14 +94,14 @@ def _case(point: dict[str, Any]) -> Case:
 
 
 def _of_model(point: dict[str, Any]) -> dict[str, Any]:
-    """Without what its config says of a block's attention; a layer or a core of a model is one like any other of its sizes."""
+    """Drop axes that a block's config decides; a layer or core of a model is treated like any other of its sizes."""
     if point.get("scope") in decoders.BLOCKS:
         return {axis: value for axis, value in point.items() if axis not in decoders.FIXED}
     return point | {"model": None}
 
 
 def _of_requests(point: dict[str, Any]) -> dict[str, Any]:
-    """What requests imply for the other axes; raises ValueError where they can't be had."""
+    """Derive other axes from requests; raises ValueError for impossible combinations."""
     implied = {"B": 1, "mode": "forward", "mask": "causal_br", "source": "cross", "scope": "core"}
     for name, value in implied.items():
         if point.get(name, value) != value:
@@ -112,7 +112,7 @@ def _of_requests(point: dict[str, Any]) -> dict[str, Any]:
 
 
 def misfit(case: Case) -> str | None:
-    """Why a case's rules don't fit together or leave a query without a key; None where they do."""
+    """Return why a case's rules conflict or leave a query without a key; None if they don't."""
     if case.in_model:
         return decoders.unfit(case)
     causal, apart = case.mask.startswith("causal"), case.window or case.documents
@@ -146,7 +146,7 @@ def misfit(case: Case) -> str | None:
 
 
 def _beside_a_latent(case: Case) -> str | None:
-    """What a case asks for that multi-head latent attention has not, as the rest of a sentence."""
+    """Return why multi-head latent attention doesn't support a case, as the end of a sentence; None if it does."""
     if case.scope == "core":
         return "is part of a layer: leave out --scope core"
     if case.source == "cross":
@@ -164,7 +164,7 @@ BASIC_MASKS = ("none", "causal", "padding", "causal+padding")
 
 
 def _grid(**axes: Any) -> Axes:
-    """A grid of these values, each alone or a tuple; B = 1, H = 8, D_h = 64 (unless d_model says it) and float32 by default."""
+    """Build a grid of single values or tuples; defaults: B = 1, H = 8, D_h = 64 (unless d_model is given), float32."""
     default = {"B": 1, "dtype": "float32", "H": 8} | ({} if "d_model" in axes else {"D_h": 64})
     return {name: value if isinstance(value, tuple) else (value,) for name, value in (default | axes).items()}
 
@@ -172,13 +172,13 @@ def _grid(**axes: Any) -> Axes:
 TRAINED = ("forward", "backward")
 
 SIXTEEN: dict[str, Any] = {"H": 16, "dtype": "bfloat16"}
-"""On a GPU, 16 heads: a model of a width of 1024 or 2048."""
+"""Heads on a GPU: 16, for models of width 1024 or 2048."""
 
 GROUPED: dict[str, Any] = {"D_h": 128, "H": 32, "H_kv": 8, "dtype": "bfloat16"}
-"""The heads of Llama 3 8B (Llama Team, "The Llama 3 Herd of Models", 2024, table 3)."""
+"""Heads of Llama 3 8B (Llama Team, "The Llama 3 Herd of Models", 2024, table 3)."""
 
 LATENT = {"D_h": 48, "latent": 128, "rope": 16}
-"""As in DeepSeek-V2 (DeepSeek-AI, 2024), the latent is as wide as four heads, and the rotary key as half of one."""
+"""Sizes in the proportions of DeepSeek-V2 (DeepSeek-AI, 2024): latent of four heads, rotary key of half a head."""
 
 LLM = tuple(layer for name in ("gpt2", "qwen2.5-0.5b", "llama3-8b") for layer in layers_of(MODELS[name][1]).values())
 
@@ -266,9 +266,9 @@ SWEEPS = {
 
 
 def of_points(name: str, points: Mapping[str, Mapping[str, Any]]) -> Sweep:
-    """Grids that a model or a file gives: axes, each with a value or a tuple of values, by what they are of.
+    """Build a sweep from the axes of a model or a file, each a value or a tuple of values, by the name of their origin.
 
-    Where a grid has no T it is 512, on a GPU 2048 and 8192. A core of a grid that is `of_model` has no axes of its layer.
+    Grids without T get 512, on a GPU 2048 and 8192. A core of a grid that is `of_model` has none of its layer's axes.
     """
 
     def grids(T: int | tuple[int, ...]) -> tuple[Axes, ...]:

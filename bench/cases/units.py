@@ -1,4 +1,4 @@
-"""Bytes as people read them; data stay in bytes."""
+"""Formats bytes for display; stored data stay in bytes."""
 
 from __future__ import annotations
 

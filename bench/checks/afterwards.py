@@ -1,4 +1,4 @@
-"""Whether a call's work continues in threads after it has returned: it would disturb what is timed next."""
+"""Detects work that continues in threads after a call has returned: it would disturb the next measurement."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from time import perf_counter, process_time, sleep
 from ..cases.outcome import StillWorking
 
 SETTLING = 5e-3
-"""Seconds in which OpenMP's threads may wait for more work before they sleep."""
+"""Seconds for which OpenMP threads may spin, waiting for work, before they sleep."""
 
 WATCH = 10e-3
-"""Seconds for which the process is watched then."""
+"""Seconds for which the process is then observed."""
 
 BUSY = 0.5
-"""Share of one core above which something still works."""
+"""CPU time as a share of one core above which the process counts as busy."""
 
 LOOKS = 3
-"""Times that it must be seen, one after the other: a collection of garbage or a page written back happens once."""
+"""Consecutive busy samples that count as a fault: garbage collection or writeback of a page shows in a single one."""
 
 LOOK = 1e-3
-"""Seconds between two looks whether the process has come to rest."""
+"""Seconds between two samples while waiting for the process to become idle."""
 
 LONGEST = 100e-3
-"""Seconds that a process is waited for before another one is timed: what works for longer the check has refused, whose looks
-take up to 80 ms beside a thread that holds Python's lock.
+"""Longest wait in seconds for a process to become idle before another one is timed. Work that lasts longer has been
+refused by the check, whose samples take up to 80 ms beside a thread that holds Python's lock.
 """
 
 
 def check_idle_afterwards(rest: Callable[[float], None] = sleep, clock: Callable[[], float] = process_time) -> None:
-    """Call it right after a call: raises `StillWorking` where the process is busy though that has returned."""
+    """Raise `StillWorking` if the process stays busy after a call has returned. Must be called right after the call."""
     for _ in range(LOOKS):
         rest(SETTLING)
         before = clock()
@@ -45,8 +45,8 @@ def settle(
     clock: Callable[[], float] = process_time,
     wall: Callable[[], float] = perf_counter,
 ) -> None:
-    """Return when this process's threads sleep: OpenMP's, and those of some BLAS, look for more work for some milliseconds, on
-    cores that another process needs next.
+    """Return when this process's threads sleep. Threads of OpenMP and of some BLAS libraries spin for some milliseconds
+    after a call, on cores that the next process needs.
     """
     until = wall() + LONGEST
     while (began := wall()) < until:

@@ -1,4 +1,4 @@
-"""How far off an answer may be: a few times the error of the plain formula in the case's own dtype, and a floor."""
+"""Tolerances: a multiple of the plain formula's error in the case's own dtype, plus a floor."""
 
 from __future__ import annotations
 
@@ -16,72 +16,75 @@ from .patterns import DEEP, DEEPEST, DOMINATED, HIGH, LATE, LOW, large_scores
 from .problem import Errors, Expected
 
 WIDE = ("float32", "float64")
-"""Dtypes in which kernels compute what they are given in them; of narrower ones most is computed in float32."""
+"""Dtypes whose products kernels compute in that dtype; narrower dtypes are mostly accumulated in float32."""
 
 FACTOR = 2.0
-"""How many times the plain formula's own error is allowed: the rule that FlashAttention's tests use."""
+"""Multiple of the plain formula's error that is allowed, as in FlashAttention's tests."""
 
 FACTOR_OF_GRADIENTS = 3.0
-"""The same for gradients, as in those tests."""
+"""Multiple allowed for gradients, as in FlashAttention's tests."""
 
 FLOOR_OF_GRADIENTS = 2.0
-"""Added to it, in units of the dtype's epsilon, except in float64: the rows that cancel nearly everything are few.
+"""Floor of gradients in units of the dtype's epsilon, except in float64: few rows cancel nearly everything.
 
-In float32 a row's is larger by the root of the number of keys: a query that sees a single key has a gradient of zero, which is
-the difference of two terms larger than the usual gradient by that much, and flash attention computes them apart.
+In float32 a row's floor is larger by the square root of the number of keys. A query that sees a single key has a
+gradient of zero: the difference of two terms that are larger than a typical gradient by that factor, and that flash
+attention computes separately.
 """
 
 FLOOR = {"float64": 256.0, "float32": 2.0}
-"""Added to it, in units of the dtype's epsilon: in float64, whose reference is no better, nearly all of the bound. In float32
-what it costs to merge parts of the keys by the logarithms of their sums: between 4 and 8 those are rounded by two.
+"""Floor in units of the dtype's epsilon. In float64, where the reference is no more accurate, it is nearly the whole
+bound. In float32 it covers merging parts of the keys by the logarithms of their sums, which are rounded by two between
+4 and 8.
 """
 
 SMALL_FLOOR = 0.25
-"""The floor of every other dtype, for cases that the plain formula happens to get exactly right."""
+"""Floor of all other dtypes, in units of epsilon, for cases that the plain formula happens to compute exactly."""
 
 MANY_ROWS, FLOOR_OF_FEW_ROWS = 64, 4.0
-"""Queries below which the plain formula's largest error is a matter of luck, and the floor then."""
+"""Number of queries below which the plain formula's largest error is mostly chance, and the floor then used."""
 
 FLOOR_OF_FEW_NARROW_ROWS = 1.0
-"""The same of narrow dtypes, whose errors are those of rounding numbers that lie far apart: luck is a small part of them. What
-adds up a cache in such a dtype is off by two epsilons and more.
+"""Floor for few rows in narrow dtypes, where errors come from rounding widely spaced numbers and chance plays a small
+part. Accumulating a cache in such a dtype gives errors of two epsilons and more.
 """
 
 SANE = 32.0
-"""The plain formula's own error, in units of epsilon, above which the reference itself is at fault."""
+"""Error of the plain formula, in units of epsilon, above which the reference itself is considered faulty."""
 
 SANE_OF_GRADIENTS = 256.0
-"""The same for gradients, which add up more."""
+"""Error of the plain formula's gradients, in units of epsilon, above which the reference is considered faulty."""
 
 SANE_OF_PATTERNS = 128.0
-"""The same where scores reach every pattern, times as far as they lie from zero."""
+"""Error of the plain formula on stress patterns, over the scores' size, above which the reference is considered faulty.
+"""
 
 FLOOR_OF_PATTERNS = 8.0
-"""The least floor of a pattern, in units of epsilon: few rows are in each, and some the plain formula gets exactly right."""
+"""Smallest floor of a stress pattern, in units of epsilon: some of its few rows are computed exactly."""
 
 FLOOR_OF_DOMINATED = 2.0
-"""The same where one key dominates: its value is the answer, to the last bits."""
+"""Floor where one key dominates, in units of epsilon: the output equals that key's value up to the last bits."""
 
 FLOOR_OF_REGIMES_GRADIENTS = 16.0
-"""The same for gradients of narrow dtypes, which most kernels compute in a wider one."""
+"""Floor for stress patterns' gradients in narrow dtypes, in units of epsilon; most kernels use a wider dtype."""
 
 FLOOR_OF_WIDE_GRADIENTS = 64.0
-"""The same for other gradients, times as far as scores lie from zero: honest ways differ by 25 of them. What goes wrong
-altogether shows in spite of it, and the ordinary draw has tight bounds.
+"""Floor for stress patterns' gradients in other dtypes, in units of epsilon times the scores' size: correct methods
+differ by 25 of these units. Gross errors still exceed it, and the ordinary input set has tight bounds.
 """
 
 VANISHING = 1e-3
-"""Size of a gradient's row, for inputs of variance 1, below which it is zero by nature (a softmax over one key)."""
+"""Norm of a gradient's row, for inputs of variance 1, below which it is zero in exact arithmetic (a single key)."""
 
 VANISHING_OF_ONE_KEY = 1.0
-"""The same where there is one key altogether: all rows are zero by nature, up to the rounding of terms as large as this."""
+"""Norm used where there is a single key: all rows are zero in exact arithmetic, up to rounding of terms this size."""
 
 
 def solved(
     formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None,
     pattern: Tensor | None,
 ) -> Callable[[], tuple[Expected, ...]]:  # fmt: skip
-    """What works the answers out, with their bounds, by a formula that computes in any dtype."""
+    """Return a function that computes expected outputs and bounds, given a formula that computes in any dtype."""
     return partial(_answers, formula, case, rows, compared, pattern)
 
 
@@ -89,11 +92,12 @@ def _answers(
     formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None,
     pattern: Tensor | None,
 ) -> tuple[Expected, ...]:  # fmt: skip
-    """The reference of each, and as the bound twice the error of the same formula in the case's own dtype, plus the floor.
+    """Yield each reference with its bound: twice the error of the same formula in the case's own dtype, plus the floor.
 
-    A gradient is three times as far off, at most, as the worse of two plain ways to it. A row's error is relative to the
-    usual size of that gradient's rows where the row is smaller; the biases, of which b_k's vanishes, share the largest.
-    With patterns, what has a row for every query is an answer a pattern: no bound excuses the fault of another pattern.
+    A gradient may have three times the larger error of two plain methods. A row's error is relative to the typical size
+    of that gradient's rows if the row is smaller; biases share the largest size, since the gradient of b_k vanishes.
+    With stress patterns, each pattern is a separate expected output, so that no pattern's bound covers an error in
+    another one.
     """
     exact, plain = _ways(formula, case)
     biases = max((tensor.norm().item() for name, tensor in exact.items() if _is_bias(name)), default=0.0)
@@ -118,7 +122,7 @@ def _answers(
 
 
 def _by_pattern(answer: Expected, pattern: Tensor) -> Iterator[Expected]:
-    """The rows of each pattern, as an answer of its own."""
+    """Yield the rows of each pattern as a separate expected output."""
     for kind in pattern.unique().tolist():
         shown = pattern == kind
         if answer.compared is not None:
@@ -128,10 +132,11 @@ def _by_pattern(answer: Expected, pattern: Tensor) -> Iterator[Expected]:
 
 
 def _size_of_rounding(formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case) -> float | Tensor:
-    """The least size that a row of the output has: with a bias, what errors of 2 in every score would move it by.
+    """Return the smallest norm to which an output row's error is relative; with a bias, the change caused by errors of
+    2 in each score.
 
-    Such scores differ, and where they lie far from zero each is rounded: in base 2 twice, in base e by luck not at all.
-    Where values cancel, a row is much smaller than what that moves.
+    Scores with a bias differ, and each is rounded if it is far from zero: twice in base 2, possibly not at all in base
+    e. Where values cancel, a row is much smaller than this change.
     """
     if not case.bias or case.rounds not in WIDE:
         return Expected.norm_floor
@@ -143,9 +148,7 @@ def _size_of_rounding(formula: Callable[[torch.dtype], dict[str, Tensor]], case:
 def _ways(
     formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case
 ) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
-    """The reference, and what the plain formula gives in the case's own dtype: two plain ways where there are gradients,
-    and where there is a latent.
-    """
+    """Return the reference and the plain results in the case's own dtype, by two methods with gradients or a latent."""
     dtype, exact = getattr(torch, case.dtype), formula(torch.float64)
     with settings.tf32_products() if case.tf32 else nullcontext():
         plain = [formula(dtype)]
@@ -159,7 +162,9 @@ def _ways(
 
 
 def _bounded(answer: Expected, plain: list[dict[str, Tensor]], case: Case, sane: float, floor: float = 0.0) -> Expected:
-    """An answer with what it may be off, its floor at least `floor` epsilons; raises AssertionError for an insane reference."""
+    """Return an expected output with its bound, whose floor is at least `floor` epsilons; raises AssertionError for a
+    faulty reference.
+    """
     of_queries, eps = answer.name == "output", torch.finfo(getattr(torch, case.rounds)).eps
     errors = [answer.errors(way[answer.name].double()) for way in plain]
     own = Errors(max(e.overall for e in errors), max(e.row for e in errors))
@@ -176,11 +181,11 @@ def _bounded(answer: Expected, plain: list[dict[str, Tensor]], case: Case, sane:
 
 
 def _floor(part: Expected, case: Case) -> float:
-    """Of one pattern, in units of epsilon: scores are rounded by as many as they lie from zero, in the float64 reference too.
+    """Return a pattern's floor in units of epsilon: rounding grows with the scores' size, in the float64 reference too.
 
-    What merges parts of the keys by the logarithms of their sums rounds those as well, in float32 at least.
+    Merging parts of the keys by the logarithms of their sums rounds these as well, in float32 at least.
     """
-    large = large_scores(case) / (2 if case.computes == "float32" else 1)  # honest kernels stay well below it
+    large = large_scores(case) / (2 if case.computes == "float32" else 1)  # correct kernels stay well below it
     if part.pattern == DEEPEST and not part.name.startswith("gradient"):
         eps = torch.finfo(getattr(torch, case.rounds)).eps
         return max(FLOOR_OF_PATTERNS, DEEP / 2 * min(1.0, torch.finfo(torch.float32).eps / eps))
@@ -189,7 +194,7 @@ def _floor(part: Expected, case: Case) -> float:
     if case.rounds == "float64":
         return 16 * large
     if part.pattern in (HIGH, LOW):
-        products = max(1.0, case.D_h / 64)  # a score is added up of so many more, each sum as large as the score
+        products = max(1.0, case.D_h / 64)  # more terms, and sums as large as the score
         return 4 * large * products if case.rounds == "float32" else large / 2
     if part.name.startswith("gradient"):
         return FLOOR_OF_REGIMES_GRADIENTS
@@ -197,10 +202,10 @@ def _floor(part: Expected, case: Case) -> float:
 
 
 def _floor_of_rules(case: Case) -> float:
-    """In epsilons: a score is rounded by as many as what it passes through lies from zero.
+    """Return a floor in units of epsilon: rounding of a score grows with the size of its intermediate results.
 
-    A cap's tanh may be a difference of exponentials, and ALiBi may count from the first key instead of from the query, as in
-    BLOOM. Narrow dtypes have none: there kernels do both in float32.
+    A cap's tanh may be computed as a difference of exponentials, and ALiBi may count from the first key instead of from
+    the query, as in BLOOM. Narrow dtypes have no such floor: there kernels do both in float32.
     """
     if case.rounds not in WIDE:
         return 0.0

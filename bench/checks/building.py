@@ -21,9 +21,9 @@ from .problems import autocasting, problem_of
 
 
 def module_of(impl: Impl, case: Case) -> nn.Module:
-    """The core or layer of `impl` for `case`, holding its weights, in its dtype on its device.
+    """Return the core or layer of `impl` for `case`, with its weights, dtype and device.
 
-    Raises `Wrong` where building or preparing it changes global settings.
+    Raises `Wrong` if building or preparing it changes global settings.
     """
     problem = problem_of(case)
     with keeping_settings(" when it is built"):
@@ -48,12 +48,12 @@ def _built(impl: Impl, case: Case) -> nn.Module:
 
 
 def eager_form(impl: Impl) -> Impl:
-    """What a compiled form was made from: its kernel is checked bare uncompiled, since what is timed is the layer."""
+    """Return the eager form of a compiled implementation, whose kernel is checked; the compiled layer is timed."""
     return get(eager_name(impl.name)) if impl.compiled else impl
 
 
 def prepare(module: nn.Module, case: Case, draw: int = 0) -> float | None:
-    """Let a module make what it makes once for a mask and a length; seconds that it took, None where it makes nothing."""
+    """Let a module build its tables for a mask and a length; returns the seconds, or None if it builds nothing."""
     make: Callable[..., None] | None = getattr(module, "prepare", None)
     if make is None:
         return None
@@ -66,7 +66,7 @@ def prepare(module: nn.Module, case: Case, draw: int = 0) -> float | None:
 
 @contextmanager
 def keeping_settings(when: str = "") -> Iterator[None]:
-    """Raises `Wrong` where global settings were changed meanwhile, and restores them in any case."""
+    """Raise `Wrong` if global settings change within the block, and restore them in any case."""
     before = settings.read()
     try:
         yield

@@ -1,4 +1,4 @@
-"""What one call is: forward, forward and backward, or the next token. The same call is checked, timed and profiled."""
+"""Defines one call: forward, forward and backward, or next token. The same call is checked, timed and profiled."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from .problem import Inputs, written_to
 
 @dataclass(frozen=True)
 class Call:
-    """One call, ready to be timed, and how its answers are read afterwards."""
+    """One call, ready to be timed, and how its outputs are read."""
 
     run: Callable[[], Any]
     read: Callable[[Any], dict[str, Tensor]]
-    """What `run` gave -> the answers, by the names that `Problem.answers` have."""
+    """Maps the return value of `run` to tensors by the names used in `Problem.answers`."""
 
 
 def call_of(module: nn.Module, case: Case, inputs: Inputs) -> Call:
-    """The call that `case` is about, on a layer or a core and the tensors that it reads."""
+    """Return the call of `case` on a layer or a core with the given inputs."""
     if case.does.gradients:
         return _backward(module, inputs)
     if case.does.cached and case.in_model:
@@ -41,10 +41,9 @@ def call_of(module: nn.Module, case: Case, inputs: Inputs) -> Call:
 
 @contextmanager
 def recording(case: Case, inference: bool = True) -> Iterator[None]:
-    """The context of a call: gradients are recorded only where they are wanted, algorithms deterministic and float32 products
-    in TF32 where they are to be.
+    """Context of a call: records gradients only if needed, sets deterministic algorithms and TF32 as the case requires.
 
-    Raises `Wrong` where the call leaves others to be used from then on. Without `inference` no tensors of that mode.
+    Raises `Wrong` if the call leaves these settings changed. Without `inference`, inference mode is not used.
     """
     unrecorded = torch.inference_mode if inference else torch.no_grad
     with (
@@ -65,7 +64,7 @@ def recording(case: Case, inference: bool = True) -> Iterator[None]:
 
 
 def _backward(module: nn.Module, inputs: Inputs) -> Call:
-    """Forward, then the gradients of every input and every parameter, from a gradient of the output that is there already."""
+    """Forward, then gradients of every input and every parameter, given the gradient of the output."""
     parameters = [p for p in module.parameters() if p.requires_grad]
     continuous = {name: x for name, x in zip(inputs.names, inputs.tensors, strict=True) if x.is_floating_point()}
     wanted = [*continuous.values(), *parameters]
@@ -90,7 +89,7 @@ def _backward(module: nn.Module, inputs: Inputs) -> Call:
 
 
 def _continue(module: nn.Module, inputs: Inputs) -> Call:
-    """New tokens against the cache of transformers, which begins anew in each call: its keys and values are not copied."""
+    """New tokens with a cache of transformers, rebuilt in each call without copying its keys and values."""
     x, *cache = inputs.tensors
     names = ("output", *map(written_to, inputs.names[1:]))
     return Call(
@@ -99,7 +98,7 @@ def _continue(module: nn.Module, inputs: Inputs) -> Call:
 
 
 def _decode(module: nn.Module, case: Case, inputs: Inputs) -> Call:
-    """New tokens against a cache: what is kept of them is written to its last places."""
+    """New tokens with a cache, whose last places receive the new keys and values or latents."""
     x, *cache = inputs.tensors
 
     def read(o: Tensor) -> dict[str, Tensor]:

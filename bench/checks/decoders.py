@@ -22,16 +22,16 @@ from .bounds import solved
 from .problem import Problem, written_to
 
 COMPARED = 1 << 24
-"""Logits that are compared, at most."""
+"""Maximum number of logits compared."""
 
 SMALL = 0.125
-"""Size of a block's input: what attention and MLP add to it shows, and a norm comes before each of them."""
+"""Scale of a block's input: small enough that the contributions of attention and MLP show. Each follows a norm."""
 
 Weights = dict[str, Tensor]
 
 
 def decoder_of(case: Case, dtype: torch.dtype, core: Callable[[LayerShape], nn.Module] | None) -> Any:
-    """The `Decoder` of a case with a core of ours; transformers' own eager attention without one."""
+    """Return the `Decoder` of a case with the given core, or with transformers' own eager attention if None."""
     from impls.decoder import Decoder  # not there in earlier revisions of `impls`
 
     return Decoder(config_for(case), case.scope, case.layer_shape, core, dtype)
@@ -40,11 +40,11 @@ def decoder_of(case: Case, dtype: torch.dtype, core: Callable[[LayerShape], nn.M
 @lru_cache(maxsize=6)
 @torch.inference_mode(False)
 def problem_of(case: Case, draw: int) -> Problem:
-    """x (B, T, d_model) of a block, tokens (B, T) of a model; in `decode` also each block's keys and values of earlier tokens,
-    (B, H_kv, T_kv - T, D).
+    """Return the test problem: x (B, T, d_model) of a block, or tokens (B, T) of a model; in `decode` also each block's
+    keys and values of earlier tokens, (B, H_kv, T_kv - T, D).
 
-    Weights are the same in every draw. Expected are the output, of a model the logits of some rows, what is written to
-    the cache, and the gradients of x and of every weight.
+    Weights are the same in every input set. Expected outputs: the output (of a model, the logits of some rows), the
+    entries written to the cache, and the gradients of x and of every weight.
     """
     generator, weights = draws.seeded(case, draw + 1), _weights(_same_weights(case))
     dtype, blocks = getattr(torch, case.dtype), BLOCKS[case.scope]
@@ -69,7 +69,7 @@ def problem_of(case: Case, draw: int) -> Problem:
 
 
 def _same_weights(case: Case) -> Case:
-    """One case for all that have the same weights."""
+    """Return one representative of all cases with the same weights."""
     return replace(case, B=1, T=1, T_kv=1, mode="forward", mask="causal", deterministic=False)
 
 
@@ -84,7 +84,7 @@ def _formula(
     case: Case, names: tuple[str, ...], inputs: tuple[Tensor, ...], weights: Weights, grad: Tensor | None,
     padding: Tensor | None, rows: Tensor | None, dtype: torch.dtype,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Every answer of the eager model of transformers, whose parameters have `dtype`."""
+    """Return every expected output from transformers' eager model with parameters of `dtype`."""
     module = decoder_of(case, dtype, None).to(case.device)
     with torch.no_grad():
         canonical.load(module, weights)
@@ -107,7 +107,7 @@ def _formula(
 
 
 class Widened(TorchFunctionMode):
-    """Keeps float64 numbers in float64 where models of transformers would compute in float32: norms, softmax."""
+    """Keeps float64 tensors in float64 where transformers' models would compute in float32: norms, softmax."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

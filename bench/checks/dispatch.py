@@ -1,4 +1,4 @@
-"""Which kernel really ran, read from the profiler's operators."""
+"""Identifies the kernel that ran, from the profiler's operators."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ OPERATORS = (
     (b'"aten::baddbmm"', "gemm"),
     (b'"aten::dot"', "dot"),
 )
-"""Names in a trace, and the kernel that they give away; the first that is there counts.
+"""Names in a trace and the kernels that they identify; the first match counts.
 
-An attention operator inside a compiled region stands before the region: `fused+compile` that became SDPA says so.
+Attention operators come before compiled regions, so that a `fused+compile` that was compiled to SDPA is reported as
+SDPA.
 """
 
 
 def kernel_in(trace: bytes) -> str:
-    """The kernel that a Chrome trace of one call shows; `other` when none is known."""
+    """Return the kernel that a Chrome trace of one call shows, or `other` for an unknown one."""
     return next((kernel for name, kernel in OPERATORS if name in trace), "other")
 
 
 def operators_of(call: Callable[[], Any]) -> tuple[bytes, Any]:
-    """The Chrome trace of a call's operators on the host's side, and its answer.
+    """Return the Chrome trace of a call's operators on the host, and the call's output.
 
-    By the part of torch's profiler that records: the one around it imports the whole compiler, which takes seconds, and makes
-    every garbage collection slower from then on.
+    Uses the recording part of torch's profiler only: its wrapper imports the whole compiler, which takes seconds and
+    slows down every later garbage collection.
     """
     with profile(experimental_config=_TRACE_ALONE) as profiler:
         answer = call()
@@ -49,8 +50,8 @@ def operators_of(call: Callable[[], Any]) -> tuple[bytes, Any]:
 
 
 def allocations_of(call: Callable[[], Any]) -> tuple[bytes, Any]:
-    """The Chrome trace of a call's allocations without its operators, and its answer: a loop makes 268,000 of them in 0.3 s,
-    which take 1.4 s more to write and to read.
+    """Return the Chrome trace of a call's allocations without operators, and the call's output. A loop allocates
+    268,000 times in 0.3 s; writing and reading its operators would take 1.4 s more.
     """
     with profile(profile_memory=True, experimental_config=_TRACE_ALONE) as profiler:
         _enable_record_function(False)
@@ -62,7 +63,7 @@ def allocations_of(call: Callable[[], Any]) -> tuple[bytes, Any]:
 
 
 def _trace_alone() -> _ExperimentalConfig | None:
-    """No Python object an event: half of what a trace of a Python loop takes. None where torch is older than this (2.12)."""
+    """Return a configuration without Python objects for events, halving the cost of loops. None before torch 2.12."""
     try:
         return _ExperimentalConfig(trace_only=True)
     except TypeError:
@@ -73,12 +74,12 @@ _TRACE_ALONE = _trace_alone()
 
 
 def operators_in(trace: bytes) -> int:
-    """How many operators a Chrome trace holds, those within others included."""
+    """Return the number of operators in a Chrome trace, nested ones included."""
     return trace.count(b'"cat": "cpu_op"')
 
 
 def trace_of(profiler: Any) -> bytes:
-    """A profiler's Chrome trace."""
+    """Return a profiler's Chrome trace."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))

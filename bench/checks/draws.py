@@ -1,4 +1,4 @@
-"""What is drawn for a case, the same in every process: numbers, padding, pages, a few large values, the rows compared."""
+"""Random data of a case, the same in every process: numbers, padding, pages, outliers, compared rows."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from impls.paging import by_page, places, write
 from ..cases.case import Case
 
 NEEDLE = 64.0
-"""Size of a few values: in bfloat16 a key that is forgotten is lost among thousands, unless its value is large."""
+"""Size of outliers: in bfloat16, an omitted key is undetectable among thousands unless its value is large."""
 
 WHOLE, WHOLE_WITH_GRADIENTS = 1 << 33, 1 << 31
-"""Operations of the reference's forward up to which every row is compared; above it as many rows as that allows."""
+"""Operations of the reference's forward up to which every row is compared; above, fewer rows are compared."""
 
 SECOND_DRAW_ROWS = 64
-"""The second draw only shows whether anything was remembered, so fewer rows are compared."""
+"""Rows compared on the second input set, which only detects results kept from the first."""
 
 
 def seeded(case: Case, draw: int) -> torch.Generator:
-    """Seeded by the case's name, so that every process and every implementation sees the same numbers."""
+    """Return a generator seeded by the case's name, so that all processes and implementations get the same numbers."""
     return torch.Generator().manual_seed(zlib.crc32(f"{replace(case, device='cpu').id}/{draw}".encode()))
 
 
 def randn(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """The same whatever torch's default dtype is."""
+    """Return random normal numbers that do not depend on torch's default dtype."""
     return torch.randn(size, generator=generator, dtype=torch.float32)
 
 
 def sizes_of_inputs(case: Case) -> list[tuple[int, ...]]:
-    """Of what a layer is given: x, and what comes with it."""
+    """Return the sizes of a layer's inputs: x, and the other sequence or the cache."""
     sizes: list[tuple[int, ...]] = [(case.B, case.T, case.d_model)]
     if case.source == "cross":
         sizes.append((case.B, case.T_kv, case.d_model))
@@ -44,16 +44,17 @@ def sizes_of_inputs(case: Case) -> list[tuple[int, ...]]:
 
 
 def cache_sizes(case: Case) -> tuple[tuple[int, int, int], ...]:
-    """Keys and values of one batch entry, or its latents."""
+    """Return the sizes of one batch entry's keys and values, or latents."""
     if case.latent is not None:
         return ((1, case.T_kv, case.latent + (case.rope or 0)),)
     return (case.H_kv, case.T_kv, case.D_h), (case.H_kv, case.T_kv, case.D_v)
 
 
 def padding(case: Case, draw: int) -> Tensor | None:
-    """(B, T_kv), True where a key is a token: the first sequence is full, the last at most half full, others anywhere.
+    """Return (B, T_kv), True where a key is a token: the first sequence is full, the last at most half full, others
+    have any length.
 
-    In draw 2 they lie in the opposite order, and the shortest ends within the prefix where there is one.
+    Input set 2 has the lengths in reverse order, and its shortest sequence ends within the prefix if there is one.
     """
     if not case.padded:
         return None
@@ -68,9 +69,10 @@ def padding(case: Case, draw: int) -> Tensor | None:
 
 
 def rows(case: Case, draw: int, most: float = math.inf) -> Tensor | None:
-    """As many queries as may be compared, or `most`: the first, the last, and one somewhere in each equal part; None for all.
+    """Return the queries compared, at most `most`: the first, the last, and a random one in each equal part; None for
+    all.
 
-    Drawn, since rows at even distances keep to few places of a kernel's block for long stretches.
+    Random, because equidistant rows would hit only a few positions within a kernel's blocks.
     """
     cost = 2 * case.B * case.H * case.T * case.T_kv * (case.D_h + case.D_v)
     whole = WHOLE_WITH_GRADIENTS if case.does.gradients else WHOLE
@@ -87,7 +89,7 @@ def rows(case: Case, draw: int, most: float = math.inf) -> Tensor | None:
 
 
 def compared(case: Case, padding: Tensor | None, rows: Tensor | None) -> Tensor | None:
-    """(B, rows), True where a query is a token; only where queries and keys are the same sequence."""
+    """Return (B, rows), True where a query is a token; None unless queries and keys are the same padded sequence."""
     if padding is None or case.source == "cross":
         return None
     return padding if rows is None else padding[:, rows]
@@ -96,7 +98,7 @@ def compared(case: Case, padding: Tensor | None, rows: Tensor | None) -> Tensor 
 def grad(
     case: Case, size: tuple[int, ...], rows: Tensor | None, compared: Tensor | None, generator: torch.Generator
 ) -> Tensor | None:
-    """Of the output, zero in rows that are not compared; None where the mode doesn't go back."""
+    """Return the gradient of the output, zero in rows that are not compared; None if the mode has no backward."""
     if not case.does.gradients:
         return None
     grad = randn(size, generator).to(case.device, getattr(torch, case.computes))
@@ -106,21 +108,22 @@ def grad(
 
 
 def needles(case: Case, generator: torch.Generator) -> Tensor:
-    """(T_kv, 1): NEEDLE or -NEEDLE at the first and last keys, at both sides of every power of two and at a few others, else 0.
+    """Return outliers (T_kv, 1): NEEDLE or -NEEDLE at the first and last keys, around powers of two and at a few
+    others, else 0.
 
-    A kernel that leaves one of them out is off by a quarter of everything, however many keys there are.
+    A kernel that omits one of them has a relative error of a quarter, whatever the number of keys.
     """
     edges = [1 << power for power in range(4, 24)]
     wanted = {0, 1, case.T_kv - 2, case.T_kv - 1, *edges, *(edge - 1 for edge in edges)}
     wanted |= set(torch.randint(case.T_kv, (3,), generator=generator).tolist())
     found = torch.zeros(case.T_kv, 1)
-    if not case.does.gradients:  # whose gradients would be those of the needles
+    if not case.does.gradients:  # gradients would be dominated by the outliers
         found[[place for place in wanted if 0 <= place < case.T_kv]] = NEEDLE
     return found * torch.where(torch.rand(found.shape, generator=generator) < 0.5, -1.0, 1.0)
 
 
 def pages(case: Case, draw: int) -> Tensor | None:
-    """(B, pages of a request), drawn without replacement from the pool; others in draw 2."""
+    """Return (B, pages of a request), drawn without replacement from the pool; input set 2 has other pages."""
     if not case.page:
         return None
     drawn = torch.randperm(_pages_of_pool(case), generator=seeded(case, -5 if draw == 2 else -4))
@@ -132,14 +135,15 @@ def _pages_of_request(case: Case) -> int:
 
 
 def _pages_of_pool(case: Case) -> int:
-    """A quarter more than requests have, at least one."""
+    """Return the pool's number of pages: a quarter more than the requests use, at least one more."""
     return case.B * _pages_of_request(case) * 5 // 4 + 1
 
 
 def in_pool(x: Tensor, pages: Tensor, case: Case) -> Tensor:
-    """(B, H_kv, T_kv, D) -> (1, H_kv, tokens of the pool, D); free pages hold NaN.
+    """Return (B, H_kv, T_kv, D) laid out as a pool (1, H_kv, tokens of the pool, D); free pages hold NaN.
 
-    What a request's last page holds beyond its tokens is large: kernels that attend by whole blocks hide it by probs of zero.
+    Places after a request's last token hold large values, which kernels that process whole blocks must multiply by zero
+    probs.
     """
     assert case.page is not None
     size = (1, x.shape[1], _pages_of_pool(case) * case.page, x.shape[-1])

@@ -1,6 +1,7 @@
-"""Dropout: what a call kept is found out from its answer; its statistics are checked here, and its answers by the gate.
+"""Checks dropout: which probs a call kept is recovered from its output and tested statistically; the gate compares
+outputs.
 
-Values that are unit vectors show every prob in the output; an output that is dropped shows itself.
+Unit vectors as values make every prob visible in the output; a dropped output is visible itself.
 """
 
 from __future__ import annotations
@@ -19,32 +20,33 @@ from .building import module_of
 from .shortening import within
 
 B, T = 32, 16
-"""Size of the probe that shows every prob twice."""
+"""Batch entries and length of the probe whose output shows every prob twice."""
 
 LENGTH = {"core": 288, "layer": 160}
-"""Of the probes that have a case's own mask, groups and gradients: more than one tile of 64, of 128 or, of a core, of 256."""
+"""Lengths of the probes with a case's own mask, groups and gradients: more than one tile of 64, 128 or (core) 256."""
 
 REACHED = 4
-"""A cap that ordinary scores reach: one of the case's own may leave them as they are."""
+"""Cap within reach of ordinary scores; the case's own might leave them unchanged."""
 
 SIGMAS = 6.0
-"""Standard deviations that the share of what is dropped may be off."""
+"""Standard deviations by which the dropped share may differ from p."""
 
 TILE = 32
-"""Queries, or keys, of which a share of its own is looked at."""
+"""Number of queries, or keys, whose dropped share is tested separately."""
 
 SIGMAS_OF_LAGS, FEWEST_PAIRS = 8.0, 1024
-"""The same for what two places have in common, at one distance among a million; and how many pairs it needs."""
+"""Standard deviations allowed for the correlation at one of a million distances; pairs that the test needs."""
 
 NEARLY = 0.7
-"""Of the distances that show nearly as much as the most telling one, the shortest is reported."""
+"""Of the distances with at least this fraction of the largest deviation, the shortest is reported."""
 
 
 def check_dropout(impl: Impl, case: Case) -> None:
-    """In training each prob is zero in a share p of cases, else 1 / (1 - p) times as large, anew in every call; raises `Wrong`.
+    """Check dropout in training: each prob is zero with probability p, else scaled by 1 / (1 - p), anew in every call;
+    raises `Wrong`.
 
-    Values are two unit matrices side by side, so that the output shows every prob twice. In evaluation nothing is dropped,
-    and the rest of the gate holds that to the reference.
+    Values are two unit matrices side by side, so that the output shows every prob twice. Evaluation drops nothing; the
+    rest of the gate compares it with the reference.
     """
     module, inputs = _probe(impl, case)
     keep = 1 - case.dropout
@@ -67,10 +69,11 @@ def check_dropout(impl: Impl, case: Case) -> None:
 
 
 def spanning(impl: Impl, case: Case) -> Case | None:
-    """The case's kind of probs over more than one tile, in a size that shows them; None where `impl` can do none.
+    """Return a case with the same kind of probs over more than one tile, in a size that shows them; None if `impl`
+    supports none.
 
-    Queries and keys are fewer than keys where they come from another sequence, and as wide as in the case where values may
-    have another width.
+    With keys from another sequence, queries are fewer than keys. Heads are as wide as in the case if values may have
+    another width.
     """
     for plain in _sizes(impl, replace(case, out_bias=False, out_dropout=0.0)):
         for width in dict.fromkeys((case.D_h, plain.T_kv)):
@@ -81,15 +84,13 @@ def spanning(impl: Impl, case: Case) -> Case | None:
 
 
 def spanning_output(impl: Impl, case: Case) -> Case | None:
-    """The same where the output is dropped, and nothing else."""
+    """Return such a case for dropout of the output alone."""
     probes = (replace(it, d_model=it.H * it.D_h) for it in _sizes(impl, replace(case, dropout=0.0)))
     return next((probe for probe in probes if impl.refusal(probe) is None), None)
 
 
 def _sizes(impl: Impl, case: Case) -> list[Case]:
-    """The case with two batch entries and four heads, at lengths near `LENGTH`, the nearest first; with its rules shortened,
-    then as they are.
-    """
+    """Return the case with two batch entries and four heads, lengths near `LENGTH` first, shortened rules first."""
     grouped = case.H_kv != case.H
     H = impl.limits.heads or 4
     H_kv = H if not grouped else 2 if case.H_kv > 1 else 1
@@ -104,9 +105,10 @@ def _sizes(impl: Impl, case: Case) -> list[Case]:
 
 
 def kept_probs(o: Tensor, shown: Tensor, probe: Case) -> tuple[Tensor, Tensor]:
-    """Of an output in training and one in evaluation, both of `showing_probs`: what was kept, and what there was to keep.
+    """Return which probs were kept and which were visible, from an output in training and one in evaluation of
+    `showing_probs`.
 
-    (B, H, T, T_kv) each. A prob that no query may see counts as kept.
+    (B, H, T, T_kv) each. A prob of a masked pair counts as kept.
     """
     kept, visible = (_by_head(x, probe) != 0 for x in (o, shown))
     return kept | ~visible, visible
@@ -118,7 +120,7 @@ def _by_head(o: Tensor, probe: Case) -> Tensor:
 
 
 def check_share(kept: Tensor, visible: Tensor, p: float, what: str, of_each: int = 1) -> None:
-    """Check that a share p of what is `visible` was dropped; raises `Wrong`."""
+    """Check that a share p of the `visible` probs was dropped; raises `Wrong`."""
     n = int(visible.sum()) / of_each
     dropped = 1 - kept[visible].double().mean().item()
     if abs(dropped - p) > SIGMAS * (p * (1 - p) / n) ** 0.5:
@@ -126,7 +128,7 @@ def check_share(kept: Tensor, visible: Tensor, p: float, what: str, of_each: int
 
 
 def check_shares(kept: Tensor, visible: Tensor, p: float, what: str) -> None:
-    """The same of everything, and of every `TILE` of queries and of keys by itself; raises `Wrong`."""
+    """Check the dropped share of all probs, and of every `TILE` of queries and of keys separately; raises `Wrong`."""
     check_share(kept, visible, p, what)
     for axis, name in ((-1, "keys"), (-2, "queries")):
         for first in range(0, kept.shape[axis], TILE):
@@ -140,11 +142,11 @@ AXES = ("batch entries", "heads", "queries", "keys")
 
 
 def check_independence(calls: list[Tensor], visible: Tensor) -> None:
-    """What is kept at one place tells nothing of another place, nor of any place in another call; raises `Wrong`.
+    """Check that dropping is independent between places and between calls; raises `Wrong`.
 
-    `calls`: what each of some calls kept, (B, H, T, T_kv), of which only the `visible` counts. All places at the same distance
-    in memory are compared at once, for every distance, by a correlation: where they are independent, and a share p is
-    dropped, the sum over n pairs has the variance n (p (1 - p))².
+    `calls`: which probs each call kept, (B, H, T, T_kv); only `visible` ones count. Correlates all pairs of places at
+    the same distance in memory, for every distance: if they are independent and a share p is dropped, the sum over n
+    pairs has the variance n (p (1 - p))².
     """
     share = calls[0][visible].double().mean()
     variance = share * (1 - share)
@@ -169,7 +171,7 @@ def check_independence(calls: list[Tensor], visible: Tensor) -> None:
 
 
 def _who(lag: int, shape: torch.Size) -> str:
-    """`other keys: 16 keys apart`, from a distance in memory."""
+    """Describe a distance in memory: `other keys: 16 keys apart`."""
     apart = []
     for size, name in zip(reversed(shape), reversed(AXES), strict=True):
         step = lag % size if 2 * (lag % size) <= size else lag % size - size
@@ -180,7 +182,7 @@ def _who(lag: int, shape: torch.Size) -> str:
 
 
 def _probe(impl: Impl, case: Case) -> tuple[nn.Module, list[Tensor]]:
-    """A module whose output is every head's probs, twice, and its inputs."""
+    """Return a module whose output is every head's probs, twice, and its inputs."""
     dtype = getattr(torch, case.dtype)
     H, D = impl.limits.heads or 2, 2 * T
     small = case.plain(

@@ -1,4 +1,4 @@
-"""No row without a check: every implementation is checked against a float64 reference before the clock starts."""
+"""Checks every implementation against a float64 reference before it is timed; no row is written without this check."""
 
 from __future__ import annotations
 
@@ -33,61 +33,65 @@ from .problems import problem_of, showing_output, showing_probs
 from .shortening import within
 
 LONG = 512
-"""Probes up to this length have several batch entries and heads; longer ones only reach far."""
+"""Probes up to this length have several batch entries and heads; longer ones cover long ranges only."""
 
 FEW = 1 << 15
-"""Pairs of a query and a key up to which a core is checked bare in the case itself too, and not on probes alone."""
+"""Pairs of a query and a key up to which a core is checked without its layer in the case itself, not only on probes."""
 
 PROBES = (37, 577, 128, 63, 64)
-"""Lengths of the probes: a ragged one that falls short of a tile of 64, many tiles and one token more, a round one, for which
-some kernels have a path of its own, a tile of 64 less one token, and 64 modulo 128. A compiled form has the first alone, since
-each is compiled anew: its eager form has all, and it is checked in every pattern in the case itself.
+"""Lengths of the probes: 37, less than a tile of 64; 577, many tiles and one token; 128, a round length, for which some
+kernels have a separate path; 63, a tile of 64 less one token; and 64, which is 64 modulo 128. A compiled form is probed
+at the first length only, since each is compiled anew: its eager form is probed at all lengths, and it is checked in
+every pattern in the case itself.
 
-An implementation that declares that it can't do one is probed at the nearest length that it can, on the same side of `LONG`.
+An implementation that declares a length unsupported is probed at the nearest supported length on the same side of
+`LONG`.
 """
 
 ENTRIES = (len(PATTERNS), 4)
-"""Batch entries of lone queries of a layer, which shows one pattern an entry: all, or a late key and scores that are
-ordinary, very large and very negative."""
+"""Batch entries of lone queries of a layer, which shows one pattern per entry: all patterns, or four (a late key;
+ordinary, very large and very negative scores).
+"""
 
 FLOOR_OF_LSE = 1e-6
-"""Error of a log-sum-exp beside that of the plain formula, for each unit that it lies from zero: eight epsilons of float32."""
+"""Error of a log-sum-exp allowed beside the plain formula's, per unit of its size: eight epsilons of float32."""
 
 LARGEST_CACHE = 1 << 26
 """Numbers in the caches of lone queries up to which they get more batch entries than their case has."""
 
 REACHED = 50
-"""A cap that scores reach in the patterns where they are large."""
+"""Cap within reach of the patterns' large scores."""
 
 ROUND = 16
-"""A length that this divides is round: no tile, however small, is cut off at its end."""
+"""A multiple of this counts as a round length: it leaves no partial tile, however small."""
 
 
 @dataclass(frozen=True)
 class Probed:
-    """The probes that an implementation was checked on, besides the case itself."""
+    """The probes on which an implementation was checked, besides the case itself."""
 
     probes: tuple[Case, ...]
 
     @property
     def ragged(self) -> bool:
-        """Whether a length was not round: what allows only round ones is checked at those alone."""
+        """Whether some length was not round: an implementation limited to round lengths is checked at those alone."""
         return any(probe.keys % ROUND for probe in self.probes)
 
 
 class Gate:
-    """Checks implementations, and skips what it has already checked."""
+    """Checks implementations, and skips combinations that it has already checked."""
 
     def __init__(self) -> None:
         self._checked: set[tuple[str, str, Case]] = set()
 
     def check(self, impl: Impl, case: Case) -> Probed:
-        """Everything but the module that is timed; raises `Wrong` with a sentence, or what the implementation raised.
+        """Run all checks except that of the timed module; raises `Wrong` with a sentence, or the implementation's
+        exception.
 
-        A core is checked bare, on q, k, v that the gate owns, whatever the case's scope. Cores and layers are checked on
-        probes of ragged length with several heads and batch entries, which a sweep made of round numbers would never hold.
-        In a model a core is probed at the first length alone: what depends on the length shows in the bare core. Beyond `FEW`
-        pairs a bare core is checked on the probes alone: in the case itself its rows are seen through the layer.
+        A core is checked on q, k, v built by the gate, whatever the case's scope. Cores and layers are checked on
+        probes of ragged length with several heads and batch entries, since sweeps often contain round sizes only. In a
+        model, a core is probed at the first length alone: length-dependent faults show in the core's own check. Beyond
+        `FEW` pairs a core is checked on the probes alone: in the case itself its rows are checked through the layer.
         """
         eager = eager_form(impl)
         if eager.core is not None and case.scope == "layer" and case.H * case.T * case.T_kv <= FEW:
@@ -114,7 +118,7 @@ class Gate:
         return Probed(probed)
 
     def _check_dropout(self, impl: Impl, eager: Impl, case: Case) -> None:
-        """What drops probs and outputs is checked apart: each shows itself where the other is off."""
+        """Check dropout of probs and of the output separately: each is visible only while the other is off."""
         probs = replace(case if eager.core is None else case.bare, out_dropout=0.0)
         if case.dropout:
             self._once("dropout", impl, replace(case, out_dropout=0.0), check_dropout)
@@ -136,16 +140,17 @@ class Gate:
 
 
 def padded(probed: Sequence[Case]) -> list[Case]:
-    """The first probe of a model, with padding: what ignores it is wrong in a batch of other lengths."""
+    """Return the first probe of a model with padding, which detects models that ignore it."""
     masks = {"causal": "causal+padding", "none": "padding"}
     return [replace(it, B=max(2, it.B), mask=masks[it.mask]) for it in probed[:1] if it.in_model and it.mask in masks]
 
 
 def lone_queries(impl: Impl, case: Case) -> Case | None:
-    """A case of one new token at its own length, with every pattern of the softmax, or four where its cache would be too large.
+    """Return a case of one new token at its own length, with every softmax pattern, or four if its cache would be too
+    large.
 
-    A layer shows one pattern a batch entry, a core one a head too. None where the case itself has enough, or more tokens
-    or requests.
+    A layer shows one pattern per batch entry, a core one per head too. None if the case itself has enough batch
+    entries, or more tokens or requests.
     """
     own = replace(case if impl.core is None else case.bare, dropout=0.0, out_dropout=0.0)
     entry = sum(math.prod(size) for size in cache_sizes(own))
@@ -159,9 +164,10 @@ def lone_queries(impl: Impl, case: Case) -> Case | None:
 
 @lru_cache(maxsize=256)
 def probes(impl: Impl, case: Case) -> tuple[Case, ...]:
-    """Small cases of the same kind as `case`, with B > 1, H > 1 and ragged lengths, as far as `impl` can.
+    """Return small cases of the same kind as `case`, with B > 1, H > 1 and ragged lengths, as far as `impl` supports
+    them.
 
-    One that can do none of them is probed at the case's own length.
+    An implementation that supports none of them is probed at the case's own length.
     """
     lengths = PROBES[:1] if impl.compiled else PROBES
     found = dict.fromkeys(probe for T in lengths if (probe := _nearest(impl, case, T)) is not None)
@@ -172,7 +178,7 @@ def probes(impl: Impl, case: Case) -> tuple[Case, ...]:
 
 
 def _nearest(impl: Impl, case: Case, T: int) -> Case | None:
-    """The probe at the nearest length that `impl` can do, on the same side of `LONG`; None where there is none."""
+    """Return the probe at the nearest supported length on the same side of `LONG`; None if there is none."""
     shortest, longest = (LONG + 1, 2 * LONG) if T > LONG else (2, LONG)
     if impl.limits.max_T is not None and impl.limits.max_T < shortest:
         return None
@@ -182,11 +188,12 @@ def _nearest(impl: Impl, case: Case, T: int) -> Case | None:
 
 
 def _probes_at(case: Case, T: int) -> Iterator[Case]:
-    """As many heads as tell a head, or a group of them, from its neighbour; a long probe of a single-headed case has one.
+    """Yield probes with enough heads to distinguish neighbouring heads or groups; a long probe of a single-headed case
+    has one head.
 
-    Where keys come from another sequence, it is shorter in the short probe and longer in the long one. After the probe that
-    is wanted come those that ask for less: rounder lengths of the other sequence; windows, prefix and cap as they are in the
-    case; then heads and batch.
+    With keys from another sequence, that sequence is shorter in the short probe and longer in the long one. The
+    preferred probe comes first, then less demanding ones: rounder lengths of the other sequence; windows, prefix and
+    cap unchanged; fewer heads and batch entries.
     """
     grouped, long = case.H_kv != case.H, T > LONG
     H = 4 if grouped else min(case.H, 2) if long else 3
@@ -203,7 +210,7 @@ def _probes_at(case: Case, T: int) -> Iterator[Case]:
 
 
 def _lengths(case: Case, T: int) -> Iterator[dict[str, Any]]:
-    """Axes T and T_kv of a probe, and its requests where there are some: of a prompt, of a part of one, and of three tokens."""
+    """Yield axes T and T_kv of a probe, and requests if the case has some: a prompt, a part of one, three tokens."""
     if case.requests:
         part, most = max(1, T // 3), max(2, T // 2)
         yield tokens_of(f"1x{part}:{part}+1x{part}:{T}+3x1:{most}")
@@ -215,13 +222,13 @@ def _lengths(case: Case, T: int) -> Iterator[dict[str, Any]]:
 
 
 def check(impl: Impl, case: Case) -> CheckResult:
-    """Hold a new core or layer to the reference, on two draws; raises `Wrong`."""
+    """Compare a new core or layer with the reference on two input sets; raises `Wrong`."""
     module, numbers = module_of(impl, case), inputs_of(problem_of(case))
     return check_call(call_of(module, case, numbers), module, numbers, case, (0, 1))
 
 
 def check_patterns(impl: Impl, case: Case) -> None:
-    """Hold a new core or layer to the reference in every pattern of the softmax, in one call; raises `Wrong`."""
+    """Compare a new core or layer with the reference in every softmax pattern, in one call; raises `Wrong`."""
     problem = problem_of(case, 1)
     _check_once(module_of(impl, case), case, inputs_of(problem), problem)
 
@@ -234,9 +241,9 @@ def _check_once(module: nn.Module, case: Case, numbers: Inputs, problem: Problem
 
 
 def check_probe(impl: Impl, case: Case) -> None:
-    """Hold a new core or layer to the reference where its softmax is ordinary, and in every other pattern; raises `Wrong`.
+    """Compare a new core or layer with the reference on ordinary inputs and on every other pattern; raises `Wrong`.
 
-    A core reads q, k and v as they lie in memory in a model: not contiguous.
+    A core's q, k and v have the memory layout of a model: not contiguous.
     """
     module = module_of(impl, case)
     numbers, *others = (inputs_of(problem_of(case, draw)) for draw in range(2 if case.padded else 3))
@@ -257,16 +264,16 @@ ANOTHER_MASK = {"none": "causal", "causal": "none"}
 
 
 def call_with_another_mask(impl: Impl, case: Case) -> None:
-    """Call a core once where the same sizes have another mask: what keeps a mask by its sizes alone is wrong from then on."""
+    """Call a core once with the same sizes and another mask, after which caches of masks by size are wrong."""
     other = replace(case, mask=ANOTHER_MASK.get(case.mask, case.mask))
     if other == case or misfit(other) is not None or impl.refusal(other) is not None:
         return
-    with suppress(Exception), keeping_settings(), recording(other, inference=False):  # whether it can is not asked here
+    with suppress(Exception), keeping_settings(), recording(other, inference=False):  # may fail
         call_of(module_of(impl, other), other, inputs_of(problem_of(other))).run()
 
 
 def check_scale(impl: Impl, case: Case) -> None:
-    """Hold a kernel that has a parameter `scale` to the reference: half of q and twice the scale; raises `Wrong`."""
+    """Compare a kernel that has a parameter `scale` with the reference: q halved, scale doubled; raises `Wrong`."""
     module: Any = module_of(impl, case)
     problem, kernel = problem_of(case), getattr(module, "kernel", None)
     if kernel is None or impl.kernel is None or "scale" not in _parameters(impl.kernel):
@@ -278,7 +285,7 @@ def check_scale(impl: Impl, case: Case) -> None:
 
 
 def _parameters(kernel: Callable[..., Any]) -> tuple[str, ...]:
-    """Their names; none of what is built in."""
+    """Return the names of a kernel's parameters; empty for builtins."""
     try:
         return tuple(inspect.signature(kernel).parameters)
     except ValueError:
@@ -286,7 +293,7 @@ def _parameters(kernel: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def check_lse(impl: Impl, case: Case) -> None:
-    """Hold the log-sum-exp that a kernel returns to the reference, on ordinary scores and in every pattern; raises `Wrong`."""
+    """Compare a kernel's log-sum-exp with the reference, on ordinary scores and in every pattern; raises `Wrong`."""
     base = math.log(impl.limits.returns_lse or math.e)
     module = module_of(impl, case)
     module.kernel = impl.kernel  # type: ignore[assignment]  # whose second answer the core leaves out
@@ -313,7 +320,7 @@ def check_lse(impl: Impl, case: Case) -> None:
 
 
 def _log_sums(problem: Problem, dtype: torch.dtype) -> Tensor:
-    """Natural logarithms of the softmax's sums, (B, H, T), computed in a dtype."""
+    """Return natural logarithms of the softmax's sums, (B, H, T), computed in a dtype."""
     q, k, v = (x.to(dtype) for x in problem.inputs)
     sinks = problem.weights.get("sinks")
     with reference.attending(reference.log_sum):
@@ -330,10 +337,10 @@ def check_call(
     draws: Sequence[int] = (0,),
     in_turn: bool = False,
 ) -> CheckResult:
-    """Hold a call of `module` to the reference, once on each of the draws, which arrive in the same buffers; raises `Wrong`.
+    """Compare a call of `module` with the reference on each input set, loaded into the same buffers; raises `Wrong`.
 
-    Neither the inputs, nor the gradient of the output, nor the module's weights and buffers may be written to, and answers
-    must outlast the calls behind them. `in_turn`: there is one call more, on other tensors. Gives the errors on the first draw.
+    The call must not write to inputs, to the gradient of the output, to weights or to buffers, and outputs must survive
+    later calls. `in_turn`: call once more, on other tensors. Returns the errors on the first input set.
     """
     with keeping_settings():
         return _check_problems(call, module, numbers, case, draws, in_turn)
@@ -344,7 +351,7 @@ def _check_problems(
 ) -> CheckResult:
     problems = [problem_of(case, draw) for draw in draws]
     earlier: list[tuple[list[Tensor], tuple[Tensor, ...]]] = []
-    caching = case.does.cached and case.scope == "layer"  # then the cache is there to be written to
+    caching = case.does.cached and case.scope == "layer"  # in that case the call writes to the cache
 
     def answer(problem: Problem, why: str = "", call: Call = call, numbers: Inputs = numbers) -> CheckResult:
         owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]
@@ -367,7 +374,7 @@ def _check_problems(
         return verify(answers, problem, why)
 
     for problem in problems:
-        problem.answers  # noqa: B018  worked out before a call can patch what that takes
+        problem.answers  # noqa: B018  computed before a call can patch its functions
     found = {draws[0]: answer(problems[0])}
     for draw, problem in zip(draws[1:], problems[1:], strict=True):
         numbers.refill(problem)
@@ -375,22 +382,22 @@ def _check_problems(
         found[draw] = answer(problem, (NEW_PADDING if case.padded else NEW_PAGES) if draw > 1 else NEW_NUMBERS)
     if in_turn:
         apart = elsewhere(numbers, problems[-1])
-        numbers.refill(problems[0])  # what reads these still has another answer
+        numbers.refill(problems[0])  # a stale read of these would give another output
         answer(problems[-1], NEW_TENSORS, call_of(module, case, apart), apart)
     return found[min(draws)]
 
 
 def without_gradients(module: nn.Module, case: Case) -> Any:
-    """The context of a call that is checked: gradients are recorded only where they are wanted.
+    """Context of a checked call: gradients are recorded only if needed.
 
-    Not in inference mode, whose tensors an implementation can't keep for a later backward, nor fill from threads of its own;
-    but where the call is compiled, which would make another graph for another context.
+    Avoids inference mode, whose tensors an implementation can neither save for a later backward nor fill from its own
+    threads; except for compiled calls, which would compile another graph for another context.
     """
     return recording(case, inference=isinstance(module, Compiled))
 
 
 def check_many_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]) -> None:
-    """Gradients after forwards on other numbers: what a backward needs belongs to its own forward; raises `Wrong`."""
+    """Check gradients after several forwards: each backward must use its own forward's state; raises `Wrong`."""
     with recording(case):
         outputs = [module(*read.tensors, **read.options) for read in numbers]
     parameters = [p for p in module.parameters() if p.requires_grad]
@@ -402,7 +409,7 @@ def check_many_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]
 
 
 def check_new_weights(module: nn.Module, case: Case, numbers: Inputs) -> None:
-    """After a step of training: nothing that was made of the weights before may be left; raises `Wrong`."""
+    """Check a layer after its weights change: results derived from the old weights must not be used; raises `Wrong`."""
     problem = _with_other_weights(case)
     with torch.no_grad():
         canonical.load(module, problem.weights)
@@ -417,11 +424,11 @@ def _with_other_weights(case: Case) -> Problem:
 
 
 CALLS_IN_TRAINING = 3
-"""Calls whose noise is compared: two pools of noise in turn show in the third."""
+"""Calls whose dropout noise is compared: alternating between two noise pools shows in the third."""
 
 
 def check_training(impl: Impl, probe: Case) -> None:
-    """Answers in training are finite in every pattern, and those of the probs that the very call kept; raises `Wrong`."""
+    """Check that training outputs are finite in every pattern and match the probs kept in that call; raises `Wrong`."""
     problem, module = showing_probs(probe), module_of(impl, probe)
     call = call_of(module.train(), probe, inputs_of(problem_of(probe, draw=1)))
     with recording(probe):
@@ -447,7 +454,7 @@ def check_training(impl: Impl, probe: Case) -> None:
 
 
 def check_output_dropped(impl: Impl, probe: Case) -> None:
-    """In training the output is dropped behind its projection, the bias with it; gradients are those of what was kept."""
+    """Check that training drops the output after its projection, bias included, and that gradients match."""
     problem, module = showing_output(probe), module_of(impl, probe)
     with torch.no_grad():
         canonical.load(module, problem.weights)
@@ -483,7 +490,7 @@ TWO_FORWARDS = "where another forward comes between a forward and its backward: 
 
 
 def _formed(o: object, problem: Problem) -> object:
-    """Shape, dtype and device as promised; raises `Wrong`."""
+    """Check shape, dtype and device of an output; raises `Wrong`."""
     promised, first = problem.inputs[0], o
     several = problem.grad is not None or (problem.case.in_model and problem.case.does.cached)
     if several and isinstance(o, tuple):
@@ -506,21 +513,21 @@ def _formed(o: object, problem: Problem) -> object:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """How far off the answers are: the one that came nearest its bound, and each kind by itself."""
+    """Relative errors: of the output closest to its bound, and of each kind."""
 
     error: float
-    """norm(o - ref) / norm(ref), over everything"""
+    """norm(o - ref) / norm(ref), over all rows."""
     bound: float
     error_output: float | None = None
-    """Of the output alone; None where nothing was compared."""
+    """Error of the output alone; None if it was not compared."""
     error_grad: float | None = None
-    """Of the gradient that came nearest its bound; None where there are none."""
+    """Error of the gradient closest to its bound; None if there are no gradients."""
     error_slope: float | None = None
-    """By how much outputs are too large, over all of them: a signed error, in units of the dtype's epsilon."""
+    """Signed error: by how much outputs are too large overall, in units of the dtype's epsilon."""
 
 
 def verify(answers: dict[str, Tensor], problem: Problem, why: str = "") -> CheckResult:
-    """Compare every answer with the reference; raises `Wrong` with where and by how much."""
+    """Compare every output with the reference; raises `Wrong` with the place and size of the error."""
     found = [(answer, _verify(answers[answer.name], answer, problem, why).overall) for answer in problem.answers]
 
     def nearest(kind: str) -> float | None:
@@ -558,7 +565,7 @@ def _verify(o: Tensor, answer: Expected, problem: Problem, why: str) -> Errors:
 
 
 def _where(bad: Tensor, answer: Expected, problem: Problem) -> str:
-    """Which rows are at fault, axis by axis: `every batch entry, head 1 of 3, t 512 to 576`."""
+    """Describe the failing rows, axis by axis: `every batch entry, head 1 of 3, t 512 to 576`."""
     parts = []
     for axis, name in enumerate(answer.axes):
         others = tuple(i for i in range(bad.dim()) if i != axis)
@@ -576,7 +583,7 @@ def _where(bad: Tensor, answer: Expected, problem: Problem) -> str:
 
 
 def _place(flat: int, answer: Expected) -> dict[str, int]:
-    """Where a row lies: `b`, `h`, `t`, or `row` of a projection's weights."""
+    """Return a row's position: `b`, `h`, `t`, or `row` of a projection's weights."""
     index = [int(i) for i in torch.unravel_index(torch.tensor(flat), answer.reference.shape[:-1])]
     if answer.rows is not None:
         index[-1] = int(answer.rows[index[-1]])
@@ -585,7 +592,7 @@ def _place(flat: int, answer: Expected) -> dict[str, int]:
 
 
 def _unchanged(now: Sequence[Tensor], before: Sequence[Tensor], fault: str, free: Tensor | None = None) -> None:
-    """`free`: places of a cache that are there to be written to."""
+    """Raise `Wrong` if tensors changed. `free`: places of a cache that may be written to."""
     for a, b in zip(now, before, strict=True):
         if free is not None and a.dim() == 4:
             a, b = (x.index_fill(-2, free, 0) for x in (a, b))

@@ -1,6 +1,4 @@
-"""What an implementation is made of, as a short hash: its own sources, the versions of torch and of what else it needs, the
-kernel that ran.
-"""
+"""Hashes an implementation: its own sources, the versions of torch and of its dependencies, the kernel that ran."""
 
 from __future__ import annotations
 
@@ -20,15 +18,16 @@ from .. import CHECKOUT
 
 
 def impl_hash(impl: Impl, kernel: str) -> str:
-    """The same as long as nothing changes that a call of `impl` runs: the files of its module and of those that it uses."""
+    """Return a hash that changes only with code that a call of `impl` runs: its module's file and imported modules."""
     text = "\n".join([impl.name, torch.__version__, kernel, *_versions(impl), *sources(impl.owner)])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def packages(impl: Impl, in_model: bool = False) -> str | None:
-    """The optional packages that it needs, with their versions: `onnxruntime 1.23.2, onnx 1.19.1`; None for none.
+    """Return the optional packages that it needs, with versions: `onnxruntime 1.23.2, onnx 1.19.1`; None if there are
+    none.
 
-    `in_model`: with that of transformers, which builds what is around it.
+    `in_model`: includes transformers, which builds the surrounding model.
     """
     around = [_versioned("transformers")] if in_model else []
     return ", ".join([*_versions(impl), *around]) or None
@@ -39,11 +38,11 @@ DECIDING = (
     *(f"bench/{package}/**/*.py" for package in ("cases", "checks", "timing", "workers")),
     *(f"bench/runs/{module}.py" for module in ("measuring", "visit", "pool", "rows", "run")),
 )
-"""Files that decide what a run measures, and how its journal is read."""
+"""Files that determine what a run measures, and how its journal is read."""
 
 
 def sources_hash(impls: Iterable[Impl]) -> str:
-    """Of all that makes numbers: what is timed, wherever it comes from, and how."""
+    """Return a hash of all code that determines measurements: implementations, wherever they come from, and timing."""
     files = sorted(path for pattern in DECIDING for path in CHECKOUT.glob(pattern))
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
     digests += [digest for owner in sorted({impl.owner for impl in impls}) for digest in sources(owner)]
@@ -52,7 +51,7 @@ def sources_hash(impls: Iterable[Impl]) -> str:
 
 @cache
 def sources(module: str) -> tuple[str, ...]:
-    """Digests of the module's file and of those of its own folder that it imports, directly or not."""
+    """Return digests of the module's file and of the files in its own folder that it imports, directly or not."""
     found = sorted({path for each in _reached(module) if (path := _file(each))})
     return tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in found)
 
@@ -64,7 +63,7 @@ def _versions(impl: Impl) -> list[str]:
 def _versioned(package: str) -> str:
     try:
         return f"{package} {version(package)}"
-    except PackageNotFoundError:  # it is part of another one, or lies there without having been installed
+    except PackageNotFoundError:  # it belongs to another package, or was never installed
         return " ".join([package, *map(version, sorted(_distributions().get(package.partition(".")[0], ())))])
 
 
@@ -86,7 +85,7 @@ def _reached(name: str) -> set[ModuleType]:
 
 
 def _used(module: ModuleType) -> Iterator[ModuleType]:
-    """Modules that a module's names are, or come from."""
+    """Yield the modules that a module's names refer to or come from."""
     for value in vars(module).values():
         used = value if isinstance(value, ModuleType) else sys.modules.get(getattr(value, "__module__", None) or "")
         if used is not None and used is not module:

@@ -1,4 +1,4 @@
-"""The patterns of a softmax: features of queries and keys by which scores are large, equal, far apart or far below zero."""
+"""Stress patterns of a softmax: query and key features that make scores large, equal, far apart or far below zero."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from ..cases.case import Case
 from . import draws
 
 NEAR = 1 / 32
-"""How far apart keys lie in the feature by which the first one is apart from them, twice as far as scores are large."""
+"""Distance between keys in the feature that sets the first key apart, twice as far as scores are large."""
 
 LARGE = {"float64": 800.0, "float32": 200.0}
-"""How far from zero scores lie in the patterns that are called so: beyond 88, or 709 in float64, an exponential overflows, and
-below -104 that of float32 is zero."""
+"""Distance of scores from zero in patterns of large scores: beyond 88 (709 in float64) an exponential overflows, and
+below -104 that of float32 is zero.
+"""
 
 LARGE_OF_NARROW = 100.0
-"""The same of other dtypes, in which scores of 200 may be rounded by one."""
+"""Distance for other dtypes, in which scores of 200 may be rounded by one."""
 
 DEEP = 16384.0
-"""How far below zero scores lie in the deepest pattern: a mask that only adds or writes -10,000 hides nothing there."""
+"""How far below zero scores lie in the deepest pattern: a mask that only adds or writes -10,000 hides no key there."""
 
 SPREAD = 16.0
-"""Size of the keys' features that make a pattern: a power of two, so that scores which are to be equal are exactly so."""
+"""Size of the key features that make a pattern: a power of two, so that scores meant to be equal are exactly equal."""
 
 PATTERNS = (
     "where ordinary scores are mixed with extreme ones: ",
@@ -36,26 +37,26 @@ PATTERNS = (
     "where all scores are equal and far below zero: ",
     "where a late key dominates: ",
 )
-"""The patterns of a softmax, as a sentence begins. A query belongs to one of them."""
+"""Names of the patterns, worded as the start of a sentence. Each query belongs to one of them."""
 
 ORDINARY, HIGH, LOW, DOMINATED, APART, EQUAL, DEEPEST, LATE = range(len(PATTERNS))
 
 ASKED = 4
-"""Features of a query, and of a key, that make a pattern: how large scores are, the first key, how deep, the late key."""
+"""Pattern features of a query, and of a key: size of scores, first key, depth, late key."""
 
 FEATURES = 2 * ASKED
-"""Features of a token that do: those that its query is made of, then those that its key is."""
+"""Pattern features of a token: first those of its query, then those of its key."""
 
 
 def possible(case: Case) -> bool:
-    """Whether there are features to make patterns of, and one for anything else."""
+    """Whether the head is wide enough for the pattern features and one more."""
     of_latent = case.latent is None or case.latent > ASKED + 1
     return case.D_h - (case.rope or 0) > ASKED and of_latent and (case.scope == "core" or case.d_model > FEATURES + 1)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the features by which a pattern is made."""
+    """Sizes of the features that make a pattern."""
 
     large: float
     deep: float
@@ -70,7 +71,7 @@ class Sizes:
         large = large_scores(case)
         deep = (
             min(DEEP, 32768 / case.D_h**0.5) if case.computes == "float16" else DEEP
-        )  # a product before the scale is finite
+        )  # so that products are finite before scaling
         exact = case.qkv_bias or (
             case.does.gradients and case.scope == "layer"
         )  # there these are not, or drown the rest
@@ -78,46 +79,46 @@ class Sizes:
 
 
 def large_scores(case: Case) -> float:
-    """How far from zero scores lie where they are large."""
+    """Return how far from zero scores lie in patterns of large scores."""
     return LARGE.get(case.computes, LARGE_OF_NARROW)
 
 
 def pattern_of(case: Case, heads: bool) -> Tensor:
-    """The pattern of every query: (B, H, T) or, for a layer, whose heads are mixed, (B, T).
+    """Return the pattern of every query: (B, H, T) or, for a layer, whose heads are mixed, (B, T).
 
-    Lone queries, as in decode, begin with that of a late key: an ordinary one has the first draw. Not where gradients are
-    wanted: those of a lone query that a key dominates cancel to nothing.
+    Lone queries, as in decode, begin with the pattern of a late key; the first input set covers ordinary ones. Not with
+    gradients: those of a lone query dominated by one key cancel to zero.
     """
     b, h, t = torch.arange(case.B)[:, None, None], torch.arange(case.H)[:, None], torch.arange(case.T)
     shift = LATE if case.T == 1 and not case.does.gradients else ORDINARY
     drawn = (b + h + t + shift) % len(PATTERNS) if heads else (b + t + shift)[:, 0] % len(PATTERNS)
     if case.layer_shape.span(case.T, case.T_kv):
         first, last = _ends(case)
-        drawn = torch.where((drawn == APART) & (last == 0), ORDINARY, drawn)  # a query that sees the first key alone
+        drawn = torch.where((drawn == APART) & (last == 0), ORDINARY, drawn)  # a query that sees only the first key
         drawn = torch.where(((drawn == APART) | (drawn == DOMINATED)) & (first > 0), ORDINARY, drawn)
         late = _late(case)[:, None]
         seen = (first <= late) & (late <= last)  # (B, T)
         earliest = seen & (seen.cumsum(-1) == 1)
         seen, earliest = (it[:, None] if heads else it for it in (seen, earliest))
         drawn = torch.where((drawn == LATE) & ~seen, ORDINARY, drawn)
-        if case.T > 1:  # lone ones have it alternately
+        if case.T > 1:  # lone queries have it alternately
             drawn = torch.where(earliest, LATE, drawn)
     return torch.where(drawn == DEEPEST, ORDINARY, drawn) if Sizes.of(case).deep == 0 else drawn
 
 
 def asking(pattern: Tensor) -> Tensor:
-    """The features of a query, by its pattern: (..., ASKED)"""
+    """Return the features of a query for its pattern: (..., ASKED)."""
     large = (pattern == HIGH).float() - (pattern == LOW).float()
     by_key = (pattern == DOMINATED).float() - (pattern == APART).float()
     return torch.stack([large, by_key, (pattern == DEEPEST).float(), (pattern == LATE).float()], -1)
 
 
 def answering(case: Case, generator: torch.Generator) -> Tensor:
-    """The features of a key, (B, T_kv, ASKED): the same for all, but of the second, where the first key is far off, and of the
-    last, where a late one is.
+    """Return the features of a key, (B, T_kv, ASKED): equal for all keys, except the second feature, which sets the
+    first key apart, and the last, which sets a late key apart.
 
-    The others lie near each other, so that none that a mask hides is far above all that are visible: there a mask after the
-    softmax, which is right though wasteful, has nothing left.
+    The other keys lie close together, so that no masked key is far above all visible ones. Otherwise a mask applied
+    after the softmax, which is correct though wasteful, would leave only zeros.
     """
     features = torch.ones(case.B, case.T_kv, ASKED)
     features[..., 1] = torch.rand(case.B, case.T_kv, generator=generator) * NEAR
@@ -128,9 +129,9 @@ def answering(case: Case, generator: torch.Generator) -> Tensor:
 
 
 def _late(case: Case) -> Tensor:
-    """(B,): the last key that can be seen.
+    """Return the last key that any query sees: (B,).
 
-    A mask hides that one from most queries: there the first entry has the last one of a query in the middle.
+    A mask hides that key from most queries: there the first batch entry uses the last key seen by a middle query.
     """
     padding = draws.padding(case, 1)
     last = torch.full((case.B,), case.T_kv - 1) if padding is None else padding.sum(-1).cpu() - 1
@@ -142,10 +143,10 @@ def _late(case: Case) -> Tensor:
 
 
 def _ends(case: Case) -> tuple[Tensor, Tensor]:
-    """The first and the last key that each query sees, padding aside: (T,) each."""
+    """Return the first and the last key that each query sees, padding ignored: (T,) each."""
     return case.layer_shape.span(case.T, case.T_kv).ends(case.T, case.T_kv)
 
 
 def quiet(x: Tensor, pattern: Tensor) -> Tensor:
-    """Zero where all scores are to be exactly equal."""
+    """Set x to zero where all scores must be exactly equal."""
     return x * ((pattern != EQUAL) & (pattern != DEEPEST))[..., None]

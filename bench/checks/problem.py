@@ -1,4 +1,4 @@
-"""A problem: the inputs of one call, what must come out of it, and how far off that may be."""
+"""Defines a test problem: the inputs of one call, the expected outputs, and their tolerances."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ROWS: dict[int, tuple[str, ...]] = {
 
 
 FEW_SCORES = 1 << 18
-"""Scores up to which expected outputs are computed by one thread: threads wait for each other for longer than that takes."""
+"""Scores up to which expected outputs are computed by one thread, since synchronising threads would take longer."""
 
 
 @dataclass(frozen=True)
 class Errors:
-    """norm(o - ref) / norm(ref): over everything, and the largest over the rows."""
+    """norm(o - ref) / norm(ref): over all rows, and the largest over the rows."""
 
     overall: float
     row: float
@@ -36,26 +36,27 @@ class Errors:
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """One tensor that must come out of a call, and how far off it may be."""
+    """One expected output of a call, with its tolerance."""
 
     name: str
     """`output`, `gradient of q`, `key written to the cache`, ..."""
     reference: Tensor
     """float64"""
     rows: Tensor | None = None
-    """The queries that are compared, and that `reference` holds; None for all."""
+    """Queries that are compared, and that `reference` holds; None for all."""
     compared: Tensor | None = None
-    """(B, rows) or (B, H, rows), True where a row is compared: padded queries are not. None for all."""
+    """(B, rows) or (B, H, rows), True where a row is compared: padded queries are excluded. None for all."""
     norm_floor: float | Tensor = 1e-30
-    """The smallest size that a row's error is relative to, since a gradient's row may vanish by nature, and so does one of an
-    output of which dropout keeps nothing. One number, or one for each row."""
+    """Smallest norm to which a row's error is relative, since rows of gradients, and of outputs of which dropout keeps
+    nothing, may vanish. One number, or one per row.
+    """
     tolerance: Errors = Errors(0.0, 0.0)
     pattern: int | None = None
-    """The pattern that all compared rows belong to, an index into `PATTERNS`; None where only one is asked about."""
+    """Pattern of all compared rows, an index into `PATTERNS`; None if the problem has a single pattern."""
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """What its rows are: every axis but the last."""
+        """Names of the row axes: every axis but the last."""
         return ROWS[self.reference.dim()]
 
     def errors(self, o: Tensor) -> Errors:
@@ -69,16 +70,16 @@ class Expected:
         return Errors(((o - reference).norm() / reference.norm().maximum(floor.norm().to(reference))).item(), row)
 
     def slope(self, o: Tensor) -> float:
-        """Least squares of o - reference on the reference."""
+        """Return the slope of a least-squares fit of o - reference on the reference."""
         reference = self.reference if self.compared is None else self.reference[self._like(self.compared)]
         return (((self.shown(o).double() - reference) * reference).sum() / reference.square().sum()).item()
 
     def row_errors(self, o: Tensor) -> Tensor:
-        """Relative error of each compared row: the shape of `reference` without its last axis."""
+        """Return the relative error of each compared row, in the shape of `reference` without its last axis."""
         return self._row_errors(self._pick(o))
 
     def shown(self, o: Tensor) -> Tensor:
-        """What is compared of an answer, and nothing else of it."""
+        """Return only the compared part of an output."""
         o = o if self.rows is None else o.index_select(-2, self.rows)
         return o if self.compared is None else o[self._like(self.compared)]
 
@@ -91,18 +92,18 @@ class Expected:
         return errors if self.compared is None else torch.where(self._like(self.compared), errors, 0.0)
 
     def _like(self, compared: Tensor) -> Tensor:
-        """`compared` in the shape of the rows, (B, rows) or (B, H, rows)."""
+        """Return `compared` in the shape of the rows, (B, rows) or (B, H, rows)."""
         return compared if len(self.axes) == compared.dim() else compared[:, None, :].expand(self.reference.shape[:-1])
 
 
 def written_to(cache: str) -> str:
-    """What an answer is called: `key written to the cache`, of `keys`."""
+    """Return the name of the output written to `keys`: `key written to the cache`."""
     return f"{cache.removesuffix('s')} written to the cache"
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One question to an implementation, with its answers."""
+    """One test problem with its expected outputs."""
 
     case: Case
     names: tuple[str, ...]
@@ -111,10 +112,10 @@ class Problem:
     padding: Tensor | None
     """(B, T_kv), True where a key is a token."""
     grad: Tensor | None
-    """The gradient of the output, where the mode goes back: zero in rows that are not compared."""
+    """Gradient of the output if the mode has a backward, zero in rows that are not compared."""
     weights: dict[str, Tensor]
     solve: Callable[[], tuple[Expected, ...]]
-    """Works the answers out: for the first who asks."""
+    """Computes the expected outputs, on first use."""
     pages: Tensor | None = None
     """(B, pages of a request), where the cache is a pool of pages."""
 
@@ -135,13 +136,13 @@ class Problem:
 
     @property
     def options(self) -> dict[str, Tensor]:
-        """What a call is given by name."""
+        """Keyword arguments of a call."""
         named = {"padding": self.padding, "pages": self.pages}
         return {name: it for name, it in named.items() if it is not None}
 
     @property
     def free(self) -> Tensor:
-        """Places of a cache that are there to be written to: those of the newest tokens."""
+        """Places of a cache that a call may write to: those of the newest tokens."""
         first, last = self.case.T_kv - self.case.T, self.case.T_kv
         if self.pages is None:
             return torch.arange(first, last, device=self.case.device)
@@ -150,7 +151,7 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """What one call reads: tensors of its own, into which other numbers can be put."""
+    """Input tensors of one call; their contents can be replaced."""
 
     names: tuple[str, ...]
     tensors: tuple[Tensor, ...]
@@ -158,7 +159,7 @@ class Inputs:
     grad: Tensor | None
 
     def perturb(self) -> None:
-        """Add noise to every number of every input, so that no digest of them stays; their variance does."""
+        """Add noise to every number of every input, so that no digest matches; their variance is preserved."""
         for buffer in self.tensors:
             if not buffer.is_floating_point():
                 buffer.data.copy_(buffer.roll(1, -1))
@@ -169,20 +170,22 @@ class Inputs:
             buffer.data.mul_(0.8).add_(noise)
 
     def refill(self, problem: Problem) -> None:
-        """Put other numbers into the same buffers, through `.data`: what caches by address and version must not notice."""
+        """Load another problem's numbers into the same buffers through `.data`, which caches keyed by address and
+        version do not detect.
+        """
         for buffer, fresh in zip(self.tensors, problem.inputs, strict=True):
             buffer.data.copy_(fresh)
         if self.grad is not None and problem.grad is not None:
             self.grad.data.copy_(problem.grad)
         for name, fresh in problem.options.items():
             if not torch.equal(fresh, self.options[name]):
-                # A tensor of its own: what keeps a mask for the tensor that it was given keeps the right one.
+                # A new tensor: a mask cached for the previous tensor object remains valid for that object.
                 self.options[name] = fresh.clone()
 
 
 @torch.inference_mode(False)
 def inputs_of(problem: Problem) -> Inputs:
-    """Fresh copies, no inference tensors: a compiled layer would make another graph for those."""
+    """Return fresh copies outside inference mode: a compiled layer would compile a graph for inference tensors."""
     inputs = copies(problem.inputs)
     if problem.grad is not None:
         inputs = tuple(x.requires_grad_(x.is_floating_point()) for x in inputs)
@@ -192,9 +195,10 @@ def inputs_of(problem: Problem) -> Inputs:
 
 @torch.inference_mode(False)
 def strided(numbers: Inputs) -> Inputs:
-    """The same q, k and v as they are in a model: slices of a projection, heads between tokens, NaN around each slice.
+    """Return the same q, k and v with a model's layout: slices of a projection, heads between tokens, NaN around each
+    slice.
 
-    Each begins at an offset, and its tokens lie closer than those of the one before.
+    Each slice begins at an offset, and its tokens are closer together than those of the previous slice.
     """
     gaps = range(len(numbers.tensors))[::-1]
     apart = (_slice(x.detach(), gap) for gap, x in zip(gaps, numbers.tensors, strict=True))
@@ -206,7 +210,7 @@ def strided(numbers: Inputs) -> Inputs:
 
 
 def _slice(x: Tensor, gap: int) -> Tensor:
-    """(B, H, T, D), between one head of NaN and `gap` of them."""
+    """Return a view (B, H, T, D) that lies between one head of NaN and `gap` heads of NaN."""
     B, H, T, D = x.shape
     whole = x.new_full((B, T, 1 + H + gap, D), torch.nan).transpose(1, 2)
     whole[:, 1 : 1 + H] = x
@@ -215,7 +219,7 @@ def _slice(x: Tensor, gap: int) -> Tensor:
 
 @torch.inference_mode(False)
 def elsewhere(numbers: Inputs, problem: Problem) -> Inputs:
-    """The numbers of a problem, in tensors of their own with axes in the same order in memory, and no gaps."""
+    """Return a problem's numbers in new tensors, with axes in the same memory order and without gaps."""
     apart = replace(
         numbers,
         tensors=tuple(torch.empty_like(x, requires_grad=x.requires_grad) for x in numbers.tensors),

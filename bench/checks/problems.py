@@ -1,4 +1,4 @@
-"""Test problems of a case: ordinary ones, stress patterns, and those that show what is inside."""
+"""Test problems of a case: ordinary ones, stress patterns, and those whose outputs expose probs or dropout."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from .patterns import APART, ASKED, DEEPEST, FEATURES, SPREAD
 from .problem import Problem, written_to
 
 TOKEN = 16.0
-"""Size of the one feature that tells a token from the others where probs are shown: as large as the others together."""
+"""Size of the feature that identifies a token where probs are shown: as large as all other features together."""
 
 
 def problem_of(case: Case, draw: int = 0) -> Problem:
-    """The question that belongs to a case, the same for every implementation.
+    """Return the test problem of a case, the same for every implementation.
 
-    `scope="core"`: q (B, H, T, D_h), k (B, H_kv, T_kv, D_h), v (B, H_kv, T_kv, D_v). `scope="layer"`: x (B, T, d_model) with
-    the weights of the case, the same in every draw; in `decode` also the cache, k and v as above or latents
+    `scope="core"`: q (B, H, T, D_h), k (B, H_kv, T_kv, D_h), v (B, H_kv, T_kv, D_v). `scope="layer"`: x (B, T, d_model)
+    with the weights of the case, the same in every input set; in `decode` also the cache, k and v as above or latents
     (B, 1, T_kv, latent + rope), its last place free, or pools of pages (`impls/paging.py`).
 
-    Draw 0 is an ordinary one, and is timed. In draw 1 each query belongs to one pattern of the softmax, with a bound of that
-    pattern's own, and a few values are large (`NEEDLE`); sizes that leave no room for the features that make a pattern get an
-    ordinary one. Draw 2 is as draw 0, on other numbers and with another padding.
+    Input set 0 is ordinary, and is timed. In input set 1 each query belongs to one softmax pattern with its own
+    tolerance, and a few values are outliers (`NEEDLE`); heads too narrow for the pattern features get ordinary inputs.
+    Input set 2 is like 0, with other numbers and other padding.
     """
     case = replace(case, threads=None, dropout=0.0, out_dropout=0.0)
     with spending("reference"):
@@ -45,7 +45,7 @@ def problem_of(case: Case, draw: int = 0) -> Problem:
 
 
 @lru_cache(maxsize=8)
-@torch.inference_mode(False)  # what is made here is used in inference and in training
+@torch.inference_mode(False)  # tensors made here are used in inference and in training
 def _kernel_problem(case: Case, draw: int) -> Problem:
     generator = draws.seeded(case, draw)
     exact = [draws.randn((case.B, *size), generator) for size in ((case.H, case.T, case.D_h), *draws.cache_sizes(case))]
@@ -61,8 +61,8 @@ def _kernel_patterns(case: Case) -> Problem:
     )
     pattern = patterns.pattern_of(case, heads=True)
     asking = patterns.asking(pattern) * torch.tensor(sizes.of_queries)
-    if case.softcap and case.softcap <= patterns.large_scores(case):  # a larger one is for scores that are larger
-        q[pattern == APART] *= case.softcap / 2  # scores spread across it
+    if case.softcap and case.softcap <= patterns.large_scores(case):  # a larger cap applies to larger scores only
+        q[pattern == APART] *= case.softcap / 2  # spread scores across the cap
     q = torch.cat([asking, patterns.quiet(q[..., ASKED:], pattern)], -1)
     k[..., :ASKED] = patterns.answering(case, generator)[:, None] * SPREAD
     v = v * draws.needles(case, generator).abs().clamp(min=1.0)
@@ -73,7 +73,9 @@ def _kernel_question(
     case: Case, exact: list[Tensor], generator: torch.Generator, draw: int, pattern: Tensor | None = None,
     dropped: Tensor | None = None,
 ) -> Problem:  # fmt: skip
-    """About a core with these q, k and v; `pattern` (B, H, T), or None for ordinary ones. Sinks are the same in every draw."""
+    """Return the test problem of a core with these q, k and v; `pattern` (B, H, T), or None for ordinary inputs. Sinks
+    are the same in every input set.
+    """
     sinks = {"sinks": canonical.draw_sinks(case.H, case.keys, draws.seeded(case, -3))} if case.sinks else {}
     weights = _in_dtype(sinks, case)
     inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
@@ -81,7 +83,7 @@ def _kernel_question(
     compared = draws.compared(case, padding, rows)
     grad = draws.grad(case, (case.B, case.H, case.T, case.D_v), rows, compared, generator)
     if grad is not None and pattern is not None:
-        grad = grad * (pattern != DEEPEST)[..., None]  # or all that is written back drowns in theirs
+        grad = grad * (pattern != DEEPEST)[..., None]  # otherwise their gradients dominate all others
 
     def formula(dtype: torch.dtype) -> dict[str, Tensor]:
         q, k, v = leaves = _leaves(inputs, dtype, case)
@@ -107,14 +109,14 @@ def _layer_problem(case: Case, draw: int) -> Problem:
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
 def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
-    """Weights that take a token's first features to the first of every head's queries and keys, and three draws of x."""
+    """Return three problems whose weights copy a token's first features to those of every head's queries and keys."""
     generator, sizes = draws.seeded(case, 2), patterns.Sizes.of(case)
     drawn = canonical.draw(case.layer_shape, generator)
     _take(drawn["W_q"], case.H, 0, sizes.of_queries, FEATURES + 1)
     if case.latent is None:
         _take(drawn["W_k"], case.H_kv, ASKED, (SPREAD,) * ASKED, FEATURES + 1)
         drawn["W_v"][:, FEATURES] *= case.d_model**0.5
-    else:  # whose first features are those of its token's key, and then the one that shows in its value
+    else:  # its first features are those of its token's key, followed by the feature that sets its value
         _take(drawn["W_c"], 1, ASKED, (1.0,) * (ASKED + 1), FEATURES + 1)
         _take(drawn["W_k"], case.H, 0, (SPREAD,) * ASKED, ASKED + 1)
         drawn["W_v"][:, ASKED] *= case.latent**0.5
@@ -146,8 +148,8 @@ def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
 
 
 def _take(weight: Tensor, H: int, first: int, scales: tuple[float, ...], apart: int) -> None:
-    """Let every head's first features be those of the input from `first` on, times `scales`; of the others none is made of an
-    input's features that are kept `apart`, the first so many.
+    """Map the input's features from `first` on, times `scales`, to every head's first features; all other outputs
+    ignore the first `apart` input features.
     """
     by_head = weight.unflatten(0, (H, -1))  # (H, width of a head, inputs)
     by_head[:, : len(scales)] = by_head[..., :apart] = 0.0
@@ -159,12 +161,12 @@ def _layer_question(
     case: Case, exact: list[Tensor], weights: dict[str, Tensor], generator: torch.Generator, draw: int,
     pattern: Tensor | None = None, dropped: Tensor | None = None, out_dropped: Tensor | None = None,
 ) -> Problem:  # fmt: skip
-    """About a layer with these weights and inputs; `pattern` (B, T), or None for ordinary ones."""
+    """Return the test problem of a layer with these weights and inputs; `pattern` (B, T), None for ordinary inputs."""
     names = {"cross": ("x", "x_kv"), "self": ("x",)}[case.source]
     if case.does.cached:
         names = ("x", "keys", "values") if case.latent is None else ("x", "latents")
         for cache in exact[1:]:
-            cache[..., -case.T :, :] = torch.nan  # a layer that doesn't write there first has NaN to attend to
+            cache[..., -case.T :, :] = torch.nan  # reading before writing gives NaN
     inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
     padding, rows = draws.padding(case, draw), draws.rows(case, draw)
     compared = draws.compared(case, padding, rows)
@@ -180,7 +182,7 @@ def _layer_formula(
     case: Case, names: tuple[str, ...], inputs: tuple[Tensor, ...], weights: dict[str, Tensor], grad: Tensor | None,
     padding: Tensor | None, rows: Tensor | None, dropped: tuple[Tensor | None, Tensor | None], dtype: torch.dtype,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Every answer of a layer by the plain formula, computed in `dtype`."""
+    """Return every expected output of a layer by the plain formula, computed in `dtype`."""
     leaves = _leaves(inputs, dtype, case)
     in_dtype = dict(zip(weights, _leaves(weights.values(), dtype, case), strict=True))
     if case.does.cached:
@@ -196,10 +198,10 @@ def _layer_formula(
 
 
 def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
-    """A question whose output is every head's probs: (B, H, T, T_kv) of a core, (B, T, H * T_kv) of a layer.
+    """Return a problem whose output is every head's probs: (B, H, T, T_kv) of a core, (B, T, H * T_kv) of a layer.
 
-    For a case with D_v = T_kv and d_model = H * T_kv. `dropped` (B, H, T, T_kv): what each prob is multiplied by in training,
-    0 or 1 / (1 - p); None for evaluation.
+    For a case with D_v = T_kv and d_model = H * T_kv. `dropped` (B, H, T, T_kv): factor on each prob in training, 0 or
+    1 / (1 - p); None for evaluation.
     """
     case, generator = replace(case, threads=None, dropout=0.0, out_dropout=0.0), draws.seeded(case, 3)
     unit = torch.eye(case.T_kv)
@@ -218,9 +220,9 @@ def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
 
 
 def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
-    """An ordinary question to a layer, with weights of its own.
+    """Return an ordinary problem of a layer, with separate weights.
 
-    `dropped` (B, T, d_model): what the output is multiplied by in training, or None.
+    `dropped` (B, T, d_model): factor on the output in training, or None.
     """
     case, generator = replace(case, threads=None, dropout=0.0, out_dropout=0.0), draws.seeded(case, 4)
     weights = _in_dtype(canonical.draw(case.layer_shape, generator), case)
@@ -230,7 +232,7 @@ def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
 
 @lru_cache(maxsize=4)
 def _weights(case: Case) -> dict[str, Tensor]:
-    """The same in every draw."""
+    """Return the weights, the same in every input set."""
     return _in_dtype(canonical.draw(case.layer_shape, draws.seeded(case, 0)), case)
 
 
@@ -239,7 +241,7 @@ def _in_dtype(weights: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
 
 
 def autocasting(case: Case) -> Any:
-    """The context in which a module is called, which also decorates: what its case says of autocast, or nothing."""
+    """Return the context of a module's call, usable as a decorator: the case's autocast, or a null context."""
     return torch.autocast(case.device, getattr(torch, case.autocast)) if case.autocast else nullcontext()
 
 
@@ -248,7 +250,7 @@ def _leaves(tensors: Iterable[Tensor], dtype: torch.dtype, case: Case) -> list[T
 
 
 def _gradients(o: Tensor, leaves: dict[str, Tensor], grad: Tensor | None, rows: Tensor | None) -> dict[str, Tensor]:
-    """Of every leaf, none when the case has no backward."""
+    """Return the gradients of every leaf; empty if the case has no backward."""
     if grad is None:
         return {}
     picked = grad if rows is None else grad.index_select(-2, rows)

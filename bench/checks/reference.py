@@ -1,4 +1,4 @@
-"""The reference: attention by the formula, in float64, in blocks so that long sequences fit."""
+"""Reference implementation: attention by the formula in float64, in blocks so that long sequences fit."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from impls.rules import Rules, bias_of
 Weights: TypeAlias = dict[str, Tensor]
 
 BLOCK = 1 << 22
-"""Scores that are computed at a time."""
+"""Scores computed at a time."""
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, rules: Rules, *, sinks: Tensor | None = None, padding: Tensor | None = None,
     rows: Tensor | None = None, dropped: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """softmax(q kᵀ / sqrt(D_h)) v by `rules`, in its inputs' dtype: the reference in float64, the measure of error in any.
+    """Compute softmax(q kᵀ / sqrt(D_h)) v with `rules` in the inputs' dtype: float64 for the reference, others to
+    measure rounding.
 
     q (B, H, T, D_h), k (B, H_kv, T_kv, D_h), v (B, H_kv, T_kv, D_v); `padding` (B, T_kv), True where a key is a token.
-    `sinks` (H,): scores of a further key, whose value is zero. `rows` picks the queries that are wanted:
-    (B, H, len(rows), D_v). `dropped` (B, H, T, T_kv): what each prob is multiplied by, 0 or 1 / (1 - p).
+    `sinks` (H,): scores of a further key, whose value is zero. `rows` selects queries: (B, H, len(rows), D_v).
+    `dropped` (B, H, T, T_kv): factor on each prob, 0 or 1 / (1 - p).
     """
     B, H, T, D_h = q.shape
     group = H // k.shape[1]
@@ -70,9 +71,10 @@ def _without(dropped: Tensor | None, probs: Tensor) -> Tensor:
 
 
 class _SummedOverFeatures(Function):
-    """The same. Its gradient takes what softmax's sum gives back from o, as flash kernels do, not from the probs.
+    """Softmax times values, with a gradient computed from o as in flash kernels, not from the probs.
 
-    Both are one number in exact arithmetic; where a query sees few keys it cancels nearly everything, and rounding shows.
+    Both gradients are equal in exact arithmetic; where a query sees few keys, nearly everything cancels, and rounding
+    shows.
     """
 
     @staticmethod
@@ -96,12 +98,12 @@ summed_over_features = _SummedOverFeatures.apply
 
 
 def log_sum(scores: Tensor, v: Tensor, dropped: Tensor | None) -> Tensor:
-    """The natural logarithm of the sum of exponentials of the scores: (B, T, 1)."""
+    """Return the natural logarithm of the sum of exponentials of the scores: (B, T, 1)."""
     return torch.logsumexp(scores, dim=-1, keepdim=True)
 
 
 def spread(scores: Tensor, v: Tensor, dropped: Tensor | None) -> Tensor:
-    """The standard deviation of the output where every score has an error of standard deviation 1: (B, T, D_v)."""
+    """Return the standard deviation of the output if every score has an error of standard deviation 1: (B, T, D_v)."""
     return (_without(dropped, torch.softmax(scores, dim=-1)).square() @ v.square()).sqrt()
 
 
@@ -110,7 +112,7 @@ _attend: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _softmax_times
 
 @contextmanager
 def attending(way: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Iterator[None]:
-    """Meanwhile attention goes another way: `summed_over_features`, `log_sum` or `spread`."""
+    """Replace the final step of attention within the block by `summed_over_features`, `log_sum` or `spread`."""
     global _attend
     _attend = way
     try:
@@ -123,7 +125,7 @@ def layer(
     x: Tensor, x_kv: Tensor, weights: Weights, shape: LayerShape, *, padding: Tensor | None = None, rows: Tensor | None = None,
     dropped: Tensor | None = None, out_dropped: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """A whole layer: projections, attention, output projection. x (B, T, d_model) -> (B, T or len(rows), d_model)."""
+    """Compute a whole layer: projections, attention, output. x (B, T, d_model) -> (B, T or len(rows), d_model)."""
     q, kept = _queries(x, weights, shape), _kept(x_kv, weights, shape)
     o = _attention_to(kept, q, weights, shape, padding=padding, rows=rows, dropped=dropped)
     return _without(out_dropped, _finish(o, weights))
@@ -132,9 +134,10 @@ def layer(
 def decode(
     x: Tensor, cache: list[Tensor], weights: Weights, shape: LayerShape, rows: Tensor | None = None
 ) -> list[Tensor]:
-    """A layer for new tokens x (B, T, d_model), of which the last places of the cache keep something.
+    """Compute a layer for new tokens x (B, T, d_model), whose entries take the last places of the cache.
 
-    Gives o (B, T or len(rows), d_model), and what is written to the cache: (B, H_kv, T, D_h), (B, H_kv, T, D_v), or latents.
+    Returns o (B, T or len(rows), d_model), and the entries written to the cache: (B, H_kv, T, D_h), (B, H_kv, T, D_v),
+    or latents.
     """
     first = cache[0].shape[-2] - x.shape[1]
     written = _kept(x, weights, shape, first)
@@ -144,12 +147,12 @@ def decode(
 
 
 def _queries(x: Tensor, weights: Weights, shape: LayerShape, first: int = 0) -> Tensor:
-    """(B, H, T, D_h), of tokens of which the first has this place."""
+    """Project queries (B, H, T, D_h); the first token has position `first`."""
     return _turned(_project(x, weights, "q", shape.H), shape, first)
 
 
 def _kept(x: Tensor, weights: Weights, shape: LayerShape, first: int = 0) -> list[Tensor]:
-    """What a cache keeps of tokens: (B, H_kv, T, D_h), (B, H_kv, T, D_v), or (B, 1, T, latent + rope)."""
+    """Return the cache entries of tokens: (B, H_kv, T, D_h), (B, H_kv, T, D_v), or (B, 1, T, latent + rope)."""
     if shape.latent is None:
         return [_project(x, weights, n, shape.H_kv) for n in "kv"]
     return [_turned(_project(x, weights, "c", 1), shape, first)]
@@ -160,7 +163,7 @@ _absorbing = False
 
 @contextmanager
 def absorbed() -> Iterator[None]:
-    """Meanwhile latents are attended to themselves, the other of two plain ways."""
+    """Attend to latents directly within the block, the absorbed form of latent attention."""
     global _absorbing
     _absorbing = True
     try:
@@ -172,7 +175,7 @@ def absorbed() -> Iterator[None]:
 def _attention_to(
     kept: list[Tensor], q: Tensor, weights: Weights, shape: LayerShape, **options: Tensor | None
 ) -> Tensor:
-    """Of q (B, H, T, D_h) to what a cache keeps: (B, H, T or len(rows), D_v)."""
+    """Attend from q (B, H, T, D_h) to cache entries: (B, H, T or len(rows), D_v)."""
     options["sinks"] = weights.get("sinks")
     if shape.latent is None:
         k, v = kept
@@ -190,14 +193,14 @@ def _attention_to(
 
 
 def _turned(x: Tensor, shape: LayerShape, first: int) -> Tensor:
-    """The last features, pairs as points in a plane, turned by place · 10000^(-2 pair / rope): Su et al., "RoFormer", 2021."""
+    """Rotate the last features, as pairs, by position · 10000^(-2 pair / rope): Su et al., "RoFormer", 2021."""
     if not shape.rope:
         return x
     places = torch.arange(first, first + x.shape[-2], dtype=torch.float64, device=x.device)
     pair = torch.arange(shape.rope // 2, dtype=torch.float64, device=x.device)
     angle = places[:, None, None] / 10000 ** (2 * pair[:, None] / shape.rope)  # (T, rope / 2, 1)
     points = x[..., -shape.rope :].unflatten(-1, (-1, 2))
-    quarter = torch.stack([-points[..., 1], points[..., 0]], dim=-1)  # each a quarter of a turn further
+    quarter = torch.stack([-points[..., 1], points[..., 0]], dim=-1)  # each further rotated by a quarter turn
     turned = points * angle.cos().to(x.dtype) + quarter * angle.sin().to(x.dtype)
     return torch.cat([x[..., : -shape.rope], turned.flatten(-2)], dim=-1)
 

@@ -29,15 +29,15 @@ class Setting:
     get: Callable[[], Any]
     put: Callable[[Any], Any]
     cheap: bool = True
-    """Whether it is read in a few microseconds, and so may be at every turn."""
+    """Whether reading it takes microseconds only, so that it can be read at every round."""
     on_change: str = "refused"
-    """`refused`; `reported`, where a change is no fault and stays; `restored` where it is put back silently."""
+    """`refused`; `reported`, where a change is allowed and kept; `restored`, where it is undone silently."""
 
 
 @dataclass(frozen=True)
 class Seeded:
-    """The state of generators. Two are equal when those of both were seeded alike: drawing is no change, and a GPU's are there
-    from when it is first used.
+    """State of random generators. Two states are equal if their seeds are: drawing is no change, and a GPU's generators
+    exist only after its first use.
     """
 
     seed: tuple[int, ...]
@@ -54,10 +54,10 @@ class Seeded:
 
 
 class Names(dict[str, Any]):
-    """What the names of a module stand for."""
+    """A module's attributes and their values."""
 
     def changed_to(self, now: Names) -> dict[str, Any]:
-        """The names that have another value now, or none; added names are ignored."""
+        """Return the attributes that changed value or were removed; added ones are ignored."""
         gone = object()
         return {name: it for name, it in self.items() if (new := now.get(name, gone)) is not it and new != it}
 
@@ -67,7 +67,7 @@ def _attribute(of: Any, name: str) -> Setting:
 
 
 def _pair(name: str, setter: str | None = None) -> Setting | None:
-    """By a getter and a setter of torch's own C module; None where this version has none."""
+    """Build a setting from a getter and a setter of torch's C module; None if this version lacks them."""
     get, put = getattr(torch._C, f"_get_{name}", None), getattr(torch._C, f"_set_{setter or name}", None)
     return Setting(get, put) if get and put else None
 
@@ -80,7 +80,7 @@ def _fp32(backend: str, op: str) -> Setting:
 
 
 def _methods() -> Names:
-    """Of tensors, those that they inherit included, with their properties."""
+    """Return the methods and properties of tensors, inherited ones included."""
     found = Names()
     for owner in reversed(torch.Tensor.__mro__):
         found |= vars(owner)
@@ -105,7 +105,7 @@ def _names(module: ModuleType) -> Setting:
 
 @contextmanager
 def tf32_products() -> Iterator[None]:
-    """Products of float32 on a GPU are those of TF32 for as long as it lasts."""
+    """Use TF32 for float32 products on a GPU within the block."""
     before = cuda.matmul.fp32_precision
     cuda.matmul.fp32_precision = "tf32"
     try:
@@ -126,7 +126,7 @@ def _autocast(device: str) -> dict[str, Setting]:
 
 
 def _precision() -> str | None:
-    """None where it was set by the newer means, which the older one does not show."""
+    """Return the precision of float32 products; None if set by the newer API, which the older one can't represent."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -139,7 +139,7 @@ def _set_precision(precision: str | None) -> None:
 
 
 def _seeds() -> Seeded:
-    """Of torch's generators."""
+    """Return the seeds of torch's generators."""
     devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
     generators = (torch.default_generator, *devices)
     return Seeded(tuple(g.initial_seed() for g in generators), [(g, g.get_state()) for g in generators])
@@ -151,7 +151,7 @@ def _set_seeds(before: Seeded) -> None:
 
 
 def _denormals() -> bool:
-    """Whether numbers too small for a full mantissa are kept: there is no getter, but there is their sum."""
+    """Whether denormal numbers are kept, found by adding two of them, since torch has no getter."""
     return sum([5e-324, 5e-324]) != 0.0
 
 
@@ -160,7 +160,7 @@ def _anomalies() -> tuple[bool, bool]:
 
 
 def _affinity() -> dict[str, Setting]:
-    """Only Linux has it."""
+    """Return the settings of CPU affinity, which exist only on Linux."""
     if not hasattr(os, "sched_setaffinity"):
         return {}
     return {"CPUs that may be used": Setting(partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0))}
@@ -170,16 +170,14 @@ _KNOWN: dict[str, Setting | None] = {
     "number of threads": Setting(torch.get_num_threads, torch.set_num_threads),
     **_affinity(),
     "default dtype": Setting(torch.get_default_dtype, torch.set_default_dtype),
-    "default device": Setting(
-        torch.get_default_device, lambda device: torch.set_default_device(None)
-    ),  # as it is at first
+    "default device": Setting(torch.get_default_device, lambda device: torch.set_default_device(None)),  # as initially
     "recording of gradients": Setting(torch.is_grad_enabled, torch.set_grad_enabled),
     "detection of anomalies": Setting(_anomalies, lambda both: set_detect_anomaly(*both)),
     "threads of the backward": Setting(torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled),
     "deterministic algorithms": Setting(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
     "filling of uninitialised memory": _pair("deterministic_fill_uninitialized_memory"),
     "denormal numbers": Setting(_denormals, lambda kept: torch.set_flush_denormal(not kept)),
-    "precision of float32 products": Setting(_precision, _set_precision),  # before the next ones, which it sets too
+    "precision of float32 products": Setting(_precision, _set_precision),  # first: it changes the next ones
     "precision of float32": _fp32("generic", "all"),
     "precision of float32 products on CUDA": _fp32("cuda", "matmul"),
     "precision of float32 in cuDNN": _fp32("cuda", "all"),
@@ -246,18 +244,18 @@ _KNOWN: dict[str, Setting | None] = {
 SETTINGS = {name: setting for name, setting in _KNOWN.items() if setting is not None}
 
 FULL = {"none": "ieee"}
-"""Two names of one precision: that a backend has none of its own, and float32 as it is."""
+"""Equivalent names of a precision: `none`, a backend without its own setting, means `ieee`."""
 
 
 def read(cheap: bool = False) -> dict[str, Any]:
-    """What is set now; where it is to be `cheap`, only what may be read at every turn."""
+    """Return the current settings; if `cheap`, only those that can be read at every round."""
     return {name: setting.get() for name, setting in SETTINGS.items() if setting.cheap or not cheap}
 
 
 def put_back(before: dict[str, Any]) -> list[str]:
-    """Set everything as it was, and return what had changed: `default dtype: torch.float32 → torch.float64`.
+    """Restore all given settings and return the refused changes: `default dtype: torch.float32 → torch.float64`.
 
-    What may be changed is neither refused nor put back (`noted` reports it), but for the working folder.
+    Settings marked `reported` are not among them (see `noted`); of these, only the working folder is restored.
     """
     now = {name: SETTINGS[name].get() for name in before}
     changed = {name: value for name, value in before.items() if _differ(name, value, now[name])}
@@ -271,7 +269,7 @@ def put_back(before: dict[str, Any]) -> list[str]:
 
 
 def noted(before: dict[str, Any]) -> list[str]:
-    """Changes of those settings that may be changed."""
+    """Return changes of the settings marked `reported`."""
     reported = {name: value for name, value in before.items() if SETTINGS[name].on_change == "reported"}
     now = {name: SETTINGS[name].get() for name in reported}
     return [_described(name, value, now[name]) for name, value in reported.items() if _differ(name, value, now[name])]
@@ -279,7 +277,7 @@ def noted(before: dict[str, Any]) -> list[str]:
 
 def _differ(name: str, before: Any, now: Any) -> bool:
     if SETTINGS[name].on_change == "restored":
-        return True  # drawing is no fault: nothing is reported, and the next one finds the same state
+        return True  # drawing is allowed: it is not reported, and the state is restored
     if isinstance(before, Names):
         return before != now and bool(
             before.changed_to(now) or (SETTINGS[name].on_change == "reported" and before.keys() != now.keys())

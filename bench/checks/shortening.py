@@ -1,4 +1,4 @@
-"""The rules of a case in a probe, which is shorter: a window that is as long as the probe would hide nothing there."""
+"""Shortens a case's rules for its probes: a window as long as the probe would hide no key there."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from ..cases.case import Case
 
 
 def within(case: Case, T_kv: int, softcap: int) -> dict[str, Any]:
-    """What counts keys, short enough that some are hidden among T_kv, pages, and a cap that a probe's scores reach.
+    """Return windows and similar lengths that hide some of T_kv keys, page sizes, and a cap within reach of a probe's
+    scores.
 
-    A fifth of 37 tokens is a page of which the last one holds two.
+    A fifth of 37 tokens is a page length whose last page holds two tokens.
     """
     most = dict.fromkeys(("window", "window_right", "prefix"), T_kv // 4) | {"page": T_kv // 5, "softcap": softcap}
     sizes = ((name, getattr(case, name)) for name in most)

@@ -1,1 +1,1 @@
-"""One sweep on many machines: a job for each case, a journal of their answers, a run file for each type of node."""
+"""Runs one sweep on many machines: one job per case, a journal of answers, a run file per type of node."""

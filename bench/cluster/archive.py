@@ -1,4 +1,4 @@
-"""The code as it travels to the nodes: one archive, the same bytes for the same files."""
+"""Packs the code sent to nodes: one archive, with equal bytes for equal files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOMS = ("bench", "impls", "stats")
 
 
 def pack(folder: Path, arguments: Sequence[str]) -> bytes:
-    """The suite, and under `user/` the user's modules that `--impl` among the arguments names, found as from `folder`."""
+    """Pack the suite, and under `user/` the modules that `--impl` among the arguments names, resolved from `folder`."""
     files = {path.relative_to(CHECKOUT).as_posix(): path for room in ROOMS for path in (CHECKOUT / room).rglob("*.py")}
     checked_out, installed = CHECKOUT / "attention_bench.py", CHECKOUT / "__init__.py"
     files["attention_bench.py"] = checked_out if checked_out.exists() else installed
@@ -32,5 +32,5 @@ def pack(folder: Path, arguments: Sequence[str]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, path in sorted(files.items()):
-            archive.writestr(zipfile.ZipInfo(name), path.read_bytes())  # without the file's date, nor compressed
+            archive.writestr(zipfile.ZipInfo(name), path.read_bytes())  # without the file's date, uncompressed
     return packed.getvalue()

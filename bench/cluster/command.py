@@ -1,5 +1,5 @@
-"""`python -m bench sweep --save NAME [options of pytest bench/]`: a run in K fresh processes, quiet if need be; with
-`--cluster ray|slurm` the same on many machines, a run for each type of node.
+"""`python -m bench sweep --save NAME [options of pytest bench/]`: a run in K fresh processes, optionally under quiet
+conditions; with `--cluster ray|slurm` on many machines, with one run per type of node.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from ..selection.errors import UsageError, count
 from ..workers.fresh import QUIET, pin
 
 USAGE_ERROR = 4
-"""pytest's own code for it."""
+"""pytest's exit code for usage errors."""
 
 PROCESSES = 5
 
 ENGINES = {"ray": "ray", "slurm": "submitit"}
-"""The engines, each with its package; the module `on_NAME` reaches it."""
+"""Engines with their packages; each is implemented by the module `on_NAME`."""
 
 WITHOUT = (
     "--dry-run", "--list", "--collect-only", "--co", "--save-traces", "--redo", "-x", "--exitfirst", "--maxfail",
     "--benchmark-disable", "--benchmark-skip",
 )  # fmt: skip
-"""Options of pytest's side that a cluster has no use for."""
+"""Options of pytest that have no effect on a cluster."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Ends as `pytest bench/` does: 0 measured; 1 a cell is wrong, failed or timed out; 2 unfinished; 4 a mistake."""
+    """Return the exit code of `pytest bench/`: 0 measured; 1 a cell failed; 2 unfinished; 4 a usage error."""
     options, others = _parser().parse_known_args(arguments)
     try:
         if options.cluster:
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _here(options: argparse.Namespace, others: Sequence[str]) -> int:
-    """Become `pytest bench/ --processes K --benchmark-save=NAME`, in the setting that is asked for."""
+    """Replace this process by `pytest bench/ --processes K --benchmark-save=NAME`, under the requested conditions."""
     name, journal = begun(options, others, results_root(Path.cwd(), options.benchmark_storage) / str(get_machine_id()))
     if journal:
         command, quiet = [f"--resume={name}", *others], was_quiet(journals.header_of(journal)["machine"])
@@ -70,7 +70,7 @@ def _here(options: argparse.Namespace, others: Sequence[str]) -> int:
 
 
 def begun(options: argparse.Namespace, others: Sequence[str], folder: Path) -> tuple[str, Path | None]:
-    """The run's name, and its journal in `folder` where it is resumed; raises `UsageError`."""
+    """Return the run's name, and its journal in `folder` if it is resumed; raises `UsageError`."""
     if not (options.resume or options.save):
         raise UsageError("--save NAME is missing: what is the run called? (--resume NAME finishes one)")
     name = named(options.resume or options.save, "--resume" if options.resume else "--save")
@@ -135,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def node_types(text: str) -> dict[str, int | None]:
-    """`a:2,b` as {"a": 2, "b": None}."""
+    """Parse `a:2,b` into {"a": 2, "b": None}."""
     parts = [part.strip().partition(":") for part in text.split(",")]
     if not all(kind for kind, _, _ in parts):
         raise argparse.ArgumentTypeError(f"{text!r}: expected TYPE or TYPE:N, with commas between them")
@@ -150,7 +150,7 @@ def _pair(text: str) -> tuple[str, str | int]:
 
 
 def _on_cluster(options: argparse.Namespace, others: list[str], command: str) -> int:
-    """Begin a sweep, or go on with one."""
+    """Begin or resume a sweep."""
     if unfit := {given.partition("=")[0] for given in others} & {*WITHOUT}:
         raise UsageError(f"{unfit.pop()} does not go with --cluster")
     results = results_root(Path.cwd(), options.benchmark_storage)

@@ -1,4 +1,4 @@
-"""Hands out the cases of a sweep to a cluster and writes every answer into the journal at once."""
+"""Submits the cases of a sweep to a cluster and writes every answer into the journal at once."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from ..runs.journal import Journal
 from ..selection.errors import UsageError
 
 TRIES = 3
-"""How often a job may be lost, before it is given up."""
+"""Number of losses after which a job is skipped."""
 
 LOOK = 0.5
-"""Seconds between two looks at the nodes and jobs."""
+"""Seconds between two polls of nodes and jobs."""
 
 Answer = dict[str, Any]
-"""What `node.do` returned."""
+"""Return value of `node.do`."""
 
 
 class Engine(Protocol):
-    """A cluster: nodes, each of some type, with one task at a time."""
+    """A cluster: nodes of several types, each running one task at a time."""
 
     def nodes(self, refused: Collection[str]) -> Mapping[str, int]:
-        """How many nodes of each type are there now, without those that are refused."""
+        """Return the current number of nodes of each type, except refused ones."""
 
     def submit(self, kind: str, task: dict[str, Any], refused: Collection[str]) -> Future[Answer]:
-        """Have a task (see `node.do`) done by a node of a type; what has `done` and `result` will do as a future."""
+        """Submit a task (see `node.do`) to a node of a type; returns an object with a future's `done` and `result`."""
 
     def close(self) -> None:
-        """End what is still running."""
+        """End all running tasks."""
 
 
 class Job(NamedTuple):
     """A case with all its implementations, in all its processes, on one node."""
 
     kind: str
-    """The type of node."""
+    """Type of node."""
     case: str | None
-    """None: list the cases."""
+    """Case id; None lists the cases."""
 
     def __str__(self) -> str:
         return f"{self.kind}  {self.case or 'what there is'}"
@@ -48,21 +48,21 @@ class Job(NamedTuple):
 
 @dataclass
 class Driver:
-    """The state of a sweep, which follows from its journal."""
+    """State of a sweep, derived from its journal."""
 
     engine: Engine
     journal: Journal
     arguments: list[str]
     """Options of `bench sweep` for all tasks."""
     kinds: Mapping[str, int | None]
-    """The types of nodes that measure, and how many nodes of each at a time; None for all."""
+    """Types of nodes that measure, and the number of nodes used at a time; None for all."""
     answers: dict[Job, Answer] = field(default_factory=dict)
     given_up: dict[Job, str] = field(default_factory=dict)
     """Jobs that were lost too often, each with a sentence."""
     refused: set[str] = field(default_factory=set)
     """Nodes that differ from the first of their type."""
     _open: dict[Job, int] = field(default_factory=dict)
-    """Jobs without an answer, each with how often it was lost."""
+    """Jobs without an answer, each with its number of losses."""
     _begun: dict[Job, Future[Answer]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Driver:
             self._take(Job(*line["job"]), line["answer"])
 
     def run(self) -> None:
-        """Measure until every job has an answer or is given up; raises `UsageError` where no node is left for one."""
+        """Measure until every job has an answer or is skipped; raises `UsageError` if a job has no node left."""
         while self._open:
             there = self.engine.nodes(self.refused)
             if not any(job.kind in there for job in self._open):
@@ -121,7 +121,7 @@ class Driver:
             self.given_up[job] = f"its node was lost {TRIES} times: {why}"
 
     def _differing(self, kind: str, machine: Mapping[str, Any]) -> str:
-        """`cores 2, not 4`: what the first node of its type has, not this one; empty where they are equal."""
+        """Describe how a node differs from the first of its type: `cores 2, not 4`; empty if they are equal."""
         known = (it["run"]["machine_info"] for job, it in self.answers.items() if job.kind == kind and job.case)
         first = next(known, machine)
         parts = [key for key in {**first, **machine} if first.get(key) != machine.get(key)]

@@ -1,4 +1,4 @@
-"""The answers of a type of node as one run file: their rows, one after the other."""
+"""Merges the answers from one type of node into one run file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stats.verdict import STILL
 from .driver import Answer, Driver, Job
 
 APART = 1000
-"""Distance of the numbers of two cases' processes: a ratio between two cases would be one between two nodes."""
+"""Offset between the process numbers of two cases, since a ratio between cases would compare two nodes."""
 
 
 def merged(driver: Driver, kind: str) -> dict[str, Any]:
-    """The run file of a type of node."""
+    """Return the run file of a type of node."""
     cases: dict[str, list[str]] = driver.answers[Job(kind, None)]["cells"]
     answers = [it for case in cases if (it := driver.answers.get(Job(kind, case)))]
     runs: list[dict[str, Any]] = [it["run"] for it in answers]
@@ -34,7 +34,7 @@ def merged(driver: Driver, kind: str) -> dict[str, Any]:
         "benchmarks": [_row(row, i, it["node"]) for i, it in enumerate(answers) for row in it["run"]["benchmarks"]],
         "skipped": _all("skipped", runs) + lost,
         "published": _all("published", runs),
-        "roofs": [*{(*roof, *[*roof.values()][:-1]): roof for roof in roofs}.values()],  # of each the highest
+        "roofs": [*{(*roof, *[*roof.values()][:-1]): roof for roof in roofs}.values()],  # highest of each
         "controls": {"drift": max(it["drift"] for it in controls), "looks": looks},
         "seconds": sum((Counter(run["seconds"]) for run in runs), Counter()),
         "nodes": Counter(it["node"] for it in answers),
@@ -47,7 +47,7 @@ def _all(name: str, runs: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 def _row(row: dict[str, Any], number: int, node: str) -> dict[str, Any]:
-    """A row of the case with this number, from a node."""
+    """Return a row of the case with this number, from a node."""
     columns = row["extra_info"]
     processes = [APART * number + process for process in columns["sample_processes"]]
     moved = {"sample_processes": processes, "process_nodes": [node] * columns["processes"]}
@@ -55,8 +55,8 @@ def _row(row: dict[str, Any], number: int, node: str) -> dict[str, Any]:
 
 
 def disagreements(answers: Sequence[Answer]) -> Iterator[str]:
-    """A sentence for every node that takes longer or shorter for a reference workload than the median node, by more than
-    `STILL`, in three of four looks.
+    """Yield a sentence for every node whose time for a reference workload differs from the median node's by more than
+    `STILL` in three of four samples.
     """
     seen: dict[str, dict[str, list[float]]] = {}
     for answer in answers:

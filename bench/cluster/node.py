@@ -1,7 +1,7 @@
-"""What a node does with a task. It travels by value to nodes that have no checkout, so it needs the standard library alone.
+"""Executes a task on a node. Sent by value to nodes without a checkout, so it needs the standard library alone.
 
-A task has options of `bench sweep`, and a case that is to be measured; without a case it lists the cells, by this file as a
-plugin of pytest.
+A task has options of `bench sweep`, and the case to measure; without a case it lists the cells, using this file as a
+pytest plugin.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from pathlib import Path
 from typing import Any
 
 LOOK = 1.0
-"""Seconds between two checks that the driver still wants an answer."""
+"""Seconds between two checks that the driver still runs."""
 
 PR_SET_PDEATHSIG = 1
-"""Of Linux' prctl."""
+"""Option of Linux's prctl: signal sent when the parent ends."""
 
 
 def do(archive: bytes | Path, task: dict[str, Any]) -> dict[str, Any]:
-    """Do a task by an ordinary run of the suite: `cells`, or `run`, the contents of a run file; else why it `failed`.
+    """Execute a task by an ordinary run of the suite: returns `cells`, or `run`, the contents of a run file; else why
+    it `failed`.
 
-    `archive`: the code, or the file that holds it. When the file is gone, so is the driver, and the task ends.
+    `archive`: the code, or the file that holds it. The task ends when the file disappears, since the driver has then
+    ended.
     """
     with tempfile.TemporaryDirectory(prefix="attention-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)

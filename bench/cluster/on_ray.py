@@ -1,4 +1,4 @@
-"""Ray: the nodes of a running cluster, or of one that is started here. A node's type is its resource `type:NAME`."""
+"""Ray engine: the nodes of a running cluster, or of one started here. A node's type is its resource `type:NAME`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from . import node as on_node
 from .driver import Answer
 
 TYPE = "type:"
-"""How a node's resource begins that names its type: `ray start --resources '{"type:a": 1}'`."""
+"""Prefix of the resource that names a node's type: `ray start --resources '{"type:a": 1}'`."""
 
 UNNAMED = "default"
-"""The type of nodes without such a resource."""
+"""Type of nodes without such a resource."""
 
 REACHING = 10.0
-"""Seconds, at most, in which the head answers."""
+"""Seconds, at most, until the head node answers."""
 
 
 class Cluster:
@@ -33,7 +33,7 @@ class Cluster:
         address = options.address or ""
         host, colon, port = address.partition(":")
         try:
-            if colon and port.isdigit():  # Ray itself would try for minutes
+            if colon and port.isdigit():  # Ray itself would retry for minutes
                 socket.create_connection((host, int(port)), REACHING).close()
             ray.init(address=address or None, log_to_driver=False, logging_level="error")
         except (OSError, RuntimeError, ValueError) as error:
@@ -41,9 +41,9 @@ class Cluster:
         self._archive = ray.put(archive)
         self._do = ray.remote(on_node.do)
         self._there: dict[str, list[dict[str, Any]]] = {}
-        """What Ray says of the nodes of each type."""
+        """Nodes of each type, as listed by Ray."""
         self._last: dict[str, Future[Answer]] = {}
-        """By node, the last task that it was given."""
+        """Latest task of each node."""
 
     def nodes(self, refused: Collection[str]) -> Mapping[str, int]:
         self._there = {}
@@ -58,7 +58,7 @@ class Cluster:
         idle = (it for it in own if (last := self._last.get(it["NodeID"])) is None or last.done())
         node = next(idle, own[0])
         has = node["Resources"]
-        here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)  # another of its type where it dies
+        here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)  # another node of its type if this one fails
         do = self._do.options(
             scheduling_strategy=here,
             resources={name: share for name, share in has.items() if name.startswith(TYPE)},

@@ -1,4 +1,4 @@
-"""Slurm, by submitit: a type is a partition. A job lies with its answer in a folder that all nodes share."""
+"""Slurm engine, using submitit: a type is a partition. Jobs and their answers lie in a folder shared by all nodes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from . import node as on_node
 from .driver import Answer
 
 LOCAL = "local"
-"""The address of submitit's own executor, whose jobs are processes of this machine."""
+"""Address of submitit's local executor, whose jobs are processes of this machine."""
 
 MINUTES = 120
-"""For a job, at most, where no option says otherwise."""
+"""Default time limit of a job in minutes."""
 
 
 class Cluster:
-    """A job for every task, which has its node to itself."""
+    """Submits one job per task, with exclusive use of its node."""
 
     def __init__(self, options: argparse.Namespace, archive: bytes, kinds: Mapping[str, int | None], folder: Path):
         cloudpickle.register_pickle_by_value(on_node)
@@ -40,7 +40,7 @@ class Cluster:
         self._nodes = {kind: most or 1 for kind, most in (kinds or {LOCAL: 1}).items()} if local else _partitions(kinds)
         self._jobs: list[Any] = []
         self._folder = folder
-        shutil.rmtree(folder, ignore_errors=True)  # jobs of a driver that was killed end when their code is gone
+        shutil.rmtree(folder, ignore_errors=True)  # jobs of a killed driver end when their code is deleted
         folder.mkdir(parents=True)
         self._code = folder / f"code-{uuid4().hex}.zip"
         self._code.write_bytes(archive)
@@ -62,7 +62,7 @@ class Cluster:
 
 
 def _partitions(kinds: Mapping[str, int | None]) -> dict[str, int]:
-    """How many nodes the partitions have that are asked for, or the default one."""
+    """Return the number of nodes of the requested partitions, or of the default one."""
     said = subprocess.run(["sinfo", "--noheader", "--format=%P %D"], capture_output=True, text=True).stdout.split()
     there = dict(zip(said[::2], map(int, said[1::2]), strict=True))
     default = [name for name in there if name.endswith("*")]

@@ -1,4 +1,4 @@
-"""A sweep on many machines, from its first line in the journal to its run files."""
+"""Runs a sweep on many machines, from its journal's header to its run files."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from .merging import merged
 
 
 def measure(engine: Engine, results: Path, name: str, header: Line, path: Path | None = None) -> int:
-    """Measure all that is left and write the run files; gives the exit code.
+    """Measure all remaining cases and write the run files; returns the exit code.
 
-    `header`: `arguments` of a run, `kinds` of nodes, `command` line, `digest` of the code. `path`: the journal to go on with.
+    `header`: `arguments` of a run, `kinds` of nodes, `command` line, `digest` of the code. `path`: the journal to
+    resume.
     """
     with closing(engine):
         header["kinds"] = header["kinds"] or dict.fromkeys(engine.nodes(()))
@@ -46,7 +47,7 @@ def measure(engine: Engine, results: Path, name: str, header: Line, path: Path |
 
 
 def _save(results: Path, name: str, driver: Driver, command: str) -> int:
-    """A run file for each type of node."""
+    """Save a run file for each type of node."""
     of_all = {"commit_info": get_commit_info(), "command": command, "journal": driver.journal.path.name}
     code, files = 0, []
     for kind in driver.kinds:
@@ -66,7 +67,7 @@ def _save(results: Path, name: str, driver: Driver, command: str) -> int:
 
 
 def _file(folder: Path, name: str, data: dict[str, Any]) -> Path:
-    """Save the run of a type, unless a driver that was killed right after has saved it."""
+    """Save the run of a type, unless a driver that was then killed has already saved it."""
     folder.mkdir(parents=True, exist_ok=True)
     there = [path for path in run_files(folder, name) if load(path).get("journal") == data["journal"]]
     return there[0] if there else save(folder, name, data, indent=None)

@@ -1,1 +1,1 @@
-"""A run: planned, measured, saved, resumed, printed."""
+"""Runs: planned, measured, saved, resumed, printed."""

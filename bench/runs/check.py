@@ -1,4 +1,4 @@
-"""`python -m bench check`: whether kernels and layers are right, in everything that they declare, without timing them."""
+"""`python -m bench check`: checks kernels and layers in every declared capability, without timing them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ AROUND: tuple[dict[str, Any], ...] = (
     {"out_dropout": 0.1}, {"qkv_bias": True, "out_bias": True}, {"mode": "backward", "qkv_bias": True, "out_bias": True},
     *(LONE | {"mode": "decode"} | axes for axes in ({"latent": 64, "rope": 16}, {"page": 16})),
 )  # fmt: skip
-"""Of layers of their own making: around a kernel they are the shared layer's."""
+"""Axes of user-defined layers; kernels get them from the shared layer."""
 
 PROBLEMS = (
     *FORWARD,
@@ -65,18 +65,18 @@ PROBLEMS = (
 
 @dataclass(frozen=True)
 class Checked:
-    """What came out for one implementation in one case."""
+    """Outcome of one implementation in one case."""
 
     impl: str
     problem: str
-    """Its axes, where they differ from those of every problem."""
+    """Axes by which the problem differs from the common ones."""
     case: str
     """The case's id."""
     outcome: str
     """`passed`, or one of `bench.cases.outcome.REASONS`."""
     detail: str | None = None
     error: float | None = None
-    """Relative error of the answer that came nearest its bound, in the case itself."""
+    """Relative error of the output closest to its bound, in the case itself."""
     error_bound: float | None = None
     seconds: float = 0.0
     torch: str = version("torch")
@@ -87,7 +87,7 @@ class Checked:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 when all that is supported is right, 1 when something is wrong or fails; 3 a usage error."""
+    """Return the exit code: 0 if all supported cases are correct, 1 if one is wrong or fails, 3 for a usage error."""
     parser = Parser(
         "check",
         USAGE_ERROR,
@@ -122,12 +122,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _named(text: str) -> str:
-    """`function=module:function` where it has no name of its own."""
+    """Return `function=module:function` for a text without a name."""
     return f"{text.rpartition(':')[2]}={text}" if ":" in text and "=" not in text else text
 
 
 def check(name: str, device: str = "cpu") -> Iterator[Checked]:
-    """Check one implementation in a process of its own, which is replaced when it is lost; raises `UsageError`."""
+    """Check one implementation in a separate process, which is replaced when lost; raises `UsageError`."""
     cases = [[_case(axes, scope, device) for scope in ("core", "layer")] for axes in (*PROBLEMS, *AROUND)]
     sent = [case.columns() for of_problem in cases for case in of_problem]
     client, known = _started(name, sent)
@@ -165,7 +165,7 @@ def _case(axes: dict[str, Any], scope: str, device: str) -> Case:
 
 
 def _started(name: str, cases: list[dict[str, Any]]) -> tuple[WorkerClient, dict[str, Any]]:
-    """A process that knows an implementation, and what it can't do; raises `UsageError` where there is none of that name."""
+    """Start a process that has imported an implementation; returns its unsupported cases too; raises `UsageError`."""
     client = WorkerClient(Side("check"), Setting(os.getcwd(), threads=None, quiet=False))
     known = client.ask("cells", timeout=STARTING, names=[name], whole_registry=False, cases=cases)
     if unknown := known["unknown"]:

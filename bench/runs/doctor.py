@@ -1,4 +1,4 @@
-"""`python -m bench doctor`: what on this machine will disturb a measurement, and what to do about it."""
+"""`python -m bench doctor`: finds sources of disturbance on this machine and recommends remedies."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from .lacking import cpp_compiler
 USAGE_ERROR = 3
 
 BUSY = 0.10
-"""Share of one core that others may use without being named."""
+"""Share of one core above which another process is reported."""
 
 WATCH = 1.0
-"""Seconds for which other processes are watched."""
+"""Seconds for which other processes are observed."""
 
 UNEVEN = 1.25
-"""How many times its shortest the same work may take, one time in ten."""
+"""Ratio of the 90th percentile to the shortest time of fixed work, above which the machine is uneven."""
 
 INDENT = 25
-"""Columns before what was found."""
+"""Width of the label column."""
 
 FREE_GIB = 2.0
 SYS = Path("/sys")
@@ -38,7 +38,7 @@ SYS = Path("/sys")
 
 @dataclass(frozen=True)
 class Remark:
-    """What was found. `advice` is None where nothing has to be done."""
+    """One finding. `advice` is None if no action is needed."""
 
     about: str
     found: str
@@ -46,7 +46,7 @@ class Remark:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 when nothing disturbs, 1 when something does; 3 a usage error."""
+    """Return the exit code: 0 without disturbances, 1 with some, 3 for a usage error."""
     Parser(
         "doctor",
         USAGE_ERROR,
@@ -68,17 +68,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _wrapped(line: str) -> str:
-    """As wide as the terminal is; 80 columns where there is none."""
+    """Wrap a line to the terminal's width, or to 80 columns without a terminal."""
     width = shutil.get_terminal_size().columns
     return textwrap.fill(line, max(width, 2 * INDENT), subsequent_indent=" " * INDENT, break_long_words=False)
 
 
 def others(watch: Callable[[float], None] = sleep) -> Iterator[Remark]:
-    """Processes that compute while nothing of ours does."""
+    """Report other processes that use the CPU."""
     mine = {psutil.Process().pid, *(parent.pid for parent in psutil.Process().parents())}
     seen = [process for process in psutil.process_iter(["name"]) if process.pid not in mine]
     for process in seen:
-        _share(process)  # the first look only starts the count
+        _share(process)  # the first reading only starts the count
     watch(WATCH)
     busy = sorted(((_share(process), process) for process in seen), key=lambda pair: -pair[0])
     named = [
@@ -91,14 +91,14 @@ def others(watch: Callable[[float], None] = sleep) -> Iterator[Remark]:
 
 
 def steal() -> Iterator[Remark]:
-    """Time that a hypervisor gave to other guests."""
+    """Report time that a hypervisor gave to other guests."""
     stolen = getattr(psutil.cpu_times_percent(interval=WATCH / 2), "steal", 0.0)
     advice = "a shared virtual machine: only ratios from one interleaved run can be trusted" if stolen > 1 else None
     yield Remark("hypervisor", f"{stolen:.1f} % of the processor's time went to other guests", advice)
 
 
 def pieces() -> list[float]:
-    """Seconds of the same piece of work (a fifth of a millisecond), again and again on one core."""
+    """Return the seconds of repeated fixed work of about 0.2 ms on one core."""
     spent, end = [], perf_counter() + WATCH
     while (start := perf_counter()) < end:
         sum(i * i for i in range(4_000))
@@ -107,7 +107,7 @@ def pieces() -> list[float]:
 
 
 def evenness(timed: Callable[[], list[float]] = pieces) -> Iterator[Remark]:
-    """What no counter shows: another guest or hyper-thread on the same core slows work down for a while."""
+    """Report slow-downs without counters: another guest or hyper-thread on the same core."""
     ordered = sorted(timed())
     middle, high = (ordered[len(ordered) * tenths // 10] / ordered[0] for tenths in (5, 9))
     found = f"the same work takes {middle:.2f} times its shortest, {high:.2f} or more one time in ten"
@@ -120,7 +120,7 @@ def evenness(timed: Callable[[], list[float]] = pieces) -> Iterator[Remark]:
 
 
 def threads() -> Iterator[Remark]:
-    """Intra-op threads against the cores that this process may use."""
+    """Compare intra-op threads with the cores available to this process."""
     cores, used = fingerprint()["cores"], torch.get_num_threads()
     advice = f"more threads than cores wait for each other: OMP_NUM_THREADS={cores}" if used > cores else None
     all_of_them = f"; whatever else runs stalls them all: --threads {cores - 1} for small differences"
@@ -128,7 +128,7 @@ def threads() -> Iterator[Remark]:
 
 
 def governor(sys: Path = SYS) -> Iterator[Remark]:
-    """The frequency governor, and turbo."""
+    """Report the frequency governor and turbo."""
     kinds = {path.read_text().strip() for path in sys.glob("devices/system/cpu/cpu*/cpufreq/scaling_governor")}
     if kinds:
         advice = None if kinds == {"performance"} else "sudo cpupower frequency-set -g performance"
@@ -148,7 +148,7 @@ def governor(sys: Path = SYS) -> Iterator[Remark]:
 
 
 def memory() -> Iterator[Remark]:
-    """Free memory, and swap in use."""
+    """Report free memory and swap in use."""
     free, swap = psutil.virtual_memory().available / 2**30, psutil.swap_memory()
     advice = "long sequences won't fit, or be swapped: close something" if free < FREE_GIB else None
     yield Remark("memory", f"{free:.1f} GiB free", advice)
@@ -157,7 +157,7 @@ def memory() -> Iterator[Remark]:
 
 
 def huge_pages(sys: Path = SYS) -> Iterator[Remark]:
-    """Transparent huge pages: page faults on large scores."""
+    """Report transparent huge pages, which reduce page faults of large scores."""
     path = sys / "kernel/mm/transparent_hugepage/enabled"
     if path.exists():
         chosen = path.read_text().split("[")[-1].split("]")[0]
@@ -166,18 +166,18 @@ def huge_pages(sys: Path = SYS) -> Iterator[Remark]:
 
 
 def page_faults() -> Iterator[Remark]:
-    """What fresh memory costs: large scores are mapped anew at every call."""
+    """Report the cost of fresh memory: large scores are mapped anew at every call."""
     yield Remark("page faults", f"{1e6 * page_fault_seconds():.2f} µs each")
 
 
 def compiler() -> Iterator[Remark]:
-    """What compiled forms on the CPU need."""
+    """Report the compiler that compiled forms on the CPU need."""
     found = cpp_compiler()
     yield Remark("C++ compiler", found or "none", None if found else "compiled forms on the CPU need one: install g++")
 
 
 def gpus(read: Callable[[], list[Reading]] = readings) -> Iterator[Remark]:
-    """Clocks and throttling of every GPU, by NVML."""
+    """Report clocks and throttling of every GPU, by NVML."""
     for index, gpu in enumerate(read()):
         reasons = gpu.reasons & ~IDLE
         advice = (
@@ -192,7 +192,7 @@ def gpus(read: Callable[[], list[Reading]] = readings) -> Iterator[Remark]:
 
 
 def _share(process: psutil.Process) -> float:
-    """The share of one core that a process used since the last look."""
+    """Return the share of one core that a process has used since the previous reading."""
     try:
         return process.cpu_percent() / 100
     except psutil.Error:

@@ -1,4 +1,4 @@
-"""The journal of a run: each result is on disk at once, so that a killed run can be resumed."""
+"""Journal of a run: stores each result on disk at once, so that a killed run can be resumed."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ import psutil
 from ..selection.errors import UsageError
 
 Line = dict[str, Any]
-"""{"header": ...}, or one of what `Run` writes: {"begin": key}, {"checked": ...}, {"skipped": ...}, {"visit": ...}, ..."""
+"""{"header": ...}, or a line written by `Run`: {"begin": key}, {"checked": ...}, {"skipped": ...}, {"visit": ...}, ...
+"""
 
 
 class Journal:
-    """A file of one JSON object a line, beside the run file: a header for each process that wrote to it, then what it did."""
+    """File of one JSON object per line beside the run file: a header for each process, followed by its results."""
 
     def __init__(self, path: Path, header: Line, lines: list[Line] | None = None):
         self.path = path
         self.header = header
         self.lines = lines or []
-        """What earlier processes of the run wrote."""
+        """Lines written by earlier processes of the run."""
         self._file = path.open("a", encoding="utf-8")
 
     @classmethod
     def start(cls, folder: Path, name: str, header: Line) -> Journal:
-        """A new journal; raises OSError when the folder can't be written to."""
+        """Create a journal; raises OSError if the folder isn't writable."""
         folder.mkdir(parents=True, exist_ok=True)
         stamp = datetime.now().strftime("%Y%m%dT%H%M%S%f")
         journal = cls(folder / f"{name}.{stamp}-{os.getpid()}.journal", header)
@@ -42,7 +43,7 @@ class Journal:
 
     @classmethod
     def reopen(cls, path: Path) -> Journal:
-        """Go on with a journal that a killed process left; a line that it didn't finish is cut off."""
+        """Reopen a journal left by a killed process; an incomplete last line is cut off."""
         whole, lines = _read(path)
         with path.open("r+b") as file:
             file.truncate(whole)
@@ -58,7 +59,7 @@ class Journal:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        with suppress(OSError):  # of a full disk: what it didn't take was said when it was added
+        with suppress(OSError):  # on a full disk: the lost line was reported when it was added
             self._file.close()
 
     def delete(self) -> None:
@@ -67,17 +68,17 @@ class Journal:
 
 
 def names(folder: Path) -> set[str]:
-    """Of runs that have a journal."""
+    """Return the names of runs that have a journal."""
     return {_name(path) for path in folder.glob("*.journal")}
 
 
 def _name(path: Path) -> str:
-    """`x` of `x.20260101T000000-1.journal`"""
+    """Return the run's name: `x` of `x.20260101T000000-1.journal`."""
     return path.name.rsplit(".", 2)[0]
 
 
 def newest(folder: Path, name: str) -> Path | None:
-    """The newest journal of a run that holds a header; None when there is none."""
+    """Return the newest journal of a run that has a header; None if there is none."""
     found = [
         path
         for path in folder.glob("*.journal")
@@ -87,30 +88,30 @@ def newest(folder: Path, name: str) -> Path | None:
 
 
 def header_of(path: Path) -> Line:
-    """What a journal says of its run."""
+    """Return the header of a journal."""
     header: Line = next(line["header"] for line in _read(path)[1] if "header" in line)
     return header
 
 
 def writer(path: Path) -> int | None:
-    """The process that is writing to a journal right now; None when it is gone."""
+    """Return the process currently writing to a journal; None if it has ended."""
     last = [line["header"] for line in _read(path)[1] if "header" in line][-1]
     return last["pid"] if alive(last) else None
 
 
 def refuse_written(path: Path) -> None:
-    """Raises `UsageError` while a process is writing to a journal."""
+    """Raise `UsageError` while a process is writing to a journal."""
     if (pid := writer(path)) is not None:
         raise UsageError(f"run {_name(path)} is being measured right now, by process {pid}")
 
 
 def process() -> Line:
-    """Which process this is: numbers are used again, so with the time when it began."""
+    """Identify this process by number and start time, since numbers are reused."""
     return {"pid": os.getpid(), "started": psutil.Process().create_time()}
 
 
 def alive(writer: Line) -> bool:
-    """Whether a process, as `process` describes it, still runs."""
+    """Whether a process identified by `process` still runs."""
     try:
         return bool(abs(psutil.Process(writer["pid"]).create_time() - writer["started"]) < 1)
     except psutil.Error:
@@ -118,7 +119,7 @@ def alive(writer: Line) -> bool:
 
 
 def _read(path: Path) -> tuple[int, list[Line]]:
-    """Bytes up to the end of the last whole line, and the lines; what a bad disk made of one is measured again."""
+    """Return the bytes up to the last complete line, and the lines; a corrupted line is dropped and measured again."""
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
     lines = []

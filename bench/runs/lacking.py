@@ -1,4 +1,4 @@
-"""Cells that can't be measured, as far as that is known before anything runs."""
+"""Finds cells that can't be measured, before anything runs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ..cases.outcome import Skip, Unsupported
 from ..selection.choice import uncallable
 
 CXX = "clang++" if sys.platform == "darwin" else "g++"
-"""What torch's compiler calls where CXX doesn't name another."""
+"""Compiler used by torch if CXX is not set."""
 
 
 def cpp_compiler() -> str | None:
-    """Where the C++ compiler is that compiled forms need on the CPU; None without one."""
+    """Return the path of the C++ compiler needed for compiled forms on the CPU; None if missing."""
     return shutil.which(os.environ.get("CXX", CXX))
 
 
 def refusal(cell: Cell) -> str | None:
-    """Why a cell can't be measured, in one sentence: its implementation can't, or can't here. None when it can."""
+    """Return one sentence on why a cell can't be measured in general or on this machine; None if it can."""
     if why := cell.impl.refusal(cell.case):
         return why
     if cell.impl.compiled and cell.case.device == "cpu" and cpp_compiler() is None:
@@ -29,7 +29,7 @@ def refusal(cell: Cell) -> str | None:
 
 
 def skip_of(cell: Cell) -> Skip | None:
-    """Why a cell has no row; None where it can be tried. A signature that doesn't fit is an error."""
+    """Return why a cell has no row; None if it can be tried. A signature that doesn't fit is an error."""
     if why := refusal(cell):
         return Unsupported(why)
     return Skip(why) if (why := uncallable(cell)) else None

@@ -1,4 +1,4 @@
-"""What there is (`--list`), and what would be measured (`--dry-run`)."""
+"""Prints available names (`--list`) and the plan of a run (`--dry-run`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .run import Run
 
 
 def show_registry() -> None:
-    """Implementations with what they can do, sweeps with their cells, and models with their layers."""
+    """Print implementations with their limits, sweeps with their cells, and models with their layers."""
     console, registry, sweeps, device = Console(), _table("implementation"), _table("sweep"), default_device()
     models = _table("model")
     for impl in impls.registered():
@@ -50,7 +50,7 @@ def show_registry() -> None:
 
 
 def _table(of: str) -> Table:
-    """A table of two columns, names and descriptions, as wide as the terminal."""
+    """Return a table of two columns, names and descriptions, as wide as the terminal."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(of, no_wrap=True)
     table.add_column("")
@@ -62,7 +62,7 @@ def _axes(axes: Axes) -> str:
 
 
 def _typed(value: Any) -> str:
-    """A value as the command line takes it."""
+    """Format a value in command-line syntax."""
     words = ((None, "none"), (True, "on"), (False, "off"))
     return next((word for it, word in words if value is it), str(value))
 
@@ -79,18 +79,18 @@ _CANNOT = {
     "alone": "share a process with others",
     "own_memory": "tell its memory to torch",
 }
-"""What a limit means, as something that can't be done."""
+"""Limits phrased as unsupported features."""
 
 
 def _declared(limits: Limits) -> list[str]:
-    """The limits that differ from their defaults, as words: `T above 256`, `dropout`."""
+    """Describe the limits that differ from their defaults: `T above 256`, `dropout`."""
     named = ((limit.name, getattr(limits, limit.name), limit.default) for limit in fields(limits))
     differing = (it for it in named if it[1] != it[2] and it[0] not in ("install", "beyond", "returns_lse"))
     return [*(_words(name, value) for name, value, _ in differing), *map(_option, limits.without)]
 
 
 def _option(rule: str) -> str:
-    """How what a case may ask for is asked for: `--window`, `--mask causal_br`."""
+    """Return the option that selects a rule: `--window`, `--mask causal_br`."""
     return f"--{rule}" if rule in AXES else f"--mask {rule}"
 
 
@@ -103,11 +103,11 @@ def _words(name: str, value: Any) -> str:
 
 
 def show_plan(run: Run) -> None:
-    """The cells that would be measured, those that can't be, and about how long it would take."""
+    """Print the cells to be measured, those that can't be, and the approximate duration."""
     cells = [cell for cell in run.selection.cells if cell.key not in run.known]
     refused = {cell.key: why for cell in cells if (why := skip_of(cell))}
     possible = [cell for cell in cells if cell.key not in refused]
-    say = partial(Console().print, highlight=False, soft_wrap=True)  # ids are there to be pasted
+    say = partial(Console().print, highlight=False, soft_wrap=True)  # users paste ids: no wrapping
     for case in dict.fromkeys(cell.case for cell in cells):
         names = [cell.impl.name for cell in possible if cell.case == case]
         say(f"{case.id}: {', '.join(names) or 'nothing'}")

@@ -1,8 +1,8 @@
-"""A run from the first check to the last sample: cells are checked, timed interleaved in worker processes, and journalled.
+"""Runs all measurements: cells are checked, timed interleaved in worker processes, and journalled.
 
-No code of an implementation runs in this process. A worker that is lost costs the cell that it was working on. Two workers
-check side by side; then one at a time is timed. In a run of one process a case is timed by the worker that
-checked it; in a run of several, every worker times all cases.
+This process runs no implementation code. A lost worker loses only its current cell. Two workers check in parallel; then
+workers time one at a time. In a run of one process, a case is timed by the worker that checked it; in a run of several,
+every worker times all cases.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from .run import Run
 from .visit import Visit
 
 SIDE_BY_SIDE = 2
-"""Workers that live at the same time; on a GPU one: what is tuned beside another's work is tuned for a busy device."""
+"""Workers alive at the same time. On a GPU one, since autotuning beside other work would tune for a busy device."""
 
 SITTINGS = 2
-"""How often a case that doesn't fit into memory with the others is prepared in a process, for several visits each."""
+"""How often a case that doesn't fit in memory with the others is prepared in a process, for several visits each."""
 
 WORTH_A_WORKER = 8
-"""Cells for which one more worker is started: importing torch takes as long as checking a few."""
+"""Cells that justify starting one more worker: importing torch takes as long as checking a few."""
 
 
 class Measuring:
     """Measures the cells of a run that have no result yet.
 
-    `start` starts a worker's process; with `fail_fast` nothing more is checked behind the first failure.
+    `start` starts a worker process; `fail_fast` stops checking after the first failure.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Measuring:
         self._starting = 0.0
         """Seconds that the workers took to start."""
         self._owner: dict[str, Worker] = {}
-        """Who times a case, in a run of one process."""
+        """Worker that times each case, in a run of one process."""
 
     def _that_fit(self, free: int) -> set[str]:
-        """Cases whose cells stay ready between visits: from the smallest on, as many as fit in a third of the free bytes."""
+        """Return the cases whose cells stay ready between visits: smallest first, in a third of the free bytes."""
         sizes = {case: held_bytes(group[0].case) * len(group) for case, group in self._cases.items()}
         found, room = set[str](), free / 3 / self._side_by_side
         for case in sorted(sizes, key=lambda case: sizes[case]):
@@ -86,12 +86,12 @@ class Measuring:
         return found
 
     def check(self) -> None:
-        """Check every cell, and time none. Raises `UsageError` where workers can't begin."""
+        """Check every cell without timing. Raises `UsageError` if workers can't start."""
         with self._pool([0] * self._checkers) as workers:
             self._check(workers)
 
     def measure(self) -> None:
-        """Everything that is left to do. Raises `UsageError` where workers can't begin."""
+        """Measure all remaining cells. Raises `UsageError` if workers can't start."""
         self._run.look()
         for slots in self._batches():
             if self._unchecked() or any(self._open(slot) for slot in slots):
@@ -106,7 +106,7 @@ class Measuring:
         self._run.look()
 
     def _batches(self) -> list[list[int]]:
-        """Which of the run's processes live at the same time: two workers share the cases of a lone one."""
+        """Group the run's processes that live at the same time: two workers share the cases of a single process."""
         if self._run.processes == 1:
             return [[0] * self._checkers]
         slots = list(range(self._run.processes))
@@ -121,7 +121,7 @@ class Measuring:
         return [cell for group in self._cases.values() for cell in group if not self._run.settled(cell.key)]
 
     def _check(self, workers: Sequence[Worker]) -> None:
-        """Each worker takes cases that share their probes; cells that an earlier process didn't survive come last, alone."""
+        """Check cells: each worker takes cases that share probes; those that ended a process come last, alone."""
         unchecked = self._unchecked()
         suspects = [cell for cell in unchecked if cell.key in self._run.suspects]
         queue = _shared_probes([cell for cell in unchecked if cell not in suspects], len(workers))
@@ -151,7 +151,7 @@ class Measuring:
                         worker.seconds[cell.key] = answer["seconds"]
 
     def _time(self, workers: Sequence[Worker]) -> None:
-        """All visits of these processes, spread over the time that they live."""
+        """Make all visits of these processes, spread over their lifetime."""
         if not any(self._open(worker.slot) for worker in workers):
             return
         of_workers = [self._share(worker, workers) for worker in workers]
@@ -168,7 +168,7 @@ class Measuring:
         )
         later = batches - now
         for visit in range(VISITS):
-            planned = self._planned(of_workers)  # anew: calls are known better after every visit
+            planned = self._planned(of_workers)  # recomputed: call times become more accurate after every visit
             ahead = sum(planned[visit:]) + later * sum(planned)
             left = remaining(ahead, done, monotonic() - began) + later * self._starting
             left_text = f", {clock_text(left)} left" if done else ""
@@ -182,19 +182,19 @@ class Measuring:
                         self._run.look(self._seen_by(worker, self._cases[case][0]))
 
     def _seen_by(self, worker: Worker, cell: Cell) -> dict[str, float]:
-        """Seconds of the controls on the GPU, which the process of a cell times; none on a CPU, or where it is lost."""
+        """Return the seconds of GPU controls, timed by a cell's process; empty on a CPU or if the process is lost."""
         with suppress(Skip):
             if cell.case.device != "cpu":
                 return worker.client(cell).ask("gpu_controls")
         return {}
 
     def _now(self, case: str, visit: int) -> range:
-        """Which visits of a case are made at the `visit`-th pass over all cases: one, or those of a sitting at its end."""
+        """Return the visits of a case at the `visit`-th pass over all cases: one, or a whole sitting at its end."""
         size = 1 if case in self._held else VISITS // SITTINGS
         return range(visit + 1 - size, visit + 1) if (visit + 1) % size == 0 else range(0)
 
     def _planned(self, of_workers: Sequence[tuple[Worker, list[str]]]) -> list[float]:
-        """Seconds that each pass over all cases takes, by what a call of each cell takes."""
+        """Estimate the seconds of each pass over all cases from the call times of cells."""
         seconds = [0.0] * VISITS
         groups = ((worker, group) for worker, cases in of_workers for case in cases for group in self._groups(case))
         for worker, group in groups:
@@ -207,7 +207,7 @@ class Measuring:
         return [taken + EACH_VISIT if taken else 0.0 for taken in seconds]
 
     def _share(self, worker: Worker, workers: Sequence[Worker]) -> tuple[Worker, list[str]]:
-        """The cases that a worker times: all of them, or in a run of one process its own."""
+        """Return the cases that a worker times: all, or in a run of one process those that it checked."""
         if self._run.processes > 1:
             return worker, list(self._cases)
         for i, case in enumerate(self._cases):
@@ -221,7 +221,7 @@ class Measuring:
         return f", process {slots} of {self._run.processes}"
 
     def _open(self, slot: int) -> list[Cell]:
-        """Checked cells of which a process has something left to time."""
+        """Return the checked cells that a process has still to time."""
         return [
             cell
             for case, group in self._cases.items()
@@ -231,7 +231,7 @@ class Measuring:
         ]
 
     def _sit(self, worker: Worker, case: str, at: int) -> None:
-        """Make the visits of a case that are due at a pass and were not made before."""
+        """Make the visits of a case that are due at a pass and not yet made."""
         numbers = [it for it in self._now(case, at) if not self._run.visited(worker.slot, it, case)]
         made = [Visit(self._run, worker, case, number, self._rng) for number in numbers]
         for group in self._groups(case) if made else ():
@@ -244,12 +244,12 @@ class Measuring:
             visit.write()
 
     def _needs(self, group: Sequence[Cell]) -> dict[Key, float]:
-        """How much of the usual time each cell should have; the first, which ratios are over, as much as any other."""
+        """Return the share of the usual time for each cell; the baseline gets the largest share of all."""
         needs = need(self._half_widths(group), self._run.timing["precision"])
         return needs | {group[0].key: max(needs.values(), default=1.0)}
 
     def _groups(self, case: str) -> Iterator[list[Cell]]:
-        """The cells of a case that can be held at once, each group with the baseline implementation in it, first."""
+        """Yield groups of a case's cells that fit in memory together, each with the baseline implementation first."""
         cells = [
             cell for cell in self._cases[case] if cell.key in self._run.checked and cell.key not in self._run.skipped
         ]
@@ -261,13 +261,13 @@ class Measuring:
                 yield base + others[first : first + most]
 
     def _half_widths(self, cells: Sequence[Cell]) -> dict[Key, float]:
-        """How well the ratio of each cell to the first is known from the visits so far."""
+        """Return the half-width of each cell's ratio to the first, from the visits so far."""
         base, *others = (samples_of(self._run.samples(cell.key)) for cell in cells)
         logs = (ratios.paired(other, base) for other in others)
         return {cell.key: half_width(it) for cell, it in zip(cells[1:], logs, strict=True)}
 
     def _tell_precision(self) -> None:
-        """Print for every case what ended its timing: the precision was reached, or the time was used up."""
+        """Print for every case why its timing ended: the precision was reached, or the time was used up."""
         precision = self._run.timing["precision"]
         for case in self._cases:
             groups = [group for group in self._groups(case) if len(group) > 1]
@@ -278,7 +278,7 @@ class Measuring:
                 self._tell(f"{case}  {ended} \N{PLUS-MINUS SIGN}{widths[widest]:.1%}")
 
     def _finish(self, workers: Sequence[Worker]) -> None:
-        """Single calls that find no cache, graphs, energy, and traces."""
+        """Take further measurements: single cold calls, graphs, energy, and traces."""
         for cell in (cell for group in self._cases.values() for cell in group):
             wants_more = tells_more(cell.case.device) or "model" in self._run.asked  # hot beside cold
             if cell.key in self._run.skipped or not self._run.samples(cell.key) or not (wants_more or self._run.traced):
@@ -300,7 +300,7 @@ class Measuring:
 
 
 def _shared_probes(cells: Sequence[Cell], workers: int) -> list[list[Cell]]:
-    """Cells in parts, those that share probes in one: by all but sizes, else by all but lengths, else by case."""
+    """Group cells that share probes: by all axes but sizes, else by all but lengths, else by case."""
 
     def parts(of: Callable[[Case], object]) -> list[list[Cell]]:
         found: dict[object, list[Cell]] = {}

@@ -1,4 +1,4 @@
-"""The worker processes of a run; one that is lost is replaced."""
+"""Worker pool of a run; a lost process is replaced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .run import Run
 Tell = Callable[[str], None]
 
 SHARED = ""
-"""The home of implementations that share a process."""
+"""Home of implementations that share a process."""
 
 
 @dataclass
@@ -27,20 +27,21 @@ class Worker:
 
     run: Run
     slot: int
-    """Which of the run's processes it is to be."""
+    """Index among the run's processes."""
     start: Callable[[], WorkerClient]
     tell: Tell
     alone: Collection[str] = ()
-    """The implementations that share no process."""
+    """Implementations isolated in their own process."""
     number: int = field(init=False)
-    """As `sample_processes` has it: no two shared processes of a run have one. What runs alone has that of the shared process
-    that it is interleaved with."""
+    """Number in `sample_processes`, unique among the run's shared processes. An isolated implementation has the number
+    of the shared process with which it is interleaved.
+    """
     seconds: dict[Key, float] = field(default_factory=dict)
-    """Of one call of each cell that is ready to be timed."""
+    """Seconds of one call of each cell that is ready to be timed."""
     renewed: set[Key] = field(default_factory=set)
-    """Cells that were given other places in memory."""
+    """Cells whose tensors were moved elsewhere in memory."""
     _last: WorkerClient | None = None
-    """Which was asked last."""
+    """Client of the latest request."""
 
     def __post_init__(self) -> None:
         asked = [it.strip() for text in self.run.asked.get("impl", []) for it in text.split(",")]
@@ -53,31 +54,31 @@ class Worker:
         self.number = self.run.new_process()
 
     def hello(self) -> None:
-        """Wait until all have imported the implementations; raises `UsageError` where one can't."""
+        """Wait until all processes have imported the implementations; raises `UsageError` if one can't."""
         for home in self._team.clients:
             _greeted(partial(self._team.known, home))
 
     def client(self, cell: Cell) -> WorkerClient:
-        """The process that a cell runs in."""
+        """Return the process of a cell."""
         return self._team.clients[self._home(cell.impl.name)]
 
     def ask(self, do: str, cell: Cell, **details: Any) -> Answer:
-        """Raises `Skip` where it fails."""
+        """Send a request to a cell's process; raises `Skip` if it fails."""
         client = self.client(cell)
         if self._last is not None and self._last is not client:
             with suppress(Lost):  # the next request raises it
                 self._last.ask("settle")
-            if do == "time":  # its core slept, the caches are another's: a whole block goes before it, untimed
+            if do == "time":  # caches hold other data: add an untimed block
                 details["warm"] = details["calls"] * details["stretches"]
         self._last = client
         return client.ask(do, what=" ".join(cell.key), **details)
 
     def prepare(self, cells: Sequence[Cell]) -> None:
-        """Make cells ready to be timed; those that fail are skipped."""
+        """Prepare cells for timing; those that fail are skipped."""
         together([self.preparing(cells)])
 
     def preparing(self, cells: Sequence[Cell]) -> Script:
-        """The same as a script, to run side by side with other workers'."""
+        """Prepare cells as a script, which can run in parallel with those of other workers."""
         for cell in cells:
             if cell.key in self.seconds or cell.key in self.run.skipped:
                 continue
@@ -99,7 +100,7 @@ class Worker:
             self._replace(self._home(cell.impl.name))
 
     def drop(self, cells: Sequence[Cell]) -> None:
-        """Let go of what cells hold."""
+        """Release the tensors of cells."""
         for cell in cells:
             if self.seconds.pop(cell.key, None) is not None:
                 self.ask("drop", cell)
@@ -120,7 +121,7 @@ class Worker:
 
 
 def _greeted(known: Callable[[], Answer]) -> None:
-    """Wait until a process has imported the implementations; raises `UsageError` where it can't."""
+    """Wait until a process has imported the implementations; raises `UsageError` if it can't."""
     try:
         unknown = known()["unknown"]
     except Skip as error:
@@ -130,7 +131,7 @@ def _greeted(known: Callable[[], Answer]) -> None:
 
 
 class Pool:
-    """Workers that live as long as a block of code."""
+    """Workers that live as long as a `with` block."""
 
     def __init__(self, workers: list[Worker]):
         self._workers = workers

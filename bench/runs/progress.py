@@ -1,4 +1,4 @@
-"""Progress lines with the time left, and the table at the end."""
+"""Prints progress lines with the time left, and the table at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .run import Run
 
 
 class Progress:
-    """Replaces pytest's dots by a line for every cell that is checked, and for every visit."""
+    """Replaces pytest's dots by a line for every checked cell and for every visit."""
 
     def __init__(self, config: pytest.Config, run: Run):
         self.run = run
@@ -28,9 +28,9 @@ class Progress:
         self.began = monotonic()
         self.over = False
         self.checks: tuple[float, frozenset[Key]] | None = None
-        """When the first check was done, and the cells that needed none any more then."""
+        """Time of the first check, and the cells that needed no check by then."""
         self.told = 0
-        """Cells that were checked when it was last said what is left."""
+        """Number of checked cells at the latest estimate of the time left."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -40,7 +40,7 @@ class Progress:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """While tests run, the letters go; the counts at the end, and what `-r` asks for, stay pytest's."""
+        """Suppress pytest's letters while tests run; its counts and the output of `-r` stay."""
         if self.over:
             return None
         if report.when == "call" or (report.when == "setup" and report.outcome != "passed"):
@@ -48,7 +48,7 @@ class Progress:
         return "", "", ""
 
     def tell(self, text: str) -> None:
-        """A line, with the time that has passed; after each fifth of the checks another, with what is left."""
+        """Print a line with the elapsed time; after each fifth of the checks, add an estimate of the time left."""
         self._write(text)
         planned = self.run.planned or set()
         checked = frozenset(filter(self.run.settled, planned))
@@ -65,7 +65,7 @@ class Progress:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
-        """pytest's summary without what is said here: a cell that failed has a sentence, and no traceback."""
+        """Reduce pytest's summary: a failed cell has one sentence and no traceback."""
         self.over = True
         failed = terminalreporter.stats.pop("failed", [])
         shown = {f"{entry['reason']}: {entry['detail']}" for entry in self.run.skips}
@@ -106,7 +106,7 @@ class Progress:
 
 
 def unchecked(run: Run, before: Collection[Key], passed: float) -> float:
-    """Seconds that are left while cells are checked; `passed`: what all checks but those of `before` took together."""
+    """Estimate the seconds left while cells are checked; `passed`: seconds of all checks except those of `before`."""
     done, left, timing = 0.0, 0.0, 0.0
     for key in run.planned or ():
         call = run.checked[key]["seconds"] if key in run.checked else None
@@ -120,7 +120,7 @@ def unchecked(run: Run, before: Collection[Key], passed: float) -> float:
 
 
 def skips(skipped: Sequence[Mapping[str, str]]) -> list[str]:
-    """A line for each reason why cells have no row, however many have it; what implementations declare is counted together."""
+    """Return one line per reason for missing rows; declared limits are counted together."""
     found: dict[tuple[str, str], list[Mapping[str, str]]] = {}
     for entry in skipped:
         declared = entry["reason"] == "unsupported" and entry["detail"].startswith(entry["impl"])
@@ -129,9 +129,9 @@ def skips(skipped: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _skip(reason: str, entries: Sequence[Mapping[str, str]]) -> str:
-    """`error: mine: ValueError: no 32 (2 cells; the first: B1-T32-H2)`"""
+    """Format a reason: `error: mine: ValueError: no 32 (2 cells; the first: B1-T32-H2)`."""
     impls = ", ".join(dict.fromkeys(entry["impl"] for entry in entries))
-    named = reason == "unsupported"  # and a sentence on an implementation begins with its name
+    named = reason == "unsupported"  # a sentence on an implementation begins with its name
     details = {entry["detail"].removeprefix(f"{entry['impl']} " * named) for entry in entries}
     detail = details.pop() if len(details) == 1 else "can't do these cases (--dry-run says why)"
     of = entries[0]["id"] if len(entries) == 1 else f"{len(entries)} cells; the first: {entries[0]['id']}"
@@ -139,11 +139,11 @@ def _skip(reason: str, entries: Sequence[Mapping[str, str]]) -> str:
 
 
 IN_WORKERS = ("gate", "reference", "compiling", "memory")
-"""What workers spend during the check, two at a time: shown beside the rest, not in it."""
+"""Purposes on which two workers spend time in parallel during checks: shown separately from the total."""
 
 
 def _shares() -> str:
-    """`time spent: timed calls 52%, check 25%, ...`: what the seconds went to, most first."""
+    """Format shares of time by purpose, largest first: `time spent: timed calls 52%, check 25%, ...`."""
     seconds = spent()
     timed = seconds.get("timed calls", 0.0)
     here = {purpose: s for purpose, s in seconds.items() if purpose not in IN_WORKERS}
@@ -159,7 +159,7 @@ def _shares() -> str:
 
 
 def drifting(drift: float) -> str | None:
-    """One sentence when the machine drifted; None when it stood still."""
+    """Return one sentence if the machine drifted; None if it did not."""
     if drift <= conditions.DRIFT:
         return None
     return (

@@ -1,4 +1,4 @@
-"""How long a run takes: a guess before it begins, and what is left of its timing."""
+"""Estimates the duration of a run before it begins, and the time left while it is timing."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from ..cases.counting import flops
 from ..timing.engine import VISITS, Visits, block_of
 
 OF_A_CORE, OF_A_GPU = 2.5e10, 2e13
-"""Operations of the formula in a second, by a guess."""
+"""Rough estimates of the formula's operations per second."""
 
 CHECKED, READIED = 15, 5
-"""Calls, about, that a check takes as long as, and making a cell ready to be timed in one process."""
+"""Approximate number of calls in a check, and in preparing a cell for timing in one process."""
 
 EACH_VISIT = 0.3
-"""Seconds, about, of a visit to all cases beyond its blocks, by a guess."""
+"""Approximate overhead in seconds of a visit to all cases, besides its blocks."""
 
 USUAL, PRIOR = 1.3, 0.15
-"""Seconds that a planned second takes, usually; and the part of the plan that this counts as much as."""
+"""Typical ratio of actual to planned seconds; and the share of the plan by which this prior is weighted."""
 
 
 def guessed(cell: Cell, cell_time: float, processes: int) -> float:
-    """Seconds that a cell takes, about, check and memory included."""
+    """Estimate the seconds of a cell, check and memory included."""
     return sum(parts(cell, cell_time, processes))
 
 
 def parts(cell: Cell, cell_time: float, processes: int, call: float | None = None) -> tuple[float, float]:
-    """Seconds, about, of a cell's correctness check with its memory, and of its timing; `call`: seconds of one, if known."""
+    """Estimate the seconds of a cell's check, memory included, and of its timing; `call`: of one call, if known."""
     case, limits = cell.case, cell.impl.limits
     pairs = case.B * case.H * case.T * case.T_kv
     loops = 6 * pairs / limits.max_pairs if limits.max_pairs else 0.0  # a limit on pairs marks a Python loop
@@ -40,9 +40,10 @@ def parts(cell: Cell, cell_time: float, processes: int, call: float | None = Non
 
 
 def remaining(ahead: float, done: float, passed: float) -> float:
-    """Seconds left of the timing: `ahead` and `done` are its planned seconds, `passed` what those done took.
+    """Return the seconds of timing left: `ahead` and `done` are planned seconds, `passed` the actual seconds of `done`.
 
-    The rate of the visits so far, with `USUAL` as a prior of the weight of `PRIOR`: the first visits are short, and make ready.
+    Uses the rate of the visits so far, with `USUAL` as a prior of weight `PRIOR`, since the first visits are short and
+    include preparation.
     """
     weight = PRIOR * (ahead + done)
     return ahead * (passed + USUAL * weight) / (done + weight) if weight else 0.0

@@ -1,4 +1,4 @@
-"""Samples handed to pytest-benchmark as they are."""
+"""Passes recorded samples to pytest-benchmark unchanged."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ _now = 0.0
 
 
 def replayed() -> float:
-    """The timer of a test whose samples are replayed: reads 0 before a sample, and the sample after it."""
+    """Timer of a replayed test: reads 0 before a sample, and the sample after it."""
     return _now
 
 
 def replay(benchmark: Any, data: list[float]) -> None:
-    """Hand samples to pytest-benchmark by its public means: `benchmark.stats` holds exactly `data` afterwards."""
+    """Pass samples to pytest-benchmark through its public interface: `benchmark.stats` then holds exactly `data`."""
     rest = iter(data)
 
     def rewind() -> None:

@@ -1,4 +1,4 @@
-"""A row of the run file: the results of a cell, as pytest-benchmark writes a benchmark."""
+"""Builds a row of the run file: the results of a cell, in pytest-benchmark's format."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ class Sample:
     """One timed block of a cell."""
 
     seconds: float
-    """Of a call."""
+    """Seconds of a call."""
     fastest: float
-    """Of a call, in the fastest stretch of the block."""
+    """Seconds of a call in the fastest slice of the block."""
     round: int
-    """The number of the round, within the case and the run: blocks of other members with this number are its pairs."""
+    """Number of the round within the case and the run; blocks of other members with this number are paired with it."""
     visit: int
     process: int
     at: float
     """Seconds since the run began."""
     calls: int
     page_faults: float
-    """Minor ones, a call; so are the next two."""
+    """Minor page faults per call; the next two fields are per call too."""
     voluntary: float
     involuntary: float
 
 
 @dataclass
 class Timed:
-    """Samples of a cell with further columns: of one visit, as the journal stores them, or of the run so far."""
+    """Samples of a cell with further columns: of one visit, as stored in the journal, or of the run so far."""
 
     samples: list[Sample] = field(default_factory=list)
     compared: int = 0
-    """Calls that were not timed, and whose answers were compared with one that the correctness check had accepted."""
+    """Untimed calls whose outputs were compared with a checked output."""
     columns: dict[str, Any] = field(default_factory=dict)
-    """Of the row, beside those that follow from its samples."""
+    """Columns of the row that do not follow from its samples."""
 
     @classmethod
     def read(cls, line: Mapping[str, Any]) -> Timed:
@@ -64,7 +64,7 @@ class Timed:
 
 
 def samples_of(found: Sequence[Sample]) -> ratios.Samples:
-    """As the judge wants them."""
+    """Convert samples to the format of `stats.ratios`."""
     return ratios.Samples(
         [it.seconds for it in found],
         [it.round for it in found],
@@ -74,8 +74,8 @@ def samples_of(found: Sequence[Sample]) -> ratios.Samples:
 
 
 def row(cell: Cell, checked: Mapping[str, Any], found: Sequence[Sample], over: Sequence[Sample], more: Row) -> Row:
-    """The whole row. `checked`: columns of the check; `over`: samples of the baseline implementation, if there are
-    any; `more`: further columns.
+    """Build the whole row. `checked`: columns of the check; `over`: samples of the baseline implementation, if there
+    are any; `more`: further columns.
     """
     impl, case = cell.key
     test = f"test_{cell.case.mode}"
@@ -102,7 +102,7 @@ def row(cell: Cell, checked: Mapping[str, Any], found: Sequence[Sample], over: S
 
 
 def stats_of(found: Sequence[Sample]) -> Row:
-    """As pytest-benchmark writes them, with the samples."""
+    """Return statistics in pytest-benchmark's format, with the samples."""
     stats = Stats()
     for it in found:
         stats.update(it.seconds)
@@ -111,7 +111,7 @@ def stats_of(found: Sequence[Sample]) -> Row:
 
 
 def timed(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
-    """Columns that follow from the samples alone, and from those of the baseline implementation."""
+    """Return the columns derived from the samples and those of the baseline implementation."""
     by_process: dict[int, list[float]] = {}
     for it in sorted(found, key=lambda it: it.process):
         by_process.setdefault(it.process, []).append(it.seconds)
@@ -131,7 +131,7 @@ def timed(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
 
 
 def _ratio(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
-    """Seconds over those of the baseline implementation, with the 95 % interval; None where there is none."""
+    """Return the ratio to the baseline implementation with its 95 % interval; None without a baseline."""
     known = ratios.ratio(samples_of(found), samples_of(over)) if over else ratios.UNKNOWN
     if found is over:
         known = ratios.Ratio(1.0, 1.0, 1.0, known.processes, known.visits)

@@ -1,4 +1,4 @@
-"""One run: its plan, its results so far, where it is saved, and how it is resumed."""
+"""A run: its plan, its results so far, where it is saved, and how it is resumed."""
 
 from __future__ import annotations
 
@@ -46,60 +46,60 @@ if TYPE_CHECKING:
 SCHEMA = 2
 
 TRIES = 3
-"""How often a run may end while a cell is checked, before the cell is skipped."""
+"""Number of processes that may end while checking a cell before the cell is skipped."""
 
 NOT_READ = dict.fromkeys(
     ("energy_j", "cold_s", "cold_low", "cold_high", "device_s", "graph_s", "kept_pages_s", "sm_mhz", "power_w",
      "temperature_c", "throttled")
 )  # fmt: skip
-"""Columns that not every device has."""
+"""Columns that some devices lack."""
 
 
 @dataclass
 class Run:
-    """The requested cells and their results, from this process or from the one that it resumes."""
+    """The requested cells and their results, from this process or from the run that it resumes."""
 
     asked: dict[str, Any]
     selection: Selection
     folder: Path
-    """Where run files and journals lie: results/<machine>."""
+    """Folder of run files and journals: results/<machine>."""
     name: str | None = None
-    """None when nothing is saved."""
+    """Name of the run; None if it is not saved."""
     command: str = ""
     timing: dict[str, float] = field(default_factory=dict)
-    """How cells are timed: options of `TIMING`."""
+    """Timing options, as in `TIMING`."""
     traced: bool = False
-    """Whether a trace is saved of every cell that is measured."""
+    """Whether a trace of every measured cell is saved."""
     traces: Traces | None = None
     journal: Journal | None = None
     replaced: Journal | None = None
-    """Of the run that this one redoes: it goes when this one's own is on disk."""
+    """Journal of the run that this one redoes: deleted once this run's journal is on disk."""
     planned: set[Key] | None = None
-    """What a whole run is; None until pytest has collected."""
+    """All cells of the run; None until pytest has collected."""
     saved: Path | None = None
     unsaved: str | None = None
-    """Why it can't be saved."""
+    """Why the run can't be saved."""
     unwritten: bool = False
-    """Whether the journal can't be written any more: that was said."""
+    """Whether writing the journal has failed, which was then reported."""
     ended: bool = False
-    """Whether everything was measured: an interrupted run has rows of what was timed until then, and goes on."""
+    """Whether everything was measured. An interrupted run has rows of what was timed so far, and can be resumed."""
     checked: dict[Key, dict[str, Any]] = field(default_factory=dict)
-    """{"columns": of the row, "seconds": of a call, "first_s": of the call that was checked}"""
+    """{"columns": of the row, "seconds": of a call, "first_s": of the checked call}"""
     skipped: dict[Key, dict[str, str]] = field(default_factory=dict)
     timed: dict[Key, Timed] = field(default_factory=dict)
     finished: dict[Key, Row] = field(default_factory=dict)
-    """Whole rows: of a run that is resumed when nothing is left to do, and of cells that this process has finished."""
+    """Complete rows: of a resumed run without remaining cells, and of cells finished by this process."""
     roofs: Roofs = field(default_factory=Roofs)
     controls: Controls = field(default_factory=Controls)
     suspects: frozenset[Key] = frozenset()
-    """Cells that were being checked when an earlier process ended: they are tried again, but last."""
+    """Cells that were being checked when an earlier process ended: they are tried again, last."""
     _visited: set[tuple[int, int, str]] = field(default_factory=set)
     _begun: Counter[Key] = field(default_factory=Counter)
     _numbers: Counter[str] = field(default_factory=Counter)
     _began: float = field(default_factory=monotonic)
 
     def cell(self, key: Key) -> Cell:
-        """The cell with this name and case id."""
+        """Return the cell of an implementation's name and a case id."""
         return self._cells[key]
 
     @cached_property
@@ -108,22 +108,22 @@ class Run:
 
     @property
     def processes(self) -> int:
-        """In how many processes every cell is timed."""
+        """Number of processes in which every cell is timed."""
         return int(self.timing["processes"])
 
     @property
     def known(self) -> set[Key]:
-        """Cells that have a row, or a reason why there is none."""
+        """Cells that have a row, or a reason for having none."""
         return {*self.skipped, *self.finished}
 
     @property
     def rows(self) -> list[Row]:
-        """Benchmarks as pytest-benchmark writes them, in the order of the plan."""
+        """Benchmarks in pytest-benchmark's format, in the order of the plan."""
         return [self.finished[key] for key in self._cells if key in self.finished]
 
     @property
     def skips(self) -> list[dict[str, str]]:
-        """For the run file, in the order of the plan."""
+        """Return the skipped cells for the run file, in the order of the plan."""
         return [self.skipped[key] for key in self._cells if key in self.skipped]
 
     @property
@@ -132,7 +132,7 @@ class Run:
 
     @property
     def baseline_impl(self) -> str | None:
-        """The baseline implementation, which speed-ups are over: by default `sdpa` where it stands beside the user's own."""
+        """Baseline implementation of speed-ups: by default `sdpa` if it is measured beside the user's own."""
         chosen = self.selection.impls
         own = any(not impl.owner.startswith("impls.") for impl in chosen)
         usual = [impl.name for impl in chosen if own and impl.name == "sdpa"]
@@ -145,34 +145,34 @@ class Run:
 
     @property
     def progress(self) -> str:
-        """` 2/16`: cells that are checked, or known to have no row."""
+        """Progress of the checks: ` 2/16`, counting cells without a row as checked."""
         planned = self.planned or set()
         return f"{sum(map(self.settled, planned)):>3}/{len(planned)}"
 
     @property
     def kept(self) -> str:
-        """`24 of 24 cells checked, 37% of the timing done`: how far an unfinished run came."""
+        """Describe the state of an unfinished run: `24 of 24 cells checked, 37% of the timing done`."""
         planned, cases = self.planned or set(), {case for _, case in self.checked}
         share = len(self._visited) / max(1, self.processes * VISITS * len(cases))
         checked = f"{sum(map(self.settled, planned))} of {len(planned)} cells checked"
         return f"{checked}, {min(1.0, share):.0%} of the timing done"
 
     def samples(self, key: Key) -> Sequence[Sample]:
-        """Blocks of a cell that were timed so far."""
+        """Return the timed blocks of a cell so far."""
         return self.timed[key].samples if key in self.timed else ()
 
     def settled(self, key: Key) -> bool:
-        """Whether a cell needn't be checked any more."""
+        """Whether a cell needs no further check."""
         return key in self.checked or key in self.known
 
     def visited(self, slot: int, visit: int, case: str) -> bool:
-        """Whether that visit of a case by that process is behind us."""
+        """Whether a process has made a given visit of a case."""
         return (slot, visit, case) in self._visited
 
     def plan(self, keys: Iterable[Key]) -> None:
-        """Fix what a whole run is, once pytest has deselected what the user left out, and open the journal.
+        """Fix the cells of the run after pytest has deselected some, and open the journal.
 
-        Raises `UsageError` when the results can't be written.
+        Raises `UsageError` if the results can't be written.
         """
         if self.planned is not None:
             return
@@ -187,17 +187,17 @@ class Run:
             raise UsageError(f"results can't be written to {self.folder}: {error.strerror}") from None
         if short := shortage(self.folder, len(self.planned)):
             self.journal.delete()
-            self.journal = None  # nothing was begun that could be resumed
+            self.journal = None  # nothing to resume
             raise UsageError(f"results don't fit in {self.folder}: {short}")
         if self.replaced:
             self.replaced.delete()
 
     def elapsed(self) -> float:
-        """Seconds since the run began, without the time between a process and the one that resumed it."""
+        """Seconds since the run began, excluding gaps between a process and the one that resumed it."""
         return monotonic() - self._began
 
     def new_process(self) -> int:
-        """A number for a worker process that no other of this run has."""
+        """Return a number for a worker process, unique within this run."""
         return self._new("process")
 
     def new_visit(self) -> int:
@@ -211,11 +211,11 @@ class Run:
         return self._numbers[what] - 1
 
     def begin(self, cell: Cell) -> None:
-        """Write down which cell is checked now, in case this process doesn't survive it."""
+        """Record in the journal that a cell's check begins, in case it ends this process."""
         self._write({"begin": cell.key})
 
     def add_checked(self, cell: Cell, answer: dict[str, Any]) -> None:
-        """What a worker's `check` answered."""
+        """Store a worker's answer to `check`."""
         add_spent(answer.get("spent", {}))
         self._add({"checked": {"key": cell.key, **{name: answer[name] for name in ("columns", "seconds", "first_s")}}})
 
@@ -224,7 +224,7 @@ class Run:
         self._add({"skipped": {"impl": impl, "id": case_id, "reason": outcome.reason, "detail": str(outcome)}})
 
     def add_visit(self, slot: int, visit: int, case: str, timed: Mapping[str, Timed]) -> None:
-        """What was timed of a case at one go, by implementation."""
+        """Store the samples of one visit of a case, by implementation."""
         cells = {impl: it.written() for impl, it in timed.items()}
         now = {"numbers": dict(self._numbers), "elapsed": self.elapsed()}
         self._add({"visit": {"slot": slot, "visit": visit, "id": case, "cells": cells, **now}})
@@ -233,7 +233,7 @@ class Run:
         self._add({"columns": {"key": cell.key, "columns": columns}})
 
     def finish(self) -> None:
-        """Make rows of all that was timed; a row above the roof is none."""
+        """Build the rows of all timed cells; a row above the roofline is rejected."""
         for key, timed in self.timed.items():
             if key in self.known or not timed.samples:
                 continue
@@ -265,7 +265,7 @@ class Run:
         self._write(line)
 
     def _take(self, line: Line) -> None:
-        """Know what a line of the journal tells."""
+        """Apply a line of the journal."""
         match line:
             case {"begin": [impl, case]}:
                 self._begun[impl, case] += 1
@@ -281,7 +281,7 @@ class Run:
                 self.timed[tuple(found["key"])].columns |= found["columns"]
 
     def _write(self, line: Line) -> None:
-        """Write into the journal; a disk that is full ends the run in one line, and loses nothing."""
+        """Write a line to the journal; on a full disk, end the run with one message and without loss."""
         if self.journal is None:
             return
         try:
@@ -291,7 +291,7 @@ class Run:
             pytest.exit(f"{self.journal.path}: {error.strerror}; `--resume {self.name}` goes on when that is mended", 1)
 
     def top_level(self) -> dict[str, Any]:
-        """What the run file holds beside pytest-benchmark's own keys."""
+        """Return the keys that the run file has beside pytest-benchmark's own."""
         return {
             "schema": SCHEMA,
             "sweep": self.selection.sweep.name,
@@ -301,7 +301,7 @@ class Run:
             "complete": self.complete,
             "journal": self.journal.path.name if self.journal else None,
             "sources": self.journal.header["sources"] if self.journal else None,
-            # and not what --impl adds
+            # excluding what --impl adds
             "registry": [it.name for it in impls.registered() if it.owner.startswith("impls.")],
             "baseline_impl": self.baseline_impl,
             "axes": [axis.described() for axis in AXES.values()],
@@ -312,16 +312,16 @@ class Run:
         }
 
     def seen(self) -> dict[str, Any]:
-        """What was seen of the machine so far, earlier processes of a resumed run included."""
+        """Return the observations of the machine so far, including earlier processes of a resumed run."""
         return {"roofs": self.roofs.table(), "controls": self.controls.table(), "seconds": spent()}
 
     def look(self, elsewhere: Mapping[str, float] = {}) -> None:
-        """Time the controls, and write down what was seen of the machine, in a worker as well."""
+        """Time the reference workload and record the machine's state, including measurements from a worker."""
         self.controls.look(elsewhere)
         self._write({"machine": self.seen()})
 
     def restore(self, journal: Journal) -> None:
-        """Know what earlier processes of this run found out."""
+        """Load the results of earlier processes of this run."""
         for line in journal.lines:
             self._take(line)
         if seen := _last(journal.lines, "machine"):
@@ -334,7 +334,7 @@ class Run:
         self._judge_begun()
 
     def _judge_begun(self) -> None:
-        """Cells that were being checked when a process ended, again and again, are given up; others are tried last."""
+        """Skip cells whose checks repeatedly ended a process; others in progress at such an end are tried last."""
         begun = {key: times for key, times in self._begun.items() if not self.settled(key)}
         for key, times in begun.items():
             if times >= TRIES:
@@ -342,14 +342,14 @@ class Run:
         self.suspects = frozenset(begun.keys() - self.skipped.keys())
 
     def trace(self, cell: Cell, worker: Any) -> dict[str, str]:
-        """Have a trace written; the row's column that says where it lies."""
+        """Have a trace written; returns the row's column with its path."""
         assert self.traces
         return self.traces.save(
             cell, self.checked[cell.key]["columns"]["operators"], partial(worker.ask, "trace", cell)
         )
 
     def close(self) -> None:
-        """A complete and saved run needs neither its journal nor the file that it left when it was interrupted."""
+        """Delete the journal of a complete and saved run, and the file written when it was interrupted."""
         if self.journal is None:
             return
         if not (self.saved and self.complete):
@@ -361,18 +361,18 @@ class Run:
 
 
 def _last(lines: Sequence[Line], kind: str) -> dict[str, Any]:
-    """The newest line of a kind; empty when there is none."""
+    """Return the newest line of a kind; empty if there is none."""
     return next((line[kind] for line in reversed(lines) if kind in line), {})
 
 
 def begin(config: pytest.Config) -> Run:
-    """Resolve the command line into a run, new or resumed; raises `UsageError`."""
+    """Build a run, new or resumed, from the command line; raises `UsageError`."""
     if os.environ.get("PYTEST_XDIST_WORKER") or config.getoption("dist", "no") != "no":
         raise UsageError("nothing can be timed under pytest-xdist: leave out -n")
-    folder = results_folder(config) / str(get_machine_id())  # as pytest-benchmark names it
+    folder = results_folder(config) / str(get_machine_id())  # pytest-benchmark's name for it
     resume, save = config.getoption("resume"), config.getoption("benchmark_save")
     given = [str(it) for it in config.invocation_params.args]
-    installed = given[:1] == ["-c"] and given[3:4] == [str(CHECKOUT / "bench")]  # started as `attention-bench run`
+    installed = given[:1] == ["-c"] and given[3:4] == [str(CHECKOUT / "bench")]  # started by `attention-bench run`
     command = shlex.join(["attention-bench", "run", *given[4:]] if installed else ["pytest", *given])
     if resume == "":
         raise UsageError("--resume is empty: name the run that is to be finished")
@@ -388,7 +388,7 @@ def begin(config: pytest.Config) -> Run:
             or _from_file(config, folder, resume)
             or _new(config, folder, _to_begin(config, folder, resume))
         )
-    config.option.benchmark_save = config.option.benchmark_autosave = None  # the suite saves: whole files or none
+    config.option.benchmark_save = config.option.benchmark_autosave = None  # the suite itself saves, all or nothing
     if run.name:
         if not run.name.isprintable():
             raise UsageError(f"a run can't be called {run.name!r}: it holds what can't be printed")
@@ -402,7 +402,7 @@ def begin(config: pytest.Config) -> Run:
 
 
 def _to_begin(config: pytest.Config, folder: Path, name: str) -> str:
-    """The name of a run that `--resume` may begin; a bare one that isn't there is a slip, and would measure all of `quick`."""
+    """Return the name of a new run for `--resume`; refuses a lone unknown name, which would measure all of `quick`."""
     if asked(config):
         return name
     known = sorted({*journals.names(folder), *run_names(folder)})
@@ -421,7 +421,7 @@ def _select(config: pytest.Config, options: dict[str, Any]) -> Selection:
 
 
 def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
-    """The run that was killed; None when there is none."""
+    """Return the run of a journal left by a killed process; None if there is none."""
     path = journals.newest(folder, name)
     if path is None:
         return None
@@ -443,7 +443,7 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
 
 
 def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:
-    """The run that was finished, so that nothing is left to do and nothing is saved again; None when there is none."""
+    """Return a finished run, with nothing left to measure or save; None if there is none."""
     finished = [data for path in run_files(folder, name) if (data := load(path)).get("complete")]
     if not finished:
         return None
@@ -462,7 +462,7 @@ def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:
 
 
 def _same(config: pytest.Config, name: str, options: dict[str, Any], machine: dict[str, Any]) -> dict[str, Any]:
-    """What the run was begun with; raises when the command line now asks for something else."""
+    """Return the run's original options; raises if the command line now requests others."""
     now = asked(config)
     if now and now != options:
         raise UsageError(f"run {name} was begun with other options; `--resume {name}` alone finishes it")
@@ -471,13 +471,13 @@ def _same(config: pytest.Config, name: str, options: dict[str, Any], machine: di
 
 
 def results_folder(config: pytest.Config) -> Path:
-    """Where the user wants results to lie, or where they lie by default; raises `UsageError`."""
+    """Return the results folder chosen by the user, or the default; raises `UsageError`."""
     given = config.getoption("benchmark_storage")
     return results_root(config.invocation_params.dir, None if given == "file://./.benchmarks" else given)
 
 
 def finite(value: Any) -> Any:
-    """The same with null for numbers that are not finite: NaN and Infinity are not JSON."""
+    """Replace numbers that are not finite by null, since JSON has no NaN or Infinity."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Run files: found, read, numbered and written, also when two runs end at once."""
+"""Finds, reads, numbers and writes run files, safely even if two runs end at the same time."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .. import CHECKOUT
 from ..selection.errors import UsageError
 
 ROOM_IN_A_NAME = 40
-"""Characters that the names of run files and journals have beside the run's own."""
+"""Characters in names of run files and journals besides the run's own name."""
 
 BYTES_OF_A_CELL = 64 * 1024
-"""What a cell may leave on disk: its samples in the journal, and again, indented, in the run file."""
+"""Bytes that a cell may use on disk: its samples in the journal, and again, indented, in the run file."""
 
 
 def results_root(start: Path, storage: str | None) -> Path:
-    """The checkout's own results/ from anywhere inside it, ./results from elsewhere; or the storage that was asked for.
+    """Return results/ of the checkout from anywhere inside it, else ./results; or the requested storage.
 
-    Raises `UsageError` where that is no folder's name.
+    Raises `UsageError` if the storage is not a folder's name.
     """
     if storage:
         folder = storage.removeprefix("file://")
@@ -39,7 +39,7 @@ def results_root(start: Path, storage: str | None) -> Path:
 def save(folder: Path, name: str, data: dict[str, Any], indent: int | None = 4) -> Path:
     """Write a run file under the next number, all or nothing; raises OSError."""
     with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file is closed, also by the end of the process
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, also by the end of the process
         numbers = [int(path.name[:4]) for path in folder.glob("[0-9][0-9][0-9][0-9]_*.json")]
         path = folder / f"{max(numbers, default=0) + 1:04}_{name}.json"
         whole = path.with_suffix(".tmp")
@@ -47,21 +47,21 @@ def save(folder: Path, name: str, data: dict[str, Any], indent: int | None = 4) 
             whole.write_text(json.dumps(data, indent=indent), encoding="utf-8")
             return whole.replace(path)
         finally:
-            whole.unlink(missing_ok=True)  # of a full disk
+            whole.unlink(missing_ok=True)  # on a full disk
 
 
 def run_files(folder: Path, name: str) -> list[Path]:
-    """The run files that bear a name, oldest first."""
+    """Return the run files of a name, oldest first."""
     return sorted(folder.glob(f"[0-9][0-9][0-9][0-9]_{glob.escape(name)}.json"))
 
 
 def run_names(folder: Path) -> set[str]:
-    """Of all run files."""
+    """Return the names of all run files."""
     return {path.stem[5:] for path in folder.glob("[0-9][0-9][0-9][0-9]_*.json")}
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A run file's contents; empty when it can't be read."""
+    """Return a run file's contents; empty if it can't be read."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -70,12 +70,12 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def reports(*arguments: str) -> int:
-    """`python -m reports ...`, by a process that knows nothing but the files; its exit code."""
+    """Run `python -m reports ...` in a separate process that only reads the files; returns its exit code."""
     return subprocess.run([sys.executable, str(CHECKOUT / "reports"), *arguments]).returncode
 
 
 def obstacle(folder: Path, name: str) -> str | None:
-    """Why not even one cell can be saved in `folder`, in words; None where nothing speaks against it. Leaves no trace there."""
+    """Explain why not even one cell can be saved in `folder`; None if it can. Leaves no files."""
     there = next(it for it in (folder, *folder.parents) if it.exists() or it.is_symlink())
     if not there.is_dir():
         return f"{there} is no folder"
@@ -89,7 +89,7 @@ def obstacle(folder: Path, name: str) -> str | None:
 
 
 def shortage(folder: Path, cells: int) -> str | None:
-    """Why a run of so many cells has no room in `folder`, in words; None when it has."""
+    """Explain why `folder` has too little space for a run of `cells` cells; None if it has enough."""
     free, needed = shutil.disk_usage(folder).free, cells * BYTES_OF_A_CELL
     if free >= needed:
         return None

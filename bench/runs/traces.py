@@ -1,4 +1,4 @@
-"""`--save-traces`: a profiler trace of one call of every measured cell, where TensorBoard and Perfetto find it."""
+"""`--save-traces`: saves a profiler trace of one call of every measured cell, for TensorBoard and Perfetto."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ if TYPE_CHECKING:
     from .run import Run
 
 FOLDER = "traces"
-"""Beside the machines' folders of run files."""
+"""Folder beside the machines' folders of run files."""
 
 FILE = "call.pt.trace.json.gz"
-"""TensorBoard's plugin knows a trace by this ending, and calls it by what stands before; its folder is the plugin's run."""
+"""Ending by which TensorBoard's plugin recognises traces; it shows the preceding part as name, and the folder as run.
+"""
 
 MOST_OPERATORS = 10_000
-"""Operators of one call above which no trace is taken: it takes about a kilobyte for each to write, and to read again."""
+"""Operators of one call above which no trace is taken: each takes about a kilobyte to write and to read."""
 
 LONGEST_NAME = 200
 
 
 class Traces:
-    """Takes the traces of a run, and says in the end which cells have none."""
+    """Takes the traces of a run, and finally reports the cells without one."""
 
     def __init__(self, run: Run):
         self.run = run
         self.saved = 0
         self.without: dict[str, list[Cell]] = {}
-        """Cells by the reason why there is no trace of them."""
+        """Cells without a trace, by reason."""
 
     def save(self, cell: Cell, operators: int, write: Callable[..., dict[str, Any]]) -> dict[str, str]:
-        """Have one more call traced, of so many operators: the row's column that says where the trace lies; none without one.
+        """Trace one more call of a cell with this number of operators; returns the row's column with the trace's path,
+        or none.
 
-        `write(path=...)` writes it. The row is measured by now, so whatever goes wrong here costs no more than the trace.
+        `write(path=...)` writes the trace. The row is already measured, so that a failure here loses only the trace.
         """
         if operators > MOST_OPERATORS:
             self._without(f"more than {MOST_OPERATORS:,} operators a call", cell)
@@ -61,7 +63,7 @@ class Traces:
 
     @property
     def folder(self) -> Path:
-        """Called as the journal is: one for every run, also where two have one name, and a resumed run goes on in it."""
+        """Folder of traces, named like the journal: unique per run, and reused by resumed runs."""
         assert self.run.journal, "only a run that is saved has traces"
         return self.run.folder.parent / FOLDER / on_disk(self.run.journal.path.stem)
 

@@ -21,32 +21,32 @@ from .rows import Sample, Timed
 from .run import Run
 
 COOLING = 3.0
-"""Seconds for which a throttled GPU may cool down, once a visit."""
+"""Seconds per visit for which a throttled GPU may cool down."""
 
 
 COMPARING = 0.0075
-"""Share of a cell's time for untimed calls whose answers are compared, each visit: 3 % in all."""
+"""Share of a cell's time used per visit for untimed calls whose outputs are compared: 3 % in total."""
 
 
 @dataclass
 class Visit:
-    """The samples of one visit, until they are journalled."""
+    """Collects the samples of one visit until they are journalled."""
 
     run: Run
     worker: Worker
     case: str
     visit: int
-    """The first, second, ... of its process at this case."""
+    """Index of the visit within its process and case."""
     rng: random.Random
     found: dict[str, Timed] = field(default_factory=dict)
-    """By implementation."""
+    """Samples by implementation."""
     _number: int = 0
     _cold: set[Key] = field(default_factory=set)
-    """Cells whose next block follows other work in this process, so that it needs an untimed call first."""
+    """Cells whose next block follows other work in this process, and therefore begins with an untimed call."""
     _cooled: bool = False
 
     def time(self, cells: Sequence[Cell], visits: Visits, needs: Mapping[Key, float]) -> None:
-        """Time cells interleaved. One that fails is skipped; the others continue, in a fresh process where it ended theirs."""
+        """Time cells interleaved. Failing cells are skipped; the others continue, in a fresh process if necessary."""
         if not visits.turns(self._blocks(cells), self.visit, needs):
             return
         self.worker.prepare(cells)
@@ -63,7 +63,7 @@ class Visit:
                     self._keep(key, answer, round_number, blocks[key])
 
     def check_caching(self, cells: Sequence[Cell]) -> None:
-        """Skip those that cache results, of those that were timed for the first time; time others with kept pages."""
+        """Skip cells found to cache results, after their first timing; time the others with kept pages."""
         for cell in cells:
             found = self.found.get(cell.impl.name, Timed())
             if found.samples and not self.run.samples(cell.key) and self._ready(cell):
@@ -83,12 +83,12 @@ class Visit:
         return cell.key in self.worker.seconds and cell.key not in self.run.skipped
 
     def _blocks(self, cells: Sequence[Cell]) -> dict[Key, Block]:
-        """By what a call takes, or took when it was checked."""
+        """Return blocks sized by the call time of each cell, from timing or else from its check."""
         seconds = {cell: self.worker.seconds.get(cell.key, self.run.checked[cell.key]["seconds"]) for cell in cells}
         return {cell.key: block_of(taken) for cell, taken in seconds.items() if cell.key not in self.run.skipped}
 
     def _attempt(self, cell: Cell, cells: Sequence[Cell], act: Callable[[Cell], Answer]) -> Answer | None:
-        """What `act` gives; None where the cell fails, now or before."""
+        """Return the result of `act`; None if the cell fails, now or earlier."""
         if not self._ready(cell):
             return None
         process = self.worker.number
@@ -103,9 +103,7 @@ class Visit:
         return answer
 
     def _renew(self, cell: Cell) -> Answer:
-        """Every other visit other places in memory, and calls on fresh inputs whose answers are compared; for long
-        calls once a process.
-        """
+        """Move a cell's tensors every other visit, and compare outputs on fresh inputs; long calls once per process."""
         is_short = self.worker.seconds[cell.key] <= EVEN
         if self.visit % 2 if is_short else cell.key in self.worker.renewed:
             return {}
@@ -116,7 +114,7 @@ class Visit:
         return answer
 
     def _learn(self, key: Key, seconds: float) -> None:
-        """Keep the shortest time of a call: times measured while another worker was busy are longer."""
+        """Keep the shortest time of a call, since times measured beside a busy worker are longer."""
         if key in self.worker.seconds:
             self.worker.seconds[key] = min(self.worker.seconds[key], seconds)
 
@@ -151,7 +149,7 @@ class Visit:
 
 
 def _sensors(answer: Answer, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns about the GPU's state: as it was last, and everything that throttled it."""
+    """Return columns on the GPU's state: its latest reading, and all throttling reasons."""
     throttled = dict.fromkeys([*before.get("throttled_by", []), *answer["throttled"]])
     return {
         **{name: answer[name] for name in ("sm_mhz", "power_w", "temperature_c")},

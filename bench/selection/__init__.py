@@ -1,1 +1,1 @@
-"""Which cells the command line asks for."""
+"""Resolves the command line into cells."""

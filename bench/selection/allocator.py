@@ -1,4 +1,4 @@
-"""`--allocator`: the memory allocator of the worker processes, chosen by environment variables before they start."""
+"""`--allocator`: selects the memory allocator of worker processes by environment variables set before they start."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..timing.pages import chosen, has_glibc
 from .errors import UsageError
 
 KEEP: Mapping[str, str] = {
-    # Measured: with no maps allowed no page fault is left from 30 MB on, with MALLOC_MMAP_THRESHOLD_ some are.
+    # Measured: with mmap disabled no page faults remain from 30 MB on; with MALLOC_MMAP_THRESHOLD_ some do.
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
     "MALLOC_TOP_PAD_": str(1 << 28),
 }
-"""glibc's allocator gives nothing back."""
+"""Settings with which glibc's allocator returns no memory to the system."""
 
 LIBRARIES = {"tcmalloc": ("tcmalloc_minimal", "tcmalloc"), "jemalloc": ("jemalloc",)}
-"""To preload, the first that is there."""
+"""Libraries to preload, of which the first installed one is used."""
 
 ALLOCATORS = ("system", "keep", *LIBRARIES)
 
@@ -29,8 +29,8 @@ ALLOCATORS = ("system", "keep", *LIBRARIES)
 def choose(name: str | None, begun: Mapping[str, str] | None = None) -> None:
     """Set the environment that worker processes inherit; raises `UsageError`.
 
-    `name`: one of `ALLOCATORS`; None leaves the choice to the environment, else to the settings with which the run that is
-    resumed was `begun`.
+    `name`: one of `ALLOCATORS`; None leaves the choice to the environment, else to the settings with which the resumed
+    run was `begun`.
     """
     there = chosen()
     if name is None:
@@ -51,7 +51,7 @@ def choose(name: str | None, begun: Mapping[str, str] | None = None) -> None:
 
 
 def _settings(name: str) -> dict[str, str]:
-    """Environment variables of an allocator; raises `UsageError` where this machine doesn't have it."""
+    """Return the environment variables of an allocator; raises `UsageError` if this machine lacks it."""
     if name not in ALLOCATORS:
         raise UsageError(f"--allocator {name}: known are {', '.join(ALLOCATORS)}{nearest(name, ALLOCATORS)}")
     if name == "system":

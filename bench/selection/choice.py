@@ -1,4 +1,4 @@
-"""Which implementations: those in the registry, by name, and a user's own. Needs nothing but torch."""
+"""Resolves implementations by name: those of the registry, and the user's own. Depends on torch only."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from ..terminal import warn
 from .errors import UsageError
 
 MODULES = "ATTENTION_BENCH_PATH"
-"""Environment variable: folders in which a user's modules lie, before the folder where the user started."""
+"""Environment variable: folders searched for a user's modules before the current folder."""
 
 
 def registered() -> Iterator[Impl]:
-    """Every implementation; also those of an older revision, which had another name for this (`ab --base`)."""
+    """Yield every implementation; supports older revisions, where this function has another name (`ab --base`)."""
     every: Callable[[], Iterator[Impl]] = getattr(impls, "registered", None) or getattr(impls, "shelf")  # noqa: B009
     return every()
 
 
 def _eager_name(name: str) -> str:
-    """`NAME+compile` -> `NAME`; of an older revision, which has one compiled form, as well."""
+    """Return the eager name: `NAME+compile` -> `NAME`; supports older revisions with a single compiled form."""
     forms = getattr(impls, "FORMS", (impls.COMPILE,))
     return next((name.removesuffix(form) for form in forms if name.endswith(form)), name)
 
 
 def listed(given: Sequence[str]) -> list[str]:
-    """The names in comma lists."""
+    """Split comma-separated lists of names."""
     return [name.strip() for text in given for name in text.split(",") if name.strip()]
 
 
 def impls_named(given: list[str], whole_registry: bool, folder: str) -> tuple[Impl, ...]:
-    """The implementations that are named, or the sweep's own: eager ones, and the compiled forms worth a place."""
+    """Return the named implementations, or the sweep's own: eager ones, and compiled forms included by default."""
     names = listed(given)
     if not names:
         if given:
@@ -75,11 +75,11 @@ def _impl(name: str, folder: str) -> Impl:
 
 
 _own_paths: dict[str, str] = {}
-"""Where the user's own implementations come from, by name: one name can't stand for two of them."""
+"""Sources of the user's own implementations by name: a name can't refer to two of them."""
 
 
 def place_of(path: str, folder: str) -> tuple[str, str]:
-    """The module and attribute of `package.module:attr` or of `package/module.py:attr`; raises ValueError."""
+    """Return the module and attribute of `package.module:attr` or of `package/module.py:attr`; raises ValueError."""
     module, _, attr = path.partition(":")
     if module.endswith(".py"):
         file = os.path.relpath(os.path.join(folder, module), folder)
@@ -90,7 +90,7 @@ def place_of(path: str, folder: str) -> tuple[str, str]:
 
 
 def _own(name: str, path: str, folder: str) -> Impl:
-    """Register a user's kernel or layer, and give it (or its compiled form) back; raises TypeError and ValueError."""
+    """Register a user's kernel or layer, and return it or its compiled form; raises TypeError and ValueError."""
     plain, (module, attr) = _eager_name(name), place_of(path, folder)
     if not (plain and module and attr):
         raise ValueError(
@@ -100,7 +100,7 @@ def _own(name: str, path: str, folder: str) -> Impl:
         raise ValueError("a name is made of letters, digits and _ . + -")
     for place in (*os.environ.get(MODULES, "").split(os.pathsep), folder):
         if place and place not in sys.path:
-            sys.path.append(place)  # last, so that no module of the user's stands in for another
+            sys.path.append(place)  # last, so that the user's modules can't shadow others
     if module == "kernels" and "#" in attr:
         repository, _, attr = attr.rpartition("#")
         imported = _imported(repository, lambda: _of_repository(repository, folder))
@@ -119,7 +119,7 @@ def _own(name: str, path: str, folder: str) -> Impl:
     impl = impls.make(plain, it, limits=_declared(it))
     if isinstance(it, type):
         _refuse_sizes(it)
-    if not (inspect.isroutine(it) or inspect.isclass(it)):  # a partial has its numbers from where it is named
+    if not (inspect.isroutine(it) or inspect.isclass(it)):  # a partial belongs to the module that names it
         impl = replace(impl, owner=module)
     if plain not in {i.name for i in registered()} or impls.get(plain).owner != impl.owner:
         impls.add(impl)
@@ -128,7 +128,9 @@ def _own(name: str, path: str, folder: str) -> Impl:
 
 
 def _declared(it: Any) -> Limits:
-    """The limits that a user's kernel or layer declares; raises ValueError where one would limit nothing, or everything."""
+    """Return the declared limits of a user's kernel or layer; raises ValueError for limits without effect or possible
+    case.
+    """
     given = getattr(it, "limits", {})
     if not isinstance(given, Mapping):
         raise ValueError(f"limits is no dict, as in {{'dtypes': ('bfloat16',)}}, but {given!r}")
@@ -155,11 +157,11 @@ def _read(limit: str, axis: Axis, word: Any) -> Any:
 
 
 SIZES = re.compile(r"[dn]_|.*(dim|embed|hidden|head|width|size)")
-"""How the first parameter of a layer is called that isn't built from a `LayerShape`."""
+"""Typical names of the first parameter of a layer that isn't built from a `LayerShape`."""
 
 
 def _refuse_sizes(layer: type) -> None:
-    """Raise ValueError where a layer's constructor takes sizes."""
+    """Raise ValueError if a layer's constructor takes sizes."""
     signature = inspect.signature(layer)
     if SIZES.match(next(iter(signature.parameters), "")):
         raise ValueError(
@@ -169,7 +171,7 @@ def _refuse_sizes(layer: type) -> None:
 
 
 def _of_repository(repository: str, folder: str) -> ModuleType:
-    """The module of a kernel repository, as the package `kernels` of Hugging Face loads it: a folder, or a name on the hub."""
+    """Return the module of a kernel repository, a folder or a name on the hub, loaded by Hugging Face's `kernels`."""
     if importlib.util.find_spec("kernels") is None:
         raise ValueError("kernel repositories need the package kernels: pip install kernels")
     kernels = importlib.import_module("kernels")
@@ -179,7 +181,7 @@ def _of_repository(repository: str, folder: str) -> ModuleType:
 
 
 def _imported(module: str, load: Callable[[], ModuleType]) -> ModuleType:
-    """A user's module. What it sets for all of torch is put back, also where it can't be imported."""
+    """Import a user's module. Global torch settings that it changes are restored, even if the import fails."""
     before = settings.read()
     try:
         return load()
@@ -195,7 +197,7 @@ def _imported(module: str, load: Callable[[], ModuleType]) -> ModuleType:
 
 
 def _instead(changed: list[str]) -> str:
-    """What to do where a name of torch's was to stand for something else."""
+    """Return advice for a module that replaces one of torch's names."""
     patches = any(change.startswith("names of torch.nn.functional") for change in changed)
     return (
         " (to measure what was to take its place, register the function itself: --impl NAME=module:function)" * patches
@@ -203,7 +205,7 @@ def _instead(changed: list[str]) -> str:
 
 
 def uncallable(cell: Cell) -> str | None:
-    """Why the signature of an implementation doesn't allow the call that a case needs; None when it does."""
+    """Return why an implementation's signature doesn't allow the call of a case; None if it does."""
     impl, case = cell.impl, cell.case
     if impl.refusal(case):
         return None
@@ -220,14 +222,14 @@ def uncallable(cell: Cell) -> str | None:
 
 
 def _mask_of(case: Case) -> Any:
-    """Something where a kernel would be given a mask."""
+    """Return a placeholder where the kernel is passed a mask."""
     return case.mask if case.padded or case.layer_shape.in_mask else None
 
 
 def _misfit(function: Callable[..., Any], positional: list[str], keywords: dict[str, Any]) -> str | None:
     try:
         signature = inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):  # what is written in C may have none
+    except (TypeError, ValueError):  # C functions may have no signature
         return None
     try:
         signature.bind(*positional, **keywords)

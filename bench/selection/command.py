@@ -1,4 +1,4 @@
-"""What the commands of `python -m bench` share: a mistake is one line on stderr, and an exit code that means only that."""
+"""Shared by the commands of `python -m bench`: a usage error is one line on stderr with its own exit code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .errors import UsageError
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, whose own exit code 2 means something else here."""
+    """argparse with another exit code for usage errors, since 2 is used otherwise."""
 
     def __init__(self, command: str, usage_error: int, **options: object):
         super().__init__(prog=as_typed(f"python -m bench {command}"), allow_abbrev=False, **options)  # type: ignore[arg-type]
@@ -29,18 +29,18 @@ class Parser(argparse.ArgumentParser):
 
 
 def complain(message: object, code: int) -> int:
-    """Say it in one line; gives the exit code."""
+    """Print a message in one line on stderr; returns the exit code."""
     warn(f"error: {message}")
     return code
 
 
 def said(command: str, arguments: Sequence[str] | None) -> str:
-    """The command line, to be given again."""
+    """Return the command line for repeating the command."""
     return shlex.join(["python", "-m", "bench", command, *(sys.argv[2:] if arguments is None else arguments)])
 
 
 def named(name: str, option: str) -> str:
-    """A run's name that can be part of a file's; raises `UsageError`."""
+    """Return a run's name that is valid in file names; raises `UsageError`."""
     try:
         return str(parse_save(name))
     except argparse.ArgumentTypeError as error:

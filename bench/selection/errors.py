@@ -1,4 +1,4 @@
-"""What a user may get wrong, and values of options that are right. Needs no torch, so that who says it needs none."""
+"""Usage errors, and validators of option values. Independent of torch."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 
 
 class UsageError(Exception):
-    """Of the user's: one line that says what would be right."""
+    """Error of the user: one line that gives the correct usage."""
 
 
 def positive(text: str) -> float:
-    """A positive number; argparse says what is wrong with another."""
+    """Parse a positive number; argparse reports errors."""
     try:
         number = float(text)
     except ValueError:
@@ -22,7 +22,7 @@ def positive(text: str) -> float:
 
 
 def whole(text: str) -> int:
-    """A whole number; argparse says what is wrong with another."""
+    """Parse an integer; argparse reports errors."""
     try:
         return int(text)
     except ValueError:
@@ -30,7 +30,7 @@ def whole(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """A positive whole number; argparse says what is wrong with another."""
+    """Parse a positive integer; argparse reports errors."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(text)

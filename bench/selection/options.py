@@ -1,4 +1,4 @@
-"""The command line: which implementations, which cases. A user's mistake becomes one line that says what would be right."""
+"""Command line: selects implementations and cases. Usage errors are one line that gives the correct usage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .errors import UsageError, count, positive, whole
 
 @dataclass(frozen=True)
 class Selection:
-    """What the user asked for, with every name resolved."""
+    """The user's selection, with every name resolved."""
 
     sweep: Sweep
     device: str
@@ -39,7 +39,7 @@ class Selection:
 
     @property
     def sources(self) -> str:
-        """Digest of all the code that its numbers are made by."""
+        """Return a digest of all code that affects its measurements."""
         return sources_hash(self.impls)
 
 
@@ -53,22 +53,22 @@ TIMING: dict[str, tuple[float, str, str]] = {
         "give up a cell whose check, compiling included, or one block of calls takes longer",
     ),
 }
-"""How a cell is timed: default, unit, meaning. A resumed run goes on with what it was begun with."""
+"""Timing options: default, unit, meaning. A resumed run keeps its original values."""
 
 
 UNUSED = tuple(
     f"--benchmark-{name}"
     for name in ("min-", "max-time", "timer", "calibration-precision", "warmup", "disable-gc", "cprofile")
 )
-"""How options of pytest-benchmark begin that change nothing here: the suite times calls in a way of its own."""
+"""Prefixes of pytest-benchmark's options that have no effect here, since the suite times calls itself."""
 
 
 OPTIONS = tuple(name for name in AXES if name != "model")
-"""Axes of which each is an option; a model's are those that `--model` implies."""
+"""Axes that are options; those of a model are implied by `--model`."""
 
 
 def refuse_unused(config: pytest.Config) -> None:
-    """Raise `UsageError` for an argument that would change nothing."""
+    """Raise `UsageError` for an argument without effect."""
     for name in config.getoption("file_or_dir", []):  # none beside --help
         path = config.invocation_params.dir / name.partition("::")[0]
         if not path.resolve().is_relative_to(CHECKOUT / "bench"):
@@ -84,7 +84,7 @@ def refuse_unused(config: pytest.Config) -> None:
 
 
 def _one_line(parser: pytest.Parser) -> None:
-    """Let pytest report a mistake on the command line without its usage and folders."""
+    """Make pytest report command-line errors without its usage text and folders."""
 
     def error(message: str) -> NoReturn:
         known = [name[2:] for name in optparser._option_string_actions if name.startswith("--")]
@@ -163,11 +163,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 ASKED = ("sweep", "model", "cases", "impl", "baseline", *OPTIONS, "case")
-"""The options that decide which cells a run has, and what they are compared with."""
+"""Options that decide which cells a run has, and with what they are compared."""
 
 
 def asked(config: pytest.Config) -> dict[str, Any]:
-    """The options of `ASKED` that were given."""
+    """Return the options of `ASKED` that were given."""
     given = {name: value for name in ASKED if (value := config.getoption(name))}
     if config.getoption("smoke"):
         if "sweep" in given:
@@ -180,7 +180,7 @@ def asked(config: pytest.Config) -> dict[str, Any]:
 
 
 def settle_timing(config: pytest.Config, begun: dict[str, float]) -> dict[str, float]:
-    """Every option of `TIMING`: as asked for now, else as the run was begun, else the default."""
+    """Return every option of `TIMING`: its value given now, else that of the original run, else the default."""
     given = {name: value for name in TIMING if (value := config.getoption(name)) is not None}
     return {name: default for name, (default, *_) in TIMING.items()} | begun | given
 
@@ -190,14 +190,14 @@ def _spelt(name: str) -> str:
 
 
 def select(options: dict[str, Any], folder: str) -> Selection:
-    """Resolve the options (of `asked`) into cells; raises `UsageError`."""
+    """Resolve options (from `asked`) into cells; raises `UsageError`."""
     sweep, device, overrides = sweep_of(options, folder)
     if "threads" in overrides:
         overrides["threads"] = tuple(None if n == torch.get_num_threads() else n for n in overrides["threads"])
     chosen = impls_named(options.get("impl", []), sweep.whole_registry, folder)
     if {*BLOCKS} & {*overrides.get("scope", ())}:
-        overrides["scope"] = tuple(dict.fromkeys(("core", *overrides["scope"])))  # a block's time is predicted from it
-        if "impl" not in options:  # to compile a block takes longer than all else of it
+        overrides["scope"] = tuple(dict.fromkeys(("core", *overrides["scope"])))  # predicts a block's time
+        if "impl" not in options:  # compilation dominates a block's duration
             chosen = tuple(impl for impl in chosen if not impl.compiled)
     names = [impl.name for impl in chosen]
     if (base := options.get("baseline", names[0])) not in names:
@@ -208,9 +208,9 @@ def select(options: dict[str, Any], folder: str) -> Selection:
 
 
 def sweep_of(options: dict[str, Any], folder: str = ".") -> tuple[Sweep, str, dict[str, tuple[Any, ...]]]:
-    """The sweep, the device, and the axes that are overridden; raises `UsageError`."""
+    """Return the sweep, the device, and the overridden axes; raises `UsageError`."""
     for name, value in options.items():
-        if value == "":  # an unset variable of a shell, most often
+        if value == "":  # typically an unset shell variable
             raise UsageError(f"--{name} is empty: give it a value, or leave it out")
     sweep = _sweep(options, folder)
     overrides = {axis: _values(axis, options[axis]) for axis in OPTIONS if options.get(axis)}
@@ -243,7 +243,7 @@ def _sweep(options: dict[str, Any], folder: str) -> Sweep:
 
 
 def _layers(models: str, folder: str) -> dict[str, dict[str, Any]]:
-    """The attention layers of models, by `MODEL, KIND`; raises `UsageError`."""
+    """Return the attention layers of models, by `MODEL, KIND`; raises `UsageError`."""
     found: dict[str, dict[str, Any]] = {}
     for model in dict.fromkeys(text.strip() for text in models.split(",")):
         try:
@@ -260,7 +260,7 @@ def _layers(models: str, folder: str) -> dict[str, dict[str, Any]]:
 
 
 def cases_of(sweep: Sweep, device: str, overrides: dict[str, tuple[Any, ...]]) -> list[Case]:
-    """Every case once; raises `UsageError` where sizes don't fit together."""
+    """Return every case once; raises `UsageError` for incompatible sizes."""
     unfit: list[str] = []
     try:
         cases = sweep.cases(device, overrides, unfit)
@@ -272,7 +272,7 @@ def cases_of(sweep: Sweep, device: str, overrides: dict[str, tuple[Any, ...]]) -
 
 
 def _picked(cases: list[Case], ids: str | None) -> list[Case]:
-    """The cases that `--case` names, in their own order; raises `UsageError` where one isn't there."""
+    """Return the cases named by `--case`, in sweep order; raises `UsageError` for unknown ones."""
     if ids is None:
         return cases
     there = {case.id: case for case in cases}
@@ -296,7 +296,7 @@ def _values(axis: str, text: str) -> tuple[Any, ...]:
 
 
 def clock_text(seconds: float) -> str:
-    """`about 40 s`, `about 3 min`"""
+    """Format a duration: `about 40 s`, `about 3 min`."""
     if seconds < 90:
         return f"about {max(1, math.ceil(seconds))} s"
     for unit, length, most in (("min", 60, 120), ("h", 3600, 48)):

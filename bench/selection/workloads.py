@@ -1,4 +1,4 @@
-"""`--cases FILE`: cases from a file, in this project's format or from what others record of a server (docs/commands.md)."""
+"""`--cases FILE`: reads cases from a file in this project's format or from common server traces (docs/commands.md)."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ Lengths = Sequence[tuple[int, int]]
 """New tokens and all tokens of each request of a batch."""
 
 BATCHES, REQUESTS = 4, 8
-"""Batches that are drawn from a list of requests, and requests in each."""
+"""Batches drawn from a list of requests, and requests in each."""
 
 PROMPT = ("inputlength", "inputtokens", "contexttokens", "requesttokens", "prompt")
 OUTPUT = ("outputlength", "outputtokens", "generatedtokens", "responsetokens", "output")
-"""How columns of lengths are called, without case and punctuation."""
+"""Column names of output lengths, without case and punctuation."""
 
 WORDS = {"None": "none", "True": "on", "False": "off"}
-"""Values as the command line takes them."""
+"""Values in command-line syntax."""
 
 BATCH = re.compile(r"(\d*)q(\d+k?)(?:(?:s|kv)(\d+k?))?")
-"""A part of a batch in vLLM's grammar: how many requests, their new tokens, and all their tokens."""
+"""Part of a batch in vLLM's grammar: number of requests, their new tokens, and all their tokens."""
 
 
 def read(path: Path) -> tuple[dict[str, Point], list[str]]:
-    """Points by their place in the file, and what is not measured as the file has it; raises `UsageError`."""
+    """Read points by their place in the file, and notes on what is measured differently; raises `UsageError`."""
     left_out: Counter[str] = Counter()
     try:
         text = path.read_text(encoding="utf-8")
@@ -55,7 +55,7 @@ def read(path: Path) -> tuple[dict[str, Point], list[str]]:
 
 
 def _reader(records: Sequence[Record]) -> Callable[..., Iterator[Point]]:
-    """By the keys of the first record; without records a file has a batch a line."""
+    """Select a reader by the keys of the first record; files without records have one batch per line."""
     if not records:
         return _batches
     keys = {*records[0]} if isinstance(records[0], Mapping) else set()
@@ -65,7 +65,7 @@ def _reader(records: Sequence[Record]) -> Callable[..., Iterator[Point]]:
 
 
 def _records(text: str) -> Iterator[Record]:
-    """Of JSON, JSONL or CSV; nothing where the text is none of them."""
+    """Parse records from JSON, JSONL or CSV; yields nothing for other text."""
     if text.lstrip()[:1] in ("[", "{"):
         try:
             found = json.loads(text)
@@ -88,7 +88,7 @@ def _own(records: Sequence[Record], *_: Any) -> Iterator[Point]:
 
 
 def _values(axis: str, value: Any) -> tuple[Any, ...]:
-    if axis not in AXES or axis == "device":  # which --device chooses
+    if axis not in AXES or axis == "device":  # chosen by --device
         raise ValueError(f"no case has an axis {axis!r}{nearest(axis, AXES)}")
     found = []
     for it in value if isinstance(value, list) else [value]:
@@ -100,7 +100,7 @@ def _values(axis: str, value: Any) -> tuple[Any, ...]:
 
 
 def _batches(lines: Sequence[str], _: Path, left_out: Counter[str]) -> Iterator[Point]:
-    """Batches in vLLM's grammar, one a line, or one an entry of a list in YAML."""
+    """Read batches in vLLM's grammar, one per line, or one per entry of a YAML list."""
     for line in filter(None, (line.partition("#")[0].strip() for line in lines)):
         parts = [BATCH.fullmatch(part) for part in line.lstrip("- ").strip("\"'").split("_")]
         if all(parts):
@@ -117,7 +117,7 @@ def _size(text: str) -> int:
 
 
 def _drawn(records: Sequence[Record], _: Path, left_out: Counter[str]) -> Iterator[Point]:
-    """Batches of requests, each at one of its steps: the prompt, or one of its new tokens, all as likely."""
+    """Draw batches of requests, each at a uniformly random step: the prompt, or one of its new tokens."""
     lengths = []
     for record in ({_plain(name): value for name, value in record.items()} for record in records):
         prompt, output = (
@@ -142,7 +142,7 @@ def _requests(lengths: Lengths) -> str:
 
 
 def _workloads(records: Sequence[Record], folder: Path, left_out: Counter[str]) -> Iterator[Point]:
-    """Workloads of flashinfer-bench: GQA and MLA, paged or ragged. The name of a definition has its constant axes."""
+    """Read workloads of flashinfer-bench: GQA and MLA, paged or ragged. Definitions' names contain constant axes."""
     for record in records:
         name = str(record["definition"])
         op = re.match("(gqa|mla)_(paged|ragged)_(decode|prefill_causal)_", name)
@@ -159,7 +159,7 @@ def _workloads(records: Sequence[Record], folder: Path, left_out: Counter[str]) 
 
 def _point(of: Mapping[str, int], paged: bool, lengths: Lengths, left_out: Counter[str]) -> Point:
     point: Point = {"dtype": "bfloat16", "H": of["h"]}
-    if "ckv" in of:  # absorbed; the heads of DeepSeek-V2 and V3, which the workload doesn't say
+    if "ckv" in of:  # absorbed; heads as in DeepSeek-V2 and V3, since the workload omits them
         point |= {"D_h": 128 + of["kpe"], "D_v": 128, "latent": of["ckv"], "rope": of["kpe"]}
     else:
         D_h = of.get("d") or of["qk"]
@@ -177,7 +177,7 @@ def _point(of: Mapping[str, int], paged: bool, lengths: Lengths, left_out: Count
 
 
 def _lengths(workload: Record, page: int, folder: Path, left_out: Counter[str]) -> Lengths:
-    """By the index tensors; where their file isn't there, totals of the batch shared equally."""
+    """Read lengths from the index tensors; if their file is missing, divide the batch's totals equally."""
     inputs, axes = workload["inputs"], workload["axes"]
     keys, new = (_tensor(inputs.get(name), folder) for name in ("kv_indptr", "qo_indptr"))
     if keys is not None:
@@ -192,7 +192,9 @@ def _lengths(workload: Record, page: int, folder: Path, left_out: Counter[str]) 
 
 
 def _tensor(described: Any, folder: Path) -> Any:
-    """A tensor of 32-bit integers in a safetensors file, whose path is relative to a folder around the workloads'."""
+    """Read a tensor of 32-bit integers from a safetensors file; its path is relative to a parent of the workloads'
+    folder.
+    """
     if not isinstance(described, Mapping) or described.get("type") != "safetensors":
         return None
     places = (parent / described["path"] for parent in (folder, *folder.resolve().parents))

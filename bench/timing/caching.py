@@ -1,7 +1,7 @@
-"""Whether an implementation caches results: a call on inputs that it has seen is then no call.
+"""Detects implementations that cache results: a call on inputs seen before would then measure a lookup.
 
-The gate changes inputs and compares answers; what looks them up by content passes, and is timed while it looks them up. Only
-the clock can tell: a call on inputs never seen takes longer, again and again.
+The gate changes inputs and compares outputs; a cache keyed by content passes, and its lookups are timed. Only the clock
+reveals it: calls on fresh inputs repeatedly take longer.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SHARE = 1.5
 """Below this ratio of fresh to repeated, both count as equally fast."""
 
 MIN_PAIRS = 3
-"""Pairs of calls, on fresh and on the same inputs, before a call can pass."""
+"""Least pairs of calls, on fresh and on repeated inputs, before a call can pass."""
 
 MAX_PAIRS = 15
-"""The same, before a call can be refused."""
+"""Least pairs of calls before a call can be refused."""
 
 PAUSE = 0.01
 """Seconds before each call but the first. Without it, another process may run in step with the pairs, so that calls on fresh
@@ -48,13 +48,13 @@ REPEATED = 2
 """Calls of a kernel on repeated inputs before the one on fresh inputs."""
 
 FRESH_ERROR = 0.1
-"""Relative error of rows on inputs that no call has seen: in every dtype, the answer is another one altogether."""
+"""Relative error of rows on fresh inputs above which the output is wrong in every dtype."""
 
 
 def check_kernel_caches_nothing(cell: Cell) -> None:
-    """Raises `Wrong` where the kernel of a layer caches results, or answers inputs that no call has seen with something else.
+    """Raise `Wrong` if the kernel of a layer caches results, or returns wrong outputs on fresh inputs.
 
-    The kernel is called bare: within a layer the projections around it hide what it saves.
+    The kernel is called without its layer, whose projections would hide the time saved.
     """
     impl, case = eager_form(cell.impl), replace(cell.case.bare, dropout=0.0, out_dropout=0.0)
     if cell.case.scope == "core" or impl.core is None:
@@ -69,14 +69,14 @@ def check_kernel_caches_nothing(cell: Cell) -> None:
         with built.watched():
             usual = min(built.meter.seconds(run, 1) for _ in range(REPEATED))
             check_no_result_caching(built, run, usual, inf)
-            if built.draw is not None:  # the last call was no fresh one
+            if built.draw is not None:  # the last call was not a fresh one
                 built.perturb()
                 run()
         _check_fresh(case, built.numbers, built.call.read(last[0])["output"])
 
 
 def _check_fresh(case: Case, numbers: Inputs, output: Tensor) -> None:
-    """Hold the last query of every head to the reference; raises `Wrong`."""
+    """Compare the last query of every head with the reference; raises `Wrong`."""
     padding = numbers.options.get("padding")
     tokens = case.T if padding is None or case.source == "cross" else int(padding.sum(-1).min())
     row = torch.tensor([tokens - 1], device=case.device)
@@ -88,9 +88,9 @@ def _check_fresh(case: Case, numbers: Inputs, output: Tensor) -> None:
 
 
 def check_no_result_caching(built: Built, run: Callable[[], Any], usual: float, first: float) -> None:
-    """Raises `Wrong` where calls on fresh inputs take longer than those on inputs that were seen: just now, or by the check.
+    """Raise `Wrong` if calls on fresh inputs take longer than calls on repeated inputs, now or in the check.
 
-    `usual`: seconds of a call that was timed, `first`: of the one that was checked, on inputs that may have been fresh.
+    `usual`: seconds of a timed call; `first`: seconds of the checked call, whose inputs may have been fresh.
     """
     if usual > LONG and first <= SHARE * usual:
         return
@@ -104,7 +104,7 @@ def check_no_result_caching(built: Built, run: Callable[[], Any], usual: float, 
         seen[0].append(_after(PAUSE, built.meter, run))
         built.refill(0)
         seen[1].append(_after(PAUSE, built.meter, run))
-        # On a crowded machine a median may lie anywhere; the fastest of several calls found it free, and is a floor.
+        # On a busy machine medians are unreliable; the fastest of several calls is a lower bound.
         ratio = max(min(median(fresh) / median(it), min(fresh) / min(it)) for it in seen)
         if pair + 1 >= MIN_PAIRS and ratio <= SHARE:
             return
@@ -112,6 +112,6 @@ def check_no_result_caching(built: Built, run: Callable[[], Any], usual: float, 
 
 
 def _after(pause: float, meter: Meter, run: Callable[[], Any]) -> float:
-    """Seconds of a call after a pause."""
+    """Return the seconds of a call after a pause."""
     sleep(pause)
     return meter.seconds(run, 1)

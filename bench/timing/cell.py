@@ -1,4 +1,4 @@
-"""One cell inside a worker process: built, checked, profiled, ready to be timed."""
+"""Builds, checks and profiles one cell inside a worker process, and makes it ready to be timed."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from .devices import Memory, Meter, free_bytes, meter_for
 from .devices.resident import FLOOR
 
 GRAPHS = 4096
-"""Graphs of one function that torch.compile may hold at the same time; by default, eight shapes later it runs eager."""
+"""Graphs of one function that torch.compile may hold; with its default of eight it would fall back to eager."""
 
 REPEATS = 4
-"""Calls on the same inputs that are compared bit for bit where algorithms are to be deterministic, before the clock starts."""
+"""Calls on the same inputs that must agree bit for bit with deterministic algorithms, before timing begins."""
 
 MORE_CALLS = 2
-"""Calls more, where one made the process grow by more than torch allocated: malloc keeps what is freed now and then."""
+"""Further calls if the process grew by more than torch allocated: malloc occasionally keeps freed memory."""
 
 NOT_REPEATED = "two calls on the same inputs differ, though algorithms were to be deterministic"
 
 
 @dataclass
 class Built:
-    """A call with the tensors that it reads; `time` runs blocks of it."""
+    """A call with its input tensors; `time` runs blocks of it."""
 
     cell: Cell
     call: Call
@@ -49,30 +49,31 @@ class Built:
     numbers: Inputs
     meter: Meter
     prepare_s: float | None = None
-    """Seconds spent on what an implementation makes once for a mask and a length; None where it makes nothing."""
+    """Seconds spent on an implementation's preparation for a mask and a length; None if it prepares nothing."""
     compile_s: float | None = None
-    """Seconds that the first call of a compiled form took; None for an eager one."""
+    """Seconds of the first call of a compiled form; None for an eager one."""
     compile_cache: str | None = None
-    """`cold`, or `warm` where an earlier process had left the compiled code on disk."""
+    """`cold`, or `warm` if an earlier process had left compiled code on disk."""
     ragged: bool = False
-    """Whether its implementation was checked on a probe whose length is not round."""
+    """Whether the implementation was checked on a probe whose length is not round."""
     draw: int | None = 0
     """Input set currently loaded; None after perturbation."""
     varies: bool = False
-    """Whether some call's answer was another than that of a call before on the same inputs, in its last bits."""
+    """Whether outputs of calls on the same inputs differed in their last bits."""
     answers: dict[int, list[Tensor]] = field(default_factory=dict)
-    """The answer to each draw that was checked against the reference last."""
+    """Latest checked output of each input set."""
 
     def time(self, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
-        """Seconds of one call in a block of so many stretches of `calls`: over the whole of it, and over its fastest stretch.
+        """Return the seconds of one call in a block of `stretches` slices of `calls`: over the whole block, and over
+        its fastest slice.
 
-        `warm`: untimed calls before it; `draw`: which inputs.
+        `warm`: untimed calls before it; `draw`: input set.
 
-        The block's last answer is compared afterwards with one that was checked against the reference; where it differs, it is
-        checked itself: what is timed is what was checked. Raises `Wrong`, also where torch's settings changed, and `Skip`
-        where a compiled form was compiled again.
+        The block's last output is then compared with a checked one; if it differs, it is checked itself, so that every
+        timed result is checked. Raises `Wrong`, also if torch's settings changed, and `Skip` if a compiled form was
+        compiled again.
         """
-        if self.meter.whole_blocks:  # behind one more call at least: the first launch on an idle device takes longer
+        if self.meter.whole_blocks:  # at least one call before it: the first launch on an idle device takes longer
             calls, stretches, warm = calls * stretches, 1, max(1, warm)
         self.refill(draw)
         graphs = _graphs() if self.cell.impl.compiled else 0
@@ -90,7 +91,7 @@ class Built:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """The context of a call, with the threads of its case; raises `Wrong` where the call changes torch's settings."""
+        """Context of a call, with the threads of its case; raises `Wrong` if the call changes torch's settings."""
         if self.cell.case.threads and self.cell.case.threads != torch.get_num_threads():
             torch.set_num_threads(self.cell.case.threads)
         around = None if self.cell.impl.compiled else getattr(self.cell.impl.kernel, "around", None)
@@ -105,27 +106,27 @@ class Built:
             raise Wrong(f"modifies global torch settings: {', '.join(changed)}")
 
     def renew(self) -> None:
-        """Move inputs, weights and masks elsewhere in memory: where they happen to lie is part of what a visit varies."""
+        """Move inputs, weights and masks elsewhere in memory, so that visits sample the effect of memory layout."""
         with torch.no_grad():
             for tensor in (*self.numbers.tensors, *self.module.parameters(), *self.module.buffers()):
                 moved = tensor.data.clone()
-                if moved.stride() == tensor.stride():  # what is expanded would be laid out anew, and compiled again
+                if moved.stride() == tensor.stride():  # or strides change: a recompilation
                     tensor.data = moved
 
     def compare(self, seconds: float, draw: int) -> list[float]:
-        """Compare the answers of single calls, for so long: the seconds that each took. Raises as `time` does."""
+        """Compare the outputs of single calls for `seconds`; returns the seconds of each. Raises as `time` does."""
         until, taken = perf_counter() + seconds, [self.time(1, draw=draw)[0]]
         while perf_counter() < until:
             taken.append(self.time(1, draw=draw)[0])
         return taken
 
     def perturb(self) -> None:
-        """Put numbers into the inputs that no call has seen."""
+        """Fill the inputs with numbers that no call has seen."""
         self.draw = None
         self.numbers.perturb()
 
     def refill(self, draw: int) -> None:
-        """Put a draw of inputs into the buffers, unless it is there."""
+        """Load an input set into the buffers, unless it is already there."""
         if draw != self.draw:
             self.numbers.refill(problem_of(self.cell.case, draw))
             self.draw = draw
@@ -143,25 +144,25 @@ class Built:
 
 
 def _tensors(answer: Any, inputs: int) -> list[Tensor]:
-    """The output, and of a backward call the gradients of its inputs: what is compared after every block."""
+    """Return the compared tensors of a call: the output, and in a backward the gradients of its inputs."""
     return [answer] if isinstance(answer, Tensor) else [x for x in answer[: 1 + inputs] if x is not None]
 
 
 def check_fits(cell: Cell) -> None:
-    """Raises `OutOfMemory` before anything is tried where it can't fit: on the CPU trying means being killed."""
+    """Raise `OutOfMemory` if a cell can't fit; trying it on the CPU would get the process killed."""
     needed, free = least_memory(cell.impl, cell.case), free_bytes(cell.case.device)
     if needed > free:
         raise OutOfMemory(f"needs {bytes_text(needed)} at least, and {bytes_text(free)} are free")
 
 
 def build(cell: Cell) -> Built:
-    """The module of a cell with the tensors that it reads, compiled where it is to be; raises what it raised."""
+    """Build a cell's module with its input tensors, compiled if requested; raises the implementation's exception."""
     check_fits(cell)
     case = cell.case
     if case.threads:
         torch.set_num_threads(case.threads)
     module = module_of(cell.impl, case)
-    prepare_s = prepare(module, case)  # once more: the first call of a process imports what it needs
+    prepare_s = prepare(module, case)  # called twice: the first call of a process includes imports
     numbers = inputs_of(problem_of(case))
     built = Built(cell, call_of(module, case, numbers), module, numbers, meter_for(case.device), prepare_s)
     if cell.impl.compiled:
@@ -172,21 +173,21 @@ def build(cell: Cell) -> Built:
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found out about a cell before it is timed."""
+    """Results of a cell's checks before it is timed."""
 
     check: CheckResult
     memory: Memory
     peak_rss_bytes: int | None
-    """Growth of the process's own high-water mark over another call, private memory included; None where nothing tells."""
+    """Growth of the process's high-water mark over another call, private memory included; None if unavailable."""
     kernel: str
     operators: int
-    """How many a call runs, those within others included."""
+    """Number of operators per call, nested ones included."""
     first_s: float
-    """Seconds of the first call on fresh inputs; with dropout, where numbers are dropped."""
+    """Seconds of the first call on fresh inputs; with dropout, in training."""
 
 
 def probe(cell: Cell, gate: Gate) -> Built:
-    """Check an implementation on probes, and build the module of a cell; raises `Wrong`, or what it raised."""
+    """Check an implementation on probes, build a cell's module; raises `Wrong`, or the implementation's exception."""
     check_fits(cell)
     with spending("gate"), _single_threaded():
         ragged = gate.check(cell.impl, cell.case).ragged
@@ -194,10 +195,10 @@ def probe(cell: Cell, gate: Gate) -> Built:
 
 
 def check(built: Built) -> Checked:
-    """Check what is about to be timed against the reference in three calls; raises `Wrong`, or what the call raised.
+    """Check the module to be timed against the reference in three calls; raises `Wrong`, or the call's exception.
 
-    One is watched for its memory, one for its time and what the process grows by, and one for its operators. The second is on
-    other inputs than the others. Where numbers are dropped, what is watched are further calls, in training.
+    One call measures memory, one time and the growth of the process, and one operators. The second has other inputs
+    than the others. With dropout, further calls in training are measured instead.
     """
     cell, case = built.cell, built.cell.case
     if cell.impl.compiled and built.compile_cache is None:
@@ -209,7 +210,7 @@ def check(built: Built) -> Checked:
             found = check_call(built.call, built.module, built.numbers, case, (0, 1))
         else:
             watched = replace(built.call, run=lambda: next(ways)())
-            built.refill(1)  # the clock begins with others than were checked last
+            built.refill(1)  # timing begins with other inputs than were checked last
             found = check_call(watched, built.module, built.numbers, case, (1, 0, 1))
     built.draw = 1
     if case.drops:
@@ -223,7 +224,7 @@ def check(built: Built) -> Checked:
 
 
 class _Watch:
-    """Calls of a cell, each watched in one way."""
+    """Calls of a cell, each measured in one way."""
 
     def __init__(self, built: Built):
         self._built, self._run = built, built.call.run
@@ -236,7 +237,7 @@ class _Watch:
         return answer
 
     def seconds(self) -> Any:
-        """The answer, which is refused where the call's work goes on behind it."""
+        """Return the output of a timed call; raises if its work continues after it returns."""
         answer = self._resident()
         if not isinstance(answer, Tensor | tuple):
             return answer
@@ -253,13 +254,13 @@ class _Watch:
         return answer
 
     def in_training(self) -> None:
-        """All three on calls that drop; then one without dropout is checked once more."""
+        """Make all three calls in training; then check one without dropout again."""
         built, case = self._built, self._built.cell.case
         built.module.train()
         with recording(case):
             if built.cell.impl.compiled:
-                built.call.run()  # another graph
-            built.perturb()  # what caches a result of the inputs that were checked must not seem fast from the start
+                built.call.run()  # compiles another graph
+            built.perturb()  # a cache of results on the checked inputs must not appear fast initially
             self.seconds()
             built.refill(1)
             self.memory()
@@ -271,10 +272,10 @@ class _Watch:
             verify(built.call.read(answer), problem_of(case, draw=1), NEW_NUMBERS)
 
     def found(self, check: CheckResult) -> Checked:
-        """All that was seen; more calls are made where one of them can't tell."""
+        """Return all results; makes more calls if one of them is inconclusive."""
         memory, rss = self._memory, self._rss
         with spending("memory"), keeping_settings(), without_gradients(self._built.module, self._built.cell.case):
-            if memory.kept_bytes:  # the first call made what it keeps
+            if memory.kept_bytes:  # the first call allocated what the module keeps
                 memory = replace(
                     memory, peak_bytes=self._built.meter.memory(self._run)[0].peak_bytes + memory.kept_bytes
                 )
@@ -297,7 +298,7 @@ class _Watch:
 
 @contextmanager
 def _single_threaded() -> Iterator[None]:
-    """One thread: another worker checks at the same time, and their threads would wait for each other."""
+    """Use one thread within the block, since another worker checks at the same time on the other core."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -307,7 +308,7 @@ def _single_threaded() -> Iterator[None]:
 
 
 def check_repeats(built: Built) -> None:
-    """Calls on the same inputs, with the threads that are timed, give the same bits, and drop the same; raises `Wrong`."""
+    """Check that calls on the same inputs, with the timed threads, agree bitwise and drop the same; raises `Wrong`."""
     found: list[dict[str, Tensor]] = []
     for _ in range(REPEATS):
         with spending("gate"), torch.random.fork_rng(), built.watched():
@@ -318,7 +319,7 @@ def check_repeats(built: Built) -> None:
 
 
 def _compile(call: Call, cell: Cell) -> tuple[float, str | None]:
-    """Seconds of the first call, in which the graph is compiled, and whether from scratch; None where none was made."""
+    """Return the seconds of the first call, which compiles, and whether from scratch; None without a new graph."""
     before, misses = _graphs(), _cache_misses()
     start = perf_counter()
     with recording(cell.case), spending("compiling"):
@@ -330,20 +331,20 @@ def _compile(call: Call, cell: Cell) -> tuple[float, str | None]:
 
 
 def _allow_graphs() -> None:
-    from torch._dynamo import config  # takes seconds to import, which only a compiled form needs
+    from torch._dynamo import config  # takes seconds to import, needed by compiled forms only
 
     config.recompile_limit = config.accumulated_recompile_limit = GRAPHS
 
 
 def _graphs() -> int:
-    """How many graphs torch.compile has made in this process."""
+    """Return the number of graphs that torch.compile has made in this process."""
     from torch._dynamo.utils import counters
 
     return counters["stats"]["unique_graphs"]
 
 
 def _cache_misses() -> int:
-    """How many graphs this process found no compiled code for on disk."""
+    """Return the number of graphs for which this process found no compiled code on disk."""
     from torch._dynamo.utils import counters
 
     inductor, autograd = counters["inductor"], counters["aot_autograd"]

@@ -1,5 +1,5 @@
-"""A call on the CPU that finds nothing of its data in the caches, as in a model: inputs and weights change their place before
-each call, and all places together are larger than the last-level cache.
+"""Measures calls on the CPU with cold caches, as in a model: inputs and weights change their place in memory before
+each call, and all places together exceed the last-level cache.
 """
 
 from __future__ import annotations
@@ -15,26 +15,28 @@ from .cell import Built
 from .devices import free_bytes
 
 CALLS = 7
-"""Calls of which `cold_s` is the median."""
+"""Calls whose median is `cold_s`."""
 
 LONGEST = 0.1
-"""Seconds of a hot call above which a cache makes no difference."""
+"""Seconds of a hot call above which caches make no difference."""
 
 MOST_PLACES = 64
-"""Places in rotation; where they hold too little, other memory is written beside each."""
+"""Most places in rotation; if they are too small together, other memory is written beside each."""
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def last_level_cache() -> int | None:
-    """Bytes; None where the system doesn't tell."""
+    """Return the size of the last-level cache in bytes; None if the system doesn't provide it."""
     texts = [it.read_text().strip() for it in CACHES.glob("index*/size")]
     units = {"K": 1 << 10, "M": 1 << 20}
     return max((int(text[:-1]) * units[text[-1]] for text in texts if text[-1:] in units), default=None)
 
 
 def cold_s(built: Built, hot_s: float) -> float | None:
-    """Seconds of a call; None where it is long, where no cache's size is known, or where there is no room for the places."""
+    """Return the seconds of a cold call; None if it is long, the cache size unknown, or memory too small for the
+    places.
+    """
     cache = last_level_cache()
     tensors = [*built.numbers.tensors, *built.module.parameters(), *built.module.buffers()]
     size = sum(it.numel() * it.element_size() for it in tensors)
@@ -42,12 +44,12 @@ def cold_s(built: Built, hot_s: float) -> float | None:
         return None
     count = min(MOST_PLACES, 1 + math.ceil(2 * cache / size))
     filler = max(0, 2 * cache // MOST_PLACES - size)
-    with torch.inference_mode(False):  # what is compiled would be compiled anew for tensors of that mode
+    with torch.inference_mode(False):  # inference tensors would trigger a recompilation
         kept = [it.data for it in tensors]
         places = [([it.clone() for it in kept], torch.ones(filler, dtype=torch.uint8)) for _ in range(count)]
     taken = []
     try:
-        for moved, beside in islice(cycle(places), CALLS):  # the place that was written to longest ago comes first
+        for moved, beside in islice(cycle(places), CALLS):  # the least recently written place comes first
             for tensor, data in zip(tensors, moved, strict=True):
                 tensor.data = data
             taken.append(built.meter.seconds(built.call.run, 1))

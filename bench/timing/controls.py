@@ -17,10 +17,10 @@ from stats import conditions
 from ..cases.accounting import spending
 
 EVERY = 20.0
-"""Seconds between two looks."""
+"""Seconds between two samples."""
 
 BLOCKS = 5
-"""Blocks of one look, the median of which counts."""
+"""Blocks of one sample, of which the median counts."""
 
 
 def _product() -> Callable[[], Any]:
@@ -33,7 +33,7 @@ def _loop() -> Callable[[], Any]:
 
 
 WORK: dict[str, Callable[[], Callable[[], Any]]] = {"product": _product, "python": _loop}
-"""A matrix product by NumPy, and a loop in plain Python: a few milliseconds each."""
+"""CPU workloads: a matrix product by NumPy, and a loop in plain Python; a few milliseconds each."""
 
 
 def _product_on_gpu() -> Callable[[], Any]:
@@ -54,18 +54,18 @@ def _launch() -> Callable[[], Any]:
 GPU_WORK: dict[str, Callable[[], Callable[[], Any]]] = {
     "gpu product": _product_on_gpu, "gpu copy": _copy_on_gpu, "gpu launch": _launch,
 }  # fmt: skip
-"""On a GPU also its products, its memory, and what a launch takes of the host. They are timed in workers."""
+"""GPU workloads: products, memory, and the host's cost of a launch. They are timed in workers."""
 
 
 def software() -> dict[str, str]:
-    """The version of what each control is made of: another one is other work."""
+    """Return the version behind each control, since another version is another workload."""
     versions = {"product": np.__version__, "python": platform.python_version()}
     return versions | dict.fromkeys(GPU_WORK, str(torch.__version__))
 
 
 @dataclass
 class Controls:
-    """What was seen so far: for each control its seconds, with when that was, in seconds since the first look."""
+    """Samples so far: for each control its seconds, and when they were taken, in seconds since the first sample."""
 
     clock: Callable[[], float] = perf_counter
     seen: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Controls:
     def look(self, elsewhere: Mapping[str, float] = {}) -> None:
         """Time every control now; `elsewhere`: seconds of those that a worker has just timed."""
         now = self.clock()
-        if self._began is None:  # an earlier process's looks stand before
+        if self._began is None:  # samples of an earlier process come first
             self._began = now - max((at for looks in self.seen.values() for at, _ in looks), default=0.0)
         with spending("controls"):
             for name, make in WORK.items():
@@ -88,20 +88,20 @@ class Controls:
         self._last = self.clock()
 
     def due(self) -> bool:
-        """Whether the last look is `EVERY` seconds ago."""
+        """Whether the last sample is `EVERY` seconds old."""
         return self._began is None or self.clock() - self._last >= EVERY
 
     def drift(self) -> float:
-        """See `conditions.drift`."""
+        """Return `conditions.drift` of the samples."""
         return conditions.drift({name: [seconds for _, seconds in looks] for name, looks in self.seen.items()})
 
     def restore(self, table: dict[str, Any]) -> None:
-        """Know what an earlier process of the same run saw."""
+        """Load the samples of an earlier process of the same run."""
         for name, looks in table["looks"].items():
             self.seen[name] = [(look["at"], look["seconds"]) for look in looks]
 
     def table(self) -> dict[str, Any]:
-        """For the run file."""
+        """Return the samples for the run file."""
         looks = {name: [{"at": at, "seconds": seconds} for at, seconds in seen] for name, seen in self.seen.items()}
         return {"drift": self.drift(), "looks": looks}
 

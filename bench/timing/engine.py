@@ -1,8 +1,8 @@
-"""The schedule of timing: blocks, rounds and visits. Needs neither torch nor processes.
+"""Timing schedule: blocks, rounds and visits. Independent of torch and of processes.
 
-Numbers that are compared must be measured under the same conditions, so the members of a group are interleaved: each round
-times every member once, in random order. The ratio of two members is taken round by round and visit by visit (`stats/ratios.py`);
-it repeats within 1.9 % (median of two runs), and within 15.6 % where one is timed after the other (docs/measured.md).
+Compared numbers must be measured under the same conditions, so the members of a group are interleaved: each round times
+every member once, in random order. The ratio of two members is taken round by round (`stats/ratios.py`).
+It repeats within 1.9 % (median of two runs); without interleaving, within 15.6 % (docs/measured.md).
 """
 
 from __future__ import annotations
@@ -16,52 +16,52 @@ from typing import TypeVar
 from stats.ratios import VISITS as VISITS
 
 BLOCK = 2e-3
-"""Seconds that one timed block lasts at least, so that reading the clock doesn't count."""
+"""Least seconds of one timed block, so that reading the clock is negligible."""
 
 STRETCH = 2.5e-4
-"""Seconds of a stretch, at least. On the wall clock a block is several: its fastest one is short enough to fall between what
-disturbs it, and repeats better than the whole block (docs/measured.md).
+"""Least seconds of a slice. On the wall clock a block has several: the fastest one is short enough to avoid
+disturbances, and repeats better than the whole block (docs/measured.md).
 """
 
 WARM_SHARE = 1 / 8
-"""Share of a block's calls that precede it untimed, where it has several: other implementations have evicted the caches."""
+"""Share of a block's calls run untimed before it, if it has several: other implementations have evicted the caches."""
 
 REQUEST = 2e-4
 """Approximate seconds of one request to a worker."""
 
 EVEN = 10e-3
-"""Seconds of a block above which it is long: its member takes part in fewer visits."""
+"""Seconds of a block above which it counts as long: its member takes part in fewer visits."""
 
 MIN_ROUNDS = 2
-"""Rounds of a visit, at least, for members whose blocks are short."""
+"""Least rounds of a visit for members with short blocks."""
 
 LONG_VISITS = 3
-"""Visits in which members with long blocks take part: their first call in each is not timed."""
+"""Visits in which members with long blocks take part, each with an untimed first call."""
 
 LONG_ROUNDS = 8
-"""Rounds in which every member takes part, at least, in all processes together."""
+"""Least rounds in which every member takes part, over all processes."""
 
 NEED = 0.25, 1.25
-"""The least and the most of the usual time that a member has in one of the later visits."""
+"""Least and largest multiple of the usual time that a member has in one of the later visits."""
 
 Member = TypeVar("Member", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class Block:
-    """What is timed at one go."""
+    """A unit of timing: several slices after untimed calls."""
 
     calls: int
-    """Of a stretch."""
+    """Calls per slice."""
     stretches: int
     warm: int
-    """Untimed calls before it."""
+    """Untimed calls before the block."""
     seconds: float
-    """That all of it takes, about."""
+    """Approximate seconds of the whole block."""
 
 
 def block_of(seconds: float) -> Block:
-    """From the seconds of one call."""
+    """Return the block for a call of this many seconds."""
     calls = max(1, math.ceil(STRETCH / max(seconds, 1e-9)))
     stretches = max(1, math.ceil(BLOCK / max(calls * seconds, 1e-9)))
     warm = math.ceil(calls * stretches * WARM_SHARE) if calls * stretches > 1 else 0
@@ -69,7 +69,7 @@ def block_of(seconds: float) -> Block:
 
 
 def rounds(turns: Mapping[Member, int], rng: random.Random) -> Iterator[list[Member]]:
-    """The members of each round, in random order: those with rounds left."""
+    """Yield the members of each round that have rounds left, in random order."""
     for i in range(max(turns.values(), default=0)):
         left = [member for member, count in turns.items() if count > i]
         yield rng.sample(left, len(left))
@@ -77,12 +77,12 @@ def rounds(turns: Mapping[Member, int], rng: random.Random) -> Iterator[list[Mem
 
 @dataclass(frozen=True)
 class Visits:
-    """How the time of a group's members is spread over the visits of one process."""
+    """Distribution of the time of a group's members over the visits of one process."""
 
     seconds: float
-    """Of a member in all visits together, usually."""
+    """Usual seconds of a member in all visits together."""
     processes: int = 1
-    """That have such visits, each."""
+    """Processes that make these visits, each."""
 
     @property
     def long(self) -> int:
@@ -94,10 +94,11 @@ class Visits:
         return (visit + 1) % (VISITS // self.long) == 0
 
     def turns(self, blocks: Mapping[Member, Block], visit: int, need: Mapping[Member, float]) -> dict[Member, int]:
-        """How many rounds each member takes part in at the `visit`-th of the visits: `need` times the usual number (default 1).
+        """Return the number of rounds of each member in the `visit`-th visit: `need` times the usual number (default
+        1).
 
-        Where a member with a long block takes part, all do, in as many rounds at least; where none does and there is no need
-        at all, there are no rounds.
+        If a member with a long block takes part, all members do, in at least as many rounds; if none does and no need
+        is left, there are no rounds.
         """
         long = {member for member, block in blocks.items() if block.seconds > EVEN}
         fewest = math.ceil(LONG_ROUNDS / self.long / self.processes) if long and self.is_long(visit) else 0
@@ -114,8 +115,8 @@ class Visits:
 
 
 def need(half_widths: Mapping[Member, float], precision: float) -> dict[Member, float]:
-    """Share of the usual time for each member in the later half of the visits, from its half-width after the first:
-    within `NEED`, and 0 where all are known. After all visits an interval is about half as wide.
+    """Return the multiple of the usual time for each member in the later half of the visits, from its half-width after
+    the first half: within `NEED`, and 0 if all are known. After all visits an interval is about half as wide.
     """
     if max(half_widths.values(), default=0.0) <= precision:
         return dict.fromkeys(half_widths, 0.0)

@@ -1,4 +1,4 @@
-"""The machine: stable facts that decide speed (fingerprint), and changing ones (state)."""
+"""Describes the machine: constant facts that determine speed (fingerprint), and changing ones (state)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAGES, MAPPINGS = 2048, 7
 
 
 def fingerprint() -> dict[str, Any]:
-    """What must match for two runs to be compared. Nothing in it drifts from one run to the next."""
+    """Return the facts that must match for two runs to be compared; constant between runs."""
     return {
         **{fact: value for device in DEVICES.values() for fact, value in device.identity().items()},
         "cores": len(psutil.Process().cpu_affinity())
@@ -44,12 +44,12 @@ def fingerprint() -> dict[str, Any]:
 
 
 def allocator_settings() -> dict[str, str]:
-    """Environment variables that decide which memory allocator there is, and what it keeps."""
+    """Return the environment variables that select a memory allocator and its caching."""
     return {name: os.environ[name] for name in sorted(os.environ) if _is_allocator(name)}
 
 
 def state() -> dict[str, Any]:
-    """What moves: recorded with a run, and shown when it differs."""
+    """Return changing facts, recorded with a run and shown when they differ."""
     memory = psutil.virtual_memory()
     frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
     return {
@@ -68,7 +68,7 @@ def state() -> dict[str, Any]:
 
 
 def page_fault_seconds() -> float:
-    """Seconds that a minor page fault takes, the page cleared: the median over MAPPINGS, of PAGES fresh pages each."""
+    """Return the seconds of a minor page fault with clearing: the median over MAPPINGS, each of PAGES fresh pages."""
     return median(_fault_seconds() for _ in range(MAPPINGS))
 
 

@@ -1,7 +1,8 @@
-"""Pages that glibc's malloc maps anew at each call, and what a call takes when it keeps them.
+"""Measures page faults of memory that glibc's malloc maps anew at each call, and call times when it keeps its pages.
 
-glibc maps a block above a threshold by itself and unmaps it when it is freed; the next call faults on each of its pages again.
-The threshold moves with what was freed before, so that other cells of a process would decide a call's time: workers fix it.
+glibc maps blocks above a threshold separately and unmaps them when freed; the next call faults on each of their pages
+again. The threshold depends on earlier frees, so that other cells of a process would affect a call's time: workers fix
+it.
 """
 
 from __future__ import annotations
@@ -14,43 +15,44 @@ TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4
 """Parameters of mallopt(3)."""
 
 SYSTEM = {MMAP_THRESHOLD: 32 << 20, TRIM_THRESHOLD: 64 << 20, MMAP_MAX: 65536}
-"""The largest threshold that glibc's moving one reaches, and what it then keeps at the top of the heap."""
+"""Largest value that glibc's dynamic threshold reaches, and the memory that it then keeps at the top of the heap."""
 
 KEPT = {MMAP_MAX: 0, TRIM_THRESHOLD: -1}
-"""No block is mapped by itself, and nothing is given back."""
+"""No block is mapped separately, and no memory is returned."""
 
 VARIABLES = ("MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
-"""The same for a process that starts."""
+"""Environment variables for these parameters in a new process."""
 
 CALLS = 3
-"""Timed ones, behind one that grows the heap; later ones may grow it as well, as aligned blocks leave gaps."""
+"""Timed calls after one that grows the heap; later ones may grow it too, since aligned blocks leave gaps."""
 
 FAULT_SECONDS, LARGE_PART = 1e-6, 0.05
-"""Of one page fault, about; and the part of a call that its faults take from which `kept_pages_s` is measured."""
+"""Approximate seconds of a page fault; share of a call in page faults above which `kept_pages_s` is measured."""
 
 
 def chosen() -> dict[str, str]:
-    """Environment variables that choose an allocator or say when glibc's keeps pages."""
+    """Return the environment variables that select an allocator or control glibc's page caching."""
     libraries = {name: os.environ.get(name, "") for name in ("LD_PRELOAD", "GLIBC_TUNABLES")}
     settings = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     return settings | {name: value for name, value in libraries.items() if "malloc" in value}
 
 
 def fix_threshold() -> None:
-    """Fix the mmap threshold of this process at that of `SYSTEM`, where the environment leaves it to glibc."""
+    """Fix the mmap threshold of this process at that of `SYSTEM`, unless the environment sets it."""
     if (libc := _libc()) is not None:
         _set(libc, SYSTEM)
 
 
 def faulting(faults: float, seconds: float) -> bool:
-    """Whether page faults may take a large part of a call. `faults`: of a call; `seconds`: that it takes."""
+    """Whether page faults may take a large share of a call. `faults`: number per call; `seconds`: of a call."""
     return faults * FAULT_SECONDS >= LARGE_PART * seconds
 
 
 def kept_pages_s(seconds: Callable[[], float]) -> float | None:
-    """Seconds of the fastest of a few calls while glibc keeps its pages; None with another allocator, or settings of its own.
+    """Return the seconds of the fastest of several calls while glibc keeps its pages; None with another allocator or
+    other settings.
 
-    `seconds` makes a call and gives what it took.
+    `seconds` makes a call and returns its duration.
     """
     libc = _libc()
     if libc is None:
@@ -69,7 +71,7 @@ def has_glibc() -> bool:
 
 
 def _libc() -> ctypes.CDLL | None:
-    """glibc, where its malloc is in use and the environment sets nothing of it."""
+    """Return glibc if its malloc is in use and the environment sets none of its parameters."""
     return ctypes.CDLL(None) if has_glibc() and not chosen() else None
 
 

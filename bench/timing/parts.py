@@ -1,5 +1,5 @@
-"""What a decoder's call is made of: seconds in attention's core, its projections, the MLP, the rest of a block, embedding and
-head, and around them.
+"""Breaks down a decoder's call into seconds of attention's core, its projections, the MLP, the rest of a block,
+embedding and head, and the remainder.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from ..cases.decoders import BLOCKS, depth
 from .cell import Built
 
 CALLS, SECONDS, LEAST = 30, 1.0, 3
-"""Calls that are watched, fewer where they took so many seconds together, but three at least."""
+"""Most calls, most total seconds, and least calls that are measured."""
 
 Event = tuple[float, str, bool]
-"""When, which part, and whether it begins."""
+"""Time, part, and whether it begins."""
 
 
 def parts_of(built: Built) -> dict[str, Any]:
-    """Columns of a row: `parts_s`, median seconds of each part in a call; `core_shares`, the core's share of each watched call;
-    `blocks`, how many there are, and `depth`, how many the whole model has. None on a GPU, nor of a compiled form: there
-    parts overlap.
+    """Return columns of a row: `parts_s`, median seconds of each part in a call; `core_shares`, the core's share of
+    each measured call; `blocks`, their number, and `depth`, the number in the whole model. None on a GPU and for
+    compiled forms, where parts overlap.
     """
     cell = built.cell
     if cell.case.device != "cpu" or cell.impl.compiled:
@@ -47,7 +47,7 @@ def parts_of(built: Built) -> dict[str, Any]:
 
 
 def of_events(events: list[Event], start: float, end: float) -> dict[str, float]:
-    """Seconds in each part but in no part within it; `around` is in none."""
+    """Return the seconds in each part, excluding parts nested within it; `around` is the time outside all parts."""
     found: dict[str, float] = defaultdict(float)
     within, since = ["around"], start
     for at, part, begins in events:
@@ -63,7 +63,7 @@ def of_events(events: list[Event], start: float, end: float) -> dict[str, float]
 
 @contextmanager
 def watching(decoder: Any) -> Iterator[list[Event]]:
-    """Gives the events of calls meanwhile: those of a forward, and of the backward that follows it."""
+    """Record the events of calls within the block: those of a forward, and of the backward that follows it."""
     events: list[Event] = []
     handles = [handle for module, part in parts(decoder) for handle in _watch(module, part, events)]
     try:
@@ -74,7 +74,7 @@ def watching(decoder: Any) -> Iterator[list[Event]]:
 
 
 def parts(decoder: Any) -> Iterator[tuple[nn.Module, str]]:
-    """Modules of a `Decoder`, and the part that each is."""
+    """Yield the modules of a `Decoder` with their parts."""
     for block, attention in zip(decoder.blocks, decoder.attentions, strict=True):
         yield from ((block, "block"), (attention, "projections"), (attention.core, "core"), (block.mlp, "mlp"))
     if (head := decoder.model.get_output_embeddings()) is not None:
@@ -109,7 +109,7 @@ def _watch(module: nn.Module, part: str, events: list[Event]) -> list[Any]:
 
 
 class _Mark(Function):
-    """Gives tensors on as they are, and says in the backward when all of their gradients have come."""
+    """Identity function on tensors whose backward records when all of their gradients have arrived."""
 
     @staticmethod
     def forward(ctx: Any, note: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:

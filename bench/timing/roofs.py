@@ -1,7 +1,7 @@
 """Measured roofline ceilings of this machine, and the share of them that a row reaches.
 
-Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", 2009. On a CPU a row above
-its roof is a fault of the measurement, not a fast implementation.
+Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", 2009. On a CPU, a row above its
+ceiling is a measurement error, not a fast implementation.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from ..checks.settings import tf32_products
 from .devices import Meter
 
 TF32 = "tf32"
-"""Products of float32 numbers that tensor cores round to 10 bits: a format beside dtypes."""
+"""Float32 products that tensor cores round to 10 bits, listed beside the dtypes."""
 
 SIDES = (256, 512, 1024, 2048, 4096, 8192)
-"""Sides of the square matrices that are multiplied, as long as one product takes no longer than two roofs are given."""
+"""Sides of the square matrices, as long as one product takes no more time than two ceilings are allowed."""
 
 SECONDS = 0.05
-"""How long a roof is measured, once it has been reached by a first call."""
+"""Seconds for which a ceiling is measured, after a first call."""
 
 FEWEST_COPIES, LONGEST_COPIES = 8, 0.25
-"""Blocks of a copy, at least, as long as they take no more seconds: two are too often one bad moment of a shared memory."""
+"""Least blocks of a copy within these seconds: two may both fall into a disturbance of shared memory."""
 
 LARGE = 2048
-"""Side from which on no single thread is tried: it can't win, and takes long."""
+"""Side from which on a single thread is not tried: it can't win, and takes long."""
 
 TRIES = 5
-"""How often a roof is measured before a row that is above it is void."""
+"""Number of measurements of a ceiling before a row above it is rejected."""
 
 SMALLEST = 1 << 16
-"""Bytes below which no copy is timed: there it is the call that takes the time."""
+"""Bytes below which no copy is timed, since call overhead would dominate."""
 
 
 class Roofs:
-    """What has been measured so far, each number when it is first asked for, with the threads that are set then."""
+    """Ceilings measured so far, each on first use, with the threads set at that time."""
 
     def __init__(self) -> None:
         self.seconds = SECONDS
@@ -50,16 +50,16 @@ class Roofs:
         self._bytes: dict[tuple[str, int, int], float] = {}
 
     def share(self, case: Case, meter: Meter, seconds: float) -> float:
-        """Time at the roof over the time it took, at most 1; raises `Skip` when it is above.
+        """Return the time at the ceiling over the measured time, at most 1; raises `Skip` if it is above 1.
 
-        A roof that is exceeded is measured again, in case the machine was busy when it was measured first; the highest counts.
-        On a GPU a row may be above, and keeps its share: that its roofs are as high as they can be is unverified.
+        An exceeded ceiling is measured again, in case the machine was busy the first time; the highest counts. On a GPU
+        rows may exceed it and keep their share: it is unverified that its measured ceilings are the highest possible.
         """
         for _ in range(TRIES):
             share = self._seconds(case, meter) / seconds
             if share <= 1:
                 return share
-            self.seconds = SECONDS  # no longer hastily
+            self.seconds = SECONDS  # now measured thoroughly
             before = self._flops, self._bytes
             self._flops, self._bytes = {}, {}
             self._seconds(case, meter)
@@ -69,7 +69,7 @@ class Roofs:
         raise Skip(f"{share:.0%} of this machine's measured roof: the measurement is at fault")
 
     def table(self) -> list[dict[str, Any]]:
-        """For the run file: operations per second by dtype, bytes per second by footprint, each with its threads."""
+        """Return for the run file: operations per second by dtype, bytes per second by footprint, with threads."""
         computed = [
             {"device": device, "dtype": dtype, "threads": threads, "flops_per_s": best}
             for (device, dtype, threads), best in self._flops.items()
@@ -81,7 +81,7 @@ class Roofs:
         return computed + copied
 
     def restore(self, table: list[dict[str, Any]]) -> None:
-        """Know what an earlier process of the same run measured."""
+        """Load the ceilings measured by an earlier process of the same run."""
         for roof in table:
             if "dtype" in roof:
                 self._flops[roof["device"], roof["dtype"], roof["threads"]] = roof["flops_per_s"]
@@ -89,10 +89,10 @@ class Roofs:
                 self._bytes[roof["device"], roof["footprint"], roof["threads"]] = roof["bytes_per_s"]
 
     def _seconds(self, case: Case, meter: Meter) -> float:
-        """The least that a case can take here.
+        """Return the least seconds possible for a case on this machine.
 
-        A narrow dtype may be computed in float32, where that is faster: on a CPU without instructions for it. On a GPU three
-        products of TF32 may make one of float32.
+        A narrow dtype may be computed in float32 if that is faster, as on a CPU without instructions for it. On a GPU
+        three TF32 products may replace one of float32.
         """
         dtypes = {case.computes} if ITEM_BYTES[case.computes] >= 4 else {case.computes, "float32"}
         with spending("roofs"):
@@ -103,7 +103,9 @@ class Roofs:
         return max(flops(case) / compute, least_bytes(case) / bandwidth)
 
     def _peak_flops(self, device: str, dtype: str, meter: Meter) -> float:
-        """Operations per second of the fastest square product; of random numbers, since zeros run faster on some devices."""
+        """Return operations per second of the fastest square product, of random numbers: zeros run faster on some
+        devices.
+        """
         key = (device, dtype, torch.get_num_threads())
         if key not in self._flops:
             rates = []
@@ -118,8 +120,8 @@ class Roofs:
         return self._flops[key]
 
     def _peak_bytes(self, device: str, footprint: int, meter: Meter) -> float:
-        """Bytes read and written per second by a copy as large as what the case moves: it may fit a cache. On a GPU, where
-        reading alone is faster, by a sum as well: decode hardly writes.
+        """Return bytes read and written per second by a copy as large as the case's traffic, which may fit a cache. On
+        a GPU, where reading alone is faster, also by a sum, since decode hardly writes.
         """
         size = max(SMALLEST, 1 << (footprint - 1).bit_length())
         key = (device, size, torch.get_num_threads())
@@ -133,9 +135,10 @@ class Roofs:
         return self._bytes[key]
 
     def _best(self, meter: Meter, call: Callable[[], Any], fewest: int = 2, single: bool = True) -> float:
-        """Seconds of the fastest of several blocks of calls, with the threads that are set and with a `single` one, too.
+        """Return the seconds of the fastest of several blocks of calls, with the current threads and, if `single`, with
+        one thread too.
 
-        On a busy machine threads that wait for each other are slower than one alone.
+        On a busy machine, threads that wait for each other are slower than a single one.
         """
         threads = torch.get_num_threads()
         fastest = self._fastest_block(meter, call, fewest)
@@ -160,5 +163,5 @@ Key = TypeVar("Key")
 
 
 def _higher(a: dict[Key, float], b: dict[Key, float]) -> dict[Key, float]:
-    """The higher of two measurements of every roof."""
+    """Return the higher of two measurements of every ceiling."""
     return {key: max(a.get(key, 0.0), b.get(key, 0.0)) for key in a | b}

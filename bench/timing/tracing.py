@@ -1,4 +1,4 @@
-"""The profiler's trace of one call, in a worker."""
+"""Records the profiler's trace of one call, in a worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .devices import DEVICES
 
 
 def trace(built: Built) -> bytes:
-    """The profiler's Chrome trace of one call, with its shapes and allocations; the call before it makes ready."""
+    """Return the profiler's Chrome trace of one call, with shapes and allocations, after a warm-up call."""
     found: list[bytes] = []
     with recording(built.cell.case), profile(
         activities=DEVICES[built.cell.case.device].activities,
@@ -26,14 +26,14 @@ def trace(built: Built) -> bytes:
     ) as profiler:  # fmt: skip
         built.call.run()
         profiler.step()
-        kept = built.call.run()  # an answer is part of what a call needs: it is held until the trace ends
+        kept = built.call.run()  # the output counts as the call's memory: keep it until the trace ends
         profiler.step()
         del kept
     return found[0]
 
 
 def write(trace: bytes, path: Path) -> None:
-    """Whole or not at all."""
+    """Write the trace, all or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name("part")
     try:

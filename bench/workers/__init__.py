@@ -1,1 +1,1 @@
-"""The processes in which implementations run."""
+"""Processes in which implementations run."""

@@ -1,4 +1,4 @@
-"""The parent's end of a worker's pipe: requests with a time limit; a lost process is an exception."""
+"""Client of a worker process: requests over a pipe with a time limit; a lost process is an exception."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .fresh import start
 from .worker import request as line_of
 
 STARTING = 120.0
-"""Seconds, at most, until a new process answers: importing torch takes some."""
+"""Most seconds until a new process answers, which includes importing torch."""
 
 MAIN = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); from bench.workers.worker import main; main()"
 
@@ -30,17 +30,17 @@ Answer = dict[str, Any]
 
 
 class Lost(Skip):
-    """The process is gone."""
+    """The process has ended."""
 
 
 class Hung(Lost, TimedOut):
-    """The process took too long, and was ended."""
+    """The process took too long and was killed."""
 
     reason = "timeout"
 
 
 class Unusable(Lost):
-    """A request failed, and the process is of no use any more; `reason` is the outcome's."""
+    """A request failed, and the process is unusable; `reason` is the outcome's."""
 
     def __init__(self, reason: str, detail: str):
         super().__init__(detail)
@@ -48,7 +48,7 @@ class Unusable(Lost):
 
 
 class Refused(Skip):
-    """A request failed, and the process lives; `reason` is the outcome's."""
+    """A request failed, and the process is still usable; `reason` is the outcome's."""
 
     def __init__(self, reason: str, detail: str):
         super().__init__(detail)
@@ -57,46 +57,46 @@ class Refused(Skip):
 
 @dataclass(frozen=True)
 class Side:
-    """Where the code of one side comes from, and which process runs it."""
+    """A variant: the source of its code and the process that runs it."""
 
     label: str
-    """What a reader calls it."""
+    """Name shown to the user."""
     impls: Path = CHECKOUT
-    """The folder in which `impls` lies."""
+    """Folder that contains `impls`."""
     python: str = sys.executable
     tree: Path | None = None
-    """A tree of `Setting.repository`, where the user's modules differ between the sides; None where they don't."""
+    """A tree of `Setting.repository`, if the user's modules differ between the variants; else None."""
     impl: str | None = None
-    """The one implementation of this side, where two are compared; None where both sides run the same names."""
+    """The variant's implementation if two are compared; None if both variants run the same names."""
     slower: Mapping[str, float] = field(default_factory=dict)
-    """Shares by which implementations are made slower, to find out whether that is found."""
+    """Shares by which implementations are slowed down, to test detection."""
     commit: str | None = None
-    """Of a revision."""
+    """Commit of a revision."""
 
     @property
     def code(self) -> Path:
-        """The folder with the code that is this side's own."""
+        """Folder with the variant's own code."""
         return self.tree or self.impls / "impls"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is the same on both sides."""
+    """Settings shared by both variants."""
 
     folder: str
-    """Where the user started: what lies there can be imported."""
+    """The user's current folder, from which modules can be imported."""
     threads: int | None = 1
-    """None for what torch starts with."""
+    """Threads of a worker; None for torch's default."""
     timeout: float = 300.0
-    """Seconds, at most, of one request."""
+    """Most seconds of one request."""
     quiet: bool = True
-    """Whether a worker has an allocator that gives nothing back, and as many cores as threads once it is pinned."""
+    """Whether a worker's allocator returns no memory, and, once pinned, it has as many cores as threads."""
     repository: Path = CHECKOUT
-    """The git repository around `folder`, of which each side may have a tree."""
+    """Git repository around `folder`, of which each variant may have a tree."""
 
 
 class WorkerClient:
-    """A worker process of one side."""
+    """A worker process of one variant."""
 
     def __init__(self, side: Side, setting: Setting):
         folder = Path(setting.folder)
@@ -128,12 +128,14 @@ class WorkerClient:
         )
 
     def ask(self, do: str, timeout: float | None = None, **details: Any) -> Answer:
-        """Raises `Refused` when it fails, and `Lost` when the process is gone or doesn't answer in time."""
+        """Send a request and return its answer; raises `Refused` if it fails, and `Lost` at the process's end or a
+        timeout.
+        """
         self.send(do, timeout, **details)
         return self.receive()
 
     def send(self, do: str, timeout: float | None = None, **details: Any) -> None:
-        """Ask, and leave the answer for `receive`; raises `Lost`."""
+        """Send a request, whose answer `receive` returns; raises `Lost`."""
         assert self._process.stdin
         self._patience = min(self._timeout if timeout is None else timeout, TIMEOUT_MAX)
         self._deadline = monotonic() + self._patience
@@ -143,19 +145,19 @@ class WorkerClient:
             raise Lost(self._exit_reason()) from None
 
     def receive(self) -> Answer:
-        """The answer to what was sent; raises as `ask` does."""
+        """Return the answer to the request sent; raises as `ask` does."""
         answer: Answer = json.loads(self._line())
         if "failed" in answer:
             raise (Unusable if answer.get("unusable") else Refused)(answer["failed"], answer["detail"])
         return answer
 
     def fileno(self) -> int:
-        """Of the pipe that the answer comes from, so that several can be waited for."""
+        """Return the descriptor of the answer's pipe, for waiting on several workers."""
         assert self._process.stdout
         return self._process.stdout.fileno()
 
     def close(self) -> None:
-        """End the process, and let go of its pipes."""
+        """End the process and close its pipes."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._stderr):
@@ -164,7 +166,7 @@ class WorkerClient:
 
     @property
     def left(self) -> float:
-        """Seconds until an answer is too late."""
+        """Seconds until the answer is overdue."""
         return max(0.0, self._deadline - monotonic())
 
     def _line(self) -> bytes:
@@ -179,7 +181,7 @@ class WorkerClient:
         return line
 
     def _exit_reason(self) -> str:
-        """How the process ended, with the last thing it said."""
+        """Describe how the process ended, with its last output."""
         code = self._process.wait()
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         self._stderr.seek(0)
@@ -188,23 +190,23 @@ class WorkerClient:
 
 
 class Request(NamedTuple):
-    """What to ask a worker for."""
+    """A request to a worker."""
 
     client: WorkerClient
     do: str
     details: dict[str, Any]
     threaded: bool = False
-    """Whether its calls use several threads: they would wait at each parallel region for a core that another worker uses, so
-    that it is made while no other is.
+    """Whether its calls use several threads. Such a request runs alone: its threads would wait at each parallel region
+    for a core used by another worker.
     """
 
 
 Script = Generator[Request, Answer, None]
-"""What is asked of one worker after another: yields requests, and gets the answer of each, or what it raised."""
+"""A sequence of requests to workers: yields requests, and receives each answer or its exception."""
 
 
 def together(scripts: Sequence[Script]) -> None:
-    """Run scripts side by side, each with a worker of its own, in this one thread: a child ends with its parent's thread."""
+    """Run scripts concurrently in this thread, each with its own worker: a child ends with its parent's thread."""
     asked: dict[Script, Request] = {}
     waiting: dict[Script, Request] = {}
     for script in scripts:
@@ -212,7 +214,7 @@ def together(scripts: Sequence[Script]) -> None:
     while asked or waiting:
         for script, request in list(asked.items()):
             if waiting and any(it.threaded for it in (request, *waiting.values())):
-                break  # in the order in which they were asked
+                break  # in the order of the requests
             del asked[script]
             try:
                 request.client.send(request.do, **request.details)
@@ -233,7 +235,7 @@ def together(scripts: Sequence[Script]) -> None:
 
 
 def _advance(script: Script, asked: dict[Script, Request], answer: Answer | Skip | None) -> None:
-    """Give a script its answer, and take what it asks next."""
+    """Pass a script its answer, and store its next request."""
     with suppress(StopIteration):
         asked[script] = script.throw(answer) if isinstance(answer, Skip) else script.send(answer)  # type: ignore[arg-type]
 
@@ -241,7 +243,7 @@ def _advance(script: Script, asked: dict[Script, Request], answer: Answer | Skip
 def checking(
     client: WorkerClient, what: str, impl: str, case: Mapping[str, Any], threaded: bool, keep: bool = True
 ) -> Generator[Request, Answer, Answer]:
-    """Check a cell for correctness; gives the answer of `Tasks.check`, with the seconds of both requests."""
+    """Check a cell for correctness; returns the answer of `Tasks.check`, with the seconds of both requests."""
     probed = yield Request(client, "probe", {"what": what, "impl": impl, "case": case})
     found = yield Request(client, "check", {"what": what, "keep": keep}, threaded)
     spent = {it: probed["spent"].get(it, 0.0) + s for it, s in found["spent"].items()}

@@ -1,4 +1,4 @@
-"""Fresh processes: gone when their parent is, and quiet when that is asked for."""
+"""Starts fresh processes, which end with their parent, optionally under quiet conditions."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ QUIET: Mapping[str, str] = {
     **KEEP,
     "KINETO_LOG_LEVEL": "99",
 }
-"""What has to be set before a process starts: one thread, and an allocator that gives nothing back."""
+"""Settings made before a process starts: one thread, and an allocator that returns no memory."""
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
-"""Signals that ask for an end."""
+"""Signals that request termination."""
 
 PR_SET_PDEATHSIG = 1
-"""Of Linux' prctl."""
+"""Option of Linux's prctl: signal sent when the parent ends."""
 
 
 def start(
     command: Sequence[str], *, quiet: bool = False, threads: int = 1, pinned: bool = True, **options: Any
 ) -> subprocess.Popen[Any]:
-    """A process that ends with this one, even when this one is killed; a quiet one has so many threads, a core for each.
+    """Start a process that ends with this one, even if this one is killed; a quiet one has this many threads, with a
+    core for each.
 
-    One that is not `pinned` is to call `pin` itself, when it has made ready. `options` are `subprocess.Popen`'s. Call it in
-    the main thread: to the kernel, the parent is the thread.
+    One that is not `pinned` must call `pin` itself after its preparation. `options` are those of `subprocess.Popen`.
+    Must be called in the main thread, which the kernel treats as the parent.
     """
 
     def before() -> None:
@@ -45,7 +46,7 @@ def start(
 
     count = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     env = os.environ | QUIET | count if quiet else None
-    # What a signal raises while the interpreter's own hooks run at the fork is swallowed: it waits until they are done.
+    # An exception raised by a signal during the interpreter's fork hooks is lost: delay the signal until they end.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         return subprocess.Popen(command, env=env, preexec_fn=before, **options)
@@ -54,8 +55,8 @@ def start(
 
 
 def pin(cores: int = 1) -> None:
-    """Stay on these cores from now on, where that can be: the last of those allowed, since the first serve interrupts."""
+    """Pin this process to the last of the allowed cores, if possible, since the first ones serve interrupts."""
     if hasattr(os, "sched_setaffinity"):
         mine = sorted(os.sched_getaffinity(0))[-cores:]
-        for thread in os.listdir("/proc/self/task"):  # each has an affinity of its own
+        for thread in os.listdir("/proc/self/task"):  # each thread has its own affinity
             os.sched_setaffinity(int(thread), mine)

@@ -1,4 +1,4 @@
-"""The requests that a worker process answers: check, prepare and time cells."""
+"""Requests that a worker process answers: check, prepare and time cells."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ from ..timing.roofs import Roofs
 from .fresh import pin
 
 WARM_CALLS = 3
-"""Calls before the first that counts."""
+"""Warm-up calls before the first timed call."""
 
 WARM_SECONDS = 0.02
-"""Fewer where they took so long together."""
+"""Seconds of warm-up calls after which no more are made."""
 
 
 CONTROL_CALLS = 50
-"""Calls of a control on a GPU in one block: some milliseconds of products."""
+"""Calls of a GPU control in one block: some milliseconds of products."""
 
 
 class Control:
-    """The reference workload, timed as a cell is."""
+    """The reference workload, timed like a cell."""
 
     def __init__(self, name: str):
         self._run, self._meter = (WORK | GPU_WORK)[name](), meter_for("cuda" if name in GPU_WORK else "cpu")
 
     def time(self, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
-        """As `Built.time`."""
+        """Return times as `Built.time`."""
         if self._meter.whole_blocks:
             calls, stretches = calls * stretches, 1
         taken = [self._meter.seconds(self._run, calls, 0 if i else warm) for i in range(stretches)]
@@ -67,14 +67,14 @@ class Control:
 
 
 class Tasks:
-    """Its methods are the requests; what they return is the answer, as JSON has it."""
+    """Handlers of requests, one method each; return values are the answers, as JSON."""
 
     def __init__(
         self, folder: str, threads: int | None = None, slower: dict[str, float] | None = None, tree: str | None = None
     ):
         if threads:
             torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision("highest")  # containers may ask for TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)
+        torch.set_float32_matmul_precision("highest")  # containers may set TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)
         see_one_gpu()
         fix_threshold()
         self._threads = torch.get_num_threads()
@@ -85,17 +85,17 @@ class Tasks:
         self._controls: dict[str, Control] = {}
         self._roofs = Roofs()
         self._kernels: set[tuple[str, Case]] = set()
-        """Of layers, those that were shown to cache nothing, at one length: at each it is the layer that gets fresh inputs."""
+        """Layers' kernels shown to cache nothing, at one length; at every length the layer itself gets fresh inputs."""
         self._ready: dict[str, Built | Control] = {}
         self._answers: dict[str, dict[int, list[torch.Tensor]]] = {}
-        """Of every cell that was ready: one that is built again need not be held to the reference again."""
+        """Checked outputs of every cell prepared before: a cell that is rebuilt need not be checked again."""
 
     def facts(self) -> dict[str, Any]:
-        """{"fingerprint": what must match for two sides to be compared, "controls": {name: version of what it is made of}}"""
+        """Return {"fingerprint": what two variants must share, "controls": {name: workload's version}}."""
         return {"fingerprint": fingerprint(), "controls": software()}
 
     def cells(self, names: list[str], whole_registry: bool, cases: list[dict[str, Any]]) -> dict[str, Any]:
-        """Which implementations there are here, by the names that were asked for (none: those of the sweep), and cells.
+        """Return the available implementations among the requested names (none: those of the sweep), with their cells.
 
         {"cells": {name: {case id: None, or why it can't be measured}}, "unknown": {name: why it is not there}}
         """
@@ -113,7 +113,7 @@ class Tasks:
         return {"cells": known, "unknown": unknown}
 
     def _check_place(self, name: str) -> None:
-        """Raises `UsageError` where a module of the user's, `NAME=module:attr`, isn't that of this side's tree."""
+        """Raise `UsageError` if a module of the user's, `NAME=module:attr`, isn't that of this variant's tree."""
         _, _, path = name.partition("=")
         if self._tree and path:
             module = sys.modules[place_of(path, self._folder)[0]]
@@ -125,20 +125,20 @@ class Tasks:
                 )
 
     def probe(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, Any]:
-        """Check an implementation on probes, and build the module of a cell: {"spent": seconds by purpose}"""
+        """Check an implementation on probes, and build the module of a cell: {"spent": seconds by purpose}."""
         cell, before = Cell(get(impl), Case(**case)), accounting.spent()
         self._use(cell.case)
         self._ready[what] = probe(cell, self._gate)
         return {"spent": _since(before)}
 
     def check(self, what: str, keep: bool = True) -> dict[str, Any]:
-        """Check a built cell against the reference, and watch what its call takes; the row's columns that this tells:
+        """Check a built cell against the reference, and measure its call; returns the resulting columns of the row:
 
-        {"columns": {"error", "error_bound", "peak_bytes", "kernel", ...}, "seconds": of one warm call,
-        "first_s": of the first call on fresh inputs, "spent": seconds by purpose}. Without `keep` it is let go of.
+        {"columns": {"error", "error_bound", "peak_bytes", "kernel", ...}, "seconds": of one warm call, "first_s": of
+        the first call on fresh inputs, "spent": seconds by purpose}. Without `keep` the cell is released.
         """
         built, before = self._built(what), accounting.spent()
-        del self._ready[what]  # what is refused holds no memory
+        del self._ready[what]  # a rejected cell holds no memory
         cell = built.cell
         self._use(cell.case)
         checked = check(built)
@@ -168,7 +168,7 @@ class Tasks:
         return {"columns": columns, "seconds": seconds, "first_s": checked.first_s, "spent": _since(before)}
 
     def prepare(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, float]:
-        """Make a cell ready to be timed as `what`, without checking it: {"seconds": of one warm call}."""
+        """Prepare a cell for timing as `what`, without checking it: {"seconds": of one warm call}."""
         cell = Cell(get(impl), Case(**case))
         self._use(cell.case)
         built = build(cell)
@@ -180,36 +180,38 @@ class Tasks:
         return self._kept(what, built)
 
     def control(self, what: str, name: str) -> dict[str, float]:
-        """Make the reference workload ready to be timed as `what`: {"seconds": of one warm call}."""
+        """Prepare the reference workload for timing as `what`: {"seconds": of one warm call}."""
         return self._kept(what, Control(name))
 
     def gpu_controls(self) -> dict[str, float]:
-        """Seconds of each control on the GPU, over a block of calls."""
+        """Return the seconds of each GPU control, over a block of calls."""
         self._controls = self._controls or {name: Control(name) for name in GPU_WORK}
         return {name: it.time(CONTROL_CALLS, warm=WARM_CALLS)[0] for name, it in self._controls.items()}
 
     def pin(self) -> dict[str, Any]:
-        """Stay on as many cores as there are threads: the same ones as the other side, since it is never both's turn."""
+        """Pin this process to as many cores as threads; both variants share them, since they never run at the same
+        time.
+        """
         pin(self._threads)
         return {}
 
     def renew(self, what: str, seconds: float) -> dict[str, Any]:
-        """Give a prepared cell other places in memory, and compare the answers of calls on fresh inputs for so many seconds:
+        """Move a prepared cell's tensors in memory, and compare outputs on fresh inputs for `seconds`:
 
-        {"compared": how many there were, one at least, "seconds": of the fastest}
+        {"compared": number of calls, at least one, "seconds": of the fastest}
         """
         built = self._built(what)
         built.renew()
-        gc.collect()  # what is cyclic must not pile up
+        gc.collect()  # free reference cycles
         taken = built.compare(seconds, draw=1)
         return {"compared": len(taken), "seconds": min(taken)}
 
     def time(self, what: str, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> dict[str, Any]:
         """Time a block (`Built.time`):
 
-        {"seconds": of one call, "fastest": of one call in the fastest stretch,
-        "page_faults", "voluntary", "involuntary": minor faults and context switches a call, the untimed ones included,
-        "varies": whether some answer so far was another than one before, in its last bits}
+        {"seconds": of one call, "fastest": of one call in the fastest slice, "page_faults", "voluntary", "involuntary":
+        minor faults and context switches per call, untimed calls included, "varies": whether outputs so far differed in
+        their last bits}
         """
         ready = self._ready[what]
         before = resource.getrusage(resource.RUSAGE_SELF)
@@ -225,7 +227,7 @@ class Tasks:
         return {"seconds": seconds, "fastest": fastest, "varies": varies} | disturbed | _sensed(ready)
 
     def caching(self, what: str, usual: float, first: float) -> dict[str, Any]:
-        """Raises `Wrong` where a prepared cell caches results; `usual` and `first` as `check_no_result_caching` has them."""
+        """Raise `Wrong` if a prepared cell caches results; `usual` and `first` as in `check_no_result_caching`."""
         built = self._built(what)
         with built.watched():
             check_no_result_caching(built, built.call.run, usual, first)
@@ -236,15 +238,15 @@ class Tasks:
         return {}
 
     def kept_pages(self, what: str) -> dict[str, float | None]:
-        """{"kept_pages_s": seconds of a call when glibc keeps its pages}; None also where there may be no room for that."""
+        """Return {"kept_pages_s": seconds of a call when glibc keeps its pages}; None if memory may be too small."""
         built = self._built(what)
         case = built.cell.case
         room = case.device == "cpu" and (CALLS + 2) * least_memory(built.cell.impl, case) < free_bytes(case.device)
         return {"kept_pages_s": kept_pages_s(lambda: built.time(1)[0]) if room else None}
 
     def more(self, what: str, hot_s: float) -> dict[str, Any]:
-        """{"cold_s", ...}: one call taken otherwise than hot and back to back (`Meter.more`); "energy_j": its joules;
-        of a block or a model its parts (`parts_of`); of a GPU "roof", its share of the roofline, and "roofs": all that were
+        """Return {"cold_s", ...}: one call under further conditions (`Meter.more`); "energy_j": its joules; of a block
+        or a model its parts (`parts_of`); on a GPU "roof", its share of the roofline, and "roofs": all that were
         measured (`Roofs.table`).
         """
         built = self._built(what)
@@ -264,7 +266,7 @@ class Tasks:
         return found
 
     def trace(self, what: str, path: str) -> dict[str, Any]:
-        """Write the profiler's trace of one more call: {"unwritten": None, or why it can't be written}"""
+        """Write the profiler's trace of one more call: {"unwritten": None, or why it can't be written}."""
         from ..timing.tracing import trace, write  # imports the whole compiler
 
         data = trace(self._built(what))
@@ -275,14 +277,14 @@ class Tasks:
         return {"unwritten": None}
 
     def settle(self) -> dict[str, Any]:
-        """Answer when the threads of this process sleep: another process is timed next."""
+        """Answer once the threads of this process sleep, before another process is timed."""
         settle()
         return {}
 
     def drop(self, what: str) -> dict[str, Any]:
-        """Let go of a prepared cell, and of the memory that the GPU's allocator keeps of it."""
+        """Release a prepared cell, and the GPU memory cached for it."""
         self._ready.pop(what, None)
-        torch.cuda.empty_cache()  # which does nothing where this process hasn't used a GPU
+        torch.cuda.empty_cache()  # no effect if this process hasn't used a GPU
         return {}
 
     def _built(self, what: str) -> Built:
@@ -304,18 +306,18 @@ class Tasks:
             seconds.append(ready.time(1)[0])
         self._ready[what] = ready
         gc.collect()
-        gc.freeze()  # no collection has to look at it again
+        gc.freeze()  # excludes these objects from later collections
         gc.disable()
         return {"seconds": min(seconds)}
 
 
 def _since(before: dict[str, float]) -> dict[str, float]:
-    """Seconds by purpose since then."""
+    """Return the seconds by purpose since `before`."""
     return {purpose: s - before.get(purpose, 0.0) for purpose, s in accounting.spent().items()}
 
 
 def _sensed(ready: Built | Control) -> dict[str, Any]:
-    """Clock and temperature of a GPU after a block, and whether it was throttled."""
+    """Return the GPU's clock and temperature after a block, and whether it was throttled."""
     reading: Reading | None = ready.meter.sensors() if isinstance(ready, Built) else None
     if reading is None:
         return {}

@@ -1,4 +1,4 @@
-"""The worker processes of a measurement, by home: each imports what it runs, and one that is lost is replaced."""
+"""Worker processes of a measurement, by home: each imports the code that it runs, and a lost one is replaced."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Start = Callable[[str], WorkerClient]
 
 
 class Team:
-    """A process for each home, from `begin` to `close`."""
+    """One process for each home, from `begin` to `close`."""
 
     def __init__(self, start: Start, imports: Mapping[str, Mapping[str, Any]]):
-        """`imports`: by home, the details of the request `cells`, which every process of it gets first."""
+        """`imports`: by home, the details of the request `cells`, which every process of that home gets first."""
         self._start, self._imports = start, imports
         self.clients: dict[str, WorkerClient] = {}
 
@@ -25,11 +25,11 @@ class Team:
             self._begin(home)
 
     def known(self, home: str) -> Answer:
-        """What a new process answers to `cells`; raises `Skip` where it ends."""
+        """Return a new process's answer to `cells`; raises `Skip` if the process ends."""
         return self.clients[home].receive()
 
     def replace(self, home: str) -> Answer:
-        """Start another process in the place of one that is lost; gives and raises as `known`."""
+        """Replace a lost process; returns and raises as `known`."""
         self.clients[home].close()
         self._begin(home)
         return self.known(home)

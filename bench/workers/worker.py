@@ -1,8 +1,8 @@
-"""A worker process: does what is requested over a pipe, for as long as its parent lives.
+"""A worker process: executes requests from a pipe, for as long as its parent lives.
 
-One JSON line is a request, `{"do": "time", ...}`, and one JSON line its answer; `Tasks` says which there are. What fails is
-answered `{"failed": reason, "detail": sentence, "unusable": whether this process can do nothing else now}`. Needs torch,
-NumPy and psutil, and no other package.
+A request is one JSON line, `{"do": "time", ...}`, and so is its answer; `Tasks` defines the requests. Failures are
+answered by `{"failed": reason, "detail": sentence, "unusable": whether this process can do nothing else now}`. Needs
+torch, NumPy and psutil, and no other package.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from typing import Any, TextIO
 
 
 def main() -> None:
-    """Its argument is `{"impls": FOLDER, "folder": FOLDER, "trees": [FOLDER, FOLDER], "threads": 1, "slower": {}}` as JSON."""
+    """Run the worker; its argument is `{"impls": FOLDER, "folder": FOLDER, "trees": [FOLDER, FOLDER], "threads": 1,
+    "slower": {}}`.
+    """
     given = json.loads(sys.argv[1])
     sys.path.insert(0, given.pop("impls"))  # bench is known by now: `impls` alone comes from there
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
     requests, answers = _own_pipes()
     from .tasks import Tasks
 
@@ -29,7 +31,7 @@ def main() -> None:
         _search(Path(trees[0]), Path(trees[1]), given["folder"])
         given["tree"] = trees[1]
     tasks, process = Tasks(**given), os.getpid()
-    gc.freeze()  # a garbage collection, two of which a check makes, looks at torch's modules for 0.1 s
+    gc.freeze()  # each garbage collection, two per check, would scan torch's modules for 0.1 s
     for line in requests:
         request = json.loads(line)
         try:
@@ -37,13 +39,13 @@ def main() -> None:
         except BaseException as error:
             answer = _failure(error)
         if os.getpid() != process:
-            os._exit(0)  # an implementation forked, and both went on: one of them answers
+            os._exit(0)  # an implementation forked, and both processes continued: only one of them answers
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
 def _search(repository: Path, tree: Path, folder: str) -> None:
-    """Find the user's modules in a tree of their repository, also where an editable installation names the repository."""
+    """Import the user's modules from a tree of their repository, even if it has an editable installation."""
     from ..selection.choice import MODULES
 
     def moved(place: str) -> str:
@@ -52,11 +54,11 @@ def _search(repository: Path, tree: Path, folder: str) -> None:
         return str(below) if below and below.is_dir() else place
 
     own = [place for place in os.environ.pop(MODULES, "").split(os.pathsep) if place]
-    sys.path[2:] = map(moved, [*sys.path[2:], *own, folder, str(tree)])  # the first two are the suite's
+    sys.path[2:] = map(moved, [*sys.path[2:], *own, folder, str(tree)])  # the first two belong to the suite
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
-    """The answer to a request that raised. A device that computes nothing any more makes the process unusable."""
+    """Return the answer to a failed request. A device that no longer computes makes the process unusable."""
     from ..cases.outcome import StillWorking, classify
     from ..timing.devices import DEVICES
 
@@ -66,7 +68,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 
 def _own_pipes() -> tuple[Iterable[str], TextIO]:
-    """The pipes that this process was given, where no implementation finds them: what it prints goes to stderr."""
+    """Take over this process's pipes, out of reach of implementations, whose output goes to stderr."""
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -75,7 +77,7 @@ def _own_pipes() -> tuple[Iterable[str], TextIO]:
 
 
 def request(do: str, **details: Any) -> str:
-    """A line for a worker."""
+    """Return the line of a request to a worker."""
     return json.dumps({"do": do} | details) + "\n"
 
 

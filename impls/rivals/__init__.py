@@ -1,3 +1,3 @@
-"""Attention of other libraries on the CPU, one file a library: each in a process of its own, on as many threads as torch."""
+"""Third-party backends on the CPU, one file per library: each in its own process, with as many threads as torch."""
 
 from . import jax, numpy, onnxruntime, openvino, zentorch  # noqa: F401

@@ -1,4 +1,4 @@
-"""What other libraries have in common here."""
+"""Shared code of third-party backends."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ RIVAL: dict[str, Any] = {
     "autocasts": False,
     "compiles": False,
 }
-"""How they are registered, where nothing else is said."""
+"""Default declarations of third-party backends."""

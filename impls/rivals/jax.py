@@ -29,9 +29,9 @@ def jax(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: floa
 
 @lru_cache(maxsize=1)
 def _library(threads: int) -> tuple[Callable[..., Any], Callable[[Tensor], Any]]:
-    """The compiled function, and what makes an array of a tensor.
+    """Return the compiled function, and a converter from tensors to arrays.
 
-    XLA has as many threads as `NPROC` says when its backend begins: another number takes another backend.
+    XLA reads the number of threads from `NPROC` when its backend starts: another number needs another backend.
     """
     os.environ["NPROC"] = str(threads)
     from jax import config, jit
@@ -39,7 +39,7 @@ def _library(threads: int) -> tuple[Callable[..., Any], Callable[[Tensor], Any]]
     from jax.extend.backend import clear_backends
     from jax.nn import dot_product_attention
 
-    # else a thread gives the scores back when the call has returned
+    # otherwise a thread frees the scores after the call has returned
     config.update("jax_cpu_enable_async_dispatch", False)
     clear_backends()
     return jit(

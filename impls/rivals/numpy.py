@@ -28,7 +28,7 @@ def numpy(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float,
     return torch.from_numpy(probs @ v.numpy())
 
 
-@lru_cache(maxsize=1)  # only another number than the last one has to be set
+@lru_cache(maxsize=1)  # set only when the number changes
 def _use_threads(count: int) -> None:
     from threadpoolctl import threadpool_limits
 

@@ -37,7 +37,7 @@ def onnxruntime(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, sca
 
 @cache
 def _session(H: int, is_causal: bool, scale: float | None, threads: int) -> Any:
-    """A graph of the one operator. Its threads sleep between calls: spinning, they would be busy when others are timed."""
+    """Build a graph of the single operator. Its threads sleep between calls: spinning would disturb measurements."""
     from onnx import TensorProto, helper
     from onnxruntime import InferenceSession, SessionOptions
 

@@ -30,7 +30,7 @@ def openvino(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale:
 
 @cache
 def _request(q: torch.Size, k: torch.Size, v: torch.Size, is_causal: bool, scale: float | None, threads: int) -> Any:
-    """A graph of the one operator for these shapes, in float32 whatever the processor would like better."""
+    """Build a graph of the single operator for these shapes, in float32 even if the processor prefers others."""
     from openvino import Core, Model, opset13
 
     inputs = [opset13.parameter(list(shape), np.float32) for shape in (q, k, v)]
@@ -40,7 +40,7 @@ def _request(q: torch.Size, k: torch.Size, v: torch.Size, is_causal: bool, scale
         "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": 1,
         "INFERENCE_PRECISION_HINT": "f32",
-        "ENABLE_HYPER_THREADING": True,  # a virtual machine's cores may be halves of one
+        "ENABLE_HYPER_THREADING": True,  # a virtual machine's cores may be hyper-threads
         "ENABLE_CPU_PINNING": False,
     }
     return Core().compile_model(Model([o], inputs), "CPU", options).create_infer_request()

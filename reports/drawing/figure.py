@@ -1,4 +1,4 @@
-"""Figures for a README or a paper: latency, memory and speed-up, each one panel whose title is the finding."""
+"""Figures for a README or a paper: latency, memory and speed-up, each a single panel titled by its main finding."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from .svg import Log, label, spread
 
 MOST_LABELLED = 5
 NARROW, WIDE, HEIGHT = 3.9, 6.4, 3.5
-"""Inches."""
+"""Sizes in inches."""
 
 SIZE = 9.0
-"""Of letters, in points: readable where the figure is 600 pixels wide."""
+"""Font size in points, readable when the figure is 600 pixels wide."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What a figure shows of a row, from the row and that of the baseline implementation in its case; NaN where it can't."""
+    """A quantity computed from a row and that of the baseline implementation in its case; NaN if unavailable."""
 
     title: str
     value: Callable[[dict[str, Any], dict[str, Any]], float]
@@ -59,8 +59,9 @@ MEASURES = {
 
 
 def draw(name: str, grid: Grid, palette: Palette, baseline: str | None, narrow: bool = False) -> Figure | None:
-    """One of MEASURES against the axis of sizes with the most values, at the setting of the other axes that takes longest. None
-    where no size has several values, or there is nothing to show."""
+    """Draw one of MEASURES along the size axis with the most values, at the slowest setting of the other axes. None if
+    no size varies or there is nothing to show.
+    """
     measure, axis = MEASURES[name], grids.length(grid.cases)
     if axis is None:
         return None
@@ -101,7 +102,7 @@ def _points(
 
 
 def _labelled(series: dict[str, list[tuple[float, float]]], grid: Grid, baseline: str | None) -> list[str]:
-    """The reader's own, the best, the baseline implementation; then those that end farthest from all of these."""
+    """Select labelled lines: the user's own, the best, the baseline; then those that end farthest from these."""
     names = list(dict.fromkeys([*(name for name in series if name in grid.own), *list(series)[:1],
                                 *filter(series.__contains__, [baseline or ""])]))  # fmt: skip
 
@@ -117,7 +118,7 @@ def _labelled(series: dict[str, list[tuple[float, float]]], grid: Grid, baseline
 
 
 def _lines(ax: Axes, series: dict[str, Any], palette: Palette, labelled: Sequence[str], measure: Measure) -> None:
-    """Lines with their names behind their ends; those without a name are grey."""
+    """Draw lines with labels at their ends; unlabelled ones are grey."""
     for name in sorted(series, key=labelled.__contains__):
         xs, ys = zip(*series[name], strict=True)
         look, told = palette[name], name in labelled
@@ -146,7 +147,7 @@ def _lines(ax: Axes, series: dict[str, Any], palette: Palette, labelled: Sequenc
 
 
 def _finding(name: str, case: Case, baseline: str | None, axis: str) -> str:
-    """'sdpa is 3.0× faster than fused at T = 1024', where that is so in the largest case; else ''."""
+    """Return 'sdpa is 3.0× faster than fused at T = 1024' if that holds in the largest case; else ''."""
     best, over = case.ranked[0], case.marks.get(baseline or "")
     if over is None or not over.counts or over is best:
         return ""
@@ -162,13 +163,13 @@ def _finding(name: str, case: Case, baseline: str | None, axis: str) -> str:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Our settings for everything drawn and saved inside; nothing is left behind."""
+    """Apply the style of all figures within the block; nothing is changed afterwards."""
     settings = {
-        "font.size": SIZE, "text.parse_math": False,  # a name may hold dollar signs
+        "font.size": SIZE, "text.parse_math": False,  # names may contain dollar signs
         "text.color": INK, "axes.edgecolor": GRID, "axes.labelcolor": MUTED, "axes.facecolor": SURFACE, "axes.axisbelow": True,
         "axes.spines.top": False, "axes.spines.right": False, "figure.facecolor": SURFACE, "savefig.facecolor": SURFACE,
         "grid.color": GRID, "grid.linewidth": 0.6, "xtick.color": MUTED, "ytick.color": MUTED, "xtick.major.size": 0,
-        "ytick.major.size": 0, "svg.fonttype": "none", "svg.hashsalt": "attention-bench",  # the same run gives the same file
+        "ytick.major.size": 0, "svg.fonttype": "none", "svg.hashsalt": "attention-bench",  # reproducible files
     }  # fmt: skip
     log = logging.getLogger("matplotlib.font_manager")
     level = log.level

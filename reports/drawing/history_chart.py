@@ -1,7 +1,7 @@
-"""A cell's time over runs, as a small SVG: levels, steps, new versions of torch, baselines, and breaks.
+"""Draws a cell's time over runs as a small SVG: levels, steps, new versions of torch, baselines, and breaks.
 
-Where a step was found relative to the case's others, the seconds around it have the machine's drift removed, and what was
-measured is a faint line.
+If a step was found relative to the case's others, the seconds around it have drift removed, and the measured times are
+a faint line.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ..reading.runs import Run
 from .palette import Look
 from .svg import kind
 
-WIDTH, HEIGHT = 420, 168  # small, so that its letters can be read on a telephone
+WIDTH, HEIGHT = 420, 168  # small, so that its labels are readable on a phone
 LEFT, RIGHT, TOP, BOTTOM = 62, 412, 20, 144  # of the plot itself
 MOST_TICKS = 6
 CALM = 0.06
-"""The axis spans at least this share either way of the middle: noise should look like noise."""
+"""Least share covered by the axis on either side of the median, so that noise looks small."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Where runs and seconds lie."""
+    """Scales of runs and seconds."""
 
     runs: int
     low: float
@@ -44,7 +44,7 @@ class Scale:
 
 
 def draw(series: Series, runs: Sequence[Run], look: Look, baselines: Iterable[int], texts: Mapping[int, str]) -> Markup:
-    """`baselines` are positions of runs. `texts`: tooltips of the points that are marked, by position in the series."""
+    """Draw a cell's history. `baselines`: positions of runs. `texts`: tooltips by position in the series."""
     ends = [end for at in texts for end in _drawn(series, at)] + [*series.usual.values()]
     values = [point.median for point in series.points]
     middle = median(values)
@@ -59,13 +59,13 @@ def draw(series: Series, runs: Sequence[Run], look: Look, baselines: Iterable[in
 
 
 def _drawn(series: Series, position: int) -> tuple[float, float, float]:
-    """Its median, low and high. With the drift removed there is no spread: that of the processes has the machine's in it."""
+    """Return median, low and high of a point; no spread with drift removed, since that of processes includes drift."""
     point, usual = series.points[position], series.usual.get(position)
     return (point.median, point.low, point.high) if usual is None else (usual, usual, usual)
 
 
 def _frame(scale: Scale, runs: Sequence[Run]) -> Iterator[str]:
-    """Both axes, and a line where torch changed; the newest version is named."""
+    """Draw both axes, and a line where torch changed; the newest version is labelled."""
     for value in MaxNLocator(4).tick_values(scale.low, scale.high):
         if scale.low < value < scale.high:
             y = scale.y(value)
@@ -80,12 +80,12 @@ def _frame(scale: Scale, runs: Sequence[Run]) -> Iterator[str]:
         yield _upright("torch", scale.x(at - 0.5))
     for at in changes[-1:]:
         x = scale.x(at - 0.5)
-        anchor = "end" if x > (LEFT + RIGHT) / 2 else "start"  # behind it there might be no room
+        anchor = "end" if x > (LEFT + RIGHT) / 2 else "start"  # labels beyond it may not fit
         yield f'<text x="{x:.1f}" y="{TOP - 6}" text-anchor="{anchor}">torch {html.escape(versions[at][:24])}</text>'
 
 
 def _levels(scale: Scale, series: Series) -> Iterator[str]:
-    """A bar along each level, and a line where it moved: red up, green down, grey where it has recovered."""
+    """Draw a bar along each level, and a line at each step: red up, green down, grey if it has recovered."""
     steps = {step.at: step for step in series.steps}
     for piece in series.pieces:
         edges = [piece.start, *(at for at in steps if at in piece), piece.stop]

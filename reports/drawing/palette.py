@@ -1,4 +1,4 @@
-"""How each implementation looks, in every chart and table, on every page: colour, marker, line."""
+"""Colour, marker and line style of each implementation, in every chart and table on every page."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ..reading.words import base
 
 FIRST_MET = ("sdpa", "fused", "packed", "einsum", "wrapper", "mask_after_softmax", "linear", "loop")
-"""Each has a colour and a marker of its own."""
+"""Implementations with their own colour and marker."""
 
-#: (on white, on near-black). The first is that of the reader's own; then those of FIRST_MET; the last is everything else's.
+#: (on white, on near-black): first for the user's own, then for FIRST_MET; the last is shared by all others.
 #: All but the last stay apart in OKLab as seen with normal vision, protanopia, deuteranopia and tritanopia, each at least 3:1
 #: against its ground.
 COLOURS = (
@@ -59,7 +59,7 @@ INK, MUTED, GRID, SURFACE = (light for _, light, _ in THEME[:4])
 
 @dataclass(frozen=True)
 class Look:
-    """`slot` is the index of its colour and marker; a compiled form has those of its base, hollow, and a dashed line."""
+    """Style of an implementation. `slot` indexes colour and marker; a compiled form is its base, hollow and dashed."""
 
     slot: int
     compiled: bool
@@ -82,7 +82,7 @@ class Look:
 
 
 class Palette:
-    """Looks by name. What `registry`, the names that the suite knows, lacks is the reader's own; without one nothing is."""
+    """Styles by name. Names missing from `registry` are the user's own; without a registry, none are."""
 
     def __init__(self, registry: Iterable[str] = ()) -> None:
         self.registry = set(map(base, registry))

@@ -1,4 +1,4 @@
-"""Charts of the pages as SVG text: small enough to be written by hand, and drawn in the page's own colours."""
+"""Charts of the pages as SVG text, drawn in the page's own colours."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Points = Sequence[tuple[float, float]]
 
 WIDTH, HEIGHT = 460.0, 256.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 316.0, 12.0, 222.0
-"""Of the plot itself; names stand right of it."""
+"""Edges of the plot; labels are placed to its right."""
 
 LINE = 13.5
-"""Height of a name."""
+"""Height of a label."""
 
 MOST_MARKS = 6
-"""Points of a line that are marked."""
+"""Most points of a line that are marked."""
 
 
 class Log:
-    """A logarithmic scale from values to places."""
+    """A logarithmic scale from values to positions."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         self.low, self.high, self.start, self.end = low, max(high, low * 1.01), start, end
@@ -36,7 +36,7 @@ class Log:
         return round(self.start + min(1.0, max(0.0, share)) * (self.end - self.start), 1)
 
     def ticks(self, base: int = 10, most: int = 5) -> list[float]:
-        """Round values within the scale: powers of `base`, finer steps where fewer than two are inside."""
+        """Return round values within the scale: powers of `base`, or finer steps if fewer than two are inside."""
         first, last = (math.floor(math.log(end, base)) for end in (self.low, self.high))
         ladders = [units.DECIMAL_STEPS, units.BINARY_STEPS][base == 2]
         for steps in ladders:
@@ -51,8 +51,9 @@ def lines(
     series: Mapping[str, Points], looks: Mapping[str, Look], y_text: Callable[[float], str], x_name: str, base: int = 10,
     least: float | None = None,
 ) -> Markup:  # fmt: skip
-    """A line an implementation, from points (x, y), both on logarithmic axes; its name stands at its end. `least`: the
-    value at which the y-axis begins."""
+    """Draw one line per implementation from points (x, y) on logarithmic axes, with its name at the end. `least`: lower
+    end of the y-axis.
+    """
     every = [point for points in series.values() for point in points]
     xs = sorted({x for x, _ in every})
     low, high = least or min(y for _, y in every) / 1.1, max(y for _, y in every) * 1.1
@@ -74,7 +75,7 @@ def lines(
 
 
 def roofline(points: Sequence[tuple[float, float, Look, str]], roofs: Mapping[str, Points]) -> Markup:
-    """Operations a second against operations a byte; a point a cell, and a line a ceiling."""
+    """Draw a roofline chart, operations per second over operations per byte: cells as points, ceilings as lines."""
     every = [(a, b) for a, b, _, _ in points] + [point for roof in roofs.values() for point in roof]
     x = Log(min(a for a, _ in every) / 1.2, max(a for a, _ in every) * 1.2, LEFT + 10, WIDTH - 10)
     y = Log(min(b for _, b in every) / 1.2, max(b for _, b in every) * 1.3, BOTTOM, TOP)
@@ -91,7 +92,7 @@ def roofline(points: Sequence[tuple[float, float, Look, str]], roofs: Mapping[st
 
 
 def bars(rows: Sequence[tuple[str, Mapping[str, float]]]) -> Markup:
-    """A bar a row, as long as the sum of its parts in seconds; below them, which colour is which part."""
+    """Draw one stacked bar per row, of its parts in seconds, with a legend below."""
     longest = max(sum(parts.values()) for _, parts in rows)
     names = list(dict.fromkeys(name for _, parts in rows for name in parts))
     drawn = []
@@ -115,12 +116,12 @@ def _part(name: str, slot: int, x: float, y: float, width: float, said: str = ""
 
 
 def kind(look: Look) -> str:
-    """Classes: colour, whether it is compiled, whether it is the reader's own."""
+    """Return the CSS classes: colour, whether compiled, whether the user's own."""
     return f"k{look.slot}{' hollow' if look.compiled else ''}{' own' if look.own else ''}"
 
 
 def strips(blocks: Sequence[float]) -> Markup:
-    """A tick for each timed block, from half of the median to twice of it."""
+    """Draw a tick for each timed block, from half the median to twice the median."""
     ticks = "".join(f"M{_strip(value)} 1v10" for value in blocks)
     return Markup(
         f'<svg class="strip" viewBox="0 0 200 12" aria-hidden="true"><path class="zero" d="M67 0v12"/><path d="{ticks}"/></svg>'
@@ -128,22 +129,23 @@ def strips(blocks: Sequence[float]) -> Markup:
 
 
 def _strip(share: float) -> float:
-    """0.5 -> 0, 1 -> 67, 2 -> 200"""
+    """Map a ratio to a position: 0.5 -> 0, 1 -> 67, 2 -> 200."""
     return round(min(199.0, max(1.0, (share - 0.5) / 1.5 * 200)), 1)
 
 
 def mark(look: Look, x: float, y: float) -> str:
-    """Of the page's symbols."""
+    """Draw one of the page's symbols."""
     return f'<use href="#m{look.slot}" x="{x}" y="{y}"/>'
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions nearest to the wanted ones with at least `gap` between neighbours, kept within [low, high] if they fit.
+    """Return the positions nearest to the wanted ones with at least `gap` between neighbours, within [low, high] if
+    they fit.
 
-    Least squares under an order: pool adjacent violators on (wanted - rank * gap).
+    Isotonic least squares: pool adjacent violators on (wanted - rank * gap).
     """
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    blocks: list[tuple[float, int]] = []  # (mean, how many)
+    blocks: list[tuple[float, int]] = []  # (mean, count)
     for rank, i in enumerate(order):
         mean, count = wanted[i] - rank * gap, 1
         while blocks and blocks[-1][0] > mean:
@@ -163,7 +165,7 @@ def _tick_y(y: float, text: str, end: float = RIGHT) -> str:
 
 
 def label(name: str) -> str:
-    """A name as it can be drawn: no control characters, not endless."""
+    """Return a name for drawing: without control characters, truncated."""
     clean = "".join(" " if unicodedata.category(letter)[0] == "C" else letter for letter in name)
     return clean if len(clean) <= 20 else f"{clean[:19]}…"
 

@@ -1,4 +1,4 @@
-"""What pages draw, as data for their templates: heat maps, dots with bars, lines along an axis."""
+"""Data for the templates' charts: heat maps, dots with bars, lines along an axis."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from . import svg
 from .palette import Palette
 
 HOTTEST, SHADE = 5.0, 75
-"""The slowdown from which a cell is as dark as any, and how dark, in percent."""
+"""Slowdown from which cells have the darkest shade, and that shade in percent."""
 
 MOST_LINES = 14
-"""Lines of a chart: their names have room beside it."""
+"""Most lines of a chart whose labels fit beside it."""
 
 CELLS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 8.0)
-"""Ticks of slowdowns; the last ends the axis."""
+"""Ticks of slowdowns; the last one ends the axis."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class HeatCell:
     kind: str = ""
     shade: int = 0
     to: str = ""
-    """The key of the case that it chooses."""
+    """Key of the case that a click selects."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class HeatRow:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """`headings` are lines of (text, how many columns it spans)."""
+    """A heat map. `headings` are lines of (text, number of columns spanned)."""
 
     axis: str | None
     name: str
     mean: str
-    """The heading of the column before the cells."""
+    """Heading of the column before the cells."""
     headings: Sequence[Sequence[tuple[str, int]]]
     rows: Sequence[HeatRow]
 
@@ -94,7 +94,7 @@ class Scale:
 
 
 def heat_maps(grid: Grid, keys: Mapping[str, str]) -> list[HeatMap]:
-    """A map for each choice of columns; the default first."""
+    """Return one map for each choice of columns, the default first."""
     return [_heat_map(grid, axis, keys) for axis in grid.views]
 
 
@@ -124,7 +124,7 @@ def shade(ratio: float) -> int:
 
 
 def spans(headings: Sequence[Sequence[str]]) -> list[list[tuple[str, int]]]:
-    """Headings as lines; what several neighbours share stands once over them."""
+    """Merge equal neighbouring headings into spans."""
     lines = []
     for i in range(max(map(len, headings), default=0)):
         same = groupby(headings, key=lambda heading, upto=i + 1: tuple(heading[:upto]))  # type: ignore[misc]
@@ -133,7 +133,7 @@ def spans(headings: Sequence[Sequence[str]]) -> list[list[tuple[str, int]]]:
 
 
 def scale(case: Case) -> Scale:
-    """Of the slowdowns of a case; what is off the chart is drawn at its end."""
+    """Return the scale of a case's slowdowns; larger values are drawn at its end."""
     reach = max(
         [
             1.2,
@@ -151,7 +151,7 @@ def scale(case: Case) -> Scale:
 
 
 def lines(grid: Grid, palette: Palette, keys: Mapping[str, str]) -> list[Lines]:
-    """Charts for each setting of the other axes at which the axis with the most values has several; [] without one."""
+    """Return charts for each setting of the other axes at which the longest axis has several values."""
     axis = grids.length(grid.cases)
     if axis is None:
         return []
@@ -183,7 +183,7 @@ def _along(
 
 
 def _within(series: dict[str, list[tuple[float, float]]]) -> tuple[dict[str, list[tuple[float, float]]], list[str]]:
-    """What has room in a chart, and in words what lies far beyond the others."""
+    """Return the series that fit in a chart, and a description of those far beyond the others."""
     reach = fr.within([max(y for _, y in points) for points in series.values()])[-1]
     near = {name: points for name, points in series.items() if max(y for _, y in points) <= reach}
     drawn = dict(list(near.items())[:MOST_LINES])

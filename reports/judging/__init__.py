@@ -1,1 +1,1 @@
-"""What numbers mean: frames, verdicts, findings."""
+"""Frames, verdicts, findings."""

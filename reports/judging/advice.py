@@ -1,4 +1,4 @@
-"""Which implementation to use: the fastest of each case, those not shown to be slower, and where another one takes over."""
+"""Recommends implementations: the fastest of each case, those not significantly slower, and crossovers."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ from . import grid as grids
 from .grid import FASTEST, Case, Mark
 
 LEANER = 1.25
-"""Memory that is worth a word of two that are tied in time: so many times less."""
+"""Ratio of memory from which on it is mentioned for implementations that are tied in time."""
 
 MOST_RUNS = 200
-"""Runs that are searched for one that holds what is asked for."""
+"""Most runs searched for one that contains the requested cases."""
 
 COLUMNS = {"case": False, "use": False, "time": True, "next best": False, "ahead by": True, "verdict": False}
-"""And whether they are flush right."""
+"""Columns, and whether they are aligned right."""
 
 
 Layers = Mapping[str, Mapping[str, Any]]
-"""The axes of a model's attention layers, by kind."""
+"""Axes of a model's attention layers, by kind."""
 
 NOT_OF_A_MODEL = {
     "B", "T", "T_kv", "device", "threads", "mode", "scope", "dropout", "out_dropout", "page", "requests", "autocast",
     "deterministic",
 }  # fmt: skip
-"""Axes that a model's configuration leaves open."""
+"""Axes that a model's configuration does not determine."""
 
 AROUND_CORE = {"d_model", "qkv_bias", "out_bias", "latent", "rope"}
 
 
 def main(arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
-    """`python -m reports advise`: exit code 0; 3 for a usage error, reported in one line on stderr.
+    """Run `python -m reports advise`: exit code 0; 3 for a usage error, reported in one line on stderr.
 
-    `layers_of` gives the layers of a model by its name, or raises `RunError`.
+    `layers_of` returns the layers of a model by its name, or raises `RunError`.
     """
     options, _ = _parser().parse_known_args(arguments)
     return command.answered(lambda options: _answer(options, arguments, layers_of), options)
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
 def _answer(options: argparse.Namespace, arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
     several = options.emit and options.run is not None
     chosen = list(command.several([options.run], command.results(options))) if several else [command.chosen(options)]
-    options = _parser().parse_args(arguments)  # the axes of that run are options, too
+    options = _parser().parse_args(arguments)  # the axes of that run are options too
     asked = {axis: value for axis in axis_names() if axis != "model" and (value := getattr(options, axis)) is not None}
     long = {short: name for name, short in words.SHORT_DTYPE.items()}
     asked |= {axis: long.get(value, value) for axis, value in asked.items() if axis == "dtype"}
@@ -99,7 +99,7 @@ def _show(options: argparse.Namespace, run: Run, tables: Mapping[str, dict[str, 
 
 
 def _answering(newest: Run, asked: Mapping[str, Any], layers: Mapping[str, Mapping[str, Any] | None]) -> Run:
-    """The newest run of this machine that holds what is asked for; where none does, the newest."""
+    """Return the newest run of this machine that contains the requested cases; if none does, the newest."""
     files = runs.newest_first(newest.path.parent.parent)[:MOST_RUNS]
     for file in (file for file in files if file.parent == newest.path.parent):
         with contextlib.suppress(RunError):
@@ -113,7 +113,7 @@ def _answering(newest: Run, asked: Mapping[str, Any], layers: Mapping[str, Mappi
 
 
 def _of_layer(frame: pd.DataFrame, layer: Mapping[str, Any] | None, asked: Mapping[str, Any]) -> pd.DataFrame:
-    """The rows of a model's attention layer, or of its core; all where there is no `layer`."""
+    """Return the rows of a model's attention layer, or of its core; all rows without a `layer`."""
     if layer is None:
         return frame
     layer = {"D_v": layer["D_h"], "mask": "causal", "source": "self", **layer}
@@ -136,30 +136,30 @@ def _is(value: Any, wanted: Any) -> bool:
 
 
 def _said(wanted: Any) -> str:
-    """A value or a range, as the command line has it."""
+    """Format a value or a range in command-line syntax."""
     return f"{wanted[0]}..{wanted[-1]}" if isinstance(wanted, range) else str(wanted)
 
 
 def _meant(asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`--mode decode --T 64` as `pytest bench/` reads it: one new token against a cache of 64. Anything else is as it was."""
+    """Read `--mode decode --T 64` as `pytest bench/` does: one new token with a cache of 64. Others are unchanged."""
     if asked.get("mode") != "decode" or asked.get("T", 1) == 1 or "T_kv" in asked:
         return asked
     return {**asked, "T": 1, "T_kv": asked["T"]}
 
 
 def advise(frame: pd.DataFrame, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A table that a program can read; seconds and bytes.
+    """Return recommendations as a machine-readable table; seconds and bytes.
 
-    `asked` maps axes to values. A number that was not measured stands for its measured neighbours, and `not_measured`
-    says so. Implementations that were wrong anywhere in the run are `left_out`.
+    `asked` maps axes to values. A number that was not measured is replaced by its measured neighbours, listed in
+    `not_measured`. Implementations that failed the correctness check anywhere in the run are `left_out`.
 
-    Keys: `asked`; `read_as`, the axes that were answered for instead, where `decode` was asked for at a T that is the length
-    of its cache; `not_measured`, a list of {axis, asked, nearest}; `left_out`, names; `cells`, one for each case
-    (see `choice`); `crossovers` (see `crossovers`), of all lengths; `page_faults`, a sentence on what they
-    cost, or ''; `axes`, those that vary in the run.
+    Keys: `asked`; `read_as`, the axes actually used, if `decode` was requested at a T that is the length of its cache;
+    `not_measured`, a list of {axis, asked, nearest}; `left_out`, names; `cells`, one for each case (see `choice`);
+    `crossovers` (see `crossovers`), of all lengths; `page_faults`, a sentence on their cost, or ''; `axes`, those that
+    vary in the run.
 
     Raises:
-        RunError: nothing was measured that answers the question; the message lists what was.
+        RunError: no measured case matches the request; the message lists those available.
     """
     asked = asked or {}
     meant = _meant(asked)
@@ -179,12 +179,12 @@ def advise(frame: pd.DataFrame, asked: Mapping[str, Any] | None = None) -> dict[
 
 
 def choice(case: Case) -> dict[str, Any]:
-    """What to use in one case.
+    """Return the recommendation for one case.
 
-    `fastest`, the one with the smallest median, its `seconds` and `bytes`, and its `standing` (see `ratios.standings`), empty
-    where no difference can be shown; `ties`, those that are tied with it; `not_resolved`, those that may be faster, or take
-    half as long again; `next_best` and how many times as long that takes, `ahead`, with its interval `ahead_low`,
-    `ahead_high`; the `verdict` in words.
+    `fastest`, the implementation with the smallest median, its `seconds` and `bytes`, and its `standing` (see
+    `ratios.standings`), empty without a significant difference; `ties`, those tied with it; `not_resolved`, those that
+    may be faster or 1.5 times slower; `next_best` and its time relative to the fastest, `ahead`, with interval
+    `ahead_low`, `ahead_high`; the `verdict` in words.
     """
     best, *others = case.ranked
     row = best.row
@@ -219,9 +219,10 @@ def _verdict(case: Case, ties: Sequence[Mark], open_: Sequence[Mark]) -> str:
 
 
 def crossovers(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
-    """Where, from one measured T to the next, another implementation is the best one; all other axes being equal.
+    """Yield lengths T, between adjacent measured ones, at which the fastest implementation changes; all other axes are
+    equal.
 
-    At both a difference is shown; the point between them, `crosses_at`, is interpolated in log-log.
+    Both differences are significant; the crossing point, `crosses_at`, is interpolated in log-log.
     """
     for along in grids.along(cases, "T").values() if cases and "T" in cases[0].at else ():
         for one, other in pairwise(along):
@@ -237,14 +238,15 @@ def crossovers(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
 
 
 def sentence(crossing: Mapping[str, Any]) -> str:
-    """'sdpa overtakes packed near T = 312 (measured at 256 and 1024)'"""
+    """Format a crossover: 'sdpa overtakes packed near T = 312 (measured at 256 and 1024)'."""
     low, high = crossing["between"]
     return f"{crossing['to']} overtakes {crossing['from']} near T = {crossing['crosses_at']:.0f} (measured at {low} and {high})"
 
 
 def _narrowed(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """The rows that answer, of what was right everywhere, and where they stand for something that was not measured. Words
-    first: they have no neighbours."""
+    """Return the matching rows of correct implementations, and their differences from the request. Words are matched
+    before numbers, since they have no neighbours.
+    """
     frame, missed = fr.trusted(frame), []
     if frame.empty:
         raise RunError(
@@ -264,7 +266,7 @@ def _narrowed(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[pd.DataFra
 
 
 def _print(table: Mapping[str, Any]) -> None:
-    """For people: one line a case, then the crossovers."""
+    """Print one line per case, then the crossovers."""
     console = Console(width=None if sys.stdout.isatty() else 80, highlight=False, markup=False)
     if table["read_as"]:
         console.print(
@@ -302,7 +304,7 @@ def _parser() -> command.Parser:
         metavar="NAME",
         help="only the attention layers of this model (`--list` shows them), or of a config.json",
     )
-    for axis in (name for name in axis_names() if name != "model"):  # which names a model's layers
+    for axis in (name for name in axis_names() if name != "model"):  # the argument names a model's layers
         parser.add_argument(f"--{axis}", type=_reader(axis), metavar="VALUE", help=f"only cases with this {axis}")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="a table that a program can read")

@@ -1,4 +1,4 @@
-"""The answer of a run in a sentence: which implementation to use, by how much, where not; and how well that is known."""
+"""The headline of a run: the recommended implementation, its lead, exceptions, and confidence."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from .advice import LEANER
 from .grid import OPEN, SLOWER, Case, Grid, Mark, interval, slowdown
 
 KNOWN_WELL = 0.03
-"""Half of an interval, as a share, that more processes needn't make smaller."""
+"""Half-width of an interval, as a share, that is precise enough."""
 
 ADVISED_PROCESSES, MOST_PROCESSES = 5, 20
 
 POSSIBLE = 1.1
-"""Between implementations that are tied: larger differences that the run leaves possible are said."""
+"""Possible differences between tied implementations that are mentioned when larger than this ratio."""
 
 MOST_PARTS = 3
-"""Answers along an axis that a sentence can hold."""
+"""Most parts along an axis in one sentence."""
 
 
 @dataclass(frozen=True)
 class Trust:
-    """How well the ratios are known, in sentences; and the command that would tell more, where one would."""
+    """Confidence in the ratios, in sentences; and the command that would improve it, if any."""
 
     reasons: tuple[str, ...]
     command: str
 
 
 def headline(grid: Grid, baseline: str | None) -> str:
-    """The answer in a sentence. `baseline` is the implementation that one would take by default."""
+    """Return the headline in one sentence. `baseline` is the default implementation."""
     cases = grid.judged
     if not cases:
         return "No answer: no case of this run has two implementations that were right everywhere."
@@ -68,7 +68,7 @@ def headline(grid: Grid, baseline: str | None) -> str:
 
 
 def _open(cases: Sequence[Case]) -> int:
-    """In how many the first is not known."""
+    """Count the cases in which the fastest is not known."""
     return sum(case.ranked[0].state == OPEN for case in cases)
 
 
@@ -77,7 +77,9 @@ def _not_resolved(cases: Sequence[Case]) -> str:
 
 
 def own(grid: Grid, wrong: Collection[str] = ()) -> Iterator[str]:
-    """How the reader's own that were right do: 'mine: 1.3× the time of the fastest, on average over 6 of 6 cases'."""
+    """Yield results of the user's own correct implementations: 'mine: 1.3× the time of the fastest, on average over 6
+    of 6 cases'.
+    """
     for name in (name for name in grid.impls if name in grid.own and name not in wrong):
         all_, count = words.plural(len(grid.cases), "case"), grid.count(name)
         mean = (
@@ -89,7 +91,7 @@ def own(grid: Grid, wrong: Collection[str] = ()) -> Iterator[str]:
 
 
 def trust(run: Run, grid: Grid) -> Trust:
-    """From the intervals of the runners-up, the number of processes, and what disturbed the run."""
+    """Assess confidence from the intervals of the second fastest, the number of processes, and disturbances."""
     marks = [mark for case in grid.cases for mark in case.ranked]
     fewest = min((int(it.row["processes"]) for it in marks), default=0)
     known = [it for case in grid.judged for it in case.ranked[1:2] if it.low > 0]
@@ -115,7 +117,7 @@ def trust(run: Run, grid: Grid) -> Trust:
 
 
 def _settling(command: str, fewest: int, half: float) -> str:
-    """The command that would settle what is open; '' where more processes would not."""
+    """Return the command that would decide open cases; '' if more processes would not."""
     wider = (half / KNOWN_WELL) ** 2 if half < math.inf else 1.0
     wanted = min(MOST_PROCESSES, max(ADVISED_PROCESSES, math.ceil(max(1, fewest) * wider)))
     kept = re.sub(r" --processes[ =]\S+", "", command)
@@ -131,8 +133,9 @@ def _best(case: Case, name: str) -> bool:
 
 
 def _pick(cases: Sequence[Case]) -> str:
-    """What is the fastest or tied with it in the most cases; of several, less those that need clearly more memory than the
-    leanest, the one with the smallest slowdowns; '' where nothing is."""
+    """Return the implementation that is fastest or tied in the most cases; of several, excluding those with clearly
+    more memory than the leanest, the one with the smallest slowdowns; '' if there is none.
+    """
     counts = Counter(mark.impl for case in cases for mark in case.ranked if mark.best)
     equal = {name: _peaks(cases, name) for name in counts if counts[name] == max(counts.values())}
     lean = [name for name in equal if not equal[name] > LEANER * min(equal.values())]
@@ -140,18 +143,20 @@ def _pick(cases: Sequence[Case]) -> str:
 
 
 def _total(cases: Sequence[Case], name: str, of: Callable[[Mark], float]) -> float:
-    """Over all cases; infinite where it isn't known in one."""
+    """Sum a quantity over all cases; infinite if unknown in one."""
     total = sum(of(case.marks[name]) if _has(case, name) else math.inf for case in cases)
     return total if total == total else math.inf
 
 
 def _peaks(cases: Sequence[Case], name: str) -> float:
-    """Bytes."""
+    """Sum peak memory in bytes."""
     return _total(cases, name, lambda it: it.row.get("peak_bytes") or math.inf)
 
 
 def _use(name: str, cases: Sequence[Case], best: Sequence[Case], baseline: str | None) -> str:
-    """'Use sdpa: fastest or tied in 11 of 12 cases, up to 3.2× faster than fused (2.6 to 3.9), 7× less memory at T = 1024.'"""
+    """Return 'Use sdpa: fastest or tied in 11 of 12 cases, up to 3.2× faster than fused (2.6 to 3.9), 7× less memory at
+    T = 1024.'
+    """
     count = len(cases)
     everywhere = "the one case" if count == 1 else "both cases" if count == 2 else f"all {count} cases"
     where = everywhere if len(best) == count else f"{len(best)} of {words.plural(count, 'case')}"
@@ -163,7 +168,7 @@ def _use(name: str, cases: Sequence[Case], best: Sequence[Case], baseline: str |
 
 
 def _how(name: str, best: Sequence[Case]) -> str:
-    """'fastest', 'tied with packed', or 'fastest or tied'"""
+    """Return 'fastest', 'tied with packed', or 'fastest or tied'."""
     if all(case.marks[name].state == ratios.FASTEST for case in best):
         return "fastest"
     always = [mark.impl for mark in best[0].ranked if mark.impl != name and all(_best(it, mark.impl) for it in best)]
@@ -171,13 +176,13 @@ def _how(name: str, best: Sequence[Case]) -> str:
 
 
 def _possible(cases: Sequence[Case]) -> str:
-    """' (differences up to 1.4× are possible)' between those that are tied; '' where none of more than POSSIBLE is."""
+    """Return ' (differences up to 1.4× are possible)' for tied implementations; '' if none exceeds POSSIBLE."""
     widest = max((mark.high for case in cases for mark in case.ranked[1:] if mark.best), default=1.0)
     return f" (differences up to {slowdown(widest)}× are possible)" if widest > POSSIBLE else ""
 
 
 def _gain(name: str, cases: Sequence[Case], baseline: str) -> Iterator[str]:
-    """The largest speed-up over the baseline implementation that was shown."""
+    """Yield the largest significant speed-up over the baseline implementation."""
     shown = [it for case in cases if (it := fr.ratio(case.marks[baseline].row, case.marks[name].row)).slower]
     if shown:
         most = max(shown, key=lambda it: it.low)
@@ -186,7 +191,7 @@ def _gain(name: str, cases: Sequence[Case], baseline: str) -> Iterator[str]:
 
 
 def _memory(name: str, cases: Sequence[Case], baseline: str, several: bool) -> Iterator[str]:
-    """Its memory beside that of the baseline implementation, where that needs the most."""
+    """Yield its memory relative to the baseline implementation, in the case where the latter needs most."""
     known = [case for case in cases if _peaks([case], name) < math.inf > _peaks([case], baseline)]
     if known:
         case = max(known, key=lambda case: (_peaks([case], baseline), case.ranked[0].row["median"]))
@@ -197,7 +202,7 @@ def _memory(name: str, cases: Sequence[Case], baseline: str, several: bool) -> I
 
 
 def _exceptions(name: str, cases: Sequence[Case]) -> str:
-    """' Exceptions: slower in 3 cases, most at H = 1, T = 64, bf16: packed, 1.2× faster.'"""
+    """Return ' Exceptions: slower in 3 cases, most at H = 1, T = 64, bf16: packed, 1.2× faster.'"""
     by_state = Counter(case.marks[name].state if _has(case, name) else "" for case in cases)
     said = []
     if slower := by_state[SLOWER]:
@@ -210,7 +215,7 @@ def _exceptions(name: str, cases: Sequence[Case]) -> str:
 
 
 def _along(cases: Sequence[Case], axis: str) -> Iterator[tuple[str, str]]:
-    """Each value of an axis, or each range of lengths with one answer, and the answer: 'sdpa (fastest)', or ''."""
+    """Yield each value of an axis, or range of lengths with one result, and the result: 'sdpa (fastest)', or ''."""
     values = list(dict.fromkeys(case.at[axis] for case in cases))
     on_a_line = axis in length_axes() and None not in values
     answers: dict[Any, str] = {}

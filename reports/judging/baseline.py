@@ -1,4 +1,4 @@
-"""`python -m reports baseline set RUN` and `baseline show`: what later runs are compared with."""
+"""`python -m reports baseline set RUN` and `baseline show`: the run with which later runs are compared."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _set(options: argparse.Namespace) -> int:
-    """Raises:
-    RunError: the run can't be found or read, or is no run of one's own.
-    OSError: the results folder can't be written to.
+    """Set the baseline.
+
+    Raises:
+        RunError: the run can't be found or read, or is no run of one's own.
+        OSError: the results folder can't be written to.
     """
     run = runs.one(options.run, command.results(options))
     folder = run.path.parent
@@ -53,7 +55,7 @@ def _set(options: argparse.Namespace) -> int:
 
 
 def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
-    """What stands against a run as the next baseline."""
+    """Yield objections to a run as the next baseline."""
     if not run.complete:
         yield "it is not complete"
     if before is None:
@@ -80,8 +82,10 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
 
 
 def _show(options: argparse.Namespace) -> int:
-    """Raises:
-    RunError: a baseline file can't be read.
+    """Show the baselines.
+
+    Raises:
+        RunError: a baseline file can't be read.
     """
     results = command.results(options)
     found = [*filter(None, map(baseline_file.read, sorted(results.glob("*/"))))]

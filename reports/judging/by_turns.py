@@ -1,4 +1,4 @@
-"""A saved comparison of `python -m bench ab`, with its caveats."""
+"""Reads a saved comparison of `python -m bench ab`, with its caveats."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ..reading.words import plural
 from .comparison import SIDES, Cell, Comparison, changes, worst_first
 
 CONTROL = "control"
-"""Stands where a cell has its implementation."""
+"""Placeholder for the implementation in cells of controls."""
 
 FOLDER = "ab"
-"""In a machine's folder."""
+"""Subfolder of a machine's folder."""
 
 Logs = dict[Key, list[float]]
-"""log(head / base) of every pair, NaN where a cell was not in it."""
+"""log(head / base) of every replicate, NaN for a cell that was not measured in it."""
 
 
 def find(name: str, results: Path) -> Path | None:
-    """A saved comparison: its path, or `ab/NAME` as runs are named; None for what is none."""
+    """Return the path of a saved comparison, given as a path or as `ab/NAME`; None for other names."""
     if (path := Path(name)).is_file():
         with suppress(RunError):
             read(path)
@@ -45,7 +45,7 @@ def find(name: str, results: Path) -> Path | None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The saved file.
+    """Read the saved file.
 
     Raises:
         RunError: it can't be read, or is no comparison.
@@ -57,7 +57,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def comparison(path: Path, margin: float | None = None) -> Comparison:
-    """What its pairs say, by the judge as it is now.
+    """Judge the saved replicates by the current rules.
 
     Raises:
         RunError: it can't be read, or is no comparison.
@@ -102,7 +102,7 @@ def _logs(pairs: Sequence[Mapping[str, Any]]) -> Logs:
 
 
 def _times(pairs: Sequence[Mapping[str, Any]]) -> dict[tuple[Key, int], list[float]]:
-    """Seconds of one call in every block, by cell and side."""
+    """Return the seconds of one call in every block, by cell and variant."""
     found: dict[tuple[Key, int], list[float]] = {}
     for pair in pairs:
         blocks, keys = pair.get("blocks") or {}, [(impl, case) for impl, case, _ in pair["logs"]]
@@ -117,8 +117,8 @@ def _saved(cell: Mapping[str, Any]) -> Verdict:
 
 
 def _with_reach(said: Verdict, spent: float) -> Verdict:
-    """Where it is open, with what would have been seen, and how long half of that takes: four times the `spent` seconds."""
-    if said.word != verdict.INCONCLUSIVE or not said.detectable < 1:  # two or three pairs tell nothing of more of them
+    """Extend an open verdict by the minimum detectable effect, and the time to halve it: four times `spent` seconds."""
+    if said.word != verdict.INCONCLUSIVE or not said.detectable < 1:  # two or three replicates allow no extrapolation
         return said
     seen, half = map(shares.percent, (said.detectable, said.detectable / 2))
     more = f"; {half} would take {4 * spent / 60:,.0f} min" if spent >= 15 else ""

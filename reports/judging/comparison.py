@@ -1,8 +1,8 @@
-"""What a comparison says, of two saved runs or of two sides that were interleaved: cells, implementations, an exit code.
+"""A comparison of two saved runs or of two interleaved variants: cells, implementations, exit code.
 
-Of two runs cells are matched by implementation and case, their time is judged, all else compared exactly. A time is judged
-relative to the implementations of its case whose code is the same in both runs (`stats.saved`), so what the machine did between
-the runs cancels, as far as it did it to all of them.
+Cells of two runs are matched by implementation and case; their times are tested statistically, other facts compared
+exactly. A time is judged relative to the implementations of its case with the same code in both runs (`stats.saved`),
+so that machine changes common to all of them cancel.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from ..reading.runs import Run
 from . import processes
 
 EXACT = ("peak_bytes", "kernel", "operators", "error")
-"""What every call of a cell repeats to the last digit, so that any difference is reported."""
+"""Facts that are equal in every call of a cell, so that any difference is reported."""
 
 FAILED = ("wrong", "error", "timeout", "out_of_memory")
-"""Reasons for which a cell without numbers is a fault of the implementation."""
+"""Outcomes of a cell without numbers that count as faults of the implementation."""
 
 SECONDS_BETWEEN_RUNS = Variance(0.12**2, 10)
-"""Of what two runs of unchanged code disagree about log seconds beyond their controls, on one machine; what the controls of
-the two runs disagree about counts beside it."""
+"""Prior variance of log seconds between two runs of unchanged code on one machine, in excess of their controls;
+combined with the disagreement of the two runs' controls.
+"""
 
 NOTHING_BESIDE = (
     f"timed in fewer than {saved.FEWEST_VISITS} visits beside other implementations of its case whose code is unchanged; "
@@ -41,14 +42,14 @@ NOTHING_BESIDE = (
 )
 
 TOLD = 0.01
-"""A cell whose change in seconds differs by more, in logarithms, from its change beside the others says both."""
+"""Difference of logarithms between a cell's change in seconds and its relative change above which both are printed."""
 
 SIDES = ("base", "head")
 
 
 @dataclass(frozen=True)
 class Change:
-    """A fact that should be equal and isn't. `worse` when it counts as a regression: memory beyond the margin."""
+    """A fact that should be equal and isn't. `worse` if it counts as a regression: memory beyond the margin."""
 
     what: str
     base: Any
@@ -58,9 +59,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Cell:
-    """One implementation in one case. Seconds are typical of the processes, NaN where there are none.
+    """One implementation in one case. Seconds are geometric means over the processes, NaN if there are none.
 
-    The ratio of interleaved sides; of two runs, relative to the implementations of the case whose code is unchanged.
+    The ratio of interleaved variants; of two runs, relative to the implementations of the case with unchanged code.
     """
 
     impl: str
@@ -69,10 +70,10 @@ class Cell:
     base: float
     head: float
     processes: tuple[int, int]
-    """How many each side has."""
+    """Number of processes of each variant."""
     changes: tuple[Change, ...] = ()
     broken: bool = False
-    """Head gives a wrong answer, fails or hangs where base does not."""
+    """Whether head is wrong, fails or hangs where base does not."""
 
     @property
     def faulty(self) -> bool:
@@ -86,7 +87,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Cells with the worst first, and what to know before believing them."""
+    """Cells, worst first, with caveats."""
 
     base: str
     head: str
@@ -95,17 +96,17 @@ class Comparison:
     notes: list[str]
     machine: Mapping[str, Any]
     commands: Sequence[str]
-    """That do it again."""
+    """Commands that repeat the comparison."""
     implementations: Mapping[str, Verdict] = field(default_factory=dict)
-    """On the mean over the cells of each."""
+    """Verdicts on the mean over the cells of each implementation."""
     asked: Sequence[str] = ()
-    """Implementations that one wants to know of: those whose code changed; none: all."""
+    """Implementations of interest: those whose code changed; if empty, all."""
     shared: Verdict | None = None
-    """On all cells together, where all implementations changed alike."""
+    """Verdict on all cells together, if all implementations changed alike."""
     unjudged: str = ""
-    """Why nothing can be said of the code; or ''."""
+    """Why no verdict on the code is possible; or ''."""
     neither: int = 0
-    """Cells that were asked for, and that neither side can do."""
+    """Number of requested cells that neither variant supports."""
 
     @property
     def regressed(self) -> list[Cell]:
@@ -113,13 +114,13 @@ class Comparison:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many cells have each word, in the words' order; only words that occur."""
+        """Number of cells by verdict, in the verdicts' order, zeros omitted."""
         counted = Counter(cell.verdict.word for cell in self.cells)
         return {word: counted[word] for word in verdict.WORDS if counted[word]}
 
     @property
     def code(self) -> int:
-        """Of the command: 0 nothing regressed, 1 something did, 2 nothing could be judged."""
+        """Exit code: 0 without regressions, 1 with some, 2 if nothing could be judged."""
         shared = self.shared.word if self.shared else ""
         if self.regressed or verdict.REGRESSED in (shared, *(it.word for it in self.implementations.values())):
             return command.REGRESSED
@@ -131,7 +132,7 @@ class Comparison:
 
 
 def changes(base: Mapping[str, Any], head: Mapping[str, Any], margin: float) -> Iterator[Change]:
-    """Of a cell, from what is known of it on both sides."""
+    """Yield the changes of a cell's exact facts."""
     for what in EXACT:
         before, after = base.get(what), head.get(what)
         if before is not None and after is not None and before != after:
@@ -139,13 +140,13 @@ def changes(base: Mapping[str, Any], head: Mapping[str, Any], margin: float) -> 
 
 
 def worst_first(cell: Cell) -> tuple[bool, int, float]:
-    """To sort cells by."""
+    """Return a sort key, worst first."""
     size = abs(math.log(cell.verdict.ratio)) if cell.verdict.ratio > 0 else 0.0
     return not cell.regressed, verdict.WORDS.index(cell.verdict.word), -size
 
 
 def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
-    """All cells of either run. Runs of different machines get ratios, and no verdict.
+    """Compare all cells of either run. Runs of different machines get ratios, and no verdict.
 
     Raises:
         ValueError: the margin is negative or not finite.
@@ -199,18 +200,18 @@ def _commit(run: Run) -> str:
 
 @dataclass(frozen=True)
 class _Side:
-    """What a run says of a cell."""
+    """Data of a cell in one run."""
 
     facts: Mapping[str, Any]
     logs: Sequence[float]
-    """log(seconds), one a process."""
+    """log(seconds), one per process."""
     samples: Samples
     skipped: Mapping[str, Any]
-    """Its reason and detail where it has no numbers."""
+    """Reason and detail if it has no numbers."""
 
     @property
     def seconds(self) -> float:
-        """Typical of the processes."""
+        """Geometric mean over the processes."""
         return math.exp(mean(self.logs)) if self.logs else math.nan
 
 
@@ -238,13 +239,13 @@ def _key(facts: Mapping[str, Any]) -> Key:
 
 
 def _redefined(sides: _Sides) -> bool:
-    """Whether the benchmark itself was changed."""
+    """Whether the benchmark itself changed."""
     before, after = (side.facts.get("case_hash") for side in sides)
     return bool(before != after)
 
 
 def _judged(found: Changes, changed: set[str], margin: float) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
-    """What changed is judged for itself, so that others beside it take nothing from what can be seen of it."""
+    """Judge changed implementations separately, so that testing others costs no sensitivity."""
     cells: dict[Key, Verdict] = {}
     implementations: dict[str, Verdict] = {}
     for group in (changed, found.implementations.keys() - changed):
@@ -260,7 +261,7 @@ def _judged(found: Changes, changed: set[str], margin: float) -> tuple[dict[Key,
 
 
 def _shared(cells: Collection[_Sides], shifts: Sequence[float], margin: float) -> Verdict | None:
-    """On what cells have in common: by how much more their seconds changed than the controls' did."""
+    """Return the verdict on the common change of cells: their change of seconds relative to the controls'."""
     if not cells:
         return None
     moved = median(mean(after.logs) - mean(before.logs) for before, after in cells) - mean(shifts or [0.0])
@@ -288,7 +289,7 @@ def _cell(key: Key, sides: _Sides, said: Verdict, margin: float) -> Cell:
 
 
 def _wrong(sides: _Sides) -> Verdict | None:
-    """A wrong answer on either side."""
+    """Return the verdict WRONG if either variant is wrong; else None."""
     said = [
         f"{name}: {side.skipped['detail']}"
         for name, side in zip(SIDES, sides, strict=True)
@@ -298,7 +299,7 @@ def _wrong(sides: _Sides) -> Verdict | None:
 
 
 def _unjudged(sides: _Sides, other: str) -> Verdict:
-    """Why a cell has no verdict, with the ratio alone. `other` says how the machines differ, where they do."""
+    """Return a verdict with the ratio alone, and why there is no other. `other` describes the machines' differences."""
     before, after = sides
     for word, name, side in ((verdict.GONE, "head", after), (verdict.NEW, "base", before)):
         if not side.logs:
@@ -312,7 +313,7 @@ def _unjudged(sides: _Sides, other: str) -> Verdict:
 
 
 def _shifts(base: Run, head: Run) -> list[float]:
-    """By how much each control that both runs looked at changed, in logarithms."""
+    """Return the change, in logarithms, of each control in both runs."""
     before, after = (
         {name: mean(math.log(look["seconds"]) for look in looks) for name, looks in seen.items() if looks}
         for seen in (run.controls.get("looks", {}) for run in (base, head))
@@ -363,7 +364,7 @@ def _notes_on(found: Changes, unchanged: Collection[str]) -> Iterator[str]:
 
 
 def _open(base: Run, head: Run, found: Mapping[str, Verdict]) -> Iterator[str]:
-    """What would tell where changed code is open."""
+    """Yield advice on how to decide open results of changed code."""
     if not found:
         return
     seen = shares.percent(max(said.detectable for said in found.values()))

@@ -1,4 +1,4 @@
-"""What an interleaved comparison says of a step between two runs: which commits to compare, and what is known of them."""
+"""Matches steps between runs with interleaved comparisons: which commits to compare, and the known verdicts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .series import Series
 Commits = tuple[str, str]
 
 Known = Mapping[tuple[Commits, str, str], Verdict]
-"""By commits, implementation and case."""
+"""Verdicts by commits, implementation and case."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Asked:
     commits: Commits
     cells: Sequence[Series]
     own: Mapping[str, str] = field(default_factory=dict)
-    """Implementations of the user's by name, as NAME=module:attr."""
+    """The user's own implementations by name, as NAME=module:attr."""
 
     def options(self) -> dict[str, Any]:
-        """Of `python -m bench ab`, by name: the commits, the implementations, and the axes of the cells as lists."""
+        """Return options of `python -m bench ab` by name: commits, implementations, and axes of the cells as lists."""
         axes: dict[str, dict[str, None]] = {}
         for one in self.cells:
             for name, value in one.axes.items():
@@ -44,12 +44,12 @@ class Asked:
 
 
 def _given(value: Any) -> str:
-    """On a command line."""
+    """Format a value in command-line syntax."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
 def commits(series: Series, at: int, runs: Sequence[Run]) -> Commits | None:
-    """Of the runs before and after a step; None where they have none, or code that was not committed, or the same."""
+    """Return the commits before and after a step; None if they are missing, equal, or the code was not committed."""
     sides = [runs[series.points[i].run] for i in (at - 1, at)]
     base, head = (str(side.commit["id"]) if side.commit_id else "" for side in sides)
     whole = base and head and not any(side.commit.get("dirty") for side in sides)
@@ -57,7 +57,7 @@ def commits(series: Series, at: int, runs: Sequence[Run]) -> Commits | None:
 
 
 def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> Iterator[Asked]:
-    """Slow-downs that have not recovered and that no comparison knows of."""
+    """Yield slow-downs that have not recovered and have no comparison."""
     by_commits: dict[Commits, list[Series]] = {}
     for one in series:
         between = commits(one, one.standing.at, runs) if one.standing else None
@@ -72,7 +72,7 @@ def _listed(given: Any) -> list[str]:
 
 
 def known(folder: Path) -> Known:
-    """What was compared on a machine: of several comparisons of the same commits the newest counts."""
+    """Return the verdicts of a machine's comparisons; of several comparisons of the same commits the newest counts."""
     found = {}
     for path in sorted((folder / by_turns.FOLDER).glob("[0-9]*.json")):
         try:

@@ -1,6 +1,6 @@
-"""A function that attends by the kernel that was measured to be fastest: from saved runs to a module of plain torch.
+"""Generates a module of plain torch, from saved runs, that calls the kernel measured to be fastest.
 
-What can be chosen is a file in `templates/kernels/`, called as the implementation that it equals: a few lines of torch.
+Selectable kernels are files in `templates/kernels/`, named after the equivalent implementation: a few lines of torch.
 """
 
 from __future__ import annotations
@@ -32,24 +32,27 @@ _KERNELS = Path(__file__).parent.parent / "templates" / "kernels"
 _SUFFIX = ".py.j2"
 
 SDPA = "sdpa"
-"""The implementation that is torch's own choice."""
+"""Implementation that is torch's own choice."""
 
 GRADIENTS = {"forward": False, "decode": False, "backward": True}
-"""Modes, and whether gradients are asked for in them."""
+"""Modes, and whether gradients are required in them."""
 
 MASKS = {"none": "none", "causal": "causal", "padding": "keys", "causal+padding": "batch", "causal_br": "pairs"}
-"""Masks of a case, and what a call has: none; `is_causal`; or a boolean one, (B, 1, 1, T_kv), (B, 1, T, T_kv) or (T, T_kv)."""
+"""Masks of a case, and those of a call: none; `is_causal`; or a boolean one, (B, 1, 1, T_kv), (B, 1, T, T_kv) or (T,
+T_kv).
+"""
 
 OF_LAYERS = ("d_model", "source", "qkv_bias", "out_bias", "scope")
-"""Axes that change what is around a kernel, and not the kernel."""
+"""Axes that affect the layer around a kernel, but not the kernel."""
 
 MAY_LOSE = 0.03
-"""Share of SDPA's time that a choice may lose at the far end of its interval. To lose nothing for certain would leave SDPA
-where it is probably slower by far more: docs/measured.md."""
+"""Share of SDPA's time by which the upper end of a choice's interval may exceed it. Excluding any loss would keep SDPA
+in cases where it is probably much slower: docs/measured.md.
+"""
 
 
 class Setting(NamedTuple):
-    """What a call must be like, beside its length."""
+    """Properties of a call besides its length."""
 
     device: str
     """`cpu`, or the name of a GPU."""
@@ -64,29 +67,29 @@ class Setting(NamedTuple):
     D_h: int
     D_v: int
     T: int | None
-    """Queries; None where there are as many as keys."""
+    """Number of queries; None if equal to that of keys."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """The kernel from one number of keys to another, both included."""
+    """Kernel for a range of numbers of keys, both ends included."""
 
     first: int
     last: int
     kernel: str
     measured: dict[int, Ratio]
-    """Its time over that of SDPA at the measured lengths within."""
+    """Ratios to SDPA's time at the measured lengths within."""
 
 
 ByLength = dict[int, dict[str, Ratio]]
-"""By number of keys, the time of each kernel over that of SDPA."""
+"""By number of keys, the ratio of each kernel's time to SDPA's."""
 
 
 def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
-    """Write the module, from those rows of the runs, oldest first; what it holds, in a sentence.
+    """Write the module from the given rows of the runs, oldest first; returns a sentence on its contents.
 
     Raises:
-        RunError: it can't be written there, or the runs don't go together or hold nothing to choose from.
+        RunError: the file can't be written, or the runs don't belong together or contain no selectable kernel.
     """
     taken = {*sys.stdlib_module_names, *kwlist, "torch", "numpy"}
     if path.suffix != ".py" or not path.stem.isidentifier() or path.stem in taken:
@@ -112,21 +115,22 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
 
 
 def _choosable(setting: Setting, by_length: ByLength) -> ByLength:
-    """Of all implementations those that can be chosen: with a boolean mask SDPA's own kernels alone, which give 0 where a query
-    sees no key, as SDPA does."""
+    """Return the selectable implementations: with a boolean mask SDPA's own kernels alone, which like SDPA return 0 for
+    a query without visible keys.
+    """
     names = {name for name, code in kernels().items() if setting.mask in ("none", "causal") or "**options" in code}
     found = {T: {name: it for name, it in over.items() if name in names} for T, over in by_length.items()}
     return {T: over for T, over in found.items() if over}
 
 
 def kernels() -> dict[str, str]:
-    """The source of each implementation that can be chosen, by its name."""
+    """Return the source of each selectable implementation, by name."""
     files = sorted(_KERNELS.glob(f"*{_SUFFIX}"))
     return {file.name.removesuffix(_SUFFIX): file.read_text(encoding="utf-8").strip() for file in files}
 
 
 def module(name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[Stretch]]) -> str:
-    """The text of the module."""
+    """Return the module's source."""
     chosen = {one.kernel for found in table.values() for one in found}
     environment = Environment(
         loader=PackageLoader("reports", "templates"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -147,7 +151,7 @@ def module(name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[Stre
 
 
 def _write(path: Path, text: str) -> None:
-    """Over an older one of its kind, and over nothing else."""
+    """Write the module; overwrites only an earlier generated one."""
     try:
         if path.exists() and not path.read_bytes().startswith(text[: text.index("\n")].encode()):
             raise RunError(f"--emit {path}: there is another file of that name; choose another one")
@@ -157,18 +161,18 @@ def _write(path: Path, text: str) -> None:
 
 
 def _key(setting: Setting) -> str:
-    """As the module has it: a dtype is one of torch's."""
+    """Format a setting as a key of the module, with torch's dtype."""
     return ", ".join(f"torch.{it}" if name == "dtype" else repr(it) for name, it in setting._asdict().items())
 
 
 def _evidence(stretch: Stretch) -> str:
-    """'0.71 (0.66 to 0.76) of SDPA's time at 64'"""
+    """Return '0.71 (0.66 to 0.76) of SDPA's time at 64'."""
     ratios = [f"{units.bounded(it.value, it.low, it.high)} at {T}" for T, it in stretch.measured.items()]
     return f"of SDPA's time: {', '.join(ratios)}" if ratios else "interpolated"
 
 
 def _provenance(runs: Sequence[Run]) -> Iterator[str]:
-    """Of a run file's words only what can stand in a docstring."""
+    """Yield the runs' provenance, restricted to characters that are safe in a docstring."""
     machine: Mapping[str, Any] = runs[-1].machine
     parts = [machine.get("cpu"), machine.get("gpu"), f"{machine.get('cores')} cores", f"torch {machine.get('torch')}"]
     said = [f"Machine: {', '.join(str(part) for part in parts if part)}"]
@@ -177,8 +181,8 @@ def _provenance(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def measured(runs: Sequence[tuple[Run, pd.DataFrame]], kernels: Collection[str]) -> dict[Setting, ByLength]:
-    """What runs say of these kernels. A later run replaces an earlier one, and a core the layer around it: all implementations
-    have the same projections, so that a layer is faster where its core is.
+    """Return ratios of these kernels from the runs. Later runs replace earlier ones, and cores the layers around them:
+    projections are equal, so that a layer is faster if its core is.
 
     Raises:
         RunError: the runs are of several machines.
@@ -199,9 +203,9 @@ def measured(runs: Sequence[tuple[Run, pd.DataFrame]], kernels: Collection[str])
 
 
 def stretches(by_length: ByLength) -> Iterator[Stretch]:
-    """Where a kernel is probably faster than SDPA and certainly not much slower, and which most so.
+    """Yield ranges in which a kernel is probably faster than SDPA and certainly not much slower, choosing the fastest.
 
-    Between two measured lengths ratios and their intervals are interpolated in log-log; beside one that isn't known nothing is
+    Ratios and intervals are interpolated in log-log between measured lengths; beside an unknown one, no kernel is
     chosen.
     """
     keys, lengths = np.arange(min(by_length), max(by_length) + 1), sorted(by_length)
@@ -223,7 +227,7 @@ def stretches(by_length: ByLength) -> Iterator[Stretch]:
 
 
 def _setting(row: Mapping[str, Any], machine: Mapping[str, Any]) -> Setting | None:
-    """None of a case that has more to it than a call with at most a boolean mask, without dropout."""
+    """Return a case's setting; None unless it is a call with at most a boolean mask, without dropout."""
     own = {*Setting._fields, *OF_LAYERS, "T_kv", "mode", "window", "window_right"}
     others = [axis for axis in axis_names() if axis not in own]
     is_usual = all(pd.isna(row[axis]) or row[axis] in KNOWN_AXES[axis].unsaid for axis in others)

@@ -1,4 +1,4 @@
-"""What disturbs a run, in sentences computed from its frame: wrong answers, page faults, memory that torch does not know of."""
+"""Findings on disturbances of a run: wrong outputs, page faults, memory unknown to torch."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ LOOKS = ("reference workload", "times measured", "median", "fastest", "slowest")
 """Columns of `looks`."""
 
 PART = 0.10
-"""Of a call's time: from it on page faults are worth a sentence."""
+"""Share of a call's time in page faults from which on they are mentioned."""
 
 KEEPING = "--allocator keep (MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184) or tcmalloc"
-"""How glibc keeps its pages, in a run and in any program."""
+"""Settings with which glibc keeps its pages, in a run and in any program."""
 
 UNEXPLAINED, TIMES = 8 * 2**20, 1.6
-"""Bytes by which a process may grow beyond what torch allocated, and how many times as much it may be: libraries pack matrices,
-and malloc rounds and keeps some of what was freed a moment ago."""
+"""Bytes by which a process may grow beyond torch's allocations, and the ratio allowed: libraries pack matrices, and
+malloc rounds and caches memory.
+"""
 
 
 def findings(frame: pd.DataFrame) -> list[str]:
-    """What disturbs times or memory, in sentences."""
+    """Return sentences on disturbances of times or memory."""
     usable = fr.own_keys_unsaid(frame.dropna(subset=["median"]))
     return list(filter(None, [kept_pages(usable), hidden_memory(usable)])) if len(usable) else []
 
 
 def nothing(skipped: pd.DataFrame) -> str:
-    """Of a run without a number."""
+    """Explain a run without any number."""
     counts = skipped["reason"].value_counts()
     reasons = ", ".join(f"{count} {str(reason).replace('_', ' ')}" for reason, count in counts.items())
     return f"No cell of this run has a number: {reasons}." if reasons else "This run holds no cells."
 
 
 def wrong(frame: pd.DataFrame, skipped: pd.DataFrame) -> list[str]:
-    """A warning for every implementation that failed the gate, with why it did first."""
+    """Return a warning for every implementation that failed the correctness check, with its first failure."""
     found = skipped[skipped["reason"] == "wrong"].groupby("impl", sort=False)["detail"]
     measured = set(frame["impl"])
     return [
@@ -52,8 +53,9 @@ def wrong(frame: pd.DataFrame, skipped: pd.DataFrame) -> list[str]:
 
 
 def kept_pages(frame: pd.DataFrame) -> str:
-    """What the call that loses most time to page faults takes without them; '' where none loses `PART` of its own, or none was
-    measured (`kept_pages_s`, seconds)."""
+    """Describe the call that loses most time to page faults, and its time without them; '' if none loses `PART`, or
+    none was measured (`kept_pages_s`, seconds).
+    """
     usable = fr.trusted(frame)
     rows = fr.records(usable.assign(kept=usable[["kept_pages_s", "median"]].min(axis=1)))
     faulting = [row for row in rows if row["kept"] <= (1 - PART) * row["median"]]
@@ -73,7 +75,7 @@ def kept_pages(frame: pd.DataFrame) -> str:
 
 
 def hidden_memory(frame: pd.DataFrame) -> str:
-    """Whose process grew by more than torch allocated, and where most; '' where memory is explained."""
+    """Name implementations whose process grew by more than torch allocated, and where most; '' if there are none."""
     unexplained = frame["peak_rss_bytes"] - frame["peak_bytes"]
     beyond = unexplained[(unexplained > UNEXPLAINED) & (frame["peak_rss_bytes"] > TIMES * frame["peak_bytes"])]
     if beyond.empty:
@@ -89,7 +91,7 @@ def hidden_memory(frame: pd.DataFrame) -> str:
 
 
 def calls(frame: pd.DataFrame) -> str:
-    """How many calls were compared with the reference; '' where nothing tells."""
+    """Return the number of calls compared with the reference; '' if unknown."""
     known = frame.loc[frame["calls_compared"] > 0, "calls_compared"]
     if known.empty:
         return ""
@@ -99,6 +101,6 @@ def calls(frame: pd.DataFrame) -> str:
 
 
 def looks(controls: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """What the reference workload took while the run was measured: a line for every part of it."""
+    """Return the times of the reference workload during the run, one line per part."""
     spent = {name: [look["seconds"] for look in seen] for name, seen in controls.get("looks", {}).items() if seen}
     return [(name, str(len(of)), *map(units.seconds, (median(of), min(of), max(of)))) for name, of in spent.items()]

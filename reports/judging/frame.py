@@ -1,4 +1,4 @@
-"""From a run to a tidy frame: one row per measured cell, one column per fact; and the questions asked of it."""
+"""Converts a run to a tidy frame, one row per measured cell and one column per fact; and queries on it."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ OFF_THE_CHART = 8.0
 
 
 def tidy(run: Run) -> pd.DataFrame:
-    """One row per benchmark: its extra_info, its stats in seconds, and
+    """Return one row per benchmark: its extra_info, its stats in seconds, and
 
-    `samples`  what was timed, to be paired with that of other rows,
-    `over`     how many times as long it takes as each other implementation of its case, by name (see `ratios.compared`),
-    `ratio`    the same for the baseline implementation, with its interval `ratio_low`, `ratio_high`,
+    `samples`  its timed blocks, for pairing with those of other rows,
+    `over`     ratios of its time to each other implementation's of its case, by name (see `ratios.compared`),
+    `ratio`    ratio to the baseline implementation, with its interval `ratio_low`, `ratio_high`,
     `speedup`  1 / `ratio`,
     `spread`   interquartile range over median,
     `tflops_per_s`  `flops` over the median,
-    `of_peak`  the same over the data sheet's peak (see `peaks.shares`),
-    `launch_share`  what of the median is no time of the device, `device_s` (CUDA),
-    `mask_efficiency`  how much of what its mask hides is skipped, with its interval and `work_share` (see `masking.columns`),
-    `wrong`    whether this implementation failed the gate in any cell of the run: it has no rank and no standing,
-    `rank_low`, `rank_high`  its ranks by what was shown (see `ratios.ranks`; NaN where nothing can be shown),
-    `standing` how it stands in its case (see `ratios.standings`), empty where nothing can be shown,
+    `of_peak`  `tflops_per_s` over the data sheet's peak (see `peaks.shares`),
+    `launch_share`  share of the median beyond the device's time, `device_s` (CUDA),
+    `mask_efficiency`  share of masked work that is skipped, with its interval and `work_share` (see `masking.columns`),
+    `wrong`    whether this implementation failed the check in any cell of the run, so that it is not ranked,
+    `rank_low`, `rank_high`  its ranks by significant differences (see `ratios.ranks`; NaN if unknown),
+    `standing` its rank in its case in words (see `ratios.standings`), empty if unknown,
     `leads`    whether its median is the smallest of its case,
-    `tied`     whether it is the fastest of its case or level with it.
+    `tied`     whether it is the fastest of its case or tied with it.
 
-    Implementations keep the registry's order (those unknown to it follow), cases the file's. Never raises on an empty run.
+    Implementations keep the registry's order (unknown ones follow), cases the file's. Never raises on an empty run.
     """
     facts = [{**_facts(row["extra_info"]), **{key: row["stats"].get(key) for key in STATS}} for row in run.rows]
     frame = pd.DataFrame.from_records(facts, columns=_columns(facts))
@@ -70,12 +70,12 @@ def tidy(run: Run) -> pd.DataFrame:
 
 
 def skipped(run: Run) -> pd.DataFrame:
-    """One row per cell without numbers: impl, id, reason, detail."""
+    """Return one row per cell without numbers: impl, id, reason, detail."""
     return pd.DataFrame(run.skipped, columns=["impl", "id", "reason", "detail"])
 
 
 def varying(frame: pd.DataFrame) -> list[str]:
-    """Axes with more than one value in the frame, without those that merely follow from others."""
+    """Return the axes with more than one value in the frame, except derived ones."""
     found = [axis for axis in axis_names() if axis in frame and frame[axis].nunique(dropna=False) > 1]
     for axis, sources in _may_follow():
         known = [source for source in sources if source in found]
@@ -85,7 +85,7 @@ def varying(frame: pd.DataFrame) -> list[str]:
 
 
 def groups(frame: pd.DataFrame, axes: list[str]) -> list[tuple[dict[str, Any], pd.DataFrame]]:
-    """The frame split by the values of some axes, (values, rows) each: numbers by size, words as they came in the file."""
+    """Split the frame by the values of some axes, (values, rows) each: numbers sorted, words in file order."""
     if not axes:
         return [({}, frame)] * (not frame.empty)
     keys = [
@@ -98,28 +98,28 @@ def groups(frame: pd.DataFrame, axes: list[str]) -> list[tuple[dict[str, Any], p
 
 
 def own_keys_unsaid(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with T_kv missing where it is T: a sequence that attends to itself has no length of keys of its own.
+    """Return the frame with T_kv missing where it equals T, since self-attention has no separate length of keys.
 
-    Without it, self-attention beside decoding or cross-attention would be one setting for every T.
+    Otherwise, self-attention beside decoding or cross-attention would be a separate setting for every T.
     """
     return frame.assign(T_kv=frame["T_kv"].where(frame["T_kv"] != frame["T"]))
 
 
 def settings(frame: pd.DataFrame) -> dict[str, Any]:
-    """The axes with one value in the whole frame, and that value."""
+    """Return the axes with a single value in the whole frame, and that value."""
     return {
         axis: frame[axis].iloc[0] for axis in axis_names() if axis in frame and frame[axis].nunique(dropna=False) == 1
     }
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as dictionaries from column to value."""
+    """Return rows as dictionaries from column to value."""
     columns = list(map(str, frame.columns))
     return [dict(zip(columns, row, strict=True)) for row in frame.to_numpy(dtype=object).tolist()]
 
 
 def plain(value: Any) -> Any:
-    """As JSON knows it."""
+    """Convert a value to a JSON type."""
     value = value.item() if hasattr(value, "item") else value
     if isinstance(value, float) and value.is_integer():
         return int(value)  # sizes are floats where some are missing, and a browser spells 128.0 as 128: no such option
@@ -129,29 +129,29 @@ def plain(value: Any) -> Any:
 
 
 def trusted(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows with a number, of implementations that were right everywhere."""
+    """Return rows with a number, of implementations that passed every check."""
     return frame[frame["median"].notna() & ~frame["wrong"]]
 
 
 def ranked(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a case by their medians; the one that leads first."""
+    """Return the rows of a case sorted by median."""
     return records(rows.sort_values(["leads", "median"], ascending=[False, True]))
 
 
 def ratio(of: Mapping[str, Any], over: Mapping[str, Any]) -> Ratio:
-    """How many times as long one row takes as another of its run."""
+    """Return the ratio of one row's time to another's in the same run."""
     if of["id"] == over["id"] and over["impl"] in of["over"]:
         return of["over"][over["impl"]]  # type: ignore[no-any-return]
     return ratios.ratio(of["samples"], over["samples"], one_case=of["id"] == over["id"])
 
 
 def exported(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame without what only the judge reads."""
+    """Return the frame without columns used only by statistics."""
     return frame.drop(columns=["samples", "over"])
 
 
 def within(values: Iterable[float]) -> list[float]:
-    """Sorted values less those at the top that would squeeze all others: from the first that is OFF_THE_CHART.
+    """Return sorted values without the largest ones, from the first that is OFF_THE_CHART.
 
     >>> within([1.0, 2.0, 40.0])
     [1.0, 2.0]
@@ -164,13 +164,13 @@ def within(values: Iterable[float]) -> list[float]:
 
 
 def _facts(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Row metadata without per-sample arrays; missing axes get their defaults."""
+    """Return row metadata without per-sample arrays; missing axes get their defaults."""
     unsaid = {name: axis.unsaid[0] for name, axis in KNOWN_AXES.items() if axis.unsaid and axis.unsaid != (None,)}
     return {**unsaid, **{key: value for key, value in extra.items() if not key.startswith("sample_")}}
 
 
 def _judged(frame: pd.DataFrame) -> pd.DataFrame:
-    """Ratios of every row to the others of its case, ranks and standings; implementations that were wrong have no rank."""
+    """Add ratios of every row to the others of its case, and ranks; implementations that failed a check have none."""
     timed = frame.sort_values("median").drop_duplicates(["id", "impl"])
     cases = {case: part.set_index("impl") for case, part in timed.assign(at=timed.index).groupby("id", sort=False)}
     nothing = {"rank_low": math.nan, "rank_high": math.nan, "standing": "", "leads": False}
@@ -188,7 +188,7 @@ def _judged(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ratio(row: Mapping[str, Any], baseline_impl: str | None) -> tuple[float, ...]:
-    """What the judge says of a row against the baseline implementation."""
+    """Return a row's ratio to the baseline implementation, with its interval."""
     if row["impl"] == baseline_impl:
         return 1.0, 1.0, 1.0
     one = row["over"].get(baseline_impl, ratios.UNKNOWN)
@@ -201,8 +201,9 @@ def _columns(records: list[dict[str, Any]]) -> list[str]:
 
 
 def _may_follow() -> list[tuple[str, tuple[str, ...]]]:
-    """Axes that say nothing of their own where they follow from others; widths of heads from their number, too, and
-    lengths from the requests of a batch."""
+    """Return the axes that are redundant if derived from others, including head widths from the number of heads, and
+    lengths from the requests of a batch.
+    """
     known = {name: it.follows for name, it in KNOWN_AXES.items() if it.follows}
     lengths = [("T", ("requests",)), ("T_kv", ("requests",))]
     return [*lengths, *sorted(known.items(), key=lambda it: -len(it[1])), ("D_h", ("H",))]

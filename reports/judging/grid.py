@@ -1,6 +1,6 @@
-"""A run as implementations x cases: how each stands in each case, and its slowdown over the fastest there.
+"""A run as a table of implementations x cases: rank in each case, and slowdown relative to the fastest.
 
-The answer, the heat map, the tables, the terminal and the Markdown are made from a `Grid`: they can't contradict each other.
+Headline, heat map, tables, terminal output and Markdown are all made from one `Grid`, so that they are consistent.
 """
 
 from __future__ import annotations
@@ -24,38 +24,39 @@ FASTEST, TIED, OPEN, SLOWER = ratios.FASTEST, ratios.TIED, ratios.NOT_RESOLVED, 
 WRONG = "wrong"
 
 MOST_COLUMNS = 20
-"""More cases than these are shown by the values of one axis."""
+"""Most columns of single cases; above, columns are values of one axis."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """One implementation in one case. `state` is one of FASTEST, TIED, OPEN, SLOWER; or the reason why it has no number that
-    counts, and `why` a sentence about it."""
+    """One implementation in one case. `state` is one of FASTEST, TIED, OPEN, SLOWER; or the reason for a missing
+    number, explained by the sentence `why`.
+    """
 
     impl: str
     state: str
     slowdown: float = math.nan
-    """Time over that of the fastest of the case: from 1 on."""
+    """Time relative to the fastest of the case: at least 1."""
     low: float = math.nan
-    """Ends of its 95 % interval; NaN where there is none."""
+    """Ends of its 95 % interval; NaN if there is none."""
     high: float = math.nan
     row: Mapping[str, Any] = field(default_factory=dict)
     why: str = ""
 
     @property
     def counts(self) -> bool:
-        """Whether it has a number, and was right everywhere."""
+        """Whether it has a number and passed every check."""
         return self.slowdown == self.slowdown
 
     @property
     def best(self) -> bool:
-        """Whether it was shown to be the fastest, or tied with it."""
+        """Whether it is significantly fastest, or tied with the fastest."""
         return self.state in (FASTEST, TIED)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One case: its id, its values on the axes that vary, its title, and marks by implementation, the fastest first."""
+    """One case: id, values of the varying axes, title, and marks by implementation, fastest first."""
 
     id: str
     at: dict[str, Any]
@@ -64,7 +65,7 @@ class Case:
 
     @cached_property
     def ranked(self) -> list[Mark]:
-        """Implementations with a number that counts, the fastest first."""
+        """Implementations with a valid number, fastest first."""
         return [mark for mark in self.marks.values() if mark.counts]
 
     @property
@@ -74,14 +75,14 @@ class Case:
 
     @property
     def place(self) -> str:
-        """'H = 8, T = 1024, bf16'"""
+        """Values of the varying axes: 'H = 8, T = 1024, bf16'."""
         said = {axis: value for axis, value in self.at.items() if axis != "T_kv" or value != self.at.get("T")}
         return words.title(said, ", ") or self.title
 
 
 @dataclass(frozen=True)
 class Column:
-    """One or several cases, under one heading: a text for each axis."""
+    """One or several cases under one heading, with a text for each axis."""
 
     heading: tuple[str, ...]
     cases: Sequence[Case]
@@ -89,20 +90,21 @@ class Column:
 
 @dataclass(frozen=True)
 class Entry:
-    """What stands in a column for an implementation: a slowdown, or a mark where it has none, and a sentence about it."""
+    """An implementation's entry in a column: a slowdown, or a sign if it has none, and a sentence of explanation."""
 
     text: str
     slowdown: float
     best: bool
     open: bool
-    """Whether it isn't resolved, in at least half of the cases."""
+    """Whether it is not significant in at least half of the cases."""
     title: str
 
 
 @dataclass(frozen=True)
 class Grid:
-    """All cases of a run. `impls`: the reader's own first, then by their mean slowdown, those that lack cases last; less those
-    that support no case."""
+    """All cases of a run. `impls`: the user's own first, then by mean slowdown, incomplete ones last; excludes those
+    that support no case.
+    """
 
     cases: list[Case]
     impls: list[str]
@@ -114,22 +116,22 @@ class Grid:
         return [case for case in self.cases if case.judged]
 
     def mean(self, impl: str, cases: Iterable[Case] | None = None) -> float:
-        """Geometric mean of its slowdowns, over the cases in which it has one; NaN without."""
+        """Return the geometric mean of its slowdowns, over the cases in which it has one; NaN without any."""
         found = [it.slowdown for case in cases or self.cases if (it := case.marks.get(impl)) and it.counts]
         return geometric_mean(found) if found else math.nan
 
     def count(self, impl: str) -> int:
-        """Cases in which it has a slowdown."""
+        """Count the cases in which it has a slowdown."""
         return sum(impl in case.marks and case.marks[impl].counts for case in self.cases)
 
     def mean_text(self, impl: str) -> str:
-        """'1.2', or '1.1 (6/12)' of one that lacks cases."""
+        """Format the mean slowdown: '1.2', or '1.1 (6/12)' if it lacks cases."""
         count = self.count(impl)
         mean = slowdown(self.mean(impl)) if count else "–"
         return mean if count in (0, len(self.cases)) else f"{mean} ({count}/{len(self.cases)})"
 
     def columns(self, axis: str | None = None) -> list[Column]:
-        """A column a case, or a value of an axis."""
+        """Return one column per case, or per value of an axis."""
         if axis is None:
             return [
                 Column(tuple(words.value(it, value) for it, value in case.at.items()), [case]) for case in self.cases
@@ -139,7 +141,7 @@ class Grid:
 
     @property
     def signs(self) -> str:
-        """What the signs in it mean: '✗ wrong, – unsupported'; '' without any."""
+        """Explain the signs that occur: '✗ wrong, – unsupported'; '' without any."""
         states = {
             case.marks[impl].state if impl in case.marks else UNMEASURED for case in self.cases for impl in self.impls
         }
@@ -147,7 +149,7 @@ class Grid:
 
     @property
     def views(self) -> list[str | None]:
-        """What columns there may be, the default first: None for one a case."""
+        """Return the possible choices of columns, the default first: None means one per case."""
         several = [axis for axis in self.axes if len(self.cases) > len(self.columns(axis)) <= MOST_COLUMNS]
         several.sort(key=lambda axis: -len(self.columns(axis)))
         return [None, *several] if len(self.cases) <= MOST_COLUMNS or not several else [*several]
@@ -171,11 +173,11 @@ UNMEASURED = "not measured"
 SIGNS = {
     WRONG: words.WRONG, "error": "err", "timeout": "time", "out_of_memory": "OOM", "unsupported": "–", UNMEASURED: "·",
 }  # fmt: skip
-"""What stands where there is no number."""
+"""Signs in place of missing numbers."""
 
 
 def grid(frame: pd.DataFrame, skipped: pd.DataFrame, registry: Iterable[str] = ()) -> Grid:
-    """`registry` has the names that the suite knows; others are the reader's own. Without it nothing is."""
+    """Build the grid. Names missing from `registry` are the user's own; without a registry, none are."""
     axes = fr.varying(frame)
     gone: dict[str, list[Mapping[str, Any]]] = {}
     for row in fr.records(skipped):
@@ -192,28 +194,28 @@ def grid(frame: pd.DataFrame, skipped: pd.DataFrame, registry: Iterable[str] = (
 
 
 def slowdown(value: float) -> str:
-    """1.0 -> '1', 1.034 -> '1.03', 1.34 -> '1.3', 12.3 -> '12'."""
+    """Format a slowdown: 1.0 -> '1', 1.034 -> '1.03', 1.34 -> '1.3', 12.3 -> '12'."""
     if value < 1.005:
         return "1"
     return f"{value:.2f}" if value < 1.095 else shares.significant(value, 2)
 
 
 def interval(low: float, high: float) -> str:
-    """'1.2 to 1.4', or why it isn't said."""
+    """Format an interval: '1.2 to 1.4', or why it is omitted."""
     if not low > 0:
         return ""
     return shares.UNRESOLVED if shares.too_wide(low, high) else f"{_end(low)} to {_end(high)}"
 
 
 def length(cases: Sequence[Case]) -> str | None:
-    """The axis of sizes that has the most values at one setting of the others: what lines run along."""
+    """Return the size axis with the most values at one setting of the others, used as the x-axis."""
     axes = [axis for axis in length_axes() if cases and axis in cases[0].at]
     counts = {axis: max(map(len, along(cases, axis).values()), default=0) for axis in axes}
     return max(counts, key=counts.__getitem__) if counts and max(counts.values()) > 1 else None
 
 
 def along(cases: Sequence[Case], axis: str) -> dict[tuple[Any, ...], list[Case]]:
-    """Cases by their setting of all axes but one, in the order of that. T_kv where it is T is no setting of its own."""
+    """Group cases by their setting of all axes but one, sorted by that axis. T_kv equal to T is no setting."""
     found: dict[tuple[Any, ...], list[Case]] = {}
     for case in sorted(
         (case for case in cases if case.at[axis] is not None and case.ranked), key=lambda case: case.at[axis]
@@ -228,7 +230,7 @@ def _end(value: float) -> str:
 
 
 def _told(found: Sequence[Mark], column: Column) -> str:
-    """'sdpa, H=8 T=64: tied, 1.03 (0.99 to 1.08)'"""
+    """Return 'sdpa, H=8 T=64: tied, 1.03 (0.99 to 1.08)'."""
     where = f"{found[0].impl}, {' '.join(column.heading)}"
     if len(column.cases) > 1:
         return f"{where}: geometric mean of {words.plural(len(found), 'case')}"
@@ -253,5 +255,5 @@ def _mark(row: Mapping[str, Any], best: Mapping[str, Any]) -> Mark:
     if row is best:
         return Mark(row["impl"], state, 1.0, 1.0, 1.0, row)
     found = fr.ratio(row, best)
-    # the smallest median leads: a paired ratio below 1 is one that was not shown
+    # the smallest median is the fastest: a paired ratio below 1 is not significant
     return Mark(row["impl"], state, max(1.0, found.value), found.low, found.high, row)

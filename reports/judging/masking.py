@@ -1,6 +1,7 @@
-"""Mask efficiency: how much of the work that a mask hides an implementation skips.
+"""Mask efficiency: share of the masked work that an implementation skips.
 
-A case is compared with the same one without its mask. Their rounds are others, so that the ratio is taken visit by visit.
+A case is compared with the same case without its mask. They have separate rounds, so that the ratio is taken visit by
+visit.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ Row = Mapping[str, Any]
 
 
 def columns(rows: Sequence[Row]) -> dict[str, list[float]]:
-    """`COLUMNS` for each of a run's rows; NaN where the run doesn't hold the case without its mask.
+    """Return `COLUMNS` for each of a run's rows; NaN if the run lacks the case without its mask.
 
-    `work_share`        operations of the visible work over those of all of it: of a core the visible share,
-    `mask_efficiency`   that, times the time without the mask over the time with it: 1 where all hidden work was skipped,
-                        `work_share` where none was; with its 95 % interval, `mask_efficiency_low`, `mask_efficiency_high`.
+    `work_share`        visible operations over all operations; for a core the visible share,
+    `mask_efficiency`   `work_share` times the time without the mask over that with it: 1 if all masked work is skipped,
+                        `work_share` if none is; with its 95 % interval, `mask_efficiency_low`, `mask_efficiency_high`.
     """
     unmasked = {_without_mask(row): row for row in rows if not _masked(row)}
     found = [_efficiency(row, unmasked.get(_without_mask(row))) for row in rows]
@@ -33,7 +34,7 @@ def columns(rows: Sequence[Row]) -> dict[str, list[float]]:
 
 
 def skips(row: Row) -> bool:
-    """Whether it is shown that hidden work was skipped."""
+    """Whether skipping of masked work is significant."""
     return bool(row["mask_efficiency_low"] > row["work_share"])
 
 
@@ -50,11 +51,11 @@ def _masked(row: Row) -> bool:
 
 
 def _padded(row: Row) -> bool:
-    """Operations count padding in full, so that what it hides isn't known."""
+    """Whether padding hides keys: operations count it in full, so that the visible share is unknown."""
     return str(row["mask"]).endswith("padding")
 
 
 def _without_mask(row: Row) -> tuple[Any, ...]:
-    """The implementation and the case, less its mask; None for what is missing, since NaN equals nothing."""
+    """Return the implementation and the case without its mask; missing values are None, since NaN equals nothing."""
     axes = [axis for axis in axis_names() if not KNOWN_AXES[axis].hides]
     return row["impl"], *(None if pd.isna(row[axis]) else row[axis] for axis in axes)

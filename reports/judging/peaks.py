@@ -1,4 +1,4 @@
-"""What GPUs compute by their makers' data sheets: products of dense matrices, in TFLOP per second."""
+"""Peak rates of GPUs by their makers' data sheets: dense matrix products, in TFLOP per second."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ PEAKS = {
     # AMD CDNA 3, white paper, 2023: 256, 1024 and 2048 a cycle and compute unit on matrix cores; 304 units at 2.1 GHz
     "AMD Instinct MI300X": {"float64": 163.4, "float32": 163.4, "tf32": 653.7, "bfloat16": 1307.4, "float16": 1307.4},
 }
-"""By the name that torch has for a GPU, as a whole: a part of one (MIG), or another variant, has none."""
+"""Peaks by torch's name of a whole GPU; a part of one (MIG) and unlisted variants have none."""
 
 
 def shares(frame: pd.DataFrame, gpu: object) -> pd.Series[float]:
-    """The rate of a row, `tflops_per_s`, over the GPU's peak in the dtype of its products; NaN where none is known."""
+    """Return each row's `tflops_per_s` over the GPU's peak in the dtype of its products; NaN if unknown."""
     formats = frame["dtype"].astype(object)
     if "autocast" in frame:
         formats = frame["autocast"].where(frame["autocast"].notna(), formats)

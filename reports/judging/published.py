@@ -1,4 +1,4 @@
-"""Published times of the same cases. The run file holds them."""
+"""Published times of the same cases, from the run file."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ COLUMNS = ("case", "published", "theirs", "nearest here", "ours", "fastest here"
 
 
 def table(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> tuple[list[tuple[str, ...]], list[str]]:
-    """For people: a line a figure whose case was measured, in the order of the run file, and sources, counted in its last
-    column: where figures are from, on which machine they were measured, and what else differs."""
+    """Return one line per published time whose case was measured, in the order of the run file, and numbered notes:
+    source, machine, and other differences.
+    """
     sources: dict[str, int] = {}
     parts = dict(iter(fr.trusted(frame).groupby("id")))
     lines = [
@@ -34,7 +35,7 @@ def _source(figure: Mapping[str, Any]) -> str:
 
 
 def _line(case: pd.DataFrame, figure: Mapping[str, Any]) -> tuple[str, ...]:
-    """A figure beside the rows of its case."""
+    """Return a published time beside the rows of its case."""
     best, *_ = rows = fr.ranked(case)
     nearest = [_time(row["median"], row) for row in rows if row["impl"] == figure.get("impl")]
     kernel, impl = (str(figure.get(name) or units.MISSING) for name in ("kernel", "impl"))
@@ -45,5 +46,5 @@ def _line(case: pd.DataFrame, figure: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _time(seconds: float, row: Mapping[str, Any]) -> str:
-    """'8.28 ms, 0.519 TFLOP/s', by the operations of the row's case."""
+    """Format '8.28 ms, 0.519 TFLOP/s', by the operations of the row's case."""
     return f"{units.seconds(seconds)}, {shares.significant(row['flops'] / seconds / 1e12)} TFLOP/s"

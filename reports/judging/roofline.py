@@ -1,4 +1,4 @@
-"""The roofline of a run: what its machine was measured to do, and how near every cell comes.
+"""Roofline of a run: the measured ceilings of its machine, and how close every cell comes.
 
 Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", 2009.
 """
@@ -15,29 +15,29 @@ from ..reading import units, words
 from .processes import positive
 
 AXES = ("device", "dtype", "autocast", "threads")
-"""What decides a row's ceiling."""
+"""Axes that determine a row's ceiling."""
 
 COLUMNS = ("device", "what", "threads", "per second")
-"""Of `table`."""
+"""Columns of `table`."""
 
 NARROW = ("bfloat16", "float16")
-"""Dtypes that may be computed in float32 where that is faster, so the higher of both ceilings is theirs."""
+"""Dtypes that may be computed in float32 if that is faster, so that the higher ceiling applies."""
 
 Corners = list[tuple[float, float]]
-"""FLOP per byte, FLOP per second."""
+"""Points of FLOP per byte, FLOP per second."""
 
 
 def points(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame's rows with `intensity`, FLOP per byte, and `rate`, FLOP per second; those without are left out."""
+    """Return rows with `intensity`, FLOP per byte, and `rate`, FLOP per second; incomplete rows are dropped."""
     rows = frame.assign(intensity=frame["flops"] / frame["bytes"], rate=frame["flops"] / frame["median"])
     known = rows[["intensity", "rate"]]
     return rows[((known > 0) & (known < math.inf)).all(axis=1)]
 
 
 def ceilings(roofs: Sequence[dict[str, Any]], rows: pd.DataFrame) -> dict[str, Corners]:
-    """Ceilings by name that `points` lie under, over the range of their intensities.
+    """Return the ceilings of `points` by name, over the range of their intensities.
 
-    Two slopes a product: copies of the largest footprint that was measured, and of the fastest, which may fit a cache.
+    Two slopes per product: copies of the largest measured footprint, and of the fastest one, which may fit a cache.
     """
     low, high = rows["intensity"].min() / 2, rows["intensity"].max() * 2
     found: dict[str, Corners] = {}
@@ -64,7 +64,7 @@ def ceilings(roofs: Sequence[dict[str, Any]], rows: pd.DataFrame) -> dict[str, C
 
 
 def table(roofs: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """For people: device, what was done, threads, how much per second."""
+    """Return rows of device, workload, threads, rate per second."""
     lines: list[tuple[str, ...]] = []
     for roof in roofs:
         product, copy = words.value("dtype", roof.get("dtype")), units.memory(roof.get("footprint") or math.nan)
@@ -78,6 +78,6 @@ def table(roofs: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def _si(value: float) -> str:
-    """43e9 -> '43 G'."""
+    """Format a number with an SI prefix: 43e9 -> '43 G'."""
     size, unit = next(((s, u) for s, u in ((1e12, "T"), (1e9, "G"), (1e6, "M")) if value >= s), (1.0, ""))
     return f"{value / size:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""Every cell's numbers over many runs, oldest first: one series each, broken where the benchmark itself was changed."""
+"""Time series of every cell over many runs, oldest first, broken where the benchmark itself changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..reading.runs import Run, RunError
 
 
 class Point(NamedTuple):
-    """One cell in one run. Seconds; `low` and `high` are the extremes of the processes, or one process's quartiles."""
+    """One cell in one run, in seconds; `low` and `high` are extremes of the processes, or one process's quartiles."""
 
     run: int
     """Position of its run among all runs."""
@@ -37,16 +37,16 @@ class Point(NamedTuple):
     case_hash: str | None
     impl_hash: str | None
     ratio: float | None = None
-    """Over the baseline implementation of its run, in the same rounds."""
+    """Ratio to the baseline implementation of its run, in the same rounds."""
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A run without its rows, and what is kept of them."""
+    """A run without its rows, and the data kept of them."""
 
     run: Run
     cells: Mapping[Key, Point]
-    """Those that have a time."""
+    """Cells that have a time."""
     axes: Mapping[Key, Mapping[str, Any]]
 
 
@@ -59,13 +59,13 @@ class Series:
     axes: Mapping[str, Any]
     points: tuple[Point, ...]
     steps: tuple[Step, ...]
-    """Where the level changed, relative to the case's others or in seconds, oldest first; never across a break."""
+    """Level changes, relative to the case's others or in seconds, oldest first; never across a break."""
     usual: Mapping[int, float]
-    """By position, seconds as on a usual day of the case, where it has a step relative to its others; else empty."""
+    """Seconds with drift removed, by position, if it has a step relative to its others; else empty."""
 
     @cached_property
     def breaks(self) -> tuple[int, ...]:
-        """Positions of points from which on the benchmark means something else."""
+        """Positions of points at which the benchmark's meaning changed."""
         return tuple(i for i, (a, b) in enumerate(pairwise(self.points), 1) if a.case_hash != b.case_hash)
 
     @cached_property
@@ -76,13 +76,13 @@ class Series:
 
     @property
     def standing(self) -> Step | None:
-        """The last slow-down that has not recovered, as far as that can be known: since the last break."""
+        """The last slow-down that has not recovered, since the last break."""
         open_ = [step for step in self.steps if step.slower and step.recovered is None and step.at in self.pieces[-1]]
         return open_[-1] if open_ else None
 
 
 def read(files: Iterable[Path], left_out: Callable[[RunError], None]) -> list[Saved]:
-    """All runs that can be read; the others are told."""
+    """Read all readable runs; calls `left_out` for the others."""
     found: list[Saved] = []
     axes: dict[Key, Mapping[str, Any]] = {}  # one of each for all runs: a year of them would fill the memory
     for file in files:
@@ -94,7 +94,7 @@ def read(files: Iterable[Path], left_out: Callable[[RunError], None]) -> list[Sa
 
 
 def saved(run: Run, axes: dict[Key, Mapping[str, Any]]) -> Saved:
-    """What is kept of a run; `axes` takes in those of its cells."""
+    """Return the data kept of a run; adds the axes of its cells to `axes`."""
     cells = {}
     for row in run.rows:
         extra, stats, times = row["extra_info"], row["stats"], row["extra_info"]["process_medians"]
@@ -107,9 +107,9 @@ def saved(run: Run, axes: dict[Key, Mapping[str, Any]]) -> Saved:
 
 
 def oldest_first(found: Iterable[Saved]) -> list[Saved]:
-    """By when they were made, as the files say; a file that doesn't say counts as made when it was written.
+    """Sort runs by their date in the file; a file without one counts by its modification time.
 
-    A file with the contents of another, such as one of a folder that was copied, is the same run and counts once.
+    Files with equal contents, such as those of a copied folder, are the same run and count once.
     """
     kept: dict[object, Saved] = {}
     for one in sorted(found, key=lambda one: (_when(one.run), one.run.name)):
@@ -118,7 +118,7 @@ def oldest_first(found: Iterable[Saved]) -> list[Saved]:
 
 
 def of_one_machine(ordered: Sequence[Saved]) -> list[Saved]:
-    """The runs whose machine and environment are those of the last one; torch and Python may differ."""
+    """Return the runs whose machine and environment equal the last one's; torch and Python may differ."""
     newest = ordered[-1].run
     return [
         one
@@ -128,9 +128,9 @@ def of_one_machine(ordered: Sequence[Saved]) -> list[Saved]:
 
 
 def all_series(ordered: Sequence[Saved]) -> list[Series]:
-    """One series per cell: what is slower and has not recovered, then what changed otherwise, then what never did.
+    """Return one series per cell: open slow-downs first, then other changes, then unchanged ones.
 
-    Among these what changed last comes first, and the larger step before the smaller.
+    Within these, the latest change comes first, and larger steps before smaller ones.
     """
     points: dict[Key, list[Point]] = {}
     for run, one in enumerate(ordered):
@@ -147,7 +147,7 @@ def _order(series: Series) -> tuple[bool, int, float]:
 
 
 def of_points(points: Mapping[Key, Sequence[Point]], axes: Mapping[Key, Mapping[str, Any]]) -> Iterator[Series]:
-    """A series of each cell's points; its steps are found beside all others."""
+    """Yield a series of each cell's points, with steps detected relative to all others."""
     impls, cases = (list(dict.fromkeys(names)) for names in zip(*points, strict=True)) if points else ([], [])
     timed = _timed(points, impls, cases)
     for i, impl in enumerate(impls):
@@ -173,7 +173,7 @@ def _timed(points: Mapping[Key, Sequence[Point]], impls: Sequence[str], cases: S
 def _series(
     impl: str, case: str, axes: Mapping[str, Any], points: Sequence[Point], found: Sequence[Step], logs: Array
 ) -> Series:
-    """By positions of its own points."""
+    """Build a series, with positions among its own points."""
     at = {point.run: i for i, point in enumerate(points)}
     steps = tuple(
         replace(step, at=at[step.at], recovered=None if step.recovered is None else at[step.recovered])

@@ -1,4 +1,4 @@
-"""Blocks and models: attention's share of a step, and what another kernel does to the step, predicted and measured."""
+"""Blocks and models: attention's share of a step, and the predicted and measured effect of another kernel."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from . import frame as fr
 OF_MODELS = ("block", "model")
 
 AROUND = ("scope", "model", "d_model")
-"""Axes in which a core differs from the block that it is in."""
+"""Axes in which a core differs from the block that contains it."""
 
 SLOWER_INSIDE = 1.25
-"""How many times as long, beside the baseline's own, a core takes inside before that explains a step."""
+"""Ratio of a core's slow-down inside a block to the baseline's from which on it explains a step."""
 
 
 Row = Mapping[str, Any]
@@ -40,28 +40,28 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Step:
-    """One implementation in one block or model. Seconds are of a call; `place` is what tells the cases apart."""
+    """One implementation in one block or model. Seconds are per call; `place` lists the distinguishing axes."""
 
     impl: str
     place: str
     seconds: float
     parts: Mapping[str, float]
-    """By part; their sum is the time of a call that is watched."""
+    """Seconds by part; their sum is the time of a call with recording."""
     share: Bounds
-    """Of the core in the step."""
+    """Share of the core in the step."""
     blocks: int
     depth: int
-    """Blocks of the whole model."""
+    """Number of blocks of the whole model."""
     hot: float
-    """Of the core called alone, again and again on the same inputs; NaN where it wasn't measured."""
+    """Seconds of the core called alone, repeatedly on the same inputs; NaN if not measured."""
     cold: float
-    """The same with nothing of its data in the caches."""
+    """Seconds of the core called alone with cold caches."""
     measured: Ratio | None = None
-    """Of the step, over the baseline implementation's."""
+    """Measured ratio of the step to the baseline implementation's."""
     predicted: Bounds | None = None
-    """The same, by the baseline's share and the ratio of the cores called alone."""
+    """Predicted ratio, from the baseline's share and the ratio of the cores called alone."""
     slower_inside: float = 1.0
-    """How much more the core's time grows inside than the baseline's does."""
+    """Growth of the core's time inside the block, relative to the baseline's growth."""
 
     @property
     def inside(self) -> float:
@@ -70,18 +70,18 @@ class Step:
 
     @property
     def whole(self) -> float:
-        """Seconds of a step of the whole model: with as many blocks as it has."""
+        """Seconds of a step of the whole model, with all of its blocks."""
         one = sum(self.parts.get(part, 0.0) for part in ("block", "projections", "core", "mlp")) / self.blocks
         return self.seconds + (self.depth - self.blocks) * one
 
     @property
     def whole_share(self) -> float:
-        """Of the cores, in the step of the whole model."""
+        """Share of the cores in the step of the whole model."""
         return self.inside * self.depth / self.whole
 
     @property
     def disagreement(self) -> str:
-        """The likely reason where prediction and measurement exclude each other; '' where they don't."""
+        """The likely reason if prediction and measurement contradict each other; '' if they don't."""
         if self.predicted is None or self.measured is None or not self.measured.known:
             return ""
         if self.measured.low <= self.predicted.high and self.predicted.low <= self.measured.high:
@@ -92,7 +92,7 @@ class Step:
 
 
 def steps(frame: pd.DataFrame, baseline: str | None) -> list[Step]:
-    """Every row of a block or a model whose parts are known."""
+    """Return every row of a block or a model whose parts are known."""
     if "parts_s" not in frame:
         return []
     rows = fr.records(fr.trusted(frame))
@@ -107,7 +107,7 @@ def steps(frame: pd.DataFrame, baseline: str | None) -> list[Step]:
 
 
 def nearer(found: Iterable[Step]) -> str:
-    """Which of hot and cold predicts the time of a core in the model better; '' where no core was measured cold."""
+    """Say whether hot or cold times predict a core's time in the model better; '' if no core was measured cold."""
     both = [it for it in found if it.hot > 0 and it.cold > 0]
     if not both:
         return ""
@@ -134,14 +134,14 @@ def _step(
 
 
 def _predicted(share: Bounds, core: Ratio) -> Bounds:
-    """1 + share · (ratio of the cores - 1); the two errors are independent."""
+    """Return 1 + share · (ratio of the cores - 1); the two errors are independent."""
     value = 1 + share.value * (core.value - 1)
     half = math.hypot(share.value * (core.high - core.low) / 2, (core.value - 1) * (share.high - share.low) / 2)
     return Bounds(value, value - half, value + half)
 
 
 def _share(row: Row) -> Bounds:
-    """The trimmed mean over the calls that were watched, with its interval: one that is interrupted says nothing."""
+    """Return the trimmed mean over the recorded calls with its interval, robust to interrupted calls."""
     known = paired(row["core_shares"])
     return Bounds(known.mean, *known.interval())
 

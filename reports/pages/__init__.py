@@ -1,1 +1,1 @@
-"""What a reader gets: pages, tables, comparisons."""
+"""Output for readers: pages, tables, comparisons."""

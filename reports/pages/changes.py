@@ -1,4 +1,4 @@
-"""Changes from base to head as a list of dots with bars, regressions first: for comparisons and for runs side by side."""
+"""Changes from base to head as dots with bars, regressions first: for comparisons and for runs side by side."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..reading import words
 from .comparison_text import HEADINGS, columns, examples, shared_reasons
 
 NARROWEST, WIDEST = 0.02, 3.0
-"""The smallest and the largest change at which the axis ends."""
+"""Smallest and largest change at which the axis may end."""
 
 STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-"""Changes that may be a tick; the one to its left is as far from no change."""
+"""Changes that may be ticks; each has a mirrored tick on the other side."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,17 @@ class Change:
 
 @dataclass(frozen=True)
 class Changes:
-    """`ticks` of the axis, in percent of its width; `margin` in words."""
+    """A list of changes. `ticks` of the axis, in percent of its width; `margin` in words."""
 
     rows: Sequence[Change]
     ticks: Sequence[tuple[float, str]]
     margin: str = ""
     left_out: str = ""
-    """How many that are unchanged or not resolved aren't listed, and the reasons that several rows share, each once."""
+    """Number of omitted unchanged or not significant rows, and the reasons shared by several rows, each once."""
 
 
 def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:
-    """Of a comparison's cells, worst first; what is not resolved comes last."""
+    """List a comparison's cells, worst first and not significant ones last."""
     scale = _scale(end for cell in cells for end in (cell.verdict.low, cell.verdict.high, cell.verdict.ratio))
     ordered = sorted(cells, key=lambda cell: cell.verdict.word == verdict.INCONCLUSIVE)
     shown, hidden = examples(ordered)
@@ -67,7 +67,7 @@ def _row(cell: Cell, scale: Scale, said_once: Container[str]) -> Change:
 
 
 def _scale(ratios: Iterable[float]) -> Scale:
-    """Symmetric about no change, as wide as the changes are."""
+    """Return a scale symmetric about no change, as wide as the changes."""
     reach = max([abs(math.log(it)) for it in ratios if it > 0 and math.isfinite(it)], default=0.0)
     widest = min(WIDEST, max(NARROWEST, math.expm1(1.1 * reach)))
     made = Scale(1 / (1 + widest), 1 + widest)

@@ -1,6 +1,6 @@
-"""`python -m reports compare [BASE] HEAD`: did it get slower, larger, or wrong from one saved run to the other?
+"""`python -m reports compare [BASE] HEAD`: what became slower, larger, or wrong between two saved runs?
 
-`python -m reports compare FILE` shows a comparison that `python -m bench ab` saved in the same way.
+`python -m reports compare FILE` shows a comparison saved by `python -m bench ab`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..reading.command import NOT_JUDGED
 from ..reading.runs import Run, RunError
 from . import comparison_text
 
-WIDTH = 80  # columns, where the output is no terminal
+WIDTH = 80  # columns, without a terminal
 
 _EPILOG = """\
 BASE and HEAD are named as for `python -m reports`; FILE is a comparison
@@ -42,9 +42,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _answer(options: argparse.Namespace) -> int:
-    """Raises:
-    RunError: a run can't be found or read, or there is no baseline.
-    OSError: a file can't be written.
+    """Run the command; returns the exit code.
+
+    Raises:
+        RunError: a run can't be found or read, or there is no baseline.
+        OSError: a file can't be written.
     """
     this = _comparison(options)
     if isinstance(this, int):
@@ -62,12 +64,12 @@ def tell(
     markdown: Path | None = None,
     html: Path | None = None,
 ) -> int:
-    """Print a comparison, and write the files that are asked for; the exit code.
+    """Print a comparison, and write the requested files; returns the exit code.
 
-    `named` is what `python -m reports compare` is given to show it.
+    `named` is the argument of `python -m reports compare` that shows it.
 
     Raises:
-    OSError: a file can't be written.
+        OSError: a file can't be written.
     """
     if html:
         from . import comparison_page  # matplotlib takes a second to import
@@ -86,7 +88,7 @@ def tell(
 
 
 def _comparison(options: argparse.Namespace) -> Comparison | int:
-    """Or the exit code, where two runs are of different machines; raises `RunError`."""
+    """Return the comparison, or the exit code if two runs are of different machines; raises `RunError`."""
     if options.base is None and (file := by_turns.find(options.head, command.results(options))):
         return by_turns.comparison(file, options.margin)
     base, head = _sides(options)

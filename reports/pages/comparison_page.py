@@ -1,4 +1,4 @@
-"""A comparison as a page: what its text says, and every change as a dot with its interval."""
+"""Page of a comparison: its text, and every change as a dot with its interval."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .comparison_text import HEADINGS, answer, columns, counted, sentences
 from .tables import Table
 
 MOST_SAID = 2
-"""Sentences that a headline can hold; of more it has the first, where something regressed."""
+"""Most sentences in a headline; if there are more, only the first is shown when something regressed."""
 
 
 def html(this: Comparison) -> str:
-    """The page; all that came from files is escaped."""
+    """Return the page; all texts from files are escaped."""
     said = list(sentences(this))
     first = len(said) if len(said) <= MOST_SAID else int(this.code == REGRESSED)
     numbers = [dict(zip(HEADINGS, columns(cell), strict=True)) for cell in this.cells]

@@ -1,4 +1,4 @@
-"""A comparison as text, of two runs or of two interleaved sides: for the terminal, for a comment, and for a program."""
+"""Text of a comparison of two runs or of two interleaved variants: for the terminal, for Markdown, and as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..reading.words import listing, plural
 from .tables import escape, markdown
 
 HEADINGS = ("verdict", "implementation", "case", "base", "head", "change", "min. detectable", "why")
-"""`change` has its 95 % interval; `base` and `head` are seconds."""
+"""Column headings: `change` has its 95 % interval; `base` and `head` are seconds."""
 
 STYLES = {
     verdict.REGRESSED: "bold red",
@@ -33,34 +33,34 @@ STYLES = {
 }
 
 MOST_LINES = 30
-"""Lines of the Markdown table: a comment is read on a phone."""
+"""Most rows of the Markdown table, to be readable on a phone."""
 
 
 ANSWERS = {FINE: "Nothing regressed", NOT_JUDGED: "It could not be judged"}
-"""By exit code."""
+"""Conclusions by exit code."""
 
 UNJUDGED = (verdict.GONE, verdict.INCONCLUSIVE, verdict.NEW)
 
 WAYS = {REGRESSED: "slower", IMPROVED: "faster"}
 
 EXAMPLES = 10
-"""Cells of each word that is no verdict; further ones are counted."""
+"""Cells listed for each word that is no verdict; further ones are counted."""
 
 MANY = 3
-"""So many implementations that stand still share a sentence."""
+"""Number of unchanged implementations from which on they share a sentence."""
 
 FACTOR = 1.5
-"""From this ratio on a change is a factor, and below a percentage."""
+"""Ratio from which on a change is printed as a factor, and below as a percentage."""
 
 TWICE = 2.0
-"""Beyond this ratio "at most so much slower" says nothing."""
+"""Ratio above which an upper bound on a slow-down is not printed."""
 
 
 def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableType:
-    """First a sentence an implementation, then the cells that changed (or all), in the end the answer.
+    """Render one sentence per implementation, the cells that changed (or all), and the conclusion.
 
-    `named` is what `python -m reports compare` is given to show it.
-    Texts of implementations stand in it, so nothing in them is markup.
+    `named` is the argument of `python -m reports compare` that shows it. Nothing is interpreted as markup, since texts
+    of implementations are included.
     """
     listed = this.cells if whole else (cell for cell in this.cells if this.unjudged or _is_news(cell))
     shown = list(listed) if whole else examples(listed)[0]
@@ -77,13 +77,13 @@ def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableTyp
     return Group(
         *(Text(_plain(sentence), "bold") for sentence in sentences(this)),
         *(part for cell in shown for part in _lines(cell, reasons)),
-        *(Text(as_typed(line), no_wrap=True, overflow="ignore") for line in lines),  # commands are there to be pasted
+        *(Text(as_typed(line), no_wrap=True, overflow="ignore") for line in lines),  # users paste commands: no wrapping
         Text(_plain(summary(this)), "bold"),
     )  # fmt: skip
 
 
 def examples(cells: Iterable[Cell]) -> tuple[list[Cell], dict[str, int]]:
-    """The cells with `EXAMPLES` of each word of those that are unchanged or can't be judged; how many of each are left out."""
+    """Return the cells with `EXAMPLES` of each unchanged or unjudged word, and the number omitted per word."""
     shown: list[Cell] = []
     seen: Counter[str] = Counter()
     for cell in cells:
@@ -96,15 +96,15 @@ def examples(cells: Iterable[Cell]) -> tuple[list[Cell], dict[str, int]]:
 
 
 def shared_reasons(cells: Iterable[Cell]) -> dict[str, int]:
-    """Why there is no verdict, where that is one sentence for several cells, and for how many."""
+    """Return reasons for missing verdicts that several cells share, with their number."""
     found = Counter(cell.verdict.reason for cell in cells if cell.verdict.word == verdict.INCONCLUSIVE)
     return {reason: count for reason, count in found.items() if reason and count > 1}
 
 
 def sentences(this: Comparison) -> Iterator[str]:
-    """What is said of each implementation, before its cells: 'sdpa is 2.0 % slower (1.7 to 2.3) in 16 of 16 cells'.
+    """Yield sentences on each implementation: 'sdpa is 2.0 % slower (1.7 to 2.3) in 16 of 16 cells'.
 
-    Those that regressed come first, then those whose code changed; those of which no cell changed share a sentence.
+    Regressed ones come first, then those whose code changed; implementations without changed cells share a sentence.
     """
     if this.shared and this.shared.word in CHANGED:
         names = list(dict.fromkeys(cell.impl for cell in this.cells))
@@ -148,9 +148,7 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     found = this.implementations.get(name)
     if found is None and name in this.asked and not this.shared:
         return f"{head} changed, and can't be judged: {cells[0].verdict.reason}"
-    if found is None or (
-        others and found.word in CHANGED and found.low <= 1 <= found.high
-    ):  # the mean is not what changed
+    if found is None or (others and found.word in CHANGED and found.low <= 1 <= found.high):  # the mean did not change
         return f"{head} is {' and '.join(others)}{than}" if others and not this.unjudged else ""
     others = [part for part in others if not part.startswith(WAYS.get(found.word, "-"))]
     if found.word in CHANGED:
@@ -173,7 +171,7 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
 
 
 def _by(word: str, cells: list[Cell]) -> str:
-    """' (7.2 to 42 %)' over the cells of this word; ' (7.2 % to 2.4x)'"""
+    """Return the range over the cells with this word: ' (7.2 to 42 %)' or ' (7.2 % to 2.4x)'."""
     ratios = sorted((cell.verdict.ratio for cell in cells if cell.verdict.word == word), key=_factor)
     ends = list(dict.fromkeys(map(_size, (ratios[0], ratios[-1]))))
     text = " to ".join(ends)
@@ -181,12 +179,14 @@ def _by(word: str, cells: list[Cell]) -> str:
 
 
 def summary(this: Comparison) -> str:
-    """'Nothing regressed: 23 UNCHANGED within 1 %, 1 INCONCLUSIVE; 1 cell with another kernel (0001_a → 0002_b)'."""
+    """Return 'Nothing regressed: 23 UNCHANGED within 1 %, 1 INCONCLUSIVE; 1 cell with another kernel (0001_a →
+    0002_b)'.
+    """
     return f"{answer(this)}: {counted(this)} ({this.base} → {this.head})"
 
 
 def answer(this: Comparison) -> str:
-    """'Nothing regressed'"""
+    """Return the conclusion: 'Nothing regressed'."""
     if this.code in ANSWERS:
         return ANSWERS[this.code]
     judged = [cell.verdict for cell in this.cells] + [*this.implementations.values(), *filter(None, [this.shared])]
@@ -196,7 +196,7 @@ def answer(this: Comparison) -> str:
 
 
 def counted(this: Comparison) -> str:
-    """'23 UNCHANGED within 1 %, 1 INCONCLUSIVE; 1 cell with another kernel'"""
+    """Return the counts: '23 UNCHANGED within 1 %, 1 INCONCLUSIVE; 1 cell with another kernel'."""
     within = {UNCHANGED: f" within {shares.percent(this.margin)}", verdict.INCONCLUSIVE: _bound(this)}
     counts = ", ".join(f"{count} {word}{within.get(word, '')}" for word, count in this.counts.items()) or "no cell"
     if len(this.implementations) > 1:
@@ -213,7 +213,7 @@ def counted(this: Comparison) -> str:
 
 
 def _bound(this: Comparison) -> str:
-    """How much slower any of the open ones may be; else why they are open, where that is one reason and not yet said."""
+    """Bound the slow-down of inconclusive cells; else return their common reason if not printed yet."""
     open_ = [cell.verdict for cell in this.cells if cell.verdict.word == verdict.INCONCLUSIVE]
     widest = max((it.high for it in open_), default=math.nan)
     if all(it.high > 1 for it in open_) and widest <= TWICE:
@@ -223,7 +223,7 @@ def _bound(this: Comparison) -> str:
 
 
 def as_markdown(this: Comparison) -> str:
-    """Sentences, counts, a short table of what changed, what did not folded away, the machine, and how to do it again."""
+    """Return sentences, counts, a short table of changes, folded unchanged cells, the machine, and commands."""
     changed = [cell for cell in this.cells if _is_news(cell)]
     still = [cell for cell in this.cells if cell not in changed]
     parts = [f"### attention-bench: {_escaped(summary(this))}"]
@@ -239,7 +239,7 @@ def as_markdown(this: Comparison) -> str:
 
 
 def _table(cells: list[Cell]) -> str:
-    """Of the first MOST_LINES, without columns in which nothing stands."""
+    """Return a table of the first MOST_LINES cells, without empty columns."""
     rows = [[_escaped(text) for text in columns(cell)] for cell in cells[:MOST_LINES]]
     used = [i for i in range(len(HEADINGS)) if any(row[i] != units.MISSING for row in rows)]
     more = f"\n\n… and {plural(len(cells) - MOST_LINES, 'cell')} more" if len(cells) > MOST_LINES else ""
@@ -253,7 +253,7 @@ def _folded(cells: list[Cell]) -> str:
 
 
 def as_data(this: Comparison) -> dict[str, Any]:
-    """For JSON: ratios and seconds as plain numbers, `null` where there is none."""
+    """Return JSON data: ratios and seconds as plain numbers, `null` if missing."""
     return {
         "base": this.base,
         "head": this.head,
@@ -289,7 +289,7 @@ def _finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def columns(cell: Cell) -> tuple[str, ...]:
-    """Of HEADINGS."""
+    """Return a cell's entries for HEADINGS."""
     said = cell.verdict
     line = (
         said.word,
@@ -305,7 +305,7 @@ def columns(cell: Cell) -> tuple[str, ...]:
 
 
 def _lines(cell: Cell, said_once: Container[str]) -> Iterator[RenderableType]:
-    """In the terminal: its name, and what became of it below, so that nothing is squeezed into columns."""
+    """Yield a cell's terminal lines: its name, and its result below, to avoid narrow columns."""
     word, impl, case, base, head, change, _, why = columns(cell)
     yield Text(f"{word:<13}", STYLES.get(word, "")).append(f"{impl} {case}", "default")
     times = f"{base} → {head}" if units.MISSING not in (base, head) else units.MISSING
@@ -315,7 +315,7 @@ def _lines(cell: Cell, said_once: Container[str]) -> Iterator[RenderableType]:
 
 
 def _moved(said: Verdict) -> str:
-    """'+5.2 % (+4.1 to +6.3 %)', with as many digits as the interval warrants."""
+    """Format a change: '+5.2 % (+4.1 to +6.3 %)', with as many digits as the interval warrants."""
     if not math.isfinite(said.ratio):
         return units.MISSING
     large = _factor(said.ratio) >= FACTOR
@@ -335,17 +335,17 @@ def _factor(ratio: float) -> float:
 
 
 def _size(ratio: float) -> str:
-    """'7.2 %', or '2.4x'"""
+    """Format a ratio's size: '7.2 %', or '2.4x'."""
     return f"{_factor(ratio):.1f}x" if _factor(ratio) >= FACTOR else shares.percent(abs(ratio - 1))
 
 
 def _times(ratio: float) -> str:
-    """'2.1x as slow'"""
+    """Format a ratio: '2.1x as slow'."""
     return f"{_size(ratio)} as {'slow' if ratio > 1 else 'fast'}"
 
 
 def _change(said: Verdict, base: str = "") -> str:
-    """'2.0 % slower (1.7 to 2.3)', or '2.1x as slow (2.0 to 2.2)'"""
+    """Format a change: '2.0 % slower (1.7 to 2.3)', or '2.1x as slow (2.0 to 2.2)'."""
     if _factor(said.ratio) >= FACTOR:
         factors = sorted(ratio if said.ratio > 1 else 1 / ratio for ratio in (said.low, said.high))
         return f"{_times(said.ratio)}{f' as {base}' if base else ''} ({factors[0]:.1f} to {factors[1]:.1f})"
@@ -355,7 +355,7 @@ def _change(said: Verdict, base: str = "") -> str:
 
 
 def changed(change: Change) -> str:
-    """'kernel flash → math'"""
+    """Format a changed fact: 'kernel flash → math'."""
     if change.what == "peak_bytes":
         ratio = change.head / change.base if change.base else 1.0
         size = f" ({units.change(ratio) if _factor(ratio) < FACTOR else f'{ratio:.2g}x'})" if change.base else ""
@@ -385,15 +385,15 @@ def machine(machine: Mapping[str, Any]) -> str:
 
 
 def _setting(value: Any) -> str:
-    """'MALLOC_TOP_PAD_=1 MALLOC_MMAP_MAX_=0' of several settings."""
+    """Format a setting, joining several: 'MALLOC_TOP_PAD_=1 MALLOC_MMAP_MAX_=0'."""
     return " ".join(f"{name}={it}" for name, it in value.items()) if isinstance(value, Mapping) else str(value)
 
 
 def _escaped(text: str) -> str:
-    """As Markdown shows it, and nobody is called by name."""
+    """Escape Markdown and user mentions."""
     return escape(_plain(text)).replace("@", "@&#8203;")
 
 
 def _plain(text: str) -> str:
-    """One line, with commands as they are typed here, without what would steer a terminal."""
+    """Return one line with commands as typed by the user, without terminal control characters."""
     return as_typed(" ".join("".join(letter if letter.isprintable() else " " for letter in text).split()))

@@ -1,4 +1,4 @@
-"""`python -m reports conformance FILE...`: what is right where, of one version of torch or several beside each other."""
+"""`python -m reports conformance FILE...`: results of correctness checks, for one or several versions of torch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..reading import command
 from ..reading.runs import RunError
 
 MARKS = {"passed": "✓", "unsupported": "·"}
-"""How an outcome is shown; any other as a fault."""
+"""Marks of outcomes; any other outcome is shown as a fault."""
 
 FAULT = "✗"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code: 0 printed; 3 a usage error, reported in one line on stderr."""
+    """Print the table; returns the exit code: 0 printed; 3 a usage error, reported in one line on stderr."""
     parser = command.Parser(
         prog="python -m reports conformance",
         description="A table of what is right where, in Markdown, from files that `python -m bench check --json` printed.",
@@ -35,7 +35,7 @@ def _answer(options: argparse.Namespace) -> int:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    """Raises `RunError` for what `check --json` has not printed."""
+    """Read the output of `check --json`; raises `RunError` for other files."""
     try:
         found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
         for it in found:
@@ -46,12 +46,12 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def text(found: Sequence[dict[str, Any]]) -> str:
-    """Test problems x implementations: one mark where all versions agree, else one for each; then a line for each fault."""
+    """Return test problems x implementations, one mark where all versions agree, and a line for each fault."""
     outcomes = {(it["problem"], it["impl"], it["torch"]): it for it in found}
     problems, impls, versions = (list(dict.fromkeys(it[key] for it in found)) for key in ("problem", "impl", "torch"))
 
     def cell(problem: str, impl: str) -> str:
-        """`-` of a version that was not checked."""
+        """Return the marks of a cell; `-` for a version that was not checked."""
         of_each = (outcomes.get((problem, impl, version)) for version in versions)
         marks = ["-" if it is None else MARKS.get(it["outcome"], FAULT) for it in of_each]
         return marks[0] if len(set(marks)) == 1 else "".join(marks)

@@ -1,4 +1,4 @@
-"""`python -m reports export [RUN...] -o FILE`: measured rows for other tools, as Parquet or CSV; or their cases alone."""
+"""`python -m reports export [RUN...] -o FILE`: exports measured rows as Parquet or CSV, or their cases alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..reading.runs import Run, RunError
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code: 0 written; 3 a usage error, reported in one line on stderr."""
+    """Export rows; returns the exit code: 0 written; 3 a usage error, reported in one line on stderr."""
     return command.answered(_answer, _parser().parse_args(arguments))
 
 
@@ -36,7 +36,7 @@ def _answer(options: argparse.Namespace) -> int:
 
 
 def rows(chosen: Sequence[Run]) -> pd.DataFrame:
-    """The rows of several runs, each with its `run`, `date`, `commit`, and the machine's `cpu`, `gpu` and `torch`."""
+    """Return rows of several runs, each with `run`, `date`, `commit`, and the machine's `cpu`, `gpu` and `torch`."""
     return pd.concat(
         [
             fr.exported(fr.tidy(run)).assign(
@@ -49,14 +49,14 @@ def rows(chosen: Sequence[Run]) -> pd.DataFrame:
 
 
 def labels_of(runs: Sequence[Run]) -> list[str]:
-    """Each run's name; where several have one name, with the folder that tells them apart: '0001_x (laptop)'."""
+    """Return each run's name, with a distinguishing folder if several share it: '0001_x (laptop)'."""
     labels = [_label(run, [other for other in runs if other.name == run.name]) for run in runs]
     unique = len(set(labels)) == len(labels)
     return labels if unique else [f"{label} #{i}" for i, label in enumerate(labels, 1)]
 
 
 def _label(run: Run, namesakes: Sequence[Run]) -> str:
-    """The name, and from the file upwards the first folder that no run of the same name has in this place."""
+    """Return the name with the first folder, from the file upwards, that differs from those of its namesakes."""
     mine, *others = (other.path.resolve().parts[::-1] for other in (run, *(o for o in namesakes if o is not run)))
     for depth, folder in enumerate(mine[1:-1], 1):
         if others and folder not in [path[depth] for path in others if depth < len(path)]:
@@ -65,7 +65,7 @@ def _label(run: Run, namesakes: Sequence[Run]) -> str:
 
 
 def cases(chosen: Sequence[Run]) -> list[dict[str, Any]]:
-    """The axes of each case once, without those at their default and those of the machine: for `pytest bench/ --cases FILE`."""
+    """Return the distinct cases, without axes at their defaults or of the machine: for `pytest bench/ --cases FILE`."""
     found: list[dict[str, Any]] = []
     for values in (row["extra_info"] for run in chosen for row in run.rows):
         defaults = {name: (None, *KNOWN_AXES[name].unsaid, KNOWN_AXES[name].usual(values)) for name in axis_names()}
@@ -82,7 +82,7 @@ FORMS: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
     ".parquet": lambda frame, path: frame.to_parquet(path, index=False),
     ".csv": lambda frame, path: frame.to_csv(path, index=False),
 }
-"""By the ending of the file."""
+"""Writers by file ending."""
 
 
 def _parser() -> command.Parser:

@@ -1,4 +1,4 @@
-"""`python -m reports figure NAME --run RUN -o FILE`: one static figure, for a paper or a README."""
+"""`python -m reports figure NAME --run RUN -o FILE`: draws one static figure, for a paper or a README."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = (".png", ".svg")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code: 0 written; 3 a usage error, reported in one line on stderr."""
+    """Draw the figure; returns the exit code: 0 written; 3 a usage error, reported in one line on stderr."""
     return command.answered(_answer, _parser().parse_args(arguments))
 
 
@@ -29,7 +29,7 @@ def _answer(options: argparse.Namespace) -> int:
 
 
 def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
-    """Draws into `path`, PNG or SVG by its ending; returns it.
+    """Draw into `path`, PNG or SVG by its ending; returns it.
 
     Raises:
         RunError: there is no such figure or ending, or the run has nothing to show in it.

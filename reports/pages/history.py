@@ -1,4 +1,4 @@
-"""`python -m reports history`: when did it get slower? One page for all runs of one machine."""
+"""`python -m reports history`: finds when implementations became slower; one page for all runs of one machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Exit code: 0 written; 3 a mistake in the command.
 
 
 Confirm = Callable[[Asked, Path], str]
-"""Compares the commits around a step, and saves it among the results; gives why it can't be done, or ''."""
+"""Compares the commits around a step, and saves the comparison; returns why it can't be done, or ''."""
 
 
 def main(arguments: Sequence[str], confirm: Confirm) -> int:
@@ -34,9 +34,11 @@ def main(arguments: Sequence[str], confirm: Confirm) -> int:
 
 
 def _answer(options: argparse.Namespace, confirm: Confirm) -> int:
-    """Raises:
-    RunError: there is no run that can be read, or a baseline file can't be.
-    OSError: the page can't be written.
+    """Run the command; returns the exit code.
+
+    Raises:
+        RunError: there is no readable run, or a baseline file can't be read.
+        OSError: the page can't be written.
     """
     results = command.results(options)
     ordered = series.oldest_first(_readable(results))
@@ -60,7 +62,7 @@ def _answer(options: argparse.Namespace, confirm: Confirm) -> int:
 
 
 def _confirmed(every: Sequence[Series], of: Sequence[Run], known: Known, confirm: Callable[[Asked], str]) -> Known:
-    """What is known after every standing slow-down was measured again, interleaved."""
+    """Return the known verdicts after confirming every open slow-down by an interleaved comparison."""
     asked = list(confirmations.open_steps(every, of, known))
     if not asked:
         command.warn("nothing to confirm: no slow-down between two commits that stands and was not compared yet")

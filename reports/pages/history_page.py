@@ -1,4 +1,4 @@
-"""The page of a machine's history: implementations x runs as a heat map, then each cell that changed: slower still first."""
+"""Page of a machine's history: a heat map of implementations x runs, then each changed cell, open slow-downs first."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ from . import page
 from .tables import Table
 
 HEADINGS = ("run", "when", "commit", "torch", "median", "spread", "change", "notes")
-"""Of a cell's table."""
+"""Column headings of a cell's table."""
 
 COLUMNS = ("impl", "id", "run", "date", "commit", "torch", "python", "seconds", *Point._fields[2:])
 
 MOST_RUNS, WIDEST, STILL = 20, 0.25, 0.03
-"""Runs of the heat map, the change from which it is darkest, and up to which a faster run isn't marked."""
+"""Runs of the heat map, the change with the darkest shade, and the largest speed-up that is not marked."""
 
 POWER = 3.42
-"""Standard errors at which a difference is found with a probability of 80 % and a false alarm with 1 %."""
+"""Effect size in standard errors that is detected with 80 % power and a false alarm rate of 1 %."""
 
 NEWEST = 40
-"""Runs of a cell that are marked in its chart and have a line in its table; older ones only where something happened."""
+"""Newest runs of a cell that are marked in its chart and listed in its table; older ones only if something happened."""
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """One cell: its chart, its table, and what became of it in a sentence."""
+    """One cell: its chart, its table, and its status in a sentence."""
 
     impl: str
     title: str
     status: str
     standing: bool
-    """Slower than it was, and not recovered."""
+    """Whether it has a slow-down that has not recovered."""
     drawing: Markup
     table: Table
     """Its runs, newest first."""
@@ -61,27 +61,29 @@ class Chapter:
 
 @dataclass(frozen=True)
 class History:
-    """All that the page tells. `baselines` maps positions of runs to what the baseline file says of them."""
+    """Contents of the page. `baselines` maps positions of runs to the baseline file's entry."""
 
     runs: Sequence[Run]
     series: Sequence[Series]
     baselines: Mapping[int, list[Entry]]
     notes: Sequence[str]
     confirmed: Known = field(default_factory=dict)
-    """What comparisons interleaved say of the runs' commits."""
+    """Verdicts of interleaved comparisons of the runs' commits."""
 
 
 def history(
     runs: Sequence[Run], series: Sequence[Series], notes: Sequence[str], confirmed: Known | None = None
 ) -> History:
-    """Raises:
-    RunError: a baseline file can't be read.
+    """Build the contents.
+
+    Raises:
+        RunError: a baseline file can't be read.
     """
     return History(runs, series, _baselines(runs), notes, confirmed or {})
 
 
 def write(this: History, folder: Path) -> Path:
-    """Writes the page and `points.csv`; returns the page's path.
+    """Write the page and `points.csv`; returns the page's path.
 
     Raises:
         OSError: the folder can't be made or written to.
@@ -94,7 +96,7 @@ def write(this: History, folder: Path) -> Path:
 
 
 def html(this: History) -> str:
-    """The page. Whatever came from runs is escaped; only our own SVG and CSS are not."""
+    """Return the page. All texts from runs are escaped; only our own SVG and CSS are not."""
     registry = {name for run in this.runs for name in run.registry}
     palette = Palette(registry)
     count = words.plural(len(this.runs), "run")
@@ -120,7 +122,7 @@ def html(this: History) -> str:
 
 
 def _map(this: History) -> HeatMap:
-    """Implementations x the newest runs: time over that of the first runs of the last unbroken line."""
+    """Return a heat map of implementations x newest runs: time relative to the first runs since the last break."""
     by_impl: dict[str, list[Series]] = {}
     for one in sorted(this.series, key=lambda one: one.impl):
         by_impl.setdefault(one.impl, []).append(one)
@@ -136,7 +138,7 @@ def _map(this: History) -> HeatMap:
 
 
 def _since(series: Series) -> dict[int, float]:
-    """By run, log of its time over that of its first runs, drift removed around a step."""
+    """Return by run the log of its time relative to its first runs, with drift removed around a step."""
     piece = series.pieces[-1]
     at = {series.points[i].run: math.log(series.usual.get(i, series.points[i].median)) for i in piece}
     level = median(list(at.values())[:MIN_RUNS])
@@ -153,16 +155,16 @@ def _changed(logs: Sequence[float], where: str) -> HeatCell:
 
 
 def _smallest(logs: Sequence[Mapping[int, float]]) -> str:
-    """The step that would be found as often as not missed, from how neighbouring runs differ: of the median cell."""
+    """Return the minimum detectable step of the median cell (`POWER`), from differences of neighbouring runs."""
     found = [sorted(abs(b - a) for a, b in pairwise(of.values())) for of in logs if len(of) > MIN_RUNS]
     if not found:
         return units.MISSING
-    noise = median(of[len(of) // 2] for of in found) / 0.954  # the median of |b - a| of two normal numbers
+    noise = median(of[len(of) // 2] for of in found) / 0.954  # median of |b - a| of two normal numbers
     return f"± {shares.percent(max(SMALLEST, math.expm1(POWER * noise * (2 / MIN_RUNS) ** 0.5)))}"
 
 
 def headline(this: History) -> str:
-    """The last slow-down that has not recovered, in how many cells; without one, what moved last."""
+    """Describe the last slow-down that has not recovered and its number of cells; without one, the latest change."""
     first = this.series[0] if this.series else None
     if first is None or not first.steps:
         most = max((len(one.points) for one in this.series), default=0)
@@ -184,7 +186,7 @@ def headline(this: History) -> str:
 
 
 def tally(this: History) -> str:
-    """How many cells moved, and how many are slower still."""
+    """Count the cells that changed, and those that are still slower."""
     moved = [one for one in this.series if one.steps]
     counted = (
         f"{len(moved)} of {words.plural(len(this.series), 'cell')} changed over {words.plural(len(this.runs), 'run')}"
@@ -194,7 +196,7 @@ def tally(this: History) -> str:
 
 
 def title(series: Series) -> str:
-    """The case in words."""
+    """Return the case in words."""
     return words.place(series.axes, always=("B", "H", "D_h", "T")) or series.id
 
 
@@ -242,7 +244,7 @@ def _still(this: History) -> Table:
 
 
 def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:
-    """By position, of HEADINGS: the newest points, and older ones in which something happened."""
+    """Return rows of HEADINGS by position: the newest points, and older ones with events."""
     moved = {step.at: step for step in series.steps}
     back = {step.recovered for step in series.steps}
     found: dict[int, Sequence[str]] = {}
@@ -263,9 +265,9 @@ def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:
 
 
 def _status(series: Series, runs: Sequence[Run]) -> str:
-    """What became of it: every step in a sentence, the last first; or how long it stood still.
+    """Describe a cell's status: one sentence per step, the last first; or how long it has been unchanged.
 
-    A step back is said with the one that it took back.
+    A recovery is described together with its slow-down.
     """
     if series.steps:
         back = {step.recovered for step in series.steps}
@@ -279,7 +281,7 @@ def _status(series: Series, runs: Sequence[Run]) -> str:
 
 
 def _by_turns(series: Series, this: History) -> str:
-    """What a comparison of the commits before and after the last step says, if there is one."""
+    """Return the verdict of an interleaved comparison of the commits around the last step, if there is one."""
     between = commits(series, series.steps[-1].at, this.runs) if series.steps else None
     said = this.confirmed.get((between, series.impl, series.id)) if between else None
     if said is None:
@@ -291,14 +293,14 @@ def _by_turns(series: Series, this: History) -> str:
 
 
 def _broken(series: Series, runs: Sequence[Run]) -> str:
-    """Since when the numbers answer another question."""
+    """Name the run from which on the benchmark itself was changed; '' if there is none."""
     if not series.breaks:
         return ""
     return f" The benchmark itself was changed in {runs[series.points[series.breaks[-1]].run].name}."
 
 
 def _what_happened(step: Step, series: Series, runs: Sequence[Run]) -> str:
-    """'became slower by 5.1 % relative to its case's others in 0007_x, and recovered in 0011_x'."""
+    """Return 'became slower by 5.1 % relative to its case's others in 0007_x, and recovered in 0011_x'."""
     how = f"slower by {units.percent(step.ratio - 1)}" if step.slower else f"faster by {units.percent(1 - step.ratio)}"
     how += " relative to its case's others" if step.relative else ""
     sentence = f"became {how} in {runs[_run(series, step)].name}"
@@ -308,7 +310,7 @@ def _what_happened(step: Step, series: Series, runs: Sequence[Run]) -> str:
 
 
 def _run(series: Series, step: Step) -> int:
-    """Position among all runs of the first one after a step."""
+    """Return the position among all runs of the first one after a step."""
     return series.points[step.at].run
 
 
@@ -335,7 +337,7 @@ def _torch(run: Run) -> str:
 
 
 def _write_points(this: History, path: Path) -> None:
-    """Column by column: half a million points are a second's work."""
+    """Write column by column, which takes a second for half a million points."""
     points = [point for one in this.series for point in one.points]
     cells = [[one.impl, one.id] for one in this.series for _ in one.points]
     runs = [_facts(run) for run in this.runs]

@@ -1,4 +1,4 @@
-"""What only some runs have, folded on the page: roofline, compiling, parts of a layer, masks, blocks, traces."""
+"""Optional, folded sections of a run's page: roofline, compilation, parts of a layer, masks, blocks, traces."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .report import Report
 from .tables import Table
 
 MOST_BLOCKS, MOST_CELLS = 100, 250
-"""Blocks of a cell that are drawn, and cells of a run up to which they are."""
+"""Most blocks drawn per cell, and most cells of a run for which they are drawn."""
 
 
 def tables_of(run: Run, frame: pd.DataFrame, grid: Grid, palette: Palette, keys: Mapping[str, str]) -> list[Table]:
-    """All that this run has something to show of. `keys` are those of its cases, by id."""
+    """Return all tables for which this run has data. `keys` are those of its cases, by id."""
     found = [
         _roofline(run, frame, palette), _compiling(frame),
         _shares(frame, "The kernel as a share of its layer", "scope", "core", "layer", ("kernel", "layer", "share")),
@@ -53,7 +53,7 @@ def _roofline(run: Run, frame: pd.DataFrame, palette: Palette) -> Table | None:
 
 
 def _compiling(frame: pd.DataFrame) -> Table:
-    """When the time spent compiling is won back, of each compiled cell whose eager form was measured too."""
+    """Return the break-even point of compilation for each compiled cell whose eager form was measured too."""
     said, rows = fr.varying(frame), []
     known = {(row["impl"], row["id"]): row for row in fr.records(frame.dropna(subset=["median"]))}
     for (impl, id_), row in known.items():
@@ -70,7 +70,7 @@ def _compiling(frame: pd.DataFrame) -> Table:
 
 
 def _shares(frame: pd.DataFrame, title: str, axis: str, one: str, other: str, heads: Sequence[str]) -> Table:
-    """The time at one value of an axis as a share of that at another, all else being equal."""
+    """Return the time at one value of an axis as a share of that at another, all else being equal."""
     both = frame[frame[axis].isin((one, other))].dropna(subset=["median"])
     said, rows = [it for it in fr.varying(both) if it != axis], []
     for _, part in both.groupby(
@@ -85,12 +85,12 @@ def _shares(frame: pd.DataFrame, title: str, axis: str, one: str, other: str, he
 
 
 def _place(row: Mapping[str, Any], said: Sequence[str]) -> str:
-    """A row's values of the axes that vary, and its T."""
+    """Return a row's values of the varying axes, and its T."""
     return words.place({axis: row[axis] for axis in [*said, "T"]}, always={*said, "T"} - {"T_kv"})
 
 
 def of_steps(run: Run, frame: pd.DataFrame) -> list[Table]:
-    """Of blocks and models: the core's share of a step, what another kernel does to the step, and the parts of it."""
+    """Return tables of blocks and models: the core's share of a step, effects of other kernels, and parts."""
     found = steps(frame, run.baseline_impl)
     return [_step(found, run.baseline_impl or ""), _parts(found), _inside_and_alone(found)] if found else []
 
@@ -107,7 +107,7 @@ def _step(found: list[Step], baseline: str) -> Table:
 
 
 PARTS = ("projections", "core", "mlp", "block", "embedding", "head", "around")
-"""Of a step; `block` is what else is in a block, `around` what is in none."""
+"""Parts of a step; `block` is the rest of a block, `around` everything outside blocks."""
 
 
 def _parts(found: list[Step]) -> Table:
@@ -143,7 +143,7 @@ def _times(ratio: Any) -> str:
 
 
 def printed(this: Report, every: bool) -> str:
-    """A run as the terminal shows it, with the tables of its blocks and models."""
+    """Return a run's terminal output, including the tables of blocks and models."""
     texts = (tables.plain(it) for it in of_steps(this.run, this.frame) if it.rows)
     return "\n\n".join([tables.printed(this.grid, every), *texts])
 
@@ -166,7 +166,7 @@ def _published(run: Run, frame: pd.DataFrame) -> Table:
 
 
 def _blocks(grid: Grid, keys: Mapping[str, str]) -> Iterator[Table]:
-    """Of each case, a strip an implementation."""
+    """Yield a table for each case, with a strip per implementation."""
     for case in grid.cases:
         rows = []
         for mark in case.ranked:
@@ -181,7 +181,7 @@ def _blocks(grid: Grid, keys: Mapping[str, str]) -> Iterator[Table]:
 
 
 def _traces(frame: pd.DataFrame) -> Table:
-    """Where each cell's trace lies."""
+    """Return the path of each cell's trace."""
     known = frame[frame["trace"].map(lambda path: isinstance(path, str))] if "trace" in frame else frame[:0]
     rows = [(row["impl"], row["id"], row["trace"]) for row in fr.records(known)]
     note = (

@@ -1,4 +1,4 @@
-"""A saved run in a notebook: as a frame, and as its page."""
+"""Notebook interface: a saved run as a frame, and as its page."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..reading.runs import Run
 from . import page
 
 HEIGHT = 900
-"""Pixels of a page in a notebook; it scrolls."""
+"""Height in pixels of a page in a notebook; it scrolls."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page that a notebook shows; `html` is the whole of it, and needs nothing from outside."""
+    """A page that notebooks display; `html` is complete and self-contained."""
 
     html: str
 
@@ -29,7 +29,7 @@ class Page:
 
 
 def frame(run: str | Path | None = None, results: Path | None = None) -> pd.DataFrame:
-    """One row per measured cell of a saved run, the newest by default; docs/columns.md says what it holds.
+    """Return one row per measured cell of a saved run, the newest by default; docs/columns.md lists the columns.
 
     `run` is a file or a name as on the command line (`x`, `0001`, `MACHINE/0001_x`), `results` the folder of runs.
 
@@ -40,7 +40,7 @@ def frame(run: str | Path | None = None, results: Path | None = None) -> pd.Data
 
 
 def show(run: str | Path | None = None, results: Path | None = None) -> Page:
-    """The page of a saved run, to be shown in a notebook; raises as `frame` does."""
+    """Return the page of a saved run for display in a notebook; raises as `frame` does."""
     with TemporaryDirectory() as folder:
         return Page(page.write(_read(run, results), Path(folder)).read_text(encoding="utf-8"))
 

@@ -1,4 +1,4 @@
-"""A run's report on disk: tidy tables, figures, and one page that holds everything and loads nothing."""
+"""Writes a run's report: tidy tables, figures, and one self-contained page."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from .tables import Table
 
 DPI = 144
 
-#: Nothing about when or by what: the same run gives the same bytes, and the page names no outside address.
+#: No date or generator: equal runs give equal files, and the page contains no external address.
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
 @dataclass(frozen=True)
 class CaseView:
-    """One case as the page shows it."""
+    """One case as shown on the page."""
 
     key: str
     id: str
     title: str
     ticks: Sequence[tuple[float, str]]
     zero: float
-    """Where the axis has 1."""
+    """Position of 1 on the axis."""
     rows: Sequence[CaseRow]
 
 
 @dataclass(frozen=True)
 class CaseRow:
-    """One implementation in a case: its dot and its numbers, or why there are none."""
+    """One implementation in a case: its dot and its numbers, or the reason for having none."""
 
     impl: str
     bar: views.Bar | None
@@ -57,7 +57,7 @@ class CaseRow:
 
 
 def write(run: Run, folder: Path) -> Path:
-    """Writes tables, figures and page of one run into `folder`; returns the page's path.
+    """Write tables, figures and page of one run into `folder`; returns the page's path.
 
     Raises:
         OSError: the folder can't be made or written to.
@@ -66,7 +66,7 @@ def write(run: Run, folder: Path) -> Path:
 
 
 def written(this: Report, folder: Path) -> Path:
-    """`write`, of a report that is made."""
+    """Write an existing report as `write` does."""
     folder.mkdir(parents=True, exist_ok=True)
     fr.exported(this.frame).to_csv(folder / "rows.csv", index=False)
     this.skipped.to_csv(folder / "skipped.csv", index=False)
@@ -77,8 +77,9 @@ def written(this: Report, folder: Path) -> Path:
 
 
 def html(this: Report, figures: Sequence[str] = ()) -> str:
-    """The page. Whatever came from the run is escaped; only our own SVG, CSS and JavaScript are not. `figures`: those that
-    lie beside it as files."""
+    """Return the page. All texts from the run are escaped; only our own SVG, CSS and JavaScript are not. `figures`:
+    names of figure files beside it.
+    """
     run, keys = this.run, {case.id: f"c{i}" for i, case in enumerate(this.grid.cases)}
     headings = tables.headings(this.grid)
     cases = [_case(case, keys[case.id], headings) for case in this.grid.cases]
@@ -130,7 +131,7 @@ def _notices(this: Report) -> Iterator[str]:
 
 
 def _opening(made: Grid, keys: dict[str, str]) -> str:
-    """The case that is shown first: the one that takes longest, of those that lines run through."""
+    """Return the case shown first: the slowest of those included in a line chart."""
     axis = grid.length(made.cases)
     along = (
         [case for cases in grid.along(made.cases, axis).values() if len(cases) > 1 for case in cases] if axis else []
@@ -167,8 +168,9 @@ def summary(this: Report) -> str:
 
 
 def rendered(template: str, wrong: Collection[str] = (), **values: Any) -> str:
-    """A page from one of our templates, with commands as they are typed here; what is put into it is escaped, and names of
-    `wrong` implementations can be marked."""
+    """Render one of our templates, with commands as typed by the user; values are escaped, and names of `wrong`
+    implementations can be marked.
+    """
     environment = Environment(
         loader=PackageLoader("reports", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
@@ -183,19 +185,19 @@ def rendered(template: str, wrong: Collection[str] = (), **values: Any) -> str:
 
 
 def _unbroken(text: str) -> str:
-    """A number stays on one line with its unit, and with what is equal to it."""
+    """Keep numbers on one line with their units, and equations unbroken."""
     found = re.sub(r"(?<=\d) (?=(%|[nµm]?s|[KMGT]?i?B)(?!\w))|(?<=\w) (?==)|(?<==) (?=\w)", "\N{NO-BREAK SPACE}", text)
     return type(text)(found)
 
 
 def save(drawn: Figure, path: Path) -> None:
-    """Writes `path`.png and `path`.svg."""
+    """Write `path`.png and `path`.svg."""
     save_as(drawn, path.with_suffix(".png"))
     save_as(drawn, path.with_suffix(".svg"))
 
 
 def save_as(drawn: Figure, path: Path, source: str | None = None) -> None:
-    """Writes one file, SVG or PNG by its ending; a PNG says from which data it was drawn.
+    """Write one file, SVG or PNG by its ending; a PNG records the source of its data.
 
     Raises:
         OSError: it can't be written.
@@ -209,7 +211,7 @@ def save_as(drawn: Figure, path: Path, source: str | None = None) -> None:
 
 
 def _figures(this: Report, folder: Path) -> Iterator[str]:
-    """Draws every figure that has something to show into two files; yields its name."""
+    """Draw every non-empty figure into two files; yields its name."""
     with figure.style():
         for name in figure.MEASURES:
             if (drawn := figure.draw(name, this.grid, this.palette, this.run.baseline_impl)) is not None:
@@ -218,7 +220,7 @@ def _figures(this: Report, folder: Path) -> Iterator[str]:
 
 
 def machine_line(machine: dict[str, Any]) -> str:
-    """'AMD EPYC · 2 cores · 24 GiB · torch 2.13.0': what is known of it."""
+    """Return known facts in one line: 'AMD EPYC · 2 cores · 24 GiB · torch 2.13.0'."""
     found = [machine.get("gpu"), machine.get("cpu"), *(
         text.format(machine[key])
         for key, text in (("cores", "{} cores"), ("memory_gib", "{} GiB"), ("torch", "torch {}"))
@@ -228,7 +230,7 @@ def machine_line(machine: dict[str, Any]) -> str:
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Nested dictionaries as ('outer inner', text) pairs, in order."""
+    """Flatten nested dictionaries to ('outer inner', text) pairs, in order."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{key} ")

@@ -1,4 +1,4 @@
-"""`python -m reports publish [RUN...]`: keeps runs under results/published/, and makes docs/results.md and README's figure."""
+"""`python -m reports publish [RUN...]`: keeps runs in results/published/, updates docs/results.md and a figure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .tables import escape
 PUBLISHED = CHECKOUT / "results" / runs.PUBLISHED
 PAGE = CHECKOUT / "docs" / "results.md"
 FIGURE = CHECKOUT / "docs" / "latency.png"
-"""Of the newest run of `quick`."""
+"""Figure of the newest run of `quick`."""
 
 UNREAD = ("sample_times", "sample_fastest")
-"""What no page is made from, half of a file."""
+"""Columns that no page uses, half of a file's size."""
 
 INTRODUCTION = """\
 # Results
@@ -34,7 +34,7 @@ They rank implementations on one machine: yours will rank them differently.
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code: 0 written; 3 a usage error, reported in one line on stderr."""
+    """Publish runs; returns the exit code: 0 written; 3 a usage error, reported in one line on stderr."""
     parser = command.Parser(
         prog="python -m reports publish", description="docs/results.md and README's figure, from results/published/."
     )
@@ -54,12 +54,12 @@ def _answer(options: argparse.Namespace) -> int:
 
 
 def _keep(run: Run) -> Path:
-    """A copy under the next number, less `UNREAD`, with six digits of every number, which is more than is known of any."""
+    """Copy a run under the next number, without `UNREAD`, and with six digits of every number."""
     numbers = [int(path.name[:4]) for path in PUBLISHED.glob("[0-9][0-9][0-9][0-9]_*.json")]
     PUBLISHED.mkdir(parents=True, exist_ok=True)
     path = PUBLISHED / f"{max(numbers, default=0) + 1:04}_{run.name.partition('_')[2]}.json"
     data = _shortened(orjson.loads(run.path.read_bytes()))
-    data["command"] = re.sub(r"\S+/bench(?=\s|$)", "bench/", data["command"])  # wherever the checkout lies
+    data["command"] = re.sub(r"\S+/bench(?=\s|$)", "bench/", data["command"])  # independent of the checkout's location
     path.write_bytes(orjson.dumps(data) + b"\n")
     return path
 
@@ -75,7 +75,7 @@ def _shortened(value: Any) -> Any:
 
 
 def text(folder: Path) -> str:
-    """The page as Markdown: of every run of the present schema the answer, its confidence, and the tables."""
+    """Return the page as Markdown: headline, confidence and tables of every run of the current schema."""
     found = [runs.read(path) for path in sorted(folder.glob("*.json"))]
     return "\n".join([INTRODUCTION, *(part for run in found if run.axes for part in _section(run))])
 

@@ -1,4 +1,4 @@
-"""What is known of a run, computed once: its page, its tables, its figures and what the terminal prints are made from it."""
+"""Results of a run, computed once for its page, tables, figures and terminal output."""
 
 from __future__ import annotations
 

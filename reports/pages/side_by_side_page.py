@@ -1,4 +1,4 @@
-"""The page of several runs beside each other: changes from the first to each other, and a table with a column a run."""
+"""Page of several runs side by side: changes from the first to each other, and a table with a column per run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEPARATE = (
 
 
 def write(runs: Sequence[Run], folder: Path) -> Path:
-    """Writes page and `rows.csv` of several runs into `folder`; returns the page's path.
+    """Write page and `rows.csv` of several runs into `folder`; returns the page's path.
 
     Raises:
         OSError: the folder can't be made or written to.
@@ -42,7 +42,7 @@ def write(runs: Sequence[Run], folder: Path) -> Path:
 
 
 def folder_name(runs: Sequence[Run]) -> str:
-    """'0001_a+0002_b'; of many, or with long names, the first and a number that the same runs always have."""
+    """Return '0001_a+0002_b'; for many or long names, the first with a hash of the runs."""
     names = [label.replace(" ", "-") for label in export.labels_of(runs)]
     whole = "+".join(names)
     if len(names) <= MOST_NAMES and len(whole.encode()) <= LONGEST_NAME:
@@ -52,7 +52,7 @@ def folder_name(runs: Sequence[Run]) -> str:
 
 
 def html(runs: Sequence[Run]) -> str:
-    """Whatever came from the runs is escaped; only our own SVG, CSS and JavaScript are not."""
+    """Return the page. All texts from runs are escaped; only our own SVG, CSS and JavaScript are not."""
     labels, (first, *others) = export.labels_of(runs), _matched(runs)
     found = {label: compare(first, run) for label, run in zip(labels[1:], others, strict=True)}
     wrong = sorted({name for run in runs for name in run.wrong})
@@ -81,7 +81,7 @@ def html(runs: Sequence[Run]) -> str:
 
 
 def _matched(runs: Sequence[Run]) -> list[Run]:
-    """The runs; their cases named without the device, where each run has one of its own."""
+    """Return the runs, with cases named without the device if each run has its own."""
     devices = [{row["extra_info"].get("device") for row in run.rows} for run in runs]
     if any(len(of) != 1 for of in devices) or len(set.union(*devices)) == 1:
         return list(runs)
@@ -97,7 +97,7 @@ def _without(run: Run, device: str) -> Run:
 
 
 def _said(this: Comparison) -> tuple[str, str]:
-    """'Something regressed: sdpa is 5.0 % slower', or where nothing can be judged the median change; and what else is said."""
+    """Return the headline, 'Something regressed: sdpa is 5.0 % slower' or the median change, and the other text."""
     told = list(sentences(this))
     first = int(this.code == REGRESSED)
     if this.code != NOT_JUDGED:
@@ -120,7 +120,7 @@ def _numbers(runs: Sequence[Run], labels: Sequence[str]) -> Table:
 
 
 def _facts(runs: Sequence[Run], labels: Sequence[str], machines: Sequence[dict[str, str]]) -> Table:
-    """When and by what each was made, and those parts of machine and software that differ."""
+    """Return date and commands of each run, and the parts of machine and software that differ."""
     facts = [
         {"made": run.date[:16].replace("T", " "), "commit": run.commit_id, "sweep": run.sweep, "command": run.command,
          "notes": "; ".join(run.notes), **machine}

@@ -1,4 +1,4 @@
-"""Tables: a run's grid and its cases as text, for the page, for Markdown and for the terminal."""
+"""Tables of a run's grid and cases as text, for the page, Markdown and the terminal."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..reading import units
 
 REASONS = ("wrong", "error", "timeout", "out_of_memory", "unsupported")
 WIDTH = 80
-"""Columns of a terminal."""
+"""Width of a terminal in columns."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """One table with its title; on a page it may be folded, with drawings, and belong to cases."""
+    """A table with its title; on a page it may be folded, contain drawings, and belong to cases."""
 
     title: str
     headings: Sequence[str] = ()
@@ -31,14 +31,14 @@ class Table:
     of_impls: bool = False
     """Whether its first column is an implementation."""
     left: Sequence[int] = ()
-    """Columns of words."""
+    """Indices of left-aligned columns."""
     drawings: Sequence[Markup] = ()
     of: str = ""
-    """The keys of the cases that it belongs to; of all where empty."""
+    """Keys of its cases; empty for all."""
 
 
 def headings(grid: Grid) -> tuple[str, ...]:
-    """Of `cells`, of any case of a run."""
+    """Return the headings of `cells`, for any case of a run."""
     rows = [mark.row for case in grid.cases for mark in case.ranked]
     rate = ("tokens/s",) * any(row["mode"] == "decode" for row in rows)
     roof = ("of roofline",) * any(row["roof"] > 0 for row in rows)
@@ -47,7 +47,7 @@ def headings(grid: Grid) -> tuple[str, ...]:
 
 
 def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
-    """What is said of an implementation in a case, in the order of `headings`."""
+    """Return the entries of an implementation in a case, in the order of `headings`."""
     row = mark.row
     said = {
         "slowdown": f"{slowdown(mark.slowdown)}×",
@@ -67,12 +67,12 @@ def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
 
 
 def why(mark: Mark) -> str:
-    """'wrong: error 0.3 exceeds its tolerance'"""
+    """Return the reason for a missing number: 'wrong: error 0.3 exceeds its tolerance'."""
     return ": ".join(filter(None, (mark.state.replace("_", " "), mark.why)))
 
 
 def of_grid(grid: Grid, axis: str | None = None) -> tuple[list[str], list[list[str]]]:
-    """Headings, and a row an implementation: its mean slowdown, and that of each column; best after '*', open after '~'."""
+    """Return headings, and a row per implementation: mean slowdown, and each column; best after '*', open after '~'."""
     columns = grid.columns(axis)
     return ["implementation", "mean", *(" ".join(column.heading) or "slowdown" for column in columns)], _rows(
         grid, columns
@@ -88,14 +88,15 @@ def _rows(grid: Grid, columns: Sequence[Column]) -> list[list[str]]:
 
 
 def key(grid: Grid) -> str:
-    """What the numbers and signs of a grid mean."""
+    """Explain the numbers and signs of a grid."""
     signs = f"; {grid.signs}" if grid.signs else ""
     return f"Slowdown over the fastest: 1 is the fastest; * fastest or tied; ~ not resolved{signs}."
 
 
 def terminal(grid: Grid, wide: int = WIDTH) -> str:
-    """The grid as lines of at most `wide` columns: a column a case, in two blocks where one has no room for them; else a
-    column for each value of an axis."""
+    """Return the grid as lines of at most `wide` columns: one column per case, in two blocks if necessary; if they
+    don't fit, one per value of an axis.
+    """
     whole = grid.columns()
     half = -(-len(whole) // 2)
     tried = [[whole], [whole[:half], whole[half:]], *([grid.columns(axis)] for axis in grid.views if axis)]
@@ -109,7 +110,7 @@ def terminal(grid: Grid, wide: int = WIDTH) -> str:
 
 
 def printed(grid: Grid, every: bool = False) -> str:
-    """A run as the terminal shows it: the grid with its key; with `every`, each case's table above. One case is its table."""
+    """Return a run's terminal output: the grid with its key; with `every`, each case's table above."""
     parts = [detailed(grid)] * (every or len(grid.cases) == 1)
     parts += [terminal(grid), textwrap.fill(key(grid), WIDTH)] * (len(grid.cases) > 1)
     return "\n\n".join(parts)
@@ -124,7 +125,7 @@ def _lines(grid: Grid, columns: Sequence[Column]) -> list[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], between: str = "  ") -> list[str]:
-    """Lines of columns, the first to the left and the others to the right."""
+    """Align columns, the first to the left and the others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     padded = [
         [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))] for row in rows
@@ -133,18 +134,18 @@ def _aligned(rows: Sequence[Sequence[str]], between: str = "  ") -> list[str]:
 
 
 def plain(table: Table) -> str:
-    """A table with its title and its note, for the terminal."""
+    """Return a table with its title and its note, for the terminal."""
     lines = _aligned([[*table.headings], *map(list, table.rows)])
     return "\n".join([table.title, *lines, *textwrap.wrap(table.note, WIDTH)])
 
 
 def of_case(case: Case, headings: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """Headings, and a row an implementation with a number, the fastest first."""
+    """Return headings, and a row for each implementation with a number, fastest first."""
     return ["implementation", *headings], [[mark.impl, *cells(mark, headings)] for mark in case.ranked]
 
 
 def detailed(grid: Grid) -> str:
-    """Every case's table, for the terminal: the columns that have room there."""
+    """Return every case's table for the terminal, with the columns that fit."""
     heads = headings(grid)
     while True:
         tables = [_aligned(_with_refused(case, *of_case(case, heads))) for case in grid.cases]
@@ -155,14 +156,14 @@ def detailed(grid: Grid) -> str:
 
 
 def _with_refused(case: Case, heads: list[str], rows: list[list[str]]) -> list[list[str]]:
-    """And a row for each implementation that was tried and has no number that counts."""
+    """Add a row for each implementation that was tried and has no valid number."""
     refused = [mark for mark in case.marks.values() if not mark.counts and mark.state != "unsupported"]
     rest = [""] * (len(heads) - 2)
     return [heads, *rows, *([mark.impl, mark.state.replace("_", " "), *rest] for mark in refused)]
 
 
 def summary(title: str, said: Sequence[str], grid: Grid, skipped: pd.DataFrame, beside: str = "") -> str:
-    """The answer, the grid, every case's table, published times beside ours (`beside`) and the skipped cells, as Markdown."""
+    """Return headline, grid, every case's table, published times (`beside`) and skipped cells, as Markdown."""
     parts = [f"# {escape(title)}", *map(escape, said)]
     if grid.cases:
         parts += [escape(key(grid)), of_runs(grid)]
@@ -174,7 +175,7 @@ def summary(title: str, said: Sequence[str], grid: Grid, skipped: pd.DataFrame, 
 
 
 def of_runs(grid: Grid) -> str:
-    """The grid in its default view, as Markdown."""
+    """Return the grid in its default view, as Markdown."""
     return _markdown(*of_grid(grid, grid.views[0]))
 
 
@@ -182,7 +183,7 @@ SKIPPED = ("implementation", "reason", "cells", "detail")
 
 
 def skipped_rows(skipped: pd.DataFrame) -> list[tuple[str, ...]]:
-    """Skipped cells with the same implementation, reason and detail but for its numbers once; the worst reasons first."""
+    """Return skipped cells, merged if implementation, reason and detail are equal up to numbers, worst first."""
     known = skipped.fillna({"detail": ""})
     parts = known.groupby(["reason", "impl", known["detail"].map(_without_numbers)], sort=False)
     rows = [
@@ -194,14 +195,14 @@ def skipped_rows(skipped: pd.DataFrame) -> list[tuple[str, ...]]:
 
 
 def beside(frame: pd.DataFrame, figures: Sequence[dict[str, Any]]) -> str:
-    """Published times beside ours as Markdown, and below them where they are from; '' without any."""
+    """Return published times beside ours as Markdown, with sources below; '' without any."""
     lines, sources = published.table(frame, figures)
     listed = [f"{i}. {escape(source)}" for i, source in enumerate(sources, 1)]
     return "\n\n".join([_markdown(published.COLUMNS, lines), "\n".join(listed)]) if lines else ""
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A pipe table, first column to the left and the others to the right, padded so that it reads as plain text too."""
+    """Return a pipe table, first column left-aligned and others right-aligned, padded to be readable as plain text."""
     widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
 
     rule = f"|{'|'.join('-' * (w + 2) if i == 0 else '-' * (w + 1) + ':' for i, w in enumerate(widths))}|"
@@ -212,7 +213,7 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Of texts that may hold markup."""
+    """Return a pipe table of texts that may contain markup."""
     return markdown([*map(escape, headings)], [[*map(escape, row)] for row in rows])
 
 
@@ -221,12 +222,12 @@ def _without_numbers(text: str) -> str:
 
 
 def _digits(row: Mapping[str, Any]) -> int:
-    """Of a median: as many as its interval or, of one process, its spread warrants."""
+    """Return the digits of a median warranted by its interval or, for one process, its spread."""
     between = processes.interval(row["process_medians"])
     return processes.digits(between or (1, 1 + row["spread"]))
 
 
 def escape(text: str) -> str:
-    """Text as Markdown shows it: no markup, no new lines, no new columns."""
+    """Escape Markdown, line breaks and column separators."""
     flat = " ".join(text.split())
     return re.sub(r"([\\`*_|\[\]])", r"\\\1", flat).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

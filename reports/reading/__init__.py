@@ -1,1 +1,1 @@
-"""Run files, and how what is in them is said."""
+"""Run files: reading, and wording of their contents."""

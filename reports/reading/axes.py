@@ -1,4 +1,4 @@
-"""The axes of a case, as run files describe them: nothing else here knows their names by heart."""
+"""Axes of a case, as described by run files; other modules of reports contain no names of axes."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Axis:
-    """What a report needs to know of an axis."""
+    """Properties of an axis used in reports."""
 
     name: str
     kind: str
-    """`size` or `share`, which lie on a line; `choice` or `switch`, which don't."""
+    """`size` or `share`, which are numeric; `choice` or `switch`, which aren't."""
     label: str = ""
-    """The word before the name where there is room: `tokens` for T."""
+    """Word printed before the name where space allows: `tokens` for T."""
     follows: tuple[str, ...] = ()
-    """The axes whose product it usually is."""
+    """Axes whose product is its usual value."""
     unsaid: tuple[Any, ...] = ()
-    """The default, which ids leave out; empty where every value is shown."""
+    """Default, which ids leave out; empty if every value is shown."""
     quiet: bool = False
-    """Whether it is said only where it varies."""
+    """Whether it is shown only where it varies."""
     hides: bool = False
-    """Whether it decides which keys a query sees; at `none` or None it hides none."""
+    """Whether it affects visibility: which keys a query sees. `none` and None hide no key."""
 
     @property
     def is_number(self) -> bool:
         return self.kind in ("size", "share")
 
     def parse(self, text: str) -> Any:
-        """A value from the command line; raises `argparse.ArgumentTypeError`, which says what would be right."""
+        """Parse a value from the command line; raises `argparse.ArgumentTypeError` with the correct usage."""
         read, wanted = _READ[self.kind]
         try:
             return read(text)
@@ -40,7 +40,7 @@ class Axis:
             raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}") from None
 
     def usual(self, values: Mapping[str, Any]) -> Any:
-        """What it is where it follows from others; None where one of those isn't known."""
+        """Return its value as derived from other axes; None if one of those is unknown."""
         if not self.follows or not all(name in values for name in self.follows):
             return None
         return math.prod(values[name] for name in self.follows)
@@ -92,11 +92,11 @@ KNOWN_AXES: dict[str, Axis] = {
         Axis("scope", "choice", unsaid=("layer",)),
     )
 }
-"""In the order in which people say them. A run file brings its own (`learn`)."""
+"""Axes in display order. Run files add their own (`learn`)."""
 
 
 def learn(described: Iterable[Mapping[str, Any]]) -> None:
-    """Know the axes that a run file describes; what is no description is left out."""
+    """Add the axes that a run file describes; invalid descriptions are ignored."""
     for it in described:
         name, kind, label = (str(it.get(key) or "") for key in ("name", "kind", "label"))
         follows = it.get("follows") or []
@@ -107,7 +107,7 @@ def learn(described: Iterable[Mapping[str, Any]]) -> None:
 
 
 def axis_names() -> list[str]:
-    """All of them, the first of which vary slowest where panels are laid out: sizes and the dtype last."""
+    """Return all names, slowest-varying first in the layout of panels: sizes and the dtype last."""
     return sorted(
         KNOWN_AXES,
         key=lambda name: (KNOWN_AXES[name].kind == "size" and not KNOWN_AXES[name].quiet) or name == "dtype",
@@ -115,11 +115,11 @@ def axis_names() -> list[str]:
 
 
 def length_axes() -> list[str]:
-    """What lines can run along, the first that varies first."""
+    """Return the axes that may be an x-axis, preferred ones first."""
     first = ("T", "T_kv", "H", "threads")
     return [*first, *(name for name, it in KNOWN_AXES.items() if it.kind == "size" and name not in first)]
 
 
 def labelled(name: str) -> str:
-    """'tokens T'"""
+    """Return a name with its label: 'tokens T'."""
     return f"{KNOWN_AXES[name].label} {name}".strip()

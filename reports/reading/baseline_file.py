@@ -1,7 +1,7 @@
-"""The baseline of a machine: the run that later ones are compared with, and all that were it before, with reasons.
+"""Baseline of a machine: the run with which later ones are compared, and its predecessors, with reasons.
 
-It lies in the machine's results folder, beside its runs, and moves by `python -m reports baseline set` only. It holds JSON; its
-name doesn't say so, since pytest-benchmark takes every `*.json` for a run.
+The file lies in the machine's results folder, beside its runs, and changes only by `python -m reports baseline set`. It
+contains JSON without the ending `.json`, since pytest-benchmark treats every `*.json` as a run.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ HOW_TO_SET_ONE = "set one with: python -m reports baseline set RUN"
 
 @dataclass(frozen=True)
 class Entry:
-    """One run that became the baseline: its file's name, when (ISO 8601, UTC), and what was accepted with it and why."""
+    """A run that became the baseline: its file's name, when (ISO 8601, UTC), and what was accepted and why."""
 
     run: str
     at: str
     accepted: tuple[str, ...] = ()
-    """What stood against it: regressed cells, an incomplete run, another machine."""
+    """Accepted objections: regressed cells, an incomplete run, another machine."""
     reason: str | None = None
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """All baselines of one results folder, oldest first; the last one counts."""
+    """All baselines of one results folder, oldest first; the last one is current."""
 
     folder: Path
     history: tuple[Entry, ...]
@@ -43,15 +43,15 @@ class Baseline:
 
     @property
     def path(self) -> Path:
-        """The current baseline's run file."""
+        """Path of the current baseline's run file."""
         return self.folder / self.current.run
 
 
 def read(folder: Path) -> Baseline | None:
-    """The baseline of a machine's results folder; None before the first was set.
+    """Read the baseline of a machine's results folder; None before the first was set.
 
     Raises:
-        RunError: the file is there but is no baseline file.
+        RunError: the file exists but is no baseline file.
     """
     path = next((file for name in (NAME, OLDER_NAME) if (file := folder / name).exists()), None)
     if path is None:
@@ -67,7 +67,7 @@ def read(folder: Path) -> Baseline | None:
 
 
 def write(baseline: Baseline) -> Path:
-    """Whole or not at all.
+    """Write the file, all or nothing.
 
     Raises:
         OSError: the folder can't be written to.

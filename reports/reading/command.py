@@ -1,4 +1,4 @@
-"""What the commands share: options about results, mistakes in one line, and exit codes that a script can tell apart."""
+"""Shared by commands: options on results, one-line usage errors, and distinct exit codes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ USAGE_ERROR = 3
 
 
 def as_typed(text: str) -> str:
-    """The text with commands as they are typed here: an installed suite has one, `attention-bench`, and no checkout."""
+    """Replace commands in a text by the single command of an installed suite, `attention-bench`."""
     if not INSTALLED:
         return text
     text = re.sub("^reports: ", "attention-bench: ", text)
@@ -30,7 +30,7 @@ def as_typed(text: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that tells a mistake in one line, and ends with 3: its own 2 means that nothing could be judged."""
+    """argparse with one-line errors and exit code 3, since 2 means that nothing could be judged."""
 
     def __init__(self, *, prog: str, **options: Any):
         super().__init__(prog=as_typed(prog), **options)
@@ -48,19 +48,19 @@ def add_results(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """The options that name one run."""
+    """Add the options that select one run."""
     parser.add_argument("--run", metavar="RUN", help="which run to read (default: the newest)")
     add_results(parser)
 
 
 def results(options: argparse.Namespace) -> Path:
-    """The results folder asked for."""
+    """Return the requested results folder."""
     given: Path | None = options.results
     return given or runs.default_results()
 
 
 def chosen(options: argparse.Namespace) -> Run:
-    """The run that `add_run`'s options name.
+    """Return the run selected by the options of `add_run`.
 
     Raises:
         RunError: there is none, or it can't be read.
@@ -69,10 +69,10 @@ def chosen(options: argparse.Namespace) -> Run:
 
 
 def several(names: Sequence[str], results: Path) -> Iterator[Run]:
-    """The runs asked for. Those that can't be read are left out with a warning, as long as one can.
+    """Yield the requested runs. Unreadable ones are skipped with a warning, unless all are.
 
     Raises:
-        RunError: nothing to read, or the only one can't be read.
+        RunError: there is nothing to read, or the only run can't be read.
     """
     if not names:
         yield newest(results)
@@ -82,7 +82,7 @@ def several(names: Sequence[str], results: Path) -> Iterator[Run]:
 
 
 def newest(folder: Path) -> Run:
-    """The newest run that can be read; a newer one that can't is named in a warning.
+    """Return the newest readable run, with a warning for a newer unreadable one.
 
     Raises:
         RunError: there is none, or none that can be read.
@@ -93,7 +93,7 @@ def newest(folder: Path) -> Run:
 
 
 def _readable(files: Iterable[Path], none: str) -> Iterator[Run]:
-    """The files' runs. Those that can't be read are named in warnings, or where that is all of them in an error."""
+    """Yield the files' runs. Unreadable ones are named in warnings, or in an error if all are."""
     problems: list[str] = []
     readable = False
     for file in files:
@@ -113,23 +113,23 @@ def _readable(files: Iterable[Path], none: str) -> Iterator[Run]:
 
 
 def answered(answer: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """The command's exit code; a run that can't be found or read, or a file that can't be written, is reported in a line."""
+    """Return the command's exit code; unreadable runs and unwritable files are one line on stderr."""
     try:
         return answer(options)
     except RunError as error:
         return complain(str(error))
     except BrokenPipeError:
-        raise  # a reader that has seen enough: no mistake
+        raise  # a reader that closed early: no error
     except OSError as error:
         return complain(f"{error.filename or 'a file'}: {error.strerror or error}")
 
 
 def say(text: str) -> None:
-    """Print it; a reader that leaves early, as `head` does, changes no exit code."""
+    """Print text; a reader that closes early, as `head` does, changes no exit code."""
     try:
         print(text, end="", flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in its buffer goes there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # receives buffered output
 
 
 def warn(message: str) -> None:
@@ -137,6 +137,6 @@ def warn(message: str) -> None:
 
 
 def complain(message: str, code: int = USAGE_ERROR) -> int:
-    """Says it in one line on stderr; returns the exit code."""
+    """Print a message in one line on stderr; returns the exit code."""
     print(as_typed(f"reports: error: {' '.join(message.split())}"), file=sys.stderr)
     return code

@@ -1,4 +1,4 @@
-"""Which runs may be compared: those of one machine. Another torch or Python is what one wants to compare, and is said."""
+"""Decides which runs may be compared: those of one machine. Different torch or Python versions are only reported."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import Any
 from .runs import Run
 
 SOFTWARE = ("torch", "torch_build", "python")
-"""Parts of `machine_info` that two comparable runs may differ in."""
+"""Parts of `machine_info` in which two comparable runs may differ."""
 
 
 def differing(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
-    """Parts of the machine that are not the same: (base's, head's) each. Empty when the runs may be compared."""
+    """Return the parts of the machine that differ: (base's, head's) each. Empty if the runs may be compared."""
     return {key: pair for key, pair in _differences(base.machine, head.machine).items() if key not in SOFTWARE}
 
 
 def software(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
-    """Versions that are not the same: (base's, head's) each."""
+    """Return the versions that differ: (base's, head's) each."""
     return {key: pair for key, pair in _differences(base.machine, head.machine).items() if key in SOFTWARE}
 
 
 def environment(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
-    """Environment variables that decide speed and are not the same. Empty where a run doesn't know its own."""
+    """Return performance-relevant environment variables that differ. Empty if a run has none recorded."""
     before, after = base.state.get("environment"), head.state.get("environment")
     return _differences(before, after) if isinstance(before, dict) and isinstance(after, dict) else {}
 
 
 def refusal(base: Run, head: Run) -> str:
-    """Why two runs may not be compared, in a sentence; '' where they may."""
+    """Return why two runs may not be compared, in a sentence; '' if they may."""
     different = differing(base, head)
     both = f"{base.name} and {head.name} were measured on different machines or with different settings"
     return f"{both}: {described(different)}" if different else ""
 
 
 def described(differences: dict[str, tuple[Any, Any]]) -> str:
-    """'threads (2, then 4) and gpu (none, then NVIDIA H200)'."""
+    """Describe differences: 'threads (2, then 4) and gpu (none, then NVIDIA H200)'."""
     return " and ".join(
         f"{key} ({_text(key, base)}, then {_text(key, head)})" for key, (base, head) in differences.items()
     )
@@ -52,7 +52,7 @@ def _text(key: str, value: Any) -> str:
 
 
 def _allocator(settings: Any) -> str:
-    """As `--allocator` calls it; of others the variables."""
+    """Return the name used by `--allocator`; for other settings the variables."""
     if not settings:
         return "system"
     preloaded = str(settings.get("LD_PRELOAD", ""))

@@ -1,4 +1,4 @@
-"""Finding run files and reading them. A run is one saved file, `<machine>/NNNN_NAME.json`."""
+"""Finds and reads run files. A run is one saved file, `<machine>/NNNN_NAME.json`."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ _KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "skipped": l
 _UNUSED = ("outliers", "ld15iqr", "hd15iqr", "iqr_outliers", "stddev_outliers", "ops", "total")
 _REQUIRED = ("median", "q1", "q3")
 _NUMBERS = ("peak_bytes", "error", "error_bound", "flops", "bytes")
-"""Columns of a row that hold a number, where there is one."""
+"""Columns of a row that hold a number, if present."""
 
 
 class RunError(Exception):
-    """A run that can't be found or read. The message is one line that names it and says what would be right."""
+    """A run can't be found or read. The message is one line that names it and gives the correct usage."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One saved file, checked. `rows` are pytest-benchmark's benchmarks, with samples where they can be paired; `skipped`
-    are the cells without numbers."""
+    """One validated file. `rows` are pytest-benchmark's benchmarks, with samples where they can be paired; `skipped`
+    are the cells without numbers.
+    """
 
     path: Path
     rows: list[dict[str, Any]]
@@ -46,7 +47,7 @@ class Run:
     sweep: str = ""
     command: str = ""
     asked: dict[str, Any] = field(default_factory=dict)
-    """The options that decided which cells it has, as they were given."""
+    """Options that selected its cells, as given."""
     date: str = ""
     complete: bool = True
     machine: dict[str, Any] = field(default_factory=dict)
@@ -55,40 +56,40 @@ class Run:
     roofs: list[dict[str, Any]] = field(default_factory=list)
     controls: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    """What a reader of its numbers must know."""
+    """Caveats on its numbers."""
     axes: list[dict[str, Any]] = field(default_factory=list)
-    """What its axes are. Whoever has a run knows them from then on."""
+    """Descriptions of its axes, added to the known axes when the run is created."""
     published: list[dict[str, Any]] = field(default_factory=list)
-    """Times that others have published of its cases: `id`, `seconds`, and words."""
+    """Published times of its cases: `id`, `seconds`, and text."""
 
     def __post_init__(self) -> None:
         learn(self.axes)
 
     @property
     def name(self) -> str:
-        """The file's name without its ending: `0001_x`."""
+        """File name without its ending: `0001_x`."""
         return self.path.stem
 
     @property
     def commit_id(self) -> str:
-        """The first ten digits of the commit; empty where there was none, which pytest-benchmark calls `unversioned`."""
+        """First ten digits of the commit; empty if there was none, which pytest-benchmark calls `unversioned`."""
         known = str(self.commit.get("id") or "")
         return "" if known == "unversioned" else known[:10]
 
     @property
     def wrong(self) -> frozenset[str]:
-        """Implementations with at least one cell that failed the gate: marked wherever their name appears."""
+        """Implementations with at least one cell that failed the correctness check; marked wherever they appear."""
         return frozenset(cell["impl"] for cell in self.skipped if cell["reason"] == "wrong")
 
 
 def default_results() -> Path:
-    """`./results` when it holds runs, or nothing else does, else the checkout's own."""
+    """Return `./results` if it contains runs or the suite is installed, else the checkout's own."""
     here = Path.cwd() / "results"
     return here if INSTALLED or newest_first(here) else CHECKOUT / "results"
 
 
 def one(name: str, results: Path) -> Run:
-    """The run that a name means; see `find`.
+    """Return the run of a name; see `find`.
 
     Raises:
         RunError: there is none, there are several, or it can't be read.
@@ -100,15 +101,15 @@ def one(name: str, results: Path) -> Run:
 
 
 def default_out(path: Path) -> Path:
-    """Where reports go: `reports/out` of the checkout for its own files, else of the folder that the user is in."""
+    """Return the folder for reports: `reports/out` of the checkout for its own files, else of the current folder."""
     home = CHECKOUT if path.resolve().is_relative_to(CHECKOUT) else Path.cwd()
     return home / "reports" / "out"
 
 
 def newest_first(results: Path) -> list[Path]:
-    """Numbered runs under `results`, newest first; published baselines are no runs of one's own.
+    """Return numbered runs under `results`, newest first; published baselines are excluded.
 
-    Numbers count per machine folder, so the folder that was written to last comes first, then its numbers downwards.
+    Numbers count per machine folder: the most recently written folder comes first, then its numbers downwards.
     """
     files = [f for f in results.glob("*/*.json") if is_numbered(f)]
     written = {
@@ -118,15 +119,15 @@ def newest_first(results: Path) -> list[Path]:
 
 
 def is_numbered(path: Path) -> bool:
-    """Whether it is named as a run of one's own is: `MACHINE/NNNN_NAME.json`."""
+    """Whether a path has the form of the user's own runs: `MACHINE/NNNN_NAME.json`."""
     return _NUMBERED.fullmatch(path.stem) is not None and path.resolve().parent.name != PUBLISHED
 
 
 def find(name: str, results: Path) -> list[Path]:
-    """The files that a RUN on the command line means.
+    """Return the files matched by a RUN on the command line.
 
-    A path; or `x`, `0001`, `0001_x`, `machine/0001_x`, or the beginning of a numbered name, as pytest-benchmark
-    has it: the newest where several match. A glob (`*_x`) means all of them, oldest first.
+    A path; or `x`, `0001`, `0001_x`, `machine/0001_x`, or a prefix of a numbered name, as in pytest-benchmark: the
+    newest match. A glob (`*_x`) matches all of them, oldest first.
 
     Raises:
         RunError: nothing matches; known names and the nearest are listed.
@@ -148,16 +149,16 @@ def find(name: str, results: Path) -> list[Path]:
 
 
 def read(path: Path) -> Run:
-    """Reads and checks one file.
+    """Read and validate one file.
 
     Raises:
-        RunError: it can't be opened, is truncated, is not JSON, or not a run that this suite understands.
+        RunError: it can't be opened, is truncated, is not JSON, or is not a run of this suite.
     """
     return checked(parse(path), path)
 
 
 def checked(data: Any, path: Path) -> Run:
-    """A run from what its file holds; raises as `read` does."""
+    """Build a run from a file's contents; raises as `read` does."""
     if not isinstance(data, dict) or not isinstance(data.get("benchmarks"), list):
         raise RunError(f"{path}: not a run file (no list of benchmarks in it)")
     if data.get("schema") != SCHEMA:
@@ -188,7 +189,7 @@ def checked(data: Any, path: Path) -> Run:
 
 
 def parse(path: Path) -> Any:
-    """What a JSON file holds. orjson is the fast way; what it refuses, the standard library reads or explains."""
+    """Parse a JSON file with orjson, or with the standard library if orjson refuses it."""
     try:
         data = path.read_bytes()
         try:
@@ -198,7 +199,7 @@ def parse(path: Path) -> Any:
     except OSError as error:
         raise RunError(f"{path}: can't be read ({error.strerror})") from None
     except json.JSONDecodeError as error:
-        # A run that was cut off fails at its very end; anything else never was JSON.
+        # A truncated run fails at its very end; other failures mean that the file is no JSON.
         if not error.doc.strip():
             raise RunError(f"{path}: truncated (the file is empty)") from None
         cut = error.pos >= len(error.doc.rstrip()) - 1 or error.msg.startswith("Unterminated string")
@@ -225,7 +226,7 @@ def _checked(row: Any, path: Path) -> dict[str, Any]:
     listed = all(isinstance(it, list) for it in (times, medians, *places))
     if not listed or not medians or not all(map(_is_time, (*times, *medians))) or {*map(len, places)} != {len(times)}:
         raise RunError(f"{path}: benchmark {row.get('name')!r} has no samples, or not the place of each")
-    kept = {key: value for key, value in stats.items() if key not in _UNUSED}  # only what reports are made of
+    kept = {key: value for key, value in stats.items() if key not in _UNUSED}  # drops fields that reports don't use
     return {"name": row.get("name"), "extra_info": extra, "stats": kept}
 
 
@@ -236,7 +237,7 @@ def _cell(cell: Any, path: Path) -> dict[str, Any]:
 
 
 def _controls(value: Any) -> dict[str, Any]:
-    """What the reference workload did; empty where it isn't in the form that is known."""
+    """Return the samples of the reference workload; empty if the format is unknown."""
     looks = value.get("looks") if isinstance(value, dict) else None
     lists = list(looks.values()) if isinstance(looks, dict) else [None]
     known = all(
@@ -250,12 +251,12 @@ def _is_time(value: Any) -> bool:
 
 
 def _dictionaries(value: Any) -> list[dict[str, Any]]:
-    """What a list holds of them; nothing else is known to mean anything."""
+    """Return the dictionaries in a list; other entries are ignored."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _names(file: Path) -> tuple[str, ...]:
-    """'0001_x', '0001', 'x'"""
+    """Return the names of a file: '0001_x', '0001', 'x'."""
     match = _NUMBERED.fullmatch(file.stem)
     return (file.stem, *match.groups()) if match else (file.stem,)
 

@@ -1,4 +1,4 @@
-"""Seconds and bytes become readable only here: everywhere else they are plain numbers."""
+"""Formats seconds and bytes; all other modules use plain numbers."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ _BYTES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")
 
 
 def seconds(value: float, digits: int = 3) -> str:
-    """0.00123 -> '1.23 ms'."""
+    """Format seconds: 0.00123 -> '1.23 ms'."""
     return _scaled(value, _SECONDS, digits)
 
 
 def memory(value: float, digits: int = 3) -> str:
-    """2_621_440 bytes -> '2.50 MiB'."""
+    """Format bytes: 2_621_440 -> '2.50 MiB'."""
     return _scaled(value, _BYTES, digits)
 
 
 def tick(text: str) -> str:
-    """A number as an axis has it: '2.500 MiB' -> '2.5 MiB', '10.00 ms' -> '10 ms'."""
+    """Format an axis tick: '2.500 MiB' -> '2.5 MiB', '10.00 ms' -> '10 ms'."""
     return re.sub(r"(\.\d*?)0+(?= )", r"\1", text).replace(". ", " ")
 
 
 def span(low: float, high: float) -> str:
-    """The interval of a ratio, in as many digits as it warrants: '1.06 to 1.08×'."""
+    """Format the interval of a ratio, with as many digits as it warrants: '1.06 to 1.08×'."""
     if too_wide(low, high):
         return UNRESOLVED
     decimals = min(3, max(0, _decimals((high - low) / 2))) if high > low else 2
@@ -50,9 +50,9 @@ def span(low: float, high: float) -> str:
 
 
 def bounded(value: float, low: float, high: float, unit: str = "") -> str:
-    """A positive number with its interval, in as many digits as that warrants: '0.51 (0.49 to 0.53)'.
+    """Format a positive number with its interval, with as many digits as that warrants: '0.51 (0.49 to 0.53)'.
 
-    Without an interval, two digits and no more; with one whose ends are TOO_WIDE apart, none.
+    Without an interval, at most two digits; with one whose ends are TOO_WIDE apart, none.
     """
     if not math.isfinite(value):
         return MISSING
@@ -71,12 +71,12 @@ def bounded(value: float, low: float, high: float, unit: str = "") -> str:
 
 
 def percent(value: float) -> str:
-    """0.0312 -> '3.1 %'."""
+    """Format a share: 0.0312 -> '3.1 %'."""
     return f"{value * 100:.{0 if value >= 1 else 1}f} %" if math.isfinite(value) else MISSING
 
 
 def change(ratio: float, digits: int = 1) -> str:
-    """A change of time: 1.052 -> '+5.2 %', 0.9997 -> '0.0 %'."""
+    """Format a change of time: 1.052 -> '+5.2 %', 0.9997 -> '0.0 %'."""
     if not math.isfinite(ratio):
         return MISSING
     rounded = round((ratio - 1) * 100, digits)
@@ -84,21 +84,21 @@ def change(ratio: float, digits: int = 1) -> str:
 
 
 def detectable(change: float) -> str:
-    """The smallest change that would be found: '12.0 %'; beyond everything that matters, '> 100 %'."""
+    """Format the minimum detectable effect: '12.0 %'; very large ones as '> 100 %'."""
     return "> 100 %" if change > 1 else percent(change)
 
 
 def _telling(decimals: int, low: float, high: float) -> int:
-    """As many as are needed, up to three, for an interval that leaves 1 out to be seen to."""
+    """Return the decimals, at most three, needed to show that an interval excludes 1."""
     while decimals < 3 and ((low > 1) != (round(low, decimals) > 1) or (high < 1) != (round(high, decimals) < 1)):
         decimals += 1
     return decimals
 
 
 def _decimals(half: float) -> int:
-    """Digits behind the point that a number with half an interval like this has."""
+    """Return the decimals warranted by the half-width of an interval."""
     decimals = -math.floor(math.log10(half))
-    return decimals + (half * 10.0**decimals < 2)  # a first digit of 1 is half as fine as it looks
+    return decimals + (half * 10.0**decimals < 2)  # one more digit if the first is 1, which is coarser
 
 
 def _scaled(value: float, units: tuple[tuple[float, str], ...], digits: int) -> str:

@@ -1,4 +1,4 @@
-"""How axes, cases and lists are said in titles and sentences."""
+"""Wording of axes, cases and lists in titles and sentences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WRONG = "✗"
 
 
 def value(axis: str, val: Any, *, equals: str = "=") -> str:
-    """One axis at one value: 'H=8', 'bf16', 'causal', 'no mask', 'qkv_bias', 'bias=alibi', 'no window'."""
+    """Format one axis at one value: 'H=8', 'bf16', 'causal', 'no mask', 'qkv_bias', 'bias=alibi', 'no window'."""
     if pd.isna(val):
         return f"no {axis}"
     if axis == "dtype":
@@ -34,24 +34,24 @@ def value(axis: str, val: Any, *, equals: str = "=") -> str:
 
 
 def number(val: Any) -> str:
-    """8.0 -> '8', 0.1 -> '0.1'."""
+    """Format a number: 8.0 -> '8', 0.1 -> '0.1'."""
     return f"{val:g}" if isinstance(val, float) or hasattr(val, "dtype") else str(val)
 
 
 def place(values: Mapping[str, Any], *, always: Iterable[str] = ()) -> str:
-    """Where something holds: 'B=1 H=8 D_h=64 fp32 causal'. Defaults go unsaid, unless named in `always`."""
+    """Format a setting: 'B=1 H=8 D_h=64 fp32 causal'. Defaults are omitted, unless named in `always`."""
     always = set(always)
     said = [axis for axis in KNOWN_AXES if axis in values and _worth_saying(axis, values, axis in always)]
     return " ".join(value(axis, values[axis]) for axis in said)
 
 
 def title(values: Mapping[str, Any], between: str = " · ") -> str:
-    """A panel's title: 'H = 8 · bf16'."""
+    """Format a panel's title: 'H = 8 · bf16'."""
     return between.join(value(axis, values[axis], equals=" = ") for axis in values)
 
 
 def listing(names: Iterable[str], most: int = 4) -> str:
-    """'a', 'a and b', 'a, b and c', and with more than `most`: 'a, b, c and 4 others'."""
+    """Join names: 'a', 'a and b', 'a, b and c', and with more than `most`: 'a, b, c and 4 others'."""
     names = list(names)
     if len(names) > most + 1:
         names = [*names[:most], f"{len(names) - most} others"]
@@ -59,7 +59,7 @@ def listing(names: Iterable[str], most: int = 4) -> str:
 
 
 def marked(name: str, wrong: Container[str]) -> str:
-    """The name, with a mark when it gave a wrong answer anywhere in the run."""
+    """Return the name, marked if it failed a correctness check anywhere in the run."""
     return f"{name} {WRONG}" if name in wrong else name
 
 
@@ -80,5 +80,5 @@ def _worth_saying(axis: str, values: Mapping[str, Any], always: bool) -> bool:
 
 
 def base(name: str) -> str:
-    """`NAME+compile` -> `NAME`."""
+    """Return the eager name: `NAME+compile` -> `NAME`."""
     return next((name.removesuffix(form) for form in COMPILED if name.endswith(form)), name) or name

@@ -1,4 +1,4 @@
-"""The devices that cases run on. Each is one file and its name here."""
+"""Devices on which cases run. Each is one file and an entry here."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = [
 ]  # fmt: skip
 
 DEVICES = {it.name: it for it in (CPU, CUDA)}
-"""A later one is preferred where it is present."""
+"""Devices by name; later ones are preferred if present."""
 
 
 def default_device() -> str:
-    """What this machine has: the last one present."""
+    """Return the last device that is present."""
     return [name for name, it in DEVICES.items() if it.present()][-1]
 
 
@@ -31,7 +31,7 @@ def meter_for(device: str) -> Meter:
 
 
 def energy_sources() -> dict[str, str]:
-    """What the energy of each device that is here is read from, or why it isn't read."""
+    """Return the energy source of each present device, or why it isn't read."""
     return {name: _energy_source(it) for name, it in DEVICES.items() if it.present()}
 
 
@@ -43,24 +43,24 @@ def _energy_source(device: Device) -> str:
 
 
 def tells_more(device: str) -> bool:
-    """Whether a cell is asked for more than its time, once that is known."""
+    """Whether cells have measurements besides their time on this device."""
     return DEVICES[device].takes_more or energy_counter(device) is not None
 
 
 def energy_counter(device: str) -> Counter | None:
-    """None where it isn't read."""
+    """Return the energy counter of a device; None if it isn't read."""
     with suppress(Unread):
         return DEVICES[device].energy()
     return None
 
 
 def free_bytes(device: str) -> int:
-    """Memory that is left for a cell."""
+    """Return the free memory of a device in bytes."""
     return DEVICES[device].free_bytes()
 
 
 def free_bytes_elsewhere(device: str) -> int:
-    """The same, of a GPU asked by a process that ends: a look at its memory takes a context, which stays."""
+    """Return the free memory in bytes, read for a GPU in a short-lived process, since reading creates a context."""
     if device == CPU.name:
         return free_bytes(device)
     code = f"from bench.timing.devices import free_bytes; print(free_bytes({device!r}))"

@@ -1,4 +1,4 @@
-"""Time and memory on the CPU: the wall clock, and the profiler's count of every allocation."""
+"""Time and memory on the CPU: wall clock, and the profiler's record of every allocation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CpuMeter:
             call()
         start = perf_counter()
         for _ in range(times - 1):
-            call()  # its answer is gone before the next one is computed
+            call()  # its output is freed before the next one is computed
         answer = call()
         return perf_counter() - start, answer
 
@@ -37,7 +37,7 @@ class CpuMeter:
         return self.timed(call, times, warm)[0]
 
     def slowed(self, call: Callable[[], Any], share: float) -> Callable[[], Any]:
-        """What reading the clock takes in it is part of the share."""
+        """Return the call slowed by a share of its time, which includes reading the clock."""
 
         def around(call: Callable[[], Any], own: float) -> Callable[[], Any]:
             def run() -> Any:
@@ -60,11 +60,12 @@ class CpuMeter:
         return None
 
     def memory(self, call: Callable[[], Any]) -> tuple[Memory, Any]:
-        """The largest sum of live allocations among the profiler's `[memory]` events, workspaces of operators included.
+        """Return the largest sum of live allocations among the profiler's `[memory]` events, workspaces of operators
+        included.
 
-        What was there before and is freed meanwhile, by a garbage collection too, doesn't count (`peak`).
-        Private mallocs, of NumPy or inside MKL and oneDNN, and what an implementation's own threads take, are unseen there:
-        the operating system is the second meter (`resident`).
+        Memory allocated before and freed meanwhile, also by garbage collection, doesn't count (`peak`). Private
+        mallocs, of NumPy or inside MKL and oneDNN, and allocations of an implementation's own threads are not recorded:
+        the operating system's count covers them (`resident`).
         """
         trace, answer = allocations_of(call)
         copy, held = copied(answer), [answer]
@@ -82,11 +83,11 @@ class CpuMeter:
 
 
 _FIELDS = [re.compile(rb'"%s": (-?\d+)' % name) for name in (b"Addr", b"Bytes", b"Device Type")]
-"""Of a `[memory]` event: no other event of a trace without operators has them."""
+"""Fields of a `[memory]` event: no other event of a trace without operators has them."""
 
 
 def memory_events(trace: bytes) -> NDArray[np.int64]:
-    """(address, change in bytes) of each `[memory]` event of a Chrome trace that is about the CPU, in the order of time."""
+    """Return (address, change in bytes) of each `[memory]` event of a Chrome trace on the CPU, in the order of time."""
     found = [field.findall(trace) for field in _FIELDS]
     if {len(it) for it in found} != {trace.count(b'"name": "[memory]"')}:
         raise ValueError("the profiler's [memory] events have another form than is known: peak memory can't be read")
@@ -95,20 +96,20 @@ def memory_events(trace: bytes) -> NDArray[np.int64]:
 
 
 def peak(events: ArrayLike) -> int:
-    """Peak of newly allocated bytes, from (address, change) in the order of time.
+    """Return the peak of newly allocated bytes, from (address, change) in the order of time.
 
-    By address, since what was there before and is freed meanwhile must not make room for what is new.
+    Matched by address, since memory allocated before and freed meanwhile must not offset new allocations.
     """
     return max(_live(events), default=0)
 
 
 def left(events: ArrayLike) -> int:
-    """Bytes that were allocated meanwhile and weren't freed, from the same events."""
+    """Return the bytes that were allocated and not freed, from the same events."""
     return [0, *_live(events)][-1]
 
 
 def _live(events: ArrayLike) -> list[int]:
-    """Newly allocated bytes after each event: what is freed counts where the event before at its address allocated it."""
+    """Return newly allocated bytes after each event; a free counts if the last event at its address allocated it."""
     address, change = np.reshape(np.asarray(events, np.int64), (-1, 2)).T
     order = np.argsort(address, kind="stable")
     there, sizes = address[order], change[order]

@@ -1,4 +1,4 @@
-"""Time and memory on a CUDA device: events in the stream, and the caching allocator's own count."""
+"""Time and memory on a CUDA device: stream events, and the caching allocator's own count."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from .graphs import captured
 from .nvml import Nvml, Reading, opened
 
 COLD_CALLS, COLD_BELOW = 11, 0.1
-"""Single calls of which `cold_s` is the median, and its 98.8 % interval the second and the last but one; seconds of a hot call
-above which neither a cache nor launches make a difference.
+"""Single calls whose median is `cold_s`, with the second and the last but one as its 98.8 % interval; seconds of a hot
+call above which neither caches nor launches make a difference.
 """
 
 SPIN_CYCLES, SPIN_MORE = 1_000_000, 1e-4
-"""Cycles of the spin by which the device's clock is calibrated; seconds of a spin beyond what the host needs meanwhile."""
+"""Cycles of the spin that calibrates the device's clock; seconds of a spin beyond the host's own time."""
 
 GRAPH_BELOW = 5e-3
-"""Seconds of a hot call below which launches may be a part of it that counts."""
+"""Seconds of a hot call below which launches may take a relevant part."""
 
 GRAPH_SECONDS, REPLAYS, BLOCKS = 5e-4, 4, 5
-"""Seconds of hot calls that one graph holds, or that are queued at once, so that the device's queue of 1024 launches is not
-full; replays in a block; blocks of which `graph_s` and `device_s` are the medians.
+"""Seconds of hot calls in one graph or queued at a time, so that the device's queue of 1024 launches is not full;
+replays in a block; blocks whose medians are `graph_s` and `device_s`.
 """
 
 LATE, LATE_SHARE = 2e-4, 0.1
-"""Seconds, and share of a block, by which the device may be done later than the call's own stream."""
+"""Seconds, and share of a block, by which the device may finish later than the call's own stream."""
 
 LATE_BLOCKS = 3
-"""Blocks in a row that must be late: one may be because the host was interrupted."""
+"""Consecutive late blocks that count as a fault: a single one may come from an interrupted host."""
 
 
 class CudaMeter:
-    """`cuda` is `torch.cuda`, or a simulated device that answers to the same names; so are `empty` and `clock`."""
+    """`cuda` is `torch.cuda` or a simulated device with the same interface; so are `empty` and `clock`."""
 
     clock = "cuda_events"
     whole_blocks = True
@@ -60,10 +60,10 @@ class CudaMeter:
         self._late = 0
 
     def timed(self, call: Callable[[], Any], times: int, warm: int = 0) -> tuple[float, Any]:
-        """Time between two events in the stream. The `warm` calls are queued before the first event and not waited for, so
-        that the device is busy when the first timed call is launched; work from before is waited for. A spin before them would
-        hide launches, which are a part of this time (`device_s` is without). Raises `Wrong` where work in another stream is
-        done later than the call's own, block after block.
+        """Return the time between two events in the stream. The `warm` calls are queued before the first event and not
+        waited for, so that the device is busy when the first timed call is launched; earlier work is waited for. A spin
+        would hide launches, which are part of this time (`device_s` excludes them). Raises `Wrong` if work in another
+        stream repeatedly finishes later than the call's own.
         """
 
         def behind() -> None:
@@ -76,7 +76,7 @@ class CudaMeter:
         return self.timed(call, times, warm)[0]
 
     def _between(self, call: Callable[[], Any], times: int, behind: Callable[[], Any]) -> tuple[float, Any]:
-        """Seconds of `times` calls, queued behind work that is not counted, and the last one's answer."""
+        """Return the seconds of `times` calls queued behind untimed work, and the last output."""
         start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
         self._cuda.synchronize()
         behind()
@@ -92,7 +92,7 @@ class CudaMeter:
         return seconds, answer
 
     def _check_other_streams(self, seconds: float) -> None:
-        """An event is of one stream: work that an implementation leaves in another would not be timed."""
+        """Raise `Wrong` for work left in another stream, which stream events don't time."""
         before = self._host_clock()
         self._cuda.synchronize()
         is_late = self._host_clock() - before > max(LATE, LATE_SHARE * seconds)
@@ -103,7 +103,7 @@ class CudaMeter:
             )
 
     def slowed(self, call: Callable[[], Any], share: float) -> Callable[[], Any]:
-        """The call with a kernel behind it that spins for a share of its time."""
+        """Return the call followed by a kernel that spins for a share of its time."""
         self.seconds(call, 1)
         cycles = ceil(share * self.seconds(call, 10, warm=3) / 10 * self._cycles_per_second())
 
@@ -127,7 +127,7 @@ class CudaMeter:
         }
 
     def _cold(self, call: Callable[[], Any]) -> list[float]:
-        """Seconds of the device for single calls, each behind a write of twice the L2, sorted; none if its size is unknown."""
+        """Return sorted device seconds of single calls, each after writing twice the L2; empty if that is unknown."""
         size = 2 * self._cuda.get_device_properties().L2_cache_size
         return (
             self._queued(call, 1, COLD_CALLS, self._empty(size, dtype=torch.uint8, device="cuda").zero_) if size else []
@@ -136,9 +136,9 @@ class CudaMeter:
     def _queued(
         self, call: Callable[[], Any], calls: int, blocks: int, first: Callable[[], Any] = lambda: None
     ) -> list[float]:
-        """Seconds of the device for a call in each of some blocks of calls, sorted. All launches are queued behind a spin, and
-        behind what comes `first`, before the clock starts; none where they take longer than that: the call waits for the
-        device, or the queue is full.
+        """Return sorted device seconds per call over several blocks. All launches are queued behind a spin and behind
+        `first` before the clock starts; empty if queueing takes longer than the spin, because the call waits for the
+        device or the queue is full.
         """
         began = done = 0.0
 
@@ -168,11 +168,11 @@ class CudaMeter:
         return sorted(found)
 
     def _cycles_per_second(self) -> float:
-        """Of `torch.cuda._sleep`, which counts those of the multiprocessors' clock."""
+        """Return the clock rate of `torch.cuda._sleep`, which counts cycles of the multiprocessors."""
         return SPIN_CYCLES / self.seconds(lambda: self._cuda._sleep(SPIN_CYCLES), 1, warm=1)
 
     def _replayed(self, call: Callable[[], Any], hot_s: float) -> float | None:
-        """Seconds of a call in a graph of many; None where it can't be captured, or where a replay gives another answer."""
+        """Return the seconds of a call in a graph of many; None if capture fails or a replay gives another output."""
         calls = ceil(GRAPH_SECONDS / hot_s)
         found = captured(self._cuda, call, calls)
         if found is None:
@@ -184,7 +184,7 @@ class CudaMeter:
         return median(taken) / REPLAYS / calls
 
     def _is_same(self, graph: Any, answer: torch.Tensor, call: Callable[[], Any]) -> bool:
-        """Whether a replay computes the answer anew, as an eager call does, within the tolerance of its dtype."""
+        """Whether a replay recomputes the output of an eager call, within the tolerance of its dtype."""
         expected = call().clone()
         answer.fill_(torch.nan)
         graph.replay()
@@ -196,17 +196,19 @@ class CudaMeter:
         return True
 
     def _look(self) -> None:
-        """Ask NVML, now and then: its questions keep the device waiting."""
+        """Read NVML at intervals, since its queries delay the device."""
         if self._nvml and self._nvml.is_due(self._host_clock()):
             self._seen = self._nvml.of(_uuid(self._cuda))
 
     def sensors(self) -> Reading | None:
-        """What was read during a block since this was asked last."""
+        """Return the reading taken during blocks since the last call of this method."""
         seen, self._seen = self._seen, None
         return seen
 
     def memory(self, call: Callable[[], Any]) -> tuple[Memory, Any]:
-        """What was asked of the allocator, unrounded. The libraries' workspaces stay: the probes have filled them by now."""
+        """Return the requested bytes from the allocator, unrounded. Library workspaces are excluded: probes have
+        allocated them before.
+        """
         before = self._requested()
         self._cuda.reset_peak_memory_stats()
         answer = call()
@@ -228,20 +230,20 @@ class CudaMeter:
 
 
 def works(cuda: Any = torch.cuda, ones: Callable[..., Any] = torch.ones) -> bool:
-    """Whether the device still computes for this process: an illegal access is an error of every later call, too."""
+    """Whether the device still computes for this process; after an illegal access every later call fails too."""
     if not cuda.is_initialized():
         return True
     try:
         cuda.synchronize()
         return bool(ones(8, device="cuda").sum().item() == 8)
     except torch.OutOfMemoryError:
-        return True  # what failed still holds the memory: it is let go of once its error is
+        return True  # failed tensors hold memory until their exception is released
     except RuntimeError:
         return False
 
 
 def free_bytes(cuda: Any = torch.cuda) -> int:
-    """What no process has, and what this process's allocator keeps for later."""
+    """Return the bytes free on the device, plus those cached by this process's allocator."""
     return int(cuda.mem_get_info()[0] + cuda.memory_reserved() - cuda.memory_allocated())
 
 
@@ -250,7 +252,7 @@ def _uuid(cuda: Any = torch.cuda) -> str:
 
 
 def identity(cuda: Any = torch.cuda) -> dict[str, Any]:
-    """The GPU, and its driver: by NVML, or where that is missing the version of CUDA or ROCm that torch was built for."""
+    """Return the GPU and its driver, by NVML; without NVML the version of CUDA or ROCm for which torch was built."""
     if not cuda.is_available():
         return {"gpu": None, "driver": None}
     nvml = opened()
@@ -260,11 +262,11 @@ def identity(cuda: Any = torch.cuda) -> dict[str, Any]:
 
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-"""Environment variables that list GPUs; ROCm knows both."""
+"""Environment variables that list GPUs; ROCm reads both."""
 
 
 def see_one_gpu() -> None:
-    """Hide all GPUs but the first from this process, before it uses one: work on a second one would not be waited for."""
+    """Hide all GPUs but the first from this process before its first use: work on a second would not be waited for."""
     for name in [name for name in VISIBLE if name in os.environ] or VISIBLE[:1]:
         os.environ[name] = os.environ.get(name, "0").partition(",")[0]
 

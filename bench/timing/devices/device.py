@@ -1,4 +1,4 @@
-"""What a device must be able to tell and to do so that cases are measured on it."""
+"""Interface of a device on which cases are measured."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ from .nvml import Reading
 
 @dataclass(frozen=True)
 class Memory:
-    """What one call allocated."""
+    """Memory allocated by one call."""
 
     peak_bytes: int
     """Peak of newly allocated tensor memory."""
     kept_bytes: int
-    """What stayed allocated when its answer was gone: a cache, a buffer that is filled once."""
+    """Bytes still allocated after the output was freed, such as a cache or a buffer that is filled once."""
 
 
 def copied(answer: Any) -> Any:
-    """A copy of the answer of a call: of a tensor, or of the tensors of a tuple."""
+    """Return a copy of a call's output, a tensor or a tuple with tensors."""
     if isinstance(answer, Tensor):
         return answer.detach().clone()
     return tuple(map(copied, answer)) if type(answer) is tuple else answer
 
 
 class Meter(Protocol):
-    """What a device must be able to do to be measured."""
+    """Interface for measurements on a device."""
 
     clock: str
-    """How time is taken; a column of the results."""
+    """Timing method, a column of the results."""
     whole_blocks: bool
-    """Whether the clock is read once a block, since reading it waits for the device."""
+    """Whether the clock is read once per block, since reading it waits for the device."""
 
     def timed(self, call: Callable[[], Any], times: int, warm: int = 0) -> tuple[float, Any]:
-        """Seconds that `times` calls back to back take behind `warm` untimed ones, all of their work included, and the last
-        one's answer.
+        """Return the seconds of `times` calls after `warm` untimed ones, asynchronous work included, and the last
+        output.
         """
 
     def seconds(self, call: Callable[[], Any], times: int, warm: int = 0) -> float:
-        """The seconds alone."""
+        """Return the seconds alone."""
 
     def slowed(self, call: Callable[[], Any], share: float) -> Callable[[], Any]:
-        """The call, slower by a share of its own time."""
+        """Return the call, slowed by a share of its own time."""
 
     def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
-        """Seconds of one call taken otherwise than hot and back to back: `cold_s` finds nothing of its data in the cache, with
-        the interval `cold_low`, `cold_high`; `device_s` has all launches queued before it begins; `graph_s` is replayed from
-        a graph (only where `graph` is wanted). None where the device has no such thing, where a call, of which the hot one
-        took `hot_s`, is too long for it to matter, or where it can't be captured or queued.
+        """Return the seconds of one call under further conditions: `cold_s` with cold caches, and its interval
+        `cold_low`, `cold_high`; `device_s` with all launches queued beforehand; `graph_s` replayed from a graph (only
+        if `graph`). None if the device doesn't support it, if a hot call takes too long (`hot_s`) for it to matter, or
+        if the call can't be captured or queued.
         """
 
     def sensors(self) -> Reading | None:
-        """What the device says of its clock and temperature now; None where it says nothing."""
+        """Return the device's current clock and temperature; None if unavailable."""
 
     def memory(self, call: Callable[[], Any]) -> tuple[Memory, Any]:
-        """Memory of one call, what was there before not counted, and a copy of its answer."""
+        """Return the memory of one call, excluding earlier allocations, and a copy of its output."""
 
     def resident(self, call: Callable[[], Any]) -> tuple[int | None, Any]:
-        """Bytes by which the process's high-water mark grows over a call, private memory included, None where nothing tells;
-        and the call's answer.
+        """Return the growth in bytes of the process's high-water mark over a call, private memory included, None if it
+        can't be measured; and the call's output.
         """
 
 
@@ -73,18 +73,18 @@ class Device:
     """One kind of device: its meter, identity, free memory and energy counter."""
 
     name: str
-    """As torch has it, and as `cases.case.DEVICES` lists it."""
+    """Name as in torch and in `cases.case.DEVICES`."""
     present: Callable[[], bool]
     identity: Callable[[], Mapping[str, Any]]
-    """Its part of the machine's fingerprint: nothing in it drifts from one run to the next."""
+    """Device part of the machine's fingerprint; constant between runs."""
     free_bytes: Callable[[], int]
-    """Memory that is left for a cell."""
+    """Free memory in bytes."""
     meter: Callable[[], Meter]
     activities: tuple[ProfilerActivity, ...]
-    """What the profiler watches for a trace."""
+    """Activities recorded by the profiler for a trace."""
     energy: Callable[[], Counter] = no_counter
-    """What its energy is read from; raises `Unread`."""
+    """Energy counter; raises `Unread`."""
     takes_more: bool = False
-    """Whether `Meter.more` measures anything there."""
+    """Whether `Meter.more` measures anything on this device."""
     works: Callable[[], bool] = lambda: True
-    """Whether this process can still use it, once an implementation has failed."""
+    """Whether this process can still use the device after an implementation has failed."""

@@ -1,4 +1,4 @@
-"""Energy of calls, from the counters of processors and GPUs, which count a whole package with all its processes."""
+"""Energy of calls, from counters of processors and GPUs that cover a whole package with all its processes."""
 
 from __future__ import annotations
 
@@ -11,31 +11,29 @@ from time import perf_counter
 from .nvml import Nvml
 
 POWERCAP = Path("/sys/class/powercap")
-"""Where Linux shows the counters of Intel's and AMD's processors (RAPL)."""
+"""Folder of Linux's counters of Intel and AMD processors (RAPL)."""
 
 RAPL_SECONDS, NVML_SECONDS = 0.1, 1.0
-"""Seconds that calls go on while a counter is watched: one of a processor goes on every millisecond, one of a GPU every 0.1 s
-or less often.
-"""
+"""Seconds of calls per energy measurement: counters are updated every millisecond (processors) or 0.1 s (GPUs)."""
 
 AT_A_TIME = 0.01
-"""Seconds of calls between two looks at the clock."""
+"""Seconds of calls between two readings of the clock."""
 
 
 class Unread(Exception):
-    """Why no counter can be read."""
+    """No counter can be read; the message explains why."""
 
 
 @dataclass(frozen=True)
 class Counter:
-    """What has been taken so far, in units of its own."""
+    """An energy counter with its own units."""
 
     source: str
     seconds: float
-    """For how long it has to be watched, so that its steps don't count."""
+    """Seconds of observation after which its resolution doesn't matter."""
     read: Callable[[], tuple[int, ...]]
     joules: Callable[[tuple[int, ...], tuple[int, ...]], float]
-    """Between two readings."""
+    """Joules between two readings."""
 
 
 def no_counter() -> Counter:
@@ -43,7 +41,9 @@ def no_counter() -> Counter:
 
 
 def joules_of_a_call(counter: Counter, run: Callable[[int], object], hot_s: float) -> float | None:
-    """`run` makes so many calls, of which one takes `hot_s`; None where the counter stands still, as virtual ones may."""
+    """Return the joules of a call of about `hot_s` seconds; `run` makes a number of calls. None if the counter doesn't
+    change, as virtual ones may.
+    """
     at_a_time, made = max(1, ceil(AT_A_TIME / max(hot_s, 1e-9))), 0
     before, until = counter.read(), perf_counter() + counter.seconds
     while not made or perf_counter() < until:
@@ -53,7 +53,9 @@ def joules_of_a_call(counter: Counter, run: Callable[[int], object], hot_s: floa
 
 
 def rapl(folder: Path = POWERCAP) -> Counter:
-    """All packages of the machine; raises `Unread`. Other zones are parts of one, or `psys`, which holds them all."""
+    """Return the counter of all packages of the machine; raises `Unread`. Other zones are parts of a package, or
+    `psys`, a superset.
+    """
     names = {zone: _text(zone / "name") for zone in sorted(folder.glob("intel-rapl:*"))}
     zones = [zone for zone, name in names.items() if name.startswith("package")]
     if not zones:
@@ -64,7 +66,7 @@ def rapl(folder: Path = POWERCAP) -> Counter:
         return tuple(int(_text(zone / "energy_uj")) for zone in zones)
 
     def joules(before: tuple[int, ...], after: tuple[int, ...]) -> float:
-        """A counter begins again at zero when it reaches its range."""
+        """Return the joules between two readings; a counter wraps to zero at its range."""
         return sum((b - a) % most for a, b, most in zip(before, after, ranges, strict=True)) / 1e6
 
     read()
@@ -79,7 +81,7 @@ def _text(path: Path) -> str:
 
 
 def of_gpu(nvml: Nvml | None, uuid: str) -> Counter:
-    """One GPU; raises `Unread`."""
+    """Return the counter of one GPU; raises `Unread`."""
 
     def read() -> tuple[int, ...]:
         found = nvml.millijoules(uuid) if nvml else None

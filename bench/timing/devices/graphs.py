@@ -1,4 +1,4 @@
-"""Calls as a CUDA graph: the same kernels, launched at once, so that replays leave the host's share of a call out."""
+"""Captures calls as CUDA graphs: replays launch the same kernels at once, without the host's share of a call."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from contextlib import contextmanager
 from typing import Any
 
 WARM = 3
-"""Calls on the side stream before the capture, as torch's notes on CUDA graphs do: libraries initialise themselves."""
+"""Calls on the side stream before capture, as in torch's notes on CUDA graphs, to initialise libraries."""
 
 
 def captured(cuda: Any, call: Callable[[], Any], calls: int = 1) -> tuple[Any, Any] | None:
-    """A `torch.cuda.CUDAGraph` of so many calls, and the last one's answer, which a replay writes anew; None where the call
-    can't be captured.
+    """Return a `torch.cuda.CUDAGraph` of `calls` calls, and the last output, which replays overwrite; None if capture
+    fails.
 
-    A capture that fails leaves the stream, and in some versions of torch the generator of random numbers, in its hands:
-    both are put back. What fails most often, a call that waits for the device, is found before the capture begins.
+    A failed capture leaves the current stream, and in some versions of torch the random generator, in capture mode:
+    both are restored. The most common failure, a call that waits for the device, is detected before capture.
     """
     generator = cuda.default_generators[cuda.current_device()]
     spare = generator.clone_state()
     graph, side, before = cuda.CUDAGraph(), cuda.Stream(), cuda.current_stream()
     side.wait_stream(before)
     try:
-        with cuda.stream(side):  # restores the stream also where `cuda.graph`, having failed, doesn't
+        with cuda.stream(side):  # restores the stream even if `cuda.graph` failed and doesn't
             for _ in range(WARM):
                 call()
             with _waiting_raises(cuda):
@@ -31,7 +31,7 @@ def captured(cuda: Any, call: Callable[[], Any], calls: int = 1) -> tuple[Any, A
                 for _ in range(calls - 1):
                     call()
                 answer = call()
-    except Exception:  # whatever the implementation or the driver raises: then there is no graph
+    except Exception:  # any exception of the implementation or the driver means no graph
         generator.graphsafe_set_state(spare)
         return None
     before.wait_stream(side)
@@ -40,7 +40,7 @@ def captured(cuda: Any, call: Callable[[], Any], calls: int = 1) -> tuple[Any, A
 
 @contextmanager
 def _waiting_raises(cuda: Any) -> Iterator[None]:
-    """Operations that wait for the device raise."""
+    """Make operations that wait for the device raise within the block."""
     mode = cuda.get_sync_debug_mode()
     cuda.set_sync_debug_mode("error")
     try:

@@ -1,4 +1,4 @@
-"""The host: its processor, and how much of its memory is free."""
+"""Host: its processor, and its free memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import psutil
 import torch
 
 CGROUP = Path("/sys/fs/cgroup")
-"""Where a container's own limit stands."""
+"""Folder of a container's own limits."""
 
 
 def identity() -> dict[str, Any]:
@@ -18,7 +18,7 @@ def identity() -> dict[str, Any]:
 
 
 def free_bytes() -> int:
-    """Memory that is left on the machine, or in the container that this process is in."""
+    """Return the free bytes of the machine, or of this process's container."""
     free = [psutil.virtual_memory().available]
     limit, used = (CGROUP / name for name in ("memory.max", "memory.current"))
     if limit.exists() and (most := limit.read_text().strip()) != "max":
@@ -27,7 +27,7 @@ def free_bytes() -> int:
 
 
 def _reclaimable() -> int:
-    """Bytes of files that the kernel keeps cached, counts as used by the container, and gives back when they are wanted."""
+    """Return the bytes of cached files, which count as used by the container and are reclaimed on demand."""
     stat = CGROUP / "memory.stat"
     lines = stat.read_text().splitlines() if stat.exists() else []
     return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)

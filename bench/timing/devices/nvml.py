@@ -1,4 +1,4 @@
-"""What NVIDIA's management library says of a GPU at a moment: clock, power, temperature, and what holds the clock back."""
+"""Reads a GPU's state from NVIDIA's management library: clock, power, temperature, and reasons for throttling."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ REASONS = {
 
 IDLE = 0x1
 SETTINGS = IDLE | 0x2 | 0x100
-"""Reasons that are no throttling: nothing to do, or clocks that somebody chose."""
+"""Reasons that are not throttling: idle, or clocks set by the user."""
 
 POLICIES = {0: 0x4, 1: 0x20}
-"""Bits of `REASONS` by the policies of nvml.h that count for how long they held the clock back: power, thermal."""
+"""Bits of `REASONS` by policy of nvml.h that accumulates its time: power, thermal."""
 
 HELD_BACK = 0x8 | 0x20 | 0x40 | 0x80
-"""Reasons under which a sample isn't worth keeping. A power cap is ordinary under matrix products, and only marked."""
+"""Reasons for discarding a sample. A power cap is common during matrix products, and only marked."""
 
 
 EVERY = 0.25
-"""Seconds between two readings: a reading takes a tenth of a millisecond or more, in which a device that waits cools down."""
+"""Seconds between two readings: each takes a tenth of a millisecond or more, during which an idle device cools down."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One GPU at one moment; None for what it doesn't tell."""
+    """State of one GPU at one time; None for unavailable values."""
 
     sm_mhz: int | None
     sm_mhz_most: int | None
     power_w: float | None
-    """Of recent GPUs an average over the last second."""
+    """Power in watts; on recent GPUs an average over the last second."""
     temperature_c: int | None
     busy_percent: int | None
     reasons: int
-    """Bits of `REASONS`, those that held since the reading before included; 0 also where they can't be read."""
+    """Bits of `REASONS`, including those active since the previous reading; 0 also if unavailable."""
 
     @property
     def throttling(self) -> int:
-        """The reasons without those that are settings."""
+        """Return the reasons other than settings."""
         return self.reasons & ~SETTINGS
 
     @property
@@ -60,13 +60,13 @@ class Reading:
 
 
 def words(reasons: int) -> list[str]:
-    """`0x24` -> power cap, software thermal slowdown; a bit that is not known stays a number."""
+    """Describe reasons: `0x24` -> power cap, software thermal slowdown; an unknown bit stays a number."""
     unknown = reasons & ~sum(REASONS)
     return [word for bit, word in REASONS.items() if reasons & bit] + ([f"{unknown:#x}"] if unknown else [])
 
 
 class Nvml:
-    """`nvml` is `pynvml`, initialised, or a simulated one that answers to the same names. It only reads."""
+    """Read-only access. `nvml` is `pynvml`, initialised, or a simulation with the same interface."""
 
     def __init__(self, nvml: Any):
         self._nvml = nvml
@@ -74,26 +74,27 @@ class Nvml:
         self._violated: dict[str, list[int | None]] = {}
 
     def all(self) -> list[Reading]:
-        """Every GPU, in NVML's order, which is not always that of CUDA."""
+        """Return the state of every GPU, in NVML's order, which may differ from CUDA's."""
         return [self._read(gpu) for gpu in self._every()]
 
     def settings(self) -> list[dict[str, Any]]:
-        """What is set on every GPU, in the order of `all`: clocks in MHz, the power limit in watts, whether it is divided;
-        and in `others` how many other processes have a context on it. None for what it doesn't tell.
+        """Return the settings of every GPU, in the order of `all`: clocks in MHz, power limit in watts, whether it is
+        divided; and in `others` the number of other processes with a context on it. None for unavailable values.
         """
         return [self._settings(gpu) for gpu in self._every()]
 
     def is_due(self, now: float) -> bool:
-        """Whether the reading before is `EVERY` seconds ago; then another one begins now."""
+        """Whether the previous reading is `EVERY` seconds old; if so, starts a new interval."""
         if now - self._last < EVERY:
             return False
         self._last = now
         return True
 
     def of(self, uuid: str) -> Reading | None:
-        """The GPU, or the part of one (MIG), that torch knows by this UUID; None when NVML knows none.
+        """Return the state of the GPU, or of the part of one (MIG), with this UUID of torch; None if NVML doesn't have
+        it.
 
-        Its counters tell what held it back between two readings, which no single moment would show.
+        Cumulative counters show throttling between two readings, which single readings would miss.
         """
         gpu = self._gpu(uuid)
         if gpu is None:
@@ -104,12 +105,12 @@ class Nvml:
         return replace(reading, reasons=reading.reasons | moved)
 
     def millijoules(self, uuid: str) -> int | None:
-        """What the GPU with this UUID took since its driver was loaded; None where it doesn't tell."""
+        """Return the millijoules used by the GPU with this UUID since its driver was loaded; None if unavailable."""
         gpu = self._gpu(uuid)
         return None if gpu is None else self._ask("DeviceGetTotalEnergyConsumption", gpu)
 
     def driver(self) -> str | None:
-        """The driver's version."""
+        """Return the driver's version."""
         found = self._ask("SystemGetDriverVersion")
         return None if found is None else str(found)
 
@@ -122,7 +123,7 @@ class Nvml:
         return next((gpu for gpu in handles if gpu is not None), None)
 
     def _violation(self, gpu: Any, policy: int) -> int | None:
-        """Nanoseconds for which a policy has held the clock back so far."""
+        """Return the nanoseconds for which a policy has throttled the clock so far."""
         status = self._ask("DeviceGetViolationStatus", gpu, policy)
         return None if status is None else int(status.violationTime)
 
@@ -150,7 +151,7 @@ class Nvml:
         }
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        """What a function answers; None where this GPU, its driver or this NVML doesn't have it."""
+        """Return the result of an NVML function; None if this GPU, its driver or this NVML lacks it."""
         try:
             return getattr(self._nvml, f"nvml{name}")(*arguments)
         except (self._nvml.NVMLError, AttributeError):
@@ -159,23 +160,23 @@ class Nvml:
 
 @cache
 def opened() -> Nvml | None:
-    """NVML; None without a driver, a GPU or the package."""
+    """Return NVML; None without a driver, a GPU or the package."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # whatever NVML raises, there is nothing to look at
+    except Exception:  # any exception of NVML means that it is unavailable
         return None
     return Nvml(pynvml)
 
 
 def settings() -> list[dict[str, Any]]:
-    """What is set on every GPU (`Nvml.settings`); empty without NVML."""
+    """Return the settings of every GPU (`Nvml.settings`); empty without NVML."""
     nvml = opened()
     return nvml.settings() if nvml else []
 
 
 def readings() -> list[Reading]:
-    """Every GPU now; empty without NVML."""
+    """Return the state of every GPU; empty without NVML."""
     nvml = opened()
     return nvml.all() if nvml else []

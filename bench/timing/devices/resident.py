@@ -1,4 +1,4 @@
-"""Memory as the operating system counts it: sees threads, NumPy and private buffers, which torch's allocator does not."""
+"""Memory as counted by the operating system, including threads, NumPy and private buffers unknown to torch."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from typing import Any
 from ..pages import chosen
 
 FLOOR = 2 << 20
-"""Bytes below which growth can't be told from that of the process itself: it is given as 0."""
+"""Bytes below which growth can't be distinguished from the process's own: reported as 0."""
 
 PROCESS = Path("/proc/self")
 
 
 def peak_rss(call: Callable[[], Any], process: Path = PROCESS) -> tuple[int | None, Any]:
-    """Growth of the process's high-water mark over one call, its answer included; 0 below `FLOOR`. With it the answer.
+    """Return the growth of the process's high-water mark over one call, its output included, and the output; 0 below
+    `FLOOR`.
 
-    None where the mark can't be set back (anywhere but on Linux, and in some containers). Pages that malloc keeps for later
-    would hide what a call takes again: they are handed back first, where the C library can. It can't hand back the last free
-    block of another thread's arena: what a thread takes in blocks below 32 MiB is seen the first time alone.
+    None if the mark can't be reset (anywhere but on Linux, and in some containers). Pages cached by malloc would hide
+    memory that a call reuses: they are released first, if the C library can. It can't release the last free block of
+    another thread's arena: blocks below 32 MiB allocated by a thread show in the first call only.
     """
     if "LD_PRELOAD" in chosen():
-        return None, call()  # what another allocator keeps can't be handed back here
+        return None, call()  # caches of other allocators can't be released here
     gc.collect()
     _trim()
     before = _set_back(process)
@@ -37,7 +38,7 @@ def peak_rss(call: Callable[[], Any], process: Path = PROCESS) -> tuple[int | No
 
 
 def _set_back(process: Path) -> int | None:
-    """Set the high-water mark to what is resident now, and give that; None where it stays as it was."""
+    """Reset the high-water mark to the current resident size, and return that; None if it did not change."""
     try:
         (process / "clear_refs").write_text("5")
         resident, highest = (_in_bytes(process, name) for name in ("VmRSS", "VmHWM"))
@@ -47,7 +48,7 @@ def _set_back(process: Path) -> int | None:
 
 
 def _in_bytes(process: Path, name: str) -> int:
-    """A line of `status`; raises ValueError where it isn't there."""
+    """Return a line of `status` in bytes; raises ValueError if it is missing."""
     found = re.search(rf"^{name}:\s*(\d+) kB$", (process / "status").read_text(), re.MULTILINE)
     if found is None:
         raise ValueError(f"no {name} in {process / 'status'}")
@@ -55,7 +56,7 @@ def _in_bytes(process: Path, name: str) -> int:
 
 
 def _trim() -> None:
-    """Only glibc has it."""
+    """Release free memory by malloc_trim, which only glibc has."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
