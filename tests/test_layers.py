@@ -76,7 +76,7 @@ ONE_OF_EACH_LAYER = ("parameter", "wrapper", "fused", "packed", "sdpa", "flex")
 """Of those whose layers are alike, one is compiled: the rest is checked where it is measured."""
 
 
-@pytest.mark.parametrize(("name", "mode"), product(ONE_OF_EACH_LAYER, ("forward", "backward", "decode")))
+@pytest.mark.parametrize(("name", "mode"), [*product(ONE_OF_EACH_LAYER, ("forward", "backward", "decode"))])
 def test_compiled_forms_are_checked_alike(name: str, mode: str) -> None:
     sizes = {"T": 1, "T_kv": 16, "mask": "none"} if mode == "decode" else {"T": 16}
     impl = impls.get(name + impls.COMPILE)

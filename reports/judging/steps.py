@@ -99,7 +99,7 @@ def steps(frame: pd.DataFrame, baseline: str | None) -> list[Step]:
     of_models = [row for row in rows if row["scope"] in OF_MODELS and isinstance(row["parts_s"], Mapping)]
     cores = {(row["impl"], _kind(row)): row for row in rows if row["scope"] == "core"}
     bases = {row["id"]: row for row in of_models if row["impl"] == baseline}
-    said = [axis for axis in fr.varying(frame[frame["scope"].isin(OF_MODELS)]) if axis != "T_kv"]
+    said = fr.varying(frame[frame["scope"].isin(OF_MODELS)])
     return [
         _step(row, said, bases.get(row["id"]), *(cores.get((name, _kind(row))) for name in (row["impl"], baseline)))
         for row in of_models
@@ -120,7 +120,8 @@ def nearer(found: Iterable[Step]) -> str:
 def _step(
     row: Row, said: list[str], base: Row | None = None, core: Row | None = None, base_core: Row | None = None
 ) -> Step:
-    place, parts = words.place({axis: row[axis] for axis in said}, always=said), row["parts_s"]
+    at = {axis: row[axis] for axis in said if axis != "T_kv" or row["T_kv"] != row["T"]}
+    place, parts = words.place(at, always=said), row["parts_s"]
     hot, cold = (float(core[name]) if core and core.get(name) else math.nan for name in ("median", "cold_s"))
     sizes = int(row["blocks"]), int(row["depth"])
     step = Step(row["impl"], place, row["median"], parts, _share(row), *sizes, hot, cold)

@@ -101,7 +101,7 @@ def _step(found: list[Step], baseline: str) -> Table:
          it.disagreement)
         for it in found
     ]  # fmt: skip
-    note = f"Over the step with {baseline}; predicted by its core's share and the ratio of cores called alone (--scope core)."
+    note = f"Over the step with {baseline}; predicted by its core's share and the ratio of cores called alone."
     heads = ("implementation", "case", "step", "core's share", "predicted", "measured", "likely reason")
     return Table("Attention in a model's step", heads, rows, note, True, (1, 6))
 

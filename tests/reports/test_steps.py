@@ -52,6 +52,13 @@ def test_where_it_is_as_fast_inside_the_reason_lies_outside_of_it(as_run: Any) -
     assert sdpa.disagreement.startswith("outside the core")
 
 
+def test_new_tokens_say_how_long_their_cache_is(as_run: Any) -> None:
+    known = {"parts_s": {"core": FUSED}, "core_shares": [0.2, 0.2], "blocks": 1, "depth": 28}
+    cases = [case(scope="block", model="qwen3-0.6b", mode="decode", T=1, T_kv=keys) for keys in (64, 256)]
+    frame = fr.tidy(as_run(document([row("fused", it, [1e-2] * 8, id=f"{it['T_kv']}", **known) for it in cases])))
+    assert [it.place for it in steps(frame, "fused")] == ["T_kv=64", "T_kv=256"]
+
+
 def test_a_whole_model_has_its_own_depth(as_run: Any) -> None:
     (fused, _), _ = found(as_run, 0.9)
     assert fused.whole == pytest.approx(1e-2 + 27 * 9.5e-3)
