@@ -86,8 +86,10 @@ class Step:
             return ""
         if self.measured.low <= self.predicted.high and self.predicted.low <= self.measured.high:
             return ""
-        if not 1 / SLOWER_INSIDE < self.slower_inside < SLOWER_INSIDE:
-            return f"the core alone is {self.slower_inside:.2g}× as slow inside: strided or cold inputs"
+        if self.slower_inside >= SLOWER_INSIDE:
+            return f"the core is {self.slower_inside:.2g}× as slow inside as alone: strided or cold inputs"
+        if self.slower_inside <= 1 / SLOWER_INSIDE:
+            return f"the core is {1 / self.slower_inside:.2g}× as fast inside as alone"
         return "outside the core: copies of its inputs, a mask for each block, or the allocator"
 
 

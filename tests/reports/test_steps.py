@@ -47,6 +47,11 @@ def test_where_the_core_is_slower_inside_that_is_the_reason(as_run: Any) -> None
     assert "slow inside" in sdpa.disagreement
 
 
+def test_where_the_core_is_faster_inside_nothing_is_said_of_slow_inputs(as_run: Any) -> None:
+    (_, sdpa), _ = found(as_run, 0.5, inside=SDPA / 2)
+    assert sdpa.disagreement == "the core is 2× as fast inside as alone"
+
+
 def test_where_it_is_as_fast_inside_the_reason_lies_outside_of_it(as_run: Any) -> None:
     (_, sdpa), _ = found(as_run, 2.0)
     assert sdpa.disagreement.startswith("outside the core")
