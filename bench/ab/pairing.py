@@ -44,11 +44,10 @@ MAX_ROUNDS = 160
 EVEN = 5e-3
 """Seconds of a block above which a cell has fewer rounds, so that cells take about the same time."""
 
-FIRST_LOOK = 4
-"""Replicates before the first interim analysis."""
-
-BETWEEN_LOOKS = 1.4
-"""Ratio of the replicates at successive interim analyses."""
+LONG = 50e-3
+"""Seconds of a block above which only the first one of a replicate follows an untimed call: what the other process has
+evicted from the caches is a small part of such a call, and equally for both variants.
+"""
 
 SIDES = ("base", "head")
 
@@ -111,11 +110,13 @@ class Pairing:
         of_both([self._preparing(client, i, order, took[i]) for i, client in enumerate(clients)], self.together)
         blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}
         turns = {key: max(MIN_ROUNDS, min(most, round(most * EVEN / block.seconds))) for key, block in blocks.items()}
-        timed = []
+        timed: list[tuple[int, int, float, float, float, float]] = []
+        cold = {(key, i) for key in order for i in (0, 1)}
         for key, i in interleaved(turns, self.rng):
             before, at = _stolen(), monotonic() - began
             block, what = blocks[key], " ".join(key)
-            warm = max(1, block.warm)  # it was the other process's turn
+            warm = block.warm or int(block.seconds <= LONG or (key, i) in cold)  # it was the other process's turn
+            cold.discard((key, i))
             with _falling(i, key):
                 answer = clients[i].ask("time", what=what, calls=block.calls, stretches=block.stretches, warm=warm)
             seconds, switches = float(f"{answer['fastest']:.6g}"), round(answer["involuntary"], 4)
@@ -181,7 +182,7 @@ def until_settled(
 
     Calls `keep` with each new replicate as soon as it is measured.
 
-    Verdicts are valid at every interim analysis, so that frequent analyses do not raise the error rate.
+    Verdicts are valid at every interim analysis, so that analysing every replicate does not raise the error rate.
 
     `pair` measures given cells in a fresh replicate with a given number of rounds; it may omit cells that it lost.
     """
@@ -191,16 +192,14 @@ def until_settled(
         verdicts = judged(cells, pairs, margin) if pairs and not whole else {}
         return [key for key in cells if key not in verdicts or verdicts[key].word not in SETTLED]
 
-    open_, look, last = open_cells(), max(FIRST_LOOK, len(pairs) + 1), 0.0
+    open_, last = open_cells(), 0.0
     while open_ and (len(pairs) == len(before) or left() > last):
         tell(f"timing {len(open_)} of {len(cells)} cells: pair {len(pairs) + 1}")
         last = left()
         pairs.append(pair(open_, min(MAX_ROUNDS, max(ROUNDS, TURNS // len(open_)))))
         keep(pairs[-1])
         last -= left()
-        if len(pairs) >= look:
-            look = math.ceil(look * BETWEEN_LOOKS)
-            open_ = open_cells()
+        open_ = open_cells()
     return pairs
 
 
