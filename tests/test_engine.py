@@ -18,7 +18,7 @@ from bench.cases.counting import held_bytes
 from bench.cases.outcome import Skip
 from bench.cases.sweep import SWEEPS
 from bench.runs import visit as visits
-from bench.runs.measuring import SIDE_BY_SIDE, SITTINGS, Measuring
+from bench.runs.measuring import SITTINGS, Measuring
 from bench.runs.run import Run
 from bench.runs.visit import Visit
 from bench.selection.options import Selection
@@ -62,12 +62,13 @@ def test_everybody_takes_part_in_the_same_rounds_however_long_its_calls(processe
     plan = Visits(0.25, processes)
     seconds = {"short": 1e-4, "20 ms": 0.02, "100 ms": 0.1, "1 s": 1.0}
     blocks = {name: block_of(each) for name, each in seconds.items()}
-    assert blocks["20 ms"].seconds > EVEN > blocks["short"].seconds
+    assert blocks["100 ms"].seconds > EVEN > blocks["20 ms"].seconds
     turns = [plan.turns(blocks, visit, {}) for visit in range(VISITS)]
     assert sum("1 s" in it for it in turns) == plan.long and "1 s" in turns[-1]
     for it in turns:
-        assert it.get("1 s") == it.get("20 ms") and min(it.values()) >= it.get("1 s", MIN_ROUNDS)
+        assert it.get("1 s") == it.get("100 ms") and min(it.values()) >= it.get("1 s", MIN_ROUNDS)
     assert processes * sum(it.get("1 s", 0) for it in turns) in range(LONG_ROUNDS, LONG_ROUNDS + 2 * processes)
+    assert sum(plan.turns({"1 min": block_of(60.0)}, visit, {}).get("1 min", 0) for visit in range(VISITS)) == plan.long
     alone = [plan.turns({"20 ms": blocks["20 ms"]}, visit, {}) for visit in range(VISITS)]
     assert sum(it.get("20 ms", 0) for it in alone) == pytest.approx(0.25 / 0.02, abs=2)  # as many as fit into the time
 
@@ -325,7 +326,7 @@ def test_the_smallest_cases_stay_ready_whatever_the_largest_needs(tmp_path: Path
     held = {cell.case.T: held_bytes(cell.case) for cell in cells}
     assert measuring._held == {cell.case.id for cell in cells}
     for room, T in ((held[64] + held[256], {64, 256}), (held[256], {64}), (0, set())):
-        found = measuring._that_fit(3 * SIDE_BY_SIDE * (room + 1))
+        found = measuring._that_fit(3 * (room + 1))
         assert found == {cell.case.id for cell in cells if cell.case.T in T}
 
 

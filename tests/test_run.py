@@ -32,7 +32,8 @@ ROW = {
     "cold_s", "cold_low", "cold_high", "device_s", "graph_s", "sm_mhz", "power_w", "temperature_c", "throttled",
     "operators", "impl_hash", "packages", "pins",
     "error_output", "error_grad", "error_slope", "proved_ragged", "repeats", "energy_j", "peak_rss_bytes", "kept_bytes",
-    "processes", "process_medians", "page_faults", "kept_pages_s", "switches_voluntary", "switches_involuntary",
+    "processes", "process_medians", "page_faults", "kept_pages_s", "fresh_pages_s",
+    "switches_voluntary", "switches_involuntary",
     "ratio", "ratio_low", "ratio_high", "sample_rounds", "sample_visits", "sample_processes", "sample_times",
     "calls_compared", "sample_fastest", "tokens_per_s", "padding_share", "cache_bytes_per_token",
 }  # fmt: skip

@@ -67,18 +67,19 @@ class Measuring:
         self._free = free_bytes_elsewhere(run.selection.device)
         self._side_by_side = SIDE_BY_SIDE if run.selection.device == "cpu" else 1
         largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
-        self._held = self._that_fit(self._free - self._side_by_side * largest)
         fit = self._side_by_side if 4 * largest < self._free else 1
         self._checkers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_WORKER))
+        alive = self._checkers if run.processes == 1 else self._side_by_side
+        self._held = self._that_fit(self._free / alive - largest)
         self._starting = 0.0
         """Seconds that the workers took to start."""
         self._owner: dict[str, Worker] = {}
         """Worker that times each case, in a run of one process."""
 
     def _that_fit(self, free: int) -> set[str]:
-        """Return the cases whose cells stay ready between visits: smallest first, in a third of the free bytes."""
+        """Return the cases whose cells stay ready between visits: smallest first, in a third of a worker's free bytes."""
         sizes = {case: held_bytes(group[0].case) * len(group) for case, group in self._cases.items()}
-        found, room = set[str](), free / 3 / self._side_by_side
+        found, room = set[str](), free / 3
         for case in sorted(sizes, key=lambda case: sizes[case]):
             room -= sizes[case]
             if room > 0:

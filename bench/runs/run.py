@@ -49,7 +49,7 @@ TRIES = 3
 """Number of processes that may end while checking a cell before the cell is skipped."""
 
 NOT_READ = dict.fromkeys(
-    ("energy_j", "cold_s", "cold_low", "cold_high", "device_s", "graph_s", "kept_pages_s", "sm_mhz", "power_w",
+    ("energy_j", "cold_s", "cold_low", "cold_high", "device_s", "graph_s", "kept_pages_s", "fresh_pages_s", "sm_mhz", "power_w",
      "temperature_c", "throttled")
 )  # fmt: skip
 """Columns that some devices lack."""
@@ -412,8 +412,9 @@ def _to_begin(config: pytest.Config, folder: Path, name: str) -> str:
 
 def _new(config: pytest.Config, folder: Path, name: str | None) -> Run:
     options = asked(config)
-    allocator.choose(config.getoption("allocator"))
-    return Run(options, _select(config, options), folder, name)
+    selection = _select(config, options)
+    allocator.choose(config.getoption("allocator"), selection.cells)
+    return Run(options, selection, folder, name)
 
 
 def _select(config: pytest.Config, options: dict[str, Any]) -> Selection:
@@ -466,7 +467,7 @@ def _same(config: pytest.Config, name: str, options: dict[str, Any], machine: di
     now = asked(config)
     if now and now != options:
         raise UsageError(f"run {name} was begun with other options; `--resume {name}` alone finishes it")
-    allocator.choose(config.getoption("allocator"), machine["allocator"])
+    allocator.choose(config.getoption("allocator"), begun=machine["allocator"])
     return options
 
 

@@ -13,12 +13,20 @@ from typing import Any
 from ..cases.accounting import count
 from ..cases.cells import Cell, Key
 from ..cases.outcome import Skip
-from ..timing.engine import EVEN, Block, Visits, block_of, rounds
-from ..timing.pages import faulting
+from ..timing.engine import Block, Visits, block_of, rounds
+from ..timing.pages import MAPPED
 from ..workers.client import Answer
 from .pool import Worker
 from .rows import Sample, Timed
 from .run import Run
+
+SHORT = 10e-3
+"""Seconds of a call up to which its tensors are moved every other visit."""
+
+COLD = 1.0
+"""Seconds of a block up to which a visit's first one follows an untimed call, since other cases have evicted the
+caches. Above, only the first block of a process does, which grows the heap.
+"""
 
 COOLING = 3.0
 """Seconds per visit for which a throttled GPU may cool down."""
@@ -52,10 +60,11 @@ class Visit:
         self.worker.prepare(cells)
         members = {cell.key: cell for cell in cells if self._ready(cell)}
         self._number = self.run.new_visit()
+        before = set(self.worker.renewed)
         for cell in members.values():
             self._attempt(cell, cells, self._renew)
-        self._cold = set(members)
         blocks = self._blocks(cells)
+        self._cold = {key for key in members if key not in before or blocks[key].seconds <= COLD}
         for order in rounds(visits.turns(blocks, self.visit, needs), self.rng):
             round_number = self.run.new_round(self.case)
             for key in order:
@@ -63,15 +72,15 @@ class Visit:
                     self._keep(key, answer, round_number, blocks[key])
 
     def check_caching(self, cells: Sequence[Cell]) -> None:
-        """Skip cells found to cache results, after their first timing; time the others with kept pages."""
+        """Skip cells found to cache results, after their first timing; time large ones with other settings of malloc."""
         for cell in cells:
             found = self.found.get(cell.impl.name, Timed())
             if found.samples and not self.run.samples(cell.key) and self._ready(cell):
-                usual, first = median(it.seconds for it in found.samples), self.run.checked[cell.key]["first_s"]
+                checked, usual = self.run.checked[cell.key], median(it.seconds for it in found.samples)
                 try:
-                    self.worker.ask("caching", cell, usual=usual, first=first)
-                    if faulting(median(it.page_faults for it in found.samples), usual):
-                        found.columns |= self.worker.ask("kept_pages", cell)
+                    self.worker.ask("caching", cell, usual=usual, first=checked["first_s"])
+                    if cell.case.device == "cpu" and (checked["columns"].get("peak_bytes") or 0) >= MAPPED:
+                        found.columns |= self.worker.ask("other_pages", cell)
                 except Skip as outcome:
                     self.worker.skip(cell, outcome)
                     self.worker.prepare(cells)
@@ -104,7 +113,7 @@ class Visit:
 
     def _renew(self, cell: Cell) -> Answer:
         """Move a cell's tensors every other visit, and compare outputs on fresh inputs; long calls once per process."""
-        is_short = self.worker.seconds[cell.key] <= EVEN
+        is_short = self.worker.seconds[cell.key] <= SHORT
         if self.visit % 2 if is_short else cell.key in self.worker.renewed:
             return {}
         self.worker.renewed.add(cell.key)

@@ -4,38 +4,39 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ctypes.util import find_library
 
-from ..cases.axes import nearest
-from ..timing.machine import allocator_settings
-from ..timing.pages import chosen, has_glibc
-from .errors import UsageError
+import psutil
 
-KEEP: Mapping[str, str] = {
-    # Measured: with mmap disabled no page faults remain from 30 MB on; with MALLOC_MMAP_THRESHOLD_ some do.
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
-    "MALLOC_TOP_PAD_": str(1 << 28),
-}
-"""Settings with which glibc's allocator returns no memory to the system."""
+from ..cases.axes import nearest
+from ..cases.cells import Cell
+from ..cases.counting import least_memory
+from ..timing.machine import allocator_settings
+from ..timing.pages import KEEP, chosen, has_glibc
+from .errors import UsageError
 
 LIBRARIES = {"tcmalloc": ("tcmalloc_minimal", "tcmalloc"), "jemalloc": ("jemalloc",)}
 """Libraries to preload, of which the first installed one is used."""
 
+TIMES = 8
+"""Multiple of a cell's least memory that the machine must have for pages to be kept by default: a call's freed blocks stay
+resident, and leave gaps that its next ones don't fit into.
+"""
+
 ALLOCATORS = ("system", "keep", *LIBRARIES)
 
 
-def choose(name: str | None, begun: Mapping[str, str] | None = None) -> None:
+def choose(name: str | None, cells: Sequence[Cell] = (), begun: Mapping[str, str] | None = None) -> None:
     """Set the environment that worker processes inherit; raises `UsageError`.
 
     `name`: one of `ALLOCATORS`; None leaves the choice to the environment, else to the settings with which the resumed
-    run was `begun`.
+    run was `begun`, else it is `keep` where glibc is and memory is ample for all `cells`.
     """
     there = chosen()
     if name is None:
-        if begun and not there:
-            os.environ.update(begun)
+        if not there:
+            os.environ.update(begun if begun is not None else _usual(cells))
         return
     wanted = _settings(name)
     if there and there != wanted:
@@ -48,6 +49,11 @@ def choose(name: str | None, begun: Mapping[str, str] | None = None) -> None:
         raise UsageError(
             f"--allocator {name}: the run was begun with another one; leave --allocator out to go on with that"
         )
+
+
+def _usual(cells: Sequence[Cell]) -> Mapping[str, str]:
+    largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
+    return KEEP if has_glibc() and TIMES * largest <= psutil.virtual_memory().total else {}
 
 
 def _settings(name: str) -> dict[str, str]:

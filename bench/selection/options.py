@@ -137,8 +137,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         read = count if isinstance(default, int) else positive
         group.addoption(_spelt(name), type=read, metavar=metavar, help=f"{about} (default: {default:g})")
     group.addoption("--allocator", metavar="NAME",
-                    help="memory allocator of what is timed: system (default), keep (glibc keeps what is freed), "
-                         "tcmalloc, jemalloc")  # fmt: skip
+                    help="memory allocator of what is timed: keep (glibc keeps freed memory; default), system (glibc's "
+                         "own settings), tcmalloc, jemalloc")  # fmt: skip
     group.addoption("--list", action="store_true", dest="attention_list",
                     help="show implementations with what they can do, and sweeps with their cells")  # fmt: skip
     group.addoption("--dry-run", action="store_true", dest="attention_dry_run",

@@ -26,6 +26,7 @@ from ..checks.problem import Inputs, copies, inputs_of
 from ..checks.problems import problem_of
 from .devices import Memory, Meter, free_bytes, meter_for
 from .devices.resident import FLOOR
+from .pages import release
 
 GRAPHS = 4096
 """Graphs of one function that torch.compile may hold; with its default of eight it would fall back to eager."""
@@ -33,8 +34,10 @@ GRAPHS = 4096
 REPEATS = 4
 """Calls on the same inputs that must agree bit for bit with deterministic algorithms, before timing begins."""
 
-MORE_CALLS = 2
-"""Further calls if the process grew by more than torch allocated: malloc occasionally keeps freed memory."""
+MORE_CALLS, BEYOND = 2, 1.1
+"""Further calls if the process grew by more than this multiple of what torch allocated: malloc occasionally keeps freed
+memory.
+"""
 
 NOT_REPEATED = "two calls on the same inputs differ, though algorithms were to be deterministic"
 
@@ -151,6 +154,9 @@ def _tensors(answer: Any, inputs: int) -> list[Tensor]:
 def check_fits(cell: Cell) -> None:
     """Raise `OutOfMemory` if a cell can't fit; trying it on the CPU would get the process killed."""
     needed, free = least_memory(cell.impl, cell.case), free_bytes(cell.case.device)
+    if needed > free:
+        release()
+        free = free_bytes(cell.case.device)
     if needed > free:
         raise OutOfMemory(f"needs {bytes_text(needed)} at least, and {bytes_text(free)} are free")
 
@@ -280,7 +286,7 @@ class _Watch:
                     memory, peak_bytes=self._built.meter.memory(self._run)[0].peak_bytes + memory.kept_bytes
                 )
             for _ in range(MORE_CALLS):
-                if rss is not None and rss > memory.peak_bytes + FLOOR:
+                if rss is not None and rss > BEYOND * memory.peak_bytes + FLOOR:
                     self._resident()
                     rss = min(rss, self._rss or rss)
         return Checked(check, memory, rss, kernel_in(self._trace), operators_in(self._trace), self._seconds)

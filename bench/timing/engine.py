@@ -29,17 +29,17 @@ WARM_SHARE = 1 / 8
 REQUEST = 2e-4
 """Approximate seconds of one request to a worker."""
 
-EVEN = 10e-3
+EVEN = 80e-3
 """Seconds of a block above which it counts as long: its member takes part in fewer visits."""
 
 MIN_ROUNDS = 2
 """Least rounds of a visit for members with short blocks."""
 
 LONG_VISITS = 3
-"""Visits in which members with long blocks take part, each with an untimed first call."""
+"""Visits in which members with long blocks take part."""
 
-LONG_ROUNDS = 8
-"""Least rounds in which every member takes part, over all processes."""
+LONG_ROUNDS, LONG_SECONDS = 8, 120.0
+"""Least rounds in which every member takes part, over all processes; and the seconds within which there are as many."""
 
 NEED = 0.25, 1.25
 """Least and largest multiple of the usual time that a member has in one of the later visits."""
@@ -101,7 +101,10 @@ class Visits:
         is left, there are no rounds.
         """
         long = {member for member, block in blocks.items() if block.seconds > EVEN}
-        fewest = math.ceil(LONG_ROUNDS / self.long / self.processes) if long and self.is_long(visit) else 0
+        fewest = 0
+        if long and self.is_long(visit):
+            within = LONG_SECONDS / sum(block.seconds for block in blocks.values())
+            fewest = max(1, round(min(LONG_ROUNDS, within) / self.long / self.processes))
         if not fewest and not any(need.get(member, 1.0) for member in blocks):
             return {}
         found: dict[Member, int] = {}

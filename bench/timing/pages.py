@@ -1,8 +1,9 @@
-"""Measures page faults of memory that glibc's malloc maps anew at each call, and call times when it keeps its pages.
+"""Page faults of memory that glibc's malloc maps anew at each call, and call times with and without them.
 
-glibc maps blocks above a threshold separately and unmaps them when freed; the next call faults on each of their pages
-again. The threshold depends on earlier frees, so that other cells of a process would affect a call's time: workers fix
-it.
+With its own settings glibc maps blocks above a threshold separately and unmaps them when freed; the next call faults on
+each of their pages again. The threshold depends on earlier frees, so that other cells of a process would affect a
+call's time: workers fix it. They check with these settings, since kept pages would count as memory, and time with those
+that the environment chooses: by default pages are kept, and what calls take without that is measured beside.
 """
 
 from __future__ import annotations
@@ -11,23 +12,30 @@ import ctypes
 import os
 from collections.abc import Callable, Mapping
 
-TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4
+TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, MMAP_MAX = -1, -2, -3, -4
 """Parameters of mallopt(3)."""
 
-SYSTEM = {MMAP_THRESHOLD: 32 << 20, TRIM_THRESHOLD: 64 << 20, MMAP_MAX: 65536}
-"""Largest value that glibc's dynamic threshold reaches, and the memory that it then keeps at the top of the heap."""
+MAPPED = 32 << 20
+"""Bytes of a block from which on glibc maps it separately: the largest value that its dynamic threshold reaches."""
 
-KEPT = {MMAP_MAX: 0, TRIM_THRESHOLD: -1}
+SYSTEM = {MMAP_THRESHOLD: MAPPED, TRIM_THRESHOLD: 2 * MAPPED, TOP_PAD: 128 << 10, MMAP_MAX: 65536}
+"""glibc's own settings with that threshold, and the memory that it then keeps at the top of the heap."""
+
+KEPT = {MMAP_MAX: 0, TRIM_THRESHOLD: -1, TOP_PAD: 1 << 28}
 """No block is mapped separately, and no memory is returned."""
 
-VARIABLES = ("MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
-"""Environment variables for these parameters in a new process."""
+KEEP: Mapping[str, str] = {
+    # Measured: with mmap disabled no page faults remain from 30 MB on; with MALLOC_MMAP_THRESHOLD_ some do.
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
+    "MALLOC_TOP_PAD_": str(1 << 28),
+}
+"""The same by environment variables of a new process."""
 
-CALLS = 3
-"""Timed calls after one that grows the heap; later ones may grow it too, since aligned blocks leave gaps."""
+VARIABLES = (*KEEP, "MALLOC_MMAP_THRESHOLD_")
 
-FAULT_SECONDS, LARGE_PART = 1e-6, 0.05
-"""Approximate seconds of a page fault; share of a call in page faults above which `kept_pages_s` is measured."""
+CALLS, WITHIN = 3, 1.0
+"""Most timed calls under the other settings, and the seconds after which no more are made."""
 
 
 def chosen() -> dict[str, str]:
@@ -37,44 +45,56 @@ def chosen() -> dict[str, str]:
     return settings | {name: value for name, value in libraries.items() if "malloc" in value}
 
 
-def fix_threshold() -> None:
-    """Fix the mmap threshold of this process at that of `SYSTEM`, unless the environment sets it."""
-    if (libc := _libc()) is not None:
-        _set(libc, SYSTEM)
+def use_system() -> None:
+    """Give malloc glibc's own settings, with a fixed threshold, unless the environment chooses others than `KEEP`."""
+    if _chosen():
+        _set(SYSTEM)
 
 
-def faulting(faults: float, seconds: float) -> bool:
-    """Whether page faults may take a large share of a call. `faults`: number per call; `seconds`: of a call."""
-    return faults * FAULT_SECONDS >= LARGE_PART * seconds
+def use_chosen() -> None:
+    """Give malloc the settings that the environment chooses."""
+    _set(_chosen())
 
 
-def kept_pages_s(seconds: Callable[[], float]) -> float | None:
-    """Return the seconds of the fastest of several calls while glibc keeps its pages; None with another allocator or
-    other settings.
+def otherwise(seconds: Callable[[], float]) -> dict[str, float]:
+    """Return the seconds of the fastest of several calls in the other way: {"fresh_pages_s"} if this process keeps its
+    pages, {"kept_pages_s"} with glibc's own settings, and {} with another allocator or other settings.
 
     `seconds` makes a call and returns its duration.
     """
-    libc = _libc()
-    if libc is None:
-        return None
-    _set(libc, KEPT)
+    if not _chosen():
+        return {}
+    name, other = ("fresh_pages_s", SYSTEM) if _chosen() is KEPT else ("kept_pages_s", KEPT)
+    release()
+    _set(other)
     try:
-        seconds()
-        return min(seconds() for _ in range(CALLS))
+        if other is KEPT:
+            seconds()  # grows the heap; later calls may grow it too, since aligned blocks leave gaps
+        taken = [seconds()]
+        while len(taken) < CALLS and sum(taken) < WITHIN:
+            taken.append(seconds())
+        return {name: min(taken)}
     finally:
-        _set(libc, SYSTEM)
-        libc.malloc_trim(0)
+        use_chosen()
+        release()
+
+
+def _chosen() -> Mapping[int, int]:
+    """Return glibc's settings by the environment; {} with another allocator or others than `SYSTEM` and `KEPT`."""
+    there = chosen() if has_glibc() else None
+    return SYSTEM if there == {} else KEPT if there == KEEP else {}
+
+
+def release() -> None:
+    """Return the free memory of this process to the system, which glibc alone can."""
+    if has_glibc():
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def has_glibc() -> bool:
     return hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
 
 
-def _libc() -> ctypes.CDLL | None:
-    """Return glibc if its malloc is in use and the environment sets none of its parameters."""
-    return ctypes.CDLL(None) if has_glibc() and not chosen() else None
-
-
-def _set(libc: ctypes.CDLL, parameters: Mapping[int, int]) -> None:
+def _set(parameters: Mapping[int, int]) -> None:
     for parameter, value in parameters.items():
-        libc.mallopt(parameter, value)
+        ctypes.CDLL(None).mallopt(parameter, value)

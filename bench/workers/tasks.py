@@ -36,7 +36,7 @@ from ..timing.devices.cuda import see_one_gpu
 from ..timing.devices.energy import Unread, joules_of_a_call
 from ..timing.devices.nvml import Reading, words
 from ..timing.machine import fingerprint
-from ..timing.pages import CALLS, fix_threshold, kept_pages_s
+from ..timing.pages import MAPPED, otherwise, release, use_chosen, use_system
 from ..timing.parts import parts_of
 from ..timing.roofs import Roofs
 from .fresh import pin
@@ -47,6 +47,9 @@ WARM_CALLS = 3
 WARM_SECONDS = 0.02
 """Seconds of warm-up calls after which no more are made."""
 
+
+ROOM = 5
+"""Multiple of a cell's least memory that must be free for calls under other settings of the allocator."""
 
 CONTROL_CALLS = 50
 """Calls of a GPU control in one block: some milliseconds of products."""
@@ -76,7 +79,6 @@ class Tasks:
             torch.set_num_threads(threads)
         torch.set_float32_matmul_precision("highest")  # containers may set TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)
         see_one_gpu()
-        fix_threshold()
         self._threads = torch.get_num_threads()
         self._folder = folder
         self._tree = tree
@@ -127,6 +129,7 @@ class Tasks:
     def probe(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, Any]:
         """Check an implementation on probes, and build the module of a cell: {"spent": seconds by purpose}."""
         cell, before = Cell(get(impl), Case(**case)), accounting.spent()
+        use_system()
         self._use(cell.case)
         self._ready[what] = probe(cell, self._gate)
         return {"spent": _since(before)}
@@ -164,7 +167,10 @@ class Tasks:
             "impl_hash": impl_hash(cell.impl, checked.kernel),
             "packages": packages(cell.impl, cell.case.in_model),
         }
+        use_chosen()
         seconds = self._kept(what, built)["seconds"] if keep else checked.first_s
+        if (columns["peak_bytes"] or 0) >= MAPPED:
+            release()
         return {"columns": columns, "seconds": seconds, "first_s": checked.first_s, "spent": _since(before)}
 
     def prepare(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, float]:
@@ -214,6 +220,7 @@ class Tasks:
         their last bits}
         """
         ready = self._ready[what]
+        use_chosen()
         before = resource.getrusage(resource.RUSAGE_SELF)
         seconds, fastest = ready.time(calls, stretches, warm, draw)
         after = resource.getrusage(resource.RUSAGE_SELF)
@@ -237,12 +244,13 @@ class Tasks:
             self._kernels.add(kernel)
         return {}
 
-    def kept_pages(self, what: str) -> dict[str, float | None]:
-        """Return {"kept_pages_s": seconds of a call when glibc keeps its pages}; None if memory may be too small."""
+    def other_pages(self, what: str) -> dict[str, float]:
+        """Return the seconds of a call with the page faults that this process avoids, or without those that it has
+        (`pages.otherwise`); {} if memory may be too small.
+        """
         built = self._built(what)
-        case = built.cell.case
-        room = case.device == "cpu" and (CALLS + 2) * least_memory(built.cell.impl, case) < free_bytes(case.device)
-        return {"kept_pages_s": kept_pages_s(lambda: built.time(1)[0]) if room else None}
+        room = ROOM * least_memory(built.cell.impl, built.cell.case) < free_bytes(built.cell.case.device)
+        return otherwise(lambda: built.time(1)[0]) if room else {}
 
     def more(self, what: str, hot_s: float) -> dict[str, Any]:
         """Return {"cold_s", ...}: one call under further conditions (`Meter.more`); "energy_j": its joules; of a block
@@ -282,8 +290,9 @@ class Tasks:
         return {}
 
     def drop(self, what: str) -> dict[str, Any]:
-        """Release a prepared cell, and the GPU memory cached for it."""
+        """Release a prepared cell, and the memory cached for it."""
         self._ready.pop(what, None)
+        release()
         torch.cuda.empty_cache()  # no effect if this process hasn't used a GPU
         return {}
 

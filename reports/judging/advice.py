@@ -174,7 +174,7 @@ def advise(frame: pd.DataFrame, asked: Mapping[str, Any] | None = None) -> dict[
         "axes": fr.varying(fr.trusted(frame)),
         "cells": [choice(case) for case in cases],
         "crossovers": list(crossovers(all_lengths)),
-        "page_faults": findings.kept_pages(rows),
+        "page_faults": findings.page_faults(rows),
     }
 
 

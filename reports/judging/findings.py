@@ -19,8 +19,8 @@ LOOKS = ("reference workload", "times measured", "median", "fastest", "slowest")
 PART = 0.10
 """Share of a call's time in page faults from which on they are mentioned."""
 
-KEEPING = "--allocator keep (MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184) or tcmalloc"
-"""Settings with which glibc keeps its pages, in a run and in any program."""
+KEEPING = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 (--allocator keep) or tcmalloc"
+"""Settings with which a program keeps its pages."""
 
 UNEXPLAINED, TIMES = 8 * 2**20, 1.6
 """Bytes by which a process may grow beyond torch's allocations, and the ratio allowed: libraries pack matrices, and
@@ -31,7 +31,7 @@ malloc rounds and caches memory.
 def findings(frame: pd.DataFrame) -> list[str]:
     """Return sentences on disturbances of times or memory."""
     usable = fr.own_keys_unsaid(frame.dropna(subset=["median"]))
-    return list(filter(None, [kept_pages(usable), hidden_memory(usable)])) if len(usable) else []
+    return list(filter(None, [page_faults(usable), hidden_memory(usable)])) if len(usable) else []
 
 
 def nothing(skipped: pd.DataFrame) -> str:
@@ -52,26 +52,37 @@ def wrong(frame: pd.DataFrame, skipped: pd.DataFrame) -> list[str]:
     ]
 
 
-def kept_pages(frame: pd.DataFrame) -> str:
-    """Describe the call that loses most time to page faults, and its time without them; '' if none loses `PART`, or
-    none was measured (`kept_pages_s`, seconds).
+def page_faults(frame: pd.DataFrame) -> str:
+    """Describe the call that loses most time to page faults where glibc has its own settings, in a run that keeps pages
+    (`fresh_pages_s`, seconds) or in one that doesn't (`kept_pages_s`); '' if none loses `PART`, or none was measured.
     """
     usable = fr.trusted(frame)
-    rows = fr.records(usable.assign(kept=usable[["kept_pages_s", "median"]].min(axis=1)))
-    faulting = [row for row in rows if row["kept"] <= (1 - PART) * row["median"]]
+    kept, fresh = usable[["kept_pages_s", "median"]].min(axis=1), usable[["fresh_pages_s", "median"]].max(axis=1)
+    rows = fr.records(usable.assign(kept=kept, fresh=fresh))
+    faulting = [row for row in rows if row["kept"] <= (1 - PART) * row["fresh"]]
     if not faulting:
         return ""
-    most = max(faulting, key=lambda row: row["median"] - row["kept"])
+    most = max(faulting, key=lambda row: row["fresh"] - row["kept"])
     fastest = min((row for row in rows if row["id"] == most["id"]), key=lambda row: row["median"])
-    said = (
-        f"{shares.percent(1 - most['kept'] / most['median'])} of {most['impl']}'s {units.seconds(most['median'])} at "
-        f"{words.place(most, always=fr.varying(usable))} are page faults: with {KEEPING} it takes {units.seconds(most['kept'])}"
-    )
+    place = words.place(most, always=fr.varying(usable))
+    kept_s, fresh_s = units.seconds(most["kept"]), units.seconds(most["fresh"])
+    leads = [most[way] / fastest[way] for way in ("kept", "fresh")]
+    if most["fresh"] > most["median"]:
+        said = (
+            f"Page faults are left out: with glibc's own settings {most['impl']} takes {fresh_s} instead of {kept_s} at "
+            f"{place}"
+        )
+        before, after = leads
+        end = f". Programs avoid them as this run does, with {KEEPING}."
+    else:
+        part = shares.percent(1 - most["kept"] / most["fresh"])
+        said = f"{part} of {most['impl']}'s {fresh_s} at {place} are page faults: with {KEEPING} it takes {kept_s}"
+        after, before = leads
+        end = "."
     if fastest is not most:
-        before, after = most["median"] / fastest["median"], most["kept"] / fastest["kept"]
         lead = f"is {shares.significant(after, 2)}× instead of" if after > 1 else "is gone: it was"
         said += f", and {fastest['impl']}'s lead {lead} {shares.significant(before, 2)}×"
-    return f"{said}."
+    return f"{said}{end}"
 
 
 def hidden_memory(frame: pd.DataFrame) -> str:

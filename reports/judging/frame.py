@@ -22,8 +22,8 @@ STATS = ("median", "q1", "q3", "min", "max", "mean", "stddev", "iqr", "rounds", 
 JUDGED = ("over", "rank_low", "rank_high", "standing", "leads")
 _RATIO = ("ratio", "ratio_low", "ratio_high")
 _NUMBERS = (
-    "error", "error_bound", "peak_bytes", "flops", "bytes", "processes", "page_faults", "kept_pages_s", "switches_voluntary",
-    "switches_involuntary", "roof", "peak_rss_bytes", "calls_compared", "device_s", *_RATIO,
+    "error", "error_bound", "peak_bytes", "flops", "bytes", "processes", "page_faults", "kept_pages_s", "fresh_pages_s",
+    "switches_voluntary", "switches_involuntary", "roof", "peak_rss_bytes", "calls_compared", "device_s", *_RATIO,
 )  # fmt: skip
 
 #: Times as large as the next: said in words, so that all others stay apart on their axis.

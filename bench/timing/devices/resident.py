@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..pages import chosen
+from ..pages import chosen, release
 
 FLOOR = 2 << 20
 """Bytes below which growth can't be distinguished from the process's own: reported as 0."""
@@ -28,7 +27,7 @@ def peak_rss(call: Callable[[], Any], process: Path = PROCESS) -> tuple[int | No
     if "LD_PRELOAD" in chosen():
         return None, call()  # caches of other allocators can't be released here
     gc.collect()
-    _trim()
+    release()
     before = _set_back(process)
     answer = call()
     if before is None:
@@ -53,10 +52,3 @@ def _in_bytes(process: Path, name: str) -> int:
     if found is None:
         raise ValueError(f"no {name} in {process / 'status'}")
     return int(found[1]) << 10
-
-
-def _trim() -> None:
-    """Release free memory by malloc_trim, which only glibc has."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
