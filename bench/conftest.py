@@ -14,14 +14,14 @@ from . import CHECKOUT, starting, terminal
 from .cases.cells import Cell, Key
 from .cases.modes import MODES
 from .cases.outcome import FAILURES
+from .runs.begin import begin
 from .runs.lacking import skip_of
 from .runs.listing import show_plan, show_registry
 from .runs.measuring import Measuring
 from .runs.progress import Progress
 from .runs.replay import replay
-from .runs.run import Run, begin
+from .runs.run import Run
 from .runs.saving import reports, save
-from .runs.traces import Traces
 from .selection.errors import UsageError
 from .selection.options import pytest_addoption, refuse_unused
 from .timing.machine import fingerprint
@@ -77,8 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.benchmark_quiet = True  # the suite prints its own table at the end
     progress = config.stash[PROGRESS] = Progress(config, run)
     config.pluginmanager.register(progress, "attention-progress")
-    if run.traced:
-        run.traces = Traces(run)
+    if run.traces:
         config.pluginmanager.register(run.traces, "attention-traces")
 
 
@@ -154,7 +153,7 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
         if cell.key not in run.known and (why := skip_of(cell)):
             run.add_skipped(cell, why)
             if why.reason in FAILURES:
-                tell(f"{run.progress} {cell.case.id}  {cell.impl.name:<20} {why.reason}: {why}")
+                tell(run.line(cell, f"{why.reason}: {why}"))
     left = [cell for cell in cells if cell.key not in run.known]
     if not left:
         run.ended = True

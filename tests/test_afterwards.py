@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from time import thread_time
@@ -17,8 +18,8 @@ from bench.cases.cells import Cell
 from bench.cases.outcome import Skip, Wrong
 from bench.cases.sweep import SWEEPS
 from bench.checks.afterwards import check_idle_afterwards
-from bench.runs import pool
 from bench.runs.run import Run
+from bench.runs.worker import Worker
 from bench.selection.options import Selection
 from bench.workers.client import Setting, Side, WorkerClient, checking, together
 
@@ -116,8 +117,9 @@ def test_the_next_one_is_not_accused_of_what_another_left_behind(tmp_path: Path)
     cells = tuple(Cell(impl, CASE) for impl in chosen)
     run = Run({"impl": ["spins=own:spins,sdpa"]}, Selection(SWEEPS["quick"], "cpu", chosen, cells), tmp_path)
     setting = Setting(str(tmp_path), None, quiet=False)
-    worker = pool.Worker(run, 0, lambda: WorkerClient(Side("run"), setting), lambda text: None)
-    with pool.Pool([worker]):
+    worker = Worker(run, 0, lambda: WorkerClient(Side("run"), setting), lambda text: None)
+    with closing(worker):
+        worker.hello()
         for cell in cells:
             try:
                 together([checking(worker.client(cell), "x", cell.impl.name, CASE.columns(), True)])

@@ -13,8 +13,8 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
 from bench.checks.afterwards import settle
-from bench.runs import pool
 from bench.runs.run import Run
+from bench.runs.worker import Worker
 from bench.selection.options import Selection
 
 from .conftest import Suite, run_files
@@ -83,7 +83,7 @@ def test_another_process_is_timed_when_the_last_has_come_to_rest_and_behind_a_wh
     cells = tuple(Cell(impls.get(name), Case.of(T=16, H=2, D_h=8)) for name in ("fused", "packed", "sdpa"))
     run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple(cell.impl for cell in cells), cells), tmp_path)
     asked: list[tuple[Client, str]] = []
-    worker = pool.Worker(run, 0, lambda: Client(asked), lambda text: None, ("sdpa",))  # type: ignore[arg-type, return-value]
+    worker = Worker(run, 0, lambda: Client(asked), lambda text: None, ("sdpa",))  # type: ignore[arg-type, return-value]
     shared, own = (client for client, _ in asked)
     asked.clear()
     for i in (0, 1, 2, 2, 0):

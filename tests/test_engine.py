@@ -135,7 +135,7 @@ class FakeWorker:
     def skip(self, cell: Cell, outcome: Skip) -> None:
         self.run.add_skipped(cell, outcome)
         if isinstance(outcome, Lost):
-            self.number, self.seconds = self.run.new_process(), {}
+            self.number, self.seconds = self.run.new("process"), {}
 
     def drop(self, cells: list[Cell]) -> None:
         pass
@@ -152,7 +152,7 @@ def run_of(tmp_path: Path, *names: str, T: int = 16) -> Run:
     for cell in cells:
         run.checked[cell.key] = {"columns": {"kernel": "x"}, "seconds": 1e-3, "first_s": 1e-3}
     run.plan(cell.key for cell in cells)
-    run.new_process()
+    run.new("process")
     return run
 
 

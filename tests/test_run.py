@@ -184,7 +184,7 @@ def test_samples_are_saved_as_they_were_taken() -> None:
 def test_runs_are_stored_in_the_checkout_from_anywhere_inside_it(tmp_path: Path) -> None:
     from types import SimpleNamespace
 
-    from bench.runs.run import results_folder
+    from bench.runs.begin import results_folder
 
     def where(folder: Path, storage: str = "file://./.benchmarks") -> Path:
         config = SimpleNamespace(getoption=lambda _: storage, invocation_params=SimpleNamespace(dir=folder))
@@ -354,16 +354,18 @@ def test_what_was_begun_by_other_code_is_begun_anew_or_not_at_all(shell: Suite, 
         ("ab/pairing.py", False),
         ("timing/engine.py", True),
         ("checks/gate.py", True),
-        ("runs/pool.py", True),
+        ("runs/worker.py", True),
     ],
 )
 def test_a_run_is_resumed_where_only_code_changed_that_decides_no_result(
     file: str, decides: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert all(any(CHECKOUT.glob(pattern)) for pattern in impl_hash.DECIDING)
     shutil.copytree(CHECKOUT / "bench", tmp_path / "bench")
     monkeypatch.setattr(impl_hash, "CHECKOUT", tmp_path)
     before = impl_hash.sources_hash([])
-    (tmp_path / "bench" / file).open("a").write("# more\n")
+    changed = tmp_path / "bench" / file
+    changed.write_text(changed.read_text() + "# more\n")
     assert (impl_hash.sources_hash([]) != before) == decides
 
 

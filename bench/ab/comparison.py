@@ -15,7 +15,7 @@ from stats.verdict import BROKEN, GONE, INCONCLUSIVE, NEW, WRONG, Verdict, drift
 from ..cases.case import Case
 from ..cases.cells import Key
 from ..cases.outcome import Skip, Unsupported, Wrong
-from ..runs.run import finite
+from ..runs.rows import finite
 from ..selection.errors import UsageError
 from ..workers.client import Answer, Lost, Request, Script, Setting, Side, WorkerClient, checking
 from ..workers.team import Team
@@ -224,7 +224,6 @@ def _team(plan: Plan, sides: Sequence[Side], cases: Collection[Case] = ()) -> Te
 
 def _begun(plan: Plan, team: Team) -> tuple[list[Answer], list[Answer]]:
     """Return both processes' answers to `cells` and to `facts`; raises `Unjudgeable`, or `HeadBroken`, if one ends."""
-    team.begin()
     known, facts = [], []
     for name, side in zip(SIDES, plan.sides, strict=True):
         try:
@@ -319,7 +318,6 @@ def _fresh(plan: Plan, sides: Sequence[Side]) -> Team:
     """Start a fresh replicate, ready to prepare cells."""
     team = _team(plan, sides)
     try:
-        team.begin()
         for name in SIDES:
             team.known(name)
     except BaseException:

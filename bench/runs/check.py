@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from time import perf_counter
@@ -14,7 +15,8 @@ from ..cases.case import Case
 from ..cases.outcome import FAILURES, Skip, Unsupported
 from ..selection.command import Parser, complain
 from ..selection.errors import UsageError
-from ..workers.client import STARTING, Lost, Setting, Side, WorkerClient
+from ..workers.client import Lost, Setting, Side, WorkerClient
+from ..workers.team import Team
 
 PASSED, UNSUPPORTED = "passed", Unsupported.reason
 
@@ -130,10 +132,14 @@ def check(name: str, device: str = "cpu") -> Iterator[Checked]:
     """Check one implementation in a separate process, which is replaced when lost; raises `UsageError`."""
     cases = [[_case(axes, scope, device) for scope in ("core", "layer")] for axes in (*PROBLEMS, *AROUND)]
     sent = [case.columns() for of_problem in cases for case in of_problem]
-    client, known = _started(name, sent)
-    ((impl, refused),) = known["cells"].items()
-    own_layer = refused[cases[0][0].id] is not None
-    try:
+    setting = Setting(os.getcwd(), threads=None, quiet=False)
+    imports = {"names": [name], "whole_registry": False, "cases": sent}
+    with closing(Team(lambda home: WorkerClient(Side("check"), setting), {name: imports})) as team:
+        known = team.known(name)
+        if unknown := known["unknown"]:
+            raise UsageError("; ".join(unknown.values()))
+        ((impl, refused),) = known["cells"].items()
+        own_layer = refused[cases[0][0].id] is not None
         for axes, of_problem in zip((*PROBLEMS, *AROUND), cases, strict=True):
             around = axes in AROUND
             if around and not own_layer:
@@ -147,28 +153,15 @@ def check(name: str, device: str = "cpu") -> Iterator[Checked]:
                 continue
             begun = perf_counter()
             try:
-                client.ask("probe", what="it", impl=impl, case=case.columns())
-                columns = client.ask("check", what="it", keep=False)["columns"]
+                team.clients[name].ask("probe", what="it", impl=impl, case=case.columns())
+                columns = team.clients[name].ask("check", what="it", keep=False)["columns"]
                 checked = replace(checked, error=columns["error"], error_bound=columns["error_bound"])
             except Skip as outcome:
                 checked = replace(checked, outcome=outcome.reason, detail=str(outcome))
                 if isinstance(outcome, Lost):
-                    client.close()
-                    client, _ = _started(name, sent)
+                    team.replace(name)
             yield replace(checked, seconds=perf_counter() - begun)
-    finally:
-        client.close()
 
 
 def _case(axes: dict[str, Any], scope: str, device: str) -> Case:
     return Case.of(**(SIZES | {"device": device, "scope": scope} | axes))
-
-
-def _started(name: str, cases: list[dict[str, Any]]) -> tuple[WorkerClient, dict[str, Any]]:
-    """Start a process that has imported an implementation; returns its unsupported cases too; raises `UsageError`."""
-    client = WorkerClient(Side("check"), Setting(os.getcwd(), threads=None, quiet=False))
-    known = client.ask("cells", timeout=STARTING, names=[name], whole_registry=False, cases=cases)
-    if unknown := known["unknown"]:
-        client.close()
-        raise UsageError("; ".join(unknown.values()))
-    return client, known

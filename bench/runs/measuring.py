@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from time import monotonic
 
@@ -27,11 +28,11 @@ from ..selection.options import clock_text
 from ..timing.devices import free_bytes_elsewhere, tells_more
 from ..timing.engine import VISITS, Visits, block_of, need
 from ..workers.client import Script, WorkerClient, checking, together
-from .pool import Pool, Tell, Worker
 from .remaining import EACH_VISIT, remaining
 from .rows import samples_of
 from .run import Run
 from .visit import Visit
+from .worker import Tell, Worker
 
 SIDE_BY_SIDE = 2
 """Workers alive at the same time. On a GPU one, since autotuning beside other work would tune for a busy device."""
@@ -88,7 +89,7 @@ class Measuring:
 
     def check(self) -> None:
         """Check every cell without timing. Raises `UsageError` if workers can't start."""
-        with self._pool([0] * self._checkers) as workers:
+        with self._workers([0] * self._checkers) as workers:
             self._check(workers)
 
     def measure(self) -> None:
@@ -97,7 +98,7 @@ class Measuring:
         for slots in self._batches():
             if self._unchecked() or any(self._open(slot) for slot in slots):
                 began = monotonic()
-                with self._pool(slots) as workers:
+                with self._workers(slots) as workers:
                     self._starting = monotonic() - began
                     self._check(workers[: self._checkers])
                     self._time(workers)
@@ -113,10 +114,18 @@ class Measuring:
         slots = list(range(self._run.processes))
         return [slots[first : first + self._side_by_side] for first in slots[:: self._side_by_side]]
 
-    def _pool(self, slots: Sequence[int]) -> Pool:
+    @contextmanager
+    def _workers(self, slots: Sequence[int]) -> Iterator[list[Worker]]:
+        """Start workers that live as long as the block; raises `UsageError` if one can't import the implementations."""
         cells = [cell for group in self._cases.values() for cell in group if cell.key not in self._run.skipped]
         alone = dict.fromkeys(cell.impl.name for cell in cells if cell.impl.limits.alone)
-        return Pool([Worker(self._run, slot, self._start, self._tell, tuple(alone)) for slot in slots])
+        with ExitStack() as stack:
+            workers = [Worker(self._run, slot, self._start, self._tell, tuple(alone)) for slot in slots]
+            for worker in workers:
+                stack.callback(worker.close)
+            for worker in workers:
+                worker.hello()
+            yield workers
 
     def _unchecked(self) -> list[Cell]:
         return [cell for group in self._cases.values() for cell in group if not self._run.settled(cell.key)]
@@ -147,7 +156,7 @@ class Measuring:
                         return
                 else:
                     self._run.add_checked(cell, answer)
-                    self._tell(f"{self._run.progress} {cell.case.id}  {cell.impl.name:<20} checked")
+                    self._tell(self._run.line(cell, "checked"))
                     if held:
                         worker.seconds[cell.key] = answer["seconds"]
 
@@ -282,7 +291,7 @@ class Measuring:
         """Take further measurements: single cold calls, graphs, energy, and traces."""
         for cell in (cell for group in self._cases.values() for cell in group):
             wants_more = tells_more(cell.case.device) or "model" in self._run.asked  # hot beside cold
-            if cell.key in self._run.skipped or not self._run.samples(cell.key) or not (wants_more or self._run.traced):
+            if cell.key in self._run.skipped or not self._run.samples(cell.key) or not (wants_more or self._run.traces):
                 continue
             worker = workers[0] if self._run.processes > 1 else self._owner.get(cell.case.id, workers[0])
             worker.prepare([cell])
@@ -292,8 +301,10 @@ class Measuring:
                     more = worker.ask("more", cell, hot_s=hot)
                     self._run.roofs.restore(more.pop("roofs", []))
                     self._run.add_columns(cell, more)
-                if self._run.traced:
-                    self._run.add_columns(cell, self._run.trace(cell, worker))
+                if self._run.traces:
+                    operators = self._run.checked[cell.key]["columns"]["operators"]
+                    trace = self._run.traces.save(cell, operators, partial(worker.ask, "trace", cell))
+                    self._run.add_columns(cell, trace)
             except Skip as outcome:
                 worker.skip(cell, outcome)
             if cell.case.id not in self._held:

@@ -137,3 +137,12 @@ def _ratio(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
         known = ratios.Ratio(1.0, 1.0, 1.0, known.processes, known.visits)
     columns = {"ratio": known.value, "ratio_low": known.low, "ratio_high": known.high}
     return {name: value if math.isfinite(value) else None for name, value in columns.items()}
+
+
+def finite(value: Any) -> Any:
+    """Replace numbers that are not finite by null, since JSON has no NaN or Infinity."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

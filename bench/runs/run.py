@@ -1,14 +1,11 @@
-"""A run: its plan, its results so far, where it is saved, and how it is resumed."""
+"""A run: its plan, its results so far, and where they are saved."""
 
 from __future__ import annotations
 
-import math
-import os
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from time import monotonic
@@ -16,29 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from pytest_benchmark.utils import get_machine_id
 
 import impls
 
-from .. import CHECKOUT
 from ..cases.accounting import add_spent, spent
-from ..cases.axes import nearest
 from ..cases.case import AXES
 from ..cases.cells import Cell, Key
 from ..cases.outcome import FAILURES, Skip
 from ..cases.published import published_of
-from ..selection import allocator
 from ..selection.errors import UsageError
-from ..selection.options import Selection, asked, select, settle_timing
+from ..selection.options import Selection
 from ..timing.controls import Controls
 from ..timing.devices import meter_for
 from ..timing.engine import VISITS
 from ..timing.machine import fingerprint, state
 from ..timing.roofs import Roofs
-from . import journal as journals
 from .journal import Journal, Line
-from .rows import Row, Sample, Timed, row
-from .saving import load, obstacle, results_root, run_files, run_names, shortage
+from .rows import Row, Sample, Timed, finite, row
+from .saving import load, run_files, shortage
 
 if TYPE_CHECKING:
     from .traces import Traces
@@ -68,9 +60,8 @@ class Run:
     command: str = ""
     timing: dict[str, float] = field(default_factory=dict)
     """Timing options, as in `TIMING`."""
-    traced: bool = False
-    """Whether a trace of every measured cell is saved."""
     traces: Traces | None = None
+    """Saves a trace of every measured cell, if requested."""
     journal: Journal | None = None
     replaced: Journal | None = None
     """Journal of the run that this one redoes: deleted once this run's journal is on disk."""
@@ -143,11 +134,10 @@ class Run:
     def complete(self) -> bool:
         return self.ended and self.planned is not None and self.planned <= self.known
 
-    @property
-    def progress(self) -> str:
-        """Progress of the checks: ` 2/16`, counting cells without a row as checked."""
+    def line(self, cell: Cell, outcome: str) -> str:
+        """Return a line on a cell: `  2/16 B1-T16-H2  sdpa  checked`, where 2 of 16 cells need no further check."""
         planned = self.planned or set()
-        return f"{sum(map(self.settled, planned)):>3}/{len(planned)}"
+        return f"{sum(map(self.settled, planned)):>3}/{len(planned)} {cell.case.id}  {cell.impl.name:<20} {outcome}"
 
     @property
     def kept(self) -> str:
@@ -180,7 +170,7 @@ class Run:
         if self.name is None or not self.planned:
             return
         header = {"schema": SCHEMA, "asked": self.asked, "timing": self.timing, "planned": sorted(self.planned)}
-        header |= {"traced": self.traced, "machine": fingerprint(), "sources": self.selection.sources}
+        header |= {"traced": self.traces is not None, "machine": fingerprint(), "sources": self.selection.sources}
         try:
             self.journal = Journal.start(self.folder, self.name, header)
         except OSError as error:
@@ -196,17 +186,8 @@ class Run:
         """Seconds since the run began, excluding gaps between a process and the one that resumed it."""
         return monotonic() - self._began
 
-    def new_process(self) -> int:
-        """Return a number for a worker process, unique within this run."""
-        return self._new("process")
-
-    def new_visit(self) -> int:
-        return self._new("visit")
-
-    def new_round(self, case: str) -> int:
-        return self._new(case)
-
-    def _new(self, what: str) -> int:
+    def new(self, what: str) -> int:
+        """Return a number, unique within this run, for a worker `process`, a `visit`, or a round of a case."""
         self._numbers[what] += 1
         return self._numbers[what] - 1
 
@@ -321,7 +302,9 @@ class Run:
         self._write({"machine": self.seen()})
 
     def restore(self, journal: Journal) -> None:
-        """Load the results of earlier processes of this run."""
+        """Go on with the plan, the results and the journal of earlier processes of this run."""
+        self.journal = journal
+        self.planned = {(impl, case) for impl, case in journal.header["planned"]}
         for line in journal.lines:
             self._take(line)
         if seen := _last(journal.lines, "machine"):
@@ -341,13 +324,6 @@ class Run:
                 self.add_skipped(self.cell(key), Skip(f"the run ended {times} times while this was checked"))
         self.suspects = frozenset(begun.keys() - self.skipped.keys())
 
-    def trace(self, cell: Cell, worker: Any) -> dict[str, str]:
-        """Have a trace written; returns the row's column with its path."""
-        assert self.traces
-        return self.traces.save(
-            cell, self.checked[cell.key]["columns"]["operators"], partial(worker.ask, "trace", cell)
-        )
-
     def close(self) -> None:
         """Delete the journal of a complete and saved run, and the file written when it was interrupted."""
         if self.journal is None:
@@ -363,124 +339,3 @@ class Run:
 def _last(lines: Sequence[Line], kind: str) -> dict[str, Any]:
     """Return the newest line of a kind; empty if there is none."""
     return next((line[kind] for line in reversed(lines) if kind in line), {})
-
-
-def begin(config: pytest.Config) -> Run:
-    """Build a run, new or resumed, from the command line; raises `UsageError`."""
-    if os.environ.get("PYTEST_XDIST_WORKER") or config.getoption("dist", "no") != "no":
-        raise UsageError("nothing can be timed under pytest-xdist: leave out -n")
-    folder = results_folder(config) / str(get_machine_id())  # pytest-benchmark's name for it
-    resume, save = config.getoption("resume"), config.getoption("benchmark_save")
-    given = [str(it) for it in config.invocation_params.args]
-    installed = given[:1] == ["-c"] and given[3:4] == [str(CHECKOUT / "bench")]  # started by `attention-bench run`
-    command = shlex.join(["attention-bench", "run", *given[4:]] if installed else ["pytest", *given])
-    if resume == "":
-        raise UsageError("--resume is empty: name the run that is to be finished")
-    if config.getoption("redo") and not resume:
-        raise UsageError("--redo says how to resume: with --resume NAME")
-    if not resume:
-        run = _new(config, folder, save or config.getoption("benchmark_autosave"))
-    elif save and save != resume:
-        raise UsageError(f"--resume {resume} keeps that name; leave out --benchmark-save={save}")
-    else:
-        run = (
-            _from_journal(config, folder, resume)
-            or _from_file(config, folder, resume)
-            or _new(config, folder, _to_begin(config, folder, resume))
-        )
-    config.option.benchmark_save = config.option.benchmark_autosave = None  # the suite itself saves, all or nothing
-    if run.name:
-        if not run.name.isprintable():
-            raise UsageError(f"a run can't be called {run.name!r}: it holds what can't be printed")
-        if why := obstacle(folder, run.name):
-            raise UsageError(f"results can't be written to {folder}: {why}")
-    run.command = command
-    run.traced |= config.getoption("save_traces")
-    run.timing = settle_timing(config, run.timing)
-    run.roofs.seconds = min(run.roofs.seconds, run.timing["cell_time"] / 5)  # a hasty run is hasty in all things
-    return run
-
-
-def _to_begin(config: pytest.Config, folder: Path, name: str) -> str:
-    """Return the name of a new run for `--resume`; refuses a lone unknown name, which would measure all of `quick`."""
-    if asked(config):
-        return name
-    known = sorted({*journals.names(folder), *run_names(folder)})
-    there = f"known: {', '.join(known)}{nearest(name, known)}" if known else "none is there yet"
-    raise UsageError(f"no run {name!r} to resume in {folder} ({there}); --benchmark-save={name} begins one")
-
-
-def _new(config: pytest.Config, folder: Path, name: str | None) -> Run:
-    options = asked(config)
-    selection = _select(config, options)
-    allocator.choose(config.getoption("allocator"), selection.cells)
-    return Run(options, selection, folder, name)
-
-
-def _select(config: pytest.Config, options: dict[str, Any]) -> Selection:
-    return select(options, str(config.invocation_params.dir))
-
-
-def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
-    """Return the run of a journal left by a killed process; None if there is none."""
-    path = journals.newest(folder, name)
-    if path is None:
-        return None
-    journals.refuse_written(path)
-    journal = Journal.reopen(path)
-    options = _same(config, name, journal.header["asked"], journal.header["machine"])
-    selection = _select(config, options)
-    how = {key: journal.header[key] for key in ("timing", "traced") if key in journal.header}
-    if config.getoption("redo"):
-        return Run(options, selection, folder, name, replaced=journal, **how)
-    if journal.header["machine"] != fingerprint():
-        raise UsageError(f"run {name} was begun on another machine or with another torch; --redo begins it anew")
-    if journal.header.get("sources") != selection.sources:
-        raise UsageError(f"the code has changed since run {name} was begun; --redo begins it anew")
-    planned = {(impl, case) for impl, case in journal.header["planned"]}
-    run = Run(options, selection, folder, name, journal=journal, planned=planned, **how)
-    run.restore(journal)
-    return run
-
-
-def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:
-    """Return a finished run, with nothing left to measure or save; None if there is none."""
-    finished = [data for path in run_files(folder, name) if (data := load(path)).get("complete")]
-    if not finished:
-        return None
-    if config.getoption("redo"):
-        raise UsageError(f"run {name} is finished; --benchmark-save={name} measures it once more")
-    options = _same(config, name, finished[-1]["asked"], finished[-1]["machine_info"])
-    run = Run(options, _select(config, options), folder)
-    if finished[-1].get("sources") not in (None, run.selection.sources):
-        raise UsageError(
-            f"run {name} is finished, and the code is another now; --benchmark-save={name} measures it once more"
-        )
-    run.finished = {(it["extra_info"]["impl"], it["extra_info"]["id"]): it for it in finished[-1]["benchmarks"]}
-    run.skipped = {(it["impl"], it["id"]): it for it in finished[-1]["skipped"]}
-    run.planned, run.ended = run.known, True
-    return run
-
-
-def _same(config: pytest.Config, name: str, options: dict[str, Any], machine: dict[str, Any]) -> dict[str, Any]:
-    """Return the run's original options; raises if the command line now requests others."""
-    now = asked(config)
-    if now and now != options:
-        raise UsageError(f"run {name} was begun with other options; `--resume {name}` alone finishes it")
-    allocator.choose(config.getoption("allocator"), begun=machine["allocator"])
-    return options
-
-
-def results_folder(config: pytest.Config) -> Path:
-    """Return the results folder chosen by the user, or the default; raises `UsageError`."""
-    given = config.getoption("benchmark_storage")
-    return results_root(config.invocation_params.dir, None if given == "file://./.benchmarks" else given)
-
-
-def finite(value: Any) -> Any:
-    """Replace numbers that are not finite by null, since JSON has no NaN or Infinity."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -16,9 +16,9 @@ from ..cases.outcome import Skip
 from ..timing.engine import Block, Visits, block_of, rounds
 from ..timing.pages import MAPPED
 from ..workers.client import Answer
-from .pool import Worker
 from .rows import Sample, Timed
 from .run import Run
+from .worker import Worker
 
 SHORT = 10e-3
 """Seconds of a call up to which its tensors are moved every other visit."""
@@ -59,14 +59,14 @@ class Visit:
             return
         self.worker.prepare(cells)
         members = {cell.key: cell for cell in cells if self._ready(cell)}
-        self._number = self.run.new_visit()
+        self._number = self.run.new("visit")
         before = set(self.worker.renewed)
         for cell in members.values():
             self._attempt(cell, cells, self._renew)
         blocks = self._blocks(cells)
         self._cold = {key for key in members if key not in before or blocks[key].seconds <= COLD}
         for order in rounds(visits.turns(blocks, self.visit, needs), self.rng):
-            round_number = self.run.new_round(self.case)
+            round_number = self.run.new(self.case)
             for key in order:
                 if answer := self._attempt(members[key], cells, partial(self._block, block=blocks[key])):
                     self._keep(key, answer, round_number, blocks[key])
@@ -106,7 +106,7 @@ class Visit:
         except Skip as outcome:
             self.worker.skip(cell, outcome)
             if self.worker.number != process:
-                self._number, self._cold = self.run.new_visit(), {it.key for it in cells}
+                self._number, self._cold = self.run.new("visit"), {it.key for it in cells}
                 self.worker.prepare([it for it in cells if it.key in self.run.checked])
             return None
         return answer

@@ -12,16 +12,13 @@ Start = Callable[[str], WorkerClient]
 
 
 class Team:
-    """One process for each home, from `begin` to `close`."""
+    """One process for each home, from its creation to `close`."""
 
     def __init__(self, start: Start, imports: Mapping[str, Mapping[str, Any]]):
         """`imports`: by home, the details of the request `cells`, which every process of that home gets first."""
         self._start, self._imports = start, imports
         self.clients: dict[str, WorkerClient] = {}
-
-    def begin(self) -> None:
-        """Start all processes; `known` waits for each."""
-        for home in self._imports:
+        for home in imports:
             self._begin(home)
 
     def known(self, home: str) -> Answer:

@@ -1,4 +1,4 @@
-"""Worker pool of a run; a lost process is replaced."""
+"""A worker of a run: its processes, of which a lost one is replaced."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ class Worker:
         homes = (SHARED, *self.alone)
         of = {home: [it for it in names if self._home(it.partition("=")[0]) == home] for home in homes}
         self._team = Team(lambda home: self.start(), {home: whole | {"names": of[home]} for home in homes})
-        self._team.begin()
-        self.number = self.run.new_process()
+        self.number = self.run.new("process")
 
     def hello(self) -> None:
         """Wait until all processes have imported the implementations; raises `UsageError` if one can't."""
@@ -95,7 +94,7 @@ class Worker:
         known = {(it["impl"], it["detail"]) for it in self.run.skipped.values()}
         self.run.add_skipped(cell, outcome)
         why = "" if (cell.impl.name, str(outcome)) in known else f": {outcome}"
-        self.tell(f"{self.run.progress} {cell.case.id}  {cell.impl.name:<20} {outcome.reason}{why}")
+        self.tell(self.run.line(cell, f"{outcome.reason}{why}"))
         if isinstance(outcome, Lost):
             self._replace(self._home(cell.impl.name))
 
@@ -116,7 +115,7 @@ class Worker:
         self.renewed = {key for key in self.renewed if self._home(key[0]) != home}
         self.seconds = {key: seconds for key, seconds in self.seconds.items() if self._home(key[0]) != home}
         if home == SHARED:
-            self.number = self.run.new_process()
+            self.number = self.run.new("process")
         _greeted(partial(self._team.replace, home))
 
 
@@ -128,23 +127,3 @@ def _greeted(known: Callable[[], Answer]) -> None:
         raise UsageError(f"a worker process can't begin: {error}") from None
     if unknown:
         raise UsageError(next(iter(unknown.values())))
-
-
-class Pool:
-    """Workers that live as long as a `with` block."""
-
-    def __init__(self, workers: list[Worker]):
-        self._workers = workers
-
-    def __enter__(self) -> list[Worker]:
-        try:
-            for worker in self._workers:
-                worker.hello()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self._workers
-
-    def __exit__(self, *_: object) -> None:
-        for worker in self._workers:
-            worker.close()

@@ -1,0 +1,137 @@
+"""Builds a run from the command line: a new one, or one that resumes a journal or a finished file."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_benchmark.utils import get_machine_id
+
+from .. import CHECKOUT
+from ..cases.axes import nearest
+from ..selection import allocator
+from ..selection.errors import UsageError
+from ..selection.options import Selection, asked, select, settle_timing
+from ..timing.machine import fingerprint
+from . import journal as journals
+from .journal import Journal
+from .run import Run
+from .saving import load, obstacle, results_root, run_files, run_names
+from .traces import Traces
+
+
+def begin(config: pytest.Config) -> Run:
+    """Build a run, new or resumed, from the command line; raises `UsageError`."""
+    if os.environ.get("PYTEST_XDIST_WORKER") or config.getoption("dist", "no") != "no":
+        raise UsageError("nothing can be timed under pytest-xdist: leave out -n")
+    folder = results_folder(config) / str(get_machine_id())  # pytest-benchmark's name for it
+    resume, save = config.getoption("resume"), config.getoption("benchmark_save")
+    given = [str(it) for it in config.invocation_params.args]
+    installed = given[:1] == ["-c"] and given[3:4] == [str(CHECKOUT / "bench")]  # started by `attention-bench run`
+    command = shlex.join(["attention-bench", "run", *given[4:]] if installed else ["pytest", *given])
+    if resume == "":
+        raise UsageError("--resume is empty: name the run that is to be finished")
+    if config.getoption("redo") and not resume:
+        raise UsageError("--redo says how to resume: with --resume NAME")
+    if not resume:
+        run = _new(config, folder, save or config.getoption("benchmark_autosave"))
+    elif save and save != resume:
+        raise UsageError(f"--resume {resume} keeps that name; leave out --benchmark-save={save}")
+    else:
+        run = (
+            _from_journal(config, folder, resume)
+            or _from_file(config, folder, resume)
+            or _new(config, folder, _to_begin(config, folder, resume))
+        )
+    config.option.benchmark_save = config.option.benchmark_autosave = None  # the suite itself saves, all or nothing
+    if run.name:
+        if not run.name.isprintable():
+            raise UsageError(f"a run can't be called {run.name!r}: it holds what can't be printed")
+        if why := obstacle(folder, run.name):
+            raise UsageError(f"results can't be written to {folder}: {why}")
+    run.command = command
+    if config.getoption("save_traces"):
+        run.traces = Traces(run)
+    run.timing = settle_timing(config, run.timing)
+    run.roofs.seconds = min(run.roofs.seconds, run.timing["cell_time"] / 5)  # a hasty run is hasty in all things
+    return run
+
+
+def _to_begin(config: pytest.Config, folder: Path, name: str) -> str:
+    """Return the name of a new run for `--resume`; refuses a lone unknown name, which would measure all of `quick`."""
+    if asked(config):
+        return name
+    known = sorted({*journals.names(folder), *run_names(folder)})
+    there = f"known: {', '.join(known)}{nearest(name, known)}" if known else "none is there yet"
+    raise UsageError(f"no run {name!r} to resume in {folder} ({there}); --benchmark-save={name} begins one")
+
+
+def _new(config: pytest.Config, folder: Path, name: str | None) -> Run:
+    options = asked(config)
+    selection = _select(config, options)
+    allocator.choose(config.getoption("allocator"), selection.cells)
+    return Run(options, selection, folder, name)
+
+
+def _select(config: pytest.Config, options: dict[str, Any]) -> Selection:
+    return select(options, str(config.invocation_params.dir))
+
+
+def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
+    """Return the run of a journal left by a killed process; None if there is none."""
+    path = journals.newest(folder, name)
+    if path is None:
+        return None
+    journals.refuse_written(path)
+    journal = Journal.reopen(path)
+    options = _same(config, name, journal.header["asked"], journal.header["machine"])
+    selection = _select(config, options)
+    run = Run(options, selection, folder, name, timing=journal.header["timing"])
+    if journal.header["traced"]:
+        run.traces = Traces(run)
+    if config.getoption("redo"):
+        run.replaced = journal
+        return run
+    if journal.header["machine"] != fingerprint():
+        raise UsageError(f"run {name} was begun on another machine or with another torch; --redo begins it anew")
+    if journal.header["sources"] != selection.sources:
+        raise UsageError(f"the code has changed since run {name} was begun; --redo begins it anew")
+    run.restore(journal)
+    return run
+
+
+def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:
+    """Return a finished run, with nothing left to measure or save; None if there is none."""
+    finished = [data for path in run_files(folder, name) if (data := load(path)).get("complete")]
+    if not finished:
+        return None
+    if config.getoption("redo"):
+        raise UsageError(f"run {name} is finished; --benchmark-save={name} measures it once more")
+    options = _same(config, name, finished[-1]["asked"], finished[-1]["machine_info"])
+    run = Run(options, _select(config, options), folder)
+    if finished[-1].get("sources") not in (None, run.selection.sources):
+        raise UsageError(
+            f"run {name} is finished, and the code is another now; --benchmark-save={name} measures it once more"
+        )
+    run.finished = {(it["extra_info"]["impl"], it["extra_info"]["id"]): it for it in finished[-1]["benchmarks"]}
+    run.skipped = {(it["impl"], it["id"]): it for it in finished[-1]["skipped"]}
+    run.planned, run.ended = run.known, True
+    return run
+
+
+def _same(config: pytest.Config, name: str, options: dict[str, Any], machine: dict[str, Any]) -> dict[str, Any]:
+    """Return the run's original options; raises if the command line now requests others."""
+    now = asked(config)
+    if now and now != options:
+        raise UsageError(f"run {name} was begun with other options; `--resume {name}` alone finishes it")
+    allocator.choose(config.getoption("allocator"), begun=machine["allocator"])
+    return options
+
+
+def results_folder(config: pytest.Config) -> Path:
+    """Return the results folder chosen by the user, or the default; raises `UsageError`."""
+    given = config.getoption("benchmark_storage")
+    return results_root(config.invocation_params.dir, None if given == "file://./.benchmarks" else given)
