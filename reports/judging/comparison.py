@@ -342,13 +342,9 @@ def _open(base: Run, head: Run, asked: Mapping[str, Verdict | None]) -> Iterator
     names = [name for name, said in asked.items() if said is None or said.word == verdict.INCONCLUSIVE]
     if not names:
         return
-    known = [said.detectable for name in names if (said := asked[name])]
-    seen = (
-        f"of {words.listing(names)} these runs would have told a change of {shares.percent(max(known))}; "
-        if known
-        else ""
-    )
-    yield f"{seen}`{_interleaved(base, head, names)}` tells 1 % in a few minutes"
+    seen = max((said.detectable for name in names if (said := asked[name])), default=math.inf)
+    told = f"of {words.listing(names)} these runs would have told a change of {shares.percent(seen)}; " * (seen < 1)
+    yield f"{told}`{_interleaved(base, head, names)}` tells 1 % in a few minutes"
 
 
 def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:
