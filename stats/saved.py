@@ -14,9 +14,10 @@ from statistics import median
 
 import numpy as np
 
+from . import ratios
 from .conditions import TO_SIGMA
 from .effects import WEIGHT, Key, moderated
-from .estimate import Array, Estimate
+from .estimate import Estimate, paired
 from .ratios import Samples
 
 USUAL_OF_CELLS, USUAL_OF_IMPLEMENTATIONS = 0.01, 0.005
@@ -50,9 +51,6 @@ LEAST = 0.25
 
 FEWEST_VISITS = 3
 
-Rounds = Mapping[tuple[int, int], float]
-"""Log seconds by process and round, minus the level of the base run."""
-
 
 @dataclass(frozen=True)
 class Changes:
@@ -71,21 +69,21 @@ class Changes:
 
 
 def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: Collection[str]) -> Changes:
-    """Return the changes of all cells of both runs that have an anchor. `changed`: implementations excluded as anchors;
-    if all are, the others of a case are its anchors, and a common change can't be detected.
-    """
-    timed = _Timed(base, head)
-    shift = timed.shift(changed)
-    changed = {*changed} if {impl for impl, _ in timed.levels} - {*changed} else set()
-    cells = _differences(timed, changed)
+    """Return the changes of all cells of both runs that have an anchor. `changed`: implementations excluded as anchors."""
+    levels = {key: _level(it) for key, it in base.items() if key in head}
+    moved = [_level(head[key]) - level for key, level in levels.items() if key[0] not in changed]
+    shift = median(moved) if moved else 0.0
+    usual = {case: median(of for key, of in levels.items() if key[1] == case) for _, case in levels}
+    others = {impl for (impl, case), level in levels.items() if level - usual[case] > math.log(ANOTHER_KIND)}
+    cells = _differences(base, head, levels, {*changed} | others)
     names = list(dict.fromkeys(impl for impl, _ in cells))
-    steady = [impl for impl in names if impl not in changed | timed.others]
+    steady = [impl for impl in names if impl not in {*changed} | others]
     beyond = BEYOND * max(0.0, abs(shift) - STEADY)
     found, alone, spreads = {}, {}, []
     for impl in names:
         own = {key: it for key, it in cells.items() if key[0] == impl}
         placebos = [name for name in steady if name != impl and (_plain(name) or not _plain(impl))]
-        of_cells, of_impls = _spreads(cells, placebos, impl in timed.others)
+        of_cells, of_impls = _spreads(cells, placebos, impl in others)
         of_impls = math.hypot(of_impls, beyond)
         pooled = _pooled(own.values(), of_cells)
         found[impl] = replace(pooled, error=math.hypot(pooled.error, of_impls), df=WEIGHT + len(placebos))
@@ -93,70 +91,44 @@ def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: C
             alone[key] = replace(it, error=math.hypot(it.error, of_cells, of_impls), df=LONG_TAILED)
         spreads.append((of_cells, of_impls))
     of_cells, of_impls = map(median, zip(*spreads, strict=True)) if spreads else (math.nan, math.nan)
-    return Changes(alone, found, len({*steady} - changed), of_cells, of_impls, shift)
+    return Changes(alone, found, len(steady), of_cells, of_impls, shift)
 
 
-class _Timed:
-    """The samples of both runs by process and round, minus each cell's level in base."""
-
-    def __init__(self, base: Mapping[Key, Samples], head: Mapping[Key, Samples]) -> None:
-        self._sides = base, head
-        self.levels = {key: float(np.median(np.log(it.seconds))) for key, it in base.items() if key in head}
-        self._rounds = {(side, key): self._by_round(side, key) for side in (0, 1) for key in self.levels}
-        self.cases: dict[str, list[str]] = {}
-        for impl, case in self.levels:
-            self.cases.setdefault(case, []).append(impl)
-        usual = {case: median(self.levels[name, case] for name in names) for case, names in self.cases.items()}
-        self.others = {key[0] for key, level in self.levels.items() if level - usual[key[1]] > math.log(ANOTHER_KIND)}
-
-    def _by_round(self, side: int, key: Key) -> Rounds:
-        of = self._sides[side][key]
-        logs = np.log(of.seconds) - self.levels[key]
-        return dict(zip(zip(of.processes, of.rounds, strict=True), logs.tolist(), strict=True))
-
-    def shift(self, changed: Collection[str]) -> float:
-        """Return the median change of log seconds from base to head; 0 if all code changed."""
-        moved = [
-            median(rounds.values()) for (side, key), rounds in self._rounds.items() if side and key[0] not in changed
-        ]
-        return median(moved) if moved else 0.0
-
-    def visits(self, side: int, key: Key, anchors: Sequence[str]) -> Array:
-        """Return per visit the median over its rounds of the cell's log time minus the anchors' median, over rounds
-        with all anchors, or else any; minus the anchors' level in the run if they share no round.
-        """
-        beside = [self._rounds[side, (name, key[1])] for name in anchors]
-        own, of = self._rounds[side, key], self._sides[side][key]
-        known = {at: [rounds[at] for rounds in beside if at in rounds] for at in own}
-        most = max(map(len, known.values()))
-        if not most:
-            usual = median(median(rounds.values()) for rounds in beside)
-            known = {at: [usual] for at in own}
-        fewest = most if most == len(anchors) else 1
-        found: dict[tuple[int, int], list[float]] = {}
-        for process, visit, at in zip(of.processes, of.visits, own, strict=True):
-            if len(known[at]) >= fewest:
-                found.setdefault((process, visit), []).append(own[at] - median(known[at]))
-        return np.array([median(logs) for logs in found.values()])
+def _level(samples: Samples) -> float:
+    return float(np.median(np.log(samples.seconds)))
 
 
-def _differences(timed: _Timed, changed: Collection[str]) -> dict[Key, Estimate]:
+def _differences(
+    base: Mapping[Key, Samples], head: Mapping[Key, Samples], levels: Mapping[Key, float], excluded: Collection[str]
+) -> dict[Key, Estimate]:
     """Return head - base of each cell that has an anchor, with the standard error from its visits."""
     sides: dict[tuple[int, Key], Estimate] = {}
-    for impl, case in ((impl, case) for case, names in timed.cases.items() for impl in names):
-        anchors = [name for name in timed.cases[case] if name not in {impl, *changed} | timed.others]
-        anchors = [name for name in anchors if _plain(name)] or anchors
-        levels = [timed.visits(side, (impl, case), anchors) for side in (0, 1)] if anchors else []
-        if levels and min(map(len, levels)) >= FEWEST_VISITS:
-            for side, visits in enumerate(levels):
-                spread, n = float(visits.std(ddof=1)), len(visits)
-                sides[side, (impl, case)] = Estimate(float(visits.mean()), spread / math.sqrt(n), n - 1, n, spread)
+    for impl, case in levels:
+        anchors = {key: of for key, of in levels.items() if key[1] == case and key[0] not in {impl, *excluded}}
+        anchors = {key: of for key, of in anchors.items() if _plain(key[0])} or anchors
+        logs = [_beside(run[impl, case], run, anchors) for run in (base, head)] if anchors else []
+        if logs and min(map(len, logs)) >= FEWEST_VISITS:
+            sides |= {(side, (impl, case)): paired(of) for side, of in enumerate(logs)}
     known = moderated(sides)
     return {
         key: Estimate(known[1, key].mean - it.mean, math.hypot(it.error, known[1, key].error), it.df, it.pairs)
         for (side, key), it in known.items()
         if side == 0
     }
+
+
+def _beside(own: Samples, run: Mapping[Key, Samples], anchors: Mapping[Key, float]) -> list[float]:
+    """Return log ratios, one per visit, to the anchors: the median of their times relative to their levels in base, in
+    rounds with all anchors, or else any.
+    """
+    by_round: dict[tuple[int, int, int], list[float]] = {}
+    for key, level in anchors.items():
+        of = run[key]
+        for at, seconds in zip(zip(of.rounds, of.visits, of.processes, strict=True), of.seconds, strict=True):
+            by_round.setdefault(at, []).append(math.log(seconds) - level)
+    whole = {at: logs for at, logs in by_round.items() if len(logs) == len(anchors)} or by_round
+    together = Samples([math.exp(median(logs)) for logs in whole.values()], *zip(*whole, strict=True))
+    return [log for visits in ratios.paired(own, together).values() for log in visits]
 
 
 def _spreads(cells: Mapping[Key, Estimate], placebos: Sequence[str], of_another_kind: bool) -> tuple[float, float]:

@@ -70,9 +70,7 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
         return
     this = compare(current, run)
     slower = {name: said for name, said in this.implementations.items() if said.word == REGRESSED and said.low > 1}
-    everything = {"all implementations": this.shared} if this.shared and this.shared.word == REGRESSED else {}
-    for name, said in (slower | everything).items():
-        yield f"{name} {'are' if name in everything else 'is'} slower by {said.ratio - 1:.0%}"
+    yield from (f"{name} is slower by {said.ratio - 1:.0%}" for name, said in slower.items())
     told = (cell for cell in this.regressed if cell.faulty or cell.impl not in slower)
     for cell in sorted(told, key=lambda cell: not cell.faulty):
         slow = f"is slower by {cell.verdict.ratio - 1:.0%}"

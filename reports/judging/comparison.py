@@ -11,17 +11,17 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import mean, median, variance
+from statistics import mean
 from typing import Any
 
 from stats import conditions, saved, shares, verdict
 from stats.effects import Key
-from stats.estimate import Estimate, Variance
 from stats.ratios import Samples
 from stats.saved import Changes
 from stats.verdict import Verdict
 
 from ..reading import command, fingerprint, words
+from ..reading.axes import KNOWN_AXES
 from ..reading.runs import Run
 from . import processes
 
@@ -31,14 +31,12 @@ EXACT = ("peak_bytes", "kernel", "operators", "error")
 FAILED = ("wrong", "error", "timeout", "out_of_memory")
 """Outcomes of a cell without numbers that count as faults of the implementation."""
 
-SECONDS_BETWEEN_RUNS = Variance(0.12**2, 10)
-"""Prior variance of log seconds between two runs of unchanged code on one machine, in excess of their controls;
-combined with the disagreement of the two runs' controls.
-"""
-
 NOTHING_BESIDE = (
-    f"timed in fewer than {saved.FEWEST_VISITS} visits beside other implementations of its case whose code is unchanged; "
-    "`python -m bench ab` compares it alone"
+    f"timed in fewer than {saved.FEWEST_VISITS} visits beside other implementations of its case whose code is unchanged"
+)
+
+ALL_CHANGED = (
+    "all code that both runs timed has changed, so nothing in them tells a change of it from one of the machine"
 )
 
 TOLD = 0.01
@@ -101,8 +99,6 @@ class Comparison:
     """Verdicts on the mean over the cells of each implementation."""
     asked: Sequence[str] = ()
     """Implementations of interest: those whose code changed; if empty, all."""
-    shared: Verdict | None = None
-    """Verdict on all cells together, if all implementations changed alike."""
     unjudged: str = ""
     """Why no verdict on the code is possible; or ''."""
     neither: int = 0
@@ -121,14 +117,13 @@ class Comparison:
     @property
     def code(self) -> int:
         """Exit code: 0 without regressions, 1 with some, 2 if nothing could be judged."""
-        shared = self.shared.word if self.shared else ""
-        if self.regressed or verdict.REGRESSED in (shared, *(it.word for it in self.implementations.values())):
+        if self.regressed or verdict.REGRESSED in (it.word for it in self.implementations.values()):
             return command.REGRESSED
         told = [(cell.impl, cell.verdict.word) for cell in self.cells]
         told += [(name, it.word) for name, it in self.implementations.items()]
         words = {word for name, word in told if name in (self.asked or {name})}
         open_ = verdict.INCONCLUSIVE in words and not words & {*verdict.SETTLED}
-        return command.NOT_JUDGED if self.unjudged or open_ or shared == verdict.INCONCLUSIVE else command.FINE
+        return command.NOT_JUDGED if self.unjudged or open_ else command.FINE
 
 
 def changes(base: Mapping[str, Any], head: Mapping[str, Any], margin: float) -> Iterator[Change]:
@@ -155,41 +150,38 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     margin = verdict.MARGIN_OF_RUNS if margin is None else margin
     machines = fingerprint.described(fingerprint.differing(base, head))
     other = f"another machine: {machines}" if machines else ""
-    cells, shifts = _matched(base, head), _shifts(base, head)
+    cells = _matched(base, head)
     both = {key: sides for key, sides in cells.items() if all(side.logs for side in sides)}
     hashes = {key: [side.facts.get("impl_hash") for side in sides] for key, sides in both.items()}
     changed = {impl for (impl, _), (old, new) in hashes.items() if old is None or old != new}
     alike = {key: sides for key, sides in both.items() if not other and not _redefined(sides)}
-    before, after = ({key: sides[i].samples for key, sides in alike.items()} for i in (0, 1))
-    found = saved.changes(before, after, changed)
+    found = saved.changes(*({key: sides[i].samples for key, sides in alike.items()} for i in (0, 1)), changed)
     judged, implementations = _judged(found, changed, margin)
     asked = tuple(dict.fromkeys(impl for impl, _ in alike if impl in changed))
-    open_ = {name: said for name in asked if (said := implementations.get(name)) and said.word == verdict.INCONCLUSIVE}
-    unchanged = {impl for impl, _ in alike} - changed
-    shared = None if unchanged else _shared(alike.values(), shifts, margin)
+    anchors = {impl for impl, _ in alike} - changed
+    why = ALL_CHANGED if alike and not anchors else other
     shown = [
-        _cell(key, sides, _wrong(sides) or judged.get(key) or _unjudged(sides, other), margin)
+        _cell(key, sides, _wrong(sides) or judged.get(key) or _unjudged(sides, why), margin)
         for key, sides in cells.items()
         if any(side.logs for side in sides) or _wrong(sides) or sides[1].skipped.get("reason") in FAILED
     ]
-    nothing = "no cell has a verdict" if both else "no cell in common"
+    open_ = {name: implementations.get(name) for name in asked}
+    notes = [*_notes(base, head), *_notes_on(found, len(anchors)), *_open(base, head, open_)]
+    reasons = {cell.verdict.reason for cell in shown if cell.verdict.word == verdict.INCONCLUSIVE}
     return Comparison(
         base.name,
         head.name,
         margin,
         sorted(shown, key=worst_first),
-        notes=list(
-            dict.fromkeys([*_notes(base, head, shifts), *_notes_on(found, unchanged), *_open(base, head, open_)])
-        ),
+        notes=list(dict.fromkeys(notes)),
         machine=head.machine,
         commands=[
             *(f"{run.command}  # {run.name}, at {_commit(run)}" for run in (base, head)),
             f"python -m reports compare {base.name} {head.name}{again}",
         ],
         implementations=implementations,
-        shared=shared,
-        asked=asked or tuple(implementations),
-        unjudged="" if implementations or (shared and shared.word in verdict.SETTLED) else other or nothing,
+        asked=asked,
+        unjudged="" if implementations else words.listing(sorted(reasons)) or "no cell in common",
     )
 
 
@@ -260,18 +252,6 @@ def _judged(found: Changes, changed: set[str], margin: float) -> tuple[dict[Key,
     return cells, implementations
 
 
-def _shared(cells: Collection[_Sides], shifts: Sequence[float], margin: float) -> Verdict | None:
-    """Return the verdict on the common change of cells: their change of seconds relative to the controls'."""
-    if not cells:
-        return None
-    moved = median(mean(after.logs) - mean(before.logs) for before, after in cells) - mean(shifts or [0.0])
-    between = SECONDS_BETWEEN_RUNS
-    if len(shifts) > 1:
-        between = Variance(variance(shifts), len(shifts) - 1).moderated(between)
-    known = Estimate(moved, math.sqrt(between.value), between.df, len(cells))
-    return verdict.of_effects({("all", "all"): known}, margin=margin)[0]["all", "all"]
-
-
 def _cell(key: Key, sides: _Sides, said: Verdict, margin: float) -> Cell:
     before, after = sides
     seconds = math.log(after.seconds / before.seconds)
@@ -298,8 +278,8 @@ def _wrong(sides: _Sides) -> Verdict | None:
     return Verdict(verdict.WRONG, f"wrong answer in {'; '.join(said)}") if said else None
 
 
-def _unjudged(sides: _Sides, other: str) -> Verdict:
-    """Return a verdict with the ratio alone, and why there is no other. `other` describes the machines' differences."""
+def _unjudged(sides: _Sides, why: str) -> Verdict:
+    """Return a verdict with the ratio alone, and why there is no other. `why` holds for all cells that can be compared."""
     before, after = sides
     for word, name, side in ((verdict.GONE, "head", after), (verdict.NEW, "base", before)):
         if not side.logs:
@@ -308,7 +288,7 @@ def _unjudged(sides: _Sides, other: str) -> Verdict:
                 side.skipped.get("detail"),
             )
             return Verdict(word, ": ".join(filter(None, parts)))
-    reason = other or ("the benchmark itself was changed" if _redefined(sides) else NOTHING_BESIDE)
+    reason = "the benchmark itself was changed" if _redefined(sides) else why or NOTHING_BESIDE
     return Verdict(verdict.INCONCLUSIVE, reason, after.seconds / before.seconds)
 
 
@@ -321,7 +301,7 @@ def _shifts(base: Run, head: Run) -> list[float]:
     return [after[name] - before[name] for name in before if name in after]
 
 
-def _notes(base: Run, head: Run, shifts: Sequence[float]) -> Iterator[str]:
+def _notes(base: Run, head: Run) -> Iterator[str]:
     if base.path.resolve() == head.path.resolve():
         yield "base and head are the same run"
     if refusal := fingerprint.refusal(base, head):
@@ -332,7 +312,7 @@ def _notes(base: Run, head: Run, shifts: Sequence[float]) -> Iterator[str]:
     ):
         if different:
             yield f"{what}: {fingerprint.described(different)}"
-    if abs(math.expm1(shift := mean(shifts or [0.0]))) > conditions.DRIFT and not refusal:
+    if abs(math.expm1(shift := mean(_shifts(base, head) or [0.0]))) > conditions.DRIFT and not refusal:
         yield f"the reference workload changed by {shares.signed(shift)} from {base.name} to {head.name}, and so may seconds"
     for run in (base, head):
         if not run.complete:
@@ -341,35 +321,41 @@ def _notes(base: Run, head: Run, shifts: Sequence[float]) -> Iterator[str]:
             yield f"{run.name}: {why}"
 
 
-def _notes_on(found: Changes, unchanged: Collection[str]) -> Iterator[str]:
+def _notes_on(found: Changes, anchors: int) -> Iterator[str]:
     if not found.implementations:
         return
-    if unchanged:
-        if abs(found.shift) > saved.STEADY:
-            yield (
-                f"seconds of unchanged code changed by {shares.signed(found.shift)} from base to head, as on another machine: "
-                "only large changes can be told"
-            )
-        cells, impls = (shares.percent(math.expm1(spread)) for spread in (found.of_cells, found.of_implementations))
+    if abs(found.shift) > saved.STEADY:
         yield (
-            f"changes are relative to {words.plural(found.placebos or len(unchanged), 'implementation')} whose code is the "
-            f"same in both runs. These {'moved' if found.placebos else 'usually move'} by {impls}, and a cell of theirs by "
-            f"{cells} (standard deviations)"
+            f"seconds of unchanged code changed by {shares.signed(found.shift)} from base to head, as on another machine: "
+            "only large changes can be told"
         )
-    else:
-        yield (
-            "the code of all implementations changed: each is judged relative to the others, and what they share by seconds, "
-            "which two runs know badly and `python -m bench ab --base REF` well"
-        )
+    cells, impls = (shares.percent(math.expm1(spread)) for spread in (found.of_cells, found.of_implementations))
+    yield (
+        f"changes are relative to {words.plural(found.placebos or anchors, 'implementation')} whose code is the "
+        f"same in both runs. These {'moved' if found.placebos else 'usually move'} by {impls}, and a cell of theirs by "
+        f"{cells} (standard deviations)"
+    )
 
 
-def _open(base: Run, head: Run, found: Mapping[str, Verdict]) -> Iterator[str]:
-    """Yield advice on how to decide open results of changed code."""
-    if not found:
+def _open(base: Run, head: Run, asked: Mapping[str, Verdict | None]) -> Iterator[str]:
+    """Yield the command that decides what is open of changed code; None is what has no verdict at all."""
+    names = [name for name, said in asked.items() if said is None or said.word == verdict.INCONCLUSIVE]
+    if not names:
         return
-    seen = shares.percent(max(said.detectable for said in found.values()))
-    ids = base.commit_id, head.commit_id
-    clean = all(ids) and not (base.commit.get("dirty") or head.commit.get("dirty")) and ids[0] != ids[1]
-    sides = f"--base {ids[0]} --head {ids[1]}" if clean else "--base REF"
-    asked = f"python -m bench ab {sides} --impl {','.join(found)}"
-    yield f"of {words.listing(found)} these runs would have told a change of {seen}; `{asked}` tells 1 % in a few minutes"
+    seen = max((said.detectable for name in names if (said := asked[name])), default=math.inf)
+    told = f"of {words.listing(names)} these runs would have told a change of {shares.percent(seen)}; " * (seen < 1)
+    yield f"{told}`{_interleaved(base, head, names)}` tells 1 % in a few minutes"
+
+
+def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:
+    """Return the command that compares the code of two runs, interleaved."""
+    if fingerprint.software(base, head):
+        sides = f"--base-python PYTHON_WITH_TORCH_{base.machine.get('torch')}"
+    else:
+        commits = [run.committed[:10] for run in (base, head)]
+        newer = f" --head {commits[1]}" if commits[1] and commits[0] != commits[1] else ""
+        sides = f"--base {commits[0] or 'REF'}{newer}"
+    asked = [f"--{name} {head.asked[name]}" for name in ("sweep", "model", *KNOWN_AXES) if head.asked.get(name)]
+    return " ".join(
+        ["python -m bench ab", sides, f"--impl {','.join(head.own.get(name, name) for name in names)}", *asked]
+    )

@@ -50,10 +50,8 @@ def _given(value: Any) -> str:
 
 def commits(series: Series, at: int, runs: Sequence[Run]) -> Commits | None:
     """Return the commits before and after a step; None if they are missing, equal, or the code was not committed."""
-    sides = [runs[series.points[i].run] for i in (at - 1, at)]
-    base, head = (str(side.commit["id"]) if side.commit_id else "" for side in sides)
-    whole = base and head and not any(side.commit.get("dirty") for side in sides)
-    return (base, head) if whole and base != head else None
+    base, head = (runs[series.points[i].run].committed for i in (at - 1, at))
+    return (base, head) if base and head and base != head else None
 
 
 def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> Iterator[Asked]:
@@ -63,12 +61,8 @@ def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> I
         between = commits(one, one.standing.at, runs) if one.standing else None
         if between and (between, one.impl, one.id) not in known:
             by_commits.setdefault(between, []).append(one)
-    own = {name.partition("=")[0]: name for run in runs for name in _listed(run.asked.get("impl")) if "=" in name}
+    own = {name: given for run in runs for name, given in run.own.items()}
     yield from (Asked(between, cells, own) for between, cells in by_commits.items())
-
-
-def _listed(given: Any) -> list[str]:
-    return [name.strip() for text in given or () for name in str(text).split(",")]
 
 
 def known(folder: Path) -> Known:

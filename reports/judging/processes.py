@@ -1,4 +1,4 @@
-"""Samples and intervals of a cell from the timed processes of a run."""
+"""Samples of a cell, and the precision of its time, from the timed processes of a run."""
 
 from __future__ import annotations
 
@@ -16,19 +16,12 @@ def samples(row: Mapping[str, Any]) -> Samples:
     return Samples(row["stats"]["data"], *places)
 
 
-def interval(medians: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval in seconds for the time in a fresh process; None with too few processes."""
-    if len(medians) < estimate.ENOUGH_PROCESSES:
-        return None
-    low, high = estimate.of_processes({i: [math.log(seconds)] for i, seconds in enumerate(medians)}).interval()
-    return math.exp(low), math.exp(high)
+def digits(medians: Sequence[float], spread: float) -> int:
+    """Return the significant digits that a median warrants: 3 if known to within 10 %, else 2.
 
-
-def digits(found: tuple[float, float]) -> int:
-    """Return the significant digits warranted by an interval: 3 within 10 %, else 2."""
-    return 3 if found[1] / found[0] - 1 < 0.1 else 2
-
-
-def positive(value: Any) -> bool:
-    """Whether a value is a positive finite number, valid as a time or a ratio."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    Its interval follows from the medians of the processes; with too few of them, `spread` replaces it, as a share.
+    """
+    if len(medians) >= estimate.ENOUGH_PROCESSES:
+        low, high = estimate.of_processes({i: [math.log(seconds)] for i, seconds in enumerate(medians)}).interval()
+        spread = math.expm1(high - low)
+    return 3 if spread < 0.1 else 2

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from ..reading import units, words
-from .processes import positive
+from ..reading.runs import positive
 
 AXES = ("device", "dtype", "autocast", "threads")
 """Axes that determine a row's ceiling."""

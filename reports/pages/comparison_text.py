@@ -71,6 +71,7 @@ def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableTyp
     lines = [
         f"each of them: {reason}" if len(reasons) == 1 else f"{count} of them: {reason}"
         for reason, count in reasons.items()
+        if reason != this.unjudged
     ]
     lines += [f"note: {_plain(note)}" for note in this.notes]
     lines += [f"{hidden} more: `python -m reports compare {named} --all` lists them"] if hidden else []
@@ -106,12 +107,6 @@ def sentences(this: Comparison) -> Iterator[str]:
 
     Regressed ones come first, then those whose code changed; implementations without changed cells share a sentence.
     """
-    if this.shared and this.shared.word in CHANGED:
-        names = list(dict.fromkeys(cell.impl for cell in this.cells))
-        what = "all implementations: " if len(names) > 1 else f"{names[0]} is "
-        yield f"{what}{_change(this.shared)}, {'so it is what they share' if len(names) > 1 else 'by seconds'}"
-    elif this.shared:
-        yield f"what all implementations share is {shares.bound(this.shared.low, this.shared.high)}"
     by_impl: dict[str, list[Cell]] = {name: [] for name in this.asked}
     for cell in this.cells:
         if math.isfinite(cell.verdict.ratio):
@@ -123,16 +118,12 @@ def sentences(this: Comparison) -> Iterator[str]:
         if name not in still and (said := _sentence(this, name, cells)):
             yield said
     if still:
-        yield f"{listing(still)} are as fast as {_before(this)}, within {shares.percent(this.margin)}"
+        yield f"{listing(still)} are as fast as before, within {shares.percent(this.margin)}"
 
 
 def _regressed(this: Comparison, name: str, cells: list[Cell]) -> bool:
     found = this.implementations.get(name)
     return any(cell.verdict.word == REGRESSED for cell in cells) or (found is not None and found.word == REGRESSED)
-
-
-def _before(this: Comparison) -> str:
-    return "before, beside the others" if this.shared else "before"
 
 
 def _stands_still(this: Comparison, name: str, cells: list[Cell]) -> bool:
@@ -146,7 +137,7 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     words = Counter(cell.verdict.word for cell in cells)
     others = [f"{WAYS[word]} in {words[word]} of {len(cells)} cells{_by(word, cells)}" for word in WAYS if words[word]]
     found = this.implementations.get(name)
-    if found is None and name in this.asked and not this.shared:
+    if found is None and name in this.asked and not this.unjudged:
         return f"{head} changed, and can't be judged: {cells[0].verdict.reason}"
     if found is None or (others and found.word in CHANGED and found.low <= 1 <= found.high):  # the mean did not change
         return f"{head} is {' and '.join(others)}{than}" if others and not this.unjudged else ""
@@ -159,7 +150,7 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     elif found.word == SLIGHT:
         said = f"{_change(found, base)} over its {len(cells)} cells, within the margin of {shares.percent(this.margin)}"
     elif found.word == UNCHANGED:
-        said = f"as fast as {base or _before(this)}, within {shares.percent(this.margin)}"
+        said = f"as fast as {base or 'before'}, within {shares.percent(this.margin)}"
     elif math.isfinite(found.low) and not shares.too_wide(found.low, found.high):
         if this.asked and name not in this.asked and not others:
             return ""
@@ -189,7 +180,7 @@ def answer(this: Comparison) -> str:
     """Return the conclusion: 'Nothing regressed'."""
     if this.code in ANSWERS:
         return ANSWERS[this.code]
-    judged = [cell.verdict for cell in this.cells] + [*this.implementations.values(), *filter(None, [this.shared])]
+    judged = [cell.verdict for cell in this.cells] + [*this.implementations.values()]
     if any(said.word == REGRESSED for said in judged):
         return "Something regressed"
     return "Something is broken" if any(cell.broken for cell in this.cells) else "Memory regressed"
@@ -205,9 +196,6 @@ def counted(this: Comparison) -> str:
         counts = (
             f"of {len(this.implementations)} implementations {of_impls}; of {plural(len(this.cells), 'cell')} {counts}"
         )
-    words = {*this.counts, *(said.word for said in this.implementations.values())}
-    if this.shared and this.shared.word not in words:
-        counts = f"all cells together {this.shared.word}; {counts}"
     more = [f"{plural(count, 'cell')} {part}" for part, count in _exact(this).items() if count]
     return "; ".join([*([this.unjudged] if this.unjudged else []), counts, *more])
 
@@ -261,7 +249,6 @@ def as_data(this: Comparison) -> dict[str, Any]:
         "exit_code": this.code,
         "counts": this.counts,
         "unjudged": this.unjudged,
-        "shared": _finite(vars(this.shared)) if this.shared else None,
         "sentences": list(sentences(this)),
         "implementations": {name: _finite(vars(said)) for name, said in this.implementations.items()},
         "notes": this.notes,

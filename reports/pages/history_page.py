@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
 
+import numpy as np
 import pyarrow as pa
 from markupsafe import Markup
 from pyarrow import csv as pa_csv
 
-from stats import shares
+from stats import conditions, shares
 from stats.days import MIN_OTHERS
 from stats.shares import bound
 from stats.steps import FALSE_STEPS, MIN_RUNS, SMALLEST, Step
@@ -156,10 +156,10 @@ def _changed(logs: Sequence[float], where: str) -> HeatCell:
 
 def _smallest(logs: Sequence[Mapping[int, float]]) -> str:
     """Return the minimum detectable step of the median cell (`POWER`), from differences of neighbouring runs."""
-    found = [sorted(abs(b - a) for a, b in pairwise(of.values())) for of in logs if len(of) > MIN_RUNS]
-    if not found:
+    noises = [conditions.scatter(np.diff(list(of.values()))) for of in logs if len(of) > MIN_RUNS]
+    if not noises:
         return units.MISSING
-    noise = median(of[len(of) // 2] for of in found) / 0.954  # median of |b - a| of two normal numbers
+    noise = median(noises)
     return f"± {shares.percent(max(SMALLEST, math.expm1(POWER * noise * (2 / MIN_RUNS) ** 0.5)))}"
 
 

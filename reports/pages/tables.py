@@ -222,9 +222,7 @@ def _without_numbers(text: str) -> str:
 
 
 def _digits(row: Mapping[str, Any]) -> int:
-    """Return the digits of a median warranted by its interval or, for one process, its spread."""
-    between = processes.interval(row["process_medians"])
-    return processes.digits(between or (1, 1 + row["spread"]))
+    return processes.digits(row["process_medians"], row["spread"])
 
 
 def escape(text: str) -> str:

@@ -77,6 +77,17 @@ class Run:
         return "" if known == "unversioned" else known[:10]
 
     @property
+    def committed(self) -> str:
+        """The commit that its code is; empty if some of it was not committed."""
+        return str(self.commit["id"]) if self.commit_id and not self.commit.get("dirty") else ""
+
+    @property
+    def own(self) -> dict[str, str]:
+        """The user's own implementations by name, as given: NAME=module:attr."""
+        given = (name.strip() for text in self.asked.get("impl") or () for name in str(text).split(","))
+        return {name.partition("=")[0]: name for name in given if "=" in name}
+
+    @property
     def wrong(self) -> frozenset[str]:
         """Implementations with at least one cell that failed the correctness check; marked wherever they appear."""
         return frozenset(cell["impl"] for cell in self.skipped if cell["reason"] == "wrong")
@@ -184,7 +195,7 @@ def checked(data: Any, path: Path) -> Run:
         controls=_controls(data.get("controls")),
         notes=tuple(map(str, data.get("notes") or ())),
         axes=_dictionaries(data.get("axes")),
-        published=[it for it in _dictionaries(data.get("published")) if _is_time(it.get("seconds"))],
+        published=[it for it in _dictionaries(data.get("published")) if positive(it.get("seconds"))],
     )
 
 
@@ -216,7 +227,7 @@ def _checked(row: Any, path: Path) -> dict[str, Any]:
         raise RunError(f"{path}: benchmark {name!r} has no implementation and case in its extra_info")
     if missing := [key for key in _REQUIRED if key not in stats]:
         raise RunError(f"{path}: benchmark {row.get('name')!r} has no {', '.join(missing)} in its stats")
-    unfit = [key for key in _REQUIRED if not _is_time(stats[key])]
+    unfit = [key for key in _REQUIRED if not positive(stats[key])]
     unfit += [key for key in _NUMBERS if not isinstance(extra.get(key), int | float | None)]
     unfit += [axis for axis in KNOWN_AXES if isinstance(extra.get(axis), list | dict)]
     if unfit:
@@ -224,7 +235,11 @@ def _checked(row: Any, path: Path) -> dict[str, Any]:
     places = [extra.get(f"sample_{what}") or [] for what in ("rounds", "visits", "processes")]
     times, medians = stats.get("data") or [], extra.get("process_medians") or []
     listed = all(isinstance(it, list) for it in (times, medians, *places))
-    if not listed or not medians or not all(map(_is_time, (*times, *medians))) or {*map(len, places)} != {len(times)}:
+    if (
+        not (listed and medians and times)
+        or not all(map(positive, (*times, *medians)))
+        or {*map(len, places)} != {len(times)}
+    ):
         raise RunError(f"{path}: benchmark {row.get('name')!r} has no samples, or not the place of each")
     kept = {key: value for key, value in stats.items() if key not in _UNUSED}  # drops fields that reports don't use
     return {"name": row.get("name"), "extra_info": extra, "stats": kept}
@@ -241,12 +256,13 @@ def _controls(value: Any) -> dict[str, Any]:
     looks = value.get("looks") if isinstance(value, dict) else None
     lists = list(looks.values()) if isinstance(looks, dict) else [None]
     known = all(
-        isinstance(of, list) and all(isinstance(it, dict) and _is_time(it.get("seconds")) for it in of) for of in lists
+        isinstance(of, list) and all(isinstance(it, dict) and positive(it.get("seconds")) for it in of) for of in lists
     )
     return value if known else {}
 
 
-def _is_time(value: Any) -> bool:
+def positive(value: Any) -> bool:
+    """Whether a value is a positive finite number, valid as a time or a rate."""
     return isinstance(value, int | float) and 0 < value < math.inf
 
 

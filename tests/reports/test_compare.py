@@ -14,7 +14,7 @@ import synthetic_runs as synthetic
 import tracked_runs as tracked
 
 from reports.__main__ import main
-from reports.judging.comparison import Cell, Comparison, compare
+from reports.judging.comparison import ALL_CHANGED, NOTHING_BESIDE, Cell, Comparison, compare
 from reports.pages import compare as compare_command
 from reports.pages.comparison_page import html
 from reports.pages.comparison_text import sentences, summary
@@ -109,17 +109,30 @@ def test_controls_that_moved_are_told_of(compared: Any) -> None:
     )
 
 
-def test_what_all_share_is_judged_by_seconds_and_only_where_all_code_changed(compared: Any) -> None:
-    everything = dict.fromkeys(tracked.IMPLS, 2.0)
-    slower = compared(tracked.run(1), tracked.run(2, slower=everything))
-    assert slower.shared.word == "REGRESSED" and slower.code == 1
-    assert slower.implementations["sdpa"].word == "UNCHANGED"  # beside the others
-    slowed_too = compared(tracked.run(1), tracked.run(2, slower=everything, controls=2.0))
-    assert slowed_too.shared.word == "INCONCLUSIVE" and slowed_too.code == 2
-    assert compared(tracked.run(1), tracked.run(2)).shared is None
-    alone = compared(tracked.run(1, impls=["sdpa"]), tracked.run(2, slower=everything, impls=["sdpa"]))
-    assert alone.shared.word == "REGRESSED" and alone.code == 1 and alone.counts == {"INCONCLUSIVE": 4}
-    assert summary(alone).startswith("Something regressed: all cells together REGRESSED; 4 INCONCLUSIVE")
+@pytest.mark.parametrize("impls", [tracked.IMPLS, ("sdpa",)])
+def test_where_all_code_changed_no_time_is_judged_and_the_command_that_can_is_named(
+    impls: tuple[str, ...], command: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = {"impls": impls, "asked": {"sweep": "smoke", "impl": ["sdpa=mine:mine"]}}
+    head = tracked.run(2, slower=dict.fromkeys(impls, 2.0), **ran, commit_info={"id": "b" * 40, "dirty": False})
+    assert command(tracked.run(1, **ran), head) == 2
+    out = capsys.readouterr().out
+    assert f"It could not be judged: {ALL_CHANGED}; {4 * len(impls)} INCONCLUSIVE (0001_base" in out
+    assert out.count(ALL_CHANGED) == 1 and "REGRESSED" not in out and "2.0x as slow" in out
+    names = ",".join("sdpa=mine:mine" if name == "sdpa" else name for name in impls)
+    code = f"`python -m bench ab --base 0123abc --head {'b' * 10} --impl {names} --sweep smoke` tells 1 %"
+    assert code in out
+    machine = {**synthetic.MACHINE, "torch": "2.14.0"}
+    assert command(tracked.run(1, **ran), {**head, "machine_info": machine}) == 2
+    python = f"`python -m bench ab --base-python PYTHON_WITH_TORCH_2.13.0+cpu --impl {names} --sweep smoke` tells 1 %"
+    assert python in capsys.readouterr().out
+
+
+def test_more_memory_is_told_though_no_time_can_be_judged(compared: Any) -> None:
+    head = tracked.run(2, slower=dict.fromkeys(tracked.IMPLS, 1.1))
+    tracked.cells(head, "sdpa")[0]["extra_info"]["peak_bytes"] = 2**21
+    this = compared(tracked.run(1), head)
+    assert this.code == 1 and summary(this).startswith(f"Memory regressed: {ALL_CHANGED}; 12 INCONCLUSIVE")
 
 
 def test_another_python_is_told_of(compared: Any) -> None:
@@ -196,9 +209,7 @@ def test_force_shows_numbers_without_verdicts(command: Any, capsys: pytest.Captu
     assert command(tracked.run(1), tracked.run(2, slower={"sdpa": 2}, machine_info=machine), "--force") == 2
     out = capsys.readouterr().out
     assert "2.0x as slow" in out and "REGRESSED" not in out and "12 INCONCLUSIVE" in out
-    assert (
-        out.count("another machine: threads") == 2 and "each of them: another" in out and "2 INCONCLUSIVE more" in out
-    )
+    assert out.count("another machine: threads") == 1 and "2 INCONCLUSIVE more" in out
 
 
 def test_json_holds_everything_and_is_json(command: Any, tmp_path: Path) -> None:
@@ -348,12 +359,7 @@ def test_what_the_machine_did_that_day_cancels(compared: Any) -> None:
     assert {it.word for it in this.implementations.values()} == {"UNCHANGED"} and this.code == 0
     assert all(abs(cell.head / cell.base - 1) > 0.1 for cell in this.cells)
     assert all(abs(cell.verdict.ratio - 1) < 0.02 for cell in this.cells)
-
-
-def test_a_change_that_seconds_do_not_show_says_what_they_show(compared: Any) -> None:
-    this = compared(*(tracked.run(seed, dict.fromkeys(tracked.IMPLS, by)) for seed, by in ((1, 1.0), (2, 1.15))))
-    assert words(this) == {*UNTOUCHED, ("sdpa", "UNCHANGED")}
-    assert all(re.search(r", beside the others; in seconds \+1[45]\.\d %$", cell.verdict.reason) for cell in this.cells)
+    assert all(re.search(r", beside the others; in seconds .\d\d.\d %$", cell.verdict.reason) for cell in this.cells)
 
 
 def test_another_machine_under_the_same_name_is_told_and_blames_nobody(compared: Any) -> None:
@@ -375,12 +381,6 @@ def test_changed_code_beside_nothing_is_not_called_fine(compared: Any) -> None:
     this = compared(base, head)
     assert this.code == 2 and this.asked == ("sdpa",)
     assert next(sentences(this)).startswith("sdpa changed, and can't be judged: timed in fewer than 3 visits")
-
-
-def test_one_implementation_alone_is_judged_by_seconds(compared: Any) -> None:
-    this = compared(by_turns(1, impls=("sdpa",)), by_turns(2, {"sdpa": 4.0}, impls=("sdpa",)))
-    assert this.code == 1 and not this.unjudged
-    assert re.match(r"sdpa is [34]\.\dx as slow \(.*\), by seconds", next(sentences(this)))
 
 
 def test_what_fails_in_both_runs_has_not_regressed(compared: Any) -> None:
@@ -438,14 +438,7 @@ def test_a_cell_that_changed_alone_is_told_of(compared: Any) -> None:
 
 def test_what_nothing_is_timed_beside_is_not_judged(compared: Any) -> None:
     this = compared(by_turns(1, impls=["sdpa"]), by_turns(2, impls=["sdpa"]))
-    assert this.code == 2 and "`python -m bench ab`" in this.cells[0].verdict.reason
-
-
-def test_where_all_code_changed_each_is_judged_beside_the_others_and_that_is_said(compared: Any) -> None:
-    slower = dict.fromkeys(("fused", "linear", "packed", "einsum", "wrapper"), 1.01) | {"sdpa": 1.2}
-    this = compared(by_turns(1), by_turns(2, slower))
-    assert [name for name, it in this.implementations.items() if it.word in ("REGRESSED", "IMPROVED")] == ["sdpa"]
-    assert this.shared.word == "INCONCLUSIVE" and any("which two runs know badly" in note for note in this.notes)
+    assert this.code == 2 and this.unjudged == this.cells[0].verdict.reason == NOTHING_BESIDE
 
 
 @pytest.mark.parametrize(("impls", "processes"), [(("fused", "sdpa"), 4), (("fused", "einsum", "sdpa"), 2)])
@@ -478,18 +471,6 @@ def test_what_two_runs_can_not_tell_says_what_can(compared: Any) -> None:
     this = compared(base, head)
     assert this.code == 2 and this.implementations["sdpa"].word == "INCONCLUSIVE"
     assert f"`python -m bench ab --base {'a' * 10} --head {'b' * 10} --impl sdpa` tells 1 %" in this.notes[-1]
-
-
-def test_controls_that_disagree_leave_what_all_share_open(compared: Any) -> None:
-    def of(product: float, python: float) -> Comparison:
-        head = tracked.run(2, slower=dict.fromkeys(tracked.IMPLS, 2.0))
-        for name, factor in (("product", product), ("python", python)):
-            for look in head["controls"]["looks"][name]:
-                look["seconds"] *= factor
-        return compared(tracked.run(1), head)
-
-    agreeing, disagreeing = of(1.0, 1.0), of(0.5, 2.0)
-    assert (agreeing.shared.word, disagreeing.shared.word) == ("REGRESSED", "INCONCLUSIVE")
 
 
 def test_runs_with_different_allocators_are_told_apart(command: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Intervals between processes."""
+"""Digits of a time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ import pytest
 from reports.judging import processes
 
 
-def test_an_interval_between_processes_needs_three() -> None:
-    assert processes.interval([1e-3]) is None
-    low, high = processes.interval([1.0, 2.0, 4.0]) or (0, 0)
-    assert high == pytest.approx(2 * 2 ** (4.30265 / 3**0.5), rel=1e-4)
-    assert low * high == pytest.approx(2 * 2)  # of logarithms: as far below as above, and never below zero
+@pytest.mark.parametrize(
+    ("medians", "spread", "digits"),
+    [
+        ([1e-3], 0.09, 3),
+        ([1e-3], 0.11, 2),
+        ([1.0, 2.0], 0.09, 3),  # two processes tell too little
+        ([1.0, 1.015, 1.03], 9.0, 3),  # 1.015 times or over exp(4.30 * 0.0148 / 3**0.5)
+        ([1.0, 1.03, 1.06], 0.0, 2),
+    ],
+)
+def test_digits_follow_from_the_interval_between_processes_or_from_the_spread(
+    medians: list[float], spread: float, digits: int
+) -> None:
+    assert processes.digits(medians, spread) == digits

@@ -53,12 +53,13 @@ def sweep() -> dict[str, Any]:
 
 def test_the_headline_of_two_runs_says_how_they_compare(sweep: dict[str, Any], tmp_path: Path) -> None:
     three = saved(tmp_path, a=sweep, b=times(sweep, 1.5), c=sweep)
-    slower = "→ b: Something regressed: all implementations: 50.0 % slower"
-    as_before = f"0.0 % in the median of {len(sweep['benchmarks'])} cells, not judged"
+    slower, as_before = (
+        f"{by} % in the median of {len(sweep['benchmarks'])} cells, not judged" for by in ("+50.0", "0.0")
+    )
     for these, said in (
-        (three[:2], (f"a {slower}",)),
-        (three, (f"a {slower}", f"; → c: {as_before}</h1>")),
-        ([*three, *three], ("a #1 → b #2: Something", f"; → c #3: {as_before}; → a #4: {as_before}; …</h1>")),
+        (three[:2], (f"a → b: {slower}",)),
+        (three, (f"a → b: {slower}", f"; → c: {as_before}</h1>")),
+        ([*three, *three], (f"a #1 → b #2: {slower}", f"; → c #3: {as_before}; → a #4: {as_before}; …</h1>")),
     ):
         assert all(part in read(these) for part in said)
 
