@@ -53,8 +53,7 @@ SIZES = ("H", "H_kv", "D_h", "d_model")
 
 def config_of(model: str) -> Config:
     """Return the complete configuration, of the text model if there are several; raises ValueError if there is none."""
-    config = dict(models.config_of(model))
-    return (config.get("text_config") or config) | REST.get(model, {})
+    return {**models.text_of(models.config_of(model)), **REST.get(model, {})}
 
 
 def config_for(case: Case) -> Config:
