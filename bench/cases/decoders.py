@@ -92,7 +92,7 @@ def unfit(case: Case) -> str | None:
         return f"--scope {case.scope} needs the package transformers: pip install transformers"
     config = config_of(case.model)
     if "vocab_size" not in config:
-        return f"of {case.model} the widths of the MLP are not known: give its config.json as --model"
+        return f"of {case.model} only attention is known, and no vocab_size: give a whole config.json as --model"
     (layer, *_) = models.layers_of(config).values()
     if unbuilt := [name for name in ("latent", "softcap", "sinks") if layer.get(name)]:
         return f"a block with {' and '.join(unbuilt)} is not built: leave out --scope {case.scope}"

@@ -97,7 +97,7 @@ def config_of(model: str, folder: str = ".") -> Config:
         config = json.loads(Path(folder, model).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(getattr(error, "strerror", None) or f"no JSON: {error}") from None
-    if not isinstance(config, dict):
+    if not (isinstance(config, dict) and isinstance(config.get("text_config") or {}, dict)):
         raise ValueError("no configuration: expected an object, as transformers writes it")
     return config
 
@@ -112,7 +112,7 @@ def layers_of(config: Config) -> dict[str, Layer]:
     config = text_of(config)
     width, H = (_number(config, key) for key in ("hidden_size", "num_attention_heads"))
     sizes = {"d_model": width, "H": H, "H_kv": _number(config, "num_key_value_heads", H)}
-    sizes["D_h"] = _number(config, "head_dim", width // H)
+    sizes["D_h"] = _number(config, "head_dim", None if width % H else width // H)
     axes: Layer = sizes | {"dtype": config.get("dtype") or config.get("torch_dtype") or "float32"}
     if latent := config.get("kv_lora_rank"):
         rope = _number(config, "qk_rope_head_dim")

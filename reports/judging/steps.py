@@ -146,7 +146,8 @@ def _predicted(share: Bounds, core: Ratio) -> Bounds:
 def _share(row: Row) -> Bounds:
     """Return the trimmed mean over the recorded calls with its interval, robust to interrupted calls."""
     known = paired(row["core_shares"])
-    return Bounds(known.mean, *known.interval())
+    low, high = known.interval()
+    return Bounds(known.mean, max(0.0, low), min(1.0, high))
 
 
 def _kind(row: Row) -> tuple[Any, ...]:
