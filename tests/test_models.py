@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 
 from bench.ab import ab
 from bench.cases.case import Case
-from bench.cases.models import MODELS, config_of, layers_of, notes_of
+from bench.cases.models import LATENT, MODELS, config_of, layers_of, notes_of
 from bench.cases.sweep import SWEEPS, of_points
 from bench.selection.errors import UsageError
 from bench.selection.options import cases_of, sweep_of
@@ -183,6 +184,18 @@ def test_geometry_is_the_default_of_transformers(model: str) -> None:
     transformers = pytest.importorskip("transformers")
     default = getattr(transformers, DEFAULTS[model])().to_dict()
     assert geometry(default) == geometry(config_of(model))
+
+
+@pytest.mark.parametrize(
+    ("model", "of", "keys"),
+    [
+        ("deepseek-v2-lite", "DeepseekV2Config", LATENT),
+        ("vit-l", "ViTConfig", ("qkv_bias", "image_size", "patch_size")),
+    ],
+)
+def test_what_sizes_of_a_kind_share_is_the_default_of_transformers(model: str, of: str, keys: Iterable[str]) -> None:
+    default = getattr(pytest.importorskip("transformers"), of)().to_dict()
+    assert {key: default[key] for key in keys} == {key: config_of(model)[key] for key in keys}
 
 
 def written(model: str, folder: Path) -> Any:

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from . import models
+from .axes import nearest
 
 if TYPE_CHECKING:
     from .case import Case
@@ -105,6 +106,10 @@ def unfit(case: Case) -> str | None:
         return f"a decoder block in mode {case.mode} has --mask {' or '.join(masks)}, not {case.mask}"
     if case.keys > config.get("n_positions", case.keys):
         return f"{case.model} has {config['n_positions']} positions, not {case.keys}"
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KNOWN
+
+    if (of := str(config.get("model_type"))) not in KNOWN:
+        return f"transformers has no decoder of model_type {of}{nearest(of, KNOWN)}"
     return None
 
 

@@ -58,7 +58,10 @@ MODELS: dict[str, tuple[str, Config]] = {
                            layer_types=BOTH),
     "vit-l": _of("google/vit-large-patch16-224", "vit", "float32", 1024, 16, qkv_bias=True, image_size=224, patch_size=16),
 }  # fmt: skip
-"""Name -> (repository on Hugging Face, configuration): a model is one entry."""
+"""Name -> (repository on Hugging Face, configuration): a model is one entry. Tests compare sizes with the defaults of
+transformers' classes, where they are the model's. Those of ViT-L agree with `models_vit.py` of facebookresearch/mae at
+be47fef7; width and heads of DeepSeek-V2-Lite are the model card's alone.
+"""
 
 KNOWN = (
     "llama", "llama4_text", "qwen3", "qwen3_moe", "mistral", "gemma2", "gemma3_text", "phi3", "olmo2",

@@ -62,6 +62,7 @@ def test_new_tokens_say_how_long_their_cache_is(as_run: Any) -> None:
     cases = [case(scope="block", model="qwen3-0.6b", mode="decode", T=1, T_kv=keys) for keys in (64, 256)]
     frame = fr.tidy(as_run(document([row("fused", it, [1e-2] * 8, id=f"{it['T_kv']}", **known) for it in cases])))
     assert [it.place for it in steps(frame, "fused")] == ["T_kv=64", "T_kv=256"]
+    assert [it.place for it in steps(frame[:1], "fused")] == ["T_kv=64"]
 
 
 def test_a_whole_model_has_its_own_depth(as_run: Any) -> None:
