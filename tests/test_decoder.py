@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from time import sleep
 from typing import Any
 
@@ -145,6 +146,13 @@ def test_what_a_config_decides_is_no_option_of_its_block() -> None:
 def test_what_a_model_has_not_is_one_sentence(axes: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoders, "find_spec", lambda name: name)
     assert says in str(misfit(replace(small(), **axes)))
+
+
+@needs_transformers
+def test_a_type_that_transformers_does_not_know_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text((Path(__file__).parent / "data" / "two_kinds.json").read_text().replace("gemma3_text", "llamma"))
+    assert "no decoder of model_type llamma; did you mean llama" in str(misfit(small(model=str(path))))
 
 
 def test_without_transformers_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

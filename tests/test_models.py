@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 
 from bench.ab import ab
 from bench.cases.case import Case
-from bench.cases.models import MODELS, config_of, layers_of, notes_of
+from bench.cases.models import LATENT, MODELS, config_of, layers_of, notes_of
 from bench.cases.sweep import SWEEPS, of_points
 from bench.selection.errors import UsageError
 from bench.selection.options import cases_of, sweep_of
@@ -89,7 +90,12 @@ def test_what_does_not_fit_is_left_out_with_its_name(capsys: pytest.CaptureFixtu
         (None, "No such file"),
         ("{", "no JSON"),
         ("[]", "expected an object, as transformers writes it"),
+        ('{"text_config": "gemma"}', "expected an object, as transformers writes it"),
         ('{"hidden_size": 64}', "has no num_attention_heads: add it"),
+        ('{"hidden_size": 64, "n_head": 0}', "n_head is 0, not a positive whole number"),
+        ('{"hidden_size": 64, "n_head": 5}', "has no head_dim: add it"),
+        ('{"hidden_size": 64, "num_attention_heads": "4"}', "num_attention_heads is '4', not a positive"),
+        ('{"hidden_size": 64, "n_head": 4, "sliding_window": "all"}', "sliding_window is 'all', not a positive"),
     ],
 )
 def test_a_config_that_says_too_little(content: str | None, says: str, tmp_path: Path) -> None:
@@ -97,6 +103,19 @@ def test_a_config_that_says_too_little(content: str | None, says: str, tmp_path:
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(UsageError, match=f"--model config.json: .*{says}"):
         sweep_of({"model": "config.json"}, str(tmp_path))
+
+
+def test_a_dtype_of_a_config_that_is_not_measured_can_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"hidden_size": 64, "num_attention_heads": 4, "dtype": "float8_e4m3fn"}')
+    sweep, device, overrides = sweep_of({"model": "config.json", "device": "cpu"}, str(tmp_path))
+    with pytest.raises(UsageError, match=r"float8_e4m3fn is not one of float32, bfloat16, .*: give a --dtype"):
+        cases_of(sweep, device, overrides)
+    assert cases_of(sweep, device, overrides | {"dtype": ("bfloat16",)})
+
+
+def test_a_folder_is_no_config(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a folder: give the path of the config"):
+        sweep_of({"model": tmp_path.name}, str(tmp_path.parent))
 
 
 def test_a_mistyped_name_has_its_nearest() -> None:
@@ -121,9 +140,22 @@ def test_what_is_not_measured_as_the_config_says_is_told() -> None:
 def test_older_configs_name_no_layer_types() -> None:
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "sliding_window": 8}
     assert [*layers_of({"model_type": "gemma3_text", "sliding_window_pattern": 6, **sizes})] == ["local", "global"]
-    assert [*layers_of({"model_type": "gemma2", **sizes})] == ["local", "global"]
+    for mixed in ("gemma2", "gemma3_text"):
+        assert [*layers_of({"model_type": mixed, **sizes})] == ["local", "global"]
     assert [*layers_of({"model_type": "qwen2", "use_sliding_window": False, **sizes})] == ["global"]
     assert layers_of({"model_type": "phi3", **sizes})["local"]["window"] == 7
+
+
+def test_a_text_model_has_the_dtype_of_the_whole() -> None:
+    text = {"model_type": "gemma3_text", "hidden_size": 64, "num_attention_heads": 4}
+    whole = layers_of({"model_type": "gemma3", "torch_dtype": "bfloat16", "text_config": text})
+    assert whole["global"]["dtype"] == "bfloat16"
+
+
+def test_biases_of_a_vision_transformer_are_its_default() -> None:
+    config = {"model_type": "vit", "hidden_size": 64, "num_attention_heads": 4}
+    assert layers_of(config)["global"]["qkv_bias"] is True
+    assert layers_of(config | {"qkv_bias": False})["global"]["qkv_bias"] is False
 
 
 def test_a_run_of_a_config(suite: Suite, tmp_path: Path) -> None:
@@ -152,6 +184,18 @@ def test_geometry_is_the_default_of_transformers(model: str) -> None:
     transformers = pytest.importorskip("transformers")
     default = getattr(transformers, DEFAULTS[model])().to_dict()
     assert geometry(default) == geometry(config_of(model))
+
+
+@pytest.mark.parametrize(
+    ("model", "of", "keys"),
+    [
+        ("deepseek-v2-lite", "DeepseekV2Config", LATENT),
+        ("vit-l", "ViTConfig", ("qkv_bias", "image_size", "patch_size")),
+    ],
+)
+def test_what_sizes_of_a_kind_share_is_the_default_of_transformers(model: str, of: str, keys: Iterable[str]) -> None:
+    default = getattr(pytest.importorskip("transformers"), of)().to_dict()
+    assert {key: default[key] for key in keys} == {key: config_of(model)[key] for key in keys}
 
 
 def written(model: str, folder: Path) -> Any:

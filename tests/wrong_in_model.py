@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ DECODE = {"mode": "decode"}
 PADDED = {"mode": "decode", "mask": "padding"}
 """Requests of several lengths, the shorter ones padded on the left."""
 NEW_TOKENS = {"mode": "decode", "T": 7, "T_kv": 24, "mask": "causal_br"}
+TWO_KINDS = {"model": str(Path(__file__).parent / "data" / "two_kinds.json")}
+"""A small Gemma 3: its first block sees eight keys, its second one all; scores are scaled by 1/4, heads are 32 wide."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,15 @@ class Honest(KernelCore):
     def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
         """(T, T_kv) or (B, 1, T, T_kv)"""
         mask = torch.ones(T, T_kv, dtype=torch.bool).tril(T_kv - T)
+        if self.shape.window is not None:
+            mask = mask.triu(T_kv - T - self.shape.window)
         return mask if padding is None else mask & padding[:, None, None]
 
     def share(self, x: Tensor) -> Tensor:
         return x.repeat_interleave(self.shape.H // self.shape.H_kv, dim=1)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        return sdpa(q, k, v, attn_mask=mask)
+        return sdpa(q, k, v, attn_mask=mask, scale=self.shape.scale)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
         return self.attend(q, self.share(k), self.share(v), self.seen(q.shape[-2], k.shape[-2], padding))
@@ -182,3 +187,77 @@ class HeadsReadAsTheyLie(Honest):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
         B, H, T, D = q.shape
         return super().forward(q.as_strided((B, H, T, D), (H * T * D, T * D, D, 1)), k, v)
+
+
+@wrong(**TWO_KINDS)
+class ScaledByTheWidthOfAHead(Honest):
+    """The config has another scale."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return sdpa(q, k, v, attn_mask=mask)
+
+
+@wrong(**TWO_KINDS)
+class WindowOneKeyTooLong(Honest):
+    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+        window = self.shape.window or T_kv
+        return torch.ones(T, T_kv, dtype=torch.bool).tril().triu(-window - 1)
+
+
+WINDOWS: list[int | None] = []
+
+
+@wrong(scope="model", **TWO_KINDS)
+class WindowOfTheFirstBlock(Honest):
+    """Kept for all blocks: right in one block."""
+
+    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+        WINDOWS.append(self.shape.window)
+        return torch.ones(T, T_kv, dtype=torch.bool).tril().triu(-(WINDOWS[0] or T_kv))
+
+
+@wrong(**DECODE)
+class LateAfterTheFirstToken(Honest):
+    """Right in its first call; later ones take the length of the cache before it was extended."""
+
+    calls = 0
+
+    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+        self.calls += 1
+        mask = super().seen(T, T_kv, padding)
+        return mask.tril(T_kv - T - 1) if self.calls > 1 else mask
+
+
+@wrong(**PADDED)
+class PaddingOfTheFirstBatch(Honest):
+    """Kept by its size."""
+
+    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+        if not hasattr(self, "kept"):
+            self.kept = padding
+        return super().seen(T, T_kv, self.kept)
+
+
+@wrong(**PADDED)
+class PaddingFromTheOtherEnd(Honest):
+    """Requests are padded on the left; this one takes the last keys for padding."""
+
+    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+        return super().seen(T, T_kv, None if padding is None else padding.flip(-1))
+
+
+@wrong(mode="backward")
+class GradientOfOneHeadAGroup(Honest):
+    """The output is right; of each group, one query head's gradient reaches the keys and values."""
+
+    def share(self, x: Tensor) -> Tensor:
+        others = [x.detach()] * (self.shape.H // self.shape.H_kv - 1)
+        return torch.stack([x, *others], dim=2).flatten(1, 2)
+
+
+@wrong(**DECODE)
+class KeysOfTheFirstRequest(Honest):
+    """Every entry of a batch reads the cache of the first one."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+        return super().forward(q, k[:1].expand_as(k), v)

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from . import models
+from .axes import nearest
 
 if TYPE_CHECKING:
     from .case import Case
@@ -53,8 +54,7 @@ SIZES = ("H", "H_kv", "D_h", "d_model")
 
 def config_of(model: str) -> Config:
     """Return the complete configuration, of the text model if there are several; raises ValueError if there is none."""
-    config = dict(models.config_of(model))
-    return (config.get("text_config") or config) | REST.get(model, {})
+    return {**models.text_of(models.config_of(model)), **REST.get(model, {})}
 
 
 def config_for(case: Case) -> Config:
@@ -93,7 +93,7 @@ def unfit(case: Case) -> str | None:
         return f"--scope {case.scope} needs the package transformers: pip install transformers"
     config = config_of(case.model)
     if "vocab_size" not in config:
-        return f"of {case.model} the widths of the MLP are not known: give its config.json as --model"
+        return f"of {case.model} only attention is known, and no vocab_size: give a whole config.json as --model"
     (layer, *_) = models.layers_of(config).values()
     if unbuilt := [name for name in ("latent", "softcap", "sinks") if layer.get(name)]:
         return f"a block with {' and '.join(unbuilt)} is not built: leave out --scope {case.scope}"
@@ -106,6 +106,10 @@ def unfit(case: Case) -> str | None:
         return f"a decoder block in mode {case.mode} has --mask {' or '.join(masks)}, not {case.mask}"
     if case.keys > config.get("n_positions", case.keys):
         return f"{case.model} has {config['n_positions']} positions, not {case.keys}"
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KNOWN
+
+    if (of := str(config.get("model_type"))) not in KNOWN:
+        return f"transformers has no decoder of model_type {of}{nearest(of, KNOWN)}"
     return None
 
 

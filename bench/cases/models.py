@@ -58,7 +58,10 @@ MODELS: dict[str, tuple[str, Config]] = {
                            layer_types=BOTH),
     "vit-l": _of("google/vit-large-patch16-224", "vit", "float32", 1024, 16, qkv_bias=True, image_size=224, patch_size=16),
 }  # fmt: skip
-"""Name -> (repository on Hugging Face, configuration): a model is one entry."""
+"""Name -> (repository on Hugging Face, configuration): a model is one entry. Tests compare sizes with the defaults of
+transformers' classes, where they are the model's. Those of ViT-L agree with `models_vit.py` of facebookresearch/mae at
+be47fef7; width and heads of DeepSeek-V2-Lite are the model card's alone.
+"""
 
 KNOWN = (
     "llama", "llama4_text", "qwen3", "qwen3_moe", "mistral", "gemma2", "gemma3_text", "phi3", "olmo2",
@@ -66,9 +69,12 @@ KNOWN = (
 )  # fmt: skip
 """`model_type` of causal decoders that are fully described by their configuration."""
 
+ALTERNATING = ("gemma2", "gemma3_text")
+"""`model_type` whose published configurations have a window, and do not say that only some layers use it."""
+
 CODE: dict[str, Layer] = {
     "bert": BIASED | ENCODES, "gpt2": BIASED, "gpt_oss": {"sinks": True}, "modernbert": ENCODES, "qwen2": {"qkv_bias": True},
-    "vit": {"out_bias": True} | ENCODES, "whisper": BIASED,
+    "vit": BIASED | ENCODES, "whisper": BIASED,
 }  # fmt: skip
 """`model_type` -> axes fixed in the code of transformers and absent from the configuration."""
 
@@ -86,13 +92,15 @@ def config_of(model: str, folder: str = ".") -> Config:
     """Return the configuration of a model of `MODELS` or of a `config.json` file; raises ValueError otherwise."""
     if model in MODELS:
         return MODELS[model][1]
+    if Path(folder, model).is_dir():
+        raise ValueError("a folder: give the path of the config.json in it")
     if not model.endswith(".json"):
         raise ValueError(f"unknown; known: {', '.join(MODELS)}, and a path to a config.json{nearest(model, MODELS)}")
     try:
         config = json.loads(Path(folder, model).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(getattr(error, "strerror", None) or f"no JSON: {error}") from None
-    if not isinstance(config, dict):
+    if not (isinstance(config, dict) and isinstance(config.get("text_config") or {}, dict)):
         raise ValueError("no configuration: expected an object, as transformers writes it")
     return config
 
@@ -104,10 +112,10 @@ def layers_of(config: Config) -> dict[str, Layer]:
     Raises:
         ValueError: a width is missing.
     """
-    config = config.get("text_config") or config
+    config = text_of(config)
     width, H = (_number(config, key) for key in ("hidden_size", "num_attention_heads"))
-    sizes = {"d_model": width, "H": H, "H_kv": config.get("num_key_value_heads") or H}
-    sizes["D_h"] = config.get("head_dim") or width // H
+    sizes = {"d_model": width, "H": H, "H_kv": _number(config, "num_key_value_heads", H)}
+    sizes["D_h"] = _number(config, "head_dim", None if width % H else width // H)
     axes: Layer = sizes | {"dtype": config.get("dtype") or config.get("torch_dtype") or "float32"}
     if latent := config.get("kv_lora_rank"):
         rope = _number(config, "qk_rope_head_dim")
@@ -115,9 +123,9 @@ def layers_of(config: Config) -> dict[str, Layer]:
         axes |= {"latent": latent, "rope": rope}
     elif config.get("attention_bias"):
         axes |= BIASED
-    if config.get("qkv_bias"):
-        axes["qkv_bias"] = True
     axes |= CODE.get(str(config.get("model_type")), {})
+    if "qkv_bias" in config:
+        axes["qkv_bias"] = bool(config["qkv_bias"])
     if cap := config.get("attn_logit_softcapping"):
         axes["softcap"] = int(cap)
     if patch := config.get("patch_size"):
@@ -131,19 +139,29 @@ def layers_of(config: Config) -> dict[str, Layer]:
     return {name: kinds[name] for name in _kinds(config, window)}
 
 
-def _number(config: Config, key: str) -> int:
-    for name in (key, *SPELLINGS.get(key, ())):
-        if isinstance(config.get(name), int):
-            return int(config[name])
-    raise ValueError(f"the configuration has no {key}: add it, as `AutoConfig.from_pretrained` has it")
+def text_of(config: Config) -> Config:
+    """Return the configuration of the text model, if there are several; the dtype may be that of all of them."""
+    dtypes = {name: config[name] for name in ("dtype", "torch_dtype") if name in config}
+    return {**dtypes, **config["text_config"]} if config.get("text_config") else config
+
+
+def _number(config: Config, key: str, default: int | None = None) -> int:
+    names = (key, *SPELLINGS.get(key, ()))
+    name, found = next(((it, config[it]) for it in names if config.get(it) is not None), (key, default))
+    if found is None:
+        raise ValueError(f"the configuration has no {key}: add it, as `AutoConfig.from_pretrained` has it")
+    if not isinstance(found, int) or found < 1:
+        raise ValueError(f"{name} is {found!r}, not a positive whole number")
+    return found
 
 
 def _window(config: Config, causal: bool) -> int | None:
     """Return the keys before its own that a local query sees; transformers' causal windows include the own key."""
-    if local := config.get("local_attention"):
-        return int(local) // 2
-    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
-    return window and int(window) - causal
+    if config.get("local_attention"):
+        return _number(config, "local_attention") // 2
+    if not config.get("sliding_window") or not config.get("use_sliding_window", True):
+        return None
+    return _number(config, "sliding_window") - causal
 
 
 def _kinds(config: Config, window: int | None) -> list[str]:
@@ -153,15 +171,15 @@ def _kinds(config: Config, window: int | None) -> list[str]:
     if types:
         return [name for name, kind in (("local", BOTH[0]), ("global", BOTH[1])) if kind in types]
     every = ("global_attn_every_n_layers", "sliding_window_pattern")
-    mixed = config.get("model_type") == "gemma2" or any(key in config for key in every)
+    mixed = config.get("model_type") in ALTERNATING or any(key in config for key in every)
     return ["local", "global"] if mixed else ["local"]
 
 
 def notes_of(config: Config) -> Iterator[str]:
     """Yield parts of the configuration that are not measured, or measured differently."""
-    if text := config.get("text_config"):
+    if config.get("text_config"):
         yield f"of {config.get('model_type')} the text model is measured"
-        config = text
+        config = text_of(config)
     if config.get("model_type") not in (*KNOWN, *CODE):
         yield f"model_type {config.get('model_type')} is not known: it is read as a causal decoder"
     yield from (how.format(config[key]) for key, how in UNLIKE.items() if config.get(key))

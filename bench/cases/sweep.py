@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from . import decoders, published
-from .case import BIASES, DOCUMENTS, Case, tokens_of
+from .case import BIASES, DOCUMENTS, DTYPES, Case, tokens_of
 from .models import MODELS, layers_of
 from .modes import MODES
 
@@ -82,6 +82,8 @@ def _case(point: dict[str, Any]) -> Case:
     if point.get("requests"):
         point = _of_requests(point)
     case = Case.of(**MODES[point.get("mode", "forward")].settled(point))
+    if case.dtype not in DTYPES:
+        raise ValueError(f"{case.dtype} is not one of {', '.join(DTYPES)}: give a --dtype")
     if case.H % case.H_kv:
         raise ValueError(f"H = {case.H} is not divisible by H_kv = {case.H_kv}")
     if case.source == "self" and case.T_kv != case.T and not case.does.cached:

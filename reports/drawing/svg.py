@@ -21,6 +21,9 @@ LEFT, RIGHT, TOP, BOTTOM = 58.0, 316.0, 12.0, 222.0
 LINE = 13.5
 """Height of a label."""
 
+LETTER = 6.5
+"""Width of a letter, roughly."""
+
 MOST_MARKS = 6
 """Most points of a line that are marked."""
 
@@ -103,10 +106,14 @@ def bars(rows: Sequence[tuple[str, Mapping[str, float]]]) -> Markup:
             width = WIDTH * seconds / longest
             drawn.append(_part(name, names.index(name), x, y + LINE, width, units.seconds(seconds)))
             x += width
-    y = len(rows) * 2.5 * LINE
+    x, y = 0.0, len(rows) * 2.5 * LINE
     for i, name in enumerate(names):
-        drawn.append(_part(name, i, i * WIDTH / len(names), y, 9))
-        drawn.append(f'<text x="{i * WIDTH / len(names) + 12:.1f}" y="{y + 9:g}">{html.escape(name)}</text>')
+        width = 20 + LETTER * len(name)
+        if x + width > WIDTH:
+            x, y = 0.0, y + LINE
+        drawn.append(_part(name, i, x, y, 9))
+        drawn.append(f'<text x="{x + 12:.1f}" y="{y + 9:g}">{html.escape(name)}</text>')
+        x += width
     return _svg("".join(drawn), y + LINE)
 
 

@@ -91,8 +91,9 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
     Raises:
         RunError: the file can't be written, or the runs don't belong together or contain no selectable kernel.
     """
-    taken = {*sys.stdlib_module_names, *kwlist, "torch", "numpy"}
-    if path.suffix != ".py" or not path.stem.isidentifier() or path.stem in taken:
+    taken = {*sys.stdlib_module_names, *kwlist, "torch", "numpy", "sdpa", "eager"}
+    of_transformers = "flash" in path.stem  # it loads a kernel of the hub by such a name
+    if path.suffix != ".py" or not path.stem.isidentifier() or path.stem in taken or of_transformers:
         raise RunError(f"--emit {path}: expected a Python module of a name that is free, as attention_here.py")
     every = measured(runs, {name for _, frame in runs for name in frame["impl"]} - {SDPA})
     known = {setting: some for setting, by_length in every.items() if (some := _choosable(setting, by_length))}

@@ -122,8 +122,8 @@ def nearer(found: Iterable[Step]) -> str:
 def _step(
     row: Row, said: list[str], base: Row | None = None, core: Row | None = None, base_core: Row | None = None
 ) -> Step:
-    at = {axis: row[axis] for axis in said if axis != "T_kv" or row["T_kv"] != row["T"]}
-    place, parts = words.place(at, always=said), row["parts_s"]
+    at = {axis: row[axis] for axis in dict.fromkeys((*said, "T_kv")) if axis != "T_kv" or row["T_kv"] != row["T"]}
+    place, parts = words.place(at, always=at), row["parts_s"]
     hot, cold = (float(core[name]) if core and core.get(name) else math.nan for name in ("median", "cold_s"))
     sizes = int(row["blocks"]), int(row["depth"])
     step = Step(row["impl"], place, row["median"], parts, _share(row), *sizes, hot, cold)
@@ -146,7 +146,8 @@ def _predicted(share: Bounds, core: Ratio) -> Bounds:
 def _share(row: Row) -> Bounds:
     """Return the trimmed mean over the recorded calls with its interval, robust to interrupted calls."""
     known = paired(row["core_shares"])
-    return Bounds(known.mean, *known.interval())
+    low, high = known.interval()
+    return Bounds(known.mean, max(0.0, low), min(1.0, high))
 
 
 def _kind(row: Row) -> tuple[Any, ...]:

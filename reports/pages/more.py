@@ -97,28 +97,48 @@ def of_steps(run: Run, frame: pd.DataFrame) -> list[Table]:
 
 def _step(found: list[Step], baseline: str) -> Table:
     rows = [
-        (it.impl, it.place, units.seconds(it.seconds), _part(it.share), _times(it.predicted), _times(it.measured),
-         it.disagreement)
+        (it.impl, it.place, units.seconds(it.seconds), _part(it.share), *_effect(it, baseline), it.disagreement)
         for it in found
-    ]  # fmt: skip
-    note = f"Over the step with {baseline}; predicted by its core's share and the ratio of cores called alone."
+    ]
+    note = (
+        f"Predicted and measured: time of the step over that with {baseline}, with 95 % intervals. Predicted from the "
+        f"share of {baseline}'s core and the ratio of the cores called alone; a reason is named where the intervals "
+        "exclude each other."
+    )
     heads = ("implementation", "case", "step", "core's share", "predicted", "measured", "likely reason")
     return Table("Attention in a model's step", heads, rows, note, True, (1, 6))
 
 
-PARTS = ("projections", "core", "mlp", "block", "embedding", "head", "around")
-"""Parts of a step; `block` is the rest of a block, `around` everything outside blocks."""
+def _effect(step: Step, baseline: str) -> list[str]:
+    """Return the predicted and the measured ratio of a step to the baseline's."""
+    if step.impl == baseline:
+        return ["baseline", "baseline"]
+    ratios = (step.predicted, step.measured)
+    return [units.MISSING if it is None else units.bounded(it.value, it.low, it.high, "×") for it in ratios]
+
+
+PARTS = {
+    "projections": "projections", "core": "core", "mlp": "MLP", "block": "rest of blocks", "embedding": "embedding",
+    "head": "head", "around": "between parts",
+}  # fmt: skip
+"""Parts of a step, and their names on a page."""
 
 
 def _parts(found: list[Step]) -> Table:
+    shares = ({name: seconds / sum(it.parts.values()) for name, seconds in it.parts.items()} for it in found)
     rows = [
-        (it.impl, it.place, *(units.percent(it.parts.get(name, 0.0) / sum(it.parts.values())) for name in PARTS),
-         f"{it.depth} blocks: {units.seconds(it.whole)}, {units.percent(it.whole_share)}")
-        for it in found
+        (it.impl, it.place, *(units.percent(share.get(name, math.nan)) for name in PARTS),
+         f"{it.depth}: {units.seconds(it.whole)}, {units.percent(it.whole_share)}")
+        for it, share in zip(found, shares, strict=True)
     ]  # fmt: skip
-    note = "The last column adds blocks as long as those measured: seconds of a step, and the cores' share of it."
-    drawn = [(f"{it.impl}, {it.place}", {name: it.parts[name] for name in PARTS if name in it.parts}) for it in found]
-    heads = ("implementation", "case", *PARTS, "whole model")
+    note = (
+        "The last column is a step with as many blocks as the model has, and the cores' share of it; in scope block "
+        "without embedding and head."
+    )
+    drawn = [
+        (f"{it.impl}, {it.place}", {PARTS[name]: it.parts[name] for name in PARTS if name in it.parts}) for it in found
+    ]
+    heads = ("implementation", "case", *PARTS.values(), "all blocks")
     return Table("Parts of a step", heads, rows, note, True, (1, 9), [svg.bars(drawn)])
 
 
@@ -135,11 +155,7 @@ def _inside_and_alone(found: list[Step]) -> Table:
 
 
 def _part(share: Bounds) -> str:
-    return f"{share.value:.1%} ({share.low:.1%} to {share.high:.1%})"
-
-
-def _times(ratio: Any) -> str:
-    return units.MISSING if ratio is None else units.bounded(ratio.value, ratio.low, ratio.high, "×")
+    return f"{units.percent(share.value)} ({units.percent(share.low)} to {units.percent(share.high)})"
 
 
 def printed(this: Report, every: bool) -> str:

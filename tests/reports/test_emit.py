@@ -192,7 +192,7 @@ def test_a_run_file_writes_no_code(as_run: Any, tmp_path: Path) -> None:
     ("name", "expected"),
     [("here.txt", "expected a Python module of a name that is free, as attention_here.py"), ("class.py", "a Python module"),
      ("my-kernel.py", "a Python module"), ("torch.py", "a name that is free"), ("none/here.py", "No such file"),
-     ("taken.py", "another file of that name")],
+     ("my_flash.py", "a name that is free"), ("taken.py", "another file of that name")],
 )  # fmt: skip
 def test_a_mistake_is_one_line(
     name: str, expected: str, as_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]

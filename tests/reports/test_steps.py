@@ -62,6 +62,7 @@ def test_new_tokens_say_how_long_their_cache_is(as_run: Any) -> None:
     cases = [case(scope="block", model="qwen3-0.6b", mode="decode", T=1, T_kv=keys) for keys in (64, 256)]
     frame = fr.tidy(as_run(document([row("fused", it, [1e-2] * 8, id=f"{it['T_kv']}", **known) for it in cases])))
     assert [it.place for it in steps(frame, "fused")] == ["T_kv=64", "T_kv=256"]
+    assert [it.place for it in steps(frame[:1], "fused")] == ["T_kv=64"]
 
 
 def test_a_whole_model_has_its_own_depth(as_run: Any) -> None:
@@ -73,11 +74,20 @@ def test_a_whole_model_has_its_own_depth(as_run: Any) -> None:
 def test_the_tables_have_a_row_for_each_of_them(as_run: Any) -> None:
     _, tables = found(as_run, 0.9)
     assert [len(table.rows) for table in tables] == [2, 2, 2]
+    assert [row[4] for row in tables[0].rows] == ["baseline", "0.900× (0.898 to 0.902)"]
+    assert tables[1].rows[0][6:8] == ("–", "–")  # a block has neither embedding nor head
     assert tables[1].drawings[0].count("<title>core") == 2
     hot, cold, inside = tables[2].rows[0][2:]
     assert (hot, cold, inside) == ("2.00 ms", "3.00 ms", "2.00 ms")
     assert "differs from hot by a factor of 1.00 and cold by a factor of 1.50" in tables[2].note
     assert tables[2].note.endswith("cold is nearer in 0 of 2.")
+
+
+def test_a_share_is_between_none_and_all(as_run: Any) -> None:
+    known = {"parts_s": {"core": FUSED}, "core_shares": [0.0, 0.01, 0.9], "blocks": 1, "depth": 28}
+    at = case(scope="block", model="qwen3-0.6b")
+    (step,) = steps(fr.tidy(as_run(document([row("fused", at, [1e-2] * 8, **known)]))), "fused")
+    assert (step.share.low, step.share.high) == (0.0, 1.0)
 
 
 def test_other_runs_have_none(as_run: Any) -> None:
