@@ -331,11 +331,11 @@ def cold(lab: Lab) -> str:
 
 
 def side_stream(lab: Lab) -> str:
-    meter, side = lab.meter(), lab.cuda.Stream()
+    meter, side, cycles = lab.meter(), lab.cuda.Stream(), int(1e-3 * lab.hz)
 
     def call() -> None:
         with lab.cuda.stream(side):
-            lab.spin(1e-3)
+            lab.cuda._sleep(cycles)
 
     try:
         for _ in range(3):
