@@ -64,6 +64,7 @@ class SimulatedCuda:
         self.broken = False
         self.allocated, self.peak, self.reserved = 1000, 50_000, 1 << 21  # before anything is measured
         self.in_cache = True
+        self.hz = HZ
         self.streams: list[SimpleNamespace] = []
         self.stream_now = self.default = self.Stream()
         self.initialised = [self.default]
@@ -115,7 +116,7 @@ class SimulatedCuda:
     def _sleep(self, cycles: int) -> None:
         cached = self.in_cache
         self.in_cache = True  # it reads nothing
-        self.work(cycles / HZ)
+        self.work(cycles / self.hz)
         self.in_cache = cached
 
     def item(self) -> None:
@@ -304,21 +305,28 @@ class SimulatedNvml:
     def refuse(self, *_: Any) -> Any:
         raise self.NVMLError("Not Supported")
 
-    def _answer(self, value: Any) -> Any:
+    def _answer(self, value: Any, gpu: str = "GPU") -> Any:
+        """A part of a GPU has no sensors."""
         self.cuda.host += self.ASK
-        return value
+        return value if gpu.startswith("GPU") else self.refuse()
 
     def nvmlDeviceGetCount(self) -> int:
         return 1
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
-        return f"{self.kind}-{UUID}"
+        return f"GPU-{UUID}"
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
         return uuid if uuid == f"{self.kind}-{UUID}" else self.refuse()
 
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, part: str) -> str:
+        return part.replace("MIG", "GPU") if part.startswith("MIG") else self.refuse()
+
+    def nvmlDeviceGetComputeMode(self, gpu: str) -> Any:
+        return self._answer(0)
+
     def nvmlDeviceGetClockInfo(self, gpu: str, kind: int) -> Any:
-        return self._answer({self.NVML_CLOCK_SM: 1755, self.NVML_CLOCK_MEM: 2619}[kind])
+        return self._answer({self.NVML_CLOCK_SM: 1755, self.NVML_CLOCK_MEM: 2619}[kind], gpu)
 
     def nvmlDeviceGetApplicationsClock(self, gpu: str, kind: int) -> Any:
         return self._answer(1500)
@@ -339,20 +347,22 @@ class SimulatedNvml:
         return self._answer(1980)
 
     def nvmlDeviceGetPowerUsage(self, gpu: str) -> Any:
-        return self._answer(612_500)  # milliwatts
+        return self._answer(612_500, gpu)  # milliwatts
 
     def nvmlDeviceGetTotalEnergyConsumption(self, gpu: str) -> Any:
-        return self._answer(self.millijoules)
+        return self._answer(self.millijoules, gpu)
 
     def nvmlDeviceGetTemperature(self, gpu: str, sensor: int) -> Any:
-        return self._answer(61)
+        return self._answer(61, gpu)
 
     def nvmlDeviceGetUtilizationRates(self, gpu: str) -> Any:
-        return self._answer(SimpleNamespace(gpu=3, memory=1))
+        return self._answer(SimpleNamespace(gpu=3, memory=1), gpu)
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: str) -> Any:
-        return self._answer(self.reasons if self.cuda.ready > self.cuda.host else 0x1)
+        return self._answer(self.reasons if self.cuda.ready > self.cuda.host else 0x1, gpu)
+
+    nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetCurrentClocksEventReasons
 
     def nvmlDeviceGetViolationStatus(self, gpu: str, policy: int) -> Any:
         capped = int(self.cuda.busy * 1e9) if self.capped and policy == self.NVML_PERF_POLICY_POWER else 0
-        return self._answer(SimpleNamespace(violationTime=capped, referenceTime=0))
+        return self._answer(SimpleNamespace(violationTime=capped, referenceTime=0), gpu)

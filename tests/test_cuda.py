@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import gc
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from time import monotonic, sleep
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
@@ -124,6 +129,24 @@ def test_a_block_on_a_gpu_is_timed_whole(on_a_simulated_gpu: tuple[SimulatedCuda
     assert answer["fastest"] == answer["seconds"] == pytest.approx(2e-3, rel=0.02)
 
 
+def test_a_block_never_begins_on_an_idle_gpu(
+    on_a_simulated_gpu: tuple[SimulatedCuda, Tasks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no warm call is asked for."""
+    _, tasks = on_a_simulated_gpu
+    tasks.prepare("x", "sdpa", Case.of(T=16, H=2, D_h=16, mask="none").columns())
+    queued, meter = [], tasks._built("x").meter
+    timed = meter.timed
+
+    def noted(call: Callable[[], Any], times: int, warm: int = 0) -> tuple[float, Any]:
+        queued.append(warm)
+        return timed(call, times, warm)
+
+    monkeypatch.setattr(meter, "timed", noted)
+    tasks.time("x", calls=1)
+    assert queued == [1]
+
+
 @pytest.mark.parametrize("name", ["sdpa_math", "sdpa_flash"])
 def test_a_block_of_a_pinned_kernel_is_pinned_once(name: str, tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Entering `sdpa_kernel` takes longer than a short call, and `sdpa` has no such thing to enter."""
@@ -212,6 +235,23 @@ def test_launches_that_cannot_be_queued_give_no_device_only_time(why: str) -> No
         return answer
 
     found = columns(gpu, call, graph=False)[1]
+    assert (found["device_s"], found["cold_s"]) == (None, None)
+
+
+def test_a_clock_that_rises_after_it_was_measured_gives_no_device_only_time() -> None:
+    """The spin, of as many cycles, would be over before all is queued, and launches would count as the device's time."""
+    gpu = SimulatedCuda(launch=LAUNCH)
+    meter, call = meter_of(gpu), adding(gpu, kernels=20)
+    at_first = meter._cycles_per_second
+
+    def idle_clock() -> float:
+        gpu.hz = HZ
+        measured = at_first()
+        gpu.hz = 20 * HZ
+        return measured
+
+    meter._cycles_per_second = idle_clock  # type: ignore[method-assign]
+    found = meter.more(call, 200e-6, graph=False)
     assert (found["device_s"], found["cold_s"]) == (None, None)
 
 
@@ -367,6 +407,8 @@ def test_a_process_without_cuda_is_asked_nothing() -> None:
          "setDeterministicAlgorithms(true)`, but this operation is not deterministic because it uses CuBLAS and you have "
          "CUDA >= 10.2.", "unsupported"),
         ("CUDA error: out of memory", "out_of_memory"),
+        ("HIP error: out of memory", "out_of_memory"),
+        ("CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`", "out_of_memory"),
         ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "out_of_memory"),
         ("out of resource: shared memory, Required: 163840, Hardware limit: 101376. Reducing block sizes or `num_stages` "
          "may help.", "unsupported"),
@@ -430,7 +472,11 @@ def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(mon
         def get_device_name(self) -> str:
             return "AMD Instinct MI300X"
 
-    gpu = Instinct(launch=LAUNCH)
+        def empty(self, size: int, dtype: Any, device: str) -> SimpleNamespace:
+            """Twice the L2 would still lie in the cache behind it."""
+            return super().empty(0 if size < 512 << 20 else size, dtype, device)
+
+    gpu = Instinct(launch=LAUNCH, miss=35e-6, l2=4 << 20)
     monkeypatch.setattr(torch.version, "hip", "7.1")
     monkeypatch.setattr(cuda, "opened", lambda: None)
     monkeypatch.setattr(nvml, "opened", lambda: None)
@@ -440,6 +486,7 @@ def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(mon
     assert machine.settings() == []
     hot, found = columns(gpu, adding(gpu, kernels=20))
     assert (hot, found["device_s"], found["graph_s"]) == (*[pytest.approx(200e-6)], *[pytest.approx(100e-6)] * 2)
+    assert found["cold_s"] == pytest.approx(135e-6)
     assert meter_of(gpu).sensors() is None
 
 
@@ -548,8 +595,27 @@ def test_a_reading() -> None:
     assert reader.of("of-somebody-else") is None
 
 
-def test_a_part_of_a_gpu_has_a_uuid_of_another_form() -> None:
-    assert Nvml(SimulatedNvml(SimulatedCuda(), kind="MIG")).of(UUID) is not None
+def test_of_a_part_of_a_gpu_the_sensors_of_the_whole_are_read() -> None:
+    """Its UUID has another form, and NVML supports neither clocks nor energy of its handle."""
+    whole, part = (Nvml(SimulatedNvml(SimulatedCuda(), kind=kind)) for kind in ("GPU", "MIG"))
+    assert part.of(UUID) == whole.of(UUID)
+    assert part.millijoules(UUID) == 7_000
+
+
+def test_reasons_have_another_name_in_older_drivers() -> None:
+    gpu = SimulatedCuda()
+    gpu.work(1.0)
+    (reading,) = Nvml(SimulatedNvml(gpu, HOT, without="nvmlDeviceGetCurrentClocksEventReasons")).all()
+    assert reading.held_back
+
+
+def test_workers_of_this_run_are_no_other_processes_on_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as worker_process:
+        simulated = SimulatedNvml(SimulatedCuda())
+        running = [SimpleNamespace(pid=pid) for pid in (os.getpid(), worker_process.pid, 1)]
+        monkeypatch.setattr(simulated, "nvmlDeviceGetComputeRunningProcesses", lambda gpu: running)
+        assert Nvml(simulated).settings()[0]["others"] == 1
+        worker_process.communicate(b"\n")
 
 
 def test_a_gpu_is_looked_at_while_it_works() -> None:
@@ -641,6 +707,23 @@ def test_the_fingerprint_needs_no_nvml(has_nvml: bool, monkeypatch: pytest.Monke
     assert not gpu.gpu.processes  # it needs no context
 
 
+@pytest.mark.parametrize("fault", [ImportError, OSError, RuntimeError], ids=["package", "library", "driver"])
+def test_without_nvml_there_are_no_readings(fault: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package is absent, or the driver's library, or it can't be initialised."""
+
+    class Absent(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            raise fault
+
+    monkeypatch.setitem(sys.modules, "pynvml", None if fault is ImportError else Absent("pynvml"))
+    nvml.opened.cache_clear()
+    try:
+        assert (nvml.opened(), nvml.readings(), nvml.settings()) == (None, [], [])
+        assert machine.fingerprint()["gpu"] == (torch.cuda.get_device_name() if torch.cuda.is_available() else None)
+    finally:
+        nvml.opened.cache_clear()
+
+
 def test_the_state_of_a_machine_holds_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = SimulatedCuda()
     gpu.work(1.0)
@@ -650,7 +733,7 @@ def test_the_state_of_a_machine_holds_its_gpus(monkeypatch: pytest.MonkeyPatch) 
     assert found == {
         "sm_mhz": 1755, "sm_mhz_most": 1980, "power_w": 612.5, "temperature_c": 61, "busy_percent": 3,
         "reasons": ["software thermal slowdown"], "uuid": f"GPU-{UUID}", "sm_mhz_chosen": 1500, "memory_mhz": 2619,
-        "power_limit_w": 700.0, "mig": True, "others": 1,
+        "power_limit_w": 700.0, "compute_mode": 0, "mig": True, "others": 1,
     }  # fmt: skip
     monkeypatch.setattr(nvml, "opened", lambda: None)
     assert machine.state()["gpus"] == []
@@ -669,16 +752,20 @@ def test_a_gpu_that_tells_nothing_of_its_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reasons", "advice"),
-    [(IDLE, None), (HOT, "its clocks are held back: let it cool down"), (0x2, None)],
-    ids=["idle", "hot", "clocks that somebody chose"],
-)
-def test_the_doctor_on_a_gpu(reasons: int, advice: str | None) -> None:
+    ("reasons", "found", "advice"),
+    [
+        pytest.param(IDLE, "1755 of 1980 MHz, 3 % busy, throttled: no", None, id="idle"),
+        pytest.param(HOT, "1755 of 1980 MHz, 3 % busy, throttled: software thermal slowdown",
+                     "its clocks are held back: let it cool down", id="hot"),
+        pytest.param(0x2, "1755 of 1980 MHz, as set, 3 % busy, throttled: no", None, id="locked clocks"),
+        pytest.param(POWER, "1755 of 1980 MHz, 3 % busy, throttled: power cap", None, id="power cap"),
+    ],
+)  # fmt: skip
+def test_the_doctor_on_a_gpu(reasons: int, found: str, advice: str | None) -> None:
     gpu = SimulatedCuda()
     gpu.work(1.0)
-    (remark,) = doctor.gpus(Nvml(SimulatedNvml(gpu, reasons)).all)
-    assert (remark.about, remark.advice) == ("GPU 0", advice)
-    assert remark.found == f"1755 of 1980 MHz, 3 % busy, throttle reasons {reasons & ~IDLE:#x}"
+    remark = doctor.Remark("GPU 0", found, advice)
+    assert list(doctor.gpus(Nvml(SimulatedNvml(gpu, reasons)).all)) == [remark]
 
 
 @pytest.mark.parametrize("mode", ["forward", "backward", "decode"])
@@ -734,12 +821,12 @@ def test_a_graph_is_of_the_same_calls_on_a_device() -> None:
     assert total.tolist() == [3.0] * 4
 
 
-def test_the_script_for_a_gpu_is_rehearsed(tmp_path: Path) -> None:
-    """The steps that need no process of their own; `--rehearse` alone takes all fourteen."""
-    steps = "environment,clocks,starts,cold,side_stream,load,memory"
-    assert gpu.main([str(tmp_path), "--rehearse", "--steps", steps]) == 0, (tmp_path / "log.txt").read_text()
-    assert (tmp_path / "gpu.tar.gz").stat().st_size > 500
-    assert len((tmp_path / "steps.csv").read_text().splitlines()) == 1 + len(steps.split(","))
+@pytest.mark.parametrize(
+    "work", [gpu.environment, gpu.clocks, gpu.starts, gpu.cold, gpu.side_stream, gpu.load, gpu.memory]
+)
+def test_a_step_of_the_script_for_a_gpu_is_rehearsed(work: Callable[[gpu.Lab], str], tmp_path: Path) -> None:
+    """Those that need no process of their own; `--rehearse` takes all fourteen."""
+    work(gpu.Lab(tmp_path, rehearsal=True, until=monotonic() + 60))
 
 
 @pytest.mark.slow
@@ -748,15 +835,57 @@ def test_the_script_for_a_gpu_is_rehearsed_from_end_to_end(tmp_path: Path, monke
     assert gpu.main([str(tmp_path), "--rehearse"]) == 0, (tmp_path / "log.txt").read_text()
 
 
-def test_a_step_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(lab: gpu.Lab) -> str:
-        raise RuntimeError("no such kernel")
+def test_the_script_for_a_gpu_needs_no_other_package_than_it_names() -> None:
+    """Of those that this project lists: what its steps import is imported, without the others."""
+    groups = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["dependency-groups"]
+    listed = {re.split("[>=<]", need)[0] for needs in groups.values() for need in needs if isinstance(need, str)}
+    modules = {
+        name.replace("-", "_") for name in listed if not re.search(rf"\b{name}\b", str(gpu.__doc__).split("without")[0])
+    }
+    steps = "tests.experiments.gpu, tests.test_cuda, tests.test_meters, bench.conftest, bench.ab.ab, commands.answer"
+    code = f"import sys; sys.modules.update(dict.fromkeys({sorted(modules)})); import {steps}"
+    assert {"matplotlib", "pyarrow", "hypothesis"} <= modules
+    done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
-    monkeypatch.setattr(gpu, "STEPS", (broken, gpu.memory))
-    assert gpu.main([str(tmp_path), "--rehearse", "--steps", "broken,memory"]) == 1
-    table = (tmp_path / "steps.csv").read_text()
-    assert "broken,fail" in table and "RuntimeError: no such kernel" in table
-    assert "memory,pass" in table
+
+def raises(lab: gpu.Lab) -> str:
+    raise RuntimeError("no such kernel")
+
+
+def crashes(lab: gpu.Lab) -> str:
+    os.abort()
+
+
+def hangs(lab: gpu.Lab) -> str:
+    (lab.out / "child").write_text(str(subprocess.Popen(["sleep", "600"]).pid))
+    sleep(600)
+    return "never"
+
+
+def passes(lab: gpu.Lab) -> str:
+    return "as well"
+
+
+def test_a_step_that_fails_or_crashes_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "STEPS", (raises, crashes, passes))
+    assert gpu.main([str(tmp_path), "--rehearse", "--steps", "raises,crashes,passes"]) == 1
+    with (tmp_path / "steps.csv").open() as table:
+        found = {row["step"]: (row["result"], row["figure"]) for row in csv.DictReader(table)}
+    assert found == {
+        "raises": ("fail", "RuntimeError: no such kernel"), "crashes": ("fail", "its process ended with exit code -6"),
+        "passes": ("pass", "as well"),
+    }  # fmt: skip
+    assert (tmp_path / "gpu.tar.gz").stat().st_size > 500
+
+
+@pytest.mark.slow
+def test_a_step_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    row = gpu.step(hangs, tmp_path, True, monotonic() + 30)
+    assert (row["result"], row["figure"]) == ("fail", "not done after 30 s")
+    pid = (tmp_path / "child").read_text()
+    left = [it for it in psutil.process_iter(["pid", "status"]) if str(it.info["pid"]) == pid]
+    assert all(it.info["status"] == psutil.STATUS_ZOMBIE for it in left)
 
 
 # TF32

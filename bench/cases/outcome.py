@@ -44,8 +44,8 @@ FAILURES = ("wrong", "timeout", "error")
 """Reasons that make a run end with exit code 1."""
 
 
-OUT_OF_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""Other messages of exhausted memory: torch's allocator on the CPU, the CUDA driver, cuBLAS."""
+OUT_OF_MEMORY = ("can't allocate memory", " error: out of memory", "BLAS_STATUS_ALLOC_FAILED")
+"""Other messages of exhausted memory: torch's allocator on the CPU, the driver (CUDA or HIP), its matrix products."""
 
 CANNOT = {
     "No viable backend": "torch has no such kernel for this case",

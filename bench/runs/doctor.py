@@ -14,7 +14,7 @@ import torch
 
 from ..selection.command import Parser
 from ..terminal import as_typed
-from ..timing.devices.nvml import IDLE, Reading, readings
+from ..timing.devices.nvml import IDLE, SETTINGS, Reading, readings, words
 from ..timing.machine import fingerprint, page_fault_seconds
 from .lacking import cpp_compiler
 
@@ -179,15 +179,15 @@ def compiler() -> Iterator[Remark]:
 def gpus(read: Callable[[], list[Reading]] = readings) -> Iterator[Remark]:
     """Report clocks and throttling of every GPU, by NVML."""
     for index, gpu in enumerate(read()):
-        reasons = gpu.reasons & ~IDLE
         advice = (
             "others use this GPU"
             if (gpu.busy_percent or 0) > 5
             else "its clocks are held back: let it cool down"
-            if gpu.throttling
+            if gpu.held_back
             else None
         )
-        found = f"{gpu.sm_mhz} of {gpu.sm_mhz_most} MHz, {gpu.busy_percent} % busy, throttle reasons {reasons:#x}"
+        clock = f"{gpu.sm_mhz} of {gpu.sm_mhz_most} MHz{', as set' * bool(gpu.reasons & SETTINGS & ~IDLE)}"
+        found = f"{clock}, {gpu.busy_percent} % busy, throttled: {', '.join(words(gpu.throttling)) or 'no'}"
         yield Remark(f"GPU {index}", found, advice)
 
 

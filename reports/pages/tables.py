@@ -42,7 +42,8 @@ def headings(grid: Grid) -> tuple[str, ...]:
     rows = [mark.row for case in grid.cases for mark in case.ranked]
     rate = ("tokens/s",) * any(row["mode"] == "decode" for row in rows)
     roof = ("of roofline",) * any(row["roof"] > 0 for row in rows)
-    gpu = ("TFLOP/s", "of peak", "device only", "launches") * any(row["device"] == "cuda" for row in rows)
+    gpu = tuple(f"{it} (unverified)" for it in ("TFLOP/s", "of peak", "device only", "launches"))
+    gpu *= any(row["device"] == "cuda" for row in rows)
     return ("slowdown", "95 % interval", "median", *rate, "peak memory", "of tolerance", "kernel", *gpu, *roof)
 
 
@@ -57,10 +58,10 @@ def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
         "peak memory": units.memory(row["peak_bytes"]),
         "of tolerance": units.percent(row["error"] / row["error_bound"]) if row["error_bound"] > 0 else units.MISSING,
         "kernel": row["kernel"] if isinstance(row["kernel"], str) else units.MISSING,
-        "TFLOP/s": f"{row['tflops_per_s']:.3g}",
-        "of peak": units.percent(row["of_peak"]),
-        "device only": units.seconds(row["device_s"]),
-        "launches": units.percent(row["launch_share"]),
+        "TFLOP/s (unverified)": f"{row['tflops_per_s']:.3g}",
+        "of peak (unverified)": units.percent(row["of_peak"]),
+        "device only (unverified)": units.seconds(row["device_s"]),
+        "launches (unverified)": units.percent(row["launch_share"]),
         "of roofline": units.percent(row["roof"]),
     }
     return [said[heading] for heading in headings]

@@ -1,8 +1,11 @@
 """`python -m tests.experiments.gpu OUT`: the first ten minutes on a GPU, in fourteen steps, each with pass or fail.
 
-It goes on after any failure, and leaves OUT/gpu.tar.gz: log, table of steps, run files. Needs torch, Triton, nvidia-ml-py,
-pytest-benchmark, scipy, psutil, rich and orjson. `--rehearse` does the same on the CPU at tiny sizes, with a simulated GPU
-where events, streams, memory and NVML are read: that the script itself works is found out before it meets a GPU.
+Each step has a process and a time limit of its own, so a crash or a hang costs one step. OUT/steps.csv has the steps so far,
+OUT/gpu.tar.gz all files at the end. `--rehearse` does the same on the CPU at tiny sizes, with a simulated GPU where events,
+streams, memory and NVML are read.
+
+Needs torch with Triton, and numpy, pytest, pytest-benchmark, pandas, scipy, jinja2, orjson, rich, psutil, nvidia-ml-py: the
+group `bench` of pyproject.toml without matplotlib, pyarrow, torch-tb-profiler and tensorboard.
 """
 
 from __future__ import annotations
@@ -16,10 +19,13 @@ import sys
 import tarfile
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
-from signal import SIGINT
+from signal import SIGINT, SIGKILL
 from statistics import median
 from time import monotonic, perf_counter
 from typing import Any
@@ -38,6 +44,12 @@ from reports.reading import runs
 from ..simulated_gpu import HZ, SimulatedCuda, SimulatedNvml
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+
+PROCESSES = get_context("spawn")
+"""Processes that inherit no state of CUDA, whose contexts don't survive a fork."""
+
+MOST = 240
+"""Seconds after which a step is ended."""
 
 TAIL = 15
 """Lines of a command's output that the log repeats."""
@@ -100,14 +112,12 @@ class Lab:
     out: Path
     rehearsal: bool
     until: float
-    steps: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.device = "cpu" if self.rehearsal else "cuda"
         self.cuda: Any = SimulatedCuda(launch=1e-5, miss=2e-5) if self.rehearsal else torch.cuda
         self.clock: Callable[[], float] = self.cuda.clock if self.rehearsal else perf_counter
         self.nvml = Nvml(SimulatedNvml(self.cuda, 0x4, capped=True)) if self.rehearsal else opened()
-        self.hz = HZ
         (self.out / "own.py").write_text(OWN)
         (self.out / "faulty_store.py").write_text(STORE)
         (self.out / "tuned.py").write_text("print('a configuration')" if self.rehearsal else TUNED)
@@ -115,6 +125,12 @@ class Lab:
     def meter(self) -> CudaMeter:
         empty = self.cuda.empty if self.rehearsal else torch.empty
         return CudaMeter(self.cuda, self.nvml, empty, self.clock)
+
+    @cached_property
+    def hz(self) -> float:
+        """Cycles of the device's clock in a second, measured over 20 ms once it is busy."""
+        meter = self.meter()
+        return 0.02 * HZ / median(meter.seconds(lambda: self.cuda._sleep(int(0.02 * HZ)), 1, warm=1) for _ in range(5))
 
     def spin(self, seconds: float) -> None:
         """A kernel of this length."""
@@ -156,17 +172,37 @@ class Lab:
         )  # fmt: skip
         return runs.one(name, self.out / "results")
 
-    def step(self, work: Callable[[Lab], str]) -> None:
-        """Do one step; what it raises is logged, and the next one begins."""
-        number, started = len(self.steps) + 1, monotonic()
-        self.say(f"\n## {number} {work.__name__}, {self.until - started:.0f} s left")
-        try:
-            result, figure = "pass", work(self)
-        except Exception as error:
-            result, figure = "fail", f"{type(error).__name__}: {error}".splitlines()[0][:160]
-            self.say(traceback.format_exc())
-        seconds = round(monotonic() - started, 1)
-        self.steps.append({"step": work.__name__, "result": result, "seconds": seconds, "figure": figure})
+
+def answer(work: Callable[[Lab], str], out: Path, rehearsal: bool, until: float, to: Connection) -> None:
+    """Do one step in this process, with its children in one group: sends pass or fail, and a figure or what was raised."""
+    os.setpgrp()
+    lab = Lab(out, rehearsal, until)
+    lab.say(f"\n## {work.__name__}, {until - monotonic():.0f} s left")
+    try:
+        result = "pass", work(lab)
+    except Exception as error:
+        lab.say(traceback.format_exc())
+        result = "fail", f"{type(error).__name__}: {error}".splitlines()[0][:160]
+    to.send(result)
+
+
+def step(work: Callable[[Lab], str], out: Path, rehearsal: bool, until: float) -> dict[str, Any]:
+    """Do one step in a process of its own, and end what it leaves behind; returns its row of the table."""
+    started, (ours, theirs) = monotonic(), PROCESSES.Pipe(duplex=False)
+    limit = max(1.0, min(MOST, until - started))
+    child = PROCESSES.Process(target=answer, args=(work, out, rehearsal, until, theirs))
+    child.start()
+    theirs.close()
+    try:
+        result, figure = ours.recv() if ours.poll(limit) else ("fail", f"not done after {limit:.0f} s")
+    except EOFError:
+        child.join()
+        result, figure = "fail", f"its process ended with exit code {child.exitcode}"
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, SIGKILL)  # nothing of ours stays on the GPU
+    child.kill()
+    child.join()
+    return {"step": work.__name__, "result": result, "seconds": round(monotonic() - started, 1), "figure": figure}
 
 
 def environment(lab: Lab) -> str:
@@ -174,13 +210,8 @@ def environment(lab: Lab) -> str:
     found = {"machine": fingerprint(), "state": state()}
     if not lab.rehearsal:
         found["built for"], found["capability"] = torch.cuda.get_arch_list(), torch.cuda.get_device_capability()
-        import pynvml
-
-        gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
-        found["compute mode"] = pynvml.nvmlDeviceGetComputeMode(gpu)
         found["MPS"] = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
-        pids = [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)]
-        assert os.getpid() not in pids, "looking at the GPU has opened a context"
+        assert not torch._C._cuda_hasPrimaryContext(0), "looking at the GPU has opened a context"
     text = json.dumps(found, indent=1, default=str)
     (lab.out / "machine.json").write_text(text, encoding="utf-8")
     lab.say(text)
@@ -218,7 +249,6 @@ def _lost_alone(run: runs.Run, name: str, reason: str) -> str:
 def clocks(lab: Lab) -> str:
     """A kernel of 20 ms by events, the wall clock around a synchronisation, and CUPTI."""
     meter = lab.meter()
-    lab.hz = lab.hz * 0.02 / median(meter.seconds(lambda: lab.spin(0.02), 1, warm=1) for _ in range(5))
     call = partial(lab.spin, 0.02)
     events, wall = meter.seconds(call, 10, warm=1) / 10, _wall(lab, call, 10)
     of_kernels = _kernels(lab, call, 10)
@@ -301,11 +331,11 @@ def cold(lab: Lab) -> str:
 
 
 def side_stream(lab: Lab) -> str:
-    meter, side = lab.meter(), lab.cuda.Stream()
+    meter, side, cycles = lab.meter(), lab.cuda.Stream(), int(1e-3 * lab.hz)
 
     def call() -> None:
         with lab.cuda.stream(side):
-            lab.spin(1e-3)
+            lab.cuda._sleep(cycles)
 
     try:
         for _ in range(3):
@@ -316,18 +346,17 @@ def side_stream(lab: Lab) -> str:
 
 
 def tuning(lab: Lab) -> str:
-    """What an autotuned kernel chooses alone, and beside a second process that does the same."""
+    """What an autotuned kernel chooses alone, twice, and beside a second process, which is why one worker alone has a GPU."""
     found = []
-    for beside in (False, True):
-        where = os.environ | {"TRITON_CACHE_DIR": str(lab.out / f"triton-{beside}")}
+    for beside in (0, 0, 1):
+        where = os.environ | {"TRITON_CACHE_DIR": str(lab.out / f"triton-{len(found)}")}
         busy = [sys.executable, "tuned.py"]
         children = [
             subprocess.Popen(busy, cwd=lab.out, env=where, stdout=subprocess.PIPE, text=True) for _ in range(1 + beside)
         ]
         found.append([child.communicate(timeout=60)[0].strip() for child in children])
-    lab.say(str(found))
-    assert len({*found[0], *found[1]}) == 1, f"alone {found[0]}, beside another {found[1]}"
-    return found[0][0]
+    assert all(map(all, found)), f"a process chose nothing: {found}"
+    return "; ".join(map(" and ".join, found))
 
 
 def load(lab: Lab) -> str:
@@ -374,7 +403,7 @@ def gate(lab: Lab) -> str:
 
 
 def memory(lab: Lab) -> str:
-    """The plain formula against a count by hand: scores twice and the output."""
+    """The plain formula against a count by hand: scores twice and the output, once cuBLAS has its workspace."""
     T, H, D = (64, 2, 16) if lab.rehearsal else (1024, 8, 64)
     q, k, v = (torch.randn(1, H, T, D, device=lab.device) for _ in range(3))
     by_hand = 2 * H * T * T * 4 + H * T * D * 4
@@ -385,6 +414,7 @@ def memory(lab: Lab) -> str:
         with torch.inference_mode():
             return attention(q, k, v)
 
+    call()
     lab.cuda.empty_cache()
     found = lab.meter().memory(call)[0].peak_bytes
     assert found == by_hand, f"{found} bytes measured, {by_hand} by hand"
@@ -422,21 +452,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not asked.rehearse and not torch.cuda.is_available():
         options.error("torch finds no CUDA device here; --rehearse does without")
     asked.out.mkdir(parents=True, exist_ok=True)
-    lab = Lab(asked.out.resolve(), asked.rehearse, monotonic() + 60 * asked.minutes)
+    out, until, rows = asked.out.resolve(), monotonic() + 60 * asked.minutes, []
     for work in STEPS:
         if work.__name__ in asked.steps.split(","):
-            lab.step(work)
-    lines = (f"{it['step']:15} {it['result']} {it['seconds']:6.1f} s  {it['figure']}" for it in lab.steps)
-    lab.say("\n" + "\n".join(lines))
-    with (lab.out / "steps.csv").open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, lab.steps[0])
-        table.writeheader()
-        table.writerows(lab.steps)
-    with tarfile.open(lab.out / "gpu.tar.gz", "w:gz") as archive:
-        for path in sorted(lab.out.iterdir()):
+            rows.append(step(work, out, asked.rehearse, until))
+            with (out / "steps.csv").open("w", newline="", encoding="utf-8") as file:
+                table = csv.DictWriter(file, rows[0])
+                table.writeheader()
+                table.writerows(rows)
+    print()
+    for it in rows:
+        print(f"{it['step']:15} {it['result']} {it['seconds']:6.1f} s  {it['figure']}")
+    with tarfile.open(out / "gpu.tar.gz", "w:gz") as archive:
+        for path in sorted(out.iterdir()):
             if path.name != "gpu.tar.gz":
                 archive.add(path, path.name)
-    return int(any(it["result"] != "pass" for it in lab.steps))
+    return int(any(it["result"] != "pass" for it in rows))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,9 @@ call above which neither caches nor launches make a difference.
 SPIN_CYCLES, SPIN_MORE = 1_000_000, 1e-4
 """Cycles of the spin that calibrates the device's clock; seconds of a spin beyond the host's own time."""
 
+INFINITY_CACHE = 256 << 20
+"""Bytes of the cache behind the L2 in AMD's largest GPUs (MI300X), which torch doesn't report."""
+
 GRAPH_BELOW = 5e-3
 """Seconds of a hot call below which launches may take a relevant part."""
 
@@ -127,20 +130,22 @@ class CudaMeter:
         }
 
     def _cold(self, call: Callable[[], Any]) -> list[float]:
-        """Return sorted device seconds of single calls, each after writing twice the L2; empty if that is unknown."""
-        size = 2 * self._cuda.get_device_properties().L2_cache_size
-        return (
-            self._queued(call, 1, COLD_CALLS, self._empty(size, dtype=torch.uint8, device="cuda").zero_) if size else []
-        )
+        """Return sorted device seconds of single calls, each after writing twice the caches; empty if they are unknown."""
+        l2 = self._cuda.get_device_properties().L2_cache_size
+        if not l2:
+            return []
+        size = 2 * (max(l2, INFINITY_CACHE) if torch.version.hip else l2)
+        return self._queued(call, 1, COLD_CALLS, self._empty(size, dtype=torch.uint8, device="cuda").zero_)
 
     def _queued(
         self, call: Callable[[], Any], calls: int, blocks: int, first: Callable[[], Any] = lambda: None
     ) -> list[float]:
         """Return sorted device seconds per call over several blocks. All launches are queued behind a spin and behind
-        `first` before the clock starts; empty if queueing takes longer than the spin, because the call waits for the
-        device or the queue is full.
+        `first` before the clock starts; empty if queueing takes longer than the device spins, because the call waits
+        for the device or the queue is full.
         """
         began = done = 0.0
+        opened, closed = (self._cuda.Event(enable_timing=True) for _ in range(2))
 
         def launch() -> Any:
             nonlocal done
@@ -151,8 +156,10 @@ class CudaMeter:
         def behind() -> None:
             nonlocal began
             began = self._host_clock()
+            opened.record()
             self._cuda._sleep(cycles)
             first()
+            closed.record()
 
         self._cuda.synchronize()
         before = self._host_clock()
@@ -163,7 +170,7 @@ class CudaMeter:
         cycles, found = ceil(spin * self._cycles_per_second()), []
         for _ in range(blocks):
             found.append(self._between(launch, calls, behind)[0] / calls)
-            if done - began > spin:
+            if done - began > opened.elapsed_time(closed) / 1e3:  # a clock that rises ends a spin of cycles early
                 return []
         return sorted(found)
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+import psutil
+
 REASONS = {
     0x1: "idle",
     0x2: "application clocks",
@@ -78,8 +80,10 @@ class Nvml:
         return [self._read(gpu) for gpu in self._every()]
 
     def settings(self) -> list[dict[str, Any]]:
-        """Return the settings of every GPU, in the order of `all`: clocks in MHz, power limit in watts, whether it is
-        divided; and in `others` the number of other processes with a context on it. None for unavailable values.
+        """Return the settings of every GPU, in the order of `all`: clocks in MHz, power limit in watts, NVML's compute
+        mode (3: exclusive), whether it is divided; in `others` the number of processes with a context on it that are
+        neither this one nor its children, who all count where a container has process ids of its own. None for
+        unavailable values.
         """
         return [self._settings(gpu) for gpu in self._every()]
 
@@ -91,7 +95,7 @@ class Nvml:
         return True
 
     def of(self, uuid: str) -> Reading | None:
-        """Return the state of the GPU, or of the part of one (MIG), with this UUID of torch; None if NVML doesn't have
+        """Return the state of the GPU that has this UUID in torch, or a part (MIG) with it; None if NVML doesn't have
         it.
 
         Cumulative counters show throttling between two readings, which single readings would miss.
@@ -119,8 +123,10 @@ class Nvml:
         return [gpu for gpu in handles if gpu is not None]
 
     def _gpu(self, uuid: str) -> Any:
-        handles = (self._ask("DeviceGetHandleByUUID", f"{kind}-{uuid}") for kind in ("GPU", "MIG"))
-        return next((gpu for gpu in handles if gpu is not None), None)
+        """Return the handle of the GPU, of which a part (MIG) has neither clocks nor power of its own."""
+        if (part := self._ask("DeviceGetHandleByUUID", f"MIG-{uuid}")) is not None:
+            return self._ask("DeviceGetDeviceHandleFromMigDeviceHandle", part)
+        return self._ask("DeviceGetHandleByUUID", f"GPU-{uuid}")
 
     def _violation(self, gpu: Any, policy: int) -> int | None:
         """Return the nanoseconds for which a policy has throttled the clock so far."""
@@ -135,19 +141,23 @@ class Nvml:
             power_w=None if milliwatts is None else milliwatts / 1e3,
             temperature_c=self._ask("DeviceGetTemperature", gpu, self._nvml.NVML_TEMPERATURE_GPU),
             busy_percent=None if rates is None else rates.gpu,
-            reasons=self._ask("DeviceGetCurrentClocksEventReasons", gpu) or 0,
+            reasons=self._ask("DeviceGetCurrentClocksEventReasons", gpu)
+            or self._ask("DeviceGetCurrentClocksThrottleReasons", gpu)  # its name before driver 535
+            or 0,
         )
 
     def _settings(self, gpu: Any) -> dict[str, Any]:
         milliwatts, mig = self._ask("DeviceGetEnforcedPowerLimit", gpu), self._ask("DeviceGetMigMode", gpu)
         processes = self._ask("DeviceGetComputeRunningProcesses", gpu)
+        ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
         return {
             "uuid": self._ask("DeviceGetUUID", gpu),
             "sm_mhz_chosen": self._ask("DeviceGetApplicationsClock", gpu, self._nvml.NVML_CLOCK_SM),
             "memory_mhz": self._ask("DeviceGetClockInfo", gpu, self._nvml.NVML_CLOCK_MEM),
             "power_limit_w": None if milliwatts is None else milliwatts / 1e3,
+            "compute_mode": self._ask("DeviceGetComputeMode", gpu),
             "mig": None if mig is None else bool(mig[0]),
-            "others": None if processes is None else sum(it.pid != os.getpid() for it in processes),
+            "others": None if processes is None else sum(it.pid not in ours for it in processes),
         }
 
     def _ask(self, name: str, *arguments: Any) -> Any:
