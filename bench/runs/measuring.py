@@ -71,7 +71,7 @@ class Measuring:
         fit = self._side_by_side if 4 * largest < self._free else 1
         self._checkers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_WORKER))
         alive = self._checkers if run.processes == 1 else self._side_by_side
-        self._held = self._that_fit(self._free / alive - largest)
+        self._held = self._that_fit(self._free // alive - largest)
         self._starting = 0.0
         """Seconds that the workers took to start."""
         self._owner: dict[str, Worker] = {}

@@ -169,7 +169,7 @@ class Tasks:
         }
         use_chosen()
         seconds = self._kept(what, built)["seconds"] if keep else checked.first_s
-        if (columns["peak_bytes"] or 0) >= MAPPED:
+        if checked.memory.peak_bytes >= MAPPED:
             release()
         return {"columns": columns, "seconds": seconds, "first_s": checked.first_s, "spent": _since(before)}
 

@@ -155,7 +155,8 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     hashes = {key: [side.facts.get("impl_hash") for side in sides] for key, sides in both.items()}
     changed = {impl for (impl, _), (old, new) in hashes.items() if old is None or old != new}
     alike = {key: sides for key, sides in both.items() if not other and not _redefined(sides)}
-    found = saved.changes(*({key: sides[i].samples for key, sides in alike.items()} for i in (0, 1)), changed)
+    before, after = ({key: sides[i].samples for key, sides in alike.items()} for i in (0, 1))
+    found = saved.changes(before, after, changed)
     judged, implementations = _judged(found, changed, margin)
     asked = tuple(dict.fromkeys(impl for impl, _ in alike if impl in changed))
     anchors = {impl for impl, _ in alike} - changed
@@ -356,6 +357,5 @@ def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:
         newer = f" --head {commits[1]}" if commits[1] and commits[0] != commits[1] else ""
         sides = f"--base {commits[0] or 'REF'}{newer}"
     asked = [f"--{name} {head.asked[name]}" for name in ("sweep", "model", *KNOWN_AXES) if head.asked.get(name)]
-    return " ".join(
-        ["python -m bench ab", sides, f"--impl {','.join(head.own.get(name, name) for name in names)}", *asked]
-    )
+    own = ",".join(head.own.get(name, name) for name in names)
+    return " ".join([f"python -m bench ab {sides} --impl {own}", *asked])
