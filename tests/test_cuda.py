@@ -867,6 +867,7 @@ def passes(lab: gpu.Lab) -> str:
     return "as well"
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_or_crashes_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "STEPS", (raises, crashes, passes))
     assert gpu.main([str(tmp_path), "--rehearse", "--steps", "raises,crashes,passes"]) == 1
