@@ -28,9 +28,10 @@ from torch.nn.functional import scaled_dot_product_attention
 import impls
 from bench.__main__ import main
 from bench.ab import ab as measuring
-from bench.ab import comparison, pairing, sources
+from bench.ab import comparison, pairing, planning, sources
 from bench.ab.comparison import Plan, Record, Unjudgeable
 from bench.ab.pairing import COLUMNS, CONTROLS, Pair, Pairing, interleaved, judged, until_settled
+from bench.ab.planning import Same
 from bench.ab.selftest import Log, injected, missing, schedule, self_test, summary
 from bench.ab.sources import PREFIX
 from bench.cases.case import Case
@@ -439,7 +440,7 @@ def inside(repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     prints on stdout and stderr.
     """
     monkeypatch.chdir(repository)
-    for module in (sources, measuring):
+    for module in (sources, planning):
         monkeypatch.setattr(module, "CHECKOUT", repository)
     monkeypatch.setattr(tempfile, "tempdir", str(repository.parent))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
@@ -625,7 +626,7 @@ def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatc
 
     def measured(*given: Any) -> Path:
         asked.append(given)
-        raise measuring.Same(Side("a"), Side("b"))
+        raise Same(Side("a"), Side("b"))
 
     monkeypatch.setattr(measuring, "measured", measured)
     axes = {"T": 64, "threads": 2, "qkv_bias": False}
