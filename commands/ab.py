@@ -11,6 +11,8 @@ from pathlib import Path
 
 from bench.ab import ab
 from bench.ab.comparison import Unjudgeable
+from bench.ab.options import asked, command, parser
+from bench.ab.planning import Same
 from bench.cases.outcome import Skip
 from bench.selection.command import complain, named
 from bench.selection.errors import UsageError
@@ -20,14 +22,14 @@ from reports.judging.comparison import Comparison
 from reports.pages import compare
 from reports.reading.runs import RunError
 
-UNJUDGED, USAGE_ERROR = 2, ab.USAGE_ERROR
+UNJUDGED = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 nothing regressed, or both variants have the same code; 1 something regressed in time or
     memory, is broken, or now fails the correctness check; 2 it could not be judged; 3 a usage error.
     """
-    options = ab.parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     return answered(lambda: _answer(options))
 
 
@@ -37,7 +39,7 @@ def answered(answer: Callable[[], int]) -> int:
     try:
         return answer()
     except (UsageError, RunError) as error:
-        return complain(error, USAGE_ERROR)
+        return complain(error)
     except (Unjudgeable, Skip) as why:
         warn(f"it could not be judged: {why}")
     except KeyboardInterrupt:
@@ -55,7 +57,7 @@ def _answer(options: argparse.Namespace) -> int:
         return 0
     try:
         saved = ab.measured(options)
-    except ab.Same as same:
+    except Same as same:
         return compare.tell(unmeasured(same, options), json_file=options.json, markdown=options.markdown)
     code = compare.tell(
         by_turns.comparison(saved), shlex.quote(str(saved)), json_file=options.json, markdown=options.markdown
@@ -64,10 +66,10 @@ def _answer(options: argparse.Namespace) -> int:
     return code
 
 
-def unmeasured(same: ab.Same, options: argparse.Namespace) -> Comparison:
+def unmeasured(same: Same, options: argparse.Namespace) -> Comparison:
     """Return the comparison of two variants with the same code."""
     return Comparison(
-        *same.sides, options.margin, cells=[], notes=[str(same)], machine={}, commands=[ab.command(ab.asked(options))]
+        *same.sides, options.margin, cells=[], notes=[str(same)], machine={}, commands=[command(asked(options))]
     )
 
 

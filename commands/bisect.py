@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 from bench.ab import ab
 from bench.ab.comparison import Unjudgeable
+from bench.ab.options import add_cells, defaults
+from bench.ab.planning import Same
 from bench.ab.sources import commit_of, commits_between, repository, subject_of
 from bench.cases.outcome import Skip
 from bench.runs.saving import run_files
@@ -29,7 +31,7 @@ from reports.judging.comparison import Comparison
 from reports.pages.comparison_text import changed, sentences
 from stats.verdict import REGRESSED
 
-from .ab import UNJUDGED, USAGE_ERROR, answered, unmeasured
+from .ab import UNJUDGED, answered, unmeasured
 
 SEVERAL = 1
 """Exit code if commits that can't be judged lie between the last good one and the first bad one."""
@@ -156,10 +158,10 @@ class Bisection:
         if len(files) > times:
             return by_turns.comparison(files[times])
         more = {"budget": minutes, "save": name, "to_continue": files[-1] if files else None}
-        options = argparse.Namespace(**ab.defaults() | asked | more)
+        options = argparse.Namespace(**defaults() | asked | more)
         try:
             return by_turns.comparison(ab.measured(options))
-        except ab.Same as same:
+        except Same as same:
             return unmeasured(same, options)
 
     def told(self, good: int, bad: int, between: Sequence[int]) -> int:
@@ -197,7 +199,6 @@ def _points(ends: Sequence[str], pythons: str | None) -> tuple[list[str], str]:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         "bisect",
-        USAGE_ERROR,
         usage="%(prog)s GOOD BAD [options]\n       %(prog)s --pythons A,B,C [options]",
         description="Find the commit, or the version of torch, that made it slower.",
     )
@@ -212,5 +213,5 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MINUTES",
         help="about how long to measure at each step (default: 1)",
     )
-    ab.add_cells(parser)
+    add_cells(parser)
     return parser

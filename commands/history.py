@@ -18,6 +18,8 @@ def confirm(asked: Asked, results: Path) -> str:
     """Compare the commits around a step, and save the comparison; returns why it can't be done, or ''."""
     from bench.ab import ab  # imports torch, on which reports does not depend
     from bench.ab.comparison import Unjudgeable
+    from bench.ab.options import defaults
+    from bench.ab.planning import Same
     from bench.cases.outcome import Skip
     from bench.selection.errors import UsageError
 
@@ -27,7 +29,7 @@ def confirm(asked: Asked, results: Path) -> str:
     except ValueError:
         return f"{options['threads']} threads: a comparison has one number of them"
     try:
-        ab.measured(Namespace(**ab.defaults() | options), results)
-    except (UsageError, Unjudgeable, Skip, ab.Same) as why:
+        ab.measured(Namespace(**defaults() | options), results)
+    except (UsageError, Unjudgeable, Skip, Same) as why:
         return str(why)
     return ""

@@ -28,15 +28,16 @@ from torch.nn.functional import scaled_dot_product_attention
 import impls
 from bench.__main__ import main
 from bench.ab import ab as measuring
-from bench.ab import comparison, pairing, sources
+from bench.ab import comparison, pairing, planning, sources
 from bench.ab.comparison import Plan, Record, Unjudgeable
 from bench.ab.pairing import COLUMNS, CONTROLS, Pair, Pairing, interleaved, judged, until_settled
+from bench.ab.planning import Same
 from bench.ab.selftest import Log, injected, missing, schedule, self_test, summary
 from bench.ab.sources import PREFIX
 from bench.cases.case import Case
 from bench.cases.cells import Key
 from bench.cases.outcome import Skip
-from bench.workers.client import Lost, Refused, Setting, Side, WorkerClient
+from bench.workers.client import Lost, Setting, Side, WorkerClient
 from bench.workers.tasks import Tasks
 from commands.history import confirm
 from reports.judging import by_turns, confirmations
@@ -298,13 +299,13 @@ class FakePeer(Answering):
         assert do == "check"
         name = self.probed
         if name == f"wrong-{self.side.impls}" or name == "wrong":
-            raise Refused("wrong", "error 1.0")
+            raise Skip("error 1.0", "wrong")
         if name == "dead":
             raise Lost("ended its process (SIGKILL)")
         if name == f"raises-{self.side.impls}":
-            raise Refused("error", "ValueError: no")
+            raise Skip("ValueError: no")
         if name == "impossible":
-            raise Refused("unsupported", "torch has no such kernel")
+            raise Skip("torch has no such kernel", "unsupported")
         kernel = "math" if name == "falls" and self.side.impls == Path("head") else "flash"
         columns = {"error": 1e-7, "error_bound": 1e-6, "peak_bytes": 100, "kernel": kernel}
         return {"columns": columns, "seconds": 1.0, "first_s": 1.0, "spent": {}}
@@ -439,7 +440,7 @@ def inside(repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     prints on stdout and stderr.
     """
     monkeypatch.chdir(repository)
-    for module in (sources, measuring):
+    for module in (sources, planning):
         monkeypatch.setattr(module, "CHECKOUT", repository)
     monkeypatch.setattr(tempfile, "tempdir", str(repository.parent))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
@@ -625,7 +626,7 @@ def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatc
 
     def measured(*given: Any) -> Path:
         asked.append(given)
-        raise measuring.Same(Side("a"), Side("b"))
+        raise Same(Side("a"), Side("b"))
 
     monkeypatch.setattr(measuring, "measured", measured)
     axes = {"T": 64, "threads": 2, "qkv_bias": False}
@@ -733,14 +734,14 @@ def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: WorkerCli
     assert worker.ask("time", timeout=1e300, what="x", calls=2, warm=1)["seconds"] > 0
     worker.ask("control", what="y", name="python")
     assert worker.ask("time", what="y", calls=1, warm=0)["seconds"] > 0
-    with pytest.raises(Refused, match="KeyError"):
+    with pytest.raises(Skip, match="KeyError"):
         ask_check(worker.ask, "nobody", CASE)
     ask_check(worker.ask, "doubles", CASE)
     (other,) = psutil.Process(worker._process.pid).children()
     while other.status() != psutil.STATUS_ZOMBIE and not select.select([worker], [], [], 0.01)[0]:
         pass
     assert not select.select([worker], [], [], 0)[0]  # who was forked, and went on, answers nothing
-    with pytest.raises(Refused, match=r"Mute: no message \(own\.py:"):
+    with pytest.raises(Skip, match=r"Mute: no message \(own\.py:"):
         ask_check(worker.ask, "mute", CASE)
     with pytest.raises(Lost, match=r"exit code 3\): last words"):
         ask_check(worker.ask, "dies", CASE)

@@ -15,7 +15,7 @@ from _pytest.config.argparsing import Parser
 
 from bench import __main__ as bench_main
 from bench import console
-from bench.ab import ab
+from bench.ab import options as of_ab
 from bench.cases.case import AXES
 from bench.selection.options import pytest_addoption
 from reports import __main__ as reports_main
@@ -112,7 +112,7 @@ def options(pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]) -> 
                 shown = re.findall(r"^ .*?(--[A-Za-z][\w-]*)", capsys.readouterr().out, re.MULTILINE)
                 found.setdefault(name, set()).update(shown)
     found["sweep"] |= of_run
-    found["ab"] |= {*ab.parser()._option_string_actions}  # those that its help leaves out, too
+    found["ab"] |= {*of_ab.parser()._option_string_actions}  # those that its help leaves out, too
     found["bisect"] |= found["ab"]
     found["advise"] |= {f"--{name}" for name in AXES}
     found["report"] -= {"--T"}  # of another command, which its help names

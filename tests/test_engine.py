@@ -35,7 +35,7 @@ from bench.timing.engine import (
     need,
     rounds,
 )
-from bench.workers.client import Lost, Refused
+from bench.workers.client import Lost
 
 POWER, HOT, SLOW = 0x4, 0x20, 0x8
 
@@ -209,7 +209,7 @@ def test_long_calls_are_made_once_untimed_at_the_beginning_of_a_visit(tmp_path: 
 
 def test_one_that_fails_costs_itself_alone(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
-    visited(run, FakeWorker(run, SECONDS, fails={"time sdpa": lambda: Refused("wrong", "error 1.0")}))
+    visited(run, FakeWorker(run, SECONDS, fails={"time sdpa": lambda: Skip("error 1.0", "wrong")}))
     assert [(key[0], entry["reason"]) for key, entry in run.skipped.items()] == [("sdpa", "wrong")]
     run.finish()
     assert {key[0] for key in run.finished} == {"fused", "packed"}
@@ -229,7 +229,7 @@ def test_one_that_caches_results_is_skipped(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
     worker = FakeWorker(run, SECONDS, fails={})
     worker.asked += [("caching", "packed", 0, {})] * 2
-    worker.fails["caching packed"] = lambda: Refused("wrong", "caches results")
+    worker.fails["caching packed"] = lambda: Skip("caches results", "wrong")
     visited(run, worker)
     assert [key[0] for key in run.skipped] == ["packed"]
 

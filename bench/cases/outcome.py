@@ -14,6 +14,11 @@ class Skip(Exception):
 
     reason = "error"
 
+    def __init__(self, detail: str, reason: str | None = None):
+        """`reason`: one of `REASONS`; by default that of the class."""
+        super().__init__(detail)
+        self.reason = reason or self.reason
+
 
 class Unsupported(Skip):
     """The implementation declares the case unsupported."""
@@ -33,10 +38,6 @@ class StillWorking(Wrong):
 
 class OutOfMemory(Skip):
     reason = "out_of_memory"
-
-
-class TimedOut(Skip):
-    reason = "timeout"
 
 
 REASONS = ("unsupported", "wrong", "out_of_memory", "timeout", "error")

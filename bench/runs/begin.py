@@ -89,15 +89,15 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
     journal = Journal.reopen(path)
     options = _same(config, name, journal.header["asked"], journal.header["machine"])
     selection = _select(config, options)
-    run = Run(options, selection, folder, name, timing=journal.header["timing"])
-    if journal.header["traced"]:
+    run = Run(options, selection, folder, name, timing=journal.header.get("timing", {}))
+    if journal.header.get("traced"):
         run.traces = Traces(run)
     if config.getoption("redo"):
         run.replaced = journal
         return run
     if journal.header["machine"] != fingerprint():
         raise UsageError(f"run {name} was begun on another machine or with another torch; --redo begins it anew")
-    if journal.header["sources"] != selection.sources:
+    if journal.header.get("sources") != selection.sources:
         raise UsageError(f"the code has changed since run {name} was begun; --redo begins it anew")
     run.restore(journal)
     return run

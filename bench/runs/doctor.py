@@ -18,8 +18,6 @@ from ..timing.devices.nvml import IDLE, SETTINGS, Reading, readings, words
 from ..timing.machine import fingerprint, page_fault_seconds
 from .lacking import cpp_compiler
 
-USAGE_ERROR = 3
-
 BUSY = 0.10
 """Share of one core above which another process is reported."""
 
@@ -49,7 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 without disturbances, 1 with some, 3 for a usage error."""
     Parser(
         "doctor",
-        USAGE_ERROR,
         description="Look for what on this machine will disturb a measurement, and say what to do.",
         epilog="Exit code: 0 when nothing disturbs, 1 when something does.",
     ).parse_args(arguments)

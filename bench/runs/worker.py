@@ -10,6 +10,7 @@ from typing import Any
 
 from ..cases.cells import Cell, Key
 from ..cases.outcome import Skip
+from ..selection.choice import listed
 from ..selection.errors import UsageError
 from ..workers.client import Answer, Lost, Request, Script, WorkerClient, together
 from ..workers.team import Team
@@ -44,12 +45,13 @@ class Worker:
     """Client of the latest request."""
 
     def __post_init__(self) -> None:
-        asked = [it.strip() for text in self.run.asked.get("impl", []) for it in text.split(",")]
-        names = [it for it in asked if it]
-        whole = {"whole_registry": self.run.selection.sweep.whole_registry, "cases": []}
-        homes = (SHARED, *self.alone)
-        of = {home: [it for it in names if self._home(it.partition("=")[0]) == home] for home in homes}
-        self._team = Team(lambda home: self.start(), {home: whole | {"names": of[home]} for home in homes})
+        imports: dict[str, dict[str, Any]] = {
+            home: {"names": [], "whole_registry": self.run.selection.sweep.whole_registry, "cases": []}
+            for home in (SHARED, *self.alone)
+        }
+        for name in listed(self.run.asked.get("impl", [])):
+            imports[self._home(name.partition("=")[0])]["names"].append(name)
+        self._team = Team(lambda home: self.start(), imports)
         self.number = self.run.new("process")
 
     def hello(self) -> None:

@@ -13,11 +13,14 @@ from pytest_benchmark.utils import parse_save
 from ..terminal import as_typed, warn
 from .errors import UsageError
 
+USAGE_ERROR = 3
+"""Exit code for usage errors."""
+
 
 class Parser(argparse.ArgumentParser):
     """argparse with another exit code for usage errors, since 2 is used otherwise."""
 
-    def __init__(self, command: str, usage_error: int, **options: object):
+    def __init__(self, command: str, usage_error: int = USAGE_ERROR, **options: object):
         super().__init__(prog=as_typed(f"python -m bench {command}"), allow_abbrev=False, **options)  # type: ignore[arg-type]
         self._usage_error = usage_error
 
@@ -28,7 +31,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(complain(f"{message} (--help shows the options)", self._usage_error))
 
 
-def complain(message: object, code: int) -> int:
+def complain(message: object, code: int = USAGE_ERROR) -> int:
     """Print a message in one line on stderr; returns the exit code."""
     warn(f"error: {message}")
     return code

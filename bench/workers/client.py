@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from .. import CHECKOUT
-from ..cases.outcome import Skip, TimedOut
+from ..cases.outcome import Skip
 from .fresh import start
 from .worker import request as line_of
 
@@ -30,29 +30,7 @@ Answer = dict[str, Any]
 
 
 class Lost(Skip):
-    """The process has ended."""
-
-
-class Hung(Lost, TimedOut):
-    """The process took too long and was killed."""
-
-    reason = "timeout"
-
-
-class Unusable(Lost):
-    """A request failed, and the process is unusable; `reason` is the outcome's."""
-
-    def __init__(self, reason: str, detail: str):
-        super().__init__(detail)
-        self.reason = reason
-
-
-class Refused(Skip):
-    """A request failed, and the process is still usable; `reason` is the outcome's."""
-
-    def __init__(self, reason: str, detail: str):
-        super().__init__(detail)
-        self.reason = reason
+    """The process has ended, was killed since it took too long, or is unusable."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +106,7 @@ class WorkerClient:
         )
 
     def ask(self, do: str, timeout: float | None = None, **details: Any) -> Answer:
-        """Send a request and return its answer; raises `Refused` if it fails, and `Lost` at the process's end or a
-        timeout.
-        """
+        """Send a request and return its answer; raises `Skip` if it fails, and `Lost` if the process can't go on."""
         self.send(do, timeout, **details)
         return self.receive()
 
@@ -148,7 +124,7 @@ class WorkerClient:
         """Return the answer to the request sent; raises as `ask` does."""
         answer: Answer = json.loads(self._line())
         if "failed" in answer:
-            raise (Unusable if answer.get("unusable") else Refused)(answer["failed"], answer["detail"])
+            raise (Lost if answer.get("unusable") else Skip)(answer["detail"], answer["failed"])
         return answer
 
     def fileno(self) -> int:
@@ -173,7 +149,7 @@ class WorkerClient:
         while b"\n" not in self._unread:
             if not select.select([self], [], [], self.left)[0]:
                 self._process.kill()
-                raise Hung(f"took longer than {self._patience:g} s (--cell-timeout): its process was ended")
+                raise Lost(f"took longer than {self._patience:g} s (--cell-timeout): its process was ended", "timeout")
             if not (read := os.read(self.fileno(), 1 << 16)):
                 raise Lost(self._exit_reason())
             self._unread += read

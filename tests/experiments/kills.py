@@ -1,4 +1,4 @@
-"""`python -m tests.experiments.kills run|ab|bisect [KILLS]`: a command killed at random moments and resumed each time (20).
+"""`python -m tests.experiments.kills run|ab|bisect|ray [KILLS]`: a command killed at random moments and resumed each time (20).
 
 Prints, for every kill, the results on disk before and after it. Results that are on disk must stay, in their order, until the
 command ends by itself; no result may be there twice. Of a run also: whether the finished file has the cells of one that was
@@ -20,8 +20,9 @@ from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CELLS = ("--T", "16,32,64,128", "--H", "1,2", "--dtype", "float32")
-KILLS, LONGEST = 20, 10.0
-"""Kills, and the most seconds before one."""
+KILLS = 20
+LONGEST = {"run": 10.0, "ab": 20.0, "bisect": 30.0, "ray": 30.0}
+"""The most seconds before a kill: of a comparison, several pairs."""
 
 BENCH = (sys.executable, str(CHECKOUT / "bench"))
 COMMANDS = {
@@ -29,8 +30,10 @@ COMMANDS = {
             (sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), "--resume", "x")),
     "ab": ((*BENCH, "ab", "--base-impl", "fused", "--head-impl", "sdpa", "--seed", "1", "--save", "x", *CELLS,
             "--budget", "1", "--whole"),) * 2,
-    "bisect": ((*BENCH, "bisect", "GOOD", "BAD", "--impl", "mine=mine:mine", "--seed", "1", "--budget", "0.2",
+    "bisect": ((*BENCH, "bisect", "GOOD", "BAD", "--impl", "mine=mine:mine", "--seed", "1", "--budget", "0.5",
                 "--T", "64", "--H", "2", "--dtype", "float32"),) * 2,
+    "ray": ((*BENCH, "sweep", "--cluster", "ray", "--save", "x", "--processes", "1", "--cell-time", "0.05", *CELLS),
+            (*BENCH, "sweep", "--cluster", "ray", "--resume", "x")),
 }  # fmt: skip
 """By kind: the command that begins, and the one that goes on."""
 
@@ -54,8 +57,8 @@ def main() -> None:
             commits(folder)
         draw, kept = random.Random(0), list[str]()
         for kill in range(kills):
-            process = started(folder, begin if not kept else go_on)
-            end = time.monotonic() + draw.uniform(0, LONGEST) + 3.0  # importing torch is no part of it
+            process = started(folder, go_on if begun(folder) else begin)
+            end = time.monotonic() + draw.uniform(0, LONGEST[kind]) + 3.0  # importing torch is no part of it
             while time.monotonic() < end and process.poll() is None:
                 time.sleep(0.02)
             process.send_signal(signal.SIGKILL)
@@ -70,7 +73,7 @@ def main() -> None:
             kept = now
             if ended:
                 break
-        code = started(folder, begin if not kept else go_on).wait()
+        code = started(folder, go_on if begun(folder) else begin).wait()
         now = [*results(folder)]
         lost = [it for it in kept if it not in now]
         print(f"resumed, exit code {code}: {len(now)} results, {len(lost)} of {len(kept)} lost")
@@ -94,6 +97,10 @@ def commits(folder: Path) -> None:
             subprocess.run([*git, "tag", "BAD" if commit else "GOOD"], cwd=folder, check=True)
 
 
+def begun(folder: Path) -> bool:
+    return any(folder.glob("results/**/*.*"))
+
+
 def started(folder: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -104,12 +111,12 @@ def results(folder: Path) -> Iterator[str]:
         if path.parent.name == "ab":
             yield from (str(pair["logs"]) for pair in saved(path)["pairs"])
         elif "benchmarks" in saved(path) and saved(path)["complete"]:
-            for row in (it["extra_info"] for it in saved(path)["benchmarks"]):
-                yield f"checked {row['impl']} {row['id']}"
-                yield from (f"{row['impl']} {row['id']} {at}" for at in row["sample_fastest"])
+            yield from of_rows(saved(path))
     for path in folder.glob("results/**/*.journal"):
         for text in path.read_text().splitlines(keepends=True):
             match json.loads(text) if text.endswith("\n") else {}:
+                case {"job": _, "answer": {"run": run}}:
+                    yield from of_rows(run)
                 case {"pair": pair}:
                     yield str(pair["logs"])
                 case {"checked": {"key": [impl, case]}}:
@@ -117,6 +124,12 @@ def results(folder: Path) -> Iterator[str]:
                 case {"visit": visit}:
                     for impl, cell in visit["cells"].items():
                         yield from (f"{impl} {visit['id']} {fastest}" for _, fastest, *_ in cell["samples"])
+
+
+def of_rows(run: dict[str, Any]) -> Iterator[str]:
+    for row in (it["extra_info"] for it in run["benchmarks"]):
+        yield f"checked {row['impl']} {row['id']}"
+        yield from (f"{row['impl']} {row['id']} {at}" for at in row["sample_fastest"])
 
 
 def saved(path: Path) -> dict[str, Any]:

@@ -1,0 +1,108 @@
+"""Options of `python -m bench ab`, of which other comparisons have a part."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stats.verdict import MARGIN, as_margin
+
+from ..cases.case import AXES
+from ..selection.command import Parser
+from ..selection.errors import count, positive
+from ..selection.options import OPTIONS
+from .selftest import Injection
+
+EACH_TIME = ("budget", "json", "markdown", "save", "to_continue")
+"""Options that a continued comparison does not inherit."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Build the parser of `python -m bench ab`."""
+    parser = Parser("ab", description="Compare two sides, interleaved, in pairs of fresh processes.")
+    sides = parser.add_argument_group("sides: two revisions, two implementations or two interpreters")
+    sides.add_argument("--base", metavar="REF", help="git revision that is the base, of the repository that you are in")
+    sides.add_argument("--head", metavar="REF", help="... and the head (default: the working tree)")
+    sides.add_argument(
+        "--base-impl", metavar="NAME", help="an implementation, or NAME=package.module:attr for your own"
+    )
+    sides.add_argument("--head-impl", metavar="NAME", help="... that is compared with it")
+    sides.add_argument("--base-python", metavar="PATH", help="an interpreter that has torch, numpy and psutil")
+    sides.add_argument("--head-python", metavar="PATH", help="... that is compared with it (default: this one)")
+    add_cells(parser)
+    how = parser.add_argument_group("how much, and where to")
+    how.add_argument(
+        "--budget", type=positive, default=3.0, metavar="MINUTES", help="about how long to measure (default: 3)"
+    )
+    how.add_argument("--continue", type=Path, metavar="FILE", dest="to_continue",
+                     help="go on, for --budget, with what is INCONCLUSIVE in a saved comparison")  # fmt: skip
+    how.add_argument("--save", metavar="NAME", help="name of the file under results/ (default: the time)")
+    how.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts for programs")
+    how.add_argument("--markdown", type=Path, metavar="FILE", help="write the verdicts for a pull request")
+    how.add_argument(
+        "--self-test",
+        type=count,
+        metavar="N",
+        help="N comparisons of unchanged code, and more with slow-downs injected: how often verdicts are right on this machine",
+    )
+    how.add_argument("--whole", action="store_true", help=argparse.SUPPRESS)  # spend all, though decided
+    how.add_argument("--inject", type=_injection, dest="injection", metavar="IMPL=SHARE", help=argparse.SUPPRESS)
+    return parser
+
+
+def add_cells(parser: argparse.ArgumentParser) -> None:
+    """Add the options that select cells and configure how they are judged."""
+    cells = parser.add_argument_group("cells, as in `pytest bench/`; VALUES, as 256,1024, replace the sweep's")
+    cells.add_argument("--sweep", metavar="NAME", help="which cases (default: quick)")
+    cells.add_argument("--model", metavar="NAMES", help="... or those of models, by name or by a config.json")
+    cells.add_argument("--impl", metavar="NAMES", action="append", default=[], help="exactly what runs, as NAME,NAME")
+    for name in OPTIONS:
+        if name != "threads":
+            cells.add_argument(f"--{name}", metavar="VALUES", help=AXES[name].about)
+    cells.add_argument(
+        "--threads", type=count, default=1, metavar="N", help="threads and cores of a process (default: 1)"
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument("--margin", type=as_margin, default=MARGIN, metavar="SHARE",
+                     help=f"what is shown to be within this is UNCHANGED (default: {MARGIN})")  # fmt: skip
+    how.add_argument("--cell-timeout", type=positive, default=300.0, metavar="SECONDS",
+                     help="a cell whose check or whose block takes longer is given up (default: 300)")  # fmt: skip
+    how.add_argument("--seed", type=int, help="of the random order in which everything is timed")
+    how.add_argument("--allow-gone", metavar="NAMES", action="append", default=[],
+                       help="implementations that head may lack, a comma list; any other that it lacks is BROKEN")  # fmt: skip
+
+
+def defaults() -> dict[str, Any]:
+    """Return the defaults of all options of `parser`."""
+    return vars(parser().parse_args([]))
+
+
+def asked(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that define a comparison: those that differ from their defaults."""
+    usual = defaults()
+    return {name: value for name, value in vars(options).items() if name not in EACH_TIME and value != usual[name]}
+
+
+def command(asked: Mapping[str, Any]) -> str:
+    """Return `python -m bench ab ...` with the options that differ from their defaults."""
+    words = ["python", "-m", "bench", "ab"]
+    for name, value in asked.items():
+        words.append(f"--{name.replace('_', '-') if name not in AXES else name}")
+        if value is not True:
+            words.append(",".join(value) if isinstance(value, list) else str(value))
+    return shlex.join(words)
+
+
+def _injection(text: str) -> Injection:
+    name, _, share = text.partition("=")
+    try:
+        number = float(share)
+    except ValueError:
+        number = math.nan
+    if not name or not number > -1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not IMPL=SHARE, as in sdpa=0.05")
+    return name, number

@@ -1,0 +1,150 @@
+"""Plans a comparison: its two variants, with their code, and its cells."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from .. import CHECKOUT
+from ..selection.choice import listed
+from ..selection.errors import UsageError
+from ..selection.options import OPTIONS, cases_of, sweep_of
+from ..workers.client import Setting, Side
+from .comparison import Plan
+from .pairing import SIDES
+from .sources import (
+    check_out,
+    commit_of,
+    copy_of_impls,
+    copy_of_working_tree,
+    digest,
+    repository,
+    same_files,
+    twins,
+    untracked,
+)
+
+NEEDED = "import sys, torch, numpy, psutil; assert sys.version_info >= (3, 11), 'Python 3.11 or newer is needed'"
+"""Requirements on an interpreter."""
+
+
+class Same(Exception):
+    """Both variants have the same code, so that nothing is measured."""
+
+    def __init__(self, base: Side, head: Side):
+        super().__init__(f"no difference in code between {base.label} and {head.label}")
+        self.sides = base.label, head.label
+
+
+def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
+    """Return the comparison that the options describe, with its code in `folder`; raises `UsageError`, or `Same`."""
+    asked = {
+        name: value
+        for name in ("sweep", "model", *OPTIONS)
+        if name != "threads" and (value := getattr(options, name)) is not None
+    }
+    sweep, device, overrides = sweep_of(asked)
+    names = tuple(listed(options.impl))
+    if options.impl and not names:
+        raise UsageError("--impl names nothing")
+    cases = tuple(cases_of(sweep, device, overrides))
+    base, head = _sides(options, folder)
+    return Plan(
+        sides=(base, head),
+        cases=cases,
+        names=names,
+        whole_registry=sweep.whole_registry,
+        setting=Setting(str(Path.cwd()), options.threads, options.cell_timeout, repository=repository()),
+        margin=options.margin,
+        seconds=60 * options.budget,
+        seed=random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed,
+        allow_gone=tuple(listed(options.allow_gone)),
+        whole=options.whole,
+        twins=twins(base.tree or base.impls, head.tree or head.impls, folder),
+    )
+
+
+def _sides(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
+    """Return both variants; raises `UsageError` for missing, incomplete or conflicting options."""
+    kinds = {
+        "revisions": (options.base, options.head),
+        "impls": (options.base_impl, options.head_impl),
+        "pythons": (options.base_python, options.head_python),
+        "self-test": (options.self_test, None),
+    }
+    asked = [kind for kind, given in kinds.items() if any(given)]
+    if len(asked) != 1:
+        what = f"{' and '.join(asked)} together are too much" if asked else "nothing to compare"
+        raise UsageError(
+            f"{what}: give either --base REF, or --base-impl NAME --head-impl NAME, or --base-python PATH, or --self-test N"
+        )
+    first, second = kinds[asked[0]]
+    if asked == ["revisions"]:
+        return _revisions(options, folder)
+    if asked == ["impls"]:
+        if not (first and second):
+            raise UsageError("two implementations are compared: give both --base-impl NAME and --head-impl NAME")
+        if options.impl:
+            raise UsageError("--impl chooses among many; here --base-impl and --head-impl are the two")
+        if first == second:
+            raise UsageError(f"{first} can't be compared with itself; --self-test N does that")
+    if not first:
+        raise UsageError("--head-python PATH is compared with --base-python PATH, which is missing")
+    here = copy_of_impls(folder / "working-tree")
+    if asked == ["self-test"]:
+        there = copy_of_impls(folder / "another-copy")  # the folder's path may affect time, which must show
+        return Side("the working tree", here), Side("a copy of it", there)
+    if asked == ["impls"]:
+        base, head = (Side(name.partition("=")[0], here, impl=name) for name in (first, second))
+    else:
+        base, head = (Side(given, here, python=_interpreter(given)) for given in (first, second or sys.executable))
+    return base, head
+
+
+def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
+    if not options.base:
+        raise UsageError("--head REF is compared with --base REF, which is missing")
+    root = repository()
+    if root != CHECKOUT and not any("=" in name for name in listed(options.impl)):
+        raise UsageError(f"revisions of {root} are compared: name a kernel in it, as in --impl mine=mine:mine")
+    commits = commit_of(options.base, root), options.head and commit_of(options.head, root)
+    if commits[0] == commits[1]:
+        raise UsageError(
+            f"--base {options.base} and --head {options.head} are the same commit {commits[0][:10]}; name another"
+        )
+    base, head = (
+        _side(given, commit, folder / name, root)
+        for name, given, commit in zip(SIDES, (options.base, options.head), commits, strict=True)
+    )
+    if not options.injection and digest(base.code) == digest(head.code) and same_files(*commits, root):
+        raise Same(base, head)
+    return base, head
+
+
+def _side(given: str, commit: str | None, place: Path, root: Path) -> Side:
+    """Return a variant: a revision of the user's repository or of the suite, or the working tree."""
+    own = root != CHECKOUT
+    if commit is None:
+        label = f"the working tree{untracked(root, '.' if own else 'impls')}"
+        place = copy_of_working_tree(place, root) if own else copy_of_impls(place)
+    else:
+        short = commit[:10]
+        label, place = short if commit.startswith(given) else f"{given} ({short})", check_out(commit, place, root)
+    return Side(label, commit=commit, tree=place) if own else Side(label, place, commit=commit)
+
+
+def _interpreter(given: str) -> str:
+    """Return an interpreter that can run a worker; raises `UsageError`."""
+    path = shutil.which(given)
+    if path is None:
+        raise UsageError(f"there is no interpreter {given}: give the path of a `python` with torch, numpy and psutil")
+    path = str(Path(path).absolute())
+    done = subprocess.run([path, "-c", NEEDED], cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UsageError(f"{given} can't run a side ({why}): `{given} -m pip install torch numpy psutil`")
+    return path
