@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from ctypes.util import find_library
 
 from ..cases.axes import nearest
-from ..timing.machine import allocator_settings
-from ..timing.pages import chosen, has_glibc
+from ..timing.pages import allocator_settings, chosen, has_glibc
 from .errors import UsageError
 
 KEEP: Mapping[str, str] = {

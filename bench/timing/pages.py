@@ -23,6 +23,9 @@ KEPT = {MMAP_MAX: 0, TRIM_THRESHOLD: -1}
 VARIABLES = ("MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
 """Environment variables for these parameters in a new process."""
 
+ALLOCATOR = ("LD_PRELOAD", "GLIBC_TUNABLES", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Settings of the memory allocator, besides glibc's MALLOC_*."""
+
 CALLS = 3
 """Timed calls after one that grows the heap; later ones may grow it too, since aligned blocks leave gaps."""
 
@@ -35,6 +38,11 @@ def chosen() -> dict[str, str]:
     libraries = {name: os.environ.get(name, "") for name in ("LD_PRELOAD", "GLIBC_TUNABLES")}
     settings = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     return settings | {name: value for name, value in libraries.items() if "malloc" in value}
+
+
+def allocator_settings() -> dict[str, str]:
+    """Return the environment variables that select a memory allocator and its caching."""
+    return {name: os.environ[name] for name in sorted(os.environ) if name in ALLOCATOR or name.startswith("MALLOC_")}
 
 
 def fix_threshold() -> None:
