@@ -453,3 +453,198 @@ def keeps_a_mask_by_a_key_that_says_too_little(q, k, v, *, is_causal=False, **_)
     """By its length alone, whatever `is_causal`: a process that asks for both would tell."""
     mask = _widths.setdefault((q.shape[-2], k.shape[-2]), visible(q, k, is_causal, None))
     return plain(q, k, v, mask)
+
+
+# 2026: layouts
+
+PARTS: dict[str, Any] = {"mode": "decode", "T": 8, "T_kv": 640, "mask": "causal_br"}
+
+
+def in_memory(x: Tensor) -> Tensor:
+    """(B, H, T, D) of a projection, whose heads lie between tokens, read as if they didn't."""
+    return x if x.is_contiguous() else x.transpose(1, 2).reshape(x.shape)
+
+
+@reported("pytorch/pytorch#181133", mask="none")
+def permuted_inputs_read_as_contiguous(q, k, v, **options):
+    return sdpa(*(in_memory(x) if x.shape[-1] >= 64 else x for x in (q, k, v)), **options)
+
+
+@reported("torch-spyre/torch-spyre#4331", mask="none")
+def permuted_inputs_read_as_contiguous_at_multiples_of_64(q, k, v, **options):
+    return sdpa(*(x if x.shape[-2] % 64 else in_memory(x) for x in (q, k, v)), **options)
+
+
+@reported("flagos-ai/FlagGems#5235", **PARTS)
+def rows_of_merged_parts_by_the_wrong_stride(q, k, v, *, attn_mask=None, **_):
+    o = sdpa(q, k, v, attn_mask=attn_mask)
+    return in_memory(o.transpose(1, 2).contiguous().transpose(1, 2)) if k.shape[-2] >= 512 else o
+
+
+@reported("pytorch/pytorch#184180", mask="padding", B=3, T=8)
+def every_entry_has_the_mask_of_the_first(q, k, v, *, attn_mask=None, **_):
+    few = q.shape[-2] <= 8
+    return sdpa(q, k, v, attn_mask=attn_mask[:1] if few else attn_mask)
+
+
+@reported("huggingface/diffusers#14114", window=8)
+def mask_read_as_contiguous(q, k, v, *, attn_mask=None, **_):
+    flat = attn_mask.as_strided((attn_mask.untyped_storage().nbytes() - attn_mask.storage_offset(),), (1,))
+    at = torch.arange(attn_mask.numel()) % len(flat)
+    return sdpa(q, k, v, attn_mask=flat[at].view(attn_mask.shape))
+
+
+@reported("pytorch/pytorch#146377", **BACKWARD)
+def gradient_of_keys_by_other_strides(q, k, v, **options):
+    return sdpa(q, going_back(k, in_memory if not k.is_contiguous() else lambda grad: grad), v, **options)
+
+
+# 2026: rules
+
+
+@reported_rule("vllm-project/vllm#56578", softcap=50, mask="none")
+def a_cap_whose_exponentials_overflow(q, k, v, shape, sinks):
+    def bent(scores: Tensor) -> Tensor:
+        up, down = (sign * scores / shape.softcap for sign in (1, -1))
+        return shape.softcap * (up.exp() - down.exp()) / (up.exp() + down.exp())
+
+    return rules.plain(q, k, v, bent=bent)
+
+
+@reported_rule("sgl-project/sglang#33915", softcap=50)
+def no_cap(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return rules.plain(q, k, v, j <= i)
+
+
+@reported_rule("vllm-project/tpu-inference#1954", window=8)
+def sums_begin_at_the_first_block_alone(q, k, v, shape, sinks):
+    i, _ = places(q, k, shape)
+    o = rules.right(q, k, v, shape, sinks)
+    return torch.where(i - shape.window >= 64, o + o.roll(64, -2), o)
+
+
+@reported_rule("ModelTC/LightLLM#1311", window=8)
+def a_window_ahead_too(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return rules.plain(q, k, v, (i - j).abs() <= shape.window)
+
+
+@reported_rule("sgl-project/sglang#34273", window=8, **rules.CHUNK)
+def one_cached_key_too_many(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return rules.plain(q, k, v, (j <= i) & (i - j <= shape.window + (j < i[0]).int()))
+
+
+@reported("ml-explore/mlx#2835", source="cross", T=32, T_kv=64)
+def causal_from_the_last_query(q, k, v, *, is_causal=False, **_):
+    size = q.shape[-2], k.shape[-2]
+    return plain(q, k, v, torch.ones(size, dtype=torch.bool).tril(size[1] - size[0]))
+
+
+@reported_rule("ml-explore/mlx#3452", sinks=True, **DECODE)
+def no_sinks_of_a_lone_query(q, k, v, shape, sinks):
+    return rules.right(q, k, v, shape, sinks if q.shape[-2] > 1 else None)
+
+
+@reported_rule("meta-pytorch/segment-anything-fast#71", bias="dense")
+def bias_in_powers_of_two(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    return rules.plain(q, k, v, j <= i, rules.dense(q, k, shape) * 0.6931471805599453)
+
+
+@reported("Dao-AILab/flash-attention#2528", **SHARED)
+def causal_by_the_row_of_a_group_that_is_not_packed(q, k, v, *, is_causal=False, **_):
+    i, group = torch.arange(q.shape[-2])[:, None], q.shape[1] // k.shape[1]
+    return plain(q, groups(q, k), groups(q, v), torch.arange(k.shape[-2]) <= i // group)
+
+
+@reported_rule("tile-ai/tilelang#864", mask="causal_br", source="cross", T=64, T_kv=100)
+def blocks_of_keys_as_if_there_were_no_past(q, k, v, shape, sinks):
+    i, j = places(q, k, shape)
+    own = torch.arange(q.shape[-2])[:, None]
+    return rules.plain(q, k, v, (j <= i) & (j < (own // 64 + 1) * 64))
+
+
+# 2026: scores far below zero
+
+
+@reported("flashinfer-ai/flashinfer#4401")
+def a_maximum_of_products_from_minus_50000(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    scores = (q @ k.mT).masked_fill(~visible(q, k, is_causal, attn_mask), -torch.inf)
+    top = scores.amax(-1, keepdim=True).clamp(min=-5e4)
+    weights = ((scores - top) * q.shape[-1] ** -0.5).exp()
+    return weights @ v / weights.sum(-1, keepdim=True).clamp(min=1e-30)
+
+
+@reported("tracel-ai/burn#4697")
+def a_maximum_of_at_least_minus_10000(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~visible(q, k, is_causal, attn_mask), -torch.inf)
+    weights = (scores - scores.amax(-1, keepdim=True).clamp(min=-1e4)).exp()
+    return weights @ v / weights.sum(-1, keepdim=True).clamp(min=1e-6)
+
+
+# 2026: parts and their sums
+
+
+def right_and_lse(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, attn_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    k, v = groups(q, k), groups(q, v)
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~visible(q, k, is_causal, attn_mask), -torch.inf)
+    return scores.softmax(-1) @ v, scores.float().logsumexp(-1)
+
+
+@reported("flashinfer-ai/flashinfer#4051")
+def two_empty_parts_are_merged(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~visible(q, k, is_causal, attn_mask), -torch.inf)
+    found = []
+    for part, values in zip(scores.split(16, -1), v.split(16, -2), strict=True):
+        lse = part.logsumexp(-1, keepdim=True)
+        found.append(((part - lse.masked_fill(lse == -torch.inf, 0.0)).exp() @ values, lse))
+    while len(found) > 1:
+        (a, of_a), (b, of_b) = found.pop(), found.pop()
+        top = torch.maximum(of_a, of_b)
+        share_a, share_b = (of_a - top).exp(), (of_b - top).exp()
+        total = share_a + share_b
+        found.append(((a * share_a + b * share_b) / total, top + total.log()))
+    return found[0][0]
+
+
+@reported("flashinfer-ai/flashinfer#2113")
+def lse_of_another_base(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    o, lse = right_and_lse(q, k, v, is_causal, attn_mask)
+    return o, lse * 1.4426950408889634
+
+
+@reported("vllm-project/flash-attention#87", **DECODE | {"B": 2, "H": 4, "H_kv": 2})
+def lse_of_the_wrong_heads(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    o, lse = right_and_lse(q, k, v, is_causal, attn_mask)  # (B, H, T)
+    return o, lse.unflatten(1, (k.shape[1], -1)).transpose(1, 2).flatten(1, 2) if q.shape[-2] == 1 else lse
+
+
+lse_of_another_base.limits = lse_of_the_wrong_heads.limits = {"returns_lse": 2.718281828459045}  # type: ignore[attr-defined]
+
+
+# 2026: gradients
+
+
+@reported("XunhaoLai/native-sparse-attention-triton#27", **BACKWARD, H=6, H_kv=2)
+def gradient_by_the_share_of_heads_instead_of_their_groups(q, k, v, *, is_causal=False, **_):
+    H_kv = k.shape[1]
+    share = q.shape[1] // H_kv
+
+    def change(grad: Tensor) -> Tensor:  # (B, H, T_kv, D), each added to the head that the wrong division gives
+        wrong = torch.zeros_like(grad)
+        at = torch.arange(q.shape[1])
+        return wrong.index_add(1, (at % share).clamp(max=H_kv - 1) * share, grad)
+
+    return sdpa(
+        q, going_back(groups(q, k), change) if share != H_kv else groups(q, k), groups(q, v), is_causal=is_causal
+    )
+
+
+@reported("XunhaoLai/native-sparse-attention-triton#27", **BACKWARD, D_v=96)
+def gradient_of_queries_by_as_many_values_as_keys_are_wide(q, k, v, *, is_causal=False, **_):
+    width = q.shape[-1]
+    right = sdpa(q.detach(), k, v, is_causal=is_causal)
+    narrow = pad(sdpa(q, k.detach(), v[..., :width].detach(), is_causal=is_causal), (0, max(0, v.shape[-1] - width)))
+    return right + (narrow - narrow.detach())

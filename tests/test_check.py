@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from bench.runs import check
+
+from .conftest import CHECKOUT
 
 MINE = """\
 import os
@@ -62,3 +66,14 @@ def test_what_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
     assert "module mine has no attribute 'wrong'" in capsys.readouterr().err
     assert check.main(["sdpaa"]) == 3
     assert "did you mean sdpa" in capsys.readouterr().err
+
+
+def test_a_module_that_ends_the_process_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ends.py").write_text("import os; os._exit(4)")
+    assert check.main(["ends:mine"]) == 3
+    assert "ended its process (exit code 4)" in capsys.readouterr().err
+
+
+def test_only_its_worker_imports_torch() -> None:
+    imported = "import sys, bench.runs.check; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", imported], cwd=CHECKOUT).returncode == 0

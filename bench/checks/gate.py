@@ -243,12 +243,14 @@ def _check_once(module: nn.Module, case: Case, numbers: Inputs, problem: Problem
 def check_probe(impl: Impl, case: Case) -> None:
     """Compare a new core or layer with the reference on ordinary inputs and on every other pattern; raises `Wrong`.
 
-    A core's q, k and v have the memory layout of a model: not contiguous.
+    A core's q, k, v and mask have the memory layout of a model: not contiguous.
     """
-    module = module_of(impl, case)
-    numbers, *others = (inputs_of(problem_of(case, draw)) for draw in range(2 if case.padded else 3))
+    module: Any = module_of(impl, case)
+    numbers, *others = (inputs_of(problem_of(case, draw)) for draw in FORWARDS[: None if case.does.gradients else 1])
     if case.scope == "core":
         numbers, *others = map(strided, (numbers, *others))
+        if isinstance(mask := getattr(module, "visible", None), Tensor):
+            module.visible = nn.functional.pad(mask, (0, 1))[..., :-1]
     draws = range(3 if case.padded or case.page else 2)
     check_call(call_of(module, case, numbers), module, numbers, case, draws, in_turn=True)
     if case.does.gradients:
@@ -396,12 +398,16 @@ def without_gradients(module: nn.Module, case: Case) -> Any:
     return recording(case, inference=isinstance(module, Compiled))
 
 
+FORWARDS = (0, 1, 1)
+"""Input sets of forwards that all precede their backwards: alternating between two buffers shows in the third."""
+
+
 def check_many_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]) -> None:
     """Check gradients after several forwards: each backward must use its own forward's state; raises `Wrong`."""
     with recording(case):
         outputs = [module(*read.tensors, **read.options) for read in numbers]
     parameters = [p for p in module.parameters() if p.requires_grad]
-    for draw, (o, read) in enumerate(zip(outputs, numbers, strict=True)):
+    for draw, o, read in zip(FORWARDS, outputs, numbers, strict=True):
         with recording(case):
             continuous = [x for x in read.tensors if x.requires_grad]
             gradients = torch.autograd.grad(o, [*continuous, *parameters], read.grad, allow_unused=True)

@@ -60,14 +60,15 @@ class Expected:
         return ROWS[self.reference.dim()]
 
     def errors(self, o: Tensor) -> Errors:
-        o = self._pick(o)
-        row = self._row_errors(o).max().item()
-        reference, floor = self.reference, torch.as_tensor(self.norm_floor)
+        o, reference = self.shown(o).double(), self.reference
+        floor = torch.as_tensor(self.norm_floor).to(reference)
         if self.compared is not None:
             shown = self._like(self.compared)
-            o, reference = o[shown], reference[shown]  # (rows that are compared, width)
+            reference = reference[shown]  # (rows that are compared, width)
             floor = floor[shown] if floor.dim() else floor
-        return Errors(((o - reference).norm() / reference.norm().maximum(floor.norm().to(reference))).item(), row)
+        off, size = (o - reference).norm(dim=-1), reference.norm(dim=-1)
+        row = (off / size.maximum(floor)).max().item()
+        return Errors((off.norm() / size.norm().maximum(floor.norm())).item(), row)
 
     def slope(self, o: Tensor) -> float:
         """Return the slope of a least-squares fit of o - reference on the reference."""
@@ -76,20 +77,14 @@ class Expected:
 
     def row_errors(self, o: Tensor) -> Tensor:
         """Return the relative error of each compared row, in the shape of `reference` without its last axis."""
-        return self._row_errors(self._pick(o))
+        o = (o if self.rows is None else o.index_select(-2, self.rows)).double()
+        errors = (o - self.reference).norm(dim=-1) / self.reference.norm(dim=-1).clamp_min(self.norm_floor)
+        return errors if self.compared is None else torch.where(self._like(self.compared), errors, 0.0)
 
     def shown(self, o: Tensor) -> Tensor:
         """Return only the compared part of an output."""
         o = o if self.rows is None else o.index_select(-2, self.rows)
         return o if self.compared is None else o[self._like(self.compared)]
-
-    def _pick(self, o: Tensor) -> Tensor:
-        return (o if self.rows is None else o.index_select(-2, self.rows)).double()
-
-    def _row_errors(self, o: Tensor) -> Tensor:
-        size = self.reference.norm(dim=-1).clamp_min(self.norm_floor)
-        errors = (o - self.reference).norm(dim=-1) / size
-        return errors if self.compared is None else torch.where(self._like(self.compared), errors, 0.0)
 
     def _like(self, compared: Tensor) -> Tensor:
         """Return `compared` in the shape of the rows, (B, rows) or (B, H, rows)."""

@@ -36,29 +36,28 @@ def attention(
     rows = torch.arange(T, device=q.device) if rows is None else rows
     keys = torch.arange(k.shape[2], device=q.device)
     span, bias = rules.span(T, len(keys), q.device), bias_of(rules, H, T, len(keys), q.device)
-    heads = []
     size = max(1, BLOCK // (B * len(keys)))
-    for h in range(H):
-        k_h, v_h = k[:, h // group], v[:, h // group]  # (B, T_kv, D)
-        blocks = []
-        for start in range(0, len(rows), size):
-            block = rows[start : start + size]
-            scores = q[:, h, block] @ k_h.mT / D_h**0.5  # (B, block, T_kv)
+    blocks = []
+    for block in rows.split(size):
+        hidden = ~span(block[:, None], keys) if span else None  # (block, T_kv)
+        if padding is not None:
+            hidden = ~padding[:, None, :] if hidden is None else hidden | ~padding[:, None, :]
+        heads = []
+        for h in range(H):
+            scores = q[:, h, block] @ k[:, h // group].mT / D_h**0.5  # (B, block, T_kv)
             if rules.softcap is not None:
                 scores = rules.softcap * torch.tanh(scores / rules.softcap)
             if bias is not None:
                 scores = scores + bias(torch.tensor(h), block[:, None], keys).to(scores.dtype)
-            if span:
-                scores = scores.masked_fill(~span(block[:, None], keys), -torch.inf)
-            if padding is not None:
-                scores = scores.masked_fill(~padding[:, None, :], -torch.inf)
-            kept = None if dropped is None else dropped[:, h, block]
+            if hidden is not None:
+                scores = scores.masked_fill(hidden, -torch.inf)
+            v_h, kept = v[:, h // group], None if dropped is None else dropped[:, h, block]
             if sinks is not None:
                 scores = torch.cat([scores, sinks[h].expand(*scores.shape[:-1], 1)], dim=-1)
-                kept = None if kept is None else pad(kept, (0, 1))
-            blocks.append(_attend(scores, v_h if sinks is None else pad(v_h, (0, 0, 0, 1)), kept))
-        heads.append(torch.cat(blocks, dim=1))  # (B, rows, D_v)
-    return torch.stack(heads, dim=1)
+                v_h, kept = pad(v_h, (0, 0, 0, 1)), None if kept is None else pad(kept, (0, 1))
+            heads.append(_attend(scores, v_h, kept))
+        blocks.append(torch.stack(heads, dim=1))  # (B, H, block, D_v)
+    return torch.cat(blocks, dim=2)
 
 
 def _softmax_times(scores: Tensor, v: Tensor, dropped: Tensor | None) -> Tensor:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from time import perf_counter
 from typing import Any
 
-from ..cases.case import Case
 from ..cases.outcome import FAILURES, Skip, Unsupported
 from ..selection.command import Parser, complain
 from ..selection.errors import UsageError
-from ..workers.client import Lost, Setting, Side, WorkerClient
-from ..workers.team import Team
+from ..workers.client import STARTING, Lost, Setting, Side, WorkerClient
 
 PASSED, UNSUPPORTED = "passed", Unsupported.reason
+
+USAGE_ERROR = 3
 
 SIZES = {"T": 64, "H": 2, "D_h": 64}
 
@@ -90,6 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 if all supported cases are correct, 1 if one is wrong or fails, 3 for a usage error."""
     parser = Parser(
         "check",
+        USAGE_ERROR,
         description="Check kernels and layers for correctness in all modes and axes that they declare, without timing them.",
         epilog="Exit code: 0 when all that is supported is right, 1 when something is wrong or fails.",
     )
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if not asked.json:
                     print(checked, flush=True)
     except UsageError as error:
-        return complain(error)
+        return complain(error, USAGE_ERROR)
     failed = sum(it.outcome in FAILURES for it in found)
     if asked.json:
         print(json.dumps([asdict(it) for it in found], indent=1))
@@ -127,38 +127,47 @@ def _named(text: str) -> str:
 
 def check(name: str, device: str = "cpu") -> Iterator[Checked]:
     """Check one implementation in a separate process, which is replaced when lost; raises `UsageError`."""
-    cases = [[_case(axes, scope, device) for scope in ("core", "layer")] for axes in (*PROBLEMS, *AROUND)]
-    sent = [case.columns() for of_problem in cases for case in of_problem]
-    setting = Setting(os.getcwd(), threads=None, quiet=False)
-    imports = {"names": [name], "whole_registry": False, "cases": sent}
-    with closing(Team(lambda home: WorkerClient(Side("check"), setting), {name: imports})) as team:
-        known = team.known(name)
-        if unknown := known["unknown"]:
-            raise UsageError("; ".join(unknown.values()))
-        ((impl, refused),) = known["cells"].items()
-        own_layer = refused[cases[0][0].id] is not None
+    asked = [SIZES | {"device": device} | axes for axes in (*PROBLEMS, *AROUND)]
+    client, impl, cases = _started(name, asked)
+    own_layer = cases[0][0]["refused"] is not None
+    try:
         for axes, of_problem in zip((*PROBLEMS, *AROUND), cases, strict=True):
             around = axes in AROUND
             if around and not own_layer:
                 continue
-            possible = [case for case in of_problem[around:] if refused[case.id] is None]
+            possible = [case for case in of_problem[around:] if case["refused"] is None]
             case = (possible or of_problem[-1:])[0]
             words = " ".join(f"{axis}={value}" for axis, value in ({"mode": "forward"} | axes).items())
-            checked = Checked(impl, words, case.id, PASSED)
+            checked = Checked(impl, words, case["id"], PASSED)
             if not possible:
-                yield replace(checked, outcome=UNSUPPORTED, detail=refused[case.id])
+                yield replace(checked, outcome=UNSUPPORTED, detail=case["refused"])
                 continue
             begun = perf_counter()
             try:
-                team.clients[name].ask("probe", what="it", impl=impl, case=case.columns())
-                columns = team.clients[name].ask("check", what="it", keep=False)["columns"]
+                client.ask("probe", what="it", impl=impl, case=case["case"])
+                columns = client.ask("check", what="it", keep=False)["columns"]
                 checked = replace(checked, error=columns["error"], error_bound=columns["error_bound"])
             except Skip as outcome:
                 checked = replace(checked, outcome=outcome.reason, detail=str(outcome))
                 if isinstance(outcome, Lost):
-                    team.replace(name)
+                    client.close()
+                    client, _, _ = _started(name, asked)
             yield replace(checked, seconds=perf_counter() - begun)
+    finally:
+        client.close()
 
 
-def _case(axes: dict[str, Any], scope: str, device: str) -> Case:
-    return Case.of(**(SIZES | {"device": device, "scope": scope} | axes))
+def _started(name: str, axes: list[dict[str, Any]]) -> tuple[WorkerClient, str, list[list[dict[str, Any]]]]:
+    """Start a process that has imported an implementation; returns its name and the cases too; raises `UsageError`.
+
+    This process imports no torch: the cases are made by the other one.
+    """
+    client = WorkerClient(Side("check"), Setting(os.getcwd(), threads=None, quiet=False))
+    try:
+        known = client.ask("cases", timeout=STARTING, name=name, axes=axes)
+    except Lost as lost:
+        known = {"unknown": f"{name}: {lost}"}
+    if "unknown" in known:
+        client.close()
+        raise UsageError(known["unknown"])
+    return client, known["impl"], known["cases"]

@@ -12,8 +12,7 @@ import psutil
 from ..cases.axes import nearest
 from ..cases.cells import Cell
 from ..cases.counting import least_memory
-from ..timing.machine import allocator_settings
-from ..timing.pages import KEEP, chosen, has_glibc
+from ..timing.pages import KEEP, allocator_settings, chosen, has_glibc
 from .errors import UsageError
 
 LIBRARIES = {"tcmalloc": ("tcmalloc_minimal", "tcmalloc"), "jemalloc": ("jemalloc",)}

@@ -200,16 +200,17 @@ def probe(cell: Cell, gate: Gate) -> Built:
     return replace(build(cell), ragged=ragged)
 
 
-def check(built: Built) -> Checked:
+def check(built: Built, memory: bool = True) -> Checked:
     """Check the module to be timed against the reference in three calls; raises `Wrong`, or the call's exception.
 
     One call measures memory, one time and the growth of the process, and one operators. The second has other inputs
-    than the others. With dropout, further calls in training are measured instead.
+    than the others. With dropout, further calls in training are measured instead. Without `memory`, neither memory nor
+    growth is measured.
     """
     cell, case = built.cell, built.cell.case
     if cell.impl.compiled and built.compile_cache is None:
         raise Skip("torch.compile made no graph: what would be timed is the eager form")
-    watch = _Watch(built)
+    watch = _Watch(built, memory)
     ways = iter((watch.memory, watch.seconds, watch.operators))
     with spending("gate"):
         if case.drops:
@@ -232,12 +233,14 @@ def check(built: Built) -> Checked:
 class _Watch:
     """Calls of a cell, each measured in one way."""
 
-    def __init__(self, built: Built):
-        self._built, self._run = built, built.call.run
+    def __init__(self, built: Built, memory: bool):
+        self._built, self._run, self._sized = built, built.call.run, memory
         self._memory, self._trace, self._seconds = Memory(0, 0), b"", 0.0
         self._rss: int | None = None
 
     def memory(self) -> Any:
+        if not self._sized:
+            return self._run()
         with spending("memory"):
             self._memory, answer = self._built.meter.memory(self._run)
         return answer
@@ -297,6 +300,8 @@ class _Watch:
             self._seconds = self._seconds or seconds
             return answer
 
+        if not self._sized:
+            return run()
         with spending("memory"):
             self._rss, answer = self._built.meter.resident(run)
         return answer

@@ -17,12 +17,9 @@ import torch
 
 from .devices import DEVICES, energy_sources
 from .devices.nvml import readings, settings, words
-
-ALLOCATOR = ("LD_PRELOAD", "GLIBC_TUNABLES", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""Settings of the memory allocator, besides glibc's MALLOC_*."""
+from .pages import allocator_settings
 
 ENVIRONMENT = ("OMP_", "MKL_", "KMP_", "GOMP_", "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "NVIDIA_TF32", "MALLOC_")
-
 
 PAGES, MAPPINGS = 2048, 7
 
@@ -41,11 +38,6 @@ def fingerprint() -> dict[str, Any]:
         "python": platform.python_version(),
         "allocator": allocator_settings(),
     }
-
-
-def allocator_settings() -> dict[str, str]:
-    """Return the environment variables that select a memory allocator and its caching."""
-    return {name: os.environ[name] for name in sorted(os.environ) if _is_allocator(name)}
 
 
 def state() -> dict[str, Any]:
@@ -85,7 +77,3 @@ def _fault_seconds() -> float:
 
 def _decides_speed(name: str) -> bool:
     return name.startswith(ENVIRONMENT) and not name.endswith(("_DIR", "_PATH", "_HOME"))  # folders don't
-
-
-def _is_allocator(name: str) -> bool:
-    return name in ALLOCATOR or name.startswith("MALLOC_")

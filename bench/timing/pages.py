@@ -34,6 +34,9 @@ KEEP: Mapping[str, str] = {
 
 VARIABLES = (*KEEP, "MALLOC_MMAP_THRESHOLD_")
 
+ALLOCATOR = ("LD_PRELOAD", "GLIBC_TUNABLES", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Settings of the memory allocator, besides glibc's MALLOC_*."""
+
 CALLS, WITHIN = 3, 1.0
 """Most timed calls under the other settings, and the seconds after which no more are made."""
 
@@ -43,6 +46,11 @@ def chosen() -> dict[str, str]:
     libraries = {name: os.environ.get(name, "") for name in ("LD_PRELOAD", "GLIBC_TUNABLES")}
     settings = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     return settings | {name: value for name, value in libraries.items() if "malloc" in value}
+
+
+def allocator_settings() -> dict[str, str]:
+    """Return the environment variables that select a memory allocator and its caching."""
+    return {name: os.environ[name] for name in sorted(os.environ) if name in ALLOCATOR or name.startswith("MALLOC_")}
 
 
 def use_system() -> None:

@@ -114,6 +114,24 @@ class Tasks:
             known[impl.name] = {cell.case.id: impl.refusal(cell.case) or uncallable(cell) for cell in of_impl}
         return {"cells": known, "unknown": unknown}
 
+    def cases(self, name: str, axes: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the cases of an implementation with these axes, each of a kernel and of a layer:
+
+        {"impl": its name, "cases": [[{"case", "id", "refused": None, or why it can't be measured}, ...], ...]}, or
+        {"unknown": why it is not there}
+        """
+        try:
+            (impl,) = impls_named([name], whole_registry=False, folder=self._folder)
+        except UsageError as error:
+            return {"unknown": str(error)}
+
+        def told(case: Case) -> dict[str, Any]:
+            refused = impl.refusal(case) or uncallable(Cell(impl, case))
+            return {"case": case.columns(), "id": case.id, "refused": refused}
+
+        scopes = ("core", "layer")
+        return {"impl": impl.name, "cases": [[told(Case.of(**it, scope=scope)) for scope in scopes] for it in axes]}
+
     def _check_place(self, name: str) -> None:
         """Raise `UsageError` if a module of the user's, `NAME=module:attr`, isn't that of this variant's tree."""
         _, _, path = name.partition("=")
@@ -138,13 +156,14 @@ class Tasks:
         """Check a built cell against the reference, and measure its call; returns the resulting columns of the row:
 
         {"columns": {"error", "error_bound", "peak_bytes", "kernel", ...}, "seconds": of one warm call, "first_s": of
-        the first call on fresh inputs, "spent": seconds by purpose}. Without `keep` the cell is released.
+        the first call on fresh inputs, "spent": seconds by purpose}. Without `keep` the cell is released, and its memory
+        is not measured.
         """
         built, before = self._built(what), accounting.spent()
         del self._ready[what]  # a rejected cell holds no memory
         cell = built.cell
         self._use(cell.case)
-        checked = check(built)
+        checked = check(built, memory=keep)
         rows = problem_of(cell.case).output.rows
         columns = {
             "error": checked.check.error,
