@@ -155,7 +155,8 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     hashes = {key: [side.facts.get("impl_hash") for side in sides] for key, sides in both.items()}
     changed = {impl for (impl, _), (old, new) in hashes.items() if old is None or old != new}
     alike = {key: sides for key, sides in both.items() if not other and not _redefined(sides)}
-    found = saved.changes(*({key: sides[i].samples for key, sides in alike.items()} for i in (0, 1)), changed)
+    before, after = ({key: sides[i].samples for key, sides in alike.items()} for i in (0, 1))
+    found = saved.changes(before, after, changed)
     judged, implementations = _judged(found, changed, margin)
     asked = tuple(dict.fromkeys(impl for impl, _ in alike if impl in changed))
     anchors = {impl for impl, _ in alike} - changed
