@@ -70,11 +70,19 @@ class Changes:
 
 def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: Collection[str]) -> Changes:
     """Return the changes of all cells of both runs that have an anchor. `changed`: implementations excluded as anchors."""
-    levels = {key: _level(it) for key, it in base.items() if key in head}
-    moved = [_level(head[key]) - level for key, level in levels.items() if key[0] not in changed]
+    levels: dict[str, dict[str, float]] = {}
+    for (impl, case), samples in base.items():
+        if (impl, case) in head:
+            levels.setdefault(case, {})[impl] = _level(samples)
+    moved = [
+        _level(head[impl, case]) - level
+        for case, of in levels.items()
+        for impl, level in of.items()
+        if impl not in changed
+    ]
     shift = median(moved) if moved else 0.0
-    usual = {case: median(of for key, of in levels.items() if key[1] == case) for _, case in levels}
-    others = {impl for (impl, case), level in levels.items() if level - usual[case] > math.log(ANOTHER_KIND)}
+    most = {case: median(of.values()) + math.log(ANOTHER_KIND) for case, of in levels.items()}
+    others = {impl for case, of in levels.items() for impl, level in of.items() if level > most[case]}
     cells = _differences(base, head, levels, {*changed} | others)
     names = list(dict.fromkeys(impl for impl, _ in cells))
     steady = [impl for impl in names if impl not in {*changed} | others]
@@ -99,12 +107,15 @@ def _level(samples: Samples) -> float:
 
 
 def _differences(
-    base: Mapping[Key, Samples], head: Mapping[Key, Samples], levels: Mapping[Key, float], excluded: Collection[str]
+    base: Mapping[Key, Samples],
+    head: Mapping[Key, Samples],
+    levels: Mapping[str, Mapping[str, float]],
+    excluded: Collection[str],
 ) -> dict[Key, Estimate]:
     """Return head - base of each cell that has an anchor, with the standard error from its visits."""
     sides: dict[tuple[int, Key], Estimate] = {}
-    for impl, case in levels:
-        anchors = {key: of for key, of in levels.items() if key[1] == case and key[0] not in {impl, *excluded}}
+    for impl, case in ((impl, case) for case, of in levels.items() for impl in of):
+        anchors = {(name, case): of for name, of in levels[case].items() if name not in {impl, *excluded}}
         anchors = {key: of for key, of in anchors.items() if _plain(key[0])} or anchors
         logs = [_beside(run[impl, case], run, anchors) for run in (base, head)] if anchors else []
         if logs and min(map(len, logs)) >= FEWEST_VISITS:
