@@ -21,7 +21,7 @@ LEFT, RIGHT, TOP, BOTTOM = 58.0, 316.0, 12.0, 222.0
 LINE = 13.5
 """Height of a label."""
 
-LETTER = 6.5
+LETTER = 7.0
 """Width of a letter, roughly."""
 
 MOST_MARKS = 6
@@ -94,16 +94,18 @@ def roofline(points: Sequence[tuple[float, float, Look, str]], roofs: Mapping[st
     return _svg("".join(parts))
 
 
-def bars(rows: Sequence[tuple[str, Mapping[str, float]]]) -> Markup:
-    """Draw one stacked bar per row, of its parts in seconds, with a legend below."""
-    longest = max(sum(parts.values()) for _, parts in rows)
-    names = list(dict.fromkeys(name for _, parts in rows for name in parts))
+def bars(rows: Sequence[tuple[str, str, Mapping[str, float]]]) -> Markup:
+    """Draw a stacked bar per row, a label and a case with its parts in seconds, and a legend below; the longest of each
+    case fills the width.
+    """
+    names = list(dict.fromkeys(name for *_, parts in rows for name in parts))
+    longest = {case: max(sum(parts.values()) for _, it, parts in rows if it == case) for _, case, _ in rows}
     drawn = []
-    for i, (label, parts) in enumerate(rows):
+    for i, (label, case, parts) in enumerate(rows):
         x, y = 0.0, i * 2.5 * LINE
-        drawn.append(f'<text class="name" x="0" y="{y + LINE - 3:g}">{html.escape(label)}</text>')
+        drawn.append(f'<text class="name" x="0" y="{y + LINE - 3:g}">{html.escape(f"{label}, {case}")}</text>')
         for name, seconds in parts.items():
-            width = WIDTH * seconds / longest
+            width = WIDTH * seconds / longest[case]
             drawn.append(_part(name, names.index(name), x, y + LINE, width, units.seconds(seconds)))
             x += width
     x, y = 0.0, len(rows) * 2.5 * LINE

@@ -132,12 +132,10 @@ def _parts(found: list[Step]) -> Table:
         for it, share in zip(found, shares, strict=True)
     ]  # fmt: skip
     note = (
-        "The last column is a step with as many blocks as the model has, and the cores' share of it; in scope block "
-        "without embedding and head."
+        "The longest bar of each case fills the width. The last column has the number of blocks in the model, a step with "
+        "all of them (in scope block without embedding and head), and the cores' share of it."
     )
-    drawn = [
-        (f"{it.impl}, {it.place}", {PARTS[name]: it.parts[name] for name in PARTS if name in it.parts}) for it in found
-    ]
+    drawn = [(it.impl, it.place, {PARTS[name]: it.parts[name] for name in PARTS if name in it.parts}) for it in found]
     heads = ("implementation", "case", *PARTS.values(), "all blocks")
     return Table("Parts of a step", heads, rows, note, True, (1, 9), [svg.bars(drawn)])
 
