@@ -46,9 +46,10 @@ def answered(answer: Callable[[], int]) -> int:
 
 
 def _answer(options: argparse.Namespace) -> int:
+    _refuse_ignored(options)
     for path in (options.json, options.markdown):
         _writable(path)
-    if options.save:
+    if options.save is not None:
         options.save = named(options.save, "--save")
     if options.self_test:
         ab.self_tested(options)
@@ -62,6 +63,15 @@ def _answer(options: argparse.Namespace) -> int:
     )
     print(f"saved: {saved}", flush=True)
     return code
+
+
+def _refuse_ignored(options: argparse.Namespace) -> None:
+    """Raise `UsageError` for options without effect beside --continue or --self-test."""
+    if options.to_continue and (given := ", ".join(map(ab.spelt, ab.asked(options)))):
+        raise UsageError(f"--continue goes on with its file's options: leave out {given}")
+    for name in ("save", "json", "markdown"):
+        if options.self_test and getattr(options, name):
+            raise UsageError(f"--self-test writes its own files: leave out --{name}")
 
 
 def unmeasured(same: ab.Same, options: argparse.Namespace) -> Comparison:
