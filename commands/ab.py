@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.ab import ab
 from bench.ab.comparison import Unjudgeable
-from bench.ab.options import asked, command, parser
+from bench.ab.options import asked, command, parser, spelt
 from bench.ab.planning import Same
 from bench.cases.outcome import Skip
 from bench.selection.command import complain, named
@@ -48,9 +48,10 @@ def answered(answer: Callable[[], int]) -> int:
 
 
 def _answer(options: argparse.Namespace) -> int:
+    _refuse_ignored(options)
     for path in (options.json, options.markdown):
         _writable(path)
-    if options.save:
+    if options.save is not None:
         options.save = named(options.save, "--save")
     if options.self_test:
         ab.self_tested(options)
@@ -64,6 +65,15 @@ def _answer(options: argparse.Namespace) -> int:
     )
     print(f"saved: {saved}", flush=True)
     return code
+
+
+def _refuse_ignored(options: argparse.Namespace) -> None:
+    """Raise `UsageError` for options without effect beside --continue or --self-test."""
+    if options.to_continue and (given := ", ".join(map(spelt, asked(options)))):
+        raise UsageError(f"--continue goes on with its file's options: leave out {given}")
+    for name in ("save", "json", "markdown"):
+        if options.self_test and getattr(options, name):
+            raise UsageError(f"--self-test writes its own files: leave out --{name}")
 
 
 def unmeasured(same: Same, options: argparse.Namespace) -> Comparison:

@@ -57,8 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given and given[0] in COMMANDS:
         code: int = import_module(COMMANDS[given[0]]).main(given[1:])
         return code
-    options = _parser().parse_args(given)
+    options = _parser().parse_intermixed_args(given)
     results = command.results(options)
+    if options.verbose and len(options.runs) > 1:
+        return complain("-v prints the tables of one run: leave it out, or name one")
     try:
         chosen = list(command.several(options.runs, results))
         _write(chosen, options.out or runs.default_out(chosen[0].path), options.verbose)

@@ -75,17 +75,9 @@ def frozen() -> None:
 
 
 def suite_command(*options: str) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "pytest",
-        str(CHECKOUT / "bench"),
-        "--cell-time",
-        "0.01",
-        "--processes",
-        "1",
-        *options,
-    ]
+    given = [option.partition("=")[0] for option in options]
+    usual = [f"{name}={value}" for name, value in (("--cell-time", 0.01), ("--processes", 1)) if name not in given]
+    return [sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), *usual, *options]
 
 
 def environment() -> dict[str, str]:

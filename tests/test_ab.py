@@ -477,7 +477,7 @@ def command(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -
         keys = {tuple(name.split()): 1e-3 * ratio for name, ratio in slower.items()}
         seconds = {(impl, ids.get(of, of)): taken for (impl, of), taken in keys.items()}
         monkeypatch.setattr(comparison, "_fresh", lambda plan, sides: Two(Fake(0, []), Fake(1, [], seconds)))
-        code, text, _ = inside(*TINY, "--T", "16,32", "--impl", "fused,sdpa", "--base", "HEAD", *options)
+        code, text, _ = inside(*TINY[2:], "--T", "16,32", "--impl", "fused,sdpa", "--base", "HEAD", *options)
         (*_, newest) = sorted(repository.glob("results/*/ab/*.json"))
         return code, text, json.loads(newest.read_text())
 
@@ -531,6 +531,8 @@ def test_more_minutes_for_a_saved_comparison(
     assert "head (the working tree) is other code than it was" in capfd.readouterr().err
     assert main(("ab", "--continue", str(repository / "pyproject.toml"))) == 3
     assert "not a comparison that `python -m bench ab` saved" in capfd.readouterr().err
+    assert main(("ab", "--continue", str(file), "--T", "16", "--base-impl", "fused")) == 3
+    assert "leave out --base-impl, --T" in capfd.readouterr().err
     file.write_text(json.dumps({name: value for name, value in before.items() if name != "asked"}))
     assert main(("ab", "--continue", str(file))) == 3
     assert "an older version saved it" in capfd.readouterr().err
@@ -848,7 +850,7 @@ def test_a_revision_against_a_changed_working_tree(repository: Path) -> None:
     registry.write_text(registry.read_text().replace("    packed,\n", "    extra,\n")
                         + "registry._registry.pop('sdpa_math')\n")  # fmt: skip
     out, report = repository.parent / "out.json", repository.parent / "out.md"
-    options = (*TINY, "--T", "256", "--base", "HEAD", "--impl", "sdpa,einsum,extra,packed,sdpa_math",
+    options = (*TINY[2:], "--T", "256", "--base", "HEAD", "--impl", "sdpa,einsum,extra,packed,sdpa_math",
                "--allow-gone", "sdpa_math")  # fmt: skip
     with ab(repository, *options, "--json", str(out), "--markdown", str(report)) as running:
         text, errors = running.communicate(timeout=300)

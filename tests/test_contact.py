@@ -27,7 +27,7 @@ from bench.runs import listing, saving
 from bench.runs.lacking import refusal
 from bench.runs.measuring import Measuring
 from bench.runs.progress import skips, unchecked
-from bench.runs.remaining import guessed, parts, remaining
+from bench.runs.remaining import USUAL, guessed, parts, remaining
 from bench.runs.run import Run
 from bench.selection.choice import impls_named
 from bench.selection.options import Selection, clock_text
@@ -80,6 +80,8 @@ unknown.limits, word.limits, text.limits = {"dtype": "float32"}, {"dtypes": ("ha
         (["--T", "64", "128"], "unexpected argument '128': several values are joined by commas, as in --T 64,128"),
         (["mine.py", "--dry-run"], "'mine.py': a kernel of your own is named by --impl mine=mine:FUNCTION"),
         (["--T", "16", "--T", "32"], "--T is given 2 times: give it once, as in --T 16,32"),
+        (["--case", "x", "--case", "y"], "--case is given 2 times: give it once, as in --case x,y"),
+        (["--cell-time=1", "--cell-time", "2"], "--cell-time is given 2 times: give it once"),
         (["--benchmark-min-rounds=3"], "--benchmark-min-rounds=3 changes nothing here: --cell-time, "),
         (["--list", "--T", "16"], "--list shows everything: leave out --T"),
         (["--smoke", "--sweep", "quick"], "--smoke is a sweep itself"),
@@ -226,7 +228,7 @@ def test_what_is_left_while_cells_are_checked_follows_the_checks_until_now() -> 
     slow, quick = unchecked(run, (), 100.0), unchecked(run, (), 10.0)
     assert slow - quick == pytest.approx(3 * 90, rel=0.1)  # three of four are left
     run.skipped |= {cell.key: {} for cell in cells[1:]}
-    assert unchecked(run, (), 100.0) == pytest.approx(timed)
+    assert unchecked(run, (), 100.0) == pytest.approx(USUAL * timed)
 
 
 @pytest.mark.parametrize(("seconds", "says"), [(10, "10 s"), (600, "10 min"), (3 * 3600, "3 h"), (1e9, "11,574 days")])
@@ -329,6 +331,7 @@ def test_what_one_begins_with_is_right(
 BEGUN: list[dict[str, Any]] = [
     {}, {"mask": "none"}, {"H_kv": 2, "D_v": 4}, {"mode": "backward"}, {"qkv_bias": True, "out_bias": True},
     {"T": 1, "T_kv": 32, "mode": "decode", "mask": "none"}, {"B": 2, "mask": "causal+padding"}, {"window": 7},
+    {"bias": "alibi"}, {"bias": "dense", "mode": "backward"},
 ]  # fmt: skip
 
 
@@ -450,6 +453,21 @@ def test_what_help_says_fits_into_80_columns(
         with suppress(SystemExit):
             room.main([*command, "--help"])
     assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("room", [bench_main, reports_main])
+def test_an_option_of_which_the_last_would_count_is_given_once(
+    room: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in room.COMMANDS:
+        with suppress(SystemExit):
+            room.main([command, "--help"])
+        with_value = {*re.findall(r"^ .*?(--[\w-]+) [A-Z]", capsys.readouterr().out, re.MULTILINE)}
+        for option in with_value - {"--impl", "--allow-gone", "--slurm-option"}:
+            with pytest.raises(SystemExit) as ended:
+                room.main([command, option, "1", f"{option}=2"])
+            assert ended.value.code in (3, 4), (command, option)
+            assert f"{option} is given 2 times: give it once" in capsys.readouterr().err
 
 
 def test_a_listed_sweep_is_said_as_it_is_typed() -> None:

@@ -125,6 +125,8 @@ def test_a_models_layers_in_the_batches_of_a_file(tmp_path: Path, capsys: pytest
         ('[{"T": -4}]', "T: -4 is not a positive whole number"),
         ("[4]", "expected objects of axes"),
         ('{"definition": "gqa_paged_decode_h1_kv1_d8_ps1"}', "a record has no 'workload'"),
+        ('[{"T": 4', "not JSON: "),
+        ("T,H\n16,2,3\n", "a line has more values than columns"),
         ("nothing\n", "no case that can be measured; .*1 × a line that is no batch"),
         (jsonl({"definition": "gemm_n1_k1", "workload": {}}), "no case that can be measured; .*gemm_n1_k1"),
     ],

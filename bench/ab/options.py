@@ -91,10 +91,15 @@ def command(asked: Mapping[str, Any]) -> str:
     """Return `python -m bench ab ...` with the options that differ from their defaults."""
     words = ["python", "-m", "bench", "ab"]
     for name, value in asked.items():
-        words.append(f"--{name.replace('_', '-') if name not in AXES else name}")
+        words.append(spelt(name))
         if value is not True:
             words.append(",".join(value) if isinstance(value, list) else str(value))
     return shlex.join(words)
+
+
+def spelt(name: str) -> str:
+    """Return an option by its name among the options: `base_impl` -> `--base-impl`."""
+    return f"--{name if name in AXES else name.replace('_', '-')}"
 
 
 def _injection(text: str) -> Injection:

@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     found = []
     try:
-        for name in map(_named, asked.impl):
+        for name in _listed(asked.impl):
             for checked in check(name, asked.device):
                 found.append(checked)
                 if not asked.json:
@@ -118,6 +118,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         passed, seconds = sum(it.outcome == PASSED for it in found), sum(it.seconds for it in found)
         print(f"{passed} passed, {failed} failed, {len(found) - passed - failed} unsupported, in {seconds:.0f} s")
     return 1 if failed else 0
+
+
+def _listed(texts: Sequence[str]) -> list[str]:
+    """Return each implementation once, as `NAME=module:function`; raises `UsageError` for two of one name."""
+    sources: dict[str, str] = {}
+    for text in map(_named, texts):
+        name = text.partition("=")[0]
+        if sources.setdefault(name, text) != text:
+            other = f"as in other={text.rpartition('=')[2]}"
+            raise UsageError(
+                f"{name} is {sources[name].rpartition('=')[2]} already: give this one another name, {other}"
+            )
+    return [*sources.values()]
 
 
 def _named(text: str) -> str:

@@ -15,7 +15,7 @@ from ..cases.accounting import spent
 from ..cases.cells import Key
 from ..cases.outcome import FAILURES
 from ..selection.options import clock_text
-from .remaining import parts
+from .remaining import USUAL, parts
 from .run import Run
 
 
@@ -116,7 +116,7 @@ def unchecked(run: Run, before: Collection[Key], passed: float) -> float:
         elif key not in before:
             done += check
         timing += timed * (key not in run.skipped)
-    return timing + passed * left / done
+    return USUAL * timing + passed * left / done
 
 
 def skips(skipped: Sequence[Mapping[str, str]]) -> list[str]:

@@ -6,9 +6,11 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pytest_benchmark.utils import parse_save
+
+from stats.arguments import refuse_repeated
 
 from ..terminal import as_typed, warn
 from .errors import UsageError
@@ -23,6 +25,10 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, command: str, usage_error: int = USAGE_ERROR, **options: object):
         super().__init__(prog=as_typed(f"python -m bench {command}"), allow_abbrev=False, **options)  # type: ignore[arg-type]
         self._usage_error = usage_error
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        refuse_repeated(self, sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
 
     def format_help(self) -> str:
         return as_typed(super().format_help())

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from impls import Impl
+from stats.arguments import refuse_repeated
 
 from .. import CHECKOUT
 from ..cases.axes import nearest
@@ -24,7 +25,7 @@ from ..checks.impl_hash import sources_hash
 from ..terminal import warn
 from ..timing.devices import DEVICES, default_device
 from . import workloads
-from .choice import impls_named
+from .choice import impls_named, listed
 from .errors import UsageError, count, positive, whole
 
 
@@ -75,7 +76,9 @@ def refuse_unused(config: pytest.Config) -> None:
             of_file = f"a kernel of your own is named by --impl mine={path.stem}:FUNCTION"
             joined = "several values are joined by commas, as in --T 64,128"
             raise UsageError(f"unexpected argument {name!r}: {of_file if path.suffix == '.py' else joined}")
-    for option in map(str, config.invocation_params.args):
+    given = [*map(str, config.invocation_params.args)]
+    refuse_repeated(config._parser.optparser, given)
+    for option in given:
         if option.startswith(UNUSED):
             how = ", ".join(map(_spelt, TIMING))
             raise UsageError(f"{option} changes nothing here: {how} say how cells are timed")
@@ -174,7 +177,8 @@ def asked(config: pytest.Config) -> dict[str, Any]:
             raise UsageError("--smoke is a sweep itself: leave out --sweep, or leave out --smoke")
         given |= {"sweep": ["smoke"], "impl": [*(given.get("impl") or ["fused"]), "sdpa"]}
     for name, values in given.items():
-        if name not in ("impl", "case") and len(values) > 1:  # a node of a cluster adds a narrower --case
+        narrower = name == "case" and {*listed(values[-1:])} <= {*listed(values[:1])}  # added by a node of a cluster
+        if name != "impl" and len(values) > 1 and not narrower:
             raise UsageError(f"--{name} is given {len(values)} times: give it once, as in --{name} {','.join(values)}")
     return {name: value if name == "impl" else value[-1] for name, value in given.items()}
 

@@ -41,12 +41,12 @@ def read(path: Path) -> tuple[dict[str, Point], list[str]]:
     """Read points by their place in the file, and notes on what is measured differently; raises `UsageError`."""
     left_out: Counter[str] = Counter()
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         records = list(_records(text))
         points = list(_reader(records)(records or text.splitlines(), path.parent, left_out))
     except KeyError as error:
         raise UsageError(f"--cases {path}: a record has no {error}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise UsageError(f"--cases {path}: {getattr(error, 'strerror', None) or error}") from None
     notes = [f"--cases {path}: {count} × {what}" for what, count in left_out.items()]
     if not points:
@@ -69,8 +69,11 @@ def _records(text: str) -> Iterator[Record]:
     if text.lstrip()[:1] in ("[", "{"):
         try:
             found = json.loads(text)
-        except ValueError:
-            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+        except ValueError as error:
+            try:
+                found = [json.loads(line) for line in text.splitlines() if line.strip()]
+            except ValueError:
+                raise ValueError(f"not JSON: {error}") from None
         yield from [found] if isinstance(found, dict) else found
     elif "," in text.partition("\n")[0]:
         yield from csv.DictReader(text.splitlines())
@@ -88,6 +91,8 @@ def _own(records: Sequence[Record], *_: Any) -> Iterator[Point]:
 
 
 def _values(axis: str, value: Any) -> tuple[Any, ...]:
+    if axis is None:  # of csv.DictReader
+        raise ValueError(f"a line has more values than columns: {value}")
     if axis not in AXES or axis == "device":  # chosen by --device
         raise ValueError(f"no case has an axis {axis!r}{nearest(axis, AXES)}")
     found = []

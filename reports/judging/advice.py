@@ -277,7 +277,8 @@ def _print(table: Mapping[str, Any]) -> None:
         console.print(f"{miss['axis']} = {words.number(miss['asked'])} was not measured; the nearest: {nearest}")
     shown = Table(box=None, pad_edge=False)
     for heading, right in COLUMNS.items():
-        shown.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
+        whole = heading not in ("case", "verdict")
+        shown.add_column(heading, justify="right" if right else "left", no_wrap=whole, overflow="fold")
     for cell in table["cells"]:
         place = words.place({axis: cell[axis] for axis in table["axes"]} or cell, always=[*table["axes"], "T", "H"])
         ahead = units.span(cell["ahead_low"], cell["ahead_high"]) if cell["ahead_low"] else units.MISSING
@@ -302,7 +303,7 @@ def _parser() -> command.Parser:
     parser.add_argument(
         "--model",
         metavar="NAME",
-        help="only the attention layers of this model (`--list` shows them), or of a config.json",
+        help="only the attention layers of this model, or of a config.json (`pytest bench/ --list` shows models)",
     )
     for axis in (name for name in axis_names() if name != "model"):  # the argument names a model's layers
         parser.add_argument(f"--{axis}", type=_reader(axis), metavar="VALUE", help=f"only cases with this {axis}")
@@ -319,6 +320,10 @@ def _reader(axis: str) -> Callable[[str], Any]:
     def read(text: str) -> Any:
         first, dots, last = text.partition("..")
         parse = KNOWN_AXES[axis].parse
-        return range(parse(first), parse(last) + 1) if dots and KNOWN_AXES[axis].kind == "size" else parse(text)
+        if not dots or KNOWN_AXES[axis].kind != "size":
+            return parse(text)
+        if not (found := range(parse(first), parse(last) + 1)):
+            raise argparse.ArgumentTypeError(f"{text}: a range begins with the smaller number")
+        return found
 
     return read

@@ -100,7 +100,8 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
     if not known:
         others = ", ".join(kernels())
         raise RunError(
-            f"nothing to choose from: no case with a mask that a call can have has {SDPA} and one of {others}"
+            f"nothing to choose from: it would call {SDPA} or {others}, and no case that a call can have was measured "
+            f"with {SDPA} and another of them; kernels of your own are not written"
         )
     table = {setting: found for setting, by_length in known.items() if (found := list(stretches(by_length)))}
     _write(path, module(path.stem, [run for run, _ in runs], table))

@@ -168,7 +168,7 @@ def headline(this: History) -> str:
     first = this.series[0] if this.series else None
     if first is None or not first.steps:
         most = max((len(one.points) for one in this.series), default=0)
-        few = f"Too few runs to see a change: {most}, and it takes {2 * MIN_RUNS}."
+        few = f"Too few runs to see a change: a cell has at most {most}, and it takes {2 * MIN_RUNS}."
         return few if most < 2 * MIN_RUNS else "No change detected."
     if first.standing is None:
         return f"{first.impl} at {title(first)} {_what_happened(first.steps[-1], first, this.runs)}."

@@ -106,7 +106,7 @@ def terminal(grid: Grid, wide: int = WIDTH) -> str:
         if max(map(len, lines)) <= wide:
             break
     if any(len(column.cases) > 1 for block in blocks for column in block):
-        lines += ["", "Each column is the mean over its cases."]
+        lines += ["", "Each column is the mean over its cases, with * if it holds in all of them."]
     return "\n".join(line[:wide] for line in lines)
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from stats.arguments import refuse_repeated
+
 from .. import INSTALLED
 from . import runs
 from .runs import Run, RunError
@@ -33,7 +35,11 @@ class Parser(argparse.ArgumentParser):
     """argparse with one-line errors and exit code 3, since 2 means that nothing could be judged."""
 
     def __init__(self, *, prog: str, **options: Any):
-        super().__init__(prog=as_typed(prog), **options)
+        super().__init__(prog=as_typed(prog), allow_abbrev=False, **options)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        refuse_repeated(self, sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
 
     def format_help(self) -> str:
         return as_typed(super().format_help())

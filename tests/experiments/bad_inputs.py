@@ -294,7 +294,7 @@ INPUTS = [
     mistake("bench --T 16 --T 32 --H 2 --impl sdpa --dtype float32 --dry-run", 4, "--T is given 2 times"),
     mistake("bench --report --impl sdpa", 4, "--report makes the page of a run"),
     mistake("pb sweep --save x --resume y", 4, "no run y|leave out the other options"),
-    mistake("pb sweep --save x --benchmark-save y --processes 1 --dry-run >out", 0, ""),
+    mistake("pb sweep --save x --benchmark-save y --processes 1 --dry-run", 4, "--save is given 2 times"),
     mistake("pr compare base other --json", 3, "--json"),
     run(f"bench $SMALL --impl sdpa --cell-timeout 1e300 {NAMED}", 0, "saved: "),
     mistake("bench --cell-time 1e400", 4, "not a positive number"),
@@ -328,6 +328,61 @@ INPUTS = [
     mistake("pb sweep --save x --T 16 32", 4, "unexpected argument '32'"),
     mistake("ab run --T 16 32", 4, "unexpected argument '32'"),
     mistake("ab completion zsh", 2, "takes no arguments"),
+    # What would be ignored: the first of two, and what has no effect beside another.
+    mistake("bench --cell-time 1 --cell-time 2 --dry-run", 4, "--cell-time is given 2 times: give it once"),
+    mistake("bench --processes 1 --processes=3 --dry-run", 4, "--processes is given 2 times"),
+    mistake("bench --resume base --resume other", 4, "--resume is given 2 times"),
+    mistake(f"bench {NAMED} --benchmark-save=y $SMALL --impl sdpa", 4, "--benchmark-save is given 2 times"),
+    mistake("bench --T 16,32 --case B1-T16-H8-D_h64-float32-cpu --case B1-T32-H8-D_h64-float32-cpu --dry-run", 4,
+            "--case is given 2 times: give it once, as in --case B1-T16"),
+    mistake("bench --list mine.py", 4, "unexpected argument 'mine.py'"),
+    mistake("pb sweep --save x --save y", 4, "--save is given 2 times"),
+    mistake(f"pb ab {SDPA_OVER_FUSED} --T 16 --T 32", 3, "--T is given 2 times"),
+    mistake(f"pb ab {SDPA_OVER_FUSED} --head-impl einsum", 3, "--head-impl is given 2 times"),
+    mistake(f"pb ab {SDPA_OVER_FUSED} --save ''", 3, "--save ''"),
+    mistake("pb ab --continue x --T 32 --margin 0.02", 3, "leave out --T, --margin"),
+    mistake("pb ab --self-test 1 --json x.json", 3, "leave out --json"),
+    mistake("pb bisect A B --budget 1 --budget 2 --impl sdpa", 3, "--budget is given 2 times"),
+    mistake("pr advise --T 16 --T 32", 3, "--T is given 2 times"),
+    mistake("pr export -o a.csv -o b.csv", 3, "-o is given 2 times"),
+    mistake("pr export -o a.csv --output=b.csv", 3, "-o is given 2 times"),
+    mistake("pr compare --margin 0.1 --margin 0.2 base other", 3, "--margin is given 2 times"),
+    mistake("pr --verb", 3, "unrecognized arguments: --verb"),
+    mistake("pr -v base other", 3, "-v prints the tables of one run"),
+    # Modules that do more than define a kernel.
+    mistake("bench --impl mine=leaving:ok --dry-run", 4, "can't import leaving: SystemExit: 3"),
+    run(f"bench --impl mine=loud:ok $SMALL {NAMED}", 0, "saved: "),
+    run(f"bench --impl mine=moving:ok $SMALL {NAMED} && ls results/*/0003_x.json", 0, "saved: "),
+    run("bench --impl größe=größe:ok $SMALL --benchmark-save='a b ü'", 0, "saved: .*ü"),
+    mistake("bench --impl mine=mine:own,mine+compile=mine:exits --dry-run", 4, "give this one another name"),
+    mistake("pb check leaving:ok", 3, "can't import leaving: SystemExit: 3"),
+    mistake("pb check mine.py", 3, "as in mine=mine:FUNCTION"),
+    mistake("pb check mine:nix", 3, "no attribute 'nix'"),
+    mistake("pb check mine:own loud:ok own=mine:ok", 3, "own is mine:own already: give this one another name"),
+    mistake("pr advise --T 512..64", 3, "512..64: a range begins with the smaller number"),
+    mistake("pb check sdap", 3, "did you mean sdpa"),
+    # Files of cases.
+    mistake("bench --cases nix.json --dry-run", 4, "nix.json: No such file"),
+    mistake("bench --cases . --dry-run", 4, "--cases .: Is a directory"),
+    mistake("echo '[{\"T\": 16' > c.json; bench --cases c.json --dry-run", 4, "--cases c.json: not JSON"),
+    mistake("echo '[{\"T\": NaN}]' > c.json; bench --cases c.json --dry-run", 4, "T: nan is not a positive whole number"),
+    mistake("echo '[{\"t\": 16}]' > c.json; bench --cases c.json --dry-run", 4, "no case has an axis 't'; did you mean T"),
+    mistake("echo '[]' > c.json; bench --cases c.json --dry-run", 4, "no case that can be measured"),
+    mistake(": > c.csv; bench --cases c.csv --dry-run", 4, "no case that can be measured"),
+    mistake("printf 'T,H\\n16,2,3\\n' > c.csv; bench --cases c.csv --dry-run", 4, "more values than columns"),
+    mistake("printf 'T,H\\r\\n16,2\\r\\n' > c.csv; bench --cases c.csv --impl sdpa --dry-run >out", 0, ""),
+    mistake("printf '\\xef\\xbb\\xbf[{\"T\": 16}]' > c.json; bench --cases c.json --impl sdpa --dry-run >out", 0, ""),
+    mistake("printf '[{\"mask\": \"\\xff\"}]' > c.json; bench --cases c.json --dry-run", 4, "--cases c.json: .*utf-8"),
+    # Files that are folders, and what is no file.
+    mistake("mkdir x.json; pr x.json", 3, "x.json"),
+    mistake("mkdir x.json; pr compare base other --json x.json >out", 3, "x.json: Is a directory"),
+    run("touch f; pr history --out f", 3, "f/history: Not a directory"),
+    mistake("pr advise --model .", 3, "--model ."),
+    mistake("pr conformance mine.py", 3, "mine.py"),
+    mistake("mkdir k.py; ab new-kernel k.py", 2, "File exists"),
+    mistake("ab new-kernel mine", 2, "expected a module, as in my_kernel.py"),
+    mistake(f"pb ab {SDPA_OVER_FUSED} --json .", 3, "can't be written: Is a directory"),
+    mistake(": > $(echo results/*)/x.1-1.journal; bench --resume x", 4, "no run 'x' to resume"),
     # What is mistyped, or called otherwise elsewhere.
     mistake("bench --nix", 4, "unrecognized arguments: --nix"),
     mistake("bench --swep heads", 4, "did you mean --sweep"),
@@ -434,7 +489,11 @@ def main() -> None:
 def _prepare(kept: Path) -> None:
     kept.mkdir()
     (kept / "mine.py").write_text(MINE)
-    (kept / "broken.py").write_text("def ok(:\n")
+    ok = "from torch.nn.functional import scaled_dot_product_attention as ok\n"
+    modules = {"broken": "def ok(:", "leaving": "import sys; sys.exit(3)", "größe": ok,
+               "loud": f"print('hi'); {ok}", "moving": f"import os; os.chdir('/'); {ok}"}  # fmt: skip
+    for name, text in modules.items():
+        (kept / f"{name}.py").write_text(f"{text}\n")
     for name in ("base", "other"):
         done = _bash(f"bench $SMALL --impl sdpa,fused --benchmark-save={name}", kept)
         assert done.returncode == 0, done.stdout

@@ -402,7 +402,7 @@ def test_one_run_is_a_short_history(nights: Any, written: Any) -> None:
     nights(count=1)
     page = written()
     assert (
-        "Too few runs to see a change: 1, and it takes 6." in page
+        "Too few runs to see a change: a cell has at most 1, and it takes 6." in page
         and "0 of 12 cells changed over 1 run." in page
         and "1 run: too few to see a step." in page
     )

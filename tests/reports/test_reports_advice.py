@@ -216,7 +216,8 @@ def test_an_older_run_answers_what_the_newest_did_not_measure(
     ],
 )
 def test_a_mistake_is_one_line(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["advise", "--run", str(QUICK), *arguments]) == 3
+    run = [] if "--run" in arguments else ["--run", str(QUICK)]
+    assert main(["advise", *run, *arguments]) == 3
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1 and expected in captured.err
 
@@ -303,6 +304,9 @@ def test_mistakes_about_models(as_run: Any, capsys: pytest.CaptureFixture[str]) 
     ):
         assert main(["advise", "--run", run, *arguments]) == 3
         assert expected in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["advise", "--run", run, "--T", "512..64"])
+    assert "512..64: a range begins with the smaller number" in capsys.readouterr().err
 
 
 def test_the_newest_run_with_a_layer_of_the_model_answers(
