@@ -54,7 +54,9 @@ Other commands (each has its own --help):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write a page; returns the exit code: 0 written; 3 a usage error, reported in one line on stderr."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given and given[0] in COMMANDS:
+    if given[:1] == ["report"]:  # its name as an installed command
+        del given[0]
+    elif given and given[0] in COMMANDS:
         code: int = import_module(COMMANDS[given[0]]).main(given[1:])
         return code
     options = _parser().parse_intermixed_args(given)

@@ -95,6 +95,29 @@ def test_a_machine_slower_than_before_accuses_nobody() -> None:
     assert work.calls == 9
 
 
+def test_a_call_that_finds_its_data_out_of_the_cache_is_not_accused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cold(Work):
+        """Takes twice as long where the inputs were perturbed since the last call."""
+
+        def __call__(self) -> None:
+            super().__call__()
+            self.spent += len(written)
+            written.clear()
+
+    written, perturb = list[int](), Inputs.perturb
+    monkeypatch.setattr(Inputs, "perturb", lambda it, weight=1: (perturb(it, weight), written.append(1)))
+    work = Cold(inputs_of(problem_of(CASE)), caches=False)
+    check(work, 1.0, 5.0)
+    assert work.calls == 9
+
+
+def test_numbers_that_are_written_again_are_the_same() -> None:
+    numbers = inputs_of(problem_of(CASE))
+    before = [x.clone() for x in numbers.tensors]
+    numbers.perturb(0)
+    assert all(torch.equal(x, known) for x, known in zip(numbers.tensors, before, strict=True))
+
+
 def test_noise_on_known_numbers_hides_nobody() -> None:
     work = Work(inputs_of(problem_of(CASE)), caches=True, noise=(0.0, 9.0))
     with pytest.raises(Wrong, match="caches results"):

@@ -21,6 +21,7 @@ from bench.checks.problem import inputs_of
 from bench.checks.problems import problem_of
 from bench.timing.devices import free_bytes
 from bench.timing.devices.cpu import CpuMeter
+from bench.workers.tasks import Tasks
 
 from .conftest import checked
 
@@ -55,6 +56,16 @@ def test_a_cell_that_cannot_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(bench.timing.cell, "free_bytes", lambda device: needed)
     with pytest.raises(pytest.fail.Exception):
         checked(Cell(tried, case))
+
+
+def test_memory_is_measured_of_cells_that_stay_ready_and_of_those_that_do_not(tasks: Tasks) -> None:
+    def peak(**how: bool) -> int | None:
+        tasks.probe("it", "sdpa", Case.of(T=64, H=2, D_h=16).columns())
+        found: int | None = tasks.check("it", **how)["columns"]["peak_bytes"]
+        return found
+
+    assert peak(keep=False) == peak(keep=True) != 0
+    assert peak(memory=False) is None
 
 
 def test_what_never_stores_the_scores_is_tried_at_any_length() -> None:

@@ -153,16 +153,19 @@ class Inputs:
     options: dict[str, Tensor]
     grad: Tensor | None
 
-    def perturb(self) -> None:
-        """Add noise to every number of every input, so that no digest matches; their variance is preserved."""
+    def perturb(self, weight: int = 1) -> None:
+        """Add noise to every number of every input, so that no digest matches; their variance is preserved.
+
+        With `weight` 0 all numbers stay, while as much memory is written and read.
+        """
         for buffer in self.tensors:
             if not buffer.is_floating_point():
-                buffer.data.copy_(buffer.roll(1, -1))
+                buffer.data.copy_(buffer.roll(weight, -1))
                 continue
             generator = torch.Generator(buffer.device)
             generator.seed()
             noise = torch.empty_like(buffer.data).uniform_(-1, 1, generator=generator)
-            buffer.data.mul_(0.8).add_(noise)
+            buffer.data.mul_(1 - 0.2 * weight).add_(noise, alpha=weight)
 
     def refill(self, problem: Problem) -> None:
         """Load another problem's numbers into the same buffers through `.data`, which caches keyed by address and

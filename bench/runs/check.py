@@ -158,7 +158,7 @@ def check(name: str, device: str = "cpu") -> Iterator[Checked]:
             begun = perf_counter()
             try:
                 client.ask("probe", what="it", impl=impl, case=case["case"])
-                columns = client.ask("check", what="it", keep=False)["columns"]
+                columns = client.ask("check", what="it", keep=False, memory=False)["columns"]
                 checked = replace(checked, error=columns["error"], error_bound=columns["error_bound"])
             except Skip as outcome:
                 checked = replace(checked, outcome=outcome.reason, detail=str(outcome))

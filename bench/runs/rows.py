@@ -119,7 +119,7 @@ def timed(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
         "calls": found[0].calls,
         "processes": len(by_process),
         "process_medians": [median(seconds) for seconds in by_process.values()],
-        "page_faults": mean(it.page_faults for it in found),
+        "page_faults": median(it.page_faults for it in found),
         "switches_voluntary": mean(it.voluntary for it in found),
         "switches_involuntary": mean(it.involuntary for it in found),
         "sample_rounds": [it.round for it in found],

@@ -152,18 +152,19 @@ class Tasks:
         self._ready[what] = probe(cell, self._gate)
         return {"spent": _since(before)}
 
-    def check(self, what: str, keep: bool = True) -> dict[str, Any]:
+    def check(self, what: str, keep: bool = True, memory: bool = True) -> dict[str, Any]:
         """Check a built cell against the reference, and measure its call; returns the resulting columns of the row:
 
         {"columns": {"error", "error_bound", "peak_bytes", "kernel", ...}, "seconds": of one warm call, "first_s": of
-        the first call on fresh inputs, "spent": seconds by purpose}. Without `keep` the cell is released, and its memory
-        is not measured.
+        the first call on fresh inputs, "spent": seconds by purpose}. Without `keep` the cell is released; without
+        `memory` its columns are None.
         """
         built, before = self._built(what), accounting.spent()
         del self._ready[what]  # a rejected cell holds no memory
         cell = built.cell
         self._use(cell.case)
-        checked = check(built, memory=keep)
+        checked = check(built, memory)
+        known = memory and not cell.impl.limits.own_memory
         rows = problem_of(cell.case).output.rows
         columns = {
             "error": checked.check.error,
@@ -173,8 +174,8 @@ class Tasks:
             "error_slope": checked.check.error_slope,
             "proved_ragged": built.ragged,
             "rows_compared": cell.case.T if rows is None else len(rows),
-            "peak_bytes": None if cell.impl.limits.own_memory else checked.memory.peak_bytes,
-            "kept_bytes": None if cell.impl.limits.own_memory else checked.memory.kept_bytes,
+            "peak_bytes": checked.memory.peak_bytes if known else None,
+            "kept_bytes": checked.memory.kept_bytes if known else None,
             "peak_rss_bytes": checked.peak_rss_bytes,
             "kernel": checked.kernel,
             "operators": checked.operators,

@@ -182,7 +182,8 @@ def test_a_run_can_be_named_in_several_ways(name: str, results: Path, small: dic
 def test_a_run_can_be_a_path(results: Path, small: dict[str, Any], no_drawing: Any) -> None:
     path = synthetic.save(small, results, "0001_x")
     assert main([str(path)]) == 0
-    assert [run.path for run, _ in no_drawing] == [path]
+    assert main(["report", str(path)]) == 0
+    assert [run.path for run, _ in no_drawing] == [path, path]
 
 
 def test_several_runs_get_one_page_and_bad_ones_a_warning(
@@ -245,7 +246,7 @@ def test_published_baselines_are_no_newest_run_but_can_be_named(
     assert main(["--results", str(results)]) == 3
     capsys.readouterr()
     assert main(["--results", str(results), "big"]) == 0
-    assert [run.path for run, _ in no_drawing] == [path]
+    assert [run.path for run, _ in no_drawing] == [path, path]
 
 
 @pytest.mark.parametrize("chosen", [["x"], ["x", "y"]])
