@@ -32,7 +32,7 @@ def tables_of(run: Run, frame: pd.DataFrame, grid: Grid, palette: Palette, keys:
         _shares(frame, "The kernel as a share of its layer", "scope", "core", "layer", ("kernel", "layer", "share")),
         _shares(frame, "Forward as a share of forward and backward", "mode", "forward", "backward",
                 ("forward", "with backward", "share")),
-        *of_steps(run, frame), _masks(frame), _published(run, frame),
+        _masks(frame), _published(run, frame),
         *(_blocks(grid, keys) if len(frame) <= MOST_CELLS else ()), _traces(frame),
     ]  # fmt: skip
     return [it for it in found if it and (it.rows or it.drawings or it.note)]

@@ -106,6 +106,7 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
         first=_opening(this.grid, keys),
         lines=views.lines(this.grid, this.palette, keys),
         along=labelled(axis) if (axis := grid.length(this.grid.cases)) else "",
+        inside=more.of_steps(run, this.frame),
         more=more.tables_of(run, this.frame, this.grid, this.palette, keys),
         looks=this.palette,
         calls_compared=findings.calls(this.frame),

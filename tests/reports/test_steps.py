@@ -9,13 +9,19 @@ from synthetic_runs import case, document, row
 
 from reports.judging import frame as fr
 from reports.judging.steps import Step, steps
-from reports.pages import more
+from reports.pages import more, page
 
 FUSED, SDPA = 2e-3, 1e-3
 """Seconds of the core alone."""
 
 
 def found(as_run: Any, change: float, inside: float = SDPA) -> tuple[list[Step], list[Any]]:
+    run = measured(as_run, change, inside)
+    frame = fr.tidy(run)
+    return steps(frame, run.baseline_impl), more.of_steps(run, frame)
+
+
+def measured(as_run: Any, change: float, inside: float = SDPA) -> Any:
     """A block of 10 ms of which the core is 2 ms, with `fused`; with `sdpa` it takes `change` times as long."""
     core, block = case(scope="core"), case(scope="block", model="qwen3-0.6b", d_model=1024)
     rows = [row("fused", core, [FUSED] * 8, cold_s=1.5 * FUSED), row("sdpa", core, [SDPA] * 8, cold_s=1.5 * SDPA)]
@@ -24,9 +30,16 @@ def found(as_run: Any, change: float, inside: float = SDPA) -> tuple[list[Step],
         shares = [of_core / seconds * wobble for wobble in (0.99, 1.0, 1.01)]
         inside_block = {"parts_s": parts, "core_shares": shares, "blocks": 1, "depth": 28}
         rows.append(row(impl, block, [seconds] * 8, id=f"{block['T']}-block", **inside_block))
-    run = as_run(document(rows))
-    frame = fr.tidy(run)
-    return steps(frame, run.baseline_impl), more.of_steps(run, frame)
+    return as_run(document(rows))
+
+
+def test_the_page_shows_a_step_unfolded(as_run: Any) -> None:
+    text = page.html(page.report(measured(as_run, 0.9)))
+    opened, folded = (
+        text.index("<details open>\n<summary>Attention in a"),
+        text.index("<details>\n<summary>Parts of a step"),
+    )
+    assert text.index("Inside the model") < opened < folded < text.index("Can I trust this?")
 
 
 def test_a_step_changes_as_the_share_and_the_cores_ratio_say(as_run: Any) -> None:
