@@ -104,22 +104,37 @@ TRIMMED = 0.25
 (compared on recorded runs with medians, the Hodges-Lehmann estimator and ratios of medians: docs/measured.md).
 """
 
+DISTURBED = 2.0
+"""Factor by which both rows of a pair are slower in a visit than usually if another program took their cores: such a
+visit shows how long calls wait, and does not count.
+"""
+
 UNKNOWN = Ratio(math.nan, math.nan, math.nan, 0, 0)
 
 
 def paired(of: Samples, over: Samples, one_case: bool = True) -> Logs:
     """Return log(seconds / seconds) by process, of the rounds of both: the median of each visit; or each round, if both
-    have few (`VISITS`).
+    have few (`VISITS`). Without visits that were disturbed (`DISTURBED`).
 
     Rows without common rounds, which may not have fitted into memory at once, are paired by visit as those of two
     cases.
     """
     base = dict(zip(over.rounds, over.seconds, strict=True)) if one_case else {}
-    found: dict[int, list[list[float]]] = {}
+    found: list[tuple[int, list[tuple[float, float]]]] = []
     for (process, _), times in of.by_visit().items():
-        if logs := [math.log(seconds / base[round_]) for round_, seconds in times.items() if round_ in base]:
-            found.setdefault(process, []).append(logs)
-    return {process: _units(visits) for process, visits in found.items()} or _paired_by_visit(of, over)
+        if both := [(seconds, base[round_]) for round_, seconds in times.items() if round_ in base]:
+            found.append((process, both))
+    logs: dict[int, list[list[float]]] = {}
+    for (process, both), counts in zip(found, _undisturbed([both for _, both in found]), strict=True):
+        if counts:
+            logs.setdefault(process, []).append([math.log(seconds / other) for seconds, other in both])
+    return {process: _units(visits) for process, visits in logs.items()} or _paired_by_visit(of, over)
+
+
+def _undisturbed(visits: Sequence[Sequence[tuple[float, float]]]) -> list[bool]:
+    """Return for each visit, a sequence of rounds with the seconds of both rows, whether it counts."""
+    levels = np.array([np.median(rounds, axis=0) for rounds in visits])
+    return [bool(it) for it in (levels <= DISTURBED * np.median(levels, axis=0)).any(axis=1)] if visits else []
 
 
 def _units(visits: Sequence[Sequence[float]]) -> list[float]:

@@ -417,6 +417,20 @@ def test_two_cases_of_two_processes_are_paired_by_visits_where_they_share_none()
     assert found.value == pytest.approx(0.5) and found.known
 
 
+def test_a_visit_in_which_another_program_took_the_cores_hides_no_ratio() -> None:
+    """Every call waited 43 ms for a core, so that the ratio of 5 was 1.2 there."""
+    rng, rounds = np.random.default_rng(0), range(30)
+
+    def calls(seconds: float, *waits: tuple[int, float]) -> ratios.Samples:
+        took = [seconds * math.exp(rng.normal(0, 0.02)) + dict(waits).get(i // 5, 0.0) for i in rounds]
+        return ratios.Samples(took, rounds, [i // 5 for i in rounds], [0] * 30)
+
+    found = ratios.ratio(calls(15e-3, (1, 43e-3)), calls(3e-3, (1, 43e-3)))
+    assert found.value == pytest.approx(5, rel=0.05) and found.low > 4.5
+    alone = ratios.ratio(calls(15e-3, (1, 43e-3)), calls(3e-3))
+    assert not alone.low > 4.5  # it is the call itself that scatters
+
+
 def test_a_single_visit_has_a_ratio_and_no_interval() -> None:
     fast, slow = (ratios.Samples([seconds] * 2, [0, 1], [0, 0], [0, 0]) for seconds in (1e-3, 2e-3))
     found = ratios.ratio(slow, fast)
