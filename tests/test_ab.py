@@ -308,7 +308,7 @@ class FakePeer(Answering):
             raise Skip("torch has no such kernel", "unsupported")
         kernel = "math" if name == "falls" and self.side.impls == Path("head") else "flash"
         columns = {"error": 1e-7, "error_bound": 1e-6, "peak_bytes": 100, "kernel": kernel}
-        return {"columns": columns, "seconds": 1.0, "first_s": 1.0, "spent": {}}
+        return {"columns": columns, "seconds": 1.0, "spent": {}}
 
     def close(self) -> None:
         self.closed = True

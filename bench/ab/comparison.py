@@ -298,7 +298,7 @@ def _checked(client: WorkerClient, request: Mapping[str, Any], threaded: bool) -
     checked = yield from checking(client, "it", **request, threaded=threaded)
     yield Request(client, "time", it | {"calls": 1, "draw": 1})  # on fresh inputs
     usual = (yield Request(client, "time", it | {"calls": 1, "warm": 1}))["seconds"]
-    yield Request(client, "caching", it | {"usual": usual, "first": checked["first_s"]})
+    yield Request(client, "caching", it | {"usual": usual, "first": checked["seconds"]})
     yield Request(client, "drop", it)
     facts: Facts = checked["columns"]
     return facts

@@ -312,7 +312,10 @@ class Measuring:
 
 
 def _shared_probes(cells: Sequence[Cell], workers: int) -> list[list[Cell]]:
-    """Group cells that share probes: by all axes but sizes, else by all but lengths, else by case."""
+    """Group cells that share probes: by all axes but sizes, else by all but lengths, else by case. Python loops and
+    compiled forms, whose checks use one thread for seconds, come first: later, other workers would wait for them.
+    """
+    cells = sorted(cells, key=lambda cell: (cell.impl.limits.max_pairs is None, not cell.impl.compiled))
 
     def parts(of: Callable[[Case], object]) -> list[list[Cell]]:
         found: dict[object, list[Cell]] = {}
