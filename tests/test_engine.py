@@ -18,7 +18,7 @@ from bench.cases.counting import held_bytes
 from bench.cases.outcome import Skip
 from bench.cases.sweep import SWEEPS
 from bench.runs import visit as visits
-from bench.runs.measuring import SITTINGS, Measuring
+from bench.runs.measuring import PREPARATIONS, Measuring
 from bench.runs.run import Run
 from bench.runs.visit import Visit
 from bench.selection.options import Selection
@@ -43,9 +43,9 @@ POWER, HOT, SLOW = 0x4, 0x20, 0x8
 
 def test_a_block_is_long_enough_for_the_clock_and_warmed_up_where_it_has_several_calls() -> None:
     short = block_of(1e-5)
-    assert (short.calls, short.stretches, short.warm) == (25, 8, 25)  # stretches of 0.25 ms, behind an eighth
-    assert short.calls * short.stretches * 1e-5 >= BLOCK
-    assert (block_of(3e-3).calls, block_of(3e-3).stretches, block_of(3e-3).warm) == (1, 1, 0)
+    assert (short.calls, short.slices, short.warm) == (25, 8, 25)  # slices of 0.25 ms, behind an eighth
+    assert short.calls * short.slices * 1e-5 >= BLOCK
+    assert (block_of(3e-3).calls, block_of(3e-3).slices, block_of(3e-3).warm) == (1, 1, 0)
     assert block_of(0.0).calls > 0
 
 
@@ -352,6 +352,6 @@ def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_tim
     measuring = Measuring(run, run.selection.cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)
     measuring._held = set()
     measuring._time([worker])  # type: ignore[list-item]
-    assert dropped == [len(SECONDS)] * SITTINGS
+    assert dropped == [len(SECONDS)] * PREPARATIONS
     assert all(len(it.samples) in (LONG_ROUNDS, LONG_ROUNDS + 1) for it in run.timed.values())
     assert run.kept.endswith("100% of the timing done")

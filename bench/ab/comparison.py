@@ -123,8 +123,8 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: 
     for key in cells:
         sides = found[0][key], found[1][key]
         failures = {side: it for side, it in zip(SIDES, sides, strict=True) if isinstance(it, Skip)}
-        if fell := pairing.failures.get(key):
-            failures[fell.side] = fell.outcome
+        if failed_cell := pairing.failures.get(key):
+            failures[failed_cell.side] = failed_cell.outcome
         said = _without_numbers(failures, plan.of_head(key[0]), plan.allow_gone) if failures else verdicts[key]
         failed = [side for side, failure in failures.items() if failure.reason != UNSUPPORTED]
         lines.append(cell_of(key, said, *(None if isinstance(it, Skip) else it for it in sides), failed=failed))

@@ -84,7 +84,7 @@ class Pairing:
     rng: random.Random
     controls: Sequence[Key] = CONTROLS
     """Controls with the same work in both variants."""
-    failures: dict[Key, Fell] = field(default_factory=dict)
+    failures: dict[Key, CellFailed] = field(default_factory=dict)
     """Cells that were lost while they were timed."""
     together: bool = True
     """Whether both variants are prepared at the same time: each on its own core, but never on one GPU."""
@@ -97,10 +97,10 @@ class Pairing:
             team = self.start()
             try:
                 return self._measured(team, order, most)
-            except Fell as fell:
-                if fell.key in self.controls:
-                    raise fell.outcome from None
-                self.failures[fell.key] = fell
+            except CellFailed as failed_cell:
+                if failed_cell.key in self.controls:
+                    raise failed_cell.outcome from None
+                self.failures[failed_cell.key] = failed_cell
             finally:
                 team.close()
 
@@ -117,8 +117,8 @@ class Pairing:
             block, what = blocks[key], " ".join(key)
             warm = block.warm or int(block.seconds <= LONG or (key, i) in cold)  # it was the other process's turn
             cold.discard((key, i))
-            with _falling(i, key):
-                answer = clients[i].ask("time", what=what, calls=block.calls, stretches=block.stretches, warm=warm)
+            with _failing(i, key):
+                answer = clients[i].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
             seconds, switches = float(f"{answer['fastest']:.6g}"), round(answer["involuntary"], 4)
             timed.append((order.index(key), i, seconds, round(at, 4), switches, round(_stolen() - before, 2)))
         return {
@@ -135,7 +135,7 @@ class Pairing:
         for key in order:
             what, cell = {"what": " ".join(key)}, self.requests[i].get(key)
             do, details = ("prepare", cell) if cell else ("control", {"name": key[1]})
-            with _falling(i, key):
+            with _failing(i, key):
                 answer = yield Request(client, do, what | details)
                 took[key] = float(answer["seconds"])
         yield Request(client, "pin", {})
@@ -221,7 +221,7 @@ def _logs(pairs: Sequence[Pair]) -> dict[Key, list[float]]:
     return {key: [of.get(key, math.nan) for of in by_key] for key in dict.fromkeys(key for of in by_key for key in of)}
 
 
-class Fell(Exception):
+class CellFailed(Exception):
     """A cell can't be timed in one variant."""
 
     def __init__(self, side: str, key: Key, outcome: Skip):
@@ -229,8 +229,8 @@ class Fell(Exception):
 
 
 @contextmanager
-def _falling(i: int, key: Key) -> Iterator[None]:
+def _failing(i: int, key: Key) -> Iterator[None]:
     try:
         yield
     except Skip as outcome:
-        raise Fell(SIDES[i], key, outcome) from None
+        raise CellFailed(SIDES[i], key, outcome) from None

@@ -296,9 +296,9 @@ class Run:
         """Return the observations of the machine so far, including earlier processes of a resumed run."""
         return {"roofs": self.roofs.table(), "controls": self.controls.table(), "seconds": spent()}
 
-    def look(self, elsewhere: Mapping[str, float] = {}) -> None:
+    def sample_machine(self, elsewhere: Mapping[str, float] = {}) -> None:
         """Time the reference workload and record the machine's state, including measurements from a worker."""
-        self.controls.look(elsewhere)
+        self.controls.sample(elsewhere)
         self._write({"machine": self.seen()})
 
     def restore(self, journal: Journal) -> None:

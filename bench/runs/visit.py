@@ -140,14 +140,14 @@ class Visit:
         warm = block.warm or int(cell.key in self._cold)
         self._cold.discard(cell.key)
         self.worker.grown.add(cell.key)
-        answer = self.worker.ask("time", cell, calls=block.calls, stretches=block.stretches, warm=warm)
-        count("timed calls", answer["seconds"] * (block.calls * block.stretches + warm))
+        answer = self.worker.ask("time", cell, calls=block.calls, slices=block.slices, warm=warm)
+        count("timed calls", answer["seconds"] * (block.calls * block.slices + warm))
         return answer
 
     def _keep(self, key: Key, answer: Answer, number: int, block: Block) -> None:
         disturbed = (answer[name] for name in ("page_faults", "voluntary", "involuntary"))
         self._learn(key, answer["fastest"])
-        where = number, self._number, self.worker.number, self.run.elapsed(), block.calls * block.stretches
+        where = number, self._number, self.worker.number, self.run.elapsed(), block.calls * block.slices
         found = self._found(key)
         found.samples.append(Sample(answer["seconds"], answer["fastest"], *where, *disturbed))
         if "sm_mhz" in answer:

@@ -72,7 +72,7 @@ class Worker:
             with suppress(Lost):  # the next request raises it
                 self._last.ask("settle")
             if do == "time":  # caches hold other data: add an untimed block
-                details["warm"] = details["calls"] * details["stretches"]
+                details["warm"] = details["calls"] * details["slices"]
         self._last = client
         return client.ask(do, what=" ".join(cell.key), **details)
 

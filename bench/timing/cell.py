@@ -66,8 +66,8 @@ class Built:
     answers: dict[int, list[Tensor]] = field(default_factory=dict)
     """Latest checked output of each input set."""
 
-    def time(self, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
-        """Return the seconds of one call in a block of `stretches` slices of `calls`: over the whole block, and over
+    def time(self, calls: int, slices: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
+        """Return the seconds of one call in a block of `slices` slices of `calls`: over the whole block, and over
         its fastest slice.
 
         `warm`: untimed calls before it; `draw`: input set.
@@ -77,20 +77,20 @@ class Built:
         compiled again.
         """
         if self.meter.whole_blocks:  # at least one call before it: the first launch on an idle device takes longer
-            calls, stretches, warm = calls * stretches, 1, max(1, warm)
+            calls, slices, warm = calls * slices, 1, max(1, warm)
         self.refill(draw)
         graphs = _graphs() if self.cell.impl.compiled else 0
         taken: list[float] = []
         with self.watched():
-            for i in range(stretches - 1):
+            for i in range(slices - 1):
                 taken.append(self.meter.seconds(self.call.run, calls, 0 if i else warm))
-            seconds, answer = self.meter.timed(self.call.run, calls, warm if stretches == 1 else 0)
+            seconds, answer = self.meter.timed(self.call.run, calls, warm if slices == 1 else 0)
             taken.append(seconds)
         if self.cell.impl.compiled and _graphs() != graphs:
             raise Skip("torch.compile made another graph while it was timed: compiling would be part of what is timed")
         if not self.cell.case.drops:
             self._compare(answer, draw)
-        return sum(taken) / stretches / calls, min(taken) / calls
+        return sum(taken) / slices / calls, min(taken) / calls
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -61,12 +61,12 @@ class Control:
     def __init__(self, name: str):
         self._run, self._meter = (WORK | GPU_WORK)[name](), meter_for("cuda" if name in GPU_WORK else "cpu")
 
-    def time(self, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
+    def time(self, calls: int, slices: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
         """Return times as `Built.time`."""
         if self._meter.whole_blocks:
-            calls, stretches = calls * stretches, 1
-        taken = [self._meter.seconds(self._run, calls, 0 if i else warm) for i in range(stretches)]
-        return sum(taken) / stretches / calls, min(taken) / calls
+            calls, slices = calls * slices, 1
+        taken = [self._meter.seconds(self._run, calls, 0 if i else warm) for i in range(slices)]
+        return sum(taken) / slices / calls, min(taken) / calls
 
 
 class Tasks:
@@ -232,7 +232,7 @@ class Tasks:
         taken = built.compare(seconds, draw=1)
         return {"compared": len(taken), "seconds": min(taken)}
 
-    def time(self, what: str, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> dict[str, Any]:
+    def time(self, what: str, calls: int, slices: int = 1, warm: int = 0, draw: int = 0) -> dict[str, Any]:
         """Time a block (`Built.time`):
 
         {"seconds": of one call, "fastest": of one call in the fastest slice, "page_faults", "voluntary", "involuntary":
@@ -241,9 +241,9 @@ class Tasks:
         """
         ready = self._ready[what]
         before = resource.getrusage(resource.RUSAGE_SELF)
-        seconds, fastest = ready.time(calls, stretches, warm, draw)
+        seconds, fastest = ready.time(calls, slices, warm, draw)
         after = resource.getrusage(resource.RUSAGE_SELF)
-        made = calls * stretches + warm
+        made = calls * slices + warm
         disturbed = {
             "page_faults": (after.ru_minflt - before.ru_minflt) / made,
             "voluntary": (after.ru_nvcsw - before.ru_nvcsw) / made,
