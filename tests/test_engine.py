@@ -18,7 +18,7 @@ from bench.cases.counting import held_bytes
 from bench.cases.outcome import Skip
 from bench.cases.sweep import SWEEPS
 from bench.runs import visit as visits
-from bench.runs.measuring import PREPARATIONS, Measuring
+from bench.runs.measuring import PREPARATIONS, Measuring, shared_probes
 from bench.runs.run import Run
 from bench.runs.visit import Visit
 from bench.selection.options import Selection
@@ -328,6 +328,13 @@ def test_what_cannot_be_held_at_once_is_split_with_the_baseline_in_every_part(tm
     measuring._free = 0
     parts = [[cell.impl.name for cell in group] for group in measuring._groups(whole[0].case.id)]
     assert parts == [["fused", name] for name in ("sdpa", "packed", "einsum", "wrapper")]
+
+
+def test_checks_that_need_one_core_for_seconds_come_first_so_that_no_worker_waits_for_them() -> None:
+    cells = [Cell(impls.get(name), Case.of(T=16, H=2, D_h=8)) for name in ("sdpa", "fused+compile", "loop")]
+    assert [[cell.impl.name for cell in group] for group in shared_probes(cells, 1)] == [
+        ["loop", "fused+compile", "sdpa"]
+    ]
 
 
 def test_the_smallest_cases_stay_ready_whatever_the_largest_needs(tmp_path: Path) -> None:

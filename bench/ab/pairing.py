@@ -49,7 +49,7 @@ LONG = 50e-3
 evicted from the caches is a small part of such a call, and equally for both variants.
 """
 
-SIDES = ("base", "head")
+VARIANTS = ("base", "head")
 
 CONTROLS: tuple[Key, ...] = tuple(("control", name) for name in WORK)
 GPU_CONTROLS: tuple[Key, ...] = tuple(("control", name) for name in GPU_WORK)
@@ -78,7 +78,7 @@ class Pairing:
     """The replicates measured so far."""
 
     start: Callable[[], Team]
-    """Starts a fresh process for each of `SIDES`."""
+    """Starts a fresh process for each of `VARIANTS`."""
     requests: Sequence[Mapping[Key, dict[str, Any]]]
     """By variant, the requests that prepare cells: the implementation's name there, and the case."""
     rng: random.Random
@@ -105,7 +105,7 @@ class Pairing:
                 team.close()
 
     def _measured(self, team: Team, order: list[Key], most: int) -> Pair:
-        began, clients = monotonic(), [team.clients[name] for name in SIDES]
+        began, clients = monotonic(), [team.clients[name] for name in VARIANTS]
         took: tuple[dict[Key, float], ...] = {}, {}
         of_both([self._preparing(client, i, order, took[i]) for i, client in enumerate(clients)], self.together)
         blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}
@@ -156,7 +156,7 @@ def datum(blocks: Sequence[tuple[int, float]]) -> float:
     A round's two blocks lie within milliseconds and share the machine conditions; medians over all blocks of a variant
     don't (docs/measured.md).
     """
-    base, head = ([seconds for side, seconds in blocks if side == i] for i in (0, 1))
+    base, head = ([seconds for variant, seconds in blocks if variant == i] for i in (0, 1))
     return median(math.log(slow / fast) for fast, slow in zip(base, head, strict=True))
 
 
@@ -164,7 +164,7 @@ def interleaved(turns: Mapping[Key, int], rng: random.Random) -> Iterator[tuple[
     """Yield the order of timing: each round has both variants (0 base, 1 head) of cells with rounds left."""
     for order in rounds(turns, rng):
         for key in order:
-            yield from ((key, side) for side in rng.sample((0, 1), 2))
+            yield from ((key, variant) for variant in rng.sample((0, 1), 2))
 
 
 def until_settled(
@@ -224,8 +224,8 @@ def _logs(pairs: Sequence[Pair]) -> dict[Key, list[float]]:
 class CellFailed(Exception):
     """A cell can't be timed in one variant."""
 
-    def __init__(self, side: str, key: Key, outcome: Skip):
-        self.side, self.key, self.outcome = side, key, outcome
+    def __init__(self, variant: str, key: Key, outcome: Skip):
+        self.variant, self.key, self.outcome = variant, key, outcome
 
 
 @contextmanager
@@ -233,4 +233,4 @@ def _failing(i: int, key: Key) -> Iterator[None]:
     try:
         yield
     except Skip as outcome:
-        raise CellFailed(SIDES[i], key, outcome) from None
+        raise CellFailed(VARIANTS[i], key, outcome) from None

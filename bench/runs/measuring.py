@@ -134,7 +134,7 @@ class Measuring:
         """Check cells: each worker takes cases that share probes; those that ended a process come last, alone."""
         unchecked = self._unchecked()
         suspects = [cell for cell in unchecked if cell.key in self._run.suspects]
-        queue = _shared_probes([cell for cell in unchecked if cell not in suspects], len(workers))
+        queue = shared_probes([cell for cell in unchecked if cell not in suspects], len(workers))
         with spending("check"):
             together([self._checking(worker, queue) for worker in workers])
             together([self._checking(workers[0], [suspects])])
@@ -311,7 +311,7 @@ class Measuring:
                 worker.drop([cell])
 
 
-def _shared_probes(cells: Sequence[Cell], workers: int) -> list[list[Cell]]:
+def shared_probes(cells: Sequence[Cell], workers: int) -> list[list[Cell]]:
     """Group cells that share probes: by all axes but sizes, else by all but lengths, else by case. Python loops and
     compiled forms, whose checks use one thread for seconds, come first: later, other workers would wait for them.
     """

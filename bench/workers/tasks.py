@@ -28,7 +28,7 @@ from ..checks.problems import problem_of
 from ..selection.choice import impls_named, place_of, uncallable
 from ..selection.errors import UsageError
 from ..timing.caching import check_kernel_caches_nothing, check_no_result_caching
-from ..timing.cell import Built, build, check, probe
+from ..timing.cell import Built, build, check, probe, time_block
 from ..timing.cold import cold_s
 from ..timing.controls import GPU_WORK, WORK, software
 from ..timing.devices import energy_counter, free_bytes, meter_for
@@ -55,6 +55,10 @@ CONTROL_CALLS = 50
 """Calls of a GPU control in one block: some milliseconds of products."""
 
 
+DISTURBED = {"page_faults": "ru_minflt", "voluntary": "ru_nvcsw", "involuntary": "ru_nivcsw"}
+"""Answers to `time` on what disturbs calls, and the counters of `getrusage`."""
+
+
 class Control:
     """The reference workload, timed like a cell."""
 
@@ -63,10 +67,7 @@ class Control:
 
     def time(self, calls: int, slices: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
         """Return times as `Built.time`."""
-        if self._meter.whole_blocks:
-            calls, slices = calls * slices, 1
-        taken = [self._meter.seconds(self._run, calls, 0 if i else warm) for i in range(slices)]
-        return sum(taken) / slices / calls, min(taken) / calls
+        return time_block(self._meter, self._run, calls, slices, warm)[:2]
 
 
 class Tasks:
@@ -243,11 +244,9 @@ class Tasks:
         before = resource.getrusage(resource.RUSAGE_SELF)
         seconds, fastest = ready.time(calls, slices, warm, draw)
         after = resource.getrusage(resource.RUSAGE_SELF)
-        made = calls * slices + warm
         disturbed = {
-            "page_faults": (after.ru_minflt - before.ru_minflt) / made,
-            "voluntary": (after.ru_nvcsw - before.ru_nvcsw) / made,
-            "involuntary": (after.ru_nivcsw - before.ru_nivcsw) / made,
+            name: (getattr(after, counter) - getattr(before, counter)) / (calls * slices + warm)
+            for name, counter in DISTURBED.items()
         }
         varies = isinstance(ready, Built) and ready.varies
         return {"seconds": seconds, "fastest": fastest, "varies": varies} | disturbed | _sensed(ready)
