@@ -25,7 +25,7 @@ from .runs.saving import reports, save
 from .selection.errors import UsageError
 from .selection.options import pytest_addoption, refuse_unused
 from .timing.machine import fingerprint
-from .workers.client import Setting, Side, WorkerClient
+from .workers.client import Setting, Variant, WorkerClient
 
 __all__ = ["pytest_addoption"]
 
@@ -161,7 +161,7 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     setting = Setting(str(config.invocation_params.dir), None, run.timing["cell_timeout"], quiet=False)
     seed, fail_fast = config.getoption("shuffle"), bool(config.getoption("maxfail"))
     try:
-        measuring = Measuring(run, left, lambda: WorkerClient(Side("run"), setting), seed, fail_fast, tell)
+        measuring = Measuring(run, left, lambda: WorkerClient(Variant("run"), setting), seed, fail_fast, tell)
         if config.getoption("benchmark_disable"):
             return measuring.check()
         measuring.measure()

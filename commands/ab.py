@@ -79,7 +79,7 @@ def _refuse_ignored(options: argparse.Namespace) -> None:
 def unmeasured(same: Same, options: argparse.Namespace) -> Comparison:
     """Return the comparison of two variants with the same code."""
     return Comparison(
-        *same.sides, options.margin, cells=[], notes=[str(same)], machine={}, commands=[command(asked(options))]
+        *same.variants, options.margin, cells=[], notes=[str(same)], machine={}, commands=[command(asked(options))]
     )
 
 

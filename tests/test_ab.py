@@ -37,7 +37,7 @@ from bench.ab.sources import PREFIX
 from bench.cases.case import Case
 from bench.cases.cells import Key
 from bench.cases.outcome import Skip
-from bench.workers.client import Lost, Setting, Side, WorkerClient
+from bench.workers.client import Lost, Setting, Variant, WorkerClient
 from bench.workers.tasks import Tasks
 from commands.history import confirm
 from reports.judging import by_turns, confirmations
@@ -62,7 +62,7 @@ def test_each_round_has_every_cell_once_a_side_in_an_order_of_its_own() -> None:
     each = [rounds[i : i + 6] for i in range(0, len(rounds), 6)]
     assert all(sorted(it) == sorted((key, i) for key in (A, B, C) for i in (0, 1)) for it in each)
     assert all(it[n][0] == it[n + 1][0] for it in each for n in (0, 2, 4))  # a cell's two blocks follow each other
-    first = Counter(side for _, side in rounds[::2])
+    first = Counter(variant for _, variant in rounds[::2])
     assert min(first.values()) > 50
     assert len({tuple(key for key, _ in it) for it in each}) == 6
 
@@ -79,7 +79,7 @@ def test_a_mood_of_the_machine_that_both_sides_share_is_not_in_the_datum() -> No
     mood = [1.0, 2.0, 2.0, 1.0, 2.0, 1.0]
     base, head = mood, [1.05 * seconds for seconds in mood]
     head[4] = 1.05  # once it changed between the two blocks
-    blocks = [(side, times[i]) for i in range(6) for side, times in enumerate((base, head))]
+    blocks = [(variant, times[i]) for i in range(6) for variant, times in enumerate((base, head))]
     assert pairing.datum(blocks) == pytest.approx(math.log(1.05))
 
 
@@ -117,7 +117,7 @@ class Answering:
 class Fake(Answering):
     """A process whose cells take a known time."""
 
-    side: int
+    variant: int
     log: list[tuple[Any, ...]]
     seconds: dict[Key, float] = field(default_factory=dict)
     dies_at: Key | None = None
@@ -126,12 +126,12 @@ class Fake(Answering):
         key = tuple(details.pop("what", "").split())
         if do == "time" and key == self.dies_at:
             raise Lost("ended its process (SIGSEGV)")
-        self.log.append((do, self.side, key, *(details.values() if do == "time" else ())))
+        self.log.append((do, self.variant, key, *(details.values() if do == "time" else ())))
         seconds = self.seconds.get(key, 1e-3)
         return {"seconds": seconds, "fastest": seconds, "involuntary": 0.25}
 
     def close(self) -> None:
-        self.log.append(("close", self.side))
+        self.log.append(("close", self.variant))
 
 
 class Two:
@@ -156,8 +156,8 @@ def test_both_sides_are_made_ready_at_the_same_time_but_in_turn_on_a_gpu(device:
     log: list[tuple[Any, ...]] = []
     plan = plan_of("same", "same", cases=(Case.of(T=16, H=1, D_h=8, device=device),))
     pairing_of(Fake(0, log), Fake(1, log), (), together=plan.together).pair([A, B], 3)
-    sides = [it[1] for it in log if it[0] in ("prepare", "pin")]
-    assert sides == ([0, 1] * 3 if device == "cpu" else [0] * 3 + [1] * 3)
+    variants = [it[1] for it in log if it[0] in ("prepare", "pin")]
+    assert variants == ([0, 1] * 3 if device == "cpu" else [0] * 3 + [1] * 3)
 
 
 def test_a_pair_gives_log_ratios_and_ends_its_processes() -> None:
@@ -173,7 +173,7 @@ def test_a_pair_gives_log_ratios_and_ends_its_processes() -> None:
     timed = [it for it in log if it[0] == "time"]
     assert len(timed) == 3 * 2 * 4
     assert {tuple(it[3:]) for it in timed if it[2] == B} == {(1, 2, 1)}  # blocks of about 2 ms
-    prepared = [[key for what, i, *key in log if what == "prepare" and i == side] for side in (0, 1)]
+    prepared = [[key for what, i, *key in log if what == "prepare" and i == variant] for variant in (0, 1)]
     assert prepared[0] == prepared[1]
     assert log.index(("pin", 1, ())) < log.index(timed[0])
 
@@ -182,7 +182,7 @@ def test_a_process_that_dies_costs_its_cell_and_the_pair_is_begun_anew() -> None
     log: list[tuple[Any, ...]] = []
     fight = pairing_of(Fake(0, log), Fake(1, log, dies_at=B))
     assert {*logs_of(fight.pair([A, B], 1))} == {A, *CONTROLS}
-    assert (fight.failures[B].side, str(fight.failures[B].outcome)) == ("head", "ended its process (SIGSEGV)")
+    assert (fight.failures[B].variant, str(fight.failures[B].outcome)) == ("head", "ended its process (SIGSEGV)")
     assert [it for it in log if it[0] == "close"] == [("close", 0), ("close", 1)] * 2
     assert {*logs_of(fight.pair([A, B], 1))} == {A, *CONTROLS}
 
@@ -274,17 +274,17 @@ class FakePeer(Answering):
 
     threads = 1
 
-    def __init__(self, side: Side, setting: Setting):
-        self.side, self.closed = side, False
+    def __init__(self, variant: Variant, setting: Setting):
+        self.variant, self.closed = variant, False
 
     def ask(self, do: str, timeout: float | None = None, **details: Any) -> dict[str, Any]:
         if do == "facts":
             return {
-                "fingerprint": {"cpu": "x", "threads": self.threads, "torch": self.side.python},
-                "controls": {"product": self.side.python, "python": "3.11.7"},
+                "fingerprint": {"cpu": "x", "threads": self.threads, "torch": self.variant.python},
+                "controls": {"product": self.variant.python, "python": "3.11.7"},
             }
         if do == "cells":
-            have = self.side.label.split()
+            have = self.variant.label.split()
             ids = [Case(**case).id for case in details["cases"]]
             known = {name: dict.fromkeys(ids) for name in details["names"] or have if name in have}
             return {
@@ -298,32 +298,32 @@ class FakePeer(Answering):
             return {"spent": {}}
         assert do == "check"
         name = self.probed
-        if name == f"wrong-{self.side.impls}" or name == "wrong":
+        if name == f"wrong-{self.variant.impls}" or name == "wrong":
             raise Skip("error 1.0", "wrong")
         if name == "dead":
             raise Lost("ended its process (SIGKILL)")
-        if name == f"raises-{self.side.impls}":
+        if name == f"raises-{self.variant.impls}":
             raise Skip("ValueError: no")
         if name == "impossible":
             raise Skip("torch has no such kernel", "unsupported")
-        kernel = "math" if name == "falls" and self.side.impls == Path("head") else "flash"
+        kernel = "math" if name == "falls" and self.variant.impls == Path("head") else "flash"
         columns = {"error": 1e-7, "error_bound": 1e-6, "peak_bytes": 100, "kernel": kernel}
-        return {"columns": columns, "seconds": 1.0, "first_s": 1.0, "spent": {}}
+        return {"columns": columns, "seconds": 1.0, "spent": {}}
 
     def close(self) -> None:
         self.closed = True
 
 
 def plan_of(base: str, head: str, *names: str, **changes: Any) -> Plan:
-    sides = Side(base, Path("base"), python="p"), Side(head, Path("head"), python="p")
-    plan = Plan(sides, (Case.of(T=16, H=2, D_h=8),), names, False, Setting("."), 0.01, 100.0, 0)
+    variants = Variant(base, Path("base"), python="p"), Variant(head, Path("head"), python="p")
+    plan = Plan(variants, (Case.of(T=16, H=2, D_h=8),), names, False, Setting("."), 0.01, 100.0, 0)
     return replace(plan, **changes)
 
 
 @pytest.fixture
 def compare(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], dict[str, Record]]:
     """`comparison.compare` on simulated processes: the cells by implementation."""
-    fresh = lambda plan, sides: Two(Fake(0, []), Fake(1, [], {("slow", plan.cases[0].id): 1.2}))  # noqa: E731
+    fresh = lambda plan, variants: Two(Fake(0, []), Fake(1, [], {("slow", plan.cases[0].id): 1.2}))  # noqa: E731
     monkeypatch.setattr(comparison, "WorkerClient", FakePeer)
     monkeypatch.setattr(comparison, "_fresh", fresh)
     return lambda plan: {cell["impl"]: cell for cell in comparison.compare(plan, lambda text: None)["cells"]}
@@ -335,7 +335,7 @@ def test_new_gone_wrong_and_dead(compare: Callable[[Plan], dict[str, Record]]) -
     words = {name: line["word"] for name, line in lines.items()}
     assert words == {"same": UNCHANGED, "old": "BROKEN", "wrong-head": "WRONG", "dead": INCONCLUSIVE, "falls": UNCHANGED,
                      "impossible": INCONCLUSIVE, "slow": REGRESSED, "young": "NEW"}  # fmt: skip
-    assert [lines["falls"][side]["kernel"] for side in ("base", "head")] == ["flash", "math"]
+    assert [lines["falls"][variant]["kernel"] for variant in ("base", "head")] == ["flash", "math"]
     assert lines["wrong-head"]["failed"] == ["head"]
     assert lines["dead"]["failed"] == ["base", "head"]
     assert lines["dead"]["reason"] == "base and head: error: ended its process (SIGKILL)"
@@ -357,7 +357,7 @@ def test_what_head_can_no_longer_do_is_broken_unless_that_is_meant(
         "old": ("GONE", "head: unknown old"),
     }
     two = plan_of("same", "impossible")
-    two = replace(two, sides=tuple(replace(side, impl=side.label) for side in two.sides))
+    two = replace(two, variants=tuple(replace(variant, impl=variant.label) for variant in two.variants))
     for names, word in (((), "BROKEN"), (("same",), "BROKEN"), (("impossible",), "GONE")):
         assert compare(replace(two, allow_gone=names))["impossible against same"]["word"] == word
     codes = [shown(comparison_of(lines[name])).code for name in ("raises-head", "raises-base", "gone", "old")]
@@ -369,7 +369,7 @@ def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(monkeypat
         at, side_that_dies = "facts", "base"
 
         def ask(self, do: str, timeout: float | None = None, **details: Any) -> dict[str, Any]:
-            if do == self.at and self.side.impls == Path(self.side_that_dies):
+            if do == self.at and self.variant.impls == Path(self.side_that_dies):
                 raise Lost("ended its process (exit code 1): SyntaxError: invalid syntax")
             return super().ask(do, timeout, **details)
 
@@ -394,8 +394,8 @@ def test_sides_under_other_conditions_are_not_compared(
     compare: Callable[[Plan], dict[str, Record]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = plan_of("same", "same")
-    base, head = two.sides
-    assert compare(replace(two, sides=(base, replace(head, python="q"))))  # another torch is what is compared
+    base, head = two.variants
+    assert compare(replace(two, variants=(base, replace(head, python="q"))))  # another torch is what is compared
     counts = iter((1, 2))
     monkeypatch.setattr(FakePeer, "threads", property(lambda self: next(counts)))
     with pytest.raises(Unjudgeable, match="threads: 1 and 2"):
@@ -404,7 +404,7 @@ def test_sides_under_other_conditions_are_not_compared(
 
 def test_a_control_made_of_something_else_says_nothing(compare: Callable[[Plan], dict[str, Record]]) -> None:
     same = plan_of("same", "same")
-    other = replace(same, sides=(same.sides[0], replace(same.sides[1], python="q")))
+    other = replace(same, variants=(same.variants[0], replace(same.variants[1], python="q")))
     found = [comparison.compare(plan, lambda text: None) for plan in (same, other)]
     assert [{*pairing.controls_of(it["pairs"])} for it in found] == [{"product", "python"}, {"python"}]
 
@@ -413,11 +413,11 @@ def comparison_of(*cells: Record, moved: str = "") -> Record:
     """Pairs that the judge says the same of as the cells: those that are inconclusive scatter."""
     logs = [
         {
-            (it["impl"], it["id"]): math.log(it["ratio"]) + side * 0.1 * (it["word"] == INCONCLUSIVE)
+            (it["impl"], it["id"]): math.log(it["ratio"]) + sign * 0.1 * (it["word"] == INCONCLUSIVE)
             for it in cells
             if (it["ratio"] or math.nan) > 0
         }
-        for side in (-1, 1) * 4
+        for sign in (-1, 1) * 4
     ]
     pairs = [pair_of(it | dict.fromkeys(CONTROLS, 0.0)) for it in logs]
     return comparison.record(plan_of("a", "b"), cells, pairs, moved, ({"cpu": "x"}, {"cpu": "x"}), 1.0)
@@ -470,13 +470,13 @@ def command(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -
 
     class Knowing(FakePeer):
         def ask(self, do: str, timeout: float | None = None, **details: Any) -> dict[str, Any]:
-            self.side = replace(self.side, label=" ".join(details.get("names", ())))
+            self.variant = replace(self.variant, label=" ".join(details.get("names", ())))
             return super().ask(do, timeout, **details)
 
     def run(slower: dict[str, float], *options: str) -> tuple[int, str, dict[str, Any]]:
         keys = {tuple(name.split()): 1e-3 * ratio for name, ratio in slower.items()}
         seconds = {(impl, ids.get(of, of)): taken for (impl, of), taken in keys.items()}
-        monkeypatch.setattr(comparison, "_fresh", lambda plan, sides: Two(Fake(0, []), Fake(1, [], seconds)))
+        monkeypatch.setattr(comparison, "_fresh", lambda plan, variants: Two(Fake(0, []), Fake(1, [], seconds)))
         code, text, _ = inside(*TINY[2:], "--T", "16,32", "--impl", "fused,sdpa", "--base", "HEAD", *options)
         (*_, newest) = sorted(repository.glob("results/*/ab/*.json"))
         return code, text, json.loads(newest.read_text())
@@ -548,12 +548,12 @@ def test_folders_change_places_at_random_so_that_what_they_do_to_time_is_noise(t
     assert [sources.digest(exchanged[folder]) for folder in folders] == [sources.digest(folder) for folder in folders]
     assert sources.twins(folders[0], folders[0], tmp_path) == {}
     plan = plan_of(
-        "a", "b", sides=(Side("a", folders[0]), Side("b", folders[1], slower={"sdpa": 0.1})), twins=exchanged
+        "a", "b", variants=(Variant("a", folders[0]), Variant("b", folders[1], slower={"sdpa": 0.1})), twins=exchanged
     )
     rng = random.Random(1)
     placed = [comparison._placed(plan, rng) for _ in range(40)]
-    assert {tuple(side.impls for side in sides) for sides in placed} == {folders, tuple(exchanged.values())}
-    assert all(sides[1].slower == {"sdpa": 0.1} for sides in placed)
+    assert {tuple(variant.impls for variant in variants) for variants in placed} == {folders, tuple(exchanged.values())}
+    assert all(variants[1].slower == {"sdpa": 0.1} for variants in placed)
 
 
 # A user's repository
@@ -574,7 +574,7 @@ def test_a_side_imports_the_modules_of_its_own_tree_also_where_they_are_installe
     (repository / "started here").mkdir()
     (repository / "new.py").write_text("mine = abs\n")
     monkeypatch.setenv("PYTHONPATH", str(repository / "src"))
-    client = WorkerClient(Side("x", tree=tree), Setting(str(repository / "started here"), repository=repository))
+    client = WorkerClient(Variant("x", tree=tree), Setting(str(repository / "started here"), repository=repository))
     names = [f"{name}={path}" for name, path in
              (("deep", "pkg.kern:mine"), ("flat", "flat:mine"), ("new", "new:mine"), ("yaml", "yaml:load"),
               ("hsv", "colorsys:rgb_to_hsv"))]  # fmt: skip
@@ -628,7 +628,7 @@ def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatc
 
     def measured(*given: Any) -> Path:
         asked.append(given)
-        raise Same(Side("a"), Side("b"))
+        raise Same(Variant("a"), Variant("b"))
 
     monkeypatch.setattr(measuring, "measured", measured)
     axes = {"T": 64, "threads": 2, "qkv_bias": False}
@@ -647,11 +647,11 @@ def test_a_self_test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     log, plan, ran, kept = Log(tmp_path / "self-test.json"), plan_of("a", "a", "sdpa", "fused"), [], []
 
     def one(asked: Plan, injection: Any) -> Record:
-        ran.append(asked.sides[1].slower)
+        ran.append(asked.variants[1].slower)
         if len(ran) == 3:
             raise KeyboardInterrupt
         kept.append(injection)
-        return comparison_of(line(REGRESSED if asked.sides[1].slower else UNCHANGED))
+        return comparison_of(line(REGRESSED if asked.variants[1].slower else UNCHANGED))
 
     wanted = schedule(3, ["sdpa", "fused"], None)
     assert wanted == [None] * 3 + [
@@ -698,7 +698,7 @@ def test_what_was_tested_is_not_known_of_another_procedure(tmp_path: Path, monke
 
 
 def test_a_speed_up_is_injected_by_slowing_base_down() -> None:
-    base, head = injected(plan_of("a", "a"), ("sdpa", -0.05)).sides
+    base, head = injected(plan_of("a", "a"), ("sdpa", -0.05)).variants
     assert base.slower["sdpa"] == pytest.approx(1 / 0.95 - 1)
     assert not head.slower
 
@@ -720,7 +720,7 @@ def worker(tmp_path: Path) -> Any:
         "    if not forked: forked.append(os.fork())\n"
         "    return sdpa(q, k, v, **options)\n"
     )
-    client = WorkerClient(Side("here", CHECKOUT), Setting(str(tmp_path), timeout=60.0))
+    client = WorkerClient(Variant("here", CHECKOUT), Setting(str(tmp_path), timeout=60.0))
     names = [f"{name}=own:{name}" for name in ("loud", "dies", "hangs", "mute", "doubles")]
     client.ask("cells", names=names, whole_registry=False, cases=[])
     yield client

@@ -21,7 +21,7 @@ from bench.checks.afterwards import check_idle_afterwards
 from bench.runs.run import Run
 from bench.runs.worker import Worker
 from bench.selection.options import Selection
-from bench.workers.client import Setting, Side, WorkerClient, checking, together
+from bench.workers.client import Setting, Variant, WorkerClient, checking, together
 
 from .conftest import checked
 from .resting import Rest, resting
@@ -117,7 +117,7 @@ def test_the_next_one_is_not_accused_of_what_another_left_behind(tmp_path: Path)
     cells = tuple(Cell(impl, CASE) for impl in chosen)
     run = Run({"impl": ["spins=own:spins,sdpa"]}, Selection(SWEEPS["quick"], "cpu", chosen, cells), tmp_path)
     setting = Setting(str(tmp_path), None, quiet=False)
-    worker = Worker(run, 0, lambda: WorkerClient(Side("run"), setting), lambda text: None)
+    worker = Worker(run, 0, lambda: WorkerClient(Variant("run"), setting), lambda text: None)
     with closing(worker):
         worker.hello()
         for cell in cells:

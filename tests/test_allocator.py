@@ -132,7 +132,7 @@ def test_where_there_is_no_glibc(environ: dict[str, str], monkeypatch: pytest.Mo
     choose("system")
     choose(None)
     assert not pages.chosen()
-    pages.use_system()
+    pages.use_chosen()
     assert pages.otherwise(lambda: pytest.fail("is called")) == {}
 
 
@@ -145,7 +145,7 @@ def test_pages_are_kept_for_as_long_as_they_should_be(environ: dict[str, str]) -
         return 2.0
 
     faults: list[int] = []
-    pages.use_system()
+    pages.use_chosen()
     call()
     if faults[0] < 5000:
         pytest.skip("huge pages are in use")

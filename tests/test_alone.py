@@ -87,7 +87,7 @@ def test_another_process_is_timed_when_the_last_has_come_to_rest_and_behind_a_wh
     shared, own = (client for client, _ in asked)
     asked.clear()
     for i in (0, 1, 2, 2, 0):
-        worker.ask("time", cells[i], calls=5, stretches=8, warm=5)
+        worker.ask("time", cells[i], calls=5, slices=8, warm=5)
     usual, other = "time after 5 calls", "time after 40 calls"
     assert asked == [
         (shared, usual), (shared, usual), (shared, "settle"), (own, other), (own, usual), (own, "settle"), (shared, other),

@@ -14,7 +14,7 @@ import pytest
 from bench.ab import ab
 from bench.ab.comparison import Unjudgeable
 from bench.ab.planning import Same
-from bench.workers.client import Side
+from bench.workers.client import Variant
 from commands import bisect
 from commands.bisect import Step, search, step_of
 from reports.judging.comparison import Cell, Comparison
@@ -143,7 +143,7 @@ def test_ends_that_do_not_differ_are_no_mistake(
     measured: Callable[[Measured], None], history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def same(options: argparse.Namespace) -> Path:
-        raise Same(Side("c0"), Side("c29"))
+        raise Same(Variant("c0"), Variant("c29"))
 
     measured(same)
     assert bisect.main(["c0", "c29"]) == 2

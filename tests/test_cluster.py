@@ -28,7 +28,7 @@ NODES = {"a1": "a", "a2": "a", "b1": "b"}
 
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.cluster.driver.LOOK", 0.0)
+    monkeypatch.setattr("bench.cluster.driver.POLL", 0.0)
 
 
 def driven(cluster: MadeUpCluster, journal: Journal, **kinds: int | None) -> Driver:

@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_machine_that_stands_still_says_nothing(clock: Clock) -> None:
     seen = Controls(clock)
     for _ in range(4):
-        seen.look()
+        seen.sample()
     assert seen.drift() == pytest.approx(0)
     assert drifting(seen.drift()) is None
 
@@ -42,7 +42,7 @@ def test_a_machine_that_stands_still_says_nothing(clock: Clock) -> None:
 def test_a_machine_that_moves_says_so(clock: Clock) -> None:
     seen = Controls(clock)
     for clock.each in (1e-3, 1e-3, 1.2e-3, 1.2e-3):
-        seen.look()
+        seen.sample()
     assert seen.drift() == pytest.approx(0.2)
     assert "changed by 20 % between" in (drifting(seen.drift()) or "")
     assert "changed by a factor of 20 between" in (drifting(18.58) or "")
@@ -54,20 +54,20 @@ def test_it_looks_again_when_it_is_due(clock: Clock) -> None:
     seen = Controls(clock)
     for clock.now in (0.0, 5.0, 19.0, 30.0, 40.0):
         if seen.due():
-            seen.look()
+            seen.sample()
     assert [round(at) for at, _ in seen.seen["fixed"]] == [0, 30]
 
 
 def test_a_resumed_run_knows_what_was_seen_before(clock: Clock) -> None:
     killed = Controls(clock)
     for clock.now in (0.0, 30.0):
-        killed.look()
+        killed.sample()
     clock.now, clock.each = 500.0, 1.2e-3  # a new process, whenever
     resumed = Controls(clock)
     resumed.restore(killed.table())
-    resumed.look()
+    resumed.sample()
     clock.now = 510.0
-    resumed.look()
+    resumed.sample()
     assert [round(at) for at, _ in resumed.seen["fixed"]] == [0, 30, 30, 40]
     assert resumed.drift() == pytest.approx(0.2)
 

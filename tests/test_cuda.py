@@ -124,8 +124,8 @@ def test_a_block_on_a_gpu_is_timed_whole(on_a_simulated_gpu: tuple[SimulatedCuda
     _, tasks = on_a_simulated_gpu
     tasks.prepare("x", "sdpa", Case.of(T=16, H=2, D_h=16, mask="none").columns())
     block = block_of(1e-4)
-    assert block.stretches > 1
-    answer = tasks.time("x", calls=block.calls, stretches=block.stretches, warm=block.warm)
+    assert block.slices > 1
+    answer = tasks.time("x", calls=block.calls, slices=block.slices, warm=block.warm)
     assert answer["fastest"] == answer["seconds"] == pytest.approx(2e-3, rel=0.02)
 
 
@@ -159,7 +159,7 @@ def test_a_block_of_a_pinned_kernel_is_pinned_once(name: str, tasks: Tasks, monk
     monkeypatch.setattr("impls.sdpa.sdpa_kernel", counted)
     tasks.prepare("x", name, Case.of(T=16, H=2, D_h=16).columns())
     entered.clear()
-    tasks.time("x", calls=10, stretches=2, warm=2)
+    tasks.time("x", calls=10, slices=2, warm=2)
     assert len(entered) == 1
 
 
@@ -572,7 +572,7 @@ def test_a_gpu_has_controls_of_its_own(tasks: Tasks, monkeypatch: pytest.MonkeyP
     }  # fmt: skip
     seen = controls.Controls()
     for pace[0] in (1.0, 1.0, 1.0, 1.3, 1.3, 1.3):
-        seen.look(tasks.gpu_controls())
+        seen.sample(tasks.gpu_controls())
     assert seen.drift() == pytest.approx(0.3, abs=0.05)
 
 

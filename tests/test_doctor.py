@@ -85,9 +85,9 @@ def test_the_exit_code_says_whether_something_disturbs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fine, bad = doctor.Remark("memory", "9 GiB free"), doctor.Remark("turbo", "on", "switch it off")
-    monkeypatch.setattr(doctor, "LOOKS", (lambda: iter([fine]),))
+    monkeypatch.setattr(doctor, "CHECKS", (lambda: iter([fine]),))
     assert doctor.main([]) == 0
-    monkeypatch.setattr(doctor, "LOOKS", (lambda: iter([fine, bad]),))
+    monkeypatch.setattr(doctor, "CHECKS", (lambda: iter([fine, bad]),))
     assert doctor.main([]) == 1
     assert "1 of 2 will disturb a measurement" in capsys.readouterr().out
 

@@ -18,7 +18,7 @@ from bench.cases.counting import held_bytes
 from bench.cases.outcome import Skip
 from bench.cases.sweep import SWEEPS
 from bench.runs import visit as visits
-from bench.runs.measuring import SITTINGS, Measuring
+from bench.runs.measuring import PREPARATIONS, Measuring, shared_probes
 from bench.runs.run import Run
 from bench.runs.visit import Visit
 from bench.selection.options import Selection
@@ -35,6 +35,7 @@ from bench.timing.engine import (
     need,
     rounds,
 )
+from bench.timing.pages import MAPPED
 from bench.workers.client import Lost
 
 POWER, HOT, SLOW = 0x4, 0x20, 0x8
@@ -42,9 +43,9 @@ POWER, HOT, SLOW = 0x4, 0x20, 0x8
 
 def test_a_block_is_long_enough_for_the_clock_and_warmed_up_where_it_has_several_calls() -> None:
     short = block_of(1e-5)
-    assert (short.calls, short.stretches, short.warm) == (25, 8, 25)  # stretches of 0.25 ms, behind an eighth
-    assert short.calls * short.stretches * 1e-5 >= BLOCK
-    assert (block_of(3e-3).calls, block_of(3e-3).stretches, block_of(3e-3).warm) == (1, 1, 0)
+    assert (short.calls, short.slices, short.warm) == (25, 8, 25)  # slices of 0.25 ms, behind an eighth
+    assert short.calls * short.slices * 1e-5 >= BLOCK
+    assert (block_of(3e-3).calls, block_of(3e-3).slices, block_of(3e-3).warm) == (1, 1, 0)
     assert block_of(0.0).calls > 0
 
 
@@ -105,6 +106,7 @@ class FakeWorker:
     """What throttles the GPU at each block, the last for ever; none for a device without sensors."""
     seconds: dict[Key, float] = field(default_factory=dict)
     renewed: set[Key] = field(default_factory=set)
+    grown: set[Key] = field(default_factory=set)
     asked: list[tuple[Any, ...]] = field(default_factory=list)
 
     def prepare(self, cells: list[Cell]) -> None:
@@ -150,7 +152,7 @@ def run_of(tmp_path: Path, *names: str, T: int = 16) -> Run:
     run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple(cell.impl for cell in cells), cells), tmp_path)
     run.timing = {"cell_time": 0.25, "processes": 1, "precision": 0.02, "cell_timeout": 60.0}
     for cell in cells:
-        run.checked[cell.key] = {"columns": {"kernel": "x"}, "seconds": 1e-3, "first_s": 1e-3}
+        run.checked[cell.key] = {"columns": {"kernel": "x"}, "seconds": 1e-3}
     run.plan(cell.key for cell in cells)
     run.new("process")
     return run
@@ -195,16 +197,25 @@ def test_a_call_that_was_slow_while_others_were_proved_is_timed_in_whole_blocks(
     assert {it.calls for it in run.samples(("sdpa", run.selection.cells[0].case.id))} == {21}
 
 
-def test_long_calls_are_made_once_untimed_at_the_beginning_of_a_visit(tmp_path: Path) -> None:
-    run = run_of(tmp_path, *SECONDS)
-    worker = FakeWorker(run, dict.fromkeys(SECONDS, 0.3))
-    for visit in range(4):
+def untimed(run: Run, seconds: float) -> list[bool]:
+    """Whether the first block of each of three visits, and no other, follows an untimed call of this many seconds."""
+    worker, found = FakeWorker(run, dict.fromkeys(SECONDS, seconds)), list[bool]()
+    for visit in range(3):
+        worker.asked = [it for it in worker.asked if it[0] == "caching"]
         visited(run, worker, visit)
-    warm = {
-        name: [details["warm"] for do, it, _, details in worker.asked if (do, it) == ("time", name)] for name in SECONDS
-    }
-    assert warm == {name: [1, 0, 0, 1, 0, 0] for name in SECONDS}
-    assert Counter(do for do, *_ in worker.asked) == {"renew": 3, "caching": 3, "time": 18}
+        first, *others = (details["warm"] for do, it, _, details in worker.asked if (do, it) == ("time", "sdpa"))
+        assert not any(others)
+        found.append(first == 1)
+    return found
+
+
+def test_an_untimed_call_begins_each_visit_and_of_long_calls_the_first_with_an_empty_heap(tmp_path: Path) -> None:
+    assert untimed(run_of(tmp_path, *SECONDS), 5e-3) == [True, True, True]
+    assert untimed(run_of(tmp_path, *SECONDS), 0.03) == [True, False, False]
+    run = run_of(tmp_path, *SECONDS)
+    for checked in run.checked.values():
+        checked["columns"]["peak_bytes"] = MAPPED  # is timed with other settings of malloc after the first visit
+    assert untimed(run, 0.03) == [True, True, False]
 
 
 def test_one_that_fails_costs_itself_alone(tmp_path: Path) -> None:
@@ -319,6 +330,13 @@ def test_what_cannot_be_held_at_once_is_split_with_the_baseline_in_every_part(tm
     assert parts == [["fused", name] for name in ("sdpa", "packed", "einsum", "wrapper")]
 
 
+def test_checks_that_need_one_core_for_seconds_come_first_so_that_no_worker_waits_for_them() -> None:
+    cells = [Cell(impls.get(name), Case.of(T=16, H=2, D_h=8)) for name in ("sdpa", "fused+compile", "loop")]
+    assert [[cell.impl.name for cell in group] for group in shared_probes(cells, 1)] == [
+        ["loop", "fused+compile", "sdpa"]
+    ]
+
+
 def test_the_smallest_cases_stay_ready_whatever_the_largest_needs(tmp_path: Path) -> None:
     run = run_of(tmp_path, "sdpa", "fused")
     cells = [Cell(impls.get("fused"), Case.of(T=T, H=8, D_h=64)) for T in (4096, 64, 256)]
@@ -341,6 +359,6 @@ def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_tim
     measuring = Measuring(run, run.selection.cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)
     measuring._held = set()
     measuring._time([worker])  # type: ignore[list-item]
-    assert dropped == [len(SECONDS)] * SITTINGS
+    assert dropped == [len(SECONDS)] * PREPARATIONS
     assert all(len(it.samples) in (LONG_ROUNDS, LONG_ROUNDS + 1) for it in run.timed.values())
     assert run.kept.endswith("100% of the timing done")

@@ -32,7 +32,7 @@ from ..selection.options import clock_text
 from ..timing.machine import fingerprint
 from .comparison import KIND, Plan, Record, compare
 from .options import EACH_TIME, asked, command, defaults
-from .pairing import SIDES, Pair
+from .pairing import VARIANTS, Pair
 from .planning import plan_of
 from .selftest import FILE, Injection, Log, injected, schedule, self_test, summary
 from .sources import digest, repository, temporary_worktrees
@@ -55,12 +55,12 @@ def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
         options = argparse.Namespace(**defaults() | continued["asked"] | {it: getattr(options, it) for it in EACH_TIME})
     with temporary_worktrees(repository()) as place:
         plan = plan_of(options, place)
-        code = [digest(side.code) for side in plan.sides]
+        code = [digest(variant.code) for variant in plan.variants]
         if continued:
-            for side, now, of_plan in zip(SIDES, code, plan.sides, strict=True):
-                if continued["sides"][side]["code"] != now:
+            for variant, now, of_plan in zip(VARIANTS, code, plan.variants, strict=True):
+                if continued["sides"][variant]["code"] != now:
                     raise UsageError(
-                        f"{side} ({of_plan.label}) is other code than it was: compare anew, without --continue"
+                        f"{variant} ({of_plan.label}) is other code than it was: compare anew, without --continue"
                     )
             plan = replace(plan, before=tuple(continued["pairs"]), seed=continued["seed"])
         about = {"asked": asked(options), "continues": str(options.to_continue.resolve()) if continued else None}

@@ -17,9 +17,9 @@ from ..cases.cells import Key
 from ..cases.outcome import Skip, Unsupported, Wrong
 from ..runs.rows import finite
 from ..selection.errors import UsageError
-from ..workers.client import Answer, Lost, Request, Script, Setting, Side, WorkerClient, checking
+from ..workers.client import Answer, Lost, Request, Script, Setting, Variant, WorkerClient, checking
 from ..workers.team import Team
-from .pairing import CONTROLS, GPU_CONTROLS, SIDES, Pair, Pairing, controls_of, judged, of_both, until_settled
+from .pairing import CONTROLS, GPU_CONTROLS, VARIANTS, Pair, Pairing, controls_of, judged, of_both, until_settled
 from .sources import digest
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
@@ -56,7 +56,7 @@ class HeadBroken(Unjudgeable):
 class Plan:
     """What is compared, and for how long."""
 
-    sides: tuple[Side, Side]
+    variants: tuple[Variant, Variant]
     """base, head"""
     cases: tuple[Case, ...]
     names: tuple[str, ...]
@@ -78,9 +78,9 @@ class Plan:
     """For the code folder of each variant, another folder with the same code, beside the other variant's copy."""
 
     @property
-    def rivals(self) -> str:
+    def versus(self) -> str:
         """Label of cells that compare two differently named implementations; '' if both variants run the same names."""
-        base, head = ((side.impl or "").partition("=")[0] for side in self.sides)
+        base, head = ((variant.impl or "").partition("=")[0] for variant in self.variants)
         return f"{head} against {base}" if base else ""
 
     @property
@@ -90,7 +90,7 @@ class Plan:
 
     def of_head(self, label: str) -> str:
         """Return head's own name of an implementation."""
-        return (self.sides[1].impl or label).partition("=")[0]
+        return (self.variants[1].impl or label).partition("=")[0]
 
 
 def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: None) -> Record:
@@ -103,7 +103,7 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: 
     def left() -> float:
         return plan.seconds - (monotonic() - began)
 
-    with closing(_team(plan, plan.sides, plan.cases)) as team:
+    with closing(_team(plan, plan.variants, plan.cases)) as team:
         try:
             known, conditions = _begun(plan, team)
         except HeadBroken as why:
@@ -121,13 +121,13 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: 
         pairs = until_settled(pairing.pair, ready, plan.margin, left, tell, plan.before, plan.whole, keep)
     verdicts, lines = judged(ready, pairs, plan.margin), []
     for key in cells:
-        sides = found[0][key], found[1][key]
-        failures = {side: it for side, it in zip(SIDES, sides, strict=True) if isinstance(it, Skip)}
-        if fell := pairing.failures.get(key):
-            failures[fell.side] = fell.outcome
+        variants = found[0][key], found[1][key]
+        failures = {variant: it for variant, it in zip(VARIANTS, variants, strict=True) if isinstance(it, Skip)}
+        if failed_cell := pairing.failures.get(key):
+            failures[failed_cell.variant] = failed_cell.outcome
         said = _without_numbers(failures, plan.of_head(key[0]), plan.allow_gone) if failures else verdicts[key]
-        failed = [side for side, failure in failures.items() if failure.reason != UNSUPPORTED]
-        lines.append(cell_of(key, said, *(None if isinstance(it, Skip) else it for it in sides), failed=failed))
+        failed = [variant for variant, failure in failures.items() if failure.reason != UNSUPPORTED]
+        lines.append(cell_of(key, said, *(None if isinstance(it, Skip) else it for it in variants), failed=failed))
     return record(plan, lines, pairs, drifted(controls_of(pairs)), fingerprints, monotonic() - began, neither)
 
 
@@ -153,17 +153,17 @@ def record(
     Numbers that are not finite are null. `moved`: why no verdict on the code is possible; or ''. `neither`: cells that
     both variants lack, as `loop B1-...: loop stops at T = 64`.
     """
-    sides = [
+    variants = [
         {"label": it.label, "impl": it.impl, "python": it.python, "commit": it.commit, "code": digest(it.code)}
-        for it in plan.sides
+        for it in plan.variants
     ]
     whole: Record = {
         "kind": KIND,
         "schema": SCHEMA,
         "datetime": strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "sides": dict(zip(SIDES, sides, strict=True)),
-        "rivals": plan.rivals,
-        "fingerprints": dict(zip(SIDES, fingerprints, strict=True)),
+        "sides": dict(zip(VARIANTS, variants, strict=True)),
+        "rivals": plan.versus,
+        "fingerprints": dict(zip(VARIANTS, fingerprints, strict=True)),
         "margin": plan.margin,
         "threads": plan.setting.threads,
         "seed": plan.seed,
@@ -178,18 +178,18 @@ def record(
 
 def _without_numbers(failures: Mapping[str, Skip], name: str, allow_gone: Collection[str]) -> Verdict:
     """Return the verdict on a cell without a number in some variant; `name` is head's name of the implementation."""
-    word = _word({side: failure.reason for side, failure in failures.items()}, name in allow_gone)
+    word = _word({variant: failure.reason for variant, failure in failures.items()}, name in allow_gone)
     gone = word == BROKEN and failures["head"].reason == UNSUPPORTED
     said: dict[str, list[str]] = {}
-    for side, why in failures.items():
-        said.setdefault(_sentence(side, why, len(failures) == 1), []).append(side)
-    reason = "; ".join(" and ".join(sides) + sentence for sentence, sides in said.items())
+    for variant, why in failures.items():
+        said.setdefault(_sentence(variant, why, len(failures) == 1), []).append(variant)
+    reason = "; ".join(" and ".join(variants) + sentence for sentence, variants in said.items())
     return Verdict(word, reason + f" (--allow-gone {name} where that is meant)" * gone)
 
 
 def _word(reasons: Mapping[str, str], may_go: bool) -> str:
     """Return the verdict's word, from the reason of each variant without a number."""
-    base, head = (reasons.get(side, UNSUPPORTED) for side in SIDES)
+    base, head = (reasons.get(variant, UNSUPPORTED) for variant in VARIANTS)
     if base != UNSUPPORTED or head == Wrong.reason:
         fail_alike = head != UNSUPPORTED and Wrong.reason not in (base, head)
         return INCONCLUSIVE if fail_alike else WRONG
@@ -202,42 +202,42 @@ def _word(reasons: Mapping[str, str], may_go: bool) -> str:
     return GONE if may_go else BROKEN
 
 
-def _sentence(side: str, why: Skip, alone: bool) -> str:
+def _sentence(variant: str, why: Skip, alone: bool) -> str:
     """Return the part of a sentence that follows the variant's name."""
     if why.reason == UNSUPPORTED:
         return f": {why}"
     if why.reason == Wrong.reason and alone:
-        return f"{' now' * (side == 'head')} fails the correctness check: {why}"
+        return f"{' now' * (variant == 'head')} fails the correctness check: {why}"
     return f": {why.reason}: {why}"
 
 
-def _team(plan: Plan, sides: Sequence[Side], cases: Collection[Case] = ()) -> Team:
+def _team(plan: Plan, variants: Sequence[Variant], cases: Collection[Case] = ()) -> Team:
     """Start a process for each variant, which imports the implementations and checks support for these cases."""
-    by_name = dict(zip(SIDES, sides, strict=True))
+    by_name = dict(zip(VARIANTS, variants, strict=True))
     of_all = {"whole_registry": plan.whole_registry, "cases": [case.columns() for case in cases]}
-    names = {name: [side.impl] if side.impl else list(plan.names) for name, side in by_name.items()}
+    names = {name: [variant.impl] if variant.impl else list(plan.names) for name, variant in by_name.items()}
     return Team(
         lambda name: WorkerClient(by_name[name], plan.setting),
-        {name: of_all | {"names": names[name]} for name in SIDES},
+        {name: of_all | {"names": names[name]} for name in VARIANTS},
     )
 
 
 def _begun(plan: Plan, team: Team) -> tuple[list[Answer], list[Answer]]:
     """Return both processes' answers to `cells` and to `facts`; raises `Unjudgeable`, or `HeadBroken`, if one ends."""
     known, facts = [], []
-    for name, side in zip(SIDES, plan.sides, strict=True):
+    for name, variant in zip(VARIANTS, plan.variants, strict=True):
         try:
             known.append(team.known(name))
             facts.append(team.clients[name].ask("facts"))
         except Skip as error:
-            raise (HeadBroken if name == "head" else Unjudgeable)(f"{name} ({side.label}): {error}") from None
+            raise (HeadBroken if name == "head" else Unjudgeable)(f"{name} ({variant.label}): {error}") from None
     return known, facts
 
 
 def _conditions(plan: Plan, facts: Sequence[Answer]) -> tuple[tuple[Answer, Answer], tuple[Key, ...]]:
     """Return both fingerprints, and the controls that are equal in both variants; raises `Unjudgeable`."""
     base, head = (it["fingerprint"] for it in facts)
-    free = OF_INTERPRETERS if plan.sides[0].python != plan.sides[1].python else ()
+    free = OF_INTERPRETERS if plan.variants[0].python != plan.variants[1].python else ()
     differ = [name for name in base if base[name] != head[name] and name not in free]
     if differ:
         differences = "; ".join(f"{name}: {base[name]} and {head[name]}" for name in differ)
@@ -256,9 +256,9 @@ def _present(
     Raises `UsageError` if neither variant supports any cell.
     """
     base, head = (answer["unknown"] for answer in answers)
-    for why in ({**base, **head} if plan.rivals else {name: head[name] for name in head if name in base}).values():
+    for why in ({**base, **head} if plan.versus else {name: head[name] for name in head if name in base}).values():
         raise UsageError(why)
-    names = [{plan.rivals or name: name for name in answer["cells"]} for answer in answers]
+    names = [{plan.versus or name: name for name in answer["cells"]} for answer in answers]
     cells, neither = [], []
     requests: tuple[Requests, Requests] = ({}, {})
     found: tuple[Found, Found] = ({}, {})
@@ -285,11 +285,11 @@ def _checking(plan: Plan, team: Team, i: int, requests: Requests, found: Found) 
     """Check each cell of a variant and store its facts or its failure; a lost process is replaced."""
     for key, request in requests.items():
         try:
-            found[key] = yield from _checked(team.clients[SIDES[i]], request, plan.setting.threads != 1)
+            found[key] = yield from _checked(team.clients[VARIANTS[i]], request, plan.setting.threads != 1)
         except Skip as outcome:
             found[key] = outcome
             if isinstance(outcome, Lost):
-                team.replace(SIDES[i])
+                team.replace(VARIANTS[i])
 
 
 def _checked(client: WorkerClient, request: Mapping[str, Any], threaded: bool) -> Generator[Request, Answer, Facts]:
@@ -298,27 +298,27 @@ def _checked(client: WorkerClient, request: Mapping[str, Any], threaded: bool) -
     checked = yield from checking(client, "it", **request, threaded=threaded)
     yield Request(client, "time", it | {"calls": 1, "draw": 1})  # on fresh inputs
     usual = (yield Request(client, "time", it | {"calls": 1, "warm": 1}))["seconds"]
-    yield Request(client, "caching", it | {"usual": usual, "first": checked["first_s"]})
+    yield Request(client, "caching", it | {"usual": usual, "first": checked["seconds"]})
     yield Request(client, "drop", it)
     facts: Facts = checked["columns"]
     return facts
 
 
-def _placed(plan: Plan, rng: random.Random) -> tuple[Side, Side]:
+def _placed(plan: Plan, rng: random.Random) -> tuple[Variant, Variant]:
     """Place the variants in their own folders or in their twins, which turns effects of the path into noise."""
     twins = plan.twins if rng.random() < 0.5 else {}
     base, head = (
-        replace(side, impls=twins.get(side.impls, side.impls), tree=side.tree and twins.get(side.tree, side.tree))
-        for side in plan.sides
+        replace(it, impls=twins.get(it.impls, it.impls), tree=it.tree and twins.get(it.tree, it.tree))
+        for it in plan.variants
     )
     return base, head
 
 
-def _fresh(plan: Plan, sides: Sequence[Side]) -> Team:
+def _fresh(plan: Plan, variants: Sequence[Variant]) -> Team:
     """Start a fresh replicate, ready to prepare cells."""
-    team = _team(plan, sides)
+    team = _team(plan, variants)
     try:
-        for name in SIDES:
+        for name in VARIANTS:
             team.known(name)
     except BaseException:
         team.close()

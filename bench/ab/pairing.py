@@ -49,7 +49,7 @@ LONG = 50e-3
 evicted from the caches is a small part of such a call, and equally for both variants.
 """
 
-SIDES = ("base", "head")
+VARIANTS = ("base", "head")
 
 CONTROLS: tuple[Key, ...] = tuple(("control", name) for name in WORK)
 GPU_CONTROLS: tuple[Key, ...] = tuple(("control", name) for name in GPU_WORK)
@@ -78,13 +78,13 @@ class Pairing:
     """The replicates measured so far."""
 
     start: Callable[[], Team]
-    """Starts a fresh process for each of `SIDES`."""
+    """Starts a fresh process for each of `VARIANTS`."""
     requests: Sequence[Mapping[Key, dict[str, Any]]]
     """By variant, the requests that prepare cells: the implementation's name there, and the case."""
     rng: random.Random
     controls: Sequence[Key] = CONTROLS
     """Controls with the same work in both variants."""
-    failures: dict[Key, Fell] = field(default_factory=dict)
+    failures: dict[Key, CellFailed] = field(default_factory=dict)
     """Cells that were lost while they were timed."""
     together: bool = True
     """Whether both variants are prepared at the same time: each on its own core, but never on one GPU."""
@@ -97,15 +97,15 @@ class Pairing:
             team = self.start()
             try:
                 return self._measured(team, order, most)
-            except Fell as fell:
-                if fell.key in self.controls:
-                    raise fell.outcome from None
-                self.failures[fell.key] = fell
+            except CellFailed as failed_cell:
+                if failed_cell.key in self.controls:
+                    raise failed_cell.outcome from None
+                self.failures[failed_cell.key] = failed_cell
             finally:
                 team.close()
 
     def _measured(self, team: Team, order: list[Key], most: int) -> Pair:
-        began, clients = monotonic(), [team.clients[name] for name in SIDES]
+        began, clients = monotonic(), [team.clients[name] for name in VARIANTS]
         took: tuple[dict[Key, float], ...] = {}, {}
         of_both([self._preparing(client, i, order, took[i]) for i, client in enumerate(clients)], self.together)
         blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}
@@ -117,8 +117,8 @@ class Pairing:
             block, what = blocks[key], " ".join(key)
             warm = block.warm or int(block.seconds <= LONG or (key, i) in cold)  # it was the other process's turn
             cold.discard((key, i))
-            with _falling(i, key):
-                answer = clients[i].ask("time", what=what, calls=block.calls, stretches=block.stretches, warm=warm)
+            with _failing(i, key):
+                answer = clients[i].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
             seconds, switches = float(f"{answer['fastest']:.6g}"), round(answer["involuntary"], 4)
             timed.append((order.index(key), i, seconds, round(at, 4), switches, round(_stolen() - before, 2)))
         return {
@@ -135,7 +135,7 @@ class Pairing:
         for key in order:
             what, cell = {"what": " ".join(key)}, self.requests[i].get(key)
             do, details = ("prepare", cell) if cell else ("control", {"name": key[1]})
-            with _falling(i, key):
+            with _failing(i, key):
                 answer = yield Request(client, do, what | details)
                 took[key] = float(answer["seconds"])
         yield Request(client, "pin", {})
@@ -156,7 +156,7 @@ def datum(blocks: Sequence[tuple[int, float]]) -> float:
     A round's two blocks lie within milliseconds and share the machine conditions; medians over all blocks of a variant
     don't (docs/measured.md).
     """
-    base, head = ([seconds for side, seconds in blocks if side == i] for i in (0, 1))
+    base, head = ([seconds for variant, seconds in blocks if variant == i] for i in (0, 1))
     return median(math.log(slow / fast) for fast, slow in zip(base, head, strict=True))
 
 
@@ -164,7 +164,7 @@ def interleaved(turns: Mapping[Key, int], rng: random.Random) -> Iterator[tuple[
     """Yield the order of timing: each round has both variants (0 base, 1 head) of cells with rounds left."""
     for order in rounds(turns, rng):
         for key in order:
-            yield from ((key, side) for side in rng.sample((0, 1), 2))
+            yield from ((key, variant) for variant in rng.sample((0, 1), 2))
 
 
 def until_settled(
@@ -221,16 +221,16 @@ def _logs(pairs: Sequence[Pair]) -> dict[Key, list[float]]:
     return {key: [of.get(key, math.nan) for of in by_key] for key in dict.fromkeys(key for of in by_key for key in of)}
 
 
-class Fell(Exception):
+class CellFailed(Exception):
     """A cell can't be timed in one variant."""
 
-    def __init__(self, side: str, key: Key, outcome: Skip):
-        self.side, self.key, self.outcome = side, key, outcome
+    def __init__(self, variant: str, key: Key, outcome: Skip):
+        self.variant, self.key, self.outcome = variant, key, outcome
 
 
 @contextmanager
-def _falling(i: int, key: Key) -> Iterator[None]:
+def _failing(i: int, key: Key) -> Iterator[None]:
     try:
         yield
     except Skip as outcome:
-        raise Fell(SIDES[i], key, outcome) from None
+        raise CellFailed(VARIANTS[i], key, outcome) from None

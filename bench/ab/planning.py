@@ -13,9 +13,9 @@ from .. import CHECKOUT
 from ..selection.choice import listed
 from ..selection.errors import UsageError
 from ..selection.options import OPTIONS, cases_of, sweep_of
-from ..workers.client import Setting, Side
+from ..workers.client import Setting, Variant
 from .comparison import Plan
-from .pairing import SIDES
+from .pairing import VARIANTS
 from .sources import (
     check_out,
     commit_of,
@@ -35,9 +35,9 @@ NEEDED = "import sys, torch, numpy, psutil; assert sys.version_info >= (3, 11), 
 class Same(Exception):
     """Both variants have the same code, so that nothing is measured."""
 
-    def __init__(self, base: Side, head: Side):
+    def __init__(self, base: Variant, head: Variant):
         super().__init__(f"no difference in code between {base.label} and {head.label}")
-        self.sides = base.label, head.label
+        self.variants = base.label, head.label
 
 
 def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
@@ -52,9 +52,9 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
     if options.impl and not names:
         raise UsageError("--impl names nothing")
     cases = tuple(cases_of(sweep, device, overrides))
-    base, head = _sides(options, folder)
+    base, head = _variants(options, folder)
     return Plan(
-        sides=(base, head),
+        variants=(base, head),
         cases=cases,
         names=names,
         whole_registry=sweep.whole_registry,
@@ -68,7 +68,7 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
     )
 
 
-def _sides(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
+def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Variant]:
     """Return both variants; raises `UsageError` for missing, incomplete or conflicting options."""
     kinds = {
         "revisions": (options.base, options.head),
@@ -97,15 +97,15 @@ def _sides(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
     here = copy_of_impls(folder / "working-tree")
     if asked == ["self-test"]:
         there = copy_of_impls(folder / "another-copy")  # the folder's path may affect time, which must show
-        return Side("the working tree", here), Side("a copy of it", there)
+        return Variant("the working tree", here), Variant("a copy of it", there)
     if asked == ["impls"]:
-        base, head = (Side(name.partition("=")[0], here, impl=name) for name in (first, second))
+        base, head = (Variant(name.partition("=")[0], here, impl=name) for name in (first, second))
     else:
-        base, head = (Side(given, here, python=_interpreter(given)) for given in (first, second or sys.executable))
+        base, head = (Variant(given, here, python=_interpreter(given)) for given in (first, second or sys.executable))
     return base, head
 
 
-def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
+def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Variant, Variant]:
     if not options.base:
         raise UsageError("--head REF is compared with --base REF, which is missing")
     root = repository()
@@ -117,15 +117,15 @@ def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
             f"--base {options.base} and --head {options.head} are the same commit {commits[0][:10]}; name another"
         )
     base, head = (
-        _side(given, commit, folder / name, root)
-        for name, given, commit in zip(SIDES, (options.base, options.head), commits, strict=True)
+        _variant(given, commit, folder / name, root)
+        for name, given, commit in zip(VARIANTS, (options.base, options.head), commits, strict=True)
     )
     if not options.injection and digest(base.code) == digest(head.code) and same_files(*commits, root):
         raise Same(base, head)
     return base, head
 
 
-def _side(given: str, commit: str | None, place: Path, root: Path) -> Side:
+def _variant(given: str, commit: str | None, place: Path, root: Path) -> Variant:
     """Return a variant: a revision of the user's repository or of the suite, or the working tree."""
     own = root != CHECKOUT
     if commit is None:
@@ -134,7 +134,7 @@ def _side(given: str, commit: str | None, place: Path, root: Path) -> Side:
     else:
         short = commit[:10]
         label, place = short if commit.startswith(given) else f"{given} ({short})", check_out(commit, place, root)
-    return Side(label, commit=commit, tree=place) if own else Side(label, place, commit=commit)
+    return Variant(label, commit=commit, tree=place) if own else Variant(label, place, commit=commit)
 
 
 def _interpreter(given: str) -> str:

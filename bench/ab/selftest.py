@@ -89,10 +89,10 @@ def injected(plan: Plan, injection: Injection | None) -> Plan:
     if injection is None or not injection[1]:
         return plan
     name, share = injection
-    base, head = plan.sides
+    base, head = plan.variants
     if share > 0:
-        return replace(plan, sides=(base, replace(head, slower={name: share})))
-    return replace(plan, sides=(replace(base, slower={name: 1 / (1 + share) - 1}), head))
+        return replace(plan, variants=(base, replace(head, slower={name: share})))
+    return replace(plan, variants=(replace(base, slower={name: 1 / (1 + share) - 1}), head))
 
 
 def self_test(

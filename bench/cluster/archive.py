@@ -12,12 +12,16 @@ from pathlib import Path
 from .. import CHECKOUT
 from ..selection.choice import MODULES
 
-ROOMS = ("bench", "impls", "stats")
+PACKAGES = ("bench", "impls", "stats")
 
 
 def pack(folder: Path, arguments: Sequence[str]) -> bytes:
     """Pack the suite, and under `user/` the modules that `--impl` among the arguments names, resolved from `folder`."""
-    files = {path.relative_to(CHECKOUT).as_posix(): path for room in ROOMS for path in (CHECKOUT / room).rglob("*.py")}
+    files = {
+        path.relative_to(CHECKOUT).as_posix(): path
+        for package in PACKAGES
+        for path in (CHECKOUT / package).rglob("*.py")
+    }
     checked_out, installed = CHECKOUT / "attention_bench.py", CHECKOUT / "__init__.py"
     files["attention_bench.py"] = checked_out if checked_out.exists() else installed
     files["pyproject.toml"] = CHECKOUT / "pyproject.toml"

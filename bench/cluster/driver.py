@@ -14,7 +14,7 @@ from ..selection.errors import UsageError
 TRIES = 3
 """Number of losses after which a job is skipped."""
 
-LOOK = 0.5
+POLL = 0.5
 """Seconds between two polls of nodes and jobs."""
 
 Answer = dict[str, Any]
@@ -88,7 +88,7 @@ class Driver:
             for job in ended:
                 self._end(job, self._begun.pop(job))
             if not ended:
-                sleep(LOOK)
+                sleep(POLL)
 
     def _end(self, job: Job, future: Future[Answer]) -> None:
         try:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-LOOK = 1.0
+POLL = 1.0
 """Seconds between two checks that the driver still runs."""
 
 PR_SET_PDEATHSIG = 1
@@ -43,7 +43,7 @@ def do(archive: bytes | Path, task: dict[str, Any]) -> dict[str, Any]:
                 if isinstance(archive, Path) and not archive.exists():
                     process.kill()
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(LOOK)
+                    process.wait(POLL)
         node = {"node": os.environ.get("SLURMD_NODENAME", socket.gethostname())}
         for file in (*folder.glob("cells.json"), *folder.glob("results/*/*.json")):
             found = json.loads(file.read_text())

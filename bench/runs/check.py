@@ -13,7 +13,7 @@ from typing import Any
 from ..cases.outcome import FAILURES, Skip, Unsupported
 from ..selection.command import Parser, complain
 from ..selection.errors import UsageError
-from ..workers.client import STARTING, Lost, Setting, Side, WorkerClient
+from ..workers.client import STARTING, Lost, Setting, Variant, WorkerClient
 
 PASSED, UNSUPPORTED = "passed", Unsupported.reason
 
@@ -175,7 +175,7 @@ def _started(name: str, axes: list[dict[str, Any]]) -> tuple[WorkerClient, str, 
 
     This process imports no torch: the cases are made by the other one.
     """
-    client = WorkerClient(Side("check"), Setting(os.getcwd(), threads=None, quiet=False))
+    client = WorkerClient(Variant("check"), Setting(os.getcwd(), threads=None, quiet=False))
     try:
         known = client.ask("cases", timeout=STARTING, name=name, axes=axes)
     except Lost as lost:

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Look for what on this machine will disturb a measurement, and say what to do.",
         epilog="Exit code: 0 when nothing disturbs, 1 when something does.",
     ).parse_args(arguments)
-    remarks = [remark for look in LOOKS for remark in look()]
+    remarks = [remark for check in CHECKS for remark in check()]
     for remark in remarks:
         print(_wrapped(f"{'disturbs' if remark.advice else 'fine':<9} {remark.about:<14} {remark.found}"))
         if remark.advice:
@@ -196,6 +196,6 @@ def _share(process: psutil.Process) -> float:
         return 0.0
 
 
-LOOKS: tuple[Callable[[], Iterator[Remark]], ...] = (
+CHECKS: tuple[Callable[[], Iterator[Remark]], ...] = (
     others, steal, evenness, threads, governor, memory, huge_pages, page_faults, compiler, gpus,
 )  # fmt: skip

@@ -37,7 +37,7 @@ from .worker import Tell, Worker
 SIDE_BY_SIDE = 2
 """Workers alive at the same time. On a GPU one, since autotuning beside other work would tune for a busy device."""
 
-SITTINGS = 2
+PREPARATIONS = 2
 """How often a case that doesn't fit in memory with the others is prepared in a process, for several visits each."""
 
 WORTH_A_WORKER = 8
@@ -94,7 +94,7 @@ class Measuring:
 
     def measure(self) -> None:
         """Measure all remaining cells. Raises `UsageError` if workers can't start."""
-        self._run.look()
+        self._run.sample_machine()
         for slots in self._batches():
             if self._unchecked() or any(self._open(slot) for slot in slots):
                 began = monotonic()
@@ -105,7 +105,7 @@ class Measuring:
                     if self._run.processes - 1 in slots:
                         self._tell_precision()
                         self._finish(workers)
-        self._run.look()
+        self._run.sample_machine()
 
     def _batches(self) -> list[list[int]]:
         """Group the run's processes that live at the same time: two workers share the cases of a single process."""
@@ -134,7 +134,7 @@ class Measuring:
         """Check cells: each worker takes cases that share probes; those that ended a process come last, alone."""
         unchecked = self._unchecked()
         suspects = [cell for cell in unchecked if cell.key in self._run.suspects]
-        queue = _shared_probes([cell for cell in unchecked if cell not in suspects], len(workers))
+        queue = shared_probes([cell for cell in unchecked if cell not in suspects], len(workers))
         with spending("check"):
             together([self._checking(worker, queue) for worker in workers])
             together([self._checking(workers[0], [suspects])])
@@ -187,11 +187,11 @@ class Measuring:
             for worker, cases in self._rng.sample(of_workers, len(of_workers)):
                 for case in self._rng.sample(cases, len(cases)):
                     with spending("timing"):
-                        self._sit(worker, case, visit)
+                        self._visit(worker, case, visit)
                     if self._run.controls.due():
-                        self._run.look(self._seen_by(worker, self._cases[case][0]))
+                        self._run.sample_machine(self._gpu_controls(worker, self._cases[case][0]))
 
-    def _seen_by(self, worker: Worker, cell: Cell) -> dict[str, float]:
+    def _gpu_controls(self, worker: Worker, cell: Cell) -> dict[str, float]:
         """Return the seconds of GPU controls, timed by a cell's process; empty on a CPU or if the process is lost."""
         with suppress(Skip):
             if cell.case.device != "cpu":
@@ -200,7 +200,7 @@ class Measuring:
 
     def _now(self, case: str, visit: int) -> range:
         """Return the visits of a case at the `visit`-th pass over all cases: one, or a whole sitting at its end."""
-        size = 1 if case in self._held else VISITS // SITTINGS
+        size = 1 if case in self._held else VISITS // PREPARATIONS
         return range(visit + 1 - size, visit + 1) if (visit + 1) % size == 0 else range(0)
 
     def _planned(self, of_workers: Sequence[tuple[Worker, list[str]]]) -> list[float]:
@@ -240,7 +240,7 @@ class Measuring:
             if cell.key in self._run.checked and cell.key not in self._run.skipped
         ]
 
-    def _sit(self, worker: Worker, case: str, at: int) -> None:
+    def _visit(self, worker: Worker, case: str, at: int) -> None:
         """Make the visits of a case that are due at a pass and not yet made."""
         numbers = [it for it in self._now(case, at) if not self._run.visited(worker.slot, it, case)]
         made = [Visit(self._run, worker, case, number, self._rng) for number in numbers]
@@ -311,8 +311,11 @@ class Measuring:
                 worker.drop([cell])
 
 
-def _shared_probes(cells: Sequence[Cell], workers: int) -> list[list[Cell]]:
-    """Group cells that share probes: by all axes but sizes, else by all but lengths, else by case."""
+def shared_probes(cells: Sequence[Cell], workers: int) -> list[list[Cell]]:
+    """Group cells that share probes: by all axes but sizes, else by all but lengths, else by case. Python loops and
+    compiled forms, whose checks use one thread for seconds, come first: later, other workers would wait for them.
+    """
+    cells = sorted(cells, key=lambda cell: (cell.impl.limits.max_pairs is None, not cell.impl.compiled))
 
     def parts(of: Callable[[Case], object]) -> list[list[Cell]]:
         found: dict[object, list[Cell]] = {}

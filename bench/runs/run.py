@@ -75,7 +75,7 @@ class Run:
     ended: bool = False
     """Whether everything was measured. An interrupted run has rows of what was timed so far, and can be resumed."""
     checked: dict[Key, dict[str, Any]] = field(default_factory=dict)
-    """{"columns": of the row, "seconds": of a call, "first_s": of the checked call}"""
+    """{"columns": of the row, "seconds": of the first checked call on fresh inputs}"""
     skipped: dict[Key, dict[str, str]] = field(default_factory=dict)
     timed: dict[Key, Timed] = field(default_factory=dict)
     finished: dict[Key, Row] = field(default_factory=dict)
@@ -198,7 +198,7 @@ class Run:
     def add_checked(self, cell: Cell, answer: dict[str, Any]) -> None:
         """Store a worker's answer to `check`."""
         add_spent(answer.get("spent", {}))
-        self._add({"checked": {"key": cell.key, **{name: answer[name] for name in ("columns", "seconds", "first_s")}}})
+        self._add({"checked": {"key": cell.key, "columns": answer["columns"], "seconds": answer["seconds"]}})
 
     def add_skipped(self, cell: Cell, outcome: Skip) -> None:
         impl, case_id = cell.key
@@ -296,9 +296,9 @@ class Run:
         """Return the observations of the machine so far, including earlier processes of a resumed run."""
         return {"roofs": self.roofs.table(), "controls": self.controls.table(), "seconds": spent()}
 
-    def look(self, elsewhere: Mapping[str, float] = {}) -> None:
+    def sample_machine(self, elsewhere: Mapping[str, float] = {}) -> None:
         """Time the reference workload and record the machine's state, including measurements from a worker."""
-        self.controls.look(elsewhere)
+        self.controls.sample(elsewhere)
         self._write({"machine": self.seen()})
 
     def restore(self, journal: Journal) -> None:

@@ -23,9 +23,10 @@ from .worker import Worker
 SHORT = 10e-3
 """Seconds of a call up to which its tensors are moved every other visit."""
 
-COLD = 1.0
+COLD = 10e-3
 """Seconds of a block up to which a visit's first one follows an untimed call, since other cases have evicted the
-caches. Above, only the first block of a process does, which grows the heap.
+caches. Above, such a call takes as long as others (median ratio 0.98 from 20 ms on, docs/measured.md), except the first
+one, which grows the heap.
 """
 
 COOLING = 3.0
@@ -60,11 +61,10 @@ class Visit:
         self.worker.prepare(cells)
         members = {cell.key: cell for cell in cells if self._ready(cell)}
         self._number = self.run.new("visit")
-        before = set(self.worker.renewed)
         for cell in members.values():
             self._attempt(cell, cells, self._renew)
         blocks = self._blocks(cells)
-        self._cold = {key for key in members if key not in before or blocks[key].seconds <= COLD}
+        self._cold = {key for key in members if key not in self.worker.grown or blocks[key].seconds <= COLD}
         for order in rounds(visits.turns(blocks, self.visit, needs), self.rng):
             round_number = self.run.new(self.case)
             for key in order:
@@ -78,9 +78,10 @@ class Visit:
             if found.samples and not self.run.samples(cell.key) and self._ready(cell):
                 checked, usual = self.run.checked[cell.key], median(it.seconds for it in found.samples)
                 try:
-                    self.worker.ask("caching", cell, usual=usual, first=checked["first_s"])
+                    self.worker.ask("caching", cell, usual=usual, first=checked["seconds"])
                     if cell.case.device == "cpu" and (checked["columns"].get("peak_bytes") or 0) >= MAPPED:
                         found.columns |= self.worker.ask("other_pages", cell)
+                        self.worker.grown.clear()
                 except Skip as outcome:
                     self.worker.skip(cell, outcome)
                     self.worker.prepare(cells)
@@ -138,14 +139,15 @@ class Visit:
     def _timed(self, cell: Cell, block: Block) -> Answer:
         warm = block.warm or int(cell.key in self._cold)
         self._cold.discard(cell.key)
-        answer = self.worker.ask("time", cell, calls=block.calls, stretches=block.stretches, warm=warm)
-        count("timed calls", answer["seconds"] * (block.calls * block.stretches + warm))
+        self.worker.grown.add(cell.key)
+        answer = self.worker.ask("time", cell, calls=block.calls, slices=block.slices, warm=warm)
+        count("timed calls", answer["seconds"] * (block.calls * block.slices + warm))
         return answer
 
     def _keep(self, key: Key, answer: Answer, number: int, block: Block) -> None:
         disturbed = (answer[name] for name in ("page_faults", "voluntary", "involuntary"))
         self._learn(key, answer["fastest"])
-        where = number, self._number, self.worker.number, self.run.elapsed(), block.calls * block.stretches
+        where = number, self._number, self.worker.number, self.run.elapsed(), block.calls * block.slices
         found = self._found(key)
         found.samples.append(Sample(answer["seconds"], answer["fastest"], *where, *disturbed))
         if "sm_mhz" in answer:

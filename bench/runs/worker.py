@@ -41,6 +41,8 @@ class Worker:
     """Seconds of one call of each cell that is ready to be timed."""
     renewed: set[Key] = field(default_factory=set)
     """Cells whose tensors were moved elsewhere in memory."""
+    grown: set[Key] = field(default_factory=set)
+    """Cells timed since the process last returned its free memory: their calls need not grow the heap."""
     _last: WorkerClient | None = None
     """Client of the latest request."""
 
@@ -70,7 +72,7 @@ class Worker:
             with suppress(Lost):  # the next request raises it
                 self._last.ask("settle")
             if do == "time":  # caches hold other data: add an untimed block
-                details["warm"] = details["calls"] * details["stretches"]
+                details["warm"] = details["calls"] * details["slices"]
         self._last = client
         return client.ask(do, what=" ".join(cell.key), **details)
 
@@ -105,6 +107,7 @@ class Worker:
         for cell in cells:
             if self.seconds.pop(cell.key, None) is not None:
                 self.ask("drop", cell)
+                self.grown.clear()
 
     def close(self) -> None:
         self._team.close()
@@ -114,6 +117,7 @@ class Worker:
 
     def _replace(self, home: str) -> None:
         self._last = None
+        self.grown.clear()
         self.renewed = {key for key in self.renewed if self._home(key[0]) != home}
         self.seconds = {key: seconds for key, seconds in self.seconds.items() if self._home(key[0]) != home}
         if home == SHARED:

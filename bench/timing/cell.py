@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -66,8 +66,8 @@ class Built:
     answers: dict[int, list[Tensor]] = field(default_factory=dict)
     """Latest checked output of each input set."""
 
-    def time(self, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
-        """Return the seconds of one call in a block of `stretches` slices of `calls`: over the whole block, and over
+    def time(self, calls: int, slices: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
+        """Return the seconds of one call in a block of `slices` slices of `calls`: over the whole block, and over
         its fastest slice.
 
         `warm`: untimed calls before it; `draw`: input set.
@@ -76,21 +76,15 @@ class Built:
         timed result is checked. Raises `Wrong`, also if torch's settings changed, and `Skip` if a compiled form was
         compiled again.
         """
-        if self.meter.whole_blocks:  # at least one call before it: the first launch on an idle device takes longer
-            calls, stretches, warm = calls * stretches, 1, max(1, warm)
         self.refill(draw)
         graphs = _graphs() if self.cell.impl.compiled else 0
-        taken: list[float] = []
         with self.watched():
-            for i in range(stretches - 1):
-                taken.append(self.meter.seconds(self.call.run, calls, 0 if i else warm))
-            seconds, answer = self.meter.timed(self.call.run, calls, warm if stretches == 1 else 0)
-            taken.append(seconds)
+            seconds, fastest, answer = time_block(self.meter, self.call.run, calls, slices, warm)
         if self.cell.impl.compiled and _graphs() != graphs:
             raise Skip("torch.compile made another graph while it was timed: compiling would be part of what is timed")
         if not self.cell.case.drops:
             self._compare(answer, draw)
-        return sum(taken) / stretches / calls, min(taken) / calls
+        return seconds, fastest
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -144,6 +138,20 @@ class Built:
             self.varies = True
         verify(self.call.read(answer), problem_of(self.cell.case, draw), "under the clock: ")
         self.answers[draw] = list(copies(found))
+
+
+def time_block(
+    meter: Meter, run: Callable[[], Any], calls: int, slices: int = 1, warm: int = 0
+) -> tuple[float, float, Any]:
+    """Return the seconds of one call, over the whole block and over its fastest slice, and the last output."""
+    if meter.whole_blocks:  # at least one call before it: the first launch on an idle device takes longer
+        calls, slices, warm = calls * slices, 1, max(1, warm)
+    taken, answer = [], None
+    for i in range(slices):
+        answer = None  # is freed before the next output is computed
+        seconds, answer = meter.timed(run, calls, 0 if i else warm)
+        taken.append(seconds)
+    return sum(taken) / slices / calls, min(taken) / calls, answer
 
 
 def _tensors(answer: Any, inputs: int) -> list[Tensor]:

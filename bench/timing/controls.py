@@ -73,7 +73,7 @@ class Controls:
     _began: float | None = None
     _last: float = 0.0
 
-    def look(self, elsewhere: Mapping[str, float] = {}) -> None:
+    def sample(self, elsewhere: Mapping[str, float] = {}) -> None:
         """Time every control now; `elsewhere`: seconds of those that a worker has just timed."""
         now = self.clock()
         if self._began is None:  # samples of an earlier process come first

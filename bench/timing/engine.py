@@ -18,7 +18,7 @@ from stats.ratios import VISITS as VISITS
 BLOCK = 2e-3
 """Least seconds of one timed block, so that reading the clock is negligible."""
 
-STRETCH = 2.5e-4
+SLICE = 2.5e-4
 """Least seconds of a slice. On the wall clock a block has several: the fastest one is short enough to avoid
 disturbances, and repeats better than the whole block (docs/measured.md).
 """
@@ -53,7 +53,7 @@ class Block:
 
     calls: int
     """Calls per slice."""
-    stretches: int
+    slices: int
     warm: int
     """Untimed calls before the block."""
     seconds: float
@@ -62,10 +62,10 @@ class Block:
 
 def block_of(seconds: float) -> Block:
     """Return the block for a call of this many seconds."""
-    calls = max(1, math.ceil(STRETCH / max(seconds, 1e-9)))
-    stretches = max(1, math.ceil(BLOCK / max(calls * seconds, 1e-9)))
-    warm = math.ceil(calls * stretches * WARM_SHARE) if calls * stretches > 1 else 0
-    return Block(calls, stretches, warm, (calls * stretches + warm) * seconds + REQUEST)
+    calls = max(1, math.ceil(SLICE / max(seconds, 1e-9)))
+    slices = max(1, math.ceil(BLOCK / max(calls * seconds, 1e-9)))
+    warm = math.ceil(calls * slices * WARM_SHARE) if calls * slices > 1 else 0
+    return Block(calls, slices, warm, (calls * slices + warm) * seconds + REQUEST)
 
 
 def rounds(turns: Mapping[Member, int], rng: random.Random) -> Iterator[list[Member]]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, MMAP_MAX = -1, -2, -3, -4
 """Parameters of mallopt(3)."""
@@ -53,10 +54,17 @@ def allocator_settings() -> dict[str, str]:
     return {name: os.environ[name] for name in sorted(os.environ) if name in ALLOCATOR or name.startswith("MALLOC_")}
 
 
-def use_system() -> None:
-    """Give malloc glibc's own settings, with a fixed threshold, unless the environment chooses others than `KEEP`."""
+@contextmanager
+def as_system() -> Iterator[None]:
+    """Give malloc glibc's own settings within the block, with a fixed threshold, unless the environment chooses others
+    than `KEEP`.
+    """
     if _chosen():
         _set(SYSTEM)
+    try:
+        yield
+    finally:
+        use_chosen()
 
 
 def use_chosen() -> None:

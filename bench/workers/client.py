@@ -34,7 +34,7 @@ class Lost(Skip):
 
 
 @dataclass(frozen=True)
-class Side:
+class Variant:
     """A variant: the source of its code and the process that runs it."""
 
     label: str
@@ -76,17 +76,17 @@ class Setting:
 class WorkerClient:
     """A worker process of one variant."""
 
-    def __init__(self, side: Side, setting: Setting):
+    def __init__(self, variant: Variant, setting: Setting):
         folder = Path(setting.folder)
-        if side.tree:
-            below = side.tree / folder.relative_to(setting.repository)
-            folder = below if below.is_dir() else side.tree
+        if variant.tree:
+            below = variant.tree / folder.relative_to(setting.repository)
+            folder = below if below.is_dir() else variant.tree
         given = {
-            "impls": str(side.impls),
+            "impls": str(variant.impls),
             "folder": str(folder),
-            "trees": [str(setting.repository), str(side.tree)] if side.tree else None,
+            "trees": [str(setting.repository), str(variant.tree)] if variant.tree else None,
             "threads": setting.threads,
-            "slower": dict(side.slower),
+            "slower": dict(variant.slower),
         }
         self._timeout = setting.timeout
         self._deadline = 0.0
@@ -94,7 +94,7 @@ class WorkerClient:
         self._unread = b""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (as long as the process lives)
         self._process = start(
-            [side.python, "-P", "-c", MAIN, json.dumps(given)],
+            [variant.python, "-P", "-c", MAIN, json.dumps(given)],
             quiet=setting.quiet,
             threads=setting.threads or 1,
             pinned=False,

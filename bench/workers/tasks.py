@@ -28,7 +28,7 @@ from ..checks.problems import problem_of
 from ..selection.choice import impls_named, place_of, uncallable
 from ..selection.errors import UsageError
 from ..timing.caching import check_kernel_caches_nothing, check_no_result_caching
-from ..timing.cell import Built, build, check, probe
+from ..timing.cell import Built, build, check, probe, time_block
 from ..timing.cold import cold_s
 from ..timing.controls import GPU_WORK, WORK, software
 from ..timing.devices import energy_counter, free_bytes, meter_for
@@ -36,7 +36,7 @@ from ..timing.devices.cuda import see_one_gpu
 from ..timing.devices.energy import Unread, joules_of_a_call
 from ..timing.devices.nvml import Reading, words
 from ..timing.machine import fingerprint
-from ..timing.pages import MAPPED, otherwise, release, use_chosen, use_system
+from ..timing.pages import MAPPED, as_system, otherwise, release, use_chosen
 from ..timing.parts import parts_of
 from ..timing.roofs import Roofs
 from .fresh import pin
@@ -55,18 +55,19 @@ CONTROL_CALLS = 50
 """Calls of a GPU control in one block: some milliseconds of products."""
 
 
+DISTURBED = {"page_faults": "ru_minflt", "voluntary": "ru_nvcsw", "involuntary": "ru_nivcsw"}
+"""Answers to `time` on what disturbs calls, and the counters of `getrusage`."""
+
+
 class Control:
     """The reference workload, timed like a cell."""
 
     def __init__(self, name: str):
         self._run, self._meter = (WORK | GPU_WORK)[name](), meter_for("cuda" if name in GPU_WORK else "cpu")
 
-    def time(self, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
+    def time(self, calls: int, slices: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
         """Return times as `Built.time`."""
-        if self._meter.whole_blocks:
-            calls, stretches = calls * stretches, 1
-        taken = [self._meter.seconds(self._run, calls, 0 if i else warm) for i in range(stretches)]
-        return sum(taken) / stretches / calls, min(taken) / calls
+        return time_block(self._meter, self._run, calls, slices, warm)[:2]
 
 
 class Tasks:
@@ -79,6 +80,7 @@ class Tasks:
             torch.set_num_threads(threads)
         torch.set_float32_matmul_precision("highest")  # containers may set TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)
         see_one_gpu()
+        use_chosen()
         self._threads = torch.get_num_threads()
         self._folder = folder
         self._tree = tree
@@ -147,23 +149,23 @@ class Tasks:
     def probe(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, Any]:
         """Check an implementation on probes, and build the module of a cell: {"spent": seconds by purpose}."""
         cell, before = Cell(get(impl), Case(**case)), accounting.spent()
-        use_system()
         self._use(cell.case)
-        self._ready[what] = probe(cell, self._gate)
+        with as_system():
+            self._ready[what] = probe(cell, self._gate)
         return {"spent": _since(before)}
 
     def check(self, what: str, keep: bool = True, memory: bool = True) -> dict[str, Any]:
         """Check a built cell against the reference, and measure its call; returns the resulting columns of the row:
 
-        {"columns": {"error", "error_bound", "peak_bytes", "kernel", ...}, "seconds": of one warm call, "first_s": of
-        the first call on fresh inputs, "spent": seconds by purpose}. Without `keep` the cell is released; without
-        `memory` its columns are None.
+        {"columns": {"error", "error_bound", "peak_bytes", "kernel", ...}, "seconds": of the first call on fresh inputs,
+        "spent": seconds by purpose}. Without `keep` the cell is released; without `memory` its columns are None.
         """
         built, before = self._built(what), accounting.spent()
         del self._ready[what]  # a rejected cell holds no memory
         cell = built.cell
         self._use(cell.case)
-        checked = check(built, memory)
+        with as_system():
+            checked = check(built, memory)
         known = memory and not cell.impl.limits.own_memory
         rows = problem_of(cell.case).output.rows
         columns = {
@@ -187,11 +189,11 @@ class Tasks:
             "impl_hash": impl_hash(cell.impl, checked.kernel),
             "packages": packages(cell.impl, cell.case.in_model),
         }
-        use_chosen()
-        seconds = self._kept(what, built)["seconds"] if keep else checked.first_s
+        if keep:
+            self._keep(what, built)
         if checked.memory.peak_bytes >= MAPPED:
             release()
-        return {"columns": columns, "seconds": seconds, "first_s": checked.first_s, "spent": _since(before)}
+        return {"columns": columns, "seconds": checked.first_s, "spent": _since(before)}
 
     def prepare(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, float]:
         """Prepare a cell for timing as `what`, without checking it: {"seconds": of one warm call}."""
@@ -203,11 +205,11 @@ class Tasks:
         if share := self._slower.get(impl):
             with built.watched():
                 built.call = replace(built.call, run=built.meter.slowed(built.call.run, share))
-        return self._kept(what, built)
+        return self._warmed(what, built)
 
     def control(self, what: str, name: str) -> dict[str, float]:
         """Prepare the reference workload for timing as `what`: {"seconds": of one warm call}."""
-        return self._kept(what, Control(name))
+        return self._warmed(what, Control(name))
 
     def gpu_controls(self) -> dict[str, float]:
         """Return the seconds of each GPU control, over a block of calls."""
@@ -232,7 +234,7 @@ class Tasks:
         taken = built.compare(seconds, draw=1)
         return {"compared": len(taken), "seconds": min(taken)}
 
-    def time(self, what: str, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> dict[str, Any]:
+    def time(self, what: str, calls: int, slices: int = 1, warm: int = 0, draw: int = 0) -> dict[str, Any]:
         """Time a block (`Built.time`):
 
         {"seconds": of one call, "fastest": of one call in the fastest slice, "page_faults", "voluntary", "involuntary":
@@ -240,15 +242,12 @@ class Tasks:
         their last bits}
         """
         ready = self._ready[what]
-        use_chosen()
         before = resource.getrusage(resource.RUSAGE_SELF)
-        seconds, fastest = ready.time(calls, stretches, warm, draw)
+        seconds, fastest = ready.time(calls, slices, warm, draw)
         after = resource.getrusage(resource.RUSAGE_SELF)
-        made = calls * stretches + warm
         disturbed = {
-            "page_faults": (after.ru_minflt - before.ru_minflt) / made,
-            "voluntary": (after.ru_nvcsw - before.ru_nvcsw) / made,
-            "involuntary": (after.ru_nivcsw - before.ru_nivcsw) / made,
+            name: (getattr(after, counter) - getattr(before, counter)) / (calls * slices + warm)
+            for name, counter in DISTURBED.items()
         }
         varies = isinstance(ready, Built) and ready.varies
         return {"seconds": seconds, "fastest": fastest, "varies": varies} | disturbed | _sensed(ready)
@@ -327,17 +326,21 @@ class Tasks:
         if case.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
-    def _kept(self, what: str, ready: Built | Control) -> dict[str, float]:
-        if isinstance(ready, Built):
-            ready.answers = self._answers.setdefault(what, ready.answers)
+    def _warmed(self, what: str, ready: Built | Control) -> dict[str, float]:
+        """Keep a call ready to be timed as `what`: {"seconds": of one warm call}."""
+        self._keep(what, ready)
         seconds = [ready.time(1)[0]]
         while len(seconds) < WARM_CALLS and sum(seconds) < WARM_SECONDS:
             seconds.append(ready.time(1)[0])
+        return {"seconds": min(seconds)}
+
+    def _keep(self, what: str, ready: Built | Control) -> None:
+        if isinstance(ready, Built):
+            ready.answers = self._answers.setdefault(what, ready.answers)
         self._ready[what] = ready
         gc.collect()
         gc.freeze()  # excludes these objects from later collections
         gc.disable()
-        return {"seconds": min(seconds)}
 
 
 def _since(before: dict[str, float]) -> dict[str, float]:

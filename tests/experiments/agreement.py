@@ -52,7 +52,7 @@ def _log_ratios(built: Built, rounds: int, seconds: float) -> list[float]:
     def ours() -> float:
         found, end = [], perf_counter() + seconds
         while perf_counter() < end or len(found) < 3:
-            found.append(built.time(block.calls, block.stretches, block.warm)[0])
+            found.append(built.time(block.calls, block.slices, block.warm)[0])
         return median(found)
 
     def torchs() -> float:

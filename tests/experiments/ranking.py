@@ -5,7 +5,7 @@ rows knew their rounds. Printed for both, over all pairs of runs: how far two ru
 implementation; of the pairs of implementations of a case, how many a run tells apart; of what a run says, how much another
 says the opposite of; how often a run's interval holds the pooled ratio of the others; who ties for the first place; seconds.
 Appends to a file, and goes on where it was stopped. `--replay` judges this checkout's runs in it again, with the whole of a
-block and with its fastest stretch.
+block and with its fastest slice.
 """
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ def report(name: str, runs: list[Run]) -> None:
 def replay(lines: list[dict[str, Any]]) -> None:
     """Print the figures of this checkout's runs, by what counts of a block."""
     mine = [line for line in lines if line["of"] == "this"]
-    for datum in ("whole block", "fastest stretch"):
-        if datum == "fastest stretch":
+    for datum in ("whole block", "fastest slice"):
+        if datum == "fastest slice":
             mine = [line | {"rows": [row | {"data": row["sample_fastest"]} for row in line["rows"]]} for line in mine]
         it = Figures.of([Run(line) for line in mine])
         print(f"{datum:16}: usual {median(it.apart):.2%}, 9 of 10 {it.nine_in_ten:.1%}, ", end="")

@@ -88,7 +88,7 @@ class CudaMeter:
             call()
         answer = call()
         end.record()
-        self._look()  # while the device works
+        self._read_sensors()  # while the device works
         end.synchronize()  # calls return before their work is done
         seconds = float(start.elapsed_time(end)) / 1e3  # milliseconds
         self._check_other_streams(seconds)
@@ -202,7 +202,7 @@ class CudaMeter:
             return False
         return True
 
-    def _look(self) -> None:
+    def _read_sensors(self) -> None:
         """Read NVML at intervals, since its queries delay the device."""
         if self._nvml and self._nvml.is_due(self._host_clock()):
             self._seen = self._nvml.of(_uuid(self._cuda))
