@@ -162,9 +162,11 @@ def _ratio(of: Samples, over: Samples, logs: Logs, among: int = 2, between: Vari
     return Ratio(value, low, high, len(logs), found.pairs)
 
 
-def compared(cases: Mapping[Case, Mapping[Key, Samples]]) -> dict[Case, dict[tuple[Key, Key], Ratio]]:
-    """Return the ratio of each pair of implementations, for all cases of a run: its pairs estimate how processes
-    differ.
+def compared(
+    cases: Mapping[Case, Mapping[Key, Samples]],
+) -> tuple[dict[Case, dict[tuple[Key, Key], Ratio]], Variance]:
+    """Return the ratio of each pair of implementations, for all cases of a run, and the variance between its processes,
+    as estimated from all pairs.
 
     An interval is extended to 1 if the medians, by which tables are sorted, have the opposite order.
     """
@@ -179,7 +181,7 @@ def compared(cases: Mapping[Case, Mapping[Key, Samples]]) -> dict[Case, dict[tup
             if (it.slower and medians[a] < medians[b]) or (it.faster and medians[a] > medians[b]):
                 it = replace(it, low=min(it.low, 1.0), high=max(it.high, 1.0))
             found[case] |= {(a, b): it, (b, a): it.inverse}
-    return found
+    return found, between
 
 
 def ranks(names: Collection[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dict[Key, tuple[int, int]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from stats import shares
+from stats import estimate, shares
 
 from ..reading import units, words
 from . import frame as fr
@@ -99,6 +99,16 @@ def hidden_memory(frame: pd.DataFrame) -> str:
         f"{units.memory(most['peak_rss_bytes'])}, of which tensors take {units.memory(most['peak_bytes'])}. Private buffers "
         "do that, and allocators that keep what is freed."
     )
+
+
+def between_processes(frame: pd.DataFrame) -> str:
+    """Tell how far processes move a ratio, which its interval includes, and whether that was estimated."""
+    usual = shares.percent(estimate.BETWEEN_PROCESSES)
+    how = (
+        f"estimated from this run, with {usual} as prior" if frame["processes"].max() > 1 else "assumed, of one process"
+    )
+    found = shares.percent(frame.attrs["between_processes"])
+    return f"Intervals include what processes add to the scatter of visits: {found} (standard deviation; {how})."
 
 
 def calls(frame: pd.DataFrame) -> str:

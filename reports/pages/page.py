@@ -109,6 +109,7 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
         more=more.tables_of(run, this.frame, this.grid, this.palette, keys),
         looks=this.palette,
         calls_compared=findings.calls(this.frame),
+        between_processes=findings.between_processes(this.frame),
         skipped=Table("Skipped", tables.SKIPPED, tables.skipped_rows(this.skipped), of_impls=True, left=(1, 3)),
         controls=Table("Reference workload", findings.LOOKS, findings.looks(run.controls)),
         roofs=Table("Roofline ceilings", roofline.COLUMNS, roofline.table(run.roofs), left=(1,)),

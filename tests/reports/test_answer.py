@@ -318,6 +318,6 @@ def test_intervals_of_many_pairs_are_wider() -> None:
     rows = {name: ratios.Samples([1.0, 1.1, 0.9], [0, 1, 2], [0, 1, 2], [0, 1, 2]) for name in "abcd"}
     rows["a"] = ratios.Samples([1.0, 1.0, 1.0], [0, 1, 2], [0, 1, 2], [0, 1, 2])
     two, four = (
-        ratios.compared({"case": {it: rows[it] for it in names}})["case"]["a", "b"] for names in ("ab", "abcd")
+        ratios.compared({"case": {it: rows[it] for it in names}})[0]["case"]["a", "b"] for names in ("ab", "abcd")
     )
     assert four.low < two.low < two.value == four.value < two.high < four.high
