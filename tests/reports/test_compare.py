@@ -98,15 +98,13 @@ def test_one_process_a_side_is_inconclusive_whatever_it_says(compared: Any) -> N
     this = compared(tracked.run(1, processes=1), tracked.run(2, slower={"sdpa": 3}, processes=1))
     assert this.counts == {"INCONCLUSIVE": 12} and this.code == 2
     assert first(this, "sdpa").verdict.ratio == pytest.approx(3, rel=0.03)
-    assert "fewer than 3 visits" in this.cells[0].verdict.reason
+    assert "not timed in 3 visits" in this.cells[0].verdict.reason
 
 
-def test_controls_that_moved_are_told_of(compared: Any) -> None:
-    this = compared(tracked.run(1), tracked.run(2, slower={"sdpa": 1.2}, controls=1.08))
+def test_a_machine_that_is_slower_in_head_is_told_of_and_is_no_regression(compared: Any) -> None:
+    this = compared(tracked.run(1), slowed(tracked.run(2, slower={"sdpa": 1.2}), {}, others=1.08))
     assert words(this) == {*UNTOUCHED, ("sdpa", "REGRESSED")}
-    assert re.fullmatch(
-        r"the reference workload changed by \+8\.\d % from 0001_base to 0002_head, and so may seconds", this.notes[0]
-    )
+    assert re.fullmatch(r"seconds of unchanged code changed by \+[78]\.\d % from base to head", this.notes[0])
 
 
 @pytest.mark.parametrize("impls", [tracked.IMPLS, ("sdpa",)])
@@ -277,11 +275,10 @@ def test_mistakes_are_one_line_and_exit_code_3(
     assert code == 3 and captured.out == "" and captured.err.count("\n") == 1 and told in captured.err
 
 
-def test_controls_of_another_shape_are_no_controls(results: Path) -> None:
-    for name in ("0001_base", "0002_head"):
-        tracked.save({**tracked.run(1), "controls": {"looks": {"product": [3]}}}, results, name)
-    assert main(["compare", "base", "head", "--results", str(results)]) == 0
+def test_a_run_is_not_compared_with_itself(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tracked.save(tracked.run(1), results, "0001_base")
     assert main(["compare", "base", "0001_base", "--results", str(results)]) == 3
+    assert "BASE and HEAD are both 0001_base" in capsys.readouterr().err
 
 
 def test_a_sentence_says_how_far_the_slower_cells_reach(compared: Any) -> None:
@@ -297,11 +294,6 @@ def test_the_page_says_which_one_first_and_draws_whole_points(compared: Any) -> 
     assert re.search(r"<h1>Something regressed", text) and re.search(r"sdpa is [89]\.\dx as slow", text)
     rows = re.findall(r'<tr class="(\w+)"><th scope="row">', text)
     assert rows[:4] == ["worse"] * 4 and "worse" not in rows[4:]
-
-
-def test_a_run_beside_itself_is_told_of_once(results: Path) -> None:
-    run = runs.read(tracked.save(tracked.run(1, complete=False, controls=None), results, "0001_base"))
-    assert compare(run, run).notes[:2] == ["base and head are the same run", "0001_base is not complete"]
 
 
 def test_what_to_know_before_believing_it(compared: Any) -> None:
@@ -337,10 +329,6 @@ def slowed(data: dict[str, Any], by: dict[str, float], others: float) -> dict[st
         factor = by.get(row["extra_info"]["impl"], others)
         row["stats"]["data"] = [seconds * factor for seconds in row["stats"]["data"]]
     return data
-
-
-def uncontrolled(data: dict[str, Any]) -> dict[str, Any]:
-    return {**data, "controls": {}}
 
 
 def test_a_disturbed_run_is_named(compared: Any) -> None:
@@ -380,7 +368,7 @@ def test_changed_code_beside_nothing_is_not_called_fine(compared: Any) -> None:
     head["benchmarks"] += by_turns(4, {"sdpa": 3.0}, impls=("sdpa",), T=(2048,))["benchmarks"]
     this = compared(base, head)
     assert this.code == 2 and this.asked == ("sdpa",)
-    assert next(sentences(this)).startswith("sdpa changed, and can't be judged: timed in fewer than 3 visits")
+    assert next(sentences(this)).startswith("sdpa changed, and can't be judged: not timed in 3 visits")
 
 
 def test_what_fails_in_both_runs_has_not_regressed(compared: Any) -> None:
@@ -389,8 +377,24 @@ def test_what_fails_in_both_runs_has_not_regressed(compared: Any) -> None:
 
 
 @pytest.mark.parametrize("reason", ["wrong", "error", "timeout", "out_of_memory"])
-def test_what_fails_in_head_alone_has_regressed(reason: str, compared: Any) -> None:
-    assert compared(tracked.run(1), tracked.without(tracked.run(2), "sdpa", reason, "so")).code == 1
+def test_what_fails_in_head_alone_has_regressed_and_comes_first(reason: str, compared: Any) -> None:
+    this = compared(tracked.run(1), tracked.without(tracked.run(2), "sdpa", reason, "so"))
+    word = "wrong" if reason == "wrong" else "broken"
+    assert this.code == 1 and {cell.verdict.word for cell in this.cells[:4]} == {word.upper()}
+    assert next(sentences(this)) == f"sdpa is {word} in 4 of 4 cells"
+
+
+def test_a_copy_of_a_run_is_no_second_one(results: Path) -> None:
+    run = runs.read(tracked.save(tracked.run(1), results, "0001_base"))
+    assert compare(run, run).notes[0] == "base and head hold the same measurements"
+
+
+def test_the_only_implementation_that_can_be_judged_is_counted(compared: Any) -> None:
+    """None of its cells is shown to have changed, nor is there anything beside the other one."""
+    impls, noisy = ("sdpa", "fused"), replace(QUIET, visit=0.05)
+    this = compared(by_turns(1, impls=impls, noise=noisy), by_turns(2, {"sdpa": 1.25}, impls=impls, noise=noisy))
+    assert this.code == 1 and "REGRESSED" not in this.counts
+    assert summary(this).startswith("Something regressed: of 1 implementation 1 REGRESSED; of ")
 
 
 def test_what_is_open_is_said_of_changed_code_alone(compared: Any) -> None:
