@@ -21,7 +21,7 @@ from .estimate import Array, Estimate, paired
 Key = tuple[str, str]
 """Implementation and case id."""
 
-FIRST_LOOK = 3
+FIRST_ANALYSIS = 3
 """Replicates before the first interim analysis."""
 
 LEAST_SPREAD = 1e-5
@@ -66,23 +66,23 @@ def of_pairs(logs: Mapping[Key, ArrayLike]) -> tuple[dict[Key, Estimate], dict[s
         if np.isfinite(of).any():
             by_impl.setdefault(impl, []).append(of)
     together = {impl: np.array(cells) for impl, cells in by_impl.items()}
-    return _watched({key: of[None] for key, of in arrays.items()}), _watched(together)
+    return _sequential({key: of[None] for key, of in arrays.items()}), _sequential(together)
 
 
-def _watched(groups: Mapping[K, Array]) -> dict[K, Estimate]:
+def _sequential(groups: Mapping[K, Array]) -> dict[K, Estimate]:
     """Estimate groups of cells, (cells, replicates) each; at every interim analysis, spreads are moderated by those of
     all groups.
     """
     most = max((cells.shape[1] for cells in groups.values()), default=0)
-    looks: dict[K, list[Estimate]] = {key: [] for key in groups}
-    for count in range(FIRST_LOOK, most + 1):
+    analyses: dict[K, list[Estimate]] = {key: [] for key in groups}
+    for count in range(FIRST_ANALYSIS, most + 1):
         known = {key: paired(_by_pair(cells[:, :count])) for key, cells in groups.items()}
-        for key, found in moderated({key: it for key, it in known.items() if it.pairs >= FIRST_LOOK}).items():
+        for key, found in moderated({key: it for key, it in known.items() if it.pairs >= FIRST_ANALYSIS}).items():
             if np.isfinite(groups[key][:, count - 1]).any():
-                looks[key].append(found)
+                analyses[key].append(found)
     return {
-        key: replace(of[-1] if of else replace(paired(_by_pair(groups[key])), error=math.nan), looks=tuple(of))
-        for key, of in looks.items()
+        key: replace(of[-1] if of else replace(paired(_by_pair(groups[key])), error=math.nan), analyses=tuple(of))
+        for key, of in analyses.items()
     }
 
 

@@ -75,7 +75,7 @@ class Estimate:
     df: float = math.nan
     pairs: int = 1
     spread: float = math.nan
-    looks: tuple[Estimate, ...] = ()
+    analyses: tuple[Estimate, ...] = ()
     """Estimates at the interim analyses, if there were any: intervals then hold at all of them at once."""
 
     @property
@@ -85,11 +85,11 @@ class Estimate:
     @property
     def states(self) -> Sequence[Estimate]:
         """Return the estimate after each interim analysis."""
-        return [replace(self, looks=self.looks[:i]) for i in range(1, len(self.looks) + 1)] or [self]
+        return [replace(self, analyses=self.analyses[:i]) for i in range(1, len(self.analyses) + 1)] or [self]
 
     def reach(self, level: float) -> float:
         """Return half of the interval in standard errors."""
-        return quantile(1 - (per_look(level) if self.looks else level) / 2, self.df)
+        return quantile(1 - (per_analysis(level) if self.analyses else level) / 2, self.df)
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
         """Return the interval that holds with probability 1 - level."""
@@ -98,23 +98,23 @@ class Estimate:
     @property
     def contradiction(self) -> tuple[float, float] | None:
         """Return the interval of all replicates if an interim analysis contradicts earlier ones; else None."""
-        return None if self._overlap(LEVEL)[2] else replace(self, looks=()).interval(per_look(LEVEL))
+        return None if self._overlap(LEVEL)[2] else replace(self, analyses=()).interval(per_analysis(LEVEL))
 
     def _overlap(self, level: float) -> tuple[float, float, bool]:
         """Intersect the intervals of all interim analyses, or of those before the first contradiction."""
-        if not self.looks:
+        if not self.analyses:
             half = self.error * self.reach(level) if self.error else 0.0
             return self.mean - half, self.mean + half, True
-        low, high, nominal = -math.inf, math.inf, per_look(level)
-        for look in self.looks:
-            a, b = look.interval(nominal)
+        low, high, nominal = -math.inf, math.inf, per_analysis(level)
+        for analysis in self.analyses:
+            a, b = analysis.interval(nominal)
             if max(low, a) > min(high, b):
                 return low, high, False
             low, high = max(low, a), min(high, b)
         return low, high, True
 
 
-def per_look(level: float) -> float:
+def per_analysis(level: float) -> float:
     """Return the level of each interim analysis of normal data, after 3, 4, ... 200 replicates, for a total error rate
     of `level`.
 

@@ -84,7 +84,7 @@ class Ratio:
         return self.low > 1
 
     @property
-    def level(self) -> bool:
+    def tied(self) -> bool:
         """Whether the two are tied: no significant difference, and differences of `RESOLUTION` excluded."""
         return 1 / RESOLUTION < self.low <= 1 <= self.high < RESOLUTION
 
@@ -138,10 +138,10 @@ def _paired_by_visit(of: Samples, over: Samples) -> Logs:
     )
     if len(visits) > len(others):
         return {process: [-log for log in logs] for process, logs in _paired_by_visit(over, of).items()}
-    in_turns = all(len({process for process, _ in side}) == 1 for side in (visits, others))
+    interleaved = all(len({process for process, _ in side}) == 1 for side in (visits, others))
     found: dict[int, list[float]] = {}
     for (process, visit), seconds in visits.items():
-        near = [it for it in others if it[0] == process or in_turns]
+        near = [it for it in others if it[0] == process or interleaved]
         if near:
             nearest = min(near, key=lambda it: abs(it[1] - visit))
             found.setdefault(process, []).append(math.log(seconds / others[nearest]))
@@ -195,7 +195,7 @@ def ranks(names: Collection[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dic
     }
 
 
-def standings(names: Sequence[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dict[Key, str]:
+def states(names: Sequence[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dict[Key, str]:
     """Return how each implementation of a case ranks; `names` in the order of time.
 
     The first is FASTEST if it is significantly faster than every other. Another is tied with it if their difference is
@@ -206,5 +206,5 @@ def standings(names: Sequence[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> d
     over = {other: pairs[other, first] for other in others}
     known = all(it.slower or (it.low > 1 / RESOLUTION and not it.wide) for it in over.values())
     tied = TIED if known else NOT_RESOLVED
-    found = {other: SLOWER if it.slower else tied if it.level else NOT_RESOLVED for other, it in over.items()}
+    found = {other: SLOWER if it.slower else tied if it.tied else NOT_RESOLVED for other, it in over.items()}
     return {first: FASTEST if all(it.slower for it in over.values()) else tied, **found}

@@ -44,7 +44,7 @@ def of_layer(frame: pd.DataFrame, layer: Mapping[str, Any] | None, asked: Mappin
         if axis in asked or (axis in NOT_OF_A_MODEL and not (axis == "T_kv" and axis in layer)):
             continue
         wanted = layer.get(axis)
-        same = frame[axis].isin([None, *KNOWN_AXES[axis].unsaid]) | frame[axis].isna()
+        same = frame[axis].isin([None, *KNOWN_AXES[axis].omitted]) | frame[axis].isna()
         same = same if wanted is None else frame[axis] == wanted
         other = (
             frame["scope"] == "core" if axis in AROUND_CORE else frame["mode"] == "decode" if axis == "mask" else False
@@ -104,7 +104,7 @@ def choice(case: Case) -> dict[str, Any]:
     """Return the recommendation for one case.
 
     `fastest`, the implementation with the smallest median, its `seconds` and `bytes`, and its `standing` (see
-    `ratios.standings`), empty without a significant difference; `ties`, those tied with it; `not_resolved`, those that
+    `ratios.states`), empty without a significant difference; `ties`, those tied with it; `not_resolved`, those that
     may be faster or 1.5 times slower; `next_best` and its time relative to the fastest, `ahead`, with interval
     `ahead_low`, `ahead_high`; the `verdict` in words.
     """

@@ -13,8 +13,8 @@ from stats import estimate, shares
 from ..reading import units, words
 from . import frame as fr
 
-LOOKS = ("reference workload", "times measured", "median", "fastest", "slowest")
-"""Columns of `looks`."""
+WORKLOAD = ("reference workload", "times measured", "median", "fastest", "slowest")
+"""Columns of `reference_workload`."""
 
 PART = 0.10
 """Share of a call's time in page faults from which on they are mentioned."""
@@ -30,7 +30,7 @@ malloc rounds and caches memory.
 
 def findings(frame: pd.DataFrame) -> list[str]:
     """Return sentences on disturbances of times or memory."""
-    usable = fr.own_keys_unsaid(frame.dropna(subset=["median"]))
+    usable = fr.distinct_lengths(frame.dropna(subset=["median"]))
     return list(filter(None, [page_faults(usable), hidden_memory(usable)])) if len(usable) else []
 
 
@@ -121,7 +121,7 @@ def calls(frame: pd.DataFrame) -> str:
     return f"During timing, the outputs of {many} calls per cell were compared with the verified output."
 
 
-def looks(controls: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def reference_workload(controls: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the times of the reference workload during the run, one line per part."""
     spent = {name: [look["seconds"] for look in seen] for name, seen in controls.get("looks", {}).items() if seen}
     return [(name, str(len(of)), *map(units.seconds, (median(of), min(of), max(of)))) for name, of in spent.items()]

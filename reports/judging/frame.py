@@ -44,7 +44,7 @@ def tidy(run: Run) -> pd.DataFrame:
     `mask_efficiency`  share of masked work that is skipped, with its interval and `work_share` (see `masking.columns`),
     `wrong`    whether this implementation failed the check in any cell of the run, so that it is not ranked,
     `rank_low`, `rank_high`  its ranks by significant differences (see `ratios.ranks`; NaN if unknown),
-    `standing` its rank in its case in words (see `ratios.standings`), empty if unknown,
+    `standing` its rank in its case in words (see `ratios.states`), empty if unknown,
     `leads`    whether its median is the smallest of its case,
     `tied`     whether it is the fastest of its case or tied with it.
 
@@ -100,7 +100,7 @@ def groups(frame: pd.DataFrame, axes: list[str]) -> list[tuple[dict[str, Any], p
     return [({axis: part[axis].iloc[0] for axis in axes}, part) for _, part in frame.groupby(keys, dropna=False)]
 
 
-def own_keys_unsaid(frame: pd.DataFrame) -> pd.DataFrame:
+def distinct_lengths(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame with T_kv missing where it equals T, since self-attention has no separate length of keys.
 
     Otherwise, self-attention beside decoding or cross-attention would be a separate setting for every T.
@@ -167,8 +167,8 @@ def within(values: Iterable[float]) -> list[float]:
 
 def _facts(extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return row metadata without per-sample arrays; missing axes get their defaults."""
-    unsaid = {name: axis.unsaid[0] for name, axis in KNOWN_AXES.items() if axis.unsaid and axis.unsaid != (None,)}
-    return {**unsaid, **{key: value for key, value in extra.items() if not key.startswith("sample_")}}
+    defaults = {name: axis.omitted[0] for name, axis in KNOWN_AXES.items() if axis.omitted and axis.omitted != (None,)}
+    return {**defaults, **{key: value for key, value in extra.items() if not key.startswith("sample_")}}
 
 
 def _judged(frame: pd.DataFrame) -> tuple[pd.DataFrame, float]:
@@ -186,9 +186,9 @@ def _judged(frame: pd.DataFrame) -> tuple[pd.DataFrame, float]:
         right = [one for one in right if len(right) == 1 or any(pairs[one, it].known for it in right if it != one)]
         for (one, other), it in pairs.items():
             found[at[one]]["over"][other] = it
-        standings = ratios.standings(right, pairs) if right else {}
+        states = ratios.states(right, pairs) if right else {}
         for one, (low, high) in ratios.ranks(right, pairs).items():
-            found[at[one]] |= {"rank_low": low, "rank_high": high, "standing": standings[one], "leads": one == right[0]}
+            found[at[one]] |= {"rank_low": low, "rank_high": high, "standing": states[one], "leads": one == right[0]}
     judged = pd.DataFrame.from_dict(found, orient="index", columns=JUDGED)
     judged = judged.astype({"rank_low": float, "rank_high": float, "leads": bool})
     return frame.join(judged), math.sqrt(between.value)

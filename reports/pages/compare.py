@@ -16,7 +16,7 @@ from rich.console import Console
 
 from stats.verdict import as_margin
 
-from ..judging import by_turns
+from ..judging import ab_file
 from ..judging.comparison import Comparison, compare
 from ..reading import baseline_file, command, fingerprint, runs
 from ..reading.command import NOT_JUDGED
@@ -89,8 +89,8 @@ def tell(
 
 def _comparison(options: argparse.Namespace) -> Comparison | int:
     """Return the comparison, or the exit code if two runs are of different machines; raises `RunError`."""
-    if options.base is None and by_turns.is_saved(Path(options.head)):
-        return by_turns.comparison(Path(options.head), options.margin)
+    if options.base is None and ab_file.is_saved(Path(options.head)):
+        return ab_file.comparison(Path(options.head), options.margin)
     base, head = _sides(options)
     if base.path.resolve() == head.path.resolve():
         raise RunError(f"BASE and HEAD are both {head.name}: name another run")

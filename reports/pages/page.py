@@ -111,7 +111,7 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
         calls_compared=findings.calls(this.frame),
         between_processes=findings.between_processes(this.frame),
         skipped=Table("Skipped", tables.SKIPPED, tables.skipped_rows(this.skipped), of_impls=True, left=(1, 3)),
-        controls=Table("Reference workload", findings.LOOKS, findings.looks(run.controls)),
+        controls=Table("Reference workload", findings.WORKLOAD, findings.reference_workload(run.controls)),
         roofs=Table("Roofline ceilings", roofline.COLUMNS, roofline.table(run.roofs), left=(1,)),
         machine=dict(flat(run.machine)),
         state=dict(flat({**run.state, "commit": run.commit} if run.commit else run.state)),

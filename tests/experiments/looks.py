@@ -4,7 +4,7 @@ FILE is a comparison as `python -m bench ab` saves it; without one, those that `
 each kind of comparison (by injection, as `python -m bench ab --self-test` names its files), what is found of it, alarms,
 comparisons whose sentence and cells contradict each other, facts that were taken back and signs that flipped as replicates
 were added. `--levels` prints instead by how much an interval must be wider to hold at every interim analysis
-(`stats.estimate.per_look`).
+(`stats.estimate.per_analysis`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from scipy.special import ndtr
 
 from reports.pages.tables import markdown
 from stats import effects, verdict
-from stats.effects import FIRST_LOOK, Key
-from stats.estimate import per_look
+from stats.effects import FIRST_ANALYSIS, Key
+from stats.estimate import per_analysis
 from stats.verdict import CHANGED, SLIGHT, UNCHANGED, Verdict
 
 RECORD = Path(__file__).resolve().parents[1] / "data" / "ab_pairs.json"
@@ -57,12 +57,12 @@ def levels() -> Iterator[tuple[str, ...]]:
     rng = np.random.default_rng(0)
     counts = np.sqrt(np.arange(1, STEPS + 1))
     farthest = np.concatenate([
-        (abs(rng.standard_normal((20_000, STEPS), np.float32).cumsum(1)) / counts)[:, FIRST_LOOK - 1 :].max(1)
+        (abs(rng.standard_normal((20_000, STEPS), np.float32).cumsum(1)) / counts)[:, FIRST_ANALYSIS - 1 :].max(1)
         for _ in range(WALKS // 20_000)
     ])  # fmt: skip
     for level in LEVELS:
         nominal = 2 * ndtr(-np.quantile(farthest, 1 - level))
-        yield f"{level:g}", f"{nominal:.3g}", f"{per_look(level):.3g}"
+        yield f"{level:g}", f"{nominal:.3g}", f"{per_analysis(level):.3g}"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def taken_back(data: Mapping[str, Any]) -> tuple[int, int, int]:
     """Facts that a later prefix of the pairs doesn't have; facts in all; signs that flipped."""
     last: dict[object, tuple[int, bool]] = {}
     back = known = flips = 0
-    for count in range(effects.FIRST_LOOK, len(data["pairs"]) + 1):
+    for count in range(effects.FIRST_ANALYSIS, len(data["pairs"]) + 1):
         cells, implementations = judged(data, count)
         for key, it in (*cells.items(), *implementations.items()):
             before, now = last.get(key, (0, False)), (way(it), it.word in (SLIGHT, UNCHANGED))

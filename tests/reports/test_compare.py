@@ -312,8 +312,8 @@ QUIET = synthetic.Noise(process=0.003, visit=0.002, block=0.005, run=0.001)
 """Of a machine that changes from day to day by 6 %, and beside that is quiet."""
 
 
-def by_turns(seed: int, slower: dict[str, float] | None = None, **options: Any) -> dict[str, Any]:
-    return synthetic.timed_by_turns(seed, slower, **{"noise": QUIET, **options})
+def interleaved(seed: int, slower: dict[str, float] | None = None, **options: Any) -> dict[str, Any]:
+    return synthetic.timed_interleaved(seed, slower, **{"noise": QUIET, **options})
 
 
 def hashed(data: dict[str, Any], hash_: str | None) -> dict[str, Any]:
@@ -342,7 +342,7 @@ def test_a_disturbed_run_is_named(compared: Any) -> None:
 
 
 def test_what_the_machine_did_that_day_cancels(compared: Any) -> None:
-    days = [by_turns(seed, noise=replace(QUIET, day=0.1)) for seed in (1, 3)]
+    days = [interleaved(seed, noise=replace(QUIET, day=0.1)) for seed in (1, 3)]
     this = compared(*days)
     assert {it.word for it in this.implementations.values()} == {"UNCHANGED"} and this.code == 0
     assert all(abs(cell.head / cell.base - 1) > 0.1 for cell in this.cells)
@@ -352,10 +352,10 @@ def test_what_the_machine_did_that_day_cancels(compared: Any) -> None:
 
 def test_another_machine_under_the_same_name_is_told_and_blames_nobody(compared: Any) -> None:
     """A virtual machine that was moved: all are slower, the fused kernels by less."""
-    this = compared(by_turns(1), slowed(by_turns(2), {"sdpa": 1.45}, others=1.6))
+    this = compared(interleaved(1), slowed(interleaved(2), {"sdpa": 1.45}, others=1.6))
     assert this.code != 1 and any("as on another machine" in note for note in this.notes)
     assert (
-        compared(by_turns(1), slowed(by_turns(2), {"sdpa": 3.2}, others=1.6)).implementations["sdpa"].word
+        compared(interleaved(1), slowed(interleaved(2), {"sdpa": 3.2}, others=1.6)).implementations["sdpa"].word
         == "REGRESSED"
     )
 
@@ -363,9 +363,9 @@ def test_another_machine_under_the_same_name_is_told_and_blames_nobody(compared:
 def test_changed_code_beside_nothing_is_not_called_fine(compared: Any) -> None:
     """What can't be judged isn't hidden behind others that are unchanged."""
     others = ("fused", "einsum", "linear")
-    base, head = by_turns(1, impls=others), by_turns(2, impls=others)
-    base["benchmarks"] += by_turns(3, impls=("sdpa",), T=(2048,))["benchmarks"]
-    head["benchmarks"] += by_turns(4, {"sdpa": 3.0}, impls=("sdpa",), T=(2048,))["benchmarks"]
+    base, head = interleaved(1, impls=others), interleaved(2, impls=others)
+    base["benchmarks"] += interleaved(3, impls=("sdpa",), T=(2048,))["benchmarks"]
+    head["benchmarks"] += interleaved(4, {"sdpa": 3.0}, impls=("sdpa",), T=(2048,))["benchmarks"]
     this = compared(base, head)
     assert this.code == 2 and this.asked == ("sdpa",)
     assert next(sentences(this)).startswith("sdpa changed, and can't be judged: not timed in 3 visits")
@@ -392,14 +392,14 @@ def test_a_copy_of_a_run_is_no_second_one(results: Path) -> None:
 def test_the_only_implementation_that_can_be_judged_is_counted(compared: Any) -> None:
     """None of its cells is shown to have changed, nor is there anything beside the other one."""
     impls, noisy = ("sdpa", "fused"), replace(QUIET, visit=0.05)
-    this = compared(by_turns(1, impls=impls, noise=noisy), by_turns(2, {"sdpa": 1.25}, impls=impls, noise=noisy))
+    this = compared(interleaved(1, impls=impls, noise=noisy), interleaved(2, {"sdpa": 1.25}, impls=impls, noise=noisy))
     assert this.code == 1 and "REGRESSED" not in this.counts
     assert summary(this).startswith("Something regressed: of 1 implementation 1 REGRESSED; of ")
 
 
 def test_what_is_open_is_said_of_changed_code_alone(compared: Any) -> None:
     noisy = replace(QUIET, visit=0.2)
-    base, head = by_turns(1, noise=noisy), by_turns(2, {"sdpa": 1.03}, noise=noisy)
+    base, head = interleaved(1, noise=noisy), interleaved(2, {"sdpa": 1.03}, noise=noisy)
     head["commit_info"] = {"id": "abc", "dirty": True}
     this = compared(base, head)
     assert this.implementations["sdpa"].word == this.implementations["fused"].word == "INCONCLUSIVE"
@@ -408,7 +408,7 @@ def test_what_is_open_is_said_of_changed_code_alone(compared: Any) -> None:
 
 
 def test_a_slow_down_is_found_and_blames_no_other(compared: Any) -> None:
-    this = compared(by_turns(1), by_turns(2, {"sdpa": 1.10}))
+    this = compared(interleaved(1), interleaved(2, {"sdpa": 1.10}))
     assert {name for name, it in this.implementations.items() if it.word != "UNCHANGED"} == {"sdpa"} and this.code == 1
     assert this.implementations["sdpa"].ratio == pytest.approx(1.10, abs=0.01) and this.asked == ("sdpa",)
     assert first(this, "sdpa").verdict.ratio == pytest.approx(1.10, abs=0.01)
@@ -417,7 +417,7 @@ def test_a_slow_down_is_found_and_blames_no_other(compared: Any) -> None:
 def test_what_changed_is_no_anchor(compared: Any) -> None:
     """Four of six are slower: beside all others, the two that are not would look faster."""
     slower = dict.fromkeys(("linear", "packed", "einsum", "wrapper"), 1.2)
-    this = compared(by_turns(1), by_turns(2, slower))
+    this = compared(interleaved(1), interleaved(2, slower))
     assert {name for name, it in this.implementations.items() if it.word == "REGRESSED"} == set(slower)
     assert this.implementations["fused"].ratio == pytest.approx(1, abs=0.02)
 
@@ -425,23 +425,24 @@ def test_what_changed_is_no_anchor(compared: Any) -> None:
 def test_one_changed_beside_two_is_found(compared: Any) -> None:
     """README's own: a kernel, and two that it is compared with."""
     sides = [
-        by_turns(seed, slower, impls=("einsum", "sdpa", "fused")) for seed, slower in ((1, None), (2, {"einsum": 1.1}))
+        interleaved(seed, slower, impls=("einsum", "sdpa", "fused"))
+        for seed, slower in ((1, None), (2, {"einsum": 1.1}))
     ]
     assert compared(*sides).implementations["einsum"].word == "REGRESSED"
 
 
 def test_a_cell_that_changed_alone_is_told_of(compared: Any) -> None:
-    head = by_turns(2)
+    head = interleaved(2)
     (row, *_) = tracked.cells(head, "sdpa")
     row["stats"]["data"] = [1.3 * seconds for seconds in row["stats"]["data"]]
-    this = compared(by_turns(1), head)
+    this = compared(interleaved(1), head)
     assert [(cell.impl, cell.id) for cell in this.cells if cell.verdict.word == "REGRESSED"] == [
         ("sdpa", row["extra_info"]["id"])
     ]
 
 
 def test_what_nothing_is_timed_beside_is_not_judged(compared: Any) -> None:
-    this = compared(by_turns(1, impls=["sdpa"]), by_turns(2, impls=["sdpa"]))
+    this = compared(interleaved(1, impls=["sdpa"]), interleaved(2, impls=["sdpa"]))
     assert this.code == 2 and this.unjudged == this.cells[0].verdict.reason == NOTHING_BESIDE
 
 
@@ -449,8 +450,8 @@ def test_what_nothing_is_timed_beside_is_not_judged(compared: Any) -> None:
 def test_code_that_did_not_change_is_not_called_changed(impls: tuple[str, ...], processes: int, compared: Any) -> None:
     """Beside one other implementation, and in too few visits for a verdict."""
     sides = [
-        by_turns(1, impls=impls, processes=processes),
-        by_turns(2, {"sdpa": 1.3}, impls=impls, processes=processes),
+        interleaved(1, impls=impls, processes=processes),
+        interleaved(2, {"sdpa": 1.3}, impls=impls, processes=processes),
     ]
     this = compared(*sides)
     assert this.code == (1 if processes > 2 else 2)
@@ -460,8 +461,8 @@ def test_code_that_did_not_change_is_not_called_changed(impls: tuple[str, ...], 
 
 
 def test_the_change_is_in_every_form(command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    head = by_turns(2, {"sdpa": 1.1})
-    assert command(by_turns(1), head, "--json", str(tmp_path / "x.json"), "--markdown", str(tmp_path / "x.md")) == 1
+    head = interleaved(2, {"sdpa": 1.1})
+    assert command(interleaved(1), head, "--json", str(tmp_path / "x.json"), "--markdown", str(tmp_path / "x.md")) == 1
     said = re.search(r"sdpa is (.*?) slower", capsys.readouterr().out)
     data = json.loads((tmp_path / "x.json").read_text())
     assert said and f"{(data['implementations']['sdpa']['ratio'] - 1) * 100:.1f} %" == said[1]
@@ -470,7 +471,7 @@ def test_the_change_is_in_every_form(command: Any, tmp_path: Path, capsys: pytes
 
 def test_what_two_runs_can_not_tell_says_what_can(compared: Any) -> None:
     loud = replace(QUIET, process=0.1, visit=0.1)
-    base, head = by_turns(1, noise=loud), by_turns(2, {"sdpa": 1.03}, noise=loud)
+    base, head = interleaved(1, noise=loud), interleaved(2, {"sdpa": 1.03}, noise=loud)
     base["commit_info"]["id"], head["commit_info"]["id"] = "a" * 40, "b" * 40
     this = compared(base, head)
     assert this.code == 2 and this.implementations["sdpa"].word == "INCONCLUSIVE"

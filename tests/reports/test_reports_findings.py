@@ -23,7 +23,7 @@ def retimed(data: dict[str, Any], impl: str, T: int, median: float, apart: tuple
     for row in data["benchmarks"]:
         if (row["extra_info"]["impl"], row["extra_info"]["T"]) == (impl, T):
             row["stats"] |= {"median": median, "data": [0.99 * median, median, median, median, 1.01 * median]}
-            synthetic.by_turns(row, apart)
+            synthetic.interleaved(row, apart)
 
 
 UNEQUAL = (0.7, 1.0, 1.3)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from stats import effects, estimate, ratios, shares, verdict
-from stats.estimate import Estimate, per_look
+from stats.estimate import Estimate, per_analysis
 from stats.verdict import (
     CHANGED,
     IMPROVED,
@@ -108,7 +108,7 @@ def test_a_fact_is_never_taken_back() -> None:
     lost = 0
     for injected in (0.0, 0.005, 0.009, 0.011):
         logs, facts = table(rng, injected, pairs=40, noise=0.004), dict[object, tuple[int, bool]]()
-        for count in range(effects.FIRST_LOOK, 41):
+        for count in range(effects.FIRST_ANALYSIS, 41):
             cells, impls = of_pairs({key: of[:count] for key, of in logs.items()}, {})
             for name, it in [*cells.items(), *impls.items()]:
                 way = (1 if it.ratio > 1 else -1) * (it.word in (*CHANGED, SLIGHT))
@@ -131,7 +131,7 @@ def test_no_interval_of_any_look_leaves_the_truth_out_in_more_than_a_twentieth_o
 def test_the_level_of_a_look(level: float) -> None:
     """The nominal levels that 1,200,000 simulated walks need, as `tests/experiments/looks.py` prints them."""
     simulated = {0.1: 0.00831, 0.05: 0.00359, 0.01: 0.000565, 0.0005: 0.0000225}
-    assert per_look(level) == pytest.approx(simulated[level], rel=0.08)
+    assert per_analysis(level) == pytest.approx(simulated[level], rel=0.08)
 
 
 def test_a_cell_that_differs_from_its_implementation_is_told_of_alone() -> None:
@@ -232,7 +232,7 @@ def test_pairs_that_contradict_what_was_shown_are_told_of() -> None:
 
 def test_a_look_that_contradicts_what_was_shown_is_told_of_though_all_pairs_do_not() -> None:
     """The interval stays as it was before that look, so it may be far narrower or wider than what all pairs say."""
-    watched = Estimate(0.02, 0.01, 100, looks=(known(0.0, 0.001), known(0.1, 0.001), known(0.02, 0.01)))
+    watched = Estimate(0.02, 0.01, 100, analyses=(known(0.0, 0.001), known(0.1, 0.001), known(0.02, 0.01)))
     said = of_effects({("x", "case"): watched})[0]["x", "case"]
     assert said.word == UNCHANGED and "later pairs contradict it: all pairs say" in said.reason
 
@@ -327,9 +327,9 @@ def test_what_is_inconclusive_says_what_is_possible() -> None:
 
 
 def test_the_last_look_is_what_is_shown_within_what_all_looks_leave() -> None:
-    looks = (known(0.0, 0.001), known(0.02, 0.1))
-    watched = Estimate(0.02, 0.1, 100, looks=looks)
-    assert watched.interval() == looks[0].interval(per_look(0.05))
+    analyses = (known(0.0, 0.001), known(0.02, 0.1))
+    watched = Estimate(0.02, 0.1, 100, analyses=analyses)
+    assert watched.interval() == analyses[0].interval(per_analysis(0.05))
 
 
 @pytest.mark.parametrize("margin", [-0.1, math.nan, math.inf])
@@ -481,7 +481,7 @@ def test_a_ratio_claims_what_its_interval_shows() -> None:
         (0.8, 0.9): False,
         (0.8, 1.0): True,
     }
-    assert {ends: of(*ends).level for ends in told} == told
+    assert {ends: of(*ends).tied for ends in told} == told
 
 
 def test_what_more_time_could_narrow_is_the_interval_of_the_visits_alone() -> None:

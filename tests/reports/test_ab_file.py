@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from reports.__main__ import main
-from reports.judging import by_turns
+from reports.judging import ab_file
 from reports.judging.comparison import Comparison
 from reports.pages import comparison_page
 from reports.pages.comparison_text import as_data, as_markdown, columns, sentences, summary
@@ -77,7 +77,7 @@ SLOW = {("sdpa", "T16"): noisy(0.1, 0.002), ("sdpa", "T32"): noisy(0.3, 0.002), 
 
 
 def test_cells_that_neither_side_can_do_are_counted(saved: Any) -> None:
-    text = summary(by_turns.comparison(saved(document(SLOW, neither=["loop T16: no", "loop T32: no"]))))
+    text = summary(ab_file.comparison(saved(document(SLOW, neither=["loop T16: no", "loop T32: no"]))))
     assert "; 2 cells that neither side can do (" in text
 
 
@@ -123,21 +123,21 @@ def test_a_headline_names_what_regressed_and_no_mean_hides_it(saved: Any) -> Non
 
 def test_another_margin_judges_anew(saved: Any) -> None:
     file = saved(document({("sdpa", "T16"): noisy(0.02, 0.002)}))
-    assert [by_turns.comparison(file, margin).cells[0].verdict.word for margin in (None, 0.05)] == [
+    assert [ab_file.comparison(file, margin).cells[0].verdict.word for margin in (None, 0.05)] == [
         "REGRESSED",
         "SLIGHT",
     ]
 
 
 def of(saved: Any, logs: Logs, **more: Any) -> Comparison:
-    return by_turns.comparison(saved(document(logs, **more)))
+    return ab_file.comparison(saved(document(logs, **more)))
 
 
 def test_cells_are_judged_as_their_implementation_is(saved: Any) -> None:
     """By the judge as it is now, whatever it said when they were saved."""
     data = document({("sdpa", "T16"): noisy(0.02, 0.002)})
     data["cells"][0] |= {"word": "UNCHANGED"}
-    found = by_turns.comparison(saved(data))
+    found = ab_file.comparison(saved(data))
     assert found.cells[0].verdict.word == found.implementations["sdpa"].word == "REGRESSED"
 
 
@@ -180,10 +180,10 @@ def test_cells_that_differ_reach_from_a_percentage_to_a_factor(saved: Any) -> No
 def test_what_regressed_is_named(saved: Any) -> None:
     data = document({("sdpa", "T16"): noisy(-0.1, 0.002)})
     data["cells"][0]["head"] = FACTS | {"peak_bytes": 10 * FACTS["peak_bytes"]}
-    found = by_turns.comparison(saved(data))
+    found = ab_file.comparison(saved(data))
     assert found.code == 1 and summary(found).startswith("Memory regressed: 1 IMPROVED; 1 cell with more memory ")
     data["cells"][0] |= {"word": "BROKEN", "ratio": None, "failed": ["head"], "head": None}
-    assert summary(by_turns.comparison(saved(data))).startswith("Something is broken: 1 BROKEN")
+    assert summary(ab_file.comparison(saved(data))).startswith("Something is broken: 1 BROKEN")
 
 
 def test_what_is_out_of_reach_says_how_long_it_would_take(saved: Any) -> None:
@@ -219,7 +219,7 @@ def test_machine_drift_is_no_verdict_about_the_code(saved: Any) -> None:
 def test_memory_counts_to_the_margin_and_another_kernel_is_told(saved: Any, changed: dict[str, Any], code: int) -> None:
     data = document({("fused", "T16"): noisy(0, 0.002)})
     data["cells"][0]["head"] = FACTS | changed
-    found = by_turns.comparison(saved(data))
+    found = ab_file.comparison(saved(data))
     assert found.code == code and [change.what for change in found.cells[0].changes] == [*changed]
 
 
@@ -229,7 +229,7 @@ def test_texts_are_never_markup(saved: Any, capsys: pytest.CaptureFixture[str]) 
     shown = " ".join(capsys.readouterr().out.split())
     assert "my[/kernel] T16" in shown
     assert "no [/x] [red] in | <img src=x> `a` @you [31m next" in shown and "\x1b" not in shown
-    text = as_markdown(by_turns.comparison(file))
+    text = as_markdown(ab_file.comparison(file))
     assert "my\\[/kernel\\] |" in text
     assert "no \\[/x\\] \\[red\\] in \\| &lt;img src=x&gt; \\`a\\` @&#8203;you \\[31m next |" in text
 
@@ -258,7 +258,7 @@ def test_what_an_earlier_version_saved_is_shown(saved: Any) -> None:
     data = document(SLOW, alarm=None)
     for pair in data["pairs"]:
         del pair["blocks"], pair["seconds"]
-    found = by_turns.comparison(
+    found = ab_file.comparison(
         saved({key: it for key, it in data.items() if key not in ("kind", "alarm", "self_test")})
     )
     assert found.code == 1 and math.isnan(found.cells[0].base)
@@ -276,4 +276,4 @@ def test_a_file_that_was_cut_off_is_named(saved: Any, capsys: pytest.CaptureFixt
 def test_a_file_that_is_no_comparison(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(RunError, match="not a comparison that `python -m bench ab` saved"):
-        by_turns.comparison(tmp_path / "x.json")
+        ab_file.comparison(tmp_path / "x.json")
