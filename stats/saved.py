@@ -32,7 +32,8 @@ interpreter: it is no anchor, and moves with its like alone, with this standard 
 
 STEADY, BEYOND = 0.2, 0.3
 """If the seconds of unchanged code changed by more than STEADY, in logarithms, the machine counts as another one (a
-migrated virtual machine, a neighbour), which affects implementations differently: they move by BEYOND times the excess.
+migrated virtual machine, a neighbour), which affects implementations differently: by BEYOND times the excess, which adds
+to the priors of implementations.
 """
 
 CAPPED = 2.0
@@ -94,8 +95,8 @@ def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: C
         alike = [name for name in unchanged if (name in others) == (impl in others) and _plain(name) >= _plain(impl)]
         placebos = [[*by_impl[name].values()] for name in alike if name != impl]
         of_cells = _spread_of_cells([it for of in placebos for it in of])
-        usual = ANOTHER_KINDS if impl in others else USUAL_OF_IMPLEMENTATIONS
-        of_impls = math.hypot(_spread(usual, [_pooled(of, of_cells) for of in placebos]), beyond)
+        usual = math.hypot(ANOTHER_KINDS if impl in others else USUAL_OF_IMPLEMENTATIONS, beyond)
+        of_impls = _spread(usual, [_pooled(of, of_cells) for of in placebos])
         pooled = _pooled(own.values(), of_cells)
         found[impl] = replace(pooled, error=math.hypot(pooled.error, of_impls), df=WEIGHT + len(placebos))
         for key, it in own.items():
