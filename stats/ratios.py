@@ -65,11 +65,6 @@ class Ratio:
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     @property
-    def wide(self) -> bool:
-        """Whether its interval is too wide to be informative."""
-        return too_wide(self.low, self.high)
-
-    @property
     def resolved(self) -> bool:
         """Whether the two differ significantly."""
         return self.faster or self.slower
@@ -204,7 +199,7 @@ def states(names: Sequence[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dict
     """
     first, *others = names
     over = {other: pairs[other, first] for other in others}
-    known = all(it.slower or (it.low > 1 / RESOLUTION and not it.wide) for it in over.values())
+    known = all(it.slower or (it.low > 1 / RESOLUTION and not too_wide(it.low, it.high)) for it in over.values())
     tied = TIED if known else NOT_RESOLVED
     found = {other: SLOWER if it.slower else tied if it.tied else NOT_RESOLVED for other, it in over.items()}
     return {first: FASTEST if all(it.slower for it in over.values()) else tied, **found}
