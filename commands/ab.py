@@ -17,7 +17,7 @@ from bench.cases.outcome import Skip
 from bench.selection.command import complain, named
 from bench.selection.errors import UsageError
 from bench.terminal import warn
-from reports.judging import by_turns
+from reports.judging import ab_file
 from reports.judging.comparison import Comparison
 from reports.pages import compare
 from reports.reading.runs import RunError
@@ -61,7 +61,7 @@ def _answer(options: argparse.Namespace) -> int:
     except Same as same:
         return compare.tell(unmeasured(same, options), json_file=options.json, markdown=options.markdown)
     code = compare.tell(
-        by_turns.comparison(saved), shlex.quote(str(saved)), json_file=options.json, markdown=options.markdown
+        ab_file.comparison(saved), shlex.quote(str(saved)), json_file=options.json, markdown=options.markdown
     )
     print(f"saved: {saved}", flush=True)
     return code

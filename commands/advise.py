@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reports.judging import advice
+from reports.pages import advise
 from reports.reading.runs import RunError
 
 
 def main(arguments: Sequence[str]) -> int:
-    return advice.main(arguments, layers)
+    return advise.main(arguments, layers)
 
 
 def layers(model: str) -> Mapping[str, Mapping[str, Any]]:

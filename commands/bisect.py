@@ -26,7 +26,7 @@ from bench.runs.saving import run_files
 from bench.selection.choice import listed
 from bench.selection.command import Parser
 from bench.selection.errors import UsageError, positive
-from reports.judging import by_turns
+from reports.judging import ab_file
 from reports.judging.comparison import Comparison
 from reports.pages.comparison_text import changed, sentences
 from stats.verdict import REGRESSED
@@ -156,11 +156,11 @@ class Bisection:
         name = f"bisect-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:10]}"
         files = run_files(ab.comparisons(), name)
         if len(files) > times:
-            return by_turns.comparison(files[times])
+            return ab_file.comparison(files[times])
         more = {"budget": minutes, "save": name, "to_continue": files[-1] if files else None}
         options = argparse.Namespace(**defaults() | asked | more)
         try:
-            return by_turns.comparison(ab.measured(options))
+            return ab_file.comparison(ab.measured(options))
         except Same as same:
             return unmeasured(same, options)
 

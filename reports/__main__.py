@@ -20,7 +20,7 @@ from .reading.command import NOT_JUDGED, Parser, complain
 from .reading.runs import Run, RunError
 
 COMMANDS: dict[str, str] = {
-    "compare": "reports.pages.compare", "baseline": "reports.judging.baseline", "history": "commands.history",
+    "compare": "reports.pages.compare", "baseline": "reports.pages.baseline", "history": "commands.history",
     "advise": "commands.advise", "figure": "reports.pages.figure", "export": "reports.pages.export",
     "publish": "reports.pages.publish", "conformance": "reports.pages.conformance",
 }  # fmt: skip

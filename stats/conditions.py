@@ -27,15 +27,15 @@ TO_SIGMA = 1 / 0.6745
 """Ratio of the standard deviation to the median absolute deviation, for normal numbers."""
 
 
-def drift(looks: Mapping[str, Sequence[float]]) -> float:
+def drift(samples: Mapping[str, Sequence[float]]) -> float:
     """Return the relative change of the reference workload's time from the first half of the run to the second; 0 for
     none.
 
-    `looks`: seconds of each part of the workload, in the order of time. The change is compared with the workload's own
+    `samples`: seconds of each part of the workload, in the order of time. The change is compared with the workload's own
     scatter, the typical difference of successive samples, so that it doesn't grow with the number of samples.
     """
     found = [0.0]
-    for seconds in looks.values():
+    for seconds in samples.values():
         logs = np.log(seconds)
         if len(logs) < 2:
             continue

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -68,7 +68,8 @@ def moved(timed: Timed, impl: int) -> Iterator[tuple[list[Step], Array]]:
             if end - first >= 2 * MIN_RUNS and (relative or not known[:, first + 1 : end].all()):
                 seen = steps(logs[:, first:end], SMALLEST_RELATIVE if relative else SMALLEST)
                 for of, at, those in zip(found, known, seen, strict=True):
-                    new, others = [step.later(first, relative) for step in those], timed.machine if relative else [*of]
+                    new = [replace(step, at=step.at + first, relative=relative) for step in those]
+                    others = timed.machine if relative else [*of]
                     of += [step for step in new if at[step.at] == relative and not _near(step, others)]
     for of, logs in zip(found, usual, strict=True):
         parts = (

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import digamma, fdtri, ndtri
+from scipy.special import digamma, fdtri
 
-from .estimate import LEVEL, Array, Estimate, paired
+from .estimate import Array, Estimate, paired
 
 Key = tuple[str, str]
 """Implementation and case id."""
 
-FIRST_LOOK = 3
+FIRST_ANALYSIS = 3
 """Replicates before the first interim analysis."""
 
 LEAST_SPREAD = 1e-5
@@ -35,103 +35,54 @@ WEIGHT = 4
 NOISY = 0.99
 """Quantile of the expected spreads above which a cell keeps its own spread."""
 
-MOVED = 0.01
-"""Level at which a control is shown to have changed."""
+CONTROL = "control"
+"""Stands for the implementation in data of the reference workload."""
 
 K = TypeVar("K")
 
-
-@dataclass(frozen=True)
-class Watched(Estimate):
-    """Estimate after each interim analysis; its interval is the intersection of the intervals of all analyses."""
-
-    looks: tuple[Estimate, ...] = ()
-
-    @property
-    def states(self) -> Sequence[Estimate]:
-        return [replace(self, looks=self.looks[:i]) for i in range(1, len(self.looks) + 1)]
-
-    def reach(self, level: float) -> float:
-        return super().reach(per_look(level))
-
-    def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """Return the interval that holds at all interim analyses with probability 1 - level."""
-        low, high, _ = self._overlap(level)
-        return low, high
-
-    @property
-    def contradiction(self) -> tuple[float, float] | None:
-        return None if self._overlap(LEVEL)[2] else super().interval()
-
-    def _overlap(self, level: float) -> tuple[float, float, bool]:
-        """Intersect the intervals of all interim analyses, or of those before the first contradiction."""
-        low, high, nominal = -math.inf, math.inf, per_look(level)
-        for look in self.looks:
-            a, b = look.interval(nominal)
-            if max(low, a) > min(high, b):
-                return low, high, False
-            low, high = max(low, a), min(high, b)
-        return low, high, True
+Logs = dict[K, list[float]]
+"""log(head / base) of every replicate, NaN where it was not measured."""
 
 
-def per_look(level: float) -> float:
-    """Return the level of each interim analysis of normal data, after 3, 4, ... 200 replicates, for a total error rate
-    of `level`.
-
-    It is level / (5 + z²), z being the quantile of the result, to 3 % from 0.1 to 0.00005
-    (`tests/experiments/looks.py`).
-    """
-    nominal = level / 15
-    for _ in range(6):
-        nominal = level / (5 + float(ndtri(nominal / 2)) ** 2)
-    return nominal
+def of_saved(pairs: Sequence[Mapping[str, Any]]) -> tuple[Logs[Key], Logs[str]]:
+    """Return the data of saved replicates by cell, and of the parts of the reference workload that all of them have."""
+    by_key = [{(impl, case): float(log) for impl, case, log in pair["logs"]} for pair in pairs]
+    logs = {
+        key: [pair.get(key, math.nan) for pair in by_key] for key in dict.fromkeys(key for it in by_key for key in it)
+    }
+    controls = {case: of for (impl, case), of in logs.items() if impl == CONTROL and not any(map(math.isnan, of))}
+    return {key: of for key, of in logs.items() if key[0] != CONTROL}, controls
 
 
-def of_pairs(
-    logs: Mapping[Key, ArrayLike], controls: Mapping[str, ArrayLike]
-) -> tuple[dict[Key, Watched], dict[str, Watched]]:
+def of_pairs(logs: Mapping[Key, ArrayLike]) -> tuple[dict[Key, Estimate], dict[str, Estimate]]:
     """Return effects of cells, and of implementations: the mean over the cells of each.
 
     Each cell has log(head / base) of every replicate, NaN if it was not measured in it. Replicates that lack some cells
-    of an implementation count for the others. Interleaved variants share machine conditions, so that the mean of the
-    `controls` is subtracted only from the interim analysis on at which one of them is shown to have changed.
+    of an implementation count for the others.
     """
-    shift, since = _shift({name: np.asarray(of, float) for name, of in controls.items()})
     arrays = {key: np.asarray(of, float) for key, of in logs.items()}
     by_impl: dict[str, list[Array]] = {}
     for (impl, _), of in arrays.items():
         if np.isfinite(of).any():
             by_impl.setdefault(impl, []).append(of)
     together = {impl: np.array(cells) for impl, cells in by_impl.items()}
-    return _watched({key: of[None] for key, of in arrays.items()}, shift, since), _watched(together, shift, since)
+    return _sequential({key: of[None] for key, of in arrays.items()}), _sequential(together)
 
 
-def _shift(controls: Mapping[str, Array]) -> tuple[Array, float]:
-    """Return the controls' mean per replicate, and the replicates after which one has changed, or infinity."""
-    since = math.inf
-    for it in _watched({name: of[None] for name, of in controls.items()}).values():
-        ends = (state.interval(MOVED) for state in it.states)
-        since = min([since, *(FIRST_LOOK + i for i, (low, high) in enumerate(ends) if low > 0 or high < 0)])
-    return np.array([*controls.values()]).mean(axis=0) if controls else np.empty(0), since
-
-
-def _watched(groups: Mapping[K, Array], shift: Array | None = None, since: float = math.inf) -> dict[K, Watched]:
+def _sequential(groups: Mapping[K, Array]) -> dict[K, Estimate]:
     """Estimate groups of cells, (cells, replicates) each; at every interim analysis, spreads are moderated by those of
     all groups.
-
-    From `since` replicates on, each replicate's `shift` is subtracted.
     """
     most = max((cells.shape[1] for cells in groups.values()), default=0)
-    looks: dict[K, list[Estimate]] = {key: [] for key in groups}
-    for count in range(FIRST_LOOK, most + 1):
-        less = 0.0 if shift is None or count < since else shift[:count]
-        known = {key: paired(_by_pair(cells[:, :count] - less)) for key, cells in groups.items()}
-        for key, found in moderated({key: it for key, it in known.items() if it.pairs >= FIRST_LOOK}).items():
+    analyses: dict[K, list[Estimate]] = {key: [] for key in groups}
+    for count in range(FIRST_ANALYSIS, most + 1):
+        known = {key: paired(_by_pair(cells[:, :count])) for key, cells in groups.items()}
+        for key, found in moderated({key: it for key, it in known.items() if it.pairs >= FIRST_ANALYSIS}).items():
             if np.isfinite(groups[key][:, count - 1]).any():
-                looks[key].append(found)
+                analyses[key].append(found)
     return {
-        key: Watched(**vars(of[-1] if of else replace(paired(_by_pair(groups[key])), error=math.nan)), looks=tuple(of))
-        for key, of in looks.items()
+        key: replace(of[-1] if of else replace(paired(_by_pair(groups[key])), error=math.nan), analyses=tuple(of))
+        for key, of in analyses.items()
     }
 
 

@@ -65,11 +65,6 @@ class Ratio:
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     @property
-    def wide(self) -> bool:
-        """Whether its interval is too wide to be informative."""
-        return too_wide(self.low, self.high)
-
-    @property
     def resolved(self) -> bool:
         """Whether the two differ significantly."""
         return self.faster or self.slower
@@ -84,7 +79,7 @@ class Ratio:
         return self.low > 1
 
     @property
-    def level(self) -> bool:
+    def tied(self) -> bool:
         """Whether the two are tied: no significant difference, and differences of `RESOLUTION` excluded."""
         return 1 / RESOLUTION < self.low <= 1 <= self.high < RESOLUTION
 
@@ -153,10 +148,10 @@ def _paired_by_visit(of: Samples, over: Samples) -> Logs:
     )
     if len(visits) > len(others):
         return {process: [-log for log in logs] for process, logs in _paired_by_visit(over, of).items()}
-    in_turns = all(len({process for process, _ in side}) == 1 for side in (visits, others))
+    interleaved = all(len({process for process, _ in side}) == 1 for side in (visits, others))
     found: dict[int, list[float]] = {}
     for (process, visit), seconds in visits.items():
-        near = [it for it in others if it[0] == process or in_turns]
+        near = [it for it in others if it[0] == process or interleaved]
         if near:
             nearest = min(near, key=lambda it: abs(it[1] - visit))
             found.setdefault(process, []).append(math.log(seconds / others[nearest]))
@@ -177,9 +172,11 @@ def _ratio(of: Samples, over: Samples, logs: Logs, among: int = 2, between: Vari
     return Ratio(value, low, high, len(logs), found.pairs)
 
 
-def compared(cases: Mapping[Case, Mapping[Key, Samples]]) -> dict[Case, dict[tuple[Key, Key], Ratio]]:
-    """Return the ratio of each pair of implementations, for all cases of a run: its pairs estimate how processes
-    differ.
+def compared(
+    cases: Mapping[Case, Mapping[Key, Samples]],
+) -> tuple[dict[Case, dict[tuple[Key, Key], Ratio]], Variance]:
+    """Return the ratio of each pair of implementations, for all cases of a run, and the variance between its processes,
+    as estimated from all pairs.
 
     An interval is extended to 1 if the medians, by which tables are sorted, have the opposite order.
     """
@@ -194,7 +191,7 @@ def compared(cases: Mapping[Case, Mapping[Key, Samples]]) -> dict[Case, dict[tup
             if (it.slower and medians[a] < medians[b]) or (it.faster and medians[a] > medians[b]):
                 it = replace(it, low=min(it.low, 1.0), high=max(it.high, 1.0))
             found[case] |= {(a, b): it, (b, a): it.inverse}
-    return found
+    return found, between
 
 
 def ranks(names: Collection[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dict[Key, tuple[int, int]]:
@@ -208,7 +205,7 @@ def ranks(names: Collection[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dic
     }
 
 
-def standings(names: Sequence[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dict[Key, str]:
+def states(names: Sequence[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dict[Key, str]:
     """Return how each implementation of a case ranks; `names` in the order of time.
 
     The first is FASTEST if it is significantly faster than every other. Another is tied with it if their difference is
@@ -217,7 +214,7 @@ def standings(names: Sequence[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> d
     """
     first, *others = names
     over = {other: pairs[other, first] for other in others}
-    known = all(it.slower or (it.low > 1 / RESOLUTION and not it.wide) for it in over.values())
+    known = all(it.slower or (it.low > 1 / RESOLUTION and not too_wide(it.low, it.high)) for it in over.values())
     tied = TIED if known else NOT_RESOLVED
-    found = {other: SLOWER if it.slower else tied if it.level else NOT_RESOLVED for other, it in over.items()}
+    found = {other: SLOWER if it.slower else tied if it.tied else NOT_RESOLVED for other, it in over.items()}
     return {first: FASTEST if all(it.slower for it in over.values()) else tied, **found}

@@ -27,12 +27,13 @@ degrees of freedom, combined with the placebos of the runs.
 
 ANOTHER_KIND, ANOTHER_KINDS = 10.0, 0.1
 """An implementation slower than the others of its case by this factor is limited by something else, such as the
-interpreter: it is no anchor, and moves independently with this standard deviation.
+interpreter: it is no anchor, and moves with its like alone, with this standard deviation: a prior as above.
 """
 
 STEADY, BEYOND = 0.2, 0.3
 """If the seconds of unchanged code changed by more than STEADY, in logarithms, the machine counts as another one (a
-migrated virtual machine, a neighbour), which affects implementations differently: they move by BEYOND times the excess.
+migrated virtual machine, a neighbour), which affects implementations differently: by BEYOND times the excess, which adds
+to the priors of implementations.
 """
 
 CAPPED = 2.0
@@ -84,22 +85,25 @@ def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: C
     most = {case: median(of.values()) + math.log(ANOTHER_KIND) for case, of in levels.items()}
     others = {impl for case, of in levels.items() for impl, level in of.items() if level > most[case]}
     cells = _differences(base, head, levels, {*changed} | others)
-    names = list(dict.fromkeys(impl for impl, _ in cells))
-    steady = [impl for impl in names if impl not in {*changed} | others]
+    by_impl: dict[str, dict[Key, Estimate]] = {}
+    for key, it in cells.items():
+        by_impl.setdefault(key[0], {})[key] = it
+    unchanged = [impl for impl in by_impl if impl not in changed]
     beyond = BEYOND * max(0.0, abs(shift) - STEADY)
     found, alone, spreads = {}, {}, []
-    for impl in names:
-        own = {key: it for key, it in cells.items() if key[0] == impl}
-        placebos = [name for name in steady if name != impl and (_plain(name) or not _plain(impl))]
-        of_cells, of_impls = _spreads(cells, placebos, impl in others)
-        of_impls = math.hypot(of_impls, beyond)
+    for impl, own in by_impl.items():
+        alike = [name for name in unchanged if (name in others) == (impl in others) and _plain(name) >= _plain(impl)]
+        placebos = [[*by_impl[name].values()] for name in alike if name != impl]
+        of_cells = _spread_of_cells([it for of in placebos for it in of])
+        usual = math.hypot(ANOTHER_KINDS if impl in others else USUAL_OF_IMPLEMENTATIONS, beyond)
+        of_impls = _spread(usual, [_pooled(of, of_cells) for of in placebos])
         pooled = _pooled(own.values(), of_cells)
         found[impl] = replace(pooled, error=math.hypot(pooled.error, of_impls), df=WEIGHT + len(placebos))
         for key, it in own.items():
             alone[key] = replace(it, error=math.hypot(it.error, of_cells, of_impls), df=LONG_TAILED)
         spreads.append((of_cells, of_impls))
     of_cells, of_impls = map(median, zip(*spreads, strict=True)) if spreads else (math.nan, math.nan)
-    return Changes(alone, found, len(steady), of_cells, of_impls, shift)
+    return Changes(alone, found, len({*unchanged} - others), of_cells, of_impls, shift)
 
 
 def _level(samples: Samples) -> float:
@@ -142,17 +146,11 @@ def _beside(own: Samples, run: Mapping[Key, Samples], anchors: Mapping[Key, floa
     return [log for visits in ratios.paired(own, together).values() for log in visits]
 
 
-def _spreads(cells: Mapping[Key, Estimate], placebos: Sequence[str], of_another_kind: bool) -> tuple[float, float]:
-    """Return the standard deviations of unchanged cells and implementations in excess of their visits' error."""
-    by_impl = {name: [it for key, it in cells.items() if key[0] == name] for name in placebos}
-    moved = [it for own in by_impl.values() for it in own]
-    of_cells = _spread(USUAL_OF_CELLS, [replace(it, mean=min(abs(it.mean), FARTHEST)) for it in moved])
-    if moved:
-        of_cells = min(of_cells, TO_SIGMA * median(abs(it.mean) for it in moved))
-    of_cells = max(of_cells, math.sqrt(LEAST) * USUAL_OF_CELLS)
-    if of_another_kind:
-        return of_cells, ANOTHER_KINDS
-    return of_cells, _spread(USUAL_OF_IMPLEMENTATIONS, [_pooled(own, of_cells) for own in by_impl.values()])
+def _spread_of_cells(moved: Sequence[Estimate]) -> float:
+    """Return the standard deviation of unchanged cells in excess of their visits' error."""
+    spread = _spread(USUAL_OF_CELLS, [replace(it, mean=min(abs(it.mean), FARTHEST)) for it in moved])
+    usual = TO_SIGMA * median(abs(it.mean) for it in moved) if moved else math.inf
+    return max(min(spread, usual), math.sqrt(LEAST) * USUAL_OF_CELLS)
 
 
 def _spread(usual: float, moved: Sequence[Estimate]) -> float:
@@ -162,7 +160,7 @@ def _spread(usual: float, moved: Sequence[Estimate]) -> float:
 
 
 def _plain(impl: str) -> bool:
-    """Whether it is no variant, unlike `sdpa+compile`."""
+    """Whether it is no variant, unlike `sdpa+compile`; variants change more from run to run."""
     return "+" not in impl
 
 

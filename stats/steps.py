@@ -82,9 +82,6 @@ class Step:
     def slower(self) -> bool:
         return self.ratio > 1
 
-    def later(self, by: int, relative: bool) -> Step:
-        return replace(self, at=self.at + by, relative=relative)
-
 
 def steps(logs: Array, smallest: float = SMALLEST) -> list[list[Step]]:
     """Return the steps of each case of an implementation, oldest first: (cases, runs) -> a list per case.

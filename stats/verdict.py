@@ -2,7 +2,7 @@
 
 An effect has two properties: it *exceeds the minimum effect*, or not; and it *lies within the margin*, or not. Both may
 hold: slower by 0.8 %, within a margin of 1 %. The user sets the margin; the minimum effect is a share of it. More data
-may establish a property, and never retracts one, since intervals hold at every interim analysis (`effects.Watched`).
+may establish a property, and never retracts one, since intervals hold at every interim analysis (`Estimate.analyses`).
 
 >>> cells, _ = of_effects({("sdpa", "T256"): Estimate(0.051, 0.001, 20)})
 >>> cells["sdpa", "T256"].word
@@ -150,7 +150,7 @@ def of_pairs(
     logs: Mapping[Key, ArrayLike], controls: Mapping[str, ArrayLike], margin: float = MARGIN
 ) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
     """Return `of_effects` of interleaved variants (`effects.of_pairs`). Drift of the controls voids all verdicts."""
-    cells, implementations = of_effects(*effects.of_pairs(logs, controls), margin)
+    cells, implementations = of_effects(*effects.of_pairs(logs), margin)
     if why := drifted(controls):
         return {key: replace(it, word=INCONCLUSIVE, reason=why) for key, it in cells.items()}, {}
     return cells, implementations

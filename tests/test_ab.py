@@ -40,11 +40,11 @@ from bench.cases.outcome import Skip
 from bench.workers.client import Lost, Setting, Variant, WorkerClient
 from bench.workers.tasks import Tasks
 from commands.history import confirm
-from reports.judging import by_turns, confirmations
+from reports.judging import ab_file, confirmations
 from reports.judging.comparison import Comparison as Shown
 from reports.judging.series import Series
 from reports.pages.comparison_text import as_markdown
-from stats.effects import FIRST_LOOK
+from stats.effects import FIRST_ANALYSIS, of_saved
 from stats.verdict import INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict
 
 from .conftest import CHECKOUT, ask_check, environment
@@ -225,8 +225,8 @@ def words_of(pairs: list[Pair]) -> dict[Key, str]:
 def test_what_is_settled_leaves_and_what_is_open_is_measured_on() -> None:
     world = World({A: (0.0, 0.001), B: (0.012, 0.008), C: (0.05, 0.001)}, 80)
     found = world.compare()
-    assert world.asked[:FIRST_LOOK] == [(A, B, C)] * FIRST_LOOK
-    assert set(world.asked[FIRST_LOOK:]) <= {(B, C), (B,)} and world.asked[-1] == (B,)
+    assert world.asked[:FIRST_ANALYSIS] == [(A, B, C)] * FIRST_ANALYSIS
+    assert set(world.asked[FIRST_ANALYSIS:]) <= {(B, C), (B,)} and world.asked[-1] == (B,)
     assert words_of(found) == {A: UNCHANGED, B: REGRESSED, C: REGRESSED} and world.seconds > 0
 
 
@@ -406,7 +406,7 @@ def test_a_control_made_of_something_else_says_nothing(compare: Callable[[Plan],
     same = plan_of("same", "same")
     other = replace(same, variants=(same.variants[0], replace(same.variants[1], python="q")))
     found = [comparison.compare(plan, lambda text: None) for plan in (same, other)]
-    assert [{*pairing.controls_of(it["pairs"])} for it in found] == [{"product", "python"}, {"python"}]
+    assert [{*of_saved(it["pairs"])[1]} for it in found] == [{"product", "python"}, {"python"}]
 
 
 def comparison_of(*cells: Record, moved: str = "") -> Record:
@@ -428,7 +428,7 @@ def shown(found: Record) -> Shown:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "0001_x.json"
         file.write_text(json.dumps(found | {"command": "python -m bench ab --base main"}, allow_nan=False))
-        return by_turns.comparison(file)
+        return ab_file.comparison(file)
 
 
 Inside = Callable[..., tuple[int, str, str]]

@@ -19,7 +19,7 @@ from bench.timing.devices import DEVICES, Device, default_device, free_bytes
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.machine import fingerprint
 from reports.__main__ import main as report
-from reports.reading.axes import KNOWN_AXES, learn
+from reports.reading.axes import KNOWN_AXES, add_axes
 
 from .conftest import CHECKOUT, environment, run_files
 from .test_readme import block
@@ -89,7 +89,7 @@ def test_an_axis_and_a_mode_are_a_line_each(checkout: Path) -> None:
 def test_run_files_describe_what_reports_know_of_older_ones() -> None:
     """What reports know without a run file; the others come behind them."""
     known = dict(KNOWN_AXES)
-    learn(axis.described() for axis in AXES.values())
+    add_axes(axis.described() for axis in AXES.values())
     assert {name: KNOWN_AXES[name] for name in known} == known
     assert list(AXES) == list(KNOWN_AXES)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic, strftime
 from typing import Any
 
+from stats.effects import of_saved
 from stats.verdict import BROKEN, GONE, INCONCLUSIVE, NEW, WRONG, Verdict, drifted
 
 from ..cases.case import Case
@@ -19,7 +20,7 @@ from ..runs.rows import finite
 from ..selection.errors import UsageError
 from ..workers.client import Answer, Lost, Request, Script, Setting, Variant, WorkerClient, checking
 from ..workers.team import Team
-from .pairing import CONTROLS, GPU_CONTROLS, VARIANTS, Pair, Pairing, controls_of, judged, of_both, until_settled
+from .pairing import CONTROLS, GPU_CONTROLS, VARIANTS, Pair, Pairing, judged, of_both, until_settled
 from .sources import digest
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
@@ -128,7 +129,7 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: 
         said = _without_numbers(failures, plan.of_head(key[0]), plan.allow_gone) if failures else verdicts[key]
         failed = [variant for variant, failure in failures.items() if failure.reason != UNSUPPORTED]
         lines.append(cell_of(key, said, *(None if isinstance(it, Skip) else it for it in variants), failed=failed))
-    return record(plan, lines, pairs, drifted(controls_of(pairs)), fingerprints, monotonic() - began, neither)
+    return record(plan, lines, pairs, drifted(of_saved(pairs)[1]), fingerprints, monotonic() - began, neither)
 
 
 def cell_of(

@@ -18,6 +18,7 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
+from stats.effects import CONTROL, of_saved
 from stats.verdict import SETTLED, Verdict, of_pairs
 
 from ..cases.cells import Key
@@ -51,10 +52,8 @@ evicted from the caches is a small part of such a call, and equally for both var
 
 VARIANTS = ("base", "head")
 
-CONTROLS: tuple[Key, ...] = tuple(("control", name) for name in WORK)
-GPU_CONTROLS: tuple[Key, ...] = tuple(("control", name) for name in GPU_WORK)
-
-CONTROL_KEYS = CONTROLS + GPU_CONTROLS
+CONTROLS: tuple[Key, ...] = tuple((CONTROL, name) for name in WORK)
+GPU_CONTROLS: tuple[Key, ...] = tuple((CONTROL, name) for name in GPU_WORK)
 
 Pair = dict[str, Any]
 """Saved measurements of one replicate: `logs`, the datum of each cell and control as [impl, case, log]; `blocks`, in
@@ -205,20 +204,8 @@ def until_settled(
 
 def judged(cells: Sequence[Key], pairs: Sequence[Pair], margin: float) -> dict[Key, Verdict]:
     """Return the verdicts from all replicates."""
-    logs = _logs(pairs)
-    return of_pairs({key: logs.get(key, [math.nan] * len(pairs)) for key in cells}, controls_of(pairs), margin)[0]
-
-
-def controls_of(pairs: Sequence[Pair]) -> dict[str, list[float]]:
-    """Return the data of the controls, by name."""
-    logs = _logs(pairs)
-    return {key[1]: logs[key] for key in CONTROL_KEYS if key in logs and not any(map(math.isnan, logs[key]))}
-
-
-def _logs(pairs: Sequence[Pair]) -> dict[Key, list[float]]:
-    """Return log(head / base) of every replicate, NaN for cells that it lacks."""
-    by_key = [{(impl, case): log for impl, case, log in pair["logs"]} for pair in pairs]
-    return {key: [of.get(key, math.nan) for of in by_key] for key in dict.fromkeys(key for of in by_key for key in of)}
+    logs, controls = of_saved(pairs)
+    return of_pairs({key: logs.get(key, [math.nan] * len(pairs)) for key in cells}, controls, margin)[0]
 
 
 class CellFailed(Exception):

@@ -32,7 +32,7 @@ FAILED = ("wrong", "error", "timeout", "out_of_memory")
 """Outcomes of a cell without numbers that count as faults of the implementation."""
 
 NOTHING_BESIDE = (
-    f"timed in fewer than {saved.FEWEST_VISITS} visits beside other implementations of its case whose code is unchanged"
+    f"not timed in {saved.FEWEST_VISITS} visits of both runs beside another implementation whose code is unchanged"
 )
 
 ALL_CHANGED = (
@@ -282,7 +282,8 @@ def _wrong(sides: _Sides) -> Verdict | None:
 def _unjudged(sides: _Sides, why: str) -> Verdict:
     """Return a verdict with the ratio alone, and why there is no other. `why` holds for all cells that can be compared."""
     before, after = sides
-    for word, name, side in ((verdict.GONE, "head", after), (verdict.NEW, "base", before)):
+    lost = verdict.BROKEN if after.skipped.get("reason") in FAILED else verdict.GONE
+    for word, name, side in ((lost, "head", after), (verdict.NEW, "base", before)):
         if not side.logs:
             parts = (
                 str(side.skipped.get("reason", "not")).replace("_", " ") + f" in {name}",
@@ -293,18 +294,9 @@ def _unjudged(sides: _Sides, why: str) -> Verdict:
     return Verdict(verdict.INCONCLUSIVE, reason, after.seconds / before.seconds)
 
 
-def _shifts(base: Run, head: Run) -> list[float]:
-    """Return the change, in logarithms, of each control in both runs."""
-    before, after = (
-        {name: mean(math.log(look["seconds"]) for look in looks) for name, looks in seen.items() if looks}
-        for seen in (run.controls.get("looks", {}) for run in (base, head))
-    )
-    return [after[name] - before[name] for name in before if name in after]
-
-
 def _notes(base: Run, head: Run) -> Iterator[str]:
-    if base.path.resolve() == head.path.resolve():
-        yield "base and head are the same run"
+    if base.rows == head.rows:
+        yield "base and head hold the same measurements"
     if refusal := fingerprint.refusal(base, head):
         yield f"{refusal}, so there is no verdict"
     for what, different in (
@@ -313,8 +305,6 @@ def _notes(base: Run, head: Run) -> Iterator[str]:
     ):
         if different:
             yield f"{what}: {fingerprint.described(different)}"
-    if abs(math.expm1(shift := mean(_shifts(base, head) or [0.0]))) > conditions.DRIFT and not refusal:
-        yield f"the reference workload changed by {shares.signed(shift)} from {base.name} to {head.name}, and so may seconds"
     for run in (base, head):
         if not run.complete:
             yield f"{run.name} is not complete"
@@ -325,11 +315,9 @@ def _notes(base: Run, head: Run) -> Iterator[str]:
 def _notes_on(found: Changes, anchors: int) -> Iterator[str]:
     if not found.implementations:
         return
-    if abs(found.shift) > saved.STEADY:
-        yield (
-            f"seconds of unchanged code changed by {shares.signed(found.shift)} from base to head, as on another machine: "
-            "only large changes can be told"
-        )
+    if abs(math.expm1(found.shift)) > conditions.DRIFT:
+        another = ", as on another machine: only large changes can be told" * (abs(found.shift) > saved.STEADY)
+        yield f"seconds of unchanged code changed by {shares.signed(found.shift)} from base to head{another}"
     cells, impls = (shares.percent(math.expm1(spread)) for spread in (found.of_cells, found.of_implementations))
     yield (
         f"changes are relative to {words.plural(found.placebos or anchors, 'implementation')} whose code is the "

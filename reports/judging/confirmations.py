@@ -11,7 +11,7 @@ from stats.verdict import Verdict
 
 from ..reading.axes import KNOWN_AXES
 from ..reading.runs import Run, RunError
-from . import by_turns
+from . import ab_file
 from .comparison import SIDES
 from .series import Series
 
@@ -58,7 +58,7 @@ def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> I
     """Yield slow-downs that have not recovered and have no comparison."""
     by_commits: dict[Commits, list[Series]] = {}
     for one in series:
-        between = commits(one, one.standing.at, runs) if one.standing else None
+        between = commits(one, one.open_step.at, runs) if one.open_step else None
         if between and (between, one.impl, one.id) not in known:
             by_commits.setdefault(between, []).append(one)
     own = {name: given for run in runs for name, given in run.own.items()}
@@ -68,13 +68,13 @@ def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> I
 def known(folder: Path) -> Known:
     """Return the verdicts of a machine's comparisons; of several comparisons of the same commits the newest counts."""
     found = {}
-    for path in sorted((folder / by_turns.FOLDER).glob("[0-9]*.json")):
+    for path in sorted((folder / ab_file.FOLDER).glob("[0-9]*.json")):
         try:
-            data = by_turns.read(path)
+            data = ab_file.read(path)
         except RunError:
             continue
         base, head = (data["sides"][side].get("commit") for side in SIDES)
         if base and head:
-            for cell in by_turns.comparison(path).cells:
+            for cell in ab_file.comparison(path).cells:
                 found[(base, head), cell.impl, cell.id] = cell.verdict
     return found

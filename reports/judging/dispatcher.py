@@ -71,7 +71,7 @@ class Setting(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stretch:
+class KeyRange:
     """Kernel for a range of numbers of keys, both ends included."""
 
     first: int
@@ -103,7 +103,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
             f"nothing to choose from: it would call {SDPA} or {others}, and no case that a call can have was measured "
             f"with {SDPA} and another of them; kernels of your own are not written"
         )
-    table = {setting: found for setting, by_length in known.items() if (found := list(stretches(by_length)))}
+    table = {setting: found for setting, by_length in known.items() if (found := list(key_ranges(by_length)))}
     _write(path, module(path.stem, [run for run, _ in runs], table))
     names = sorted({one.kernel for found in table.values() for one in found})
     chosen = (
@@ -111,7 +111,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
         if names
         else "none of its kernels was faster than"
     )
-    faster = {one.kernel for by_length in every.values() for one in stretches(by_length)} - {*kernels()}
+    faster = {one.kernel for by_length in every.values() for one in key_ranges(by_length)} - {*kernels()}
     others = f"; faster somewhere, but not in it: {', '.join(sorted(faster))}" if faster else ""
     return f"{path} is written: {chosen} SDPA{others}"
 
@@ -131,7 +131,7 @@ def kernels() -> dict[str, str]:
     return {file.name.removesuffix(_SUFFIX): file.read_text(encoding="utf-8").strip() for file in files}
 
 
-def module(name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[Stretch]]) -> str:
+def module(name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[KeyRange]]) -> str:
     """Return the module's source."""
     chosen = {one.kernel for found in table.values() for one in found}
     environment = Environment(
@@ -167,9 +167,9 @@ def _key(setting: Setting) -> str:
     return ", ".join(f"torch.{it}" if name == "dtype" else repr(it) for name, it in setting._asdict().items())
 
 
-def _evidence(stretch: Stretch) -> str:
+def _evidence(chosen: KeyRange) -> str:
     """Return '0.71 (0.66 to 0.76) of SDPA's time at 64'."""
-    ratios = [f"{units.bounded(it.value, it.low, it.high)} at {T}" for T, it in stretch.measured.items()]
+    ratios = [f"{units.bounded(it.value, it.low, it.high)} at {T}" for T, it in chosen.measured.items()]
     return f"of SDPA's time: {', '.join(ratios)}" if ratios else "interpolated"
 
 
@@ -204,7 +204,7 @@ def measured(runs: Sequence[tuple[Run, pd.DataFrame]], kernels: Collection[str])
     return found
 
 
-def stretches(by_length: ByLength) -> Iterator[Stretch]:
+def key_ranges(by_length: ByLength) -> Iterator[KeyRange]:
     """Yield ranges in which a kernel is probably faster than SDPA and certainly not much slower, choosing the fastest.
 
     Ratios and intervals are interpolated in log-log between measured lengths; beside an unknown one, no kernel is
@@ -225,14 +225,14 @@ def stretches(by_length: ByLength) -> Iterator[Stretch]:
         if chosen[a] >= 0:
             first, last, name = int(keys[a]), int(keys[b - 1]), names[chosen[a]]
             within = {T: by_length[T][name] for T in lengths if first <= T <= last}
-            yield Stretch(first, last, name, within)
+            yield KeyRange(first, last, name, within)
 
 
 def _setting(row: Mapping[str, Any], machine: Mapping[str, Any]) -> Setting | None:
     """Return a case's setting; None unless it is a call with at most a boolean mask, without dropout."""
     own = {*Setting._fields, *OF_LAYERS, "T_kv", "mode", "window", "window_right"}
     others = [axis for axis in axis_names() if axis not in own]
-    is_usual = all(pd.isna(row[axis]) or row[axis] in KNOWN_AXES[axis].unsaid for axis in others)
+    is_usual = all(pd.isna(row[axis]) or row[axis] in KNOWN_AXES[axis].omitted for axis in others)
     is_known = row["mask"] in MASKS and row["mode"] in GRADIENTS and row["dtype"] in SHORT_DTYPE
     on_gpu = row["device"] == "cuda"
     device = machine.get("gpu") if on_gpu else row["device"]

@@ -8,13 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from stats import shares
+from stats import estimate, shares
 
 from ..reading import units, words
 from . import frame as fr
 
-LOOKS = ("reference workload", "times measured", "median", "fastest", "slowest")
-"""Columns of `looks`."""
+WORKLOAD = ("reference workload", "times measured", "median", "fastest", "slowest")
+"""Columns of `reference_workload`."""
 
 PART = 0.10
 """Share of a call's time in page faults from which on they are mentioned."""
@@ -30,7 +30,7 @@ malloc rounds and caches memory.
 
 def findings(frame: pd.DataFrame) -> list[str]:
     """Return sentences on disturbances of times or memory."""
-    usable = fr.own_keys_unsaid(frame.dropna(subset=["median"]))
+    usable = fr.distinct_lengths(frame.dropna(subset=["median"]))
     return list(filter(None, [page_faults(usable), hidden_memory(usable)])) if len(usable) else []
 
 
@@ -101,6 +101,16 @@ def hidden_memory(frame: pd.DataFrame) -> str:
     )
 
 
+def between_processes(frame: pd.DataFrame) -> str:
+    """Tell how far processes move a ratio, which its interval includes, and whether that was estimated."""
+    usual = shares.percent(estimate.BETWEEN_PROCESSES)
+    how = (
+        f"estimated from this run, with {usual} as prior" if frame["processes"].max() > 1 else "assumed, of one process"
+    )
+    found = shares.percent(frame.attrs["between_processes"])
+    return f"Intervals include what processes add to the scatter of visits: {found} (standard deviation; {how})."
+
+
 def calls(frame: pd.DataFrame) -> str:
     """Return the number of calls compared with the reference; '' if unknown."""
     known = frame.loc[frame["calls_compared"] > 0, "calls_compared"]
@@ -111,7 +121,7 @@ def calls(frame: pd.DataFrame) -> str:
     return f"During timing, the outputs of {many} calls per cell were compared with the verified output."
 
 
-def looks(controls: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def reference_workload(controls: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the times of the reference workload during the run, one line per part."""
     spent = {name: [look["seconds"] for look in seen] for name, seen in controls.get("looks", {}).items() if seen}
     return [(name, str(len(of)), *map(units.seconds, (median(of), min(of), max(of)))) for name, of in spent.items()]

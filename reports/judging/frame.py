@@ -44,10 +44,11 @@ def tidy(run: Run) -> pd.DataFrame:
     `mask_efficiency`  share of masked work that is skipped, with its interval and `work_share` (see `masking.columns`),
     `wrong`    whether this implementation failed the check in any cell of the run, so that it is not ranked,
     `rank_low`, `rank_high`  its ranks by significant differences (see `ratios.ranks`; NaN if unknown),
-    `standing` its rank in its case in words (see `ratios.standings`), empty if unknown,
+    `standing` its rank in its case in words (see `ratios.states`), empty if unknown,
     `leads`    whether its median is the smallest of its case,
     `tied`     whether it is the fastest of its case or tied with it.
 
+    `attrs` has `between_processes`, the standard deviation of log ratios between processes, in excess of their visits'.
     Implementations keep the registry's order (unknown ones follow), cases the file's. Never raises on an empty run.
     """
     facts = [{**_facts(row["extra_info"]), **{key: row["stats"].get(key) for key in STATS}} for row in run.rows]
@@ -57,7 +58,8 @@ def tidy(run: Run) -> pd.DataFrame:
     frame["impl"] = frame["impl"].astype(str)
     frame["samples"] = pd.Series(list(map(processes.samples, run.rows)), dtype=object)
     frame["wrong"] = frame["impl"].isin(run.wrong)
-    frame = frame.join(_judged(frame)).assign(**masking.columns(records(frame)))
+    frame, between = _judged(frame)
+    frame = frame.assign(**masking.columns(records(frame)))
     compared = [_ratio(row, run.baseline_impl) for row in records(frame)]
     frame[[*_RATIO]] = pd.DataFrame(compared, frame.index, _RATIO, float)
     frame["speedup"] = 1 / frame["ratio"]
@@ -66,6 +68,7 @@ def tidy(run: Run) -> pd.DataFrame:
     frame["of_peak"] = peaks.shares(frame, run.machine.get("gpu"))
     frame["launch_share"] = (1 - frame["device_s"] / frame["median"]).clip(lower=0)
     frame["tied"] = frame["standing"].isin((ratios.FASTEST, ratios.TIED))
+    frame.attrs["between_processes"] = between
     return frame
 
 
@@ -97,7 +100,7 @@ def groups(frame: pd.DataFrame, axes: list[str]) -> list[tuple[dict[str, Any], p
     return [({axis: part[axis].iloc[0] for axis in axes}, part) for _, part in frame.groupby(keys, dropna=False)]
 
 
-def own_keys_unsaid(frame: pd.DataFrame) -> pd.DataFrame:
+def distinct_lengths(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame with T_kv missing where it equals T, since self-attention has no separate length of keys.
 
     Otherwise, self-attention beside decoding or cross-attention would be a separate setting for every T.
@@ -164,26 +167,31 @@ def within(values: Iterable[float]) -> list[float]:
 
 def _facts(extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return row metadata without per-sample arrays; missing axes get their defaults."""
-    unsaid = {name: axis.unsaid[0] for name, axis in KNOWN_AXES.items() if axis.unsaid and axis.unsaid != (None,)}
-    return {**unsaid, **{key: value for key, value in extra.items() if not key.startswith("sample_")}}
+    defaults = {name: axis.omitted[0] for name, axis in KNOWN_AXES.items() if axis.omitted and axis.omitted != (None,)}
+    return {**defaults, **{key: value for key, value in extra.items() if not key.startswith("sample_")}}
 
 
-def _judged(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add ratios of every row to the others of its case, and ranks; implementations that failed a check have none."""
+def _judged(frame: pd.DataFrame) -> tuple[pd.DataFrame, float]:
+    """Add ratios of every row to the others of its case, and ranks; implementations that failed a check have none.
+
+    Also return the standard deviation between processes, in logarithms, with which the ratios' intervals reckon.
+    """
     timed = frame.sort_values("median").drop_duplicates(["id", "impl"])
     cases = {case: part.set_index("impl") for case, part in timed.assign(at=timed.index).groupby("id", sort=False)}
     nothing = {"rank_low": math.nan, "rank_high": math.nan, "standing": "", "leads": False}
     found: dict[Any, dict[str, Any]] = {at: {"over": {}, **nothing} for at in frame.index}
-    for case, pairs in ratios.compared({case: part["samples"].to_dict() for case, part in cases.items()}).items():
+    compared, between = ratios.compared({case: part["samples"].to_dict() for case, part in cases.items()})
+    for case, pairs in compared.items():
         at, right = cases[case]["at"].to_dict(), list(cases[case].index[~cases[case]["wrong"]])
         right = [one for one in right if len(right) == 1 or any(pairs[one, it].known for it in right if it != one)]
         for (one, other), it in pairs.items():
             found[at[one]]["over"][other] = it
-        standings = ratios.standings(right, pairs) if right else {}
+        states = ratios.states(right, pairs) if right else {}
         for one, (low, high) in ratios.ranks(right, pairs).items():
-            found[at[one]] |= {"rank_low": low, "rank_high": high, "standing": standings[one], "leads": one == right[0]}
+            found[at[one]] |= {"rank_low": low, "rank_high": high, "standing": states[one], "leads": one == right[0]}
     judged = pd.DataFrame.from_dict(found, orient="index", columns=JUDGED)
-    return judged.astype({"rank_low": float, "rank_high": float, "leads": bool})
+    judged = judged.astype({"rank_low": float, "rank_high": float, "leads": bool})
+    return frame.join(judged), math.sqrt(between.value)
 
 
 def _ratio(row: Mapping[str, Any], baseline_impl: str | None) -> tuple[float, ...]:

@@ -47,7 +47,7 @@ def _efficiency(row: Row, unmasked: Row | None) -> tuple[float, ...]:
 
 
 def _masked(row: Row) -> bool:
-    return not all(row[axis] == "none" or pd.isna(row[axis]) for axis in axis_names() if KNOWN_AXES[axis].hides)
+    return not all(row[axis] == "none" or pd.isna(row[axis]) for axis in axis_names() if KNOWN_AXES[axis].masks)
 
 
 def _padded(row: Row) -> bool:
@@ -57,5 +57,5 @@ def _padded(row: Row) -> bool:
 
 def _without_mask(row: Row) -> tuple[Any, ...]:
     """Return the implementation and the case without its mask; missing values are None, since NaN equals nothing."""
-    axes = [axis for axis in axis_names() if not KNOWN_AXES[axis].hides]
+    axes = [axis for axis in axis_names() if not KNOWN_AXES[axis].masks]
     return row["impl"], *(None if pd.isna(row[axis]) else row[axis] for axis in axes)

@@ -75,7 +75,7 @@ class Series:
         return tuple(range(a, b) for a, b in pairwise(edges))
 
     @property
-    def standing(self) -> Step | None:
+    def open_step(self) -> Step | None:
         """The last slow-down that has not recovered, since the last break."""
         open_ = [step for step in self.steps if step.slower and step.recovered is None and step.at in self.pieces[-1]]
         return open_[-1] if open_ else None
@@ -143,7 +143,7 @@ def _order(series: Series) -> tuple[bool, int, float]:
     if not series.steps:
         return True, 1, 0.0
     last = series.steps[-1]
-    return series.standing is None, -series.points[last.at].run, -abs(math.log(last.ratio))
+    return series.open_step is None, -series.points[last.at].run, -abs(math.log(last.ratio))
 
 
 def of_points(points: Mapping[Key, Sequence[Point]], axes: Mapping[Key, Mapping[str, Any]]) -> Iterator[Series]:

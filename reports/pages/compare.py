@@ -16,7 +16,7 @@ from rich.console import Console
 
 from stats.verdict import as_margin
 
-from ..judging import by_turns
+from ..judging import ab_file
 from ..judging.comparison import Comparison, compare
 from ..reading import baseline_file, command, fingerprint, runs
 from ..reading.command import NOT_JUDGED
@@ -27,7 +27,7 @@ WIDTH = 80  # columns, without a terminal
 
 _EPILOG = """\
 BASE and HEAD are named as for `python -m reports`; FILE is a comparison
-that `python -m bench ab` saved, also as ab/NAME.
+that `python -m bench ab` saved.
 
 Exit code: 0 nothing regressed; 1 something did (a time that is REGRESSED,
 memory beyond the margin, a wrong answer, a failure); 2 nothing could be judged
@@ -89,8 +89,8 @@ def tell(
 
 def _comparison(options: argparse.Namespace) -> Comparison | int:
     """Return the comparison, or the exit code if two runs are of different machines; raises `RunError`."""
-    if options.base is None and (file := by_turns.find(options.head, command.results(options))):
-        return by_turns.comparison(file, options.margin)
+    if options.base is None and ab_file.is_saved(Path(options.head)):
+        return ab_file.comparison(Path(options.head), options.margin)
     base, head = _sides(options)
     if base.path.resolve() == head.path.resolve():
         raise RunError(f"BASE and HEAD are both {head.name}: name another run")

@@ -105,8 +105,14 @@ def shared_reasons(cells: Iterable[Cell]) -> dict[str, int]:
 def sentences(this: Comparison) -> Iterator[str]:
     """Yield sentences on each implementation: 'sdpa is 2.0 % slower (1.7 to 2.3) in 16 of 16 cells'.
 
-    Regressed ones come first, then those whose code changed; implementations without changed cells share a sentence.
+    Broken and regressed ones come first, then those whose code changed; implementations without changed cells share a
+    sentence.
     """
+    counts = Counter(cell.impl for cell in this.cells)
+    broken = Counter((cell.impl, cell.verdict.word.lower()) for cell in this.cells if cell.broken)
+    yield from (
+        f"{name} is {word} in {count} of {plural(counts[name], 'cell')}" for (name, word), count in broken.items()
+    )
     by_impl: dict[str, list[Cell]] = {name: [] for name in this.asked}
     for cell in this.cells:
         if math.isfinite(cell.verdict.ratio):
@@ -190,12 +196,11 @@ def counted(this: Comparison) -> str:
     """Return the counts: '23 UNCHANGED within 1 %, 1 INCONCLUSIVE; 1 cell with another kernel'."""
     within = {UNCHANGED: f" within {shares.percent(this.margin)}", verdict.INCONCLUSIVE: _bound(this)}
     counts = ", ".join(f"{count} {word}{within.get(word, '')}" for word, count in this.counts.items()) or "no cell"
-    if len(this.implementations) > 1:
-        known = Counter(said.word for said in this.implementations.values())
+    known = Counter(said.word for said in this.implementations.values())
+    if len(this.implementations) > 1 or known[REGRESSED] > this.counts.get(REGRESSED, 0):
         of_impls = ", ".join(f"{known[word]} {word}" for word in verdict.WORDS if known[word])
-        counts = (
-            f"of {len(this.implementations)} implementations {of_impls}; of {plural(len(this.cells), 'cell')} {counts}"
-        )
+        impls = plural(len(this.implementations), "implementation")
+        counts = f"of {impls} {of_impls}; of {plural(len(this.cells), 'cell')} {counts}"
     more = [f"{plural(count, 'cell')} {part}" for part, count in _exact(this).items() if count]
     return "; ".join([*([this.unjudged] if this.unjudged else []), counts, *more])
 

@@ -68,7 +68,7 @@ def cases(chosen: Sequence[Run]) -> list[dict[str, Any]]:
     """Return the distinct cases, without axes at their defaults or of the machine: for `pytest bench/ --cases FILE`."""
     found: list[dict[str, Any]] = []
     for values in (row["extra_info"] for run in chosen for row in run.rows):
-        defaults = {name: (None, *KNOWN_AXES[name].unsaid, KNOWN_AXES[name].usual(values)) for name in axis_names()}
+        defaults = {name: (None, *KNOWN_AXES[name].omitted, KNOWN_AXES[name].usual(values)) for name in axis_names()}
         del defaults["device"], defaults["threads"]
         case = {name: values[name] for name, default in defaults.items() if values.get(name) not in default}
         if case not in found:

@@ -52,7 +52,7 @@ class Chapter:
     impl: str
     title: str
     status: str
-    standing: bool
+    open: bool
     """Whether it has a slow-down that has not recovered."""
     drawing: Markup
     table: Table
@@ -170,10 +170,12 @@ def headline(this: History) -> str:
         most = max((len(one.points) for one in this.series), default=0)
         few = f"Too few runs to see a change: a cell has at most {most}, and it takes {2 * MIN_RUNS}."
         return few if most < 2 * MIN_RUNS else "No change detected."
-    if first.standing is None:
+    if first.open_step is None:
         return f"{first.impl} at {title(first)} {_what_happened(first.steps[-1], first, this.runs)}."
-    run = _run(first, first.standing)
-    slower = [(one.impl, one.standing.ratio) for one in this.series if one.standing and _run(one, one.standing) == run]
+    run = _run(first, first.open_step)
+    slower = [
+        (one.impl, one.open_step.ratio) for one in this.series if one.open_step and _run(one, one.open_step) == run
+    ]
     names = dict.fromkeys(impl for impl, _ in slower)
     cells = sum(one.impl in names for one in this.series)
     usual = units.percent(median(ratio for _, ratio in slower) - 1)
@@ -191,8 +193,8 @@ def tally(this: History) -> str:
     counted = (
         f"{len(moved)} of {words.plural(len(this.series), 'cell')} changed over {words.plural(len(this.runs), 'run')}"
     )
-    standing = sum(one.standing is not None for one in moved)
-    return f"{counted}; {standing} slower than before and not recovered." if standing else f"{counted}."
+    open_ = sum(one.open_step is not None for one in moved)
+    return f"{counted}; {open_} slower than before and not recovered." if open_ else f"{counted}."
 
 
 def title(series: Series) -> str:
@@ -220,9 +222,9 @@ def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
                 for at, (run, when, commit, torch, seconds, _, _, notes) in lines.items()
             }
             drawing = history_chart.draw(series, this.runs, palette[series.impl], this.baselines, titles)
-            status = _status(series, this.runs) + _by_turns(series, this) + _broken(series, this.runs)
+            status = _status(series, this.runs) + _confirmation(series, this) + _broken(series, this.runs)
             yield Chapter(
-                series.impl, title(series), status, series.standing is not None, drawing, _table(series, lines)
+                series.impl, title(series), status, series.open_step is not None, drawing, _table(series, lines)
             )
 
 
@@ -280,7 +282,7 @@ def _status(series: Series, runs: Sequence[Run]) -> str:
     return f"No step in {words.plural(len(series.points), 'run')}."
 
 
-def _by_turns(series: Series, this: History) -> str:
+def _confirmation(series: Series, this: History) -> str:
     """Return the verdict of an interleaved comparison of the commits around the last step, if there is one."""
     between = commits(series, series.steps[-1].at, this.runs) if series.steps else None
     said = this.confirmed.get((between, series.impl, series.id)) if between else None
@@ -288,7 +290,9 @@ def _by_turns(series: Series, this: History) -> str:
         return ""
     words = {REGRESSED: "confirmed", UNCHANGED: "not confirmed"}.get(said.word, "open")
     return (
-        f" By turns: {words} ({bound(said.low, said.high)})." if said.low == said.low else f" By turns: {said.reason}."
+        f" Interleaved: {words} ({bound(said.low, said.high)})."
+        if said.low == said.low
+        else f" Interleaved: {said.reason}."
     )
 
 

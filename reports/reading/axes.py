@@ -20,11 +20,11 @@ class Axis:
     """Word printed before the name where space allows: `tokens` for T."""
     follows: tuple[str, ...] = ()
     """Axes whose product is its usual value."""
-    unsaid: tuple[Any, ...] = ()
+    omitted: tuple[Any, ...] = ()
     """Default, which ids leave out; empty if every value is shown."""
-    quiet: bool = False
+    if_varying: bool = False
     """Whether it is shown only where it varies."""
-    hides: bool = False
+    masks: bool = False
     """Whether it affects visibility: which keys a query sees. `none` and None hide no key."""
 
     @property
@@ -80,37 +80,37 @@ KNOWN_AXES: dict[str, Axis] = {
         Axis("T", "size", "tokens"),
         Axis("T_kv", "size", "keys", ("T",)),
         Axis("dtype", "choice"),
-        Axis("device", "choice", unsaid=("cpu",)),
-        Axis("mask", "choice", hides=True),
-        Axis("source", "choice", unsaid=("self",)),
-        Axis("dropout", "share", unsaid=(0,)),
-        Axis("out_dropout", "share", unsaid=(0,)),
-        Axis("qkv_bias", "switch", unsaid=(False,)),
-        Axis("out_bias", "switch", unsaid=(False,)),
-        Axis("threads", "size", unsaid=(None,), quiet=True),
-        Axis("mode", "choice", unsaid=("forward",)),
-        Axis("scope", "choice", unsaid=("layer",)),
+        Axis("device", "choice", omitted=("cpu",)),
+        Axis("mask", "choice", masks=True),
+        Axis("source", "choice", omitted=("self",)),
+        Axis("dropout", "share", omitted=(0,)),
+        Axis("out_dropout", "share", omitted=(0,)),
+        Axis("qkv_bias", "switch", omitted=(False,)),
+        Axis("out_bias", "switch", omitted=(False,)),
+        Axis("threads", "size", omitted=(None,), if_varying=True),
+        Axis("mode", "choice", omitted=("forward",)),
+        Axis("scope", "choice", omitted=("layer",)),
     )
 }
-"""Axes in display order. Run files add their own (`learn`)."""
+"""Axes in display order. Run files add their own (`add_axes`)."""
 
 
-def learn(described: Iterable[Mapping[str, Any]]) -> None:
+def add_axes(described: Iterable[Mapping[str, Any]]) -> None:
     """Add the axes that a run file describes; invalid descriptions are ignored."""
     for it in described:
         name, kind, label = (str(it.get(key) or "") for key in ("name", "kind", "label"))
         follows = it.get("follows") or []
         if name.isidentifier() and kind in _READ and isinstance(follows, list):
-            unsaid = (it["unsaid"],) if "unsaid" in it else ()
-            hides = bool(it.get("hides", name in KNOWN_AXES and KNOWN_AXES[name].hides))
-            KNOWN_AXES[name] = Axis(name, kind, label, tuple(map(str, follows)), unsaid, bool(it.get("quiet")), hides)
+            omitted = (it["unsaid"],) if "unsaid" in it else ()
+            masks = bool(it.get("hides", name in KNOWN_AXES and KNOWN_AXES[name].masks))
+            KNOWN_AXES[name] = Axis(name, kind, label, tuple(map(str, follows)), omitted, bool(it.get("quiet")), masks)
 
 
 def axis_names() -> list[str]:
     """Return all names, slowest-varying first in the layout of panels: sizes and the dtype last."""
     return sorted(
         KNOWN_AXES,
-        key=lambda name: (KNOWN_AXES[name].kind == "size" and not KNOWN_AXES[name].quiet) or name == "dtype",
+        key=lambda name: (KNOWN_AXES[name].kind == "size" and not KNOWN_AXES[name].if_varying) or name == "dtype",
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from .. import CHECKOUT, INSTALLED
-from .axes import KNOWN_AXES, learn
+from .axes import KNOWN_AXES, add_axes
 
 SCHEMA = 2
 PUBLISHED = "published"
@@ -63,7 +63,7 @@ class Run:
     """Published times of its cases: `id`, `seconds`, and text."""
 
     def __post_init__(self) -> None:
-        learn(self.axes)
+        add_axes(self.axes)
 
     @property
     def name(self) -> str:

@@ -25,7 +25,7 @@ def value(axis: str, val: Any, *, equals: str = "=") -> str:
     if axis == "mask":
         return "no mask" if val == "none" else str(val)
     kind = KNOWN_AXES[axis].kind if axis in KNOWN_AXES else "choice"
-    usually_off = axis in KNOWN_AXES and KNOWN_AXES[axis].unsaid == (None,)
+    usually_off = axis in KNOWN_AXES and KNOWN_AXES[axis].omitted == (None,)
     if kind == "choice" and isinstance(val, str) and not usually_off:
         return val
     if kind == "switch":
@@ -76,7 +76,7 @@ def _worth_saying(axis: str, values: Mapping[str, Any], always: bool) -> bool:
     known = KNOWN_AXES[axis]
     if (usual := known.usual(values)) is not None:
         return bool(val != usual)
-    return not known.quiet and val not in known.unsaid
+    return not known.if_varying and val not in known.omitted
 
 
 def base(name: str) -> str:

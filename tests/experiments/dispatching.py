@@ -27,7 +27,7 @@ import torch
 import impls
 from reports.judging import dispatcher
 from reports.judging import frame as fr
-from reports.judging.dispatcher import SDPA, ByLength, Setting, measured, stretches
+from reports.judging.dispatcher import SDPA, ByLength, Setting, key_ranges, measured
 from reports.reading import command, runs
 from stats.ratios import Ratio
 
@@ -111,7 +111,7 @@ def timed(folder: Path, name: str, setting: Setting, T: int, by_length: ByLength
     here = rows.pop("here")
     over = {rival: fr.ratio(here, row) for rival, row in rows.items()}
     best = max(over, key=lambda rival: over[rival].value)
-    chosen = next((it.kernel for it in stretches(by_length) if it.first <= T <= it.last), SDPA)
+    chosen = next((it.kernel for it in key_ranges(by_length) if it.first <= T <= it.last), SDPA)
     return Found(here["id"], chosen, best, over[best], over[SDPA], rows[best]["median"])
 
 

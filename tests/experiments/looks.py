@@ -1,8 +1,10 @@
-"""`python -m tests.experiments.looks FILE...`: comparisons interleaved, judged again after every pair of theirs.
+"""`python -m tests.experiments.looks [FILE...]`: interleaved comparisons, judged again after each of their replicates.
 
-Prints, of each kind of comparison (by injection, as `python -m bench ab --self-test` names its files), what is found of it,
-alarms, comparisons whose sentence and cells contradict each other, facts that were taken back and signs that flipped as pairs
-were added. `--levels` prints instead by how much an interval must be wider to hold at every look (`stats.effects.per_look`).
+FILE is a comparison as `python -m bench ab` saves it; without one, those that `--keep` has put into `tests/data/`. Prints, of
+each kind of comparison (by injection, as `python -m bench ab --self-test` names its files), what is found of it, alarms,
+comparisons whose sentence and cells contradict each other, facts that were taken back and signs that flipped as replicates
+were added. `--levels` prints instead by how much an interval must be wider to hold at every interim analysis
+(`stats.estimate.per_analysis`).
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from reports.judging.by_turns import CONTROL
 from reports.pages.tables import markdown
 from stats import effects, verdict
-from stats.effects import FIRST_LOOK, Key, per_look
+from stats.effects import FIRST_ANALYSIS, Key
+from stats.estimate import per_analysis
 from stats.verdict import CHANGED, SLIGHT, UNCHANGED, Verdict
+
+RECORD = Path(__file__).resolve().parents[1] / "data" / "ab_pairs.json"
 
 LEVELS = (0.1, 0.05, 0.01, 0.001, 0.0001)
 WALKS, STEPS = 1_200_000, 200
@@ -34,13 +38,17 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("files", type=Path, nargs="*")
     options.add_argument("--levels", action="store_true")
+    options.add_argument("--keep", action="store_true")
     asked = options.parse_args()
     if asked.levels:
         print(markdown(("level", "simulated", "used"), list(levels())))
         return
+    found = list(map(_read, asked.files)) or json.loads(RECORD.read_text(encoding="utf-8"))
+    if asked.keep:
+        RECORD.write_text(json.dumps(found, separators=(",", ":")) + "\n", encoding="utf-8")
     by_injection = defaultdict(list)
-    for path in asked.files:
-        by_injection[_injected(path)].append(json.loads(path.read_text(encoding="utf-8")))
+    for one in found:
+        by_injection[tuple(one["injected"])].append(one)
     print(markdown(HEADINGS, [_line(*injection, found) for injection, found in sorted(by_injection.items())]))
 
 
@@ -49,19 +57,21 @@ def levels() -> Iterator[tuple[str, ...]]:
     rng = np.random.default_rng(0)
     counts = np.sqrt(np.arange(1, STEPS + 1))
     farthest = np.concatenate([
-        (abs(rng.standard_normal((20_000, STEPS), np.float32).cumsum(1)) / counts)[:, FIRST_LOOK - 1 :].max(1)
+        (abs(rng.standard_normal((20_000, STEPS), np.float32).cumsum(1)) / counts)[:, FIRST_ANALYSIS - 1 :].max(1)
         for _ in range(WALKS // 20_000)
     ])  # fmt: skip
     for level in LEVELS:
         nominal = 2 * ndtr(-np.quantile(farthest, 1 - level))
-        yield f"{level:g}", f"{nominal:.3g}", f"{per_look(level):.3g}"
+        yield f"{level:g}", f"{nominal:.3g}", f"{per_analysis(level):.3g}"
 
 
-def _injected(path: Path) -> tuple[str, float]:
-    """From its name: `0007_self-test_sdpa_+0.02.json`."""
+def _read(path: Path) -> dict[str, Any]:
+    """What was injected, from its name: `0007_self-test_sdpa_+0.02.json`; and the replicates without their blocks."""
     _, _, rest = path.stem.partition("self-test_")
     impl, _, share = rest.partition("_")
-    return impl, float(share or 0)
+    data = json.loads(path.read_text(encoding="utf-8"))
+    pairs = [{"logs": [[*key, round(log, 6)] for *key, log in pair["logs"]]} for pair in data["pairs"]]
+    return {"injected": [impl, float(share or 0)], "margin": data["margin"], "pairs": pairs}
 
 
 def _line(impl: str, share: float, found: list[dict[str, Any]]) -> tuple[str, ...]:
@@ -91,19 +101,14 @@ def _line(impl: str, share: float, found: list[dict[str, Any]]) -> tuple[str, ..
 
 def judged(data: Mapping[str, Any], count: int) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
     """After so many pairs."""
-    by_key: dict[Key, list[float]] = {}
-    for i, pair in enumerate(data["pairs"][:count]):
-        for impl, case, log in pair["logs"]:
-            by_key.setdefault((impl, case), [float("nan")] * count)[i] = float(log)
-    controls = {case: logs for (impl, case), logs in by_key.items() if impl == CONTROL}
-    return verdict.of_pairs({key: logs for key, logs in by_key.items() if key[0] != CONTROL}, controls, data["margin"])
+    return verdict.of_pairs(*effects.of_saved(data["pairs"][:count]), data["margin"])
 
 
 def taken_back(data: Mapping[str, Any]) -> tuple[int, int, int]:
     """Facts that a later prefix of the pairs doesn't have; facts in all; signs that flipped."""
     last: dict[object, tuple[int, bool]] = {}
     back = known = flips = 0
-    for count in range(effects.FIRST_LOOK, len(data["pairs"]) + 1):
+    for count in range(effects.FIRST_ANALYSIS, len(data["pairs"]) + 1):
         cells, implementations = judged(data, count)
         for key, it in (*cells.items(), *implementations.items()):
             before, now = last.get(key, (0, False)), (way(it), it.word in (SLIGHT, UNCHANGED))

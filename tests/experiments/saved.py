@@ -151,7 +151,7 @@ def _ranked(runs: Sequence[Timed]) -> tuple[str, ...]:
         by_case: dict[str, dict[str, Samples]] = defaultdict(dict)
         for (impl, case), samples in run.samples.items():
             by_case[case][impl] = samples
-        said.append(ratios.compared(by_case))
+        said.append(ratios.compared(by_case)[0])
         for case, pairs in said[-1].items():
             for pair, it in pairs.items():
                 logs[case, *pair].append(math.log(it.value))

@@ -53,7 +53,7 @@ def _widths(cases: dict[str, dict[str, Samples]], kept: set[int]) -> Widths:
         case: {impl: of for impl, it in impls.items() if {*(of := _only(it, kept)).processes} == kept}
         for case, impls in cases.items()
     }
-    found = ratios.compared({case: impls for case, impls in chosen.items() if len(impls) > 1})
+    found, _ = ratios.compared({case: impls for case, impls in chosen.items() if len(impls) > 1})
     return {
         (case, *pair): math.log(it.high / it.low) / 2
         for case, pairs in found.items() for pair, it in pairs.items() if it.known and pair[0] < pair[1]

@@ -37,7 +37,7 @@ def tidy_tiny(tiny: Run) -> Any:
 def turns_data(tiny_data: dict[str, Any]) -> dict[str, Any]:
     """The small stored run as if its implementations had taken turns in three processes."""
     for row in tiny_data["benchmarks"]:
-        synthetic.by_turns(row)
+        synthetic.interleaved(row)
     return tiny_data
 
 

@@ -51,7 +51,7 @@ def case(**axes: Any) -> dict[str, Any]:
 def row(
     impl: str, at: dict[str, Any], samples: Sequence[float], apart: Sequence[float] = (1.0, 1.0, 1.0), **extra: Any
 ) -> dict[str, Any]:
-    """One benchmark as this suite writes it (see `by_turns`); without `apart`, of a block a process (see `once`).
+    """One benchmark as this suite writes it (see `interleaved`); without `apart`, of a block a process (see `once`).
     Quartiles are those of the samples of one process, as numpy's linear ones."""
     data = sorted(samples)
     stats = {
@@ -64,7 +64,7 @@ def row(
     name = f"test_forward[{case_id(at)}-{impl}]"
     made = {"group": case_id(at), "name": name, "fullname": f"bench/test_layers.py::{name}",
             "params": {"impl": impl, "case": case_id(at)}, "stats": stats, "extra_info": info}  # fmt: skip
-    return by_turns(made, apart) if apart else once(made, extra.get("process_medians"))
+    return interleaved(made, apart) if apart else once(made, extra.get("process_medians"))
 
 
 def document(rows: list[dict[str, Any]], **top: Any) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class Noise:
     """Implementations whose `run`, `process` and `visit` are so many times as large."""
 
 
-def timed_by_turns(
+def timed_interleaved(
     seed: int, slower: Mapping[str, float] | None = None, noise: Noise = Noise(), T: Sequence[int] = (64, 256, 1024),
     impls: Sequence[str] = ("fused", "linear", "packed", "einsum", "sdpa", "wrapper"), processes: int = 4, visits: int = 1,
     rounds: int = 12, **top: Any,
@@ -196,7 +196,7 @@ def _quantile(data: list[float], q: float) -> float:
     return data[low] + (data[min(low + 1, len(data) - 1)] - data[low]) * (at - low)
 
 
-def by_turns(row: dict[str, Any], apart: Sequence[float] = (1.0, 1.0, 1.0), visits: int = 1) -> dict[str, Any]:
+def interleaved(row: dict[str, Any], apart: Sequence[float] = (1.0, 1.0, 1.0), visits: int = 1) -> dict[str, Any]:
     """The row as runs have it whose implementations are interleaved: its samples once a process, times that process's factor
     in `apart`, cut into `visits`. Rows of one length are paired sample by sample."""
     once = row["stats"]["data"]

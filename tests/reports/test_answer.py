@@ -27,7 +27,7 @@ def injected(
 ) -> dict[str, Any]:
     """A run in which each implementation takes so many times as long as `fused`; those that aren't named 1.3 times."""
     slower = {name: times.get(name, 1.3) * COSTS["fused"][0] / COSTS[name][0] for name in IMPLS}
-    return synthetic.timed_by_turns(seed, slower, noise, T=T, impls=IMPLS, rounds=6, **top)
+    return synthetic.timed_interleaved(seed, slower, noise, T=T, impls=IMPLS, rounds=6, **top)
 
 
 def first_screen(data: dict[str, Any], as_run: Any) -> tuple[str, str]:
@@ -311,13 +311,13 @@ def test_standings_follow_the_interval_of_the_ratio_to_the_leader(
     for name, ends in zip(names[1:], rivals, strict=True):
         pairs[name, "first"] = ratio(*ends)
         pairs["first", name] = pairs[name, "first"].inverse
-    assert list(ratios.standings(names, pairs).values()) == expected
+    assert list(ratios.states(names, pairs).values()) == expected
 
 
 def test_intervals_of_many_pairs_are_wider() -> None:
     rows = {name: ratios.Samples([1.0, 1.1, 0.9], [0, 1, 2], [0, 1, 2], [0, 1, 2]) for name in "abcd"}
     rows["a"] = ratios.Samples([1.0, 1.0, 1.0], [0, 1, 2], [0, 1, 2], [0, 1, 2])
     two, four = (
-        ratios.compared({"case": {it: rows[it] for it in names}})["case"]["a", "b"] for names in ("ab", "abcd")
+        ratios.compared({"case": {it: rows[it] for it in names}})[0]["case"]["a", "b"] for names in ("ab", "abcd")
     )
     assert four.low < two.low < two.value == four.value < two.high < four.high

@@ -98,15 +98,13 @@ def test_one_process_a_side_is_inconclusive_whatever_it_says(compared: Any) -> N
     this = compared(tracked.run(1, processes=1), tracked.run(2, slower={"sdpa": 3}, processes=1))
     assert this.counts == {"INCONCLUSIVE": 12} and this.code == 2
     assert first(this, "sdpa").verdict.ratio == pytest.approx(3, rel=0.03)
-    assert "fewer than 3 visits" in this.cells[0].verdict.reason
+    assert "not timed in 3 visits" in this.cells[0].verdict.reason
 
 
-def test_controls_that_moved_are_told_of(compared: Any) -> None:
-    this = compared(tracked.run(1), tracked.run(2, slower={"sdpa": 1.2}, controls=1.08))
+def test_a_machine_that_is_slower_in_head_is_told_of_and_is_no_regression(compared: Any) -> None:
+    this = compared(tracked.run(1), slowed(tracked.run(2, slower={"sdpa": 1.2}), {}, others=1.08))
     assert words(this) == {*UNTOUCHED, ("sdpa", "REGRESSED")}
-    assert re.fullmatch(
-        r"the reference workload changed by \+8\.\d % from 0001_base to 0002_head, and so may seconds", this.notes[0]
-    )
+    assert re.fullmatch(r"seconds of unchanged code changed by \+[78]\.\d % from base to head", this.notes[0])
 
 
 @pytest.mark.parametrize("impls", [tracked.IMPLS, ("sdpa",)])
@@ -277,11 +275,10 @@ def test_mistakes_are_one_line_and_exit_code_3(
     assert code == 3 and captured.out == "" and captured.err.count("\n") == 1 and told in captured.err
 
 
-def test_controls_of_another_shape_are_no_controls(results: Path) -> None:
-    for name in ("0001_base", "0002_head"):
-        tracked.save({**tracked.run(1), "controls": {"looks": {"product": [3]}}}, results, name)
-    assert main(["compare", "base", "head", "--results", str(results)]) == 0
+def test_a_run_is_not_compared_with_itself(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tracked.save(tracked.run(1), results, "0001_base")
     assert main(["compare", "base", "0001_base", "--results", str(results)]) == 3
+    assert "BASE and HEAD are both 0001_base" in capsys.readouterr().err
 
 
 def test_a_sentence_says_how_far_the_slower_cells_reach(compared: Any) -> None:
@@ -297,11 +294,6 @@ def test_the_page_says_which_one_first_and_draws_whole_points(compared: Any) -> 
     assert re.search(r"<h1>Something regressed", text) and re.search(r"sdpa is [89]\.\dx as slow", text)
     rows = re.findall(r'<tr class="(\w+)"><th scope="row">', text)
     assert rows[:4] == ["worse"] * 4 and "worse" not in rows[4:]
-
-
-def test_a_run_beside_itself_is_told_of_once(results: Path) -> None:
-    run = runs.read(tracked.save(tracked.run(1, complete=False, controls=None), results, "0001_base"))
-    assert compare(run, run).notes[:2] == ["base and head are the same run", "0001_base is not complete"]
 
 
 def test_what_to_know_before_believing_it(compared: Any) -> None:
@@ -320,8 +312,8 @@ QUIET = synthetic.Noise(process=0.003, visit=0.002, block=0.005, run=0.001)
 """Of a machine that changes from day to day by 6 %, and beside that is quiet."""
 
 
-def by_turns(seed: int, slower: dict[str, float] | None = None, **options: Any) -> dict[str, Any]:
-    return synthetic.timed_by_turns(seed, slower, **{"noise": QUIET, **options})
+def interleaved(seed: int, slower: dict[str, float] | None = None, **options: Any) -> dict[str, Any]:
+    return synthetic.timed_interleaved(seed, slower, **{"noise": QUIET, **options})
 
 
 def hashed(data: dict[str, Any], hash_: str | None) -> dict[str, Any]:
@@ -339,10 +331,6 @@ def slowed(data: dict[str, Any], by: dict[str, float], others: float) -> dict[st
     return data
 
 
-def uncontrolled(data: dict[str, Any]) -> dict[str, Any]:
-    return {**data, "controls": {}}
-
-
 def test_a_disturbed_run_is_named(compared: Any) -> None:
     base, head = tracked.run(1), tracked.run(2)
     for row in head["benchmarks"]:
@@ -354,7 +342,7 @@ def test_a_disturbed_run_is_named(compared: Any) -> None:
 
 
 def test_what_the_machine_did_that_day_cancels(compared: Any) -> None:
-    days = [by_turns(seed, noise=replace(QUIET, day=0.1)) for seed in (1, 3)]
+    days = [interleaved(seed, noise=replace(QUIET, day=0.1)) for seed in (1, 3)]
     this = compared(*days)
     assert {it.word for it in this.implementations.values()} == {"UNCHANGED"} and this.code == 0
     assert all(abs(cell.head / cell.base - 1) > 0.1 for cell in this.cells)
@@ -364,10 +352,10 @@ def test_what_the_machine_did_that_day_cancels(compared: Any) -> None:
 
 def test_another_machine_under_the_same_name_is_told_and_blames_nobody(compared: Any) -> None:
     """A virtual machine that was moved: all are slower, the fused kernels by less."""
-    this = compared(by_turns(1), slowed(by_turns(2), {"sdpa": 1.45}, others=1.6))
+    this = compared(interleaved(1), slowed(interleaved(2), {"sdpa": 1.45}, others=1.6))
     assert this.code != 1 and any("as on another machine" in note for note in this.notes)
     assert (
-        compared(by_turns(1), slowed(by_turns(2), {"sdpa": 3.2}, others=1.6)).implementations["sdpa"].word
+        compared(interleaved(1), slowed(interleaved(2), {"sdpa": 3.2}, others=1.6)).implementations["sdpa"].word
         == "REGRESSED"
     )
 
@@ -375,12 +363,12 @@ def test_another_machine_under_the_same_name_is_told_and_blames_nobody(compared:
 def test_changed_code_beside_nothing_is_not_called_fine(compared: Any) -> None:
     """What can't be judged isn't hidden behind others that are unchanged."""
     others = ("fused", "einsum", "linear")
-    base, head = by_turns(1, impls=others), by_turns(2, impls=others)
-    base["benchmarks"] += by_turns(3, impls=("sdpa",), T=(2048,))["benchmarks"]
-    head["benchmarks"] += by_turns(4, {"sdpa": 3.0}, impls=("sdpa",), T=(2048,))["benchmarks"]
+    base, head = interleaved(1, impls=others), interleaved(2, impls=others)
+    base["benchmarks"] += interleaved(3, impls=("sdpa",), T=(2048,))["benchmarks"]
+    head["benchmarks"] += interleaved(4, {"sdpa": 3.0}, impls=("sdpa",), T=(2048,))["benchmarks"]
     this = compared(base, head)
     assert this.code == 2 and this.asked == ("sdpa",)
-    assert next(sentences(this)).startswith("sdpa changed, and can't be judged: timed in fewer than 3 visits")
+    assert next(sentences(this)).startswith("sdpa changed, and can't be judged: not timed in 3 visits")
 
 
 def test_what_fails_in_both_runs_has_not_regressed(compared: Any) -> None:
@@ -389,13 +377,29 @@ def test_what_fails_in_both_runs_has_not_regressed(compared: Any) -> None:
 
 
 @pytest.mark.parametrize("reason", ["wrong", "error", "timeout", "out_of_memory"])
-def test_what_fails_in_head_alone_has_regressed(reason: str, compared: Any) -> None:
-    assert compared(tracked.run(1), tracked.without(tracked.run(2), "sdpa", reason, "so")).code == 1
+def test_what_fails_in_head_alone_has_regressed_and_comes_first(reason: str, compared: Any) -> None:
+    this = compared(tracked.run(1), tracked.without(tracked.run(2), "sdpa", reason, "so"))
+    word = "wrong" if reason == "wrong" else "broken"
+    assert this.code == 1 and {cell.verdict.word for cell in this.cells[:4]} == {word.upper()}
+    assert next(sentences(this)) == f"sdpa is {word} in 4 of 4 cells"
+
+
+def test_a_copy_of_a_run_is_no_second_one(results: Path) -> None:
+    run = runs.read(tracked.save(tracked.run(1), results, "0001_base"))
+    assert compare(run, run).notes[0] == "base and head hold the same measurements"
+
+
+def test_the_only_implementation_that_can_be_judged_is_counted(compared: Any) -> None:
+    """None of its cells is shown to have changed, nor is there anything beside the other one."""
+    impls, noisy = ("sdpa", "fused"), replace(QUIET, visit=0.05)
+    this = compared(interleaved(1, impls=impls, noise=noisy), interleaved(2, {"sdpa": 1.25}, impls=impls, noise=noisy))
+    assert this.code == 1 and "REGRESSED" not in this.counts
+    assert summary(this).startswith("Something regressed: of 1 implementation 1 REGRESSED; of ")
 
 
 def test_what_is_open_is_said_of_changed_code_alone(compared: Any) -> None:
     noisy = replace(QUIET, visit=0.2)
-    base, head = by_turns(1, noise=noisy), by_turns(2, {"sdpa": 1.03}, noise=noisy)
+    base, head = interleaved(1, noise=noisy), interleaved(2, {"sdpa": 1.03}, noise=noisy)
     head["commit_info"] = {"id": "abc", "dirty": True}
     this = compared(base, head)
     assert this.implementations["sdpa"].word == this.implementations["fused"].word == "INCONCLUSIVE"
@@ -404,7 +408,7 @@ def test_what_is_open_is_said_of_changed_code_alone(compared: Any) -> None:
 
 
 def test_a_slow_down_is_found_and_blames_no_other(compared: Any) -> None:
-    this = compared(by_turns(1), by_turns(2, {"sdpa": 1.10}))
+    this = compared(interleaved(1), interleaved(2, {"sdpa": 1.10}))
     assert {name for name, it in this.implementations.items() if it.word != "UNCHANGED"} == {"sdpa"} and this.code == 1
     assert this.implementations["sdpa"].ratio == pytest.approx(1.10, abs=0.01) and this.asked == ("sdpa",)
     assert first(this, "sdpa").verdict.ratio == pytest.approx(1.10, abs=0.01)
@@ -413,7 +417,7 @@ def test_a_slow_down_is_found_and_blames_no_other(compared: Any) -> None:
 def test_what_changed_is_no_anchor(compared: Any) -> None:
     """Four of six are slower: beside all others, the two that are not would look faster."""
     slower = dict.fromkeys(("linear", "packed", "einsum", "wrapper"), 1.2)
-    this = compared(by_turns(1), by_turns(2, slower))
+    this = compared(interleaved(1), interleaved(2, slower))
     assert {name for name, it in this.implementations.items() if it.word == "REGRESSED"} == set(slower)
     assert this.implementations["fused"].ratio == pytest.approx(1, abs=0.02)
 
@@ -421,23 +425,24 @@ def test_what_changed_is_no_anchor(compared: Any) -> None:
 def test_one_changed_beside_two_is_found(compared: Any) -> None:
     """README's own: a kernel, and two that it is compared with."""
     sides = [
-        by_turns(seed, slower, impls=("einsum", "sdpa", "fused")) for seed, slower in ((1, None), (2, {"einsum": 1.1}))
+        interleaved(seed, slower, impls=("einsum", "sdpa", "fused"))
+        for seed, slower in ((1, None), (2, {"einsum": 1.1}))
     ]
     assert compared(*sides).implementations["einsum"].word == "REGRESSED"
 
 
 def test_a_cell_that_changed_alone_is_told_of(compared: Any) -> None:
-    head = by_turns(2)
+    head = interleaved(2)
     (row, *_) = tracked.cells(head, "sdpa")
     row["stats"]["data"] = [1.3 * seconds for seconds in row["stats"]["data"]]
-    this = compared(by_turns(1), head)
+    this = compared(interleaved(1), head)
     assert [(cell.impl, cell.id) for cell in this.cells if cell.verdict.word == "REGRESSED"] == [
         ("sdpa", row["extra_info"]["id"])
     ]
 
 
 def test_what_nothing_is_timed_beside_is_not_judged(compared: Any) -> None:
-    this = compared(by_turns(1, impls=["sdpa"]), by_turns(2, impls=["sdpa"]))
+    this = compared(interleaved(1, impls=["sdpa"]), interleaved(2, impls=["sdpa"]))
     assert this.code == 2 and this.unjudged == this.cells[0].verdict.reason == NOTHING_BESIDE
 
 
@@ -445,8 +450,8 @@ def test_what_nothing_is_timed_beside_is_not_judged(compared: Any) -> None:
 def test_code_that_did_not_change_is_not_called_changed(impls: tuple[str, ...], processes: int, compared: Any) -> None:
     """Beside one other implementation, and in too few visits for a verdict."""
     sides = [
-        by_turns(1, impls=impls, processes=processes),
-        by_turns(2, {"sdpa": 1.3}, impls=impls, processes=processes),
+        interleaved(1, impls=impls, processes=processes),
+        interleaved(2, {"sdpa": 1.3}, impls=impls, processes=processes),
     ]
     this = compared(*sides)
     assert this.code == (1 if processes > 2 else 2)
@@ -456,8 +461,8 @@ def test_code_that_did_not_change_is_not_called_changed(impls: tuple[str, ...], 
 
 
 def test_the_change_is_in_every_form(command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    head = by_turns(2, {"sdpa": 1.1})
-    assert command(by_turns(1), head, "--json", str(tmp_path / "x.json"), "--markdown", str(tmp_path / "x.md")) == 1
+    head = interleaved(2, {"sdpa": 1.1})
+    assert command(interleaved(1), head, "--json", str(tmp_path / "x.json"), "--markdown", str(tmp_path / "x.md")) == 1
     said = re.search(r"sdpa is (.*?) slower", capsys.readouterr().out)
     data = json.loads((tmp_path / "x.json").read_text())
     assert said and f"{(data['implementations']['sdpa']['ratio'] - 1) * 100:.1f} %" == said[1]
@@ -466,7 +471,7 @@ def test_the_change_is_in_every_form(command: Any, tmp_path: Path, capsys: pytes
 
 def test_what_two_runs_can_not_tell_says_what_can(compared: Any) -> None:
     loud = replace(QUIET, process=0.1, visit=0.1)
-    base, head = by_turns(1, noise=loud), by_turns(2, {"sdpa": 1.03}, noise=loud)
+    base, head = interleaved(1, noise=loud), interleaved(2, {"sdpa": 1.03}, noise=loud)
     base["commit_info"]["id"], head["commit_info"]["id"] = "a" * 40, "b" * 40
     this = compared(base, head)
     assert this.code == 2 and this.implementations["sdpa"].word == "INCONCLUSIVE"

@@ -88,7 +88,7 @@ def test_what_happens_to_others_is_no_step_and_hides_none(happens: Callable[[Log
         assert places(cell(logs)) == [(6, True)]
 
 
-def test_ratios_by_turns_show_what_medians_are_too_noisy_for() -> None:
+def test_ratios_interleaved_show_what_medians_are_too_noisy_for() -> None:
     """In two runs they are not known, and in another one not of all."""
     for seed in SOME:
         logs = measured(seed, runs=16)
@@ -149,7 +149,7 @@ def test_what_was_found_stays_when_others_change_later() -> None:
         logs[0, 6:] += np.log(1.2)
         codes = {row: [run >= 8 + 4 * row for run in range(30)] for row in range(1, 5)}
         found = cell(logs, codes)
-        assert places(found) == [(6, True)] and found.standing
+        assert places(found) == [(6, True)] and found.open_step
 
 
 def test_a_slow_down_recovers_where_other_others_are_known() -> None:
@@ -157,7 +157,7 @@ def test_a_slow_down_recovers_where_other_others_are_known() -> None:
     logs[0, 6:24] += np.log(1.2)
     found = cell(logs, {1: [run >= 15 for run in range(30)]})
     assert places(found) == [(6, True), (24, False)]
-    assert found.steps[0].recovered == 24 and found.standing is None
+    assert found.steps[0].recovered == 24 and found.open_step is None
 
 
 def test_what_happens_to_all_at_once_is_the_machines() -> None:
@@ -166,7 +166,7 @@ def test_what_happens_to_all_at_once_is_the_machines() -> None:
     assert not cell(logs).steps
     logs[0, 10:] += np.log(1.2)
     assert places(found := cell(logs)) == [(10, True)]
-    assert found.steps[0].relative and found.standing == found.steps[0]
+    assert found.steps[0].relative and found.open_step == found.steps[0]
 
 
 def test_where_the_machine_became_another_one_no_code_is_blamed() -> None:
@@ -209,9 +209,9 @@ def test_a_run_in_which_few_others_were_measured_tells_nothing_of_its_day() -> N
     logs[1:3, 8:14] = np.nan
     logs[3, 8:14] += np.log(1.4)
     assert not relative(cell(logs))
-    by_turns = measured(0, runs=20)
-    by_turns[1:][np.arange(3)[:, None] != np.arange(20) % 3] = np.nan
-    assert not cell(by_turns).steps
+    interleaved = measured(0, runs=20)
+    interleaved[1:][np.arange(3)[:, None] != np.arange(20) % 3] = np.nan
+    assert not cell(interleaved).steps
 
 
 def test_what_others_missed_is_not_taken_for_their_usual_time() -> None:

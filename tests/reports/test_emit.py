@@ -12,7 +12,7 @@ import synthetic_runs as synthetic
 
 from reports.__main__ import main
 from reports.judging import dispatcher
-from reports.judging.dispatcher import MAY_LOSE, stretches
+from reports.judging.dispatcher import MAY_LOSE, key_ranges
 from stats.ratios import UNKNOWN, Ratio
 
 
@@ -21,7 +21,7 @@ def ratio(value: float, width: float = 1.01) -> Ratio:
 
 
 def chosen(by_length: Any) -> list[tuple[int, int, str]]:
-    return [(it.first, it.last, it.kernel) for it in stretches(by_length)]
+    return [(it.first, it.last, it.kernel) for it in key_ranges(by_length)]
 
 
 def test_a_kernel_is_chosen_where_it_is_faster_and_between() -> None:

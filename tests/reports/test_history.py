@@ -174,9 +174,9 @@ def test_a_slow_down_that_recovered_is_marked_and_one_that_did_not_is_not(
     for one in of("sdpa", found):
         assert [(step.at, step.recovered) for step in one.steps] == [(4, 8), (8, None)]
     assert [step.recovered for one in of("fused", found) for step in one.steps] == [None] * 4
-    standing = {chapter.impl: chapter for chapter in chapters(results)}
-    assert not standing["sdpa"].standing and "in 0005_night, and recovered in 0009_night" in standing["sdpa"].status
-    assert standing["fused"].standing and standing["fused"].status.startswith("Became slower by")
+    shown = {chapter.impl: chapter for chapter in chapters(results)}
+    assert not shown["sdpa"].open and "in 0005_night, and recovered in 0009_night" in shown["sdpa"].status
+    assert shown["fused"].open and shown["fused"].status.startswith("Became slower by")
 
 
 def test_what_moved_last_comes_first(nights: Any, cells: Any) -> None:
@@ -217,7 +217,7 @@ def test_a_changed_benchmark_breaks_the_line(nights: Any, cells: Any, results: P
 def test_beyond_a_break_nobody_knows_whether_it_is_slower_still(nights: Any, cells: Any) -> None:
     nights(lambda n: {"slower": {"sdpa": 1.2 if n >= 4 else 1.0}, "extra": {"case_hash": str(n >= 9)}})
     for one in of("sdpa", cells()):
-        assert [step.at for step in one.steps] == [4] and one.standing is None
+        assert [step.at for step in one.steps] == [4] and one.open_step is None
 
 
 def test_a_step_beyond_a_break_keeps_its_place(nights: Any, cells: Any) -> None:
@@ -253,7 +253,7 @@ def test_runs_in_another_environment_are_left_out_too(
     assert "2 runs of other machines or environments left out" in capsys.readouterr().err
 
 
-def test_a_step_is_confirmed_by_turns(
+def test_a_step_is_confirmed_by_an_interleaved_comparison(
     nights: Any, written: Any, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = {"asked": {"impl": ["fused,sdpa=mine:kernel"]}}
@@ -276,14 +276,14 @@ def test_a_step_is_confirmed_by_turns(
         return ""
 
     monkeypatch.setattr("commands.history.confirm", confirm)
-    assert "By turns" not in written()
+    assert "Interleaved" not in written()
     page = written("--confirm")
-    said = page.replace("\N{NO-BREAK SPACE}", " ").count("By turns: confirmed (5.1 % to 5.2 % slower)")
+    said = page.replace("\N{NO-BREAK SPACE}", " ").count("Interleaved: confirmed (5.1 % to 5.2 % slower)")
     assert said == 2  # for those who see, and read aloud
     (options,) = asked
     assert (options["base"], options["head"], options["impl"]) == ("c000000005", "c000000006", ["sdpa=mine:kernel"])
     assert options["T"] == "64,256" and options["qkv_bias"] == "off" and "T_kv" not in options
-    assert "By turns: confirmed" in written()
+    assert "Interleaved: confirmed" in written()
 
 
 def test_a_run_that_cannot_be_read_is_left_out_with_a_warning(

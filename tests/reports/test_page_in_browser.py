@@ -83,7 +83,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("compare")
-    base, head = (synthetic.timed_by_turns(seed, slower) for seed, slower in ((1, None), (2, {"sdpa": 1.09})))
+    base, head = (synthetic.timed_interleaved(seed, slower) for seed, slower in ((1, None), (2, {"sdpa": 1.09})))
     both = [str(synthetic.save(data, folder, name)) for data, name in ((base, "0001_a"), (head, "0002_b"))]
     main(["compare", *both, "--html", str(folder / "compare.html")])
     return folder / "compare.html"

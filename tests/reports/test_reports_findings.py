@@ -23,7 +23,7 @@ def retimed(data: dict[str, Any], impl: str, T: int, median: float, apart: tuple
     for row in data["benchmarks"]:
         if (row["extra_info"]["impl"], row["extra_info"]["T"]) == (impl, T):
             row["stats"] |= {"median": median, "data": [0.99 * median, median, median, median, 1.01 * median]}
-            synthetic.by_turns(row, apart)
+            synthetic.interleaved(row, apart)
 
 
 UNEQUAL = (0.7, 1.0, 1.3)
@@ -115,3 +115,9 @@ def test_what_malloc_keeps_is_no_news(tidy_tiny: pd.DataFrame) -> None:
     tidy_tiny["peak_bytes"] = [10.0 * MIB, *[100 * MIB] * (len(tidy_tiny) - 1)]
     tidy_tiny["peak_rss_bytes"] = [17.0 * MIB, *[150 * MIB] * (len(tidy_tiny) - 1)]
     assert findings.hidden_memory(tidy_tiny) == ""
+
+
+def test_how_far_processes_move_a_ratio_is_told_and_whether_it_was_estimated(tiny: Run, turns: Run) -> None:
+    assumed, estimated = (findings.between_processes(frame.tidy(run)) for run in (tiny, turns))
+    assert assumed.endswith(": 2 % (standard deviation; assumed, of one process).")
+    assert estimated.endswith(" % (standard deviation; estimated from this run, with 2 % as prior).")

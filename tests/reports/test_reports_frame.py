@@ -54,7 +54,7 @@ def test_ranks_are_the_judges_and_ranges_where_several_are_possible(turns_data: 
     for row in turns_data["benchmarks"]:
         if row["extra_info"]["impl"] == "sdpa" and row["extra_info"]["T"] == 64:
             row["stats"]["data"] = row["stats"]["data"][:5]
-            synthetic.by_turns(row, (0.8, 1.0, 1.2))
+            synthetic.interleaved(row, (0.8, 1.0, 1.2))
     tidy = frame.tidy(as_run(turns_data))
     assert ranks_at_64(tidy) == {"packed": (1, 2), "sdpa": (1, 3), "fused": (2, 3)}
     assert at_64(tidy, "standing") == {"packed": "not resolved", "sdpa": "not resolved", "fused": "slower"}

@@ -198,7 +198,7 @@ def test_the_case_table_is_in_the_order_of_slowdown_with_readable_units(
 ) -> None:
     fused = next(row for row in turns_data["benchmarks"] if row["extra_info"]["impl"] == "fused")
     fused["stats"]["data"] = fused["stats"]["data"][:5]
-    synthetic.by_turns(fused, (0.95, 1.0, 1.05))
+    synthetic.interleaved(fused, (0.95, 1.0, 1.05))
     this = page.report(as_run(turns_data))
     case = this.grid.cases[0]
     heads, rows = tables.of_case(case, tables.headings(this.grid))

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from stats import effects, estimate, ratios, shares, verdict
-from stats.effects import Watched, per_look
-from stats.estimate import Estimate
+from stats.estimate import Estimate, per_analysis
 from stats.verdict import (
     CHANGED,
     IMPROVED,
@@ -109,7 +108,7 @@ def test_a_fact_is_never_taken_back() -> None:
     lost = 0
     for injected in (0.0, 0.005, 0.009, 0.011):
         logs, facts = table(rng, injected, pairs=40, noise=0.004), dict[object, tuple[int, bool]]()
-        for count in range(effects.FIRST_LOOK, 41):
+        for count in range(effects.FIRST_ANALYSIS, 41):
             cells, impls = of_pairs({key: of[:count] for key, of in logs.items()}, {})
             for name, it in [*cells.items(), *impls.items()]:
                 way = (1 if it.ratio > 1 else -1) * (it.word in (*CHANGED, SLIGHT))
@@ -123,7 +122,7 @@ def test_no_interval_of_any_look_leaves_the_truth_out_in_more_than_a_twentieth_o
     rng = np.random.default_rng(9)
     wrong = 0
     for _ in range(60):
-        cells, _ = effects.of_pairs(table(rng, pairs=60), {})
+        cells, _ = effects.of_pairs(table(rng, pairs=60))
         wrong += sum(not low <= 0 <= high for low, high in (it.interval() for it in cells.values()))
     assert 0.005 < wrong / 60 / 24 <= 0.06
 
@@ -132,7 +131,7 @@ def test_no_interval_of_any_look_leaves_the_truth_out_in_more_than_a_twentieth_o
 def test_the_level_of_a_look(level: float) -> None:
     """The nominal levels that 1,200,000 simulated walks need, as `tests/experiments/looks.py` prints them."""
     simulated = {0.1: 0.00831, 0.05: 0.00359, 0.01: 0.000565, 0.0005: 0.0000225}
-    assert per_look(level) == pytest.approx(simulated[level], rel=0.08)
+    assert per_analysis(level) == pytest.approx(simulated[level], rel=0.08)
 
 
 def test_a_cell_that_differs_from_its_implementation_is_told_of_alone() -> None:
@@ -233,7 +232,7 @@ def test_pairs_that_contradict_what_was_shown_are_told_of() -> None:
 
 def test_a_look_that_contradicts_what_was_shown_is_told_of_though_all_pairs_do_not() -> None:
     """The interval stays as it was before that look, so it may be far narrower or wider than what all pairs say."""
-    watched = Watched(0.02, 0.01, 100, looks=(known(0.0, 0.001), known(0.1, 0.001), known(0.02, 0.01)))
+    watched = Estimate(0.02, 0.01, 100, analyses=(known(0.0, 0.001), known(0.1, 0.001), known(0.02, 0.01)))
     said = of_effects({("x", "case"): watched})[0]["x", "case"]
     assert said.word == UNCHANGED and "later pairs contradict it: all pairs say" in said.reason
 
@@ -257,19 +256,19 @@ def test_an_implementation_counts_all_pairs_of_all_its_cells() -> None:
     assert found.ratio == pytest.approx(math.exp(0.05), abs=0.002)
 
 
-def test_controls_that_changed_are_subtracted_and_only_those() -> None:
+def test_a_reference_workload_that_changed_a_little_hides_no_change_of_the_code() -> None:
+    """Both variants were timed within milliseconds: head's code may have slowed the workload in its own process."""
     rng = np.random.default_rng(25)
     logs = {("sdpa", str(i)): rng.normal(0.02, 0.0005, 8) for i in range(3)}
-    said = [of_pairs(logs, {"loop": rng.normal(*moved, 8)})[1]["sdpa"] for moved in ((0.02, 0.0005), (0.0, 0.02))]
-    assert [it.word for it in said] == [UNCHANGED, REGRESSED] and said[1].high / said[1].low < 1.003
+    said = of_pairs(logs, {"loop": rng.normal(0.02, 0.0005, 8)})[1]["sdpa"]
+    assert said.word == REGRESSED and said.ratio == pytest.approx(math.exp(0.02), abs=0.001)
 
 
-def _replayed(logs: dict[Any, Any], controls: dict[str, Any], pairs: int) -> list[dict[Any, str]]:
+def _replayed(logs: dict[Any, Any], pairs: int) -> list[dict[Any, str]]:
     """The words on all cells and implementations, after each pair from the fourth on."""
     found = []
     for count in range(4, pairs + 1):
-        known = ({key: of[:count] for key, of in them.items()} for them in (logs, controls))
-        cells, implementations = of_pairs(*known, 0.01)
+        cells, implementations = of_pairs({key: of[:count] for key, of in logs.items()}, {}, 0.01)
         found.append({key: it.word for key, it in (cells | implementations).items()})
     return found
 
@@ -281,17 +280,8 @@ def test_a_cell_that_is_slower_within_the_margin_stays_so(seed: int) -> None:
     logs = {
         ("i", f"c{i}"): (0.0125 if not i else 0.005) + rng.normal(0, 0.006 if not i else 0.002, 25) for i in range(8)
     }
-    words = [it["i", "c0"] for it in _replayed(logs, {}, 25)]
+    words = [it["i", "c0"] for it in _replayed(logs, 25)]
     assert SLIGHT not in words or words[words.index(SLIGHT) :] == [SLIGHT] * (len(words) - words.index(SLIGHT))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_control_that_is_shown_to_move_takes_no_verdict_back(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    logs = {("a", f"c{i}"): 0.012 + rng.normal(0, 0.003, 25) for i in range(4)}
-    words = [it["a"] for it in _replayed(logs, {"loop": 0.006 + rng.normal(0, 0.004, 25)}, 25)]
-    told = next((i for i, word in enumerate(words) if word == REGRESSED), len(words))
-    assert set(words[told:]) <= {REGRESSED, SLIGHT}
 
 
 def test_a_control_that_moved_far_speaks_of_the_machine() -> None:
@@ -337,9 +327,9 @@ def test_what_is_inconclusive_says_what_is_possible() -> None:
 
 
 def test_the_last_look_is_what_is_shown_within_what_all_looks_leave() -> None:
-    looks = (known(0.0, 0.001), known(0.02, 0.1))
-    watched = Watched(0.02, 0.1, 100, looks=looks)
-    assert watched.interval() == looks[0].interval(per_look(0.05))
+    analyses = (known(0.0, 0.001), known(0.02, 0.1))
+    watched = Estimate(0.02, 0.1, 100, analyses=analyses)
+    assert watched.interval() == analyses[0].interval(per_analysis(0.05))
 
 
 @pytest.mark.parametrize("margin", [-0.1, math.nan, math.inf])
@@ -445,7 +435,7 @@ def test_rounds_that_only_one_took_part_in_say_nothing_of_a_ratio() -> None:
 
 def test_ranks_that_are_possible_overlap_where_no_difference_is_shown() -> None:
     rows = {"a": [[0.0], [0.0], [0.0]], "b": [[0.3], [-0.3], [0.01]], "c": [[5.0], [5.3], [4.7]]}
-    pairs = ratios.compared({"case": {name: timed(logs) for name, logs in rows.items()}})["case"]
+    pairs = ratios.compared({"case": {name: timed(logs) for name, logs in rows.items()}})[0]["case"]
     assert ratios.ranks("abc", pairs) == {"a": (1, 2), "b": (1, 2), "c": (3, 3)}
 
 
@@ -457,7 +447,7 @@ def test_no_rank_is_shown_against_the_order_of_the_medians_that_tables_print() -
     b = ratios.Samples([it * 0.7 for it in slow[8:]], rounds[8:], [i // 2 for i in rounds[8:]], [0] * 8)
     assert ratios.ratio(b, a).faster
     b = ratios.Samples([it * 0.9 for it in slow[8:]], rounds[8:], [i // 2 for i in rounds[8:]], [0] * 8)
-    pairs = ratios.compared({"case": {"a": a, "b": b}})["case"]
+    pairs = ratios.compared({"case": {"a": a, "b": b}})[0]["case"]
     assert ratios.ratio(b, a).faster and pairs["b", "a"].high == 1 == pairs["a", "b"].low
     assert ratios.ranks("ab", pairs) == {"a": (1, 2), "b": (1, 2)}
 
@@ -470,7 +460,7 @@ def test_one_more_process_with_the_same_scatter_narrows_every_interval() -> None
         cases = {
             "case": {"a": timed([[0.0] * 8] * K), "b": timed([[it + move for it in visits] for move in moves[:K]])}
         }
-        found = ratios.compared(cases)["case"]["b", "a"]
+        found = ratios.compared(cases)[0]["case"]["b", "a"]
         widths.append(found.high / found.low)
     assert widths == sorted(widths, reverse=True)
 
@@ -505,7 +495,7 @@ def test_a_ratio_claims_what_its_interval_shows() -> None:
         (0.8, 0.9): False,
         (0.8, 1.0): True,
     }
-    assert {ends: of(*ends).level for ends in told} == told
+    assert {ends: of(*ends).tied for ends in told} == told
 
 
 def test_what_more_time_could_narrow_is_the_interval_of_the_visits_alone() -> None:

@@ -24,11 +24,10 @@ def run(
     noise: float = 0.003,
     impls: Sequence[str] = IMPLS,
     extra: Mapping[str, Any] | None = None,
-    controls: float | None = 1.0,
     **top: Any,
 ) -> dict[str, Any]:
     """A run over 4 cases. `slower` maps an implementation to the factor on its times, which changes its hash; `extra` goes into
-    every row, and `controls` is the factor on the times of the controls (None: the run has none)."""
+    every row."""
     rng = np.random.default_rng(seed)
     rows = []
     for at in CASES:
@@ -38,11 +37,7 @@ def run(
             known = {"process_medians": medians} if processes > 1 else {}
             known["impl_hash"] = f"{impl} {(slower or {}).get(impl, 1.0)}"
             rows.append(synthetic.row(impl, at, medians, (), kernel="math", **{**known, **(extra or {})}))
-    data = synthetic.document(rows, **top)
-    if controls is not None:
-        looks = {name: _looks(rng, controls) for name in ("product", "python")}
-        data["controls"] = {"drift": 0.01, "looks": looks}
-    return data
+    return synthetic.document(rows, **top)
 
 
 def cells(data: dict[str, Any], impl: str) -> list[dict[str, Any]]:
@@ -61,7 +56,3 @@ def without(data: dict[str, Any], impl: str, reason: str, detail: str) -> dict[s
 
 def save(data: dict[str, Any], results: Path, name: str) -> Path:
     return synthetic.save(data, results, name)
-
-
-def _looks(rng: np.random.Generator, factor: float) -> list[dict[str, float]]:
-    return [{"at": 20.0 * i, "seconds": float(3e-3 * factor * math.exp(rng.normal(0, 0.001)))} for i in range(5)]

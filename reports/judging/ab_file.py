@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from stats import shares, verdict
+from stats import effects, shares, verdict
 from stats.effects import Key
 from stats.verdict import Verdict
 
@@ -19,29 +19,15 @@ from ..reading.runs import RunError
 from ..reading.words import plural
 from .comparison import SIDES, Cell, Comparison, changes, worst_first
 
-CONTROL = "control"
-"""Placeholder for the implementation in cells of controls."""
-
 FOLDER = "ab"
 """Subfolder of a machine's folder."""
 
-Logs = dict[Key, list[float]]
-"""log(head / base) of every replicate, NaN for a cell that was not measured in it."""
 
-
-def find(name: str, results: Path) -> Path | None:
-    """Return the path of a saved comparison, given as a path or as `ab/NAME`; None for other names."""
-    if (path := Path(name)).is_file():
-        with suppress(RunError):
-            read(path)
-            return path
-        return path if path.resolve().parent.name == FOLDER else None
-    folder, _, wanted = name.removesuffix(".json").rpartition("/")
-    if folder.rpartition("/")[2] != FOLDER:
-        return None
-    known = [path for path in results.glob(f"*/{FOLDER}/*.json") if runs.is_numbered(path)]
-    matching = [path for path in known if wanted in (path.stem, *path.stem.split("_", 1))]
-    return max(matching, key=lambda path: path.stat().st_mtime_ns, default=None)
+def is_saved(path: Path) -> bool:
+    """Whether a file is a saved comparison, or damaged and in a folder of such."""
+    with suppress(RunError):
+        return bool(read(path))
+    return path.is_file() and path.resolve().parent.name == FOLDER
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -64,16 +50,13 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
     """
     data = read(path)
     pairs, kept = data["pairs"], data["margin"] if margin is None else margin
-    logs, times = _logs(pairs), _times(pairs)
-    controls = {key[1]: of for key, of in logs.items() if key[0] == CONTROL and not any(map(math.isnan, of))}
-    measured = {key: of for key, of in logs.items() if key[0] != CONTROL}
-    judged, found = verdict.of_pairs(measured, controls, kept)
-    implementations = {} if data["moved"] else found
+    (logs, controls), times = effects.of_saved(pairs), _times(pairs)
+    judged, implementations = verdict.of_pairs(logs, controls, kept)
     pace = mean(pair.get("seconds") or 0.0 for pair in pairs) if pairs else 0.0
     cells = []
     for cell in data["cells"]:
         key, said = (str(cell["impl"]), str(cell["id"])), _saved(cell)
-        if math.isfinite(said.ratio) and not data["moved"]:
+        if math.isfinite(said.ratio):
             said = judged.get(key, said)
         count = sum(map(math.isfinite, logs.get(key, ())))
         base, head = (median(times.get((key, side), [math.nan])) for side in (0, 1))
@@ -90,15 +73,9 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
         machine=data["fingerprints"]["head"],
         commands=[data["command"]],
         implementations=implementations,
-        unjudged=data["moved"],
+        unjudged=verdict.drifted(controls),
         neither=len(data["neither"]),
     )
-
-
-def _logs(pairs: Sequence[Mapping[str, Any]]) -> Logs:
-    by_key = [{(impl, case): float(log) for impl, case, log in pair["logs"]} for pair in pairs]
-    keys = dict.fromkeys(key for pair in by_key for key in pair)
-    return {key: [pair.get(key, math.nan) for pair in by_key] for key in keys}
 
 
 def _times(pairs: Sequence[Mapping[str, Any]]) -> dict[tuple[Key, int], list[float]]:

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 from stats.verdict import REGRESSED
 
+from ..judging.comparison import compare
 from ..reading import baseline_file, command, fingerprint, runs, words
 from ..reading.baseline_file import Baseline, Entry
 from ..reading.runs import Run, RunError
-from .comparison import compare
 
 _EPILOG = """\
 A baseline changes by this command only. A run with regressions against the

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from reports.__main__ import main
-from reports.judging import by_turns
+from reports.judging import ab_file
 from reports.judging.comparison import Comparison
 from reports.pages import comparison_page
 from reports.pages.comparison_text import as_data, as_markdown, columns, sentences, summary
@@ -29,11 +29,14 @@ FACTS = {"kernel": "flash", "peak_bytes": 1000, "error": 1e-7}
 Logs = dict[tuple[str, str], list[float]]
 
 
-def document(logs: Logs, without: dict[tuple[str, str], tuple[str, str]] | None = None, **more: Any) -> dict[str, Any]:
-    """A comparison with these log ratios, pair by pair; `without` numbers: word and reason of a cell."""
+def document(
+    logs: Logs, without: dict[tuple[str, str], tuple[str, str]] | None = None, drift: float = 0.0, **more: Any
+) -> dict[str, Any]:
+    """A comparison with these log ratios, pair by pair; `without` numbers: word and reason of a cell; `drift`: the log
+    ratio of the reference workload."""
     count = len(next(iter(logs.values()), []))
     rng = random.Random(0)
-    known = logs | {("control", "python"): [rng.gauss(0, 1e-4) for _ in range(count)]}
+    known = logs | {("control", "python"): [rng.gauss(drift, 1e-4) for _ in range(count)]}
     judged = verdict.of_pairs(logs, {})[0]
     said = {**judged, **{key: verdict.Verdict(*told) for key, told in (without or {}).items()}}
     cells = [
@@ -45,7 +48,7 @@ def document(logs: Logs, without: dict[tuple[str, str], tuple[str, str]] | None 
               "blocks": {"cell": [0, 0], "side": [0, 1], "seconds": [1e-3, 2e-3]}} for i in range(count)]  # fmt: skip
     return {
         "kind": "ab", "command": "python -m bench ab --base main", "sides": sides, "margin": 0.01, "alarm": 0.005,
-        "threads": 1, "seed": 7, "seconds": 4.0 * count, "moved": "", "neither": [], "self_test": ["0 of 12 runs"],
+        "threads": 1, "seed": 7, "seconds": 4.0 * count, "neither": [], "self_test": ["0 of 12 runs"],
         "fingerprints": {"base": {"cpu": "x", "torch": "2.12"}, "head": {"cpu": "x", "torch": "2.13"}},
         "cells": cells, "pairs": pairs,
     } | more  # fmt: skip
@@ -74,7 +77,7 @@ SLOW = {("sdpa", "T16"): noisy(0.1, 0.002), ("sdpa", "T32"): noisy(0.3, 0.002), 
 
 
 def test_cells_that_neither_side_can_do_are_counted(saved: Any) -> None:
-    text = summary(by_turns.comparison(saved(document(SLOW, neither=["loop T16: no", "loop T32: no"]))))
+    text = summary(ab_file.comparison(saved(document(SLOW, neither=["loop T16: no", "loop T32: no"]))))
     assert "; 2 cells that neither side can do (" in text
 
 
@@ -98,7 +101,7 @@ def test_what_regressed_stands_first_and_every_form_tells_it(
     text, _, folded = (tmp_path / "x.md").read_text().partition("<details>")
     assert "| REGRESSED |" in text and "UNCHANGED |" not in text and folded.startswith("<summary>1 UNCHANGED</summary>")
     assert "    python -m bench ab --base main\n" in folded and "torch 2.13" in folded
-    assert main(["compare", "ab/0001", "--results", str(tmp_path / "results")]) == 1
+    assert main(["compare", str(file)]) == 1
     (again,) = re.findall(r"`python -m reports (compare .* --all)` lists them", capsys.readouterr().out)
     assert main(shlex.split(again)) == 1
     assert "UNCHANGED    fused T16" in capsys.readouterr().out
@@ -120,21 +123,21 @@ def test_a_headline_names_what_regressed_and_no_mean_hides_it(saved: Any) -> Non
 
 def test_another_margin_judges_anew(saved: Any) -> None:
     file = saved(document({("sdpa", "T16"): noisy(0.02, 0.002)}))
-    assert [by_turns.comparison(file, margin).cells[0].verdict.word for margin in (None, 0.05)] == [
+    assert [ab_file.comparison(file, margin).cells[0].verdict.word for margin in (None, 0.05)] == [
         "REGRESSED",
         "SLIGHT",
     ]
 
 
 def of(saved: Any, logs: Logs, **more: Any) -> Comparison:
-    return by_turns.comparison(saved(document(logs, **more)))
+    return ab_file.comparison(saved(document(logs, **more)))
 
 
 def test_cells_are_judged_as_their_implementation_is(saved: Any) -> None:
     """By the judge as it is now, whatever it said when they were saved."""
     data = document({("sdpa", "T16"): noisy(0.02, 0.002)})
     data["cells"][0] |= {"word": "UNCHANGED"}
-    found = by_turns.comparison(saved(data))
+    found = ab_file.comparison(saved(data))
     assert found.cells[0].verdict.word == found.implementations["sdpa"].word == "REGRESSED"
 
 
@@ -177,10 +180,10 @@ def test_cells_that_differ_reach_from_a_percentage_to_a_factor(saved: Any) -> No
 def test_what_regressed_is_named(saved: Any) -> None:
     data = document({("sdpa", "T16"): noisy(-0.1, 0.002)})
     data["cells"][0]["head"] = FACTS | {"peak_bytes": 10 * FACTS["peak_bytes"]}
-    found = by_turns.comparison(saved(data))
+    found = ab_file.comparison(saved(data))
     assert found.code == 1 and summary(found).startswith("Memory regressed: 1 IMPROVED; 1 cell with more memory ")
     data["cells"][0] |= {"word": "BROKEN", "ratio": None, "failed": ["head"], "head": None}
-    assert summary(by_turns.comparison(saved(data))).startswith("Something is broken: 1 BROKEN")
+    assert summary(ab_file.comparison(saved(data))).startswith("Something is broken: 1 BROKEN")
 
 
 def test_what_is_out_of_reach_says_how_long_it_would_take(saved: Any) -> None:
@@ -204,10 +207,9 @@ def test_a_change_of_nothing_has_no_minus_and_a_large_one_is_a_factor() -> None:
 
 
 def test_machine_drift_is_no_verdict_about_the_code(saved: Any) -> None:
-    found = of(saved, SLOW, moved="machine drift: the time of the reference workload 'python' changed by +10.0 %")
-    assert not [*sentences(found)] and found.unjudged.startswith("machine drift")
-    open_ = {("sdpa", "T16"): (verdict.INCONCLUSIVE, found.unjudged)}
-    assert summary(of(saved, {}, without=open_, moved=found.unjudged)).count("machine drift") == 1
+    found = of(saved, SLOW, drift=math.log(1.1))
+    assert not [*sentences(found)] and found.code == 2
+    assert summary(found).count("machine drift: the time of the reference workload 'python' changed by +10.0 %") == 1
 
 
 @pytest.mark.parametrize(
@@ -217,7 +219,7 @@ def test_machine_drift_is_no_verdict_about_the_code(saved: Any) -> None:
 def test_memory_counts_to_the_margin_and_another_kernel_is_told(saved: Any, changed: dict[str, Any], code: int) -> None:
     data = document({("fused", "T16"): noisy(0, 0.002)})
     data["cells"][0]["head"] = FACTS | changed
-    found = by_turns.comparison(saved(data))
+    found = ab_file.comparison(saved(data))
     assert found.code == code and [change.what for change in found.cells[0].changes] == [*changed]
 
 
@@ -227,7 +229,7 @@ def test_texts_are_never_markup(saved: Any, capsys: pytest.CaptureFixture[str]) 
     shown = " ".join(capsys.readouterr().out.split())
     assert "my[/kernel] T16" in shown
     assert "no [/x] [red] in | <img src=x> `a` @you [31m next" in shown and "\x1b" not in shown
-    text = as_markdown(by_turns.comparison(file))
+    text = as_markdown(ab_file.comparison(file))
     assert "my\\[/kernel\\] |" in text
     assert "no \\[/x\\] \\[red\\] in \\| &lt;img src=x&gt; \\`a\\` @&#8203;you \\[31m next |" in text
 
@@ -256,7 +258,7 @@ def test_what_an_earlier_version_saved_is_shown(saved: Any) -> None:
     data = document(SLOW, alarm=None)
     for pair in data["pairs"]:
         del pair["blocks"], pair["seconds"]
-    found = by_turns.comparison(
+    found = ab_file.comparison(
         saved({key: it for key, it in data.items() if key not in ("kind", "alarm", "self_test")})
     )
     assert found.code == 1 and math.isnan(found.cells[0].base)
@@ -274,4 +276,4 @@ def test_a_file_that_was_cut_off_is_named(saved: Any, capsys: pytest.CaptureFixt
 def test_a_file_that_is_no_comparison(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(RunError, match="not a comparison that `python -m bench ab` saved"):
-        by_turns.comparison(tmp_path / "x.json")
+        ab_file.comparison(tmp_path / "x.json")

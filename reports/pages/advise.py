@@ -1,0 +1,155 @@
+"""`python -m reports advise`: which implementation to use, from a saved run."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ..judging import advice, dispatcher
+from ..judging import frame as fr
+from ..judging.advice import Layers
+from ..reading import command, runs, units, words
+from ..reading.axes import KNOWN_AXES, axis_names
+from ..reading.runs import Run, RunError
+
+MOST_RUNS = 200
+"""Most runs searched for one that contains the requested cases."""
+
+COLUMNS = {"case": False, "use": False, "time": True, "next best": False, "ahead by": True, "verdict": False}
+"""Columns, and whether they are aligned right."""
+
+
+def main(arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
+    """Run `python -m reports advise`: exit code 0; 3 for a usage error, reported in one line on stderr.
+
+    `layers_of` returns the layers of a model by its name, or raises `RunError`.
+    """
+    options, _ = _parser().parse_known_args(arguments)
+    return command.answered(lambda options: _answer(options, arguments, layers_of), options)
+
+
+def _answer(options: argparse.Namespace, arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
+    several = options.emit and options.run is not None
+    chosen = list(command.several([options.run], command.results(options))) if several else [command.chosen(options)]
+    options = _parser().parse_args(arguments)  # the axes of that run are options too
+    asked = {axis: value for axis in axis_names() if axis != "model" and (value := getattr(options, axis)) is not None}
+    long = {short: name for name, short in words.SHORT_DTYPE.items()}
+    asked |= {axis: long.get(value, value) for axis, value in asked.items() if axis == "dtype"}
+    layers = layers_of(options.model) if options.model else {"": None}
+    if options.run is None:
+        chosen = [_answering(chosen[0], advice.read_as(asked), layers)]
+    frames = [
+        (kind, run, frame)
+        for kind, layer in layers.items()
+        for run in chosen
+        if len(frame := advice.of_layer(fr.tidy(run), layer, asked)) or layer is None
+    ]
+    if not frames:
+        raise RunError(
+            f"no layer of {options.model} was measured here: `pytest bench/ --model {options.model}` does that"
+        )
+    if options.emit:
+        rows = [(run, advice.narrowed(frame, advice.read_as(asked))[0]) for _, run, frame in frames]
+        print(dispatcher.emit(options.emit, rows))
+    else:
+        _show(options, chosen[0], {kind: advice.advise(frame, asked) for kind, _, frame in frames})
+    return command.FINE
+
+
+def _show(options: argparse.Namespace, run: Run, tables: Mapping[str, dict[str, Any]]) -> None:
+    if options.json:
+        origin = {"run": run.name, "date": run.date, "commit": run.commit_id}
+        content = {"model": options.model, "layers": tables} if options.model else tables[""]
+        print(json.dumps({**origin, **content}, indent=2, ensure_ascii=False, allow_nan=False, default=advice.typed))
+        return
+    print(f"from run {run.name}" + (f" of {run.date[:10]}" if run.date else ""))
+    for kind, table in tables.items():
+        if options.model:
+            print(f"{options.model}, {kind} layers")
+        _print(table)
+
+
+def _answering(newest: Run, asked: Mapping[str, Any], layers: Mapping[str, Mapping[str, Any] | None]) -> Run:
+    """Return the newest run of this machine that contains the requested cases; if none does, the newest."""
+    files = runs.newest_first(newest.path.parent.parent)[:MOST_RUNS]
+    for file in (file for file in files if file.parent == newest.path.parent):
+        with contextlib.suppress(RunError):
+            run = runs.read(file)
+            frame = fr.tidy(run)
+            for layer in layers.values():
+                rows = fr.records(advice.of_layer(frame, layer, asked))
+                if any(all(advice.matches(row.get(axis), value) for axis, value in asked.items()) for row in rows):
+                    return run
+    return newest
+
+
+def _print(table: Mapping[str, Any]) -> None:
+    """Print one line per case, then the crossovers."""
+    console = Console(width=None if sys.stdout.isatty() else 80, highlight=False, markup=False)
+    if table["read_as"]:
+        console.print(
+            f"decode at T = {advice.typed(table['asked']['T'])}: one new token (T = 1) against a cache of as many (T_kv)"
+        )
+    for miss in table["not_measured"]:
+        nearest = " and ".join(map(words.number, miss["nearest"]))
+        console.print(f"{miss['axis']} = {words.number(miss['asked'])} was not measured; the nearest: {nearest}")
+    shown = Table(box=None, pad_edge=False)
+    for heading, right in COLUMNS.items():
+        whole = heading not in ("case", "verdict")
+        shown.add_column(heading, justify="right" if right else "left", no_wrap=whole, overflow="fold")
+    for cell in table["cells"]:
+        place = words.place({axis: cell[axis] for axis in table["axes"]} or cell, always=[*table["axes"], "T", "H"])
+        ahead = units.span(cell["ahead_low"], cell["ahead_high"]) if cell["ahead_low"] else units.MISSING
+        following = cell["next_best"] or units.MISSING
+        shown.add_row(place, cell["fastest"], units.seconds(cell["seconds"], 2), following, ahead, cell["verdict"])
+    console.print(shown)
+    for crossing in table["crossovers"]:
+        console.print(f"{words.place(crossing, always=table['axes'])}: {advice.sentence(crossing)}")
+    if table["page_faults"]:
+        console.print(table["page_faults"])
+    if table["left_out"]:
+        console.print(f"left out, wrong somewhere in this run: {', '.join(table['left_out'])}")
+
+
+def _parser() -> command.Parser:
+    parser = command.Parser(
+        prog="python -m reports advise",
+        description="Which implementation to use, from a saved run.",
+        epilog="Any other axis of the run is an option as well, as --window 128. Numbers may be ranges: --T 512..8192.",
+    )
+    command.add_run(parser)
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="only the attention layers of this model, or of a config.json (`pytest bench/ --list` shows models)",
+    )
+    for axis in (name for name in axis_names() if name != "model"):  # the argument names a model's layers
+        parser.add_argument(f"--{axis}", type=_reader(axis), metavar="VALUE", help=f"only cases with this {axis}")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="a table that a program can read")
+    form.add_argument(
+        "--emit", type=Path, metavar="FILE.py",
+        help="write a module with a function like SDPA that calls what was fastest; --run may be a glob of one machine's runs",
+    )  # fmt: skip
+    return parser
+
+
+def _reader(axis: str) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        first, dots, last = text.partition("..")
+        parse = KNOWN_AXES[axis].parse
+        if not dots or KNOWN_AXES[axis].kind != "size":
+            return parse(text)
+        if not (found := range(parse(first), parse(last) + 1)):
+            raise argparse.ArgumentTypeError(f"{text}: a range begins with the smaller number")
+        return found
+
+    return read
