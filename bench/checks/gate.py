@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
@@ -21,14 +21,14 @@ from impls.registry import Compiled
 from ..cases.case import Case, tokens_of
 from ..cases.outcome import Wrong, classify
 from ..cases.sweep import misfit
-from . import reference
+from . import reference, settings
 from .bounds import FACTOR
 from .building import eager_form, keeping_settings, module_of, prepare
 from .calls import Call, call_of, recording
 from .draws import cache_sizes
 from .dropout import check_dropout, check_independence, check_shares, kept_probs, spanning, spanning_output
 from .patterns import PATTERNS
-from .problem import Errors, Expected, Inputs, Problem, copies, elsewhere, inputs_of, strided
+from .problem import Errors, Expected, Inputs, Problem, copies, elsewhere, inputs_of, strided, surroundings_intact
 from .problems import problem_of, showing_output, showing_probs
 from .shortening import within
 
@@ -38,11 +38,11 @@ LONG = 512
 FEW = 1 << 15
 """Pairs of a query and a key up to which a core is checked without its layer in the case itself, not only on probes."""
 
-PROBES = (37, 577, 128, 63, 64)
-"""Lengths of the probes: 37, less than a tile of 64; 577, many tiles and one token; 128, a round length, for which some
-kernels have a separate path; 63, a tile of 64 less one token; and 64, which is 64 modulo 128. A compiled form is probed
-at the first length only, since each is compiled anew: its eager form is probed at all lengths, and it is checked in
-every pattern in the case itself.
+PROBES = (37, 513, 128, 127, 64)
+"""Lengths of the probes: 37, less than a tile of 64; 513, one token more than tiles of 64, 128 or 256; 128, a round
+length, for which some kernels have a separate path; 127, one token less than tiles of 64 or 128; and 64, which is 64
+modulo 128. A compiled form is probed at the first length only, since each is compiled anew: its eager form is probed at
+all lengths, and it is checked in every pattern in the case itself.
 
 An implementation that declares a length unsupported is probed at the nearest supported length on the same side of
 `LONG`.
@@ -61,6 +61,9 @@ LARGEST_CACHE = 1 << 26
 
 REACHED = 50
 """Cap within reach of the patterns' large scores."""
+
+LARGE_VALUE = 256.0
+"""Values whose sum over `LONG` keys float16 can't hold, though it holds their mean."""
 
 ROUND = 16
 """A multiple of this counts as a round length: it leaves no partial tile, however small."""
@@ -105,6 +108,8 @@ class Gate:
                 self._once("bare kernel (probe)", eager, probe.bare, check_probe)
                 if probe == probed[0] and not case.does.gradients:
                     self._once("scale", eager, probe.bare, check_scale)
+                if probe.computes == "float16" and probe.T_kv > LONG and not probe.sinks:
+                    self._once("large values", eager, probe.bare, check_large_values)
             if eager.limits.returns_lse:
                 self._once("log-sum-exp", eager, probe.bare, check_lse)
             if eager.core is None or impl.compiled or (case.in_model and probe is probed[0]):
@@ -258,8 +263,12 @@ def check_probe(impl: Impl, case: Case) -> None:
             numbers.refill(problem_of(case))
             prepare(module, case)
             check_many_forwards(module, case, (numbers, *others))
+            if case.scope == "core" and case.T <= LONG:
+                check_single_gradients(module, case, numbers)
             if case.scope == "layer" and case.T <= LONG:
                 check_new_weights(module, case, numbers)
+    if not all(map(surroundings_intact, (numbers, *others))):
+        raise Wrong("writes to memory beside its inputs")
 
 
 ANOTHER_MASK = {"none": "causal", "causal": "none"}
@@ -286,6 +295,18 @@ def check_scale(impl: Impl, case: Case) -> None:
     _check_once(module, case, numbers, problem, "with a scale of the caller's own: ")
 
 
+def check_large_values(impl: Impl, case: Case) -> None:
+    """Check that a core returns the value that all keys have, where all scores are equal; raises `Wrong`."""
+    module, problem = module_of(impl, case), problem_of(case)
+    numbers = inputs_of(problem)
+    for x, value in zip(numbers.tensors, (0.0, 1.0, LARGE_VALUE), strict=True):
+        x.data.fill_(value)
+    with keeping_settings(), torch.no_grad():
+        output = problem.output.shown(module(*numbers.tensors, **numbers.options))
+    if not torch.allclose(output.double(), torch.full_like(output, LARGE_VALUE, dtype=torch.float64), rtol=1e-2):
+        raise Wrong(f"where all values are {LARGE_VALUE:g}: {output.min().item():g} to {output.max().item():g}")
+
+
 def _parameters(kernel: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of a kernel's parameters; empty for builtins."""
     try:
@@ -299,6 +320,7 @@ def check_lse(impl: Impl, case: Case) -> None:
     base = math.log(impl.limits.returns_lse or math.e)
     module = module_of(impl, case)
     module.kernel = impl.kernel  # type: ignore[assignment]  # whose second answer the core leaves out
+    earlier: list[Tensor] = []
     for draw in (0, 1):
         problem = problem_of(case, draw)
         numbers = strided(inputs_of(problem))
@@ -319,6 +341,9 @@ def check_lse(impl: Impl, case: Case) -> None:
             raise Wrong(
                 f"lse is off by {error.nan_to_num(torch.inf, torch.inf).max():.1e} of {exact[shown].abs().max():.1f}"
             )
+        if earlier:
+            _unchanged(earlier[:1], earlier[1:], "an lse changed when a later one was computed: both share one buffer")
+        earlier = [lse, lse.clone()]
 
 
 def _log_sums(problem: Problem, dtype: torch.dtype) -> Tensor:
@@ -352,8 +377,14 @@ def _check_problems(
     call: Call, module: nn.Module, numbers: Inputs, case: Case, draws: Sequence[int], in_turn: bool
 ) -> CheckResult:
     problems = [problem_of(case, draw) for draw in draws]
-    earlier: list[tuple[list[Tensor], tuple[Tensor, ...]]] = []
+    earlier: list[tuple[Problem, dict[str, Tensor], tuple[Tensor, ...]]] = []
     caching = case.does.cached and case.scope == "layer"  # in that case the call writes to the cache
+
+    def shown(problem: Problem, answers: dict[str, Tensor]) -> list[Tensor]:
+        """Return what is compared now of tensors that the module returned."""
+        own = [part for part in problem.answers if part.name == "output" or not caching]
+        whole = {name: answers[name].contiguous() for name in {part.name for part in own}}
+        return [part.shown(whole[part.name]) for part in own]
 
     def answer(problem: Problem, why: str = "", call: Call = call, numbers: Inputs = numbers) -> CheckResult:
         owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]
@@ -367,12 +398,10 @@ def _check_problems(
             _unchanged([numbers.grad], [problem.grad], "writes to the gradient of its output, which others may read")
             if any(x.grad is not None for x in (*numbers.tensors, *module.parameters())):
                 raise Wrong("adds to `.grad` as a side effect: training with it would count these gradients twice")
-        for age, (now, kept) in enumerate(reversed(earlier)):
+        for age, (of, before_this, kept) in enumerate(reversed(earlier)):
             how = "both share one buffer" if age == 0 else "they share a few buffers"
-            _unchanged(now, kept, f"an answer changed when a later one was computed: {how}")
-        own = [part for part in problem.answers if part.name == "output" or not caching]
-        shown = [part.shown(answers[part.name]) for part in own]
-        earlier.append((shown, copies(shown)))
+            _unchanged(shown(of, before_this), kept, f"an answer changed when a later one was computed: {how}")
+        earlier.append((problem, answers, copies(shown(problem, answers))))
         return verify(answers, problem, why)
 
     for problem in problems:
@@ -385,7 +414,8 @@ def _check_problems(
     if in_turn:
         apart = elsewhere(numbers, problems[-1])
         numbers.refill(problems[0])  # a stale read of these would give another output
-        answer(problems[-1], NEW_TENSORS, call_of(module, case, apart), apart)
+        with nullcontext() if isinstance(module, Compiled) else settings.memory_filled():
+            answer(problems[-1], NEW_TENSORS, call_of(module, case, apart), apart)
     return found[min(draws)]
 
 
@@ -412,6 +442,22 @@ def check_many_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]
             continuous = [x for x in read.tensors if x.requires_grad]
             gradients = torch.autograd.grad(o, [*continuous, *parameters], read.grad, allow_unused=True)
         verify(call_of(module, case, read).read((o, *gradients)), problem_of(case, draw), TWO_FORWARDS)
+
+
+def check_single_gradients(module: nn.Module, case: Case, numbers: Inputs) -> None:
+    """Check the gradient of each of q, k and v where no other one requires a gradient; raises `Wrong`."""
+    problem = problem_of(case)
+    for name, x in zip(numbers.names, numbers.tensors, strict=True):
+        tensors = [other.detach().requires_grad_(other is x) for other in numbers.tensors]
+        with recording(case):
+            o = module(*tensors, **numbers.options)
+            wanted = tensors[numbers.names.index(name)]
+            gradient = torch.autograd.grad(o, wanted, numbers.grad, allow_unused=True)[0] if o.requires_grad else None
+        if gradient is None:
+            raise Wrong(f"no gradient reaches {name} where nothing else requires one")
+        for expected in problem.answers:
+            if expected.name == f"gradient of {name}":
+                _verify(gradient, expected, problem, ALONE)
 
 
 def check_new_weights(module: nn.Module, case: Case, numbers: Inputs) -> None:
@@ -486,12 +532,13 @@ def _run(call: Call) -> object:
 
 
 NEW_NUMBERS = "on new numbers in the same buffers: "
-NEW_TENSORS = "in other tensors than before: "
+NEW_TENSORS = "in other tensors than before, with new memory full of NaN: "
 NEW_WEIGHTS = "with other weights than before: "
 NEW_PADDING = "where other keys are padding than before: "
 NEW_PAGES = "where requests have other pages than before: "
 TRAINING = "in training, of the probs that it kept: "
 TRAINING_OUTPUT = "in training, of the output that it kept: "
+ALONE = "where nothing else requires a gradient: "
 TWO_FORWARDS = "where another forward comes between a forward and its backward: "
 
 
@@ -534,7 +581,8 @@ class CheckResult:
 
 def verify(answers: dict[str, Tensor], problem: Problem, why: str = "") -> CheckResult:
     """Compare every output with the reference; raises `Wrong` with the place and size of the error."""
-    found = [(answer, _verify(answers[answer.name], answer, problem, why).overall) for answer in problem.answers]
+    answers = {name: answers[name].contiguous() for name in {part.name for part in problem.answers}}
+    found = [(part, _verify(answers[part.name], part, problem, why).overall) for part in problem.answers]
 
     def nearest(kind: str) -> float | None:
         of_kind = [(error / part.tolerance.overall, error) for part, error in found if part.name.startswith(kind)]

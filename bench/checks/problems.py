@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -22,6 +22,20 @@ from .problem import Problem, written_to
 
 TOKEN = 16.0
 """Size of the feature that identifies a token where probs are shown: as large as all other features together."""
+
+
+SMALL = 1 << 21
+"""Scores up to which many problems are cached: those of the probes, which every implementation gets."""
+
+
+def _cached(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Cache 32 small problems and 8 large ones."""
+    many, few = lru_cache(maxsize=32)(make), lru_cache(maxsize=8)(make)
+
+    def problem(case: Case, *input_set: int) -> Any:
+        return (many if case.B * case.H * case.T * case.T_kv <= SMALL else few)(case, *input_set)
+
+    return problem
 
 
 def problem_of(case: Case, draw: int = 0) -> Problem:
@@ -44,7 +58,7 @@ def problem_of(case: Case, draw: int = 0) -> Problem:
         return _layer_patterns(case)[draw] if patterns.possible(case) else _layer_problem(case, draw)
 
 
-@lru_cache(maxsize=8)
+@_cached
 @torch.inference_mode(False)  # tensors made here are used in inference and in training
 def _kernel_problem(case: Case, draw: int) -> Problem:
     generator = draws.seeded(case, draw)
@@ -52,7 +66,7 @@ def _kernel_problem(case: Case, draw: int) -> Problem:
     return _kernel_question(case, exact, generator, draw)
 
 
-@lru_cache(maxsize=8)
+@_cached
 @torch.inference_mode(False)
 def _kernel_patterns(case: Case) -> Problem:
     generator, sizes = draws.seeded(case, 2), patterns.Sizes.of(case)
@@ -98,7 +112,7 @@ def _kernel_question(
     return Problem(case, ("q", "k", "v"), inputs, padding, grad, weights, solve)
 
 
-@lru_cache(maxsize=8)
+@_cached
 @torch.inference_mode(False)
 def _layer_problem(case: Case, draw: int) -> Problem:
     generator = draws.seeded(case, draw + 1)
@@ -106,7 +120,7 @@ def _layer_problem(case: Case, draw: int) -> Problem:
     return _layer_question(case, exact, _weights(case), generator, draw)
 
 
-@lru_cache(maxsize=8)
+@_cached
 @torch.inference_mode(False)
 def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
     """Return three problems whose weights copy a token's first features to those of every head's queries and keys."""
