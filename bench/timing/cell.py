@@ -205,7 +205,7 @@ def check(built: Built, memory: bool = True) -> Checked:
 
     One call measures memory, one time and the growth of the process, and one operators. The second has other inputs
     than the others. With dropout, further calls in training are measured instead. Without `memory`, neither memory nor
-    growth is measured.
+    growth is measured, and operators are traced only where the name pins a kernel.
     """
     cell, case = built.cell, built.cell.case
     if cell.impl.compiled and built.compile_cache is None:
@@ -258,6 +258,8 @@ class _Watch:
         return answer
 
     def operators(self) -> Any:
+        if not self._sized and not self._built.cell.impl.dispatches:
+            return self._run()
         with spending("memory"):
             self._trace, answer = operators_of(self._run)
         return answer
