@@ -147,7 +147,7 @@ def test_only_a_subset_of_rows_is_compared_when_the_reference_is_dear() -> None:
     assert output.rows[-1] == 4095
     assert output.reference.shape == (1, 8, 1024, 64)
     assert len({int(row) % 64 for row in output.rows}) == 64  # every place in a kernel's block
-    second = problem_of(case, draw=1).output.rows
+    second = problem_of(case, input_set=1).output.rows
     assert second is not None
     assert not set(output.rows.tolist()) >= set(second.tolist())
 
@@ -223,8 +223,8 @@ def test_a_compiled_form_alone_without_its_maximum_is_refused() -> None:
 @pytest.mark.parametrize("mode", ["forward", "backward"])
 @pytest.mark.parametrize("T", [37, 513])
 def test_every_pattern_has_rows_and_a_bound_of_its_own(T: int, mode: str, scope: str) -> None:
-    extreme = problem_of(Case.of(T=T, H=2, D_h=16, B=2, mode=mode, scope=scope), draw=1)
-    outputs = {part.pattern: part for part in extreme.answers if part.name == "output"}
+    extreme = problem_of(Case.of(T=T, H=2, D_h=16, B=2, mode=mode, scope=scope), input_set=1)
+    outputs = {part.pattern: part for part in extreme.expected if part.name == "output"}
     absent = (
         {PATTERNS[DEEPEST]} if (mode, scope) == ("backward", "layer") else set()
     )  # its weights would drown all gradients

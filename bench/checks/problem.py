@@ -124,7 +124,7 @@ class Problem:
     """(B, pages of a request), where the cache is a pool of pages."""
 
     @cached_property
-    def answers(self) -> tuple[Expected, ...]:
+    def expected(self) -> tuple[Expected, ...]:
         threads, scores = torch.get_num_threads(), self.case.B * self.case.H * self.case.T * self.case.T_kv
         if scores <= FEW_SCORES:
             torch.set_num_threads(1)
@@ -136,7 +136,7 @@ class Problem:
 
     @property
     def output(self) -> Expected:
-        return self.answers[0]
+        return self.expected[0]
 
     @property
     def options(self) -> dict[str, Tensor]:

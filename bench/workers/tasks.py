@@ -61,7 +61,7 @@ class Control:
     def __init__(self, name: str):
         self._run, self._meter = (WORK | GPU_WORK)[name](), meter_for("cuda" if name in GPU_WORK else "cpu")
 
-    def time(self, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
+    def time(self, calls: int, stretches: int = 1, warm: int = 0, input_set: int = 0) -> tuple[float, float]:
         """Return times as `Built.time`."""
         if self._meter.whole_blocks:
             calls, stretches = calls * stretches, 1
@@ -228,10 +228,10 @@ class Tasks:
         built = self._built(what)
         built.renew()
         gc.collect()  # free reference cycles
-        taken = built.compare(seconds, draw=1)
+        taken = built.compare(seconds, input_set=1)
         return {"compared": len(taken), "seconds": min(taken)}
 
-    def time(self, what: str, calls: int, stretches: int = 1, warm: int = 0, draw: int = 0) -> dict[str, Any]:
+    def time(self, what: str, calls: int, stretches: int = 1, warm: int = 0, input_set: int = 0) -> dict[str, Any]:
         """Time a block (`Built.time`):
 
         {"seconds": of one call, "fastest": of one call in the fastest slice, "page_faults", "voluntary", "involuntary":
@@ -241,7 +241,7 @@ class Tasks:
         ready = self._ready[what]
         use_chosen()
         before = resource.getrusage(resource.RUSAGE_SELF)
-        seconds, fastest = ready.time(calls, stretches, warm, draw)
+        seconds, fastest = ready.time(calls, stretches, warm, input_set)
         after = resource.getrusage(resource.RUSAGE_SELF)
         made = calls * stretches + warm
         disturbed = {
