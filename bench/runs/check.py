@@ -162,7 +162,7 @@ def check(name: str, device: str, report: Callable[[Checked], None]) -> None:
     try:
         for client in clients:
             impl, cases = _cases(client, name, asked)
-        todo = iter(list(enumerate(_problems(impl, cases))))
+        todo = enumerate(_problems(impl, cases))
 
         def script(at: int) -> Script:
             nonlocal first
@@ -171,16 +171,14 @@ def check(name: str, device: str, report: Callable[[Checked], None]) -> None:
                 try:
                     if case is not None:
                         answer = yield from checking(clients[at], "it", impl, case, threaded=False, keep=False)
-                        of_case = {name: answer["columns"][name] for name in ("error", "error_bound")}
-                        checked = replace(checked, **of_case, seconds=perf_counter() - begun)
+                        checked = replace(checked, **{it: answer["columns"][it] for it in ("error", "error_bound")})
                 except Skip as outcome:
-                    said = {"outcome": outcome.reason, "detail": str(outcome), "seconds": perf_counter() - begun}
-                    checked = replace(checked, **said)
+                    checked = replace(checked, outcome=outcome.reason, detail=str(outcome))
                     if isinstance(outcome, Lost):
                         clients[at].close()
                         clients[at] = _start()
                         _cases(clients[at], name, asked)
-                done[index] = checked
+                done[index] = replace(checked, seconds=perf_counter() - begun)
                 while first in done:
                     report(done[first])
                     first += 1
