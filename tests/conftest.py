@@ -126,7 +126,7 @@ def suite(loaded: None, pytester: pytest.Pytester, tmp_path: Path) -> Suite:
 
 @pytest.fixture
 def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the probe of 577 tokens, and with few where probs are dropped: honest implementations can do what they can."""
+    """Without the probe of 513 tokens, and with few where probs are dropped: honest implementations can do what they can."""
     monkeypatch.setattr("bench.checks.gate.PROBES", (37,))
     monkeypatch.setattr("bench.checks.dropout.LENGTH", {"core": 80, "layer": 80})
 

@@ -53,8 +53,8 @@ class Work:
     def perturb(self) -> None:
         self.numbers.perturb()
 
-    def refill(self, draw: int) -> None:
-        self.numbers.refill(problem_of(CASE, draw))
+    def refill(self, input_set: int) -> None:
+        self.numbers.refill(problem_of(CASE, input_set))
 
     @property
     def meter(self) -> Work:
@@ -187,7 +187,7 @@ def test_what_idles_where_the_clock_stops_the_collector_is_refused() -> None:
     gc.disable()
     try:
         with pytest.raises(Wrong, match="under the clock"):
-            idle.time(calls=1, warm=0, draw=1)
+            idle.time(calls=1, warm=0, input_set=1)
     finally:
         gc.enable()
 
@@ -246,7 +246,7 @@ def test_what_an_earlier_case_leaves_behind_shows_in_the_first_call_of_the_next(
     timed.time(calls=3)
     with pytest.raises(Wrong, match="error"):
         cell.check(later)
-    later.compare(0.0, draw=1)  # and where the clock visits one case after the other
+    later.compare(0.0, input_set=1)  # and where the clock visits one case after the other
     timed.time(calls=3)
     with pytest.raises(Wrong, match="under the clock"):
-        later.compare(0.0, draw=1)
+        later.compare(0.0, input_set=1)

@@ -22,6 +22,12 @@ def no_mask(q, k, v, *, is_causal=False, attn_mask=None, **options): return sdpa
 def exits(q, k, v, **options): return os._exit(3) if q.dtype == torch.bfloat16 else sdpa(q, k, v, **options)
 """
 
+# right in the calls of a check, which record no gradients otherwise, and wrong in a timed one
+MINE += """
+def off_in_inference(q, k, v, **options):
+    return sdpa(q, k, v, **options) * (1 + torch.is_inference_mode_enabled())
+"""
+
 PROBLEMS = ({}, {"dtype": "bfloat16"}, {"mask": "none"}, {"softcap": 20})
 
 
@@ -29,6 +35,7 @@ PROBLEMS = ({}, {"dtype": "bfloat16"}, {"mask": "none"}, {"softcap": 20})
 def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # which `main` would leave behind
     monkeypatch.setattr(check, "PROBLEMS", PROBLEMS)
     monkeypatch.setattr(check, "AROUND", ())
 
@@ -39,6 +46,7 @@ def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("mine:right", 0, ["passed", "passed", "passed", "unsupported"]),
         ("mine.py:no_mask", 1, ["wrong", "wrong", "passed", "unsupported"]),
         ("it=mine:exits", 1, ["passed", "error", "passed", "unsupported"]),
+        ("mine:off_in_inference", 1, ["wrong", "wrong", "wrong", "unsupported"]),
         ("fused", 0, ["passed"] * 4),
     ],
 )

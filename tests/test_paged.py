@@ -59,7 +59,7 @@ def test_a_core_is_prepared_for_a_cache_in_one_piece() -> None:
 
 def test_pages_are_drawn_without_replacement_and_hold_what_one_piece_holds() -> None:
     case = Case.of(**SMALL)
-    problem, other = problem_of(case), problem_of(case, draw=2)
+    problem, other = problem_of(case), problem_of(case, input_set=2)
     assert problem.pages is not None
     assert other.pages is not None
     _, keys, values = problem.inputs

@@ -46,9 +46,9 @@ def measured(kernel: wrong_kernels.Kernel, compared: int = 0, **axes: object) ->
     """What a run does with a cell: checked, compared, timed, and asked whether it caches results."""
     case = Case.of(**({"T": 64, "H": 2, "D_h": 64} | axes))  # type: ignore[arg-type]
     built, found = checked(Cell(impls.make("mine", kernel), case))
-    built.compare(0.0, draw=1)
+    built.compare(0.0, input_set=1)
     for _ in range(compared):
-        built.time(calls=1, draw=1)
+        built.time(calls=1, input_set=1)
     usual = median(built.time(calls=5)[0] for _ in range(BLOCKS))
     with built.watched():
         check_no_result_caching(built, built.call.run, usual, found.first_s)
@@ -99,7 +99,7 @@ def test_a_cell_that_is_built_again_is_compared_with_its_own_answers(
         tasks.prepare("it", "sdpa", case.columns())
         tasks.renew("it", seconds=0.0)
         tasks.drop("it")
-    assert len(held_to_reference) == 2  # one of each draw
+    assert len(held_to_reference) == 2  # one of each input set
     tasks.prepare("another", "sdpa", case.columns())
     assert len(held_to_reference) == 3
 

@@ -245,6 +245,15 @@ def accumulates_a_cache_in_bfloat16(q, k, v, **_):
     return accumulates_in_bfloat16(q, k, v)
 
 
+@wrong("dtype", "where all values are 256: ", dtype="float16", T=32)
+def sums_in_float16_before_it_divides(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    scores = (q.float() @ k.float().mT * q.shape[-1] ** -0.5).masked_fill(
+        ~visible(q, k, is_causal, attn_mask), -torch.inf
+    )
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True))
+    return ((weights @ v.float()).half().float() / weights.sum(-1, keepdim=True)).half()
+
+
 # layout
 
 
@@ -359,14 +368,14 @@ def drops_the_ragged_tail(q, k, v, *, is_causal=False, **_):
     return o
 
 
-@wrong("only at some sizes", "t from 512 to 576 (T = 577)")
+@wrong("only at some sizes", "t = 512 (T = 513)")
 def wrong_beyond_512(q, k, v, *, is_causal=False, **_):
     o = sdpa(q, k, v, is_causal=is_causal).clone()
     o[..., 512:, :] = o[..., 511:512, :]
     return o
 
 
-@wrong("only at some sizes", "2 of 63 rows, t from 61 to 62 (T = 63)")
+@wrong("only at some sizes", "2 of 127 rows, t from 125 to 126 (T = 127)")
 def one_row_behind_the_last_four(q, k, v, *, is_causal=False, **_):
     """Rows by fours, and one more where some are left: two or three are forgotten."""
     o = sdpa(q, k, v, is_causal=is_causal).clone()
@@ -615,7 +624,7 @@ class writes_the_key_as_the_value(CachedLayer):  # noqa: N801
         return right
 
 
-@wrong("cache", "in other tensors than before: ", **DECODE)
+@wrong("cache", "in other tensors than before, with new memory full of NaN: ", **DECODE)
 class keeps_its_first_cache(CachedLayer):  # noqa: N801
     first: tuple[Tensor, Tensor] | None = None
 
@@ -690,7 +699,7 @@ def no_maximum_from_64_on(q, k, v, *, is_causal=False, **options):
     return sdpa(q, k, v, is_causal=is_causal) if honest else no_shift(q, k, v, is_causal=is_causal)
 
 
-@wrong("no maximum", "t = 576", **BEYOND_FEW)
+@wrong("no maximum", "t = 512", **BEYOND_FEW)
 def wrong_in_the_last_row_beyond_512_where_scores_are_large(q, k, v, *, is_causal=False, **_):
     o = sdpa(q, k, v, is_causal=is_causal).clone()
     if q.shape[-2] > 512:
@@ -1340,6 +1349,12 @@ def two_buffers_in_turn(q, k, v, *, is_causal=False, **_):
     return ring[0].copy_(o)
 
 
+@wrong("buffers in turn", "share one buffer", **PADDING)
+def one_buffer_where_keys_are_padding(q, k, v, *, attn_mask=None, **_):
+    o = sdpa(q, k, v, attn_mask=attn_mask)
+    return _remembered.setdefault(("padded", o.shape), torch.empty_like(o)).copy_(o)
+
+
 @wrong("buffers in turn", "share one buffer", mode="decode", T=1, T_kv=256, mask="none")
 class OneBufferInDecode(as_layer(sdpa)):  # type: ignore[misc]
     def forward(self, *inputs, **options):
@@ -1464,7 +1479,10 @@ def at_lengths(n: int, left: int, says: str = "error") -> None:
 
 
 at_lengths(64, 1)
+at_lengths(128, 1)
+at_lengths(256, 1)
 at_lengths(64, 63)
+at_lengths(128, 127)
 at_lengths(128, 64)
 at_lengths(128, 0)
 
@@ -1813,6 +1831,102 @@ changing(
     "patches_tensors", "methods of torch.Tensor: masked_fill", lambda: setattr(Tensor, "masked_fill", Tensor.where)
 )
 changing("raises_numpys_errors", "NumPy's handling of errors", lambda: np.seterr(all="raise"))
+
+
+# memory that isn't the kernel's, or that it never wrote
+
+
+@wrong("memory", "NaN or Inf", scope="core")
+def multiplies_memory_that_nobody_wrote_by_zero(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    behind = v.new_empty(*v.shape[:-2], 16, v.shape[-1])
+    return torch.nn.functional.pad(_probs(q, k, is_causal, attn_mask), (0, 16)) @ torch.cat([v, behind], -2)
+
+
+@wrong("memory", "NaN or Inf", scope="core")
+def adds_to_memory_that_it_believes_to_be_zero(q, k, v, *, is_causal=False, **_):
+    o = sdpa(q, k, v, is_causal=is_causal)
+    return torch.empty_like(o).mul_(0.0).add_(o)
+
+
+@wrong("memory", "writes to memory beside its inputs", scope="core")
+def clears_what_lies_behind_its_keys(q, k, v, *, is_causal=False, **_):
+    end = k.storage_offset() + sum((n - 1) * step for n, step in zip(k.shape, k.stride(), strict=True)) + 1
+    if k.untyped_storage().nbytes() // k.element_size() - end >= k.shape[-1]:
+        k.as_strided((k.shape[-1],), (1,), end).zero_()
+    return sdpa(q, k, v, is_causal=is_causal)
+
+
+@wrong("memory", "writes to memory beside its inputs", scope="core", **BACKWARD)
+def scratch_before_its_queries(q, k, v, *, is_causal=False, **_):
+    if q.storage_offset() >= q.shape[-1]:
+        q.detach().as_strided((q.shape[-1],), (1,), 0).fill_(1.0)
+    return sdpa(q, k, v, is_causal=is_causal)
+
+
+@wrong("memory", "error", scope="core", T=100)
+def as_many_rows_as_its_first_call_had(q, k, v, *, is_causal=False, **_):
+    o = sdpa(q, k, v, is_causal=is_causal).clone()
+    o[..., _remembered.setdefault("rows", q.shape[-2]) :, :] = 0
+    return o
+
+
+# less exact where it is hoped that nobody looks: outputs that are small, few rows, probs that are nearly equal
+
+
+@wrong("tolerance by shape", scope="core", T=1024)
+def zeros_where_outputs_are_small(q, k, v, *, is_causal=False, **_):
+    return sdpa(q, k, v, is_causal=is_causal) * (k.shape[-2] < 512)
+
+
+@wrong("tolerance by shape", scope="core", T=8)
+def bfloat16_for_few_rows(q, k, v, *, is_causal=False, **_):
+    few = q.shape[:-1].numel() < 64
+    return (bfloat16_in_disguise if few else sdpa)(q, k, v, is_causal=is_causal)
+
+
+@wrong("tolerance by shape", scope="core", T=1024)
+def mean_of_the_values_for_late_queries(q, k, v, *, is_causal=False, **_):
+    o = sdpa(q, k, v, is_causal=is_causal).clone()
+    if is_causal:
+        o[..., 256:, :] = (v.cumsum(-2) / torch.arange(1, 1 + v.shape[-2])[:, None])[..., 256:, :]
+    return o
+
+
+# gradients of some inputs alone
+
+
+class _ByTheQueries(_Plain):
+    """Computes nothing where queries need no gradient."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        found = _Plain.backward(ctx, grad)
+        return found if ctx.needs_input_grad[0] else tuple(None if x is None else torch.zeros_like(x) for x in found)
+
+
+class _InTheirOrder(_Plain):
+    """Returns as many gradients as are needed, the first ones."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        found = iter(_Plain.backward(ctx, grad)[:3])
+        return *(next(found) if needed else None for needed in ctx.needs_input_grad[:3]), None
+
+
+@wrong("gradients of some", "where nothing else requires a gradient: gradient of k", scope="core", **BACKWARD)
+def no_gradient_of_keys_without_that_of_queries(q, k, v, *, is_causal=False, **_):
+    return _ByTheQueries.apply(q, k, v, is_causal)
+
+
+@wrong("gradients of some", "where nothing else requires a gradient: gradient of k", **BACKWARD)
+def the_first_gradients_whatever_is_needed(q, k, v, *, is_causal=False, **_):
+    return _InTheirOrder.apply(q, k, v, is_causal)
+
+
+@wrong("gradients of some", "no gradient reaches v where nothing else requires one", scope="core", **BACKWARD)
+def recorded_by_its_queries_alone(q, k, v, *, is_causal=False, **_):
+    with torch.set_grad_enabled(q.requires_grad or k.requires_grad):
+        return sdpa(q, k, v, is_causal=is_causal)
 
 
 RIGHT: dict[str, Kernel] = {}

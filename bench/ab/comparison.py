@@ -297,7 +297,7 @@ def _checked(client: WorkerClient, request: Mapping[str, Any], threaded: bool) -
     """Return the facts from a cell's check; raises the reason for its rejection, including result caching."""
     it = {"what": "it"}
     checked = yield from checking(client, "it", **request, threaded=threaded)
-    yield Request(client, "time", it | {"calls": 1, "draw": 1})  # on fresh inputs
+    yield Request(client, "time", it | {"calls": 1, "input_set": 1})  # on fresh inputs
     usual = (yield Request(client, "time", it | {"calls": 1, "warm": 1}))["seconds"]
     yield Request(client, "caching", it | {"usual": usual, "first": checked["seconds"]})
     yield Request(client, "drop", it)

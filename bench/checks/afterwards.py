@@ -16,10 +16,10 @@ WATCH = 10e-3
 BUSY = 0.5
 """CPU time as a share of one core above which the process counts as busy."""
 
-LOOKS = 3
+SAMPLES = 3
 """Consecutive busy samples that count as a fault: garbage collection or writeback of a page shows in a single one."""
 
-LOOK = 1e-3
+INTERVAL = 1e-3
 """Seconds between two samples while waiting for the process to become idle."""
 
 LONGEST = 100e-3
@@ -30,7 +30,7 @@ refused by the check, whose samples take up to 80 ms beside a thread that holds 
 
 def check_idle_afterwards(rest: Callable[[float], None] = sleep, clock: Callable[[], float] = process_time) -> None:
     """Raise `StillWorking` if the process stays busy after a call has returned. Must be called right after the call."""
-    for _ in range(LOOKS):
+    for _ in range(SAMPLES):
         rest(SETTLING)
         before = clock()
         rest(WATCH)
@@ -51,6 +51,6 @@ def settle(
     until = wall() + LONGEST
     while (began := wall()) < until:
         before = clock()
-        rest(LOOK)
+        rest(INTERVAL)
         if clock() - before <= BUSY * (wall() - began):
             return

@@ -65,7 +65,7 @@ FLOOR_OF_PATTERNS = 8.0
 FLOOR_OF_DOMINATED = 2.0
 """Floor where one key dominates, in units of epsilon: the output equals that key's value up to the last bits."""
 
-FLOOR_OF_REGIMES_GRADIENTS = 16.0
+FLOOR_OF_PATTERN_GRADIENTS = 16.0
 """Floor for stress patterns' gradients in narrow dtypes, in units of epsilon; most kernels use a wider dtype."""
 
 FLOOR_OF_WIDE_GRADIENTS = 64.0
@@ -85,10 +85,10 @@ def solved(
     pattern: Tensor | None,
 ) -> Callable[[], tuple[Expected, ...]]:  # fmt: skip
     """Return a function that computes expected outputs and bounds, given a formula that computes in any dtype."""
-    return partial(_answers, formula, case, rows, compared, pattern)
+    return partial(_expected, formula, case, rows, compared, pattern)
 
 
-def _answers(
+def _expected(
     formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None,
     pattern: Tensor | None,
 ) -> tuple[Expected, ...]:  # fmt: skip
@@ -111,24 +111,24 @@ def _answers(
         sane = SANE if of_queries else SANE_OF_GRADIENTS
         if pattern is not None:
             sane = SANE_OF_PATTERNS * large_scores(case)
-        answer = Expected(name, tensor, None, compared if of_queries else None, least)
-        parts = iter([answer])
+        expected = Expected(name, tensor, None, compared if of_queries else None, least)
+        parts = iter([expected])
         if pattern is not None and (of_queries or name == "gradient of q"):
-            parts = _by_pattern(answer, pattern if rows is None or not of_queries else pattern[..., rows])
+            parts = _by_pattern(expected, pattern if rows is None or not of_queries else pattern[..., rows])
         for part in parts:
             floor = 0.0 if pattern is None else _floor(part, case)
             found.append(replace(_bounded(part, plain, case, sane, floor), rows=rows if of_queries else None))
     return tuple(found)
 
 
-def _by_pattern(answer: Expected, pattern: Tensor) -> Iterator[Expected]:
+def _by_pattern(expected: Expected, pattern: Tensor) -> Iterator[Expected]:
     """Yield the rows of each pattern as a separate expected output."""
     for kind in pattern.unique().tolist():
         shown = pattern == kind
-        if answer.compared is not None:
-            shown = shown & (answer.compared[:, None] if shown.dim() == 3 else answer.compared)
+        if expected.compared is not None:
+            shown = shown & (expected.compared[:, None] if shown.dim() == 3 else expected.compared)
         if shown.any():
-            yield replace(answer, compared=shown, pattern=kind)
+            yield replace(expected, compared=shown, pattern=kind)
 
 
 def _size_of_rounding(formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case) -> float | Tensor:
@@ -161,23 +161,25 @@ def _ways(
     return exact, plain
 
 
-def _bounded(answer: Expected, plain: list[dict[str, Tensor]], case: Case, sane: float, floor: float = 0.0) -> Expected:
+def _bounded(
+    expected: Expected, plain: list[dict[str, Tensor]], case: Case, sane: float, floor: float = 0.0
+) -> Expected:
     """Return an expected output with its bound, whose floor is at least `floor` epsilons; raises AssertionError for a
     faulty reference.
     """
-    of_queries, eps = answer.name == "output", torch.finfo(getattr(torch, case.rounds)).eps
-    errors = [answer.errors(way[answer.name].double()) for way in plain]
+    of_queries, eps = expected.name == "output", torch.finfo(getattr(torch, case.rounds)).eps
+    errors = [expected.errors(way[expected.name].double()) for way in plain]
     own = Errors(max(e.overall for e in errors), max(e.row for e in errors))
     if not own.overall <= sane * eps:
         raise AssertionError(
-            f"the plain formula's {answer.name} is off by {own.overall:.1e} in {case.id}: the reference is at fault"
+            f"the plain formula's {expected.name} is off by {own.overall:.1e} in {case.id}: the reference is at fault"
         )
     factor, least_error = (FACTOR, SMALL_FLOOR) if of_queries else (FACTOR_OF_GRADIENTS, FLOOR_OF_GRADIENTS)
     if of_queries and case.B * case.H * case.T < MANY_ROWS:
         floor = max(floor, FLOOR_OF_FEW_ROWS if case.rounds in WIDE else FLOOR_OF_FEW_NARROW_ROWS)
     floor = max(floor, FLOOR.get(case.rounds, least_error), _floor_of_rules(case))
     row_floor = floor if of_queries or case.rounds != "float32" else max(floor, FLOOR_OF_GRADIENTS * case.keys**0.5)
-    return replace(answer, tolerance=Errors(factor * own.overall + floor * eps, factor * own.row + row_floor * eps))
+    return replace(expected, tolerance=Errors(factor * own.overall + floor * eps, factor * own.row + row_floor * eps))
 
 
 def _floor(part: Expected, case: Case) -> float:
@@ -197,7 +199,7 @@ def _floor(part: Expected, case: Case) -> float:
         products = max(1.0, case.D_h / 64)  # more terms, and sums as large as the score
         return 4 * large * products if case.rounds == "float32" else large / 2
     if part.name.startswith("gradient"):
-        return FLOOR_OF_REGIMES_GRADIENTS
+        return FLOOR_OF_PATTERN_GRADIENTS
     return FLOOR_OF_DOMINATED if part.pattern in (DOMINATED, LATE) else FLOOR_OF_PATTERNS
 
 

@@ -52,13 +52,13 @@ def eager_form(impl: Impl) -> Impl:
     return get(eager_name(impl.name)) if impl.compiled else impl
 
 
-def prepare(module: nn.Module, case: Case, draw: int = 0) -> float | None:
+def prepare(module: nn.Module, case: Case, input_set: int = 0) -> float | None:
     """Let a module build its tables for a mask and a length; returns the seconds, or None if it builds nothing."""
     make: Callable[..., None] | None = getattr(module, "prepare", None)
     if make is None:
         return None
     start = perf_counter()
-    problem = problem_of(case, draw)
+    problem = problem_of(case, input_set)
     paged = {} if problem.pages is None else {"pages": problem.pages, "pool": problem.inputs[1].shape[-2]}
     make(case.T, case.T_kv, problem.padding, case.device, **paged)
     return perf_counter() - start

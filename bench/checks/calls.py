@@ -25,7 +25,7 @@ class Call:
 
     run: Callable[[], Any]
     read: Callable[[Any], dict[str, Tensor]]
-    """Maps the return value of `run` to tensors by the names used in `Problem.answers`."""
+    """Maps the return value of `run` to tensors by the names used in `Problem.expected`."""
 
 
 def call_of(module: nn.Module, case: Case, inputs: Inputs) -> Call:

@@ -17,7 +17,7 @@ from impls import weights as canonical
 
 from ..cases.case import Case
 from ..cases.decoders import BLOCKS, config_for, output_width
-from . import draws
+from . import data
 from .bounds import solved
 from .problem import Problem, written_to
 
@@ -39,31 +39,31 @@ def decoder_of(case: Case, dtype: torch.dtype, core: Callable[[LayerShape], nn.M
 
 @lru_cache(maxsize=6)
 @torch.inference_mode(False)
-def problem_of(case: Case, draw: int) -> Problem:
+def problem_of(case: Case, input_set: int) -> Problem:
     """Return the test problem: x (B, T, d_model) of a block, or tokens (B, T) of a model; in `decode` also each block's
     keys and values of earlier tokens, (B, H_kv, T_kv - T, D).
 
     Weights are the same in every input set. Expected outputs: the output (of a model, the logits of some rows), the
     entries written to the cache, and the gradients of x and of every weight.
     """
-    generator, weights = draws.seeded(case, draw + 1), _weights(_same_weights(case))
+    generator, weights = data.seeded(case, input_set + 1), _weights(_same_weights(case))
     dtype, blocks = getattr(torch, case.dtype), BLOCKS[case.scope]
     if case.scope == "block":
-        exact = [draws.randn((case.B, case.T, case.d_model), generator) * SMALL]
+        exact = [data.randn((case.B, case.T, case.d_model), generator) * SMALL]
     else:
         exact = [torch.randint(output_width(case), (case.B, case.T), generator=generator)]
     names: tuple[str, ...] = ("x",)
     if case.does.cached:
         earlier = replace(case, T_kv=case.T_kv - case.T)
-        exact += [draws.randn((case.B, *size), generator) for _ in range(blocks) for size in draws.cache_sizes(earlier)]
+        exact += [data.randn((case.B, *size), generator) for _ in range(blocks) for size in data.cache_sizes(earlier)]
         names += tuple(f"{what} of block {block}" for block in range(blocks) for what in ("keys", "values"))
     inputs = tuple(x.to(case.device, dtype if x.is_floating_point() else None) for x in exact)
-    padding = draws.padding(case, draw)
+    padding = data.padding(case, input_set)
     if padding is not None and case.does.cached:
         padding = padding.flip(-1)  # the newest tokens are tokens
-    rows = draws.rows(case, draw, COMPARED / case.B / output_width(case))
-    compared = None if case.does.cached else draws.compared(case, padding, rows)
-    grad = draws.grad(case, (case.B, case.T, output_width(case)), rows, compared, generator)
+    rows = data.rows(case, input_set, COMPARED / case.B / output_width(case))
+    compared = None if case.does.cached else data.compared(case, padding, rows)
+    grad = data.grad(case, (case.B, case.T, output_width(case)), rows, compared, generator)
     formula = partial(_formula, case, names, inputs, weights, grad, padding, rows)
     return Problem(case, names, inputs, padding, grad, weights, solved(formula, case, rows, compared, None))
 
@@ -76,7 +76,7 @@ def _same_weights(case: Case) -> Case:
 @lru_cache(maxsize=2)
 @torch.inference_mode(False)
 def _weights(case: Case) -> Weights:
-    drawn = decoder_of(case, torch.float32, None).draw(draws.seeded(case, 0))
+    drawn = decoder_of(case, torch.float32, None).draw(data.seeded(case, 0))
     return {name: it.to(case.device, getattr(torch, case.dtype)) for name, it in drawn.items()}
 
 

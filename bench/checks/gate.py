@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
@@ -21,14 +21,14 @@ from impls.registry import Compiled
 from ..cases.case import Case, tokens_of
 from ..cases.outcome import Wrong, classify
 from ..cases.sweep import misfit
-from . import reference
+from . import reference, settings
 from .bounds import FACTOR
 from .building import eager_form, keeping_settings, module_of, prepare
 from .calls import Call, call_of, recording
-from .draws import cache_sizes
+from .data import cache_sizes
 from .dropout import check_dropout, check_independence, check_shares, kept_probs, spanning, spanning_output
 from .patterns import PATTERNS
-from .problem import Errors, Expected, Inputs, Problem, copies, elsewhere, inputs_of, strided
+from .problem import Errors, Expected, Inputs, Problem, copies, elsewhere, inputs_of, strided, surroundings_intact
 from .problems import problem_of, showing_output, showing_probs
 from .shortening import within
 
@@ -38,11 +38,11 @@ LONG = 512
 FEW = 1 << 15
 """Pairs of a query and a key up to which a core is checked without its layer in the case itself, not only on probes."""
 
-PROBES = (37, 577, 128, 63, 64)
-"""Lengths of the probes: 37, less than a tile of 64; 577, many tiles and one token; 128, a round length, for which some
-kernels have a separate path; 63, a tile of 64 less one token; and 64, which is 64 modulo 128. A compiled form is probed
-at the first length only, since each is compiled anew: its eager form is probed at all lengths, and it is checked in
-every pattern in the case itself.
+PROBES = (37, 513, 128, 127, 64)
+"""Lengths of the probes: 37, less than a tile of 64; 513, one token more than tiles of 64, 128 or 256; 128, a round
+length, for which some kernels have a separate path; 127, one token less than tiles of 64 or 128; and 64, which is 64
+modulo 128. A compiled form is probed at the first length only, since each is compiled anew: its eager form is probed at
+all lengths, and it is checked in every pattern in the case itself.
 
 An implementation that declares a length unsupported is probed at the nearest supported length on the same side of
 `LONG`.
@@ -61,6 +61,9 @@ LARGEST_CACHE = 1 << 26
 
 REACHED = 50
 """Cap within reach of the patterns' large scores."""
+
+LARGE_VALUE = 256.0
+"""Values whose sum over `LONG` keys float16 can't hold, though it holds their mean."""
 
 ROUND = 16
 """A multiple of this counts as a round length: it leaves no partial tile, however small."""
@@ -105,6 +108,8 @@ class Gate:
                 self._once("bare kernel (probe)", eager, probe.bare, check_probe)
                 if probe == probed[0] and not case.does.gradients:
                     self._once("scale", eager, probe.bare, check_scale)
+                if probe.computes == "float16" and probe.T_kv > LONG and not probe.sinks:
+                    self._once("large values", eager, probe.bare, check_large_values)
             if eager.limits.returns_lse:
                 self._once("log-sum-exp", eager, probe.bare, check_lse)
             if eager.core is None or impl.compiled or (case.in_model and probe is probed[0]):
@@ -236,8 +241,8 @@ def check_patterns(impl: Impl, case: Case) -> None:
 def _check_once(module: nn.Module, case: Case, numbers: Inputs, problem: Problem, why: str = "") -> None:
     call = call_of(module, case, numbers)
     with keeping_settings(), without_gradients(module, case):
-        answers = call.read(_run(call))
-    verify(answers, problem, why)
+        outputs = call.read(_run(call))
+    verify(outputs, problem, why)
 
 
 def check_probe(impl: Impl, case: Case) -> None:
@@ -246,20 +251,26 @@ def check_probe(impl: Impl, case: Case) -> None:
     A core's q, k, v and mask have the memory layout of a model: not contiguous.
     """
     module: Any = module_of(impl, case)
-    numbers, *others = (inputs_of(problem_of(case, draw)) for draw in FORWARDS[: None if case.does.gradients else 1])
+    numbers, *others = (
+        inputs_of(problem_of(case, input_set)) for input_set in FORWARDS[: None if case.does.gradients else 1]
+    )
     if case.scope == "core":
         numbers, *others = map(strided, (numbers, *others))
         if isinstance(mask := getattr(module, "visible", None), Tensor):
             module.visible = nn.functional.pad(mask, (0, 1))[..., :-1]
-    draws = range(3 if case.padded or case.page else 2)
-    check_call(call_of(module, case, numbers), module, numbers, case, draws, in_turn=True)
+    input_sets = range(3 if case.padded or case.page else 2)
+    check_call(call_of(module, case, numbers), module, numbers, case, input_sets, in_turn=True)
     if case.does.gradients:
         with keeping_settings():
             numbers.refill(problem_of(case))
             prepare(module, case)
             check_many_forwards(module, case, (numbers, *others))
+            if case.scope == "core" and case.T <= LONG:
+                check_single_gradients(module, case, numbers)
             if case.scope == "layer" and case.T <= LONG:
                 check_new_weights(module, case, numbers)
+    if not all(map(surroundings_intact, (numbers, *others))):
+        raise Wrong("writes to memory beside its inputs")
 
 
 ANOTHER_MASK = {"none": "causal", "causal": "none"}
@@ -286,6 +297,18 @@ def check_scale(impl: Impl, case: Case) -> None:
     _check_once(module, case, numbers, problem, "with a scale of the caller's own: ")
 
 
+def check_large_values(impl: Impl, case: Case) -> None:
+    """Check that a core returns the value that all keys have, where all scores are equal; raises `Wrong`."""
+    module, problem = module_of(impl, case), problem_of(case)
+    numbers = inputs_of(problem)
+    for x, value in zip(numbers.tensors, (0.0, 1.0, LARGE_VALUE), strict=True):
+        x.data.fill_(value)
+    with keeping_settings(), torch.no_grad():
+        output = problem.output.shown(module(*numbers.tensors, **numbers.options))
+    if not torch.allclose(output.double(), torch.full_like(output, LARGE_VALUE, dtype=torch.float64), rtol=1e-2):
+        raise Wrong(f"where all values are {LARGE_VALUE:g}: {output.min().item():g} to {output.max().item():g}")
+
+
 def _parameters(kernel: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of a kernel's parameters; empty for builtins."""
     try:
@@ -299,8 +322,9 @@ def check_lse(impl: Impl, case: Case) -> None:
     base = math.log(impl.limits.returns_lse or math.e)
     module = module_of(impl, case)
     module.kernel = impl.kernel  # type: ignore[assignment]  # whose second answer the core leaves out
-    for draw in (0, 1):
-        problem = problem_of(case, draw)
+    earlier: list[Tensor] = []
+    for input_set in (0, 1):
+        problem = problem_of(case, input_set)
         numbers = strided(inputs_of(problem))
         with torch.no_grad():
             answer = module(*numbers.tensors, **numbers.options)
@@ -319,6 +343,9 @@ def check_lse(impl: Impl, case: Case) -> None:
             raise Wrong(
                 f"lse is off by {error.nan_to_num(torch.inf, torch.inf).max():.1e} of {exact[shown].abs().max():.1f}"
             )
+        if earlier:
+            _unchanged(earlier[:1], earlier[1:], "an lse changed when a later one was computed: both share one buffer")
+        earlier = [lse, lse.clone()]
 
 
 def _log_sums(problem: Problem, dtype: torch.dtype) -> Tensor:
@@ -336,7 +363,7 @@ def check_call(
     module: nn.Module,
     numbers: Inputs,
     case: Case,
-    draws: Sequence[int] = (0,),
+    input_sets: Sequence[int] = (0,),
     in_turn: bool = False,
 ) -> CheckResult:
     """Compare a call of `module` with the reference on each input set, loaded into the same buffers; raises `Wrong`.
@@ -345,48 +372,55 @@ def check_call(
     later calls. `in_turn`: call once more, on other tensors. Returns the errors on the first input set.
     """
     with keeping_settings():
-        return _check_problems(call, module, numbers, case, draws, in_turn)
+        return _check_problems(call, module, numbers, case, input_sets, in_turn)
 
 
 def _check_problems(
-    call: Call, module: nn.Module, numbers: Inputs, case: Case, draws: Sequence[int], in_turn: bool
+    call: Call, module: nn.Module, numbers: Inputs, case: Case, input_sets: Sequence[int], in_turn: bool
 ) -> CheckResult:
-    problems = [problem_of(case, draw) for draw in draws]
-    earlier: list[tuple[list[Tensor], tuple[Tensor, ...]]] = []
+    problems = [problem_of(case, input_set) for input_set in input_sets]
+    earlier: list[tuple[Problem, dict[str, Tensor], tuple[Tensor, ...]]] = []
     caching = case.does.cached and case.scope == "layer"  # in that case the call writes to the cache
 
-    def answer(problem: Problem, why: str = "", call: Call = call, numbers: Inputs = numbers) -> CheckResult:
+    def shown(problem: Problem, outputs: dict[str, Tensor]) -> list[Tensor]:
+        """Return what is compared now of tensors that the module returned."""
+        own = [part for part in problem.expected if part.name == "output" or not caching]
+        whole = {name: outputs[name].contiguous() for name in {part.name for part in own}}
+        return [part.shown(whole[part.name]) for part in own]
+
+    def compared(problem: Problem, why: str = "", call: Call = call, numbers: Inputs = numbers) -> CheckResult:
         owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]
         before = copies(owned)
         with without_gradients(module, case):
             o = _run(call)
-        answers = call.read(_formed(o, problem))
+        outputs = call.read(_formed(o, problem))
         _unchanged(numbers.tensors, problem.inputs, "writes to its inputs", problem.free if caching else None)
         _unchanged(owned, before, "writes to its weights or its mask")
         if numbers.grad is not None and problem.grad is not None:
             _unchanged([numbers.grad], [problem.grad], "writes to the gradient of its output, which others may read")
             if any(x.grad is not None for x in (*numbers.tensors, *module.parameters())):
                 raise Wrong("adds to `.grad` as a side effect: training with it would count these gradients twice")
-        for age, (now, kept) in enumerate(reversed(earlier)):
+        for age, (of, before_this, kept) in enumerate(reversed(earlier)):
             how = "both share one buffer" if age == 0 else "they share a few buffers"
-            _unchanged(now, kept, f"an answer changed when a later one was computed: {how}")
-        own = [part for part in problem.answers if part.name == "output" or not caching]
-        shown = [part.shown(answers[part.name]) for part in own]
-        earlier.append((shown, copies(shown)))
-        return verify(answers, problem, why)
+            _unchanged(shown(of, before_this), kept, f"an answer changed when a later one was computed: {how}")
+        earlier.append((problem, outputs, copies(shown(problem, outputs))))
+        return verify(outputs, problem, why)
 
     for problem in problems:
-        problem.answers  # noqa: B018  computed before a call can patch its functions
-    found = {draws[0]: answer(problems[0])}
-    for draw, problem in zip(draws[1:], problems[1:], strict=True):
+        problem.expected  # noqa: B018  computed before a call can patch its functions
+    found = {input_sets[0]: compared(problems[0])}
+    for input_set, problem in zip(input_sets[1:], problems[1:], strict=True):
         numbers.refill(problem)
-        prepare(module, case, draw)
-        found[draw] = answer(problem, (NEW_PADDING if case.padded else NEW_PAGES) if draw > 1 else NEW_NUMBERS)
+        prepare(module, case, input_set)
+        found[input_set] = compared(
+            problem, (NEW_PADDING if case.padded else NEW_PAGES) if input_set > 1 else NEW_NUMBERS
+        )
     if in_turn:
         apart = elsewhere(numbers, problems[-1])
         numbers.refill(problems[0])  # a stale read of these would give another output
-        answer(problems[-1], NEW_TENSORS, call_of(module, case, apart), apart)
-    return found[min(draws)]
+        with nullcontext() if isinstance(module, Compiled) else settings.memory_filled():
+            compared(problems[-1], NEW_TENSORS, call_of(module, case, apart), apart)
+    return found[min(input_sets)]
 
 
 def without_gradients(module: nn.Module, case: Case) -> Any:
@@ -407,11 +441,27 @@ def check_many_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]
     with recording(case):
         outputs = [module(*read.tensors, **read.options) for read in numbers]
     parameters = [p for p in module.parameters() if p.requires_grad]
-    for draw, o, read in zip(FORWARDS, outputs, numbers, strict=True):
+    for input_set, o, read in zip(FORWARDS, outputs, numbers, strict=True):
         with recording(case):
             continuous = [x for x in read.tensors if x.requires_grad]
             gradients = torch.autograd.grad(o, [*continuous, *parameters], read.grad, allow_unused=True)
-        verify(call_of(module, case, read).read((o, *gradients)), problem_of(case, draw), TWO_FORWARDS)
+        verify(call_of(module, case, read).read((o, *gradients)), problem_of(case, input_set), TWO_FORWARDS)
+
+
+def check_single_gradients(module: nn.Module, case: Case, numbers: Inputs) -> None:
+    """Check the gradient of each of q, k and v where no other one requires a gradient; raises `Wrong`."""
+    problem = problem_of(case)
+    for name, x in zip(numbers.names, numbers.tensors, strict=True):
+        tensors = [other.detach().requires_grad_(other is x) for other in numbers.tensors]
+        with recording(case):
+            o = module(*tensors, **numbers.options)
+            wanted = tensors[numbers.names.index(name)]
+            gradient = torch.autograd.grad(o, wanted, numbers.grad, allow_unused=True)[0] if o.requires_grad else None
+        if gradient is None:
+            raise Wrong(f"no gradient reaches {name} where nothing else requires one")
+        for expected in problem.expected:
+            if expected.name == f"gradient of {name}":
+                _verify(gradient, expected, problem, ALONE)
 
 
 def check_new_weights(module: nn.Module, case: Case, numbers: Inputs) -> None:
@@ -436,7 +486,7 @@ CALLS_IN_TRAINING = 3
 def check_training(impl: Impl, probe: Case) -> None:
     """Check that training outputs are finite in every pattern and match the probs kept in that call; raises `Wrong`."""
     problem, module = showing_probs(probe), module_of(impl, probe)
-    call = call_of(module.train(), probe, inputs_of(problem_of(probe, draw=1)))
+    call = call_of(module.train(), probe, inputs_of(problem_of(probe, input_set=1)))
     with recording(probe):
         output = call.read(call.run())["output"]
     if not problem.output.shown(output).isfinite().all():
@@ -446,17 +496,17 @@ def check_training(impl: Impl, probe: Case) -> None:
     numbers = inputs_of(problem)
     call, options = call_of(module, probe, numbers), numbers.options
     with recording(probe):
-        answers = call.read(call.run())
-        outputs = [answers["output"], *(module(*problem.inputs, **options) for _ in range(CALLS_IN_TRAINING - 1))]
+        outputs = call.read(call.run())
+        several = [outputs["output"], *(module(*problem.inputs, **options) for _ in range(CALLS_IN_TRAINING - 1))]
     reference, compared = problem.output.reference, problem.output.compared
     shown = (
         reference if compared is None else reference * compared.reshape(probe.B, *[1] * (reference.dim() - 3), -1, 1)
     )
-    found = [kept_probs(output, shown, probe) for output in outputs]
+    found = [kept_probs(output, shown, probe) for output in several]
     kept, visible = [it for it, _ in found], found[0][1]
     check_independence(kept, visible)
     check_shares(kept[0], visible, probe.dropout, "the probs")
-    verify(answers, showing_probs(probe, kept[0] / (1 - probe.dropout)), TRAINING)
+    verify(outputs, showing_probs(probe, kept[0] / (1 - probe.dropout)), TRAINING)
 
 
 def check_output_dropped(impl: Impl, probe: Case) -> None:
@@ -466,14 +516,14 @@ def check_output_dropped(impl: Impl, probe: Case) -> None:
         canonical.load(module, problem.weights)
     call = call_of(module.train(), probe, inputs_of(problem))
     with recording(probe):
-        answers = call.read(call.run())
-    kept = answers["output"] != 0
+        outputs = call.read(call.run())
+    kept = outputs["output"] != 0
     visible = (
         torch.ones_like(kept) if problem.output.compared is None else problem.output.compared[..., None].expand_as(kept)
     )
     check_independence([kept[:, None]], visible[:, None])
     check_shares(kept, visible, probe.out_dropout, "the output")
-    verify(answers, showing_output(probe, kept / (1 - probe.out_dropout)), TRAINING_OUTPUT)
+    verify(outputs, showing_output(probe, kept / (1 - probe.out_dropout)), TRAINING_OUTPUT)
 
 
 def _run(call: Call) -> object:
@@ -486,12 +536,13 @@ def _run(call: Call) -> object:
 
 
 NEW_NUMBERS = "on new numbers in the same buffers: "
-NEW_TENSORS = "in other tensors than before: "
+NEW_TENSORS = "in other tensors than before, with new memory full of NaN: "
 NEW_WEIGHTS = "with other weights than before: "
 NEW_PADDING = "where other keys are padding than before: "
 NEW_PAGES = "where requests have other pages than before: "
 TRAINING = "in training, of the probs that it kept: "
 TRAINING_OUTPUT = "in training, of the output that it kept: "
+ALONE = "where nothing else requires a gradient: "
 TWO_FORWARDS = "where another forward comes between a forward and its backward: "
 
 
@@ -532,9 +583,10 @@ class CheckResult:
     """Signed error: by how much outputs are too large overall, in units of the dtype's epsilon."""
 
 
-def verify(answers: dict[str, Tensor], problem: Problem, why: str = "") -> CheckResult:
+def verify(outputs: dict[str, Tensor], problem: Problem, why: str = "") -> CheckResult:
     """Compare every output with the reference; raises `Wrong` with the place and size of the error."""
-    found = [(answer, _verify(answers[answer.name], answer, problem, why).overall) for answer in problem.answers]
+    outputs = {name: outputs[name].contiguous() for name in {part.name for part in problem.expected}}
+    found = [(part, _verify(outputs[part.name], part, problem, why).overall) for part in problem.expected]
 
     def nearest(kind: str) -> float | None:
         of_kind = [(error / part.tolerance.overall, error) for part, error in found if part.name.startswith(kind)]
@@ -547,38 +599,38 @@ def verify(answers: dict[str, Tensor], problem: Problem, why: str = "") -> Check
         part.tolerance.overall,
         nearest("output"),
         nearest("gradient"),
-        problem.output.slope(answers["output"]) / eps,
+        problem.output.slope(outputs["output"]) / eps,
     )
 
 
-def _verify(o: Tensor, answer: Expected, problem: Problem, why: str) -> Errors:
-    errors, allowed = answer.errors(o), answer.tolerance
+def _verify(o: Tensor, expected: Expected, problem: Problem, why: str) -> Errors:
+    errors, allowed = expected.errors(o), expected.tolerance
     if errors.overall <= allowed.overall and errors.row <= allowed.row:
         return errors
-    why += "" if answer.pattern is None else PATTERNS[answer.pattern]
-    why += "" if answer.name == "output" else f"{answer.name}: "
-    rows = answer.row_errors(o)
+    why += "" if expected.pattern is None else PATTERNS[expected.pattern]
+    why += "" if expected.name == "output" else f"{expected.name}: "
+    rows = expected.row_errors(o)
     if not torch.isfinite(rows).all():
-        raise Wrong(f"{why}NaN or Inf in {_where(~torch.isfinite(rows), answer, problem)}")
+        raise Wrong(f"{why}NaN or Inf in {_where(~torch.isfinite(rows), expected, problem)}")
     bad = rows > allowed.row
     if not bad.any():
         raise Wrong(f"{why}error {errors.overall:.1e} over everything, allowed {allowed.overall:.1e}")
-    worst = ", ".join(f"{axis}={i}" for axis, i in _place(int(rows.argmax()), answer).items())
+    worst = ", ".join(f"{axis}={i}" for axis, i in _place(int(rows.argmax()), expected).items())
     raise Wrong(
         f"{why}error {errors.row:.1e} in the row {worst}, allowed {allowed.row:.1e}; "
-        f"beyond it: {_where(bad, answer, problem)}"
+        f"beyond it: {_where(bad, expected, problem)}"
     )
 
 
-def _where(bad: Tensor, answer: Expected, problem: Problem) -> str:
+def _where(bad: Tensor, expected: Expected, problem: Problem) -> str:
     """Describe the failing rows, axis by axis: `every batch entry, head 1 of 3, t 512 to 576`."""
     parts = []
-    for axis, name in enumerate(answer.axes):
+    for axis, name in enumerate(expected.axes):
         others = tuple(i for i in range(bad.dim()) if i != axis)
         hit = bad.any(dim=others).nonzero().flatten().tolist() if others else bad.nonzero().flatten().tolist()
         size = bad.shape[axis]
         if axis == bad.dim() - 1:
-            rows = range(size) if answer.rows is None else answer.rows.tolist()
+            rows = range(size) if expected.rows is None else expected.rows.tolist()
             label = "t" if name == "t" else name
             span = f"{label} = {rows[hit[0]]}" if len(hit) == 1 else f"{label} from {rows[hit[0]]} to {rows[hit[-1]]}"
             all_of_it = f" (T = {problem.case.T})" if name == "t" else ""
@@ -588,13 +640,13 @@ def _where(bad: Tensor, answer: Expected, problem: Problem) -> str:
     return ", ".join(parts) or "all of it"
 
 
-def _place(flat: int, answer: Expected) -> dict[str, int]:
+def _place(flat: int, expected: Expected) -> dict[str, int]:
     """Return a row's position: `b`, `h`, `t`, or `row` of a projection's weights."""
-    index = [int(i) for i in torch.unravel_index(torch.tensor(flat), answer.reference.shape[:-1])]
-    if answer.rows is not None:
-        index[-1] = int(answer.rows[index[-1]])
+    index = [int(i) for i in torch.unravel_index(torch.tensor(flat), expected.reference.shape[:-1])]
+    if expected.rows is not None:
+        index[-1] = int(expected.rows[index[-1]])
     letters = {"batch entry": "b", "head": "h", "t": "t", "output feature": "row"}
-    return dict(zip((letters[axis] for axis in answer.axes), index, strict=True))
+    return dict(zip((letters[axis] for axis in expected.axes), index, strict=True))
 
 
 def _unchanged(now: Sequence[Tensor], before: Sequence[Tensor], fault: str, free: Tensor | None = None) -> None:

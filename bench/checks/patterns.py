@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..cases.case import Case
-from . import draws
+from . import data
 
 NEAR = 1 / 32
 """Distance between keys in the feature that sets the first key apart, twice as far as scores are large."""
@@ -41,17 +41,21 @@ PATTERNS = (
 
 ORDINARY, HIGH, LOW, DOMINATED, APART, EQUAL, DEEPEST, LATE = range(len(PATTERNS))
 
-ASKED = 4
+PATTERN_FEATURES = 4
 """Pattern features of a query, and of a key: size of scores, first key, depth, late key."""
 
-FEATURES = 2 * ASKED
+FEATURES = 2 * PATTERN_FEATURES
 """Pattern features of a token: first those of its query, then those of its key."""
 
 
 def possible(case: Case) -> bool:
     """Whether the head is wide enough for the pattern features and one more."""
-    of_latent = case.latent is None or case.latent > ASKED + 1
-    return case.D_h - (case.rope or 0) > ASKED and of_latent and (case.scope == "core" or case.d_model > FEATURES + 1)
+    of_latent = case.latent is None or case.latent > PATTERN_FEATURES + 1
+    return (
+        case.D_h - (case.rope or 0) > PATTERN_FEATURES
+        and of_latent
+        and (case.scope == "core" or case.d_model > FEATURES + 1)
+    )
 
 
 @dataclass(frozen=True)
@@ -106,21 +110,21 @@ def pattern_of(case: Case, heads: bool) -> Tensor:
     return torch.where(drawn == DEEPEST, ORDINARY, drawn) if Sizes.of(case).deep == 0 else drawn
 
 
-def asking(pattern: Tensor) -> Tensor:
-    """Return the features of a query for its pattern: (..., ASKED)."""
+def query_features(pattern: Tensor) -> Tensor:
+    """Return the features of a query for its pattern: (..., PATTERN_FEATURES)."""
     large = (pattern == HIGH).float() - (pattern == LOW).float()
     by_key = (pattern == DOMINATED).float() - (pattern == APART).float()
     return torch.stack([large, by_key, (pattern == DEEPEST).float(), (pattern == LATE).float()], -1)
 
 
-def answering(case: Case, generator: torch.Generator) -> Tensor:
-    """Return the features of a key, (B, T_kv, ASKED): equal for all keys, except the second feature, which sets the
+def key_features(case: Case, generator: torch.Generator) -> Tensor:
+    """Return the features of a key, (B, T_kv, PATTERN_FEATURES): equal for all keys, except the second feature, which sets the
     first key apart, and the last, which sets a late key apart.
 
     The other keys lie close together, so that no masked key is far above all visible ones. Otherwise a mask applied
     after the softmax, which is correct though wasteful, would leave only zeros.
     """
-    features = torch.ones(case.B, case.T_kv, ASKED)
+    features = torch.ones(case.B, case.T_kv, PATTERN_FEATURES)
     features[..., 1] = torch.rand(case.B, case.T_kv, generator=generator) * NEAR
     features[..., 3] = torch.rand(case.B, case.T_kv, generator=generator) * NEAR
     features[:, 0, 1] = 2.0
@@ -133,7 +137,7 @@ def _late(case: Case) -> Tensor:
 
     A mask hides that key from most queries: there the first batch entry uses the last key seen by a middle query.
     """
-    padding = draws.padding(case, 1)
+    padding = data.padding(case, 1)
     last = torch.full((case.B,), case.T_kv - 1) if padding is None else padding.sum(-1).cpu() - 1
     if case.layer_shape.span(case.T, case.T_kv):
         _, seen = _ends(case)

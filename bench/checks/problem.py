@@ -59,20 +59,29 @@ class Expected:
         """Names of the row axes: every axis but the last."""
         return ROWS[self.reference.dim()]
 
+    @cached_property
+    def _places(self) -> Tensor | None:
+        """Positions of the compared rows among all rows of `reference`; None for all."""
+        return None if self.compared is None else self._like(self.compared).flatten().nonzero().flatten()
+
+    @cached_property
+    def _sizes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the compared part of `reference`, and the norms to which errors are relative: of each row, overall."""
+        reference, floor = self.reference, torch.as_tensor(self.norm_floor).to(self.reference)
+        if self._places is not None:
+            reference = reference.flatten(0, -2).index_select(0, self._places)  # (rows that are compared, width)
+            floor = floor.flatten().index_select(0, self._places) if floor.dim() else floor
+        size = reference.norm(dim=-1)
+        return reference, size.maximum(floor), size.norm().maximum(floor.norm())
+
     def errors(self, o: Tensor) -> Errors:
-        o, reference = self.shown(o).double(), self.reference
-        floor = torch.as_tensor(self.norm_floor).to(reference)
-        if self.compared is not None:
-            shown = self._like(self.compared)
-            reference = reference[shown]  # (rows that are compared, width)
-            floor = floor[shown] if floor.dim() else floor
-        off, size = (o - reference).norm(dim=-1), reference.norm(dim=-1)
-        row = (off / size.maximum(floor)).max().item()
-        return Errors((off.norm() / size.norm().maximum(floor.norm())).item(), row)
+        reference, of_rows, overall = self._sizes
+        off = (self.shown(o).double() - reference).norm(dim=-1)
+        return Errors((off.norm() / overall).item(), (off / of_rows).max().item())
 
     def slope(self, o: Tensor) -> float:
         """Return the slope of a least-squares fit of o - reference on the reference."""
-        reference = self.reference if self.compared is None else self.reference[self._like(self.compared)]
+        reference, *_ = self._sizes
         return (((self.shown(o).double() - reference) * reference).sum() / reference.square().sum()).item()
 
     def row_errors(self, o: Tensor) -> Tensor:
@@ -82,9 +91,9 @@ class Expected:
         return errors if self.compared is None else torch.where(self._like(self.compared), errors, 0.0)
 
     def shown(self, o: Tensor) -> Tensor:
-        """Return only the compared part of an output."""
+        """Return only the compared part of an output; contiguous ones aren't copied as a whole."""
         o = o if self.rows is None else o.index_select(-2, self.rows)
-        return o if self.compared is None else o[self._like(self.compared)]
+        return o if self._places is None else o.flatten(0, -2).index_select(0, self._places)
 
     def _like(self, compared: Tensor) -> Tensor:
         """Return `compared` in the shape of the rows, (B, rows) or (B, H, rows)."""
@@ -115,7 +124,7 @@ class Problem:
     """(B, pages of a request), where the cache is a pool of pages."""
 
     @cached_property
-    def answers(self) -> tuple[Expected, ...]:
+    def expected(self) -> tuple[Expected, ...]:
         threads, scores = torch.get_num_threads(), self.case.B * self.case.H * self.case.T * self.case.T_kv
         if scores <= FEW_SCORES:
             torch.set_num_threads(1)
@@ -127,7 +136,7 @@ class Problem:
 
     @property
     def output(self) -> Expected:
-        return self.answers[0]
+        return self.expected[0]
 
     @property
     def options(self) -> dict[str, Tensor]:
@@ -213,6 +222,12 @@ def _slice(x: Tensor, gap: int) -> Tensor:
     whole = x.new_full((B, T, 1 + H + gap, D), torch.nan).transpose(1, 2)
     whole[:, 1 : 1 + H] = x
     return whole[:, 1 : 1 + H]
+
+
+def surroundings_intact(numbers: Inputs) -> bool:
+    """Whether the memory around slices still holds NaN."""
+    around = ((x, x._base) for x in numbers.tensors)
+    return all(whole is None or whole.isnan().sum() == whole.numel() - x.numel() for x, whole in around)
 
 
 @torch.inference_mode(False)

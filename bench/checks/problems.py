@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -15,16 +15,30 @@ from impls import weights as canonical
 
 from ..cases.accounting import spending
 from ..cases.case import Case
-from . import decoders, draws, patterns, reference
+from . import data, decoders, patterns, reference
 from .bounds import solved
-from .patterns import APART, ASKED, DEEPEST, FEATURES, SPREAD
+from .patterns import APART, DEEPEST, FEATURES, PATTERN_FEATURES, SPREAD
 from .problem import Problem, written_to
 
 TOKEN = 16.0
 """Size of the feature that identifies a token where probs are shown: as large as all other features together."""
 
 
-def problem_of(case: Case, draw: int = 0) -> Problem:
+SMALL = 1 << 21
+"""Scores up to which many problems are cached: those of the probes, which every implementation gets."""
+
+
+def _cached(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Cache 32 small problems and 8 large ones."""
+    many, few = lru_cache(maxsize=32)(make), lru_cache(maxsize=8)(make)
+
+    def problem(case: Case, *input_set: int) -> Any:
+        return (many if case.B * case.H * case.T * case.T_kv <= SMALL else few)(case, *input_set)
+
+    return problem
+
+
+def problem_of(case: Case, input_set: int = 0) -> Problem:
     """Return the test problem of a case, the same for every implementation.
 
     `scope="core"`: q (B, H, T, D_h), k (B, H_kv, T_kv, D_h), v (B, H_kv, T_kv, D_v). `scope="layer"`: x (B, T, d_model)
@@ -32,56 +46,58 @@ def problem_of(case: Case, draw: int = 0) -> Problem:
     (B, 1, T_kv, latent + rope), its last place free, or pools of pages (`impls/paging.py`).
 
     Input set 0 is ordinary, and is timed. In input set 1 each query belongs to one softmax pattern with its own
-    tolerance, and a few values are outliers (`NEEDLE`); heads too narrow for the pattern features get ordinary inputs.
+    tolerance, and a few values are outliers (`OUTLIER`); heads too narrow for the pattern features get ordinary inputs.
     Input set 2 is like 0, with other numbers and other padding.
     """
     case = replace(case, threads=None, dropout=0.0, out_dropout=0.0)
     with spending("reference"):
         if case.in_model:
-            return decoders.problem_of(case, draw)
+            return decoders.problem_of(case, input_set)
         if case.scope == "core":
-            return _kernel_patterns(case) if draw == 1 and patterns.possible(case) else _kernel_problem(case, draw)
-        return _layer_patterns(case)[draw] if patterns.possible(case) else _layer_problem(case, draw)
+            return (
+                _kernel_patterns(case)
+                if input_set == 1 and patterns.possible(case)
+                else _kernel_problem(case, input_set)
+            )
+        return _layer_patterns(case)[input_set] if patterns.possible(case) else _layer_problem(case, input_set)
 
 
-@lru_cache(maxsize=8)
+@_cached
 @torch.inference_mode(False)  # tensors made here are used in inference and in training
-def _kernel_problem(case: Case, draw: int) -> Problem:
-    generator = draws.seeded(case, draw)
-    exact = [draws.randn((case.B, *size), generator) for size in ((case.H, case.T, case.D_h), *draws.cache_sizes(case))]
-    return _kernel_question(case, exact, generator, draw)
+def _kernel_problem(case: Case, input_set: int) -> Problem:
+    generator = data.seeded(case, input_set)
+    exact = [data.randn((case.B, *size), generator) for size in ((case.H, case.T, case.D_h), *data.cache_sizes(case))]
+    return _kernel_problem_of(case, exact, generator, input_set)
 
 
-@lru_cache(maxsize=8)
+@_cached
 @torch.inference_mode(False)
 def _kernel_patterns(case: Case) -> Problem:
-    generator, sizes = draws.seeded(case, 2), patterns.Sizes.of(case)
-    q, k, v = (
-        draws.randn((case.B, *size), generator) for size in ((case.H, case.T, case.D_h), *draws.cache_sizes(case))
-    )
+    generator, sizes = data.seeded(case, 2), patterns.Sizes.of(case)
+    q, k, v = (data.randn((case.B, *size), generator) for size in ((case.H, case.T, case.D_h), *data.cache_sizes(case)))
     pattern = patterns.pattern_of(case, heads=True)
-    asking = patterns.asking(pattern) * torch.tensor(sizes.of_queries)
+    query_features = patterns.query_features(pattern) * torch.tensor(sizes.of_queries)
     if case.softcap and case.softcap <= patterns.large_scores(case):  # a larger cap applies to larger scores only
         q[pattern == APART] *= case.softcap / 2  # spread scores across the cap
-    q = torch.cat([asking, patterns.quiet(q[..., ASKED:], pattern)], -1)
-    k[..., :ASKED] = patterns.answering(case, generator)[:, None] * SPREAD
-    v = v * draws.needles(case, generator).abs().clamp(min=1.0)
-    return _kernel_question(case, [q, k, v], generator, 1, pattern.to(case.device))
+    q = torch.cat([query_features, patterns.quiet(q[..., PATTERN_FEATURES:], pattern)], -1)
+    k[..., :PATTERN_FEATURES] = patterns.key_features(case, generator)[:, None] * SPREAD
+    v = v * data.outliers(case, generator).abs().clamp(min=1.0)
+    return _kernel_problem_of(case, [q, k, v], generator, 1, pattern.to(case.device))
 
 
-def _kernel_question(
-    case: Case, exact: list[Tensor], generator: torch.Generator, draw: int, pattern: Tensor | None = None,
+def _kernel_problem_of(
+    case: Case, exact: list[Tensor], generator: torch.Generator, input_set: int, pattern: Tensor | None = None,
     dropped: Tensor | None = None,
 ) -> Problem:  # fmt: skip
     """Return the test problem of a core with these q, k and v; `pattern` (B, H, T), or None for ordinary inputs. Sinks
     are the same in every input set.
     """
-    sinks = {"sinks": canonical.draw_sinks(case.H, case.keys, draws.seeded(case, -3))} if case.sinks else {}
+    sinks = {"sinks": canonical.draw_sinks(case.H, case.keys, data.seeded(case, -3))} if case.sinks else {}
     weights = _in_dtype(sinks, case)
     inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
-    padding, rows = draws.padding(case, draw), draws.rows(case, draw)
-    compared = draws.compared(case, padding, rows)
-    grad = draws.grad(case, (case.B, case.H, case.T, case.D_v), rows, compared, generator)
+    padding, rows = data.padding(case, input_set), data.rows(case, input_set)
+    compared = data.compared(case, padding, rows)
+    grad = data.grad(case, (case.B, case.H, case.T, case.D_v), rows, compared, generator)
     if grad is not None and pattern is not None:
         grad = grad * (pattern != DEEPEST)[..., None]  # otherwise their gradients dominate all others
 
@@ -98,52 +114,52 @@ def _kernel_question(
     return Problem(case, ("q", "k", "v"), inputs, padding, grad, weights, solve)
 
 
-@lru_cache(maxsize=8)
+@_cached
 @torch.inference_mode(False)
-def _layer_problem(case: Case, draw: int) -> Problem:
-    generator = draws.seeded(case, draw + 1)
-    exact = [draws.randn(size, generator) for size in draws.sizes_of_inputs(case)]
-    return _layer_question(case, exact, _weights(case), generator, draw)
+def _layer_problem(case: Case, input_set: int) -> Problem:
+    generator = data.seeded(case, input_set + 1)
+    exact = [data.randn(size, generator) for size in data.sizes_of_inputs(case)]
+    return _layer_problem_of(case, exact, _weights(case), generator, input_set)
 
 
-@lru_cache(maxsize=8)
+@_cached
 @torch.inference_mode(False)
 def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
     """Return three problems whose weights copy a token's first features to those of every head's queries and keys."""
-    generator, sizes = draws.seeded(case, 2), patterns.Sizes.of(case)
+    generator, sizes = data.seeded(case, 2), patterns.Sizes.of(case)
     drawn = canonical.draw(case.layer_shape, generator)
     _take(drawn["W_q"], case.H, 0, sizes.of_queries, FEATURES + 1)
     if case.latent is None:
-        _take(drawn["W_k"], case.H_kv, ASKED, (SPREAD,) * ASKED, FEATURES + 1)
+        _take(drawn["W_k"], case.H_kv, PATTERN_FEATURES, (SPREAD,) * PATTERN_FEATURES, FEATURES + 1)
         drawn["W_v"][:, FEATURES] *= case.d_model**0.5
     else:  # its first features are those of its token's key, followed by the feature that sets its value
-        _take(drawn["W_c"], 1, ASKED, (1.0,) * (ASKED + 1), FEATURES + 1)
-        _take(drawn["W_k"], case.H, 0, (SPREAD,) * ASKED, ASKED + 1)
-        drawn["W_v"][:, ASKED] *= case.latent**0.5
+        _take(drawn["W_c"], 1, PATTERN_FEATURES, (1.0,) * (PATTERN_FEATURES + 1), FEATURES + 1)
+        _take(drawn["W_k"], case.H, 0, (SPREAD,) * PATTERN_FEATURES, PATTERN_FEATURES + 1)
+        drawn["W_v"][:, PATTERN_FEATURES] *= case.latent**0.5
     weights = _in_dtype(drawn, case)
-    pattern, key_features = patterns.pattern_of(case, heads=False), patterns.answering(case, generator)
-    ordinary, shown, other = ([draws.randn(size, generator) for size in draws.sizes_of_inputs(case)] for _ in range(3))
+    pattern, key_features = patterns.pattern_of(case, heads=False), patterns.key_features(case, generator)
+    ordinary, shown, other = ([data.randn(size, generator) for size in data.sizes_of_inputs(case)] for _ in range(3))
     for exact in (ordinary, other):
         exact[0][..., : FEATURES + 1] = 0.0
     shown[0] = patterns.quiet(shown[0], pattern)
     shown[0][..., : FEATURES + 1] = 0.0
-    shown[0][..., :ASKED] = patterns.asking(pattern)
-    needles = draws.needles(case, generator)
+    shown[0][..., :PATTERN_FEATURES] = patterns.query_features(pattern)
+    outliers = data.outliers(case, generator)
     if case.does.cached:
-        shown[0][..., ASKED:FEATURES] = key_features[:, -case.T :]
+        shown[0][..., PATTERN_FEATURES:FEATURES] = key_features[:, -case.T :]
         if case.latent is None:
-            shown[1][..., :ASKED] = key_features[:, None] * SPREAD
-            shown[2] = shown[2] * needles.abs().clamp(min=1.0)
+            shown[1][..., :PATTERN_FEATURES] = key_features[:, None] * SPREAD
+            shown[2] = shown[2] * outliers.abs().clamp(min=1.0)
         else:
-            shown[1][..., :ASKED], shown[1][..., ASKED] = key_features[:, None], needles[:, 0]
+            shown[1][..., :PATTERN_FEATURES], shown[1][..., PATTERN_FEATURES] = key_features[:, None], outliers[:, 0]
     else:
         ordinary[-1][..., : FEATURES + 1] = other[-1][..., : FEATURES + 1] = 0.0
-        shown[-1][..., ASKED:FEATURES] = key_features
-        shown[-1][..., FEATURES] = needles[:, 0]
+        shown[-1][..., PATTERN_FEATURES:FEATURES] = key_features
+        shown[-1][..., FEATURES] = outliers[:, 0]
     return (
-        _layer_question(case, ordinary, weights, generator, 0),
-        _layer_question(case, shown, weights, generator, 1, pattern.to(case.device)),
-        _layer_question(case, other, weights, generator, 2),
+        _layer_problem_of(case, ordinary, weights, generator, 0),
+        _layer_problem_of(case, shown, weights, generator, 1, pattern.to(case.device)),
+        _layer_problem_of(case, other, weights, generator, 2),
     )
 
 
@@ -157,8 +173,8 @@ def _take(weight: Tensor, H: int, first: int, scales: tuple[float, ...], apart: 
         by_head[:, feature, first + feature] = scale
 
 
-def _layer_question(
-    case: Case, exact: list[Tensor], weights: dict[str, Tensor], generator: torch.Generator, draw: int,
+def _layer_problem_of(
+    case: Case, exact: list[Tensor], weights: dict[str, Tensor], generator: torch.Generator, input_set: int,
     pattern: Tensor | None = None, dropped: Tensor | None = None, out_dropped: Tensor | None = None,
 ) -> Problem:  # fmt: skip
     """Return the test problem of a layer with these weights and inputs; `pattern` (B, T), None for ordinary inputs."""
@@ -168,13 +184,13 @@ def _layer_question(
         for cache in exact[1:]:
             cache[..., -case.T :, :] = torch.nan  # reading before writing gives NaN
     inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
-    padding, rows = draws.padding(case, draw), draws.rows(case, draw)
-    compared = draws.compared(case, padding, rows)
-    grad = draws.grad(case, (case.B, case.T, case.d_model), rows, compared, generator)
+    padding, rows = data.padding(case, input_set), data.rows(case, input_set)
+    compared = data.compared(case, padding, rows)
+    grad = data.grad(case, (case.B, case.T, case.d_model), rows, compared, generator)
     formula = partial(_layer_formula, case, names, inputs, weights, grad, padding, rows, (dropped, out_dropped))
-    pages, given = draws.pages(case, draw), inputs
+    pages, given = data.pages(case, input_set), inputs
     if pages is not None:
-        given = (inputs[0], *(draws.in_pool(x, pages, case) for x in inputs[1:]))
+        given = (inputs[0], *(data.in_pool(x, pages, case) for x in inputs[1:]))
     return Problem(case, names, given, padding, grad, weights, solved(formula, case, rows, compared, pattern), pages)
 
 
@@ -203,20 +219,20 @@ def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
     For a case with D_v = T_kv and d_model = H * T_kv. `dropped` (B, H, T, T_kv): factor on each prob in training, 0 or
     1 / (1 - p); None for evaluation.
     """
-    case, generator = replace(case, threads=None, dropout=0.0, out_dropout=0.0), draws.seeded(case, 3)
+    case, generator = replace(case, threads=None, dropout=0.0, out_dropout=0.0), data.seeded(case, 3)
     unit = torch.eye(case.T_kv)
     if case.scope == "core":
-        q, k = (draws.randn((case.B, H, T, case.D_h), generator) for H, T in ((case.H, case.T), (case.H_kv, case.T_kv)))
+        q, k = (data.randn((case.B, H, T, case.D_h), generator) for H, T in ((case.H, case.T), (case.H_kv, case.T_kv)))
         v = unit.expand(case.B, case.H_kv, -1, -1)
-        return _kernel_question(case, [q, k, v], generator, 0, dropped=dropped)
+        return _kernel_problem_of(case, [q, k, v], generator, 0, dropped=dropped)
     weights = canonical.draw(case.layer_shape, generator)
     weights["W_v"] = torch.cat([unit, torch.zeros(case.T_kv, case.d_model - case.T_kv)], 1).repeat(case.H_kv, 1) / TOKEN
     weights["W_o"] = torch.eye(case.d_model)
     if case.qkv_bias:
         weights["b_v"] = torch.zeros_like(weights["b_v"])
-    exact = [draws.randn(size, generator) for size in draws.sizes_of_inputs(case)]
+    exact = [data.randn(size, generator) for size in data.sizes_of_inputs(case)]
     exact[-1][..., : case.T_kv] = unit * TOKEN
-    return _layer_question(case, exact, _in_dtype(weights, case), generator, 0, dropped=dropped)
+    return _layer_problem_of(case, exact, _in_dtype(weights, case), generator, 0, dropped=dropped)
 
 
 def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
@@ -224,16 +240,16 @@ def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
 
     `dropped` (B, T, d_model): factor on the output in training, or None.
     """
-    case, generator = replace(case, threads=None, dropout=0.0, out_dropout=0.0), draws.seeded(case, 4)
+    case, generator = replace(case, threads=None, dropout=0.0, out_dropout=0.0), data.seeded(case, 4)
     weights = _in_dtype(canonical.draw(case.layer_shape, generator), case)
-    exact = [draws.randn(size, generator) for size in draws.sizes_of_inputs(case)]
-    return _layer_question(case, exact, weights, generator, 0, out_dropped=dropped)
+    exact = [data.randn(size, generator) for size in data.sizes_of_inputs(case)]
+    return _layer_problem_of(case, exact, weights, generator, 0, out_dropped=dropped)
 
 
 @lru_cache(maxsize=4)
 def _weights(case: Case) -> dict[str, Tensor]:
     """Return the weights, the same in every input set."""
-    return _in_dtype(canonical.draw(case.layer_shape, draws.seeded(case, 0)), case)
+    return _in_dtype(canonical.draw(case.layer_shape, data.seeded(case, 0)), case)
 
 
 def _in_dtype(weights: dict[str, Tensor], case: Case) -> dict[str, Tensor]:

@@ -114,6 +114,19 @@ def tf32_products() -> Iterator[None]:
         cuda.matmul.fp32_precision = before
 
 
+@contextmanager
+def memory_filled() -> Iterator[None]:
+    """Have torch fill new memory with NaN within the block, as it does for deterministic algorithms."""
+    put = torch._C._set_deterministic_algorithms  # torch.use_deterministic_algorithms imports the whole compiler
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    with warnings.catch_warnings(action="ignore"):
+        put(True, warn_only=True)
+        try:
+            yield
+        finally:
+            put(before[0], warn_only=before[1])
+
+
 def _autocast(device: str) -> dict[str, Setting]:
     return {
         f"autocast on {device}": Setting(

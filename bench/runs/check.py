@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from time import perf_counter
@@ -13,11 +13,14 @@ from typing import Any
 from ..cases.outcome import FAILURES, Skip, Unsupported
 from ..selection.command import Parser, complain
 from ..selection.errors import UsageError
-from ..workers.client import STARTING, Lost, Setting, Variant, WorkerClient
+from ..workers.client import STARTING, Lost, Script, Setting, Variant, WorkerClient, checking, together
 
 PASSED, UNSUPPORTED = "passed", Unsupported.reason
 
 USAGE_ERROR = 3
+
+MOST_WORKERS = 4
+"""Most processes that check an implementation at the same time: importing torch takes a core three seconds."""
 
 SIZES = {"T": 64, "H": 2, "D_h": 64}
 
@@ -31,22 +34,26 @@ RULES: tuple[dict[str, Any], ...] = (
     {"sinks": True},
 )  # fmt: skip
 
+GROUPS = {"H": 6, "H_kv": 2}
+
 FORWARD: tuple[dict[str, Any], ...] = (
     {}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"dtype": "float64"}, {"autocast": "bfloat16"}, {"dropout": 0.1},
     {"mask": "none"}, {"mask": "padding", "B": 3}, PADDED,
     {"mask": "none", "source": "cross", "T_kv": 40}, {"source": "cross", "T_kv": 100},
     {"mask": "causal_br", "source": "cross", "T_kv": 100}, {"window": 8, "window_right": 2, "mask": "none"}, REQUESTS,
-    {"H": 1}, {"H": 6, "H_kv": 2}, {"H": 7, "H_kv": 1}, {"D_h": 40}, {"D_h": 128}, {"D_v": 96}, {"T": 256}, {"T": 1024, "H": 1},
-    *RULES,
+    {"H": 1}, GROUPS, {"H": 7, "H_kv": 1}, {"B": 17, "T": 32, "H": 5}, {"D_h": 40}, {"D_h": 128}, {"D_h": 256},
+    {"D_v": 96}, {"T": 1}, {"T": 256}, {"T": 1024, "H": 1}, *RULES,
+    *(GROUPS | axes for axes in (PADDED, {"window": 8}, {"sinks": True, "window": 8}, {"softcap": 20, "window": 8})),
 )  # fmt: skip
 
 BACKWARD: tuple[dict[str, Any], ...] = (
-    {}, {"dtype": "bfloat16"}, {"autocast": "bfloat16"}, {"dropout": 0.1}, PADDED, {"H": 6, "H_kv": 2}, {"D_v": 96},
-    {"T": 256}, {"T": 1, "T_kv": 64, "mask": "none", "source": "cross"}, *RULES,
+    {}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"autocast": "bfloat16"}, {"dropout": 0.1}, PADDED, GROUPS,
+    GROUPS | {"window": 8}, {"D_v": 96}, {"T": 256}, LONE | {"source": "cross"}, *RULES,
 )  # fmt: skip
 
 DECODE: tuple[dict[str, Any], ...] = (
-    {}, {"T_kv": 1024}, {"dtype": "bfloat16"}, {"H": 6, "H_kv": 2}, {"sinks": True}, CHUNK, CHUNK | {"window": 8},
+    {}, {"T_kv": 1024}, {"T_kv": 4097, "H": 8, "H_kv": 1}, {"dtype": "bfloat16"}, GROUPS, {"sinks": True}, CHUNK,
+    CHUNK | {"window": 8},
 )  # fmt: skip
 
 AROUND: tuple[dict[str, Any], ...] = (
@@ -102,20 +109,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="default: cpu")
     parser.add_argument("--json", action="store_true", help="print a list of objects, one a problem")
     asked = parser.parse_args(arguments)
-    found = []
+    found: list[Checked] = []
+
+    def report(checked: Checked) -> None:
+        found.append(checked)
+        if not asked.json:
+            print(checked, flush=True)
+
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # several processes share the cores: waiting threads sleep
+    begun = perf_counter()
     try:
         for name in _listed(asked.impl):
-            for checked in check(name, asked.device):
-                found.append(checked)
-                if not asked.json:
-                    print(checked, flush=True)
+            check(name, asked.device, report)
     except UsageError as error:
         return complain(error, USAGE_ERROR)
     failed = sum(it.outcome in FAILURES for it in found)
     if asked.json:
         print(json.dumps([asdict(it) for it in found], indent=1))
     else:
-        passed, seconds = sum(it.outcome == PASSED for it in found), sum(it.seconds for it in found)
+        passed, seconds = sum(it.outcome == PASSED for it in found), perf_counter() - begun
         print(f"{passed} passed, {failed} failed, {len(found) - passed - failed} unsupported, in {seconds:.0f} s")
     return 1 if failed else 0
 
@@ -138,49 +150,76 @@ def _named(text: str) -> str:
     return f"{text.rpartition(':')[2]}={text}" if ":" in text and "=" not in text else text
 
 
-def check(name: str, device: str = "cpu") -> Iterator[Checked]:
-    """Check one implementation in a separate process, which is replaced when lost; raises `UsageError`."""
+def check(name: str, device: str, report: Callable[[Checked], None]) -> None:
+    """Check one implementation in several processes, and report each problem's outcome in order; raises `UsageError`.
+
+    A lost process is replaced.
+    """
     asked = [SIZES | {"device": device} | axes for axes in (*PROBLEMS, *AROUND)]
-    client, impl, cases = _started(name, asked)
-    own_layer = cases[0][0]["refused"] is not None
+    clients = [_start() for _ in range(1 if device == "cuda" else min(MOST_WORKERS, os.cpu_count() or 1))]
+    done: dict[int, Checked] = {}
+    first = 0  # of those that are not reported yet
     try:
-        for axes, of_problem in zip((*PROBLEMS, *AROUND), cases, strict=True):
-            around = axes in AROUND
-            if around and not own_layer:
-                continue
-            possible = [case for case in of_problem[around:] if case["refused"] is None]
-            case = (possible or of_problem[-1:])[0]
-            words = " ".join(f"{axis}={value}" for axis, value in ({"mode": "forward"} | axes).items())
-            checked = Checked(impl, words, case["id"], PASSED)
-            if not possible:
-                yield replace(checked, outcome=UNSUPPORTED, detail=case["refused"])
-                continue
-            begun = perf_counter()
-            try:
-                client.ask("probe", what="it", impl=impl, case=case["case"])
-                columns = client.ask("check", what="it", keep=False, memory=False)["columns"]
-                checked = replace(checked, error=columns["error"], error_bound=columns["error_bound"])
-            except Skip as outcome:
-                checked = replace(checked, outcome=outcome.reason, detail=str(outcome))
-                if isinstance(outcome, Lost):
-                    client.close()
-                    client, _, _ = _started(name, asked)
-            yield replace(checked, seconds=perf_counter() - begun)
+        for client in clients:
+            impl, cases = _cases(client, name, asked)
+        todo = enumerate(_problems(impl, cases))
+
+        def script(at: int) -> Script:
+            nonlocal first
+            for index, (checked, case) in todo:
+                begun = perf_counter()
+                try:
+                    if case is not None:
+                        answer = yield from checking(clients[at], "it", impl, case, threaded=False, keep=False, memory=False)
+                        checked = replace(checked, **{it: answer["columns"][it] for it in ("error", "error_bound")})
+                except Skip as outcome:
+                    checked = replace(checked, outcome=outcome.reason, detail=str(outcome))
+                    if isinstance(outcome, Lost):
+                        clients[at].close()
+                        clients[at] = _start()
+                        _cases(clients[at], name, asked)
+                done[index] = replace(checked, seconds=perf_counter() - begun)
+                while first in done:
+                    report(done[first])
+                    first += 1
+
+        together([script(at) for at in range(len(clients))])
     finally:
-        client.close()
+        for client in clients:
+            client.close()
 
 
-def _started(name: str, axes: list[dict[str, Any]]) -> tuple[WorkerClient, str, list[list[dict[str, Any]]]]:
-    """Start a process that has imported an implementation; returns its name and the cases too; raises `UsageError`.
+def _problems(impl: str, cases: list[list[dict[str, Any]]]) -> list[tuple[Checked, dict[str, Any] | None]]:
+    """Return each problem with the case to check: a kernel alone, else a layer; None if it is unsupported.
+
+    Problems of projections and caches are for user-defined layers only.
+    """
+    own_layer, found = cases[0][0]["refused"] is not None, []
+    for axes, of_problem in zip((*PROBLEMS, *AROUND), cases, strict=True):
+        around = axes in AROUND
+        if around and not own_layer:
+            continue
+        case = next((it for it in of_problem[around:] if it["refused"] is None), of_problem[-1])
+        words = " ".join(f"{axis}={value}" for axis, value in ({"mode": "forward"} | axes).items())
+        outcome = PASSED if case["refused"] is None else UNSUPPORTED
+        checked = Checked(impl, words, case["id"], outcome, case["refused"])
+        found.append((checked, case["case"] if outcome == PASSED else None))
+    return found
+
+
+def _start() -> WorkerClient:
+    return WorkerClient(Variant("check"), Setting(os.getcwd(), threads=None, quiet=False))
+
+
+def _cases(client: WorkerClient, name: str, axes: list[dict[str, Any]]) -> tuple[str, list[list[dict[str, Any]]]]:
+    """Have a new process import an implementation; returns its name and the cases; raises `UsageError`.
 
     This process imports no torch: the cases are made by the other one.
     """
-    client = WorkerClient(Variant("check"), Setting(os.getcwd(), threads=None, quiet=False))
     try:
         known = client.ask("cases", timeout=STARTING, name=name, axes=axes)
     except Lost as lost:
         known = {"unknown": f"{name}: {lost}"}
     if "unknown" in known:
-        client.close()
         raise UsageError(known["unknown"])
-    return client, known["impl"], known["cases"]
+    return known["impl"], known["cases"]

@@ -74,7 +74,7 @@ def check_kernel_caches_nothing(cell: Cell) -> None:
         with built.watched():
             usual = min(built.meter.seconds(run, 1) for _ in range(REPEATED))
             check_no_result_caching(built, run, usual, inf)
-            if built.draw is not None:  # the last call was not a fresh one
+            if built.input_set is not None:  # the last call was not a fresh one
                 built.perturb()
                 run()
         _check_fresh(case, built.numbers, built.call.read(last[0])["output"])

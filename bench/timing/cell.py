@@ -59,31 +59,31 @@ class Built:
     """`cold`, or `warm` if an earlier process had left compiled code on disk."""
     ragged: bool = False
     """Whether the implementation was checked on a probe whose length is not round."""
-    draw: int | None = 0
+    input_set: int | None = 0
     """Input set currently loaded; None after perturbation."""
     varies: bool = False
     """Whether outputs of calls on the same inputs differed in their last bits."""
     answers: dict[int, list[Tensor]] = field(default_factory=dict)
     """Latest checked output of each input set."""
 
-    def time(self, calls: int, slices: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
+    def time(self, calls: int, slices: int = 1, warm: int = 0, input_set: int = 0) -> tuple[float, float]:
         """Return the seconds of one call in a block of `slices` slices of `calls`: over the whole block, and over
         its fastest slice.
 
-        `warm`: untimed calls before it; `draw`: input set.
+        `warm`: untimed calls before it; `input_set`: input set.
 
         The block's last output is then compared with a checked one; if it differs, it is checked itself, so that every
         timed result is checked. Raises `Wrong`, also if torch's settings changed, and `Skip` if a compiled form was
         compiled again.
         """
-        self.refill(draw)
+        self.refill(input_set)
         graphs = _graphs() if self.cell.impl.compiled else 0
         with self.watched():
             seconds, fastest, answer = time_block(self.meter, self.call.run, calls, slices, warm)
         if self.cell.impl.compiled and _graphs() != graphs:
             raise Skip("torch.compile made another graph while it was timed: compiling would be part of what is timed")
         if not self.cell.case.drops:
-            self._compare(answer, draw)
+            self._compare(answer, input_set)
         return seconds, fastest
 
     @contextmanager
@@ -110,34 +110,34 @@ class Built:
                 if moved.stride() == tensor.stride():  # or strides change: a recompilation
                     tensor.data = moved
 
-    def compare(self, seconds: float, draw: int) -> list[float]:
+    def compare(self, seconds: float, input_set: int) -> list[float]:
         """Compare the outputs of single calls for `seconds`; returns the seconds of each. Raises as `time` does."""
-        until, taken = perf_counter() + seconds, [self.time(1, draw=draw)[0]]
+        until, taken = perf_counter() + seconds, [self.time(1, input_set=input_set)[0]]
         while perf_counter() < until:
-            taken.append(self.time(1, draw=draw)[0])
+            taken.append(self.time(1, input_set=input_set)[0])
         return taken
 
     def perturb(self) -> None:
         """Fill the inputs with numbers that no call has seen."""
-        self.draw = None
+        self.input_set = None
         self.numbers.perturb()
 
-    def refill(self, draw: int) -> None:
+    def refill(self, input_set: int) -> None:
         """Load an input set into the buffers, unless it is already there."""
-        if draw != self.draw:
-            self.numbers.refill(problem_of(self.cell.case, draw))
-            self.draw = draw
+        if input_set != self.input_set:
+            self.numbers.refill(problem_of(self.cell.case, input_set))
+            self.input_set = input_set
 
-    def _compare(self, answer: Any, draw: int) -> None:
+    def _compare(self, answer: Any, input_set: int) -> None:
         found = _tensors(answer, len(self.numbers.tensors))
-        if (known := self.answers.get(draw)) is not None:
+        if (known := self.answers.get(input_set)) is not None:
             if all(torch.equal(a, b) for a, b in zip(found, known, strict=True)):
                 return
             if self.cell.case.deterministic:
                 raise Wrong(f"under the clock: {NOT_REPEATED}")
             self.varies = True
-        verify(self.call.read(answer), problem_of(self.cell.case, draw), "under the clock: ")
-        self.answers[draw] = list(copies(found))
+        verify(self.call.read(answer), problem_of(self.cell.case, input_set), "under the clock: ")
+        self.answers[input_set] = list(copies(found))
 
 
 def time_block(
@@ -213,7 +213,7 @@ def check(built: Built, memory: bool = True) -> Checked:
 
     One call measures memory, one time and the growth of the process, and one operators. The second has other inputs
     than the others. With dropout, further calls in training are measured instead. Without `memory`, neither memory nor
-    growth is measured.
+    growth is measured, and operators are traced only where the name pins a kernel.
     """
     cell, case = built.cell, built.cell.case
     if cell.impl.compiled and built.compile_cache is None:
@@ -227,7 +227,7 @@ def check(built: Built, memory: bool = True) -> Checked:
             watched = replace(built.call, run=lambda: next(ways)())
             built.refill(1)  # timing begins with other inputs than were checked last
             found = check_call(watched, built.module, built.numbers, case, (1, 0, 1))
-    built.draw = 1
+    built.input_set = 1
     if case.drops:
         watch.in_training()
     checked = watch.found(found)
@@ -266,6 +266,8 @@ class _Watch:
         return answer
 
     def operators(self) -> Any:
+        if not self._sized and not self._built.cell.impl.dispatches:
+            return self._run()
         with spending("memory"):
             self._trace, answer = operators_of(self._run)
         return answer
@@ -286,7 +288,7 @@ class _Watch:
             answer = built.call.run()
             built.module.train()
         with spending("gate"):
-            verify(built.call.read(answer), problem_of(case, draw=1), NEW_NUMBERS)
+            verify(built.call.read(answer), problem_of(case, input_set=1), NEW_NUMBERS)
 
     def found(self, check: CheckResult) -> Checked:
         """Return all results; makes more calls if one of them is inconclusive."""

@@ -217,10 +217,16 @@ def _advance(script: Script, asked: dict[Script, Request], answer: Answer | Skip
 
 
 def checking(
-    client: WorkerClient, what: str, impl: str, case: Mapping[str, Any], threaded: bool, keep: bool = True
+    client: WorkerClient,
+    what: str,
+    impl: str,
+    case: Mapping[str, Any],
+    threaded: bool,
+    keep: bool = True,
+    memory: bool = True,
 ) -> Generator[Request, Answer, Answer]:
     """Check a cell for correctness; returns the answer of `Tasks.check`, with the seconds of both requests."""
     probed = yield Request(client, "probe", {"what": what, "impl": impl, "case": case})
-    found = yield Request(client, "check", {"what": what, "keep": keep}, threaded)
+    found = yield Request(client, "check", {"what": what, "keep": keep, "memory": memory}, threaded)
     spent = {it: probed["spent"].get(it, 0.0) + s for it, s in found["spent"].items()}
     return found | {"spent": spent}

@@ -65,7 +65,7 @@ class Control:
     def __init__(self, name: str):
         self._run, self._meter = (WORK | GPU_WORK)[name](), meter_for("cuda" if name in GPU_WORK else "cpu")
 
-    def time(self, calls: int, slices: int = 1, warm: int = 0, draw: int = 0) -> tuple[float, float]:
+    def time(self, calls: int, slices: int = 1, warm: int = 0, input_set: int = 0) -> tuple[float, float]:
         """Return times as `Built.time`."""
         return time_block(self._meter, self._run, calls, slices, warm)[:2]
 
@@ -158,7 +158,8 @@ class Tasks:
         """Check a built cell against the reference, and measure its call; returns the resulting columns of the row:
 
         {"columns": {"error", "error_bound", "peak_bytes", "kernel", ...}, "seconds": of the first call on fresh inputs,
-        "spent": seconds by purpose}. Without `keep` the cell is released; without `memory` its columns are None.
+        "spent": seconds by purpose}. Without `keep` the cell is released. Without `memory` its columns are None, and one
+        more call is made as it would be timed.
         """
         built, before = self._built(what), accounting.spent()
         del self._ready[what]  # a rejected cell holds no memory
@@ -191,6 +192,8 @@ class Tasks:
         }
         if keep:
             self._keep(what, built)
+        elif not memory:
+            built.time(1)
         if checked.memory.peak_bytes >= MAPPED:
             release()
         return {"columns": columns, "seconds": checked.first_s, "spent": _since(before)}
@@ -231,10 +234,10 @@ class Tasks:
         built = self._built(what)
         built.renew()
         gc.collect()  # free reference cycles
-        taken = built.compare(seconds, draw=1)
+        taken = built.compare(seconds, input_set=1)
         return {"compared": len(taken), "seconds": min(taken)}
 
-    def time(self, what: str, calls: int, slices: int = 1, warm: int = 0, draw: int = 0) -> dict[str, Any]:
+    def time(self, what: str, calls: int, slices: int = 1, warm: int = 0, input_set: int = 0) -> dict[str, Any]:
         """Time a block (`Built.time`):
 
         {"seconds": of one call, "fastest": of one call in the fastest slice, "page_faults", "voluntary", "involuntary":
@@ -243,7 +246,7 @@ class Tasks:
         """
         ready = self._ready[what]
         before = resource.getrusage(resource.RUSAGE_SELF)
-        seconds, fastest = ready.time(calls, slices, warm, draw)
+        seconds, fastest = ready.time(calls, slices, warm, input_set)
         after = resource.getrusage(resource.RUSAGE_SELF)
         disturbed = {
             name: (getattr(after, counter) - getattr(before, counter)) / (calls * slices + warm)

@@ -13,19 +13,19 @@ from impls.paging import by_page, places, write
 
 from ..cases.case import Case
 
-NEEDLE = 64.0
+OUTLIER = 64.0
 """Size of outliers: in bfloat16, an omitted key is undetectable among thousands unless its value is large."""
 
 WHOLE, WHOLE_WITH_GRADIENTS = 1 << 33, 1 << 31
 """Operations of the reference's forward up to which every row is compared; above, fewer rows are compared."""
 
-SECOND_DRAW_ROWS = 64
+SECOND_SET_ROWS = 64
 """Rows compared on the second input set, which only detects results kept from the first."""
 
 
-def seeded(case: Case, draw: int) -> torch.Generator:
+def seeded(case: Case, input_set: int) -> torch.Generator:
     """Return a generator seeded by the case's name, so that all processes and implementations get the same numbers."""
-    return torch.Generator().manual_seed(zlib.crc32(f"{replace(case, device='cpu').id}/{draw}".encode()))
+    return torch.Generator().manual_seed(zlib.crc32(f"{replace(case, device='cpu').id}/{input_set}".encode()))
 
 
 def randn(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -50,7 +50,7 @@ def cache_sizes(case: Case) -> tuple[tuple[int, int, int], ...]:
     return (case.H_kv, case.T_kv, case.D_h), (case.H_kv, case.T_kv, case.D_v)
 
 
-def padding(case: Case, draw: int) -> Tensor | None:
+def padding(case: Case, input_set: int) -> Tensor | None:
     """Return (B, T_kv), True where a key is a token: the first sequence is full, the last at most half full, others
     have any length.
 
@@ -62,13 +62,13 @@ def padding(case: Case, draw: int) -> Tensor | None:
     lengths = torch.randint(1, case.T_kv + 1, (case.B,), generator=generator)
     lengths[0] = case.T_kv
     lengths[-1] = min(int(lengths[-1]), max(1, case.T_kv // 2))
-    if draw == 2:
+    if input_set == 2:
         lengths = lengths.flip(0)
         lengths[0] = min(int(lengths[0]), max(1, (case.prefix or case.T_kv) // 2))
     return (torch.arange(case.T_kv) < lengths[:, None]).to(case.device)
 
 
-def rows(case: Case, draw: int, most: float = math.inf) -> Tensor | None:
+def rows(case: Case, input_set: int, most: float = math.inf) -> Tensor | None:
     """Return the queries compared, at most `most`: the first, the last, and a random one in each equal part; None for
     all.
 
@@ -77,11 +77,11 @@ def rows(case: Case, draw: int, most: float = math.inf) -> Tensor | None:
     cost = 2 * case.B * case.H * case.T * case.T_kv * (case.D_h + case.D_v)
     whole = WHOLE_WITH_GRADIENTS if case.does.gradients else WHOLE
     most = int(min(most, case.T * min(1.0, whole / cost)))
-    most = max(1, min(most, SECOND_DRAW_ROWS) if draw else most)
+    most = max(1, min(most, SECOND_SET_ROWS) if input_set else most)
     if most >= case.T:
         return None
     edges = torch.linspace(0, case.T, max(2, most) + 1, dtype=torch.float64)
-    within = torch.rand(len(edges) - 1, generator=seeded(case, -2 - draw), dtype=torch.float64)
+    within = torch.rand(len(edges) - 1, generator=seeded(case, -2 - input_set), dtype=torch.float64)
     rows = (edges[:-1] + within * edges.diff()).long().clamp(max=case.T - 1)
     rows[0], rows[-1] = 0, case.T - 1
     drawn: Tensor = rows.unique()
@@ -107,8 +107,8 @@ def grad(
     return grad * (keep[:, None, :, None] if len(size) == 4 else keep[:, :, None])
 
 
-def needles(case: Case, generator: torch.Generator) -> Tensor:
-    """Return outliers (T_kv, 1): NEEDLE or -NEEDLE at the first and last keys, around powers of two and at a few
+def outliers(case: Case, generator: torch.Generator) -> Tensor:
+    """Return outliers (T_kv, 1): OUTLIER or -OUTLIER at the first and last keys, around powers of two and at a few
     others, else 0.
 
     A kernel that omits one of them has a relative error of a quarter, whatever the number of keys.
@@ -118,15 +118,15 @@ def needles(case: Case, generator: torch.Generator) -> Tensor:
     wanted |= set(torch.randint(case.T_kv, (3,), generator=generator).tolist())
     found = torch.zeros(case.T_kv, 1)
     if not case.does.gradients:  # gradients would be dominated by the outliers
-        found[[place for place in wanted if 0 <= place < case.T_kv]] = NEEDLE
+        found[[place for place in wanted if 0 <= place < case.T_kv]] = OUTLIER
     return found * torch.where(torch.rand(found.shape, generator=generator) < 0.5, -1.0, 1.0)
 
 
-def pages(case: Case, draw: int) -> Tensor | None:
+def pages(case: Case, input_set: int) -> Tensor | None:
     """Return (B, pages of a request), drawn without replacement from the pool; input set 2 has other pages."""
     if not case.page:
         return None
-    drawn = torch.randperm(_pages_of_pool(case), generator=seeded(case, -5 if draw == 2 else -4))
+    drawn = torch.randperm(_pages_of_pool(case), generator=seeded(case, -5 if input_set == 2 else -4))
     return drawn[: case.B * _pages_of_request(case)].view(case.B, -1).to(case.device)
 
 
@@ -147,7 +147,7 @@ def in_pool(x: Tensor, pages: Tensor, case: Case) -> Tensor:
     """
     assert case.page is not None
     size = (1, x.shape[1], _pages_of_pool(case) * case.page, x.shape[-1])
-    pool = (randn(size, seeded(case, -6)) * NEEDLE).to(x)
+    pool = (randn(size, seeded(case, -6)) * OUTLIER).to(x)
     used = torch.zeros(_pages_of_pool(case), dtype=torch.bool, device=x.device).index_fill(0, pages.flatten(), True)
     by_page(pool, case.page)[:, ~used] = torch.nan
     write(pool, x, places(pages, case.page, 0, case.T_kv))
