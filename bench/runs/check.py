@@ -121,9 +121,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _listed(texts: Sequence[str]) -> list[str]:
-    """Return each implementation once, as `NAME=module:function`; raises `UsageError` for two of one name."""
+    """Return each implementation of comma-separated lists once, as `NAME=module:function`; raises `UsageError` for two of one
+    name.
+    """
     sources: dict[str, str] = {}
-    for text in map(_named, texts):
+    for text in map(_named, ",".join(texts).split(",")):
         name = text.partition("=")[0]
         if sources.setdefault(name, text) != text:
             other = f"as in other={text.rpartition('=')[2]}"
