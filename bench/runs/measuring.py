@@ -185,7 +185,7 @@ class Measuring:
             planned = self._planned(of_workers)  # anew, since call times become more accurate after every visit
             done, ahead = sum(planned[first:visit]), sum(planned[visit:]) + later * sum(planned)
             left = remaining(ahead, done, monotonic() - began) + later * self._starting
-            left_text = f", {clock_text(left)} left" if done else ""
+            left_text = f", {clock_text(left)} left" if visit > first + 1 else ""  # one visit tells little
             self._tell(f"timing: visit {visit + 1} of {VISITS}{self._which(workers)}{left_text}")
             for worker, cases in self._rng.sample(of_workers, len(of_workers)):
                 for case in self._rng.sample(cases, len(cases)):
