@@ -245,4 +245,4 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     sys.stdout.flush()
     run = config.stash.get(RUN, None)
     if run and run.saved and run.complete and config.getoption("report"):
-        reports(str(run.saved))
+        reports(str(run.saved), "--quiet")  # the run has printed its table

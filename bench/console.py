@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "run": (PYTEST, "measure, print a table, and save it: --benchmark-save=NAME"),
     "list": ((*PYTEST, "--list"), "implementations with what they can't do, and sweeps"),
     "sweep": ((*BENCH, "sweep"), "measure in several fresh processes, or on many machines"),
-    "check": ((*BENCH, "check"), "are kernels and layers right? Half a minute, and no timing"),
+    "check": ((*BENCH, "check"), "are kernels and layers right? Without timing, in less than a minute"),
     "doctor": ((*BENCH, "doctor"), "what on this machine will disturb a measurement"),
     "report": (REPORTS, "the page of the newest run, or of those that are named"),
     "advise": ((*REPORTS, "advise"), "which implementation to use, from what was measured"),
@@ -113,7 +113,7 @@ def begin(command: str, arguments: Sequence[str]) -> int:
         with path.open("x", encoding="utf-8") as file:
             file.write(text.format(name=path.stem, run=run))
     except OSError as error:
-        return _complain(f"{path} can't be written: {error.strerror}")
+        return _complain(f"{path} can't be written: {error.strerror}; choose another, as my_{command[4:]}.py")
     there = "" if path.parent == Path() else f"cd {path.parent}; "
     print(f"{path} is written. Edit it; then check it, and time it beside sdpa:")
     print(f"  {there}attention-bench check {path.stem}:{attr}\n  {there}{run}")

@@ -29,7 +29,7 @@ from bench.selection.errors import UsageError, positive
 from reports.judging import ab_file
 from reports.judging.comparison import Comparison
 from reports.pages.comparison_text import changed, sentences
-from stats.verdict import REGRESSED
+from stats.verdict import INCONCLUSIVE, REGRESSED
 
 from .ab import UNJUDGED, answered, unmeasured
 
@@ -87,6 +87,8 @@ def _answer(options: argparse.Namespace) -> int:
     }
     said = [*sentences(ends), *(ends.notes if not ends.cells else ())]
     if not change:
+        if any(cell.verdict.word == INCONCLUSIVE for cell in ends.cells):
+            said.append(f"some of it is INCONCLUSIVE: --budget {2 * options.budget:g} measures for longer")
         print("between the ends nothing is shown to be slower:", *said, sep="\n  ")
         return UNJUDGED
     print("to be explained:", *said, sep="\n  ", flush=True)

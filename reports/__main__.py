@@ -65,13 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain("-v prints the tables of one run: leave it out, or name one")
     try:
         chosen = list(command.several(options.runs, results))
-        _write(chosen, options.out or runs.default_out(chosen[0].path), options.verbose)
+        _write(chosen, options.out or runs.default_out(chosen[0].path), options)
     except RunError as error:
         return complain(str(error))
     return 0
 
 
-def _write(chosen: Sequence[Run], out: Path, verbose: bool) -> None:
+def _write(chosen: Sequence[Run], out: Path, options: argparse.Namespace) -> None:
     """Write one page, of a run or of several side by side; print its path, and for one run its text, headline last.
 
     Raises:
@@ -89,8 +89,11 @@ def _write(chosen: Sequence[Run], out: Path, verbose: bool) -> None:
         path = page.written(this, folder)
     except OSError as error:
         raise RunError(f"can't write to {folder}: {error.strerror or error}") from None
+    if options.quiet:
+        print(path)
+        return
     if this.grid.cases:
-        print(f"{more.printed(this, verbose)}\n")
+        print(f"{more.printed(this, options.verbose)}\n")
     print(f"{path}\n{this.headline}")
 
 
@@ -106,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_results(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="print every case's table, too")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only where the page is")
     parser.add_argument(
         "--out", type=Path, metavar="DIR",
         help="where pages go (default: ./reports/out; for runs of the checkout its reports/out)",

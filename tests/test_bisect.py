@@ -150,6 +150,13 @@ def test_ends_that_do_not_differ_are_no_mistake(
     assert "nothing is shown to be slower:\n  no difference in code between c0 and c29\n" in capsys.readouterr().out
 
 
+def test_ends_that_were_measured_too_briefly_are_measured_for_longer(
+    history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bisect.main(["c0", "c29", "--impl", "sdpa", "--budget", "0.1"]) == 2
+    assert "INCONCLUSIVE: --budget 0.2 measures for longer\n" in capsys.readouterr().out
+
+
 def test_after_ctrl_c_the_same_command_goes_on(
     history: list[tuple[str, str, float]], measured: Callable[[Measured], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,7 +193,7 @@ def test_what_cannot_be_kept_or_read_is_a_mistake_before_anything_is_measured(
     ("arguments", "says"),
     [
         (["HEAD"], "give two revisions: GOOD, which is fast, and BAD"),
-        (["HEAD", "HEAD"], "is no ancestor of"),
+        (["HEAD", "HEAD"], "GOOD and BAD are the same commit"),
         (["HEAD", "no-such"], "unknown revision 'no-such'"),
         (["--pythons", "one"], "two at least"),
         (["HEAD", "HEAD", "--pythons", "a,b"], "either GOOD BAD, or --pythons"),

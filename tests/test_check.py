@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from bench.runs import check
 
@@ -47,7 +48,7 @@ def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("mine.py:no_mask", 1, ["wrong", "wrong", "passed", "unsupported"]),
         ("it=mine:exits", 1, ["passed", "error", "passed", "unsupported"]),
         ("mine:off_in_inference", 1, ["wrong", "wrong", "wrong", "unsupported"]),
-        ("fused", 0, ["passed"] * 4),
+        ("fused,mine:right", 0, ["passed"] * 7 + ["unsupported"]),
     ],
 )
 def test_every_problem_has_a_line(
@@ -74,6 +75,9 @@ def test_what_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
     assert "module mine has no attribute 'wrong'" in capsys.readouterr().err
     assert check.main(["sdpaa"]) == 3
     assert "did you mean sdpa" in capsys.readouterr().err
+    if not torch.cuda.is_available():
+        assert check.main(["sdpa", "--device", "cuda"]) == 3
+        assert "--device cuda: torch finds none here" in capsys.readouterr().err
 
 
 def test_a_module_that_ends_the_process_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,12 +65,14 @@ def test_the_public_names_are_those_of_what_is_installed(site: Path, tmp_path: P
 def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site: Path, hostile: Path) -> None:
     assert "attention-bench run --smoke --impl mine=mine:mine" in run(site, hostile, "new-kernel").stdout
     again = run(site, hostile, "new-kernel")
-    assert (again.returncode, again.stderr) == (2, "attention-bench: mine.py can't be written: File exists\n")
+    said = "attention-bench: mine.py can't be written: File exists; choose another, as my_kernel.py\n"
+    assert (again.returncode, again.stderr) == (2, said)
     done = run(site, hostile, "run", "--impl", "mine=mine:mine,sdpa", "--T", "16", "--H", "2", "--dtype", "float32",
                "--cell-time", "0.01", "--benchmark-save=mine", "--report")  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     (file,) = run_files(hostile)
-    page = Path(done.stdout.splitlines()[-2])  # before the answer
+    page = Path(done.stdout.splitlines()[-1])
+    assert done.stdout.count("Slowdown over the fastest") == 1
     assert page.is_file() and page.is_relative_to(hostile) and page.parent.name == file.stem
 
 

@@ -20,6 +20,7 @@ import impls
 from bench import __main__ as bench_main
 from bench import console, terminal
 from bench.cases import counting
+from bench.cases.axes import ELSEWHERE
 from bench.cases.case import AXES, Case
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
@@ -27,10 +28,10 @@ from bench.runs import listing, saving
 from bench.runs.lacking import refusal
 from bench.runs.measuring import Measuring
 from bench.runs.progress import skips, unchecked
-from bench.runs.remaining import USUAL, guessed, parts, remaining
+from bench.runs.remaining import END, START, USUAL, guessed, parts, remaining
 from bench.runs.run import Run
 from bench.selection.choice import impls_named
-from bench.selection.options import Selection, clock_text
+from bench.selection.options import ASKED, Selection, clock_text
 from reports import __main__ as reports_main
 from reports.reading import command as reports_command
 
@@ -55,7 +56,10 @@ class Sizes(nn.Module):
 def unknown(q, k, v, **_): ...
 def word(q, k, v, **_): ...
 def text(q, k, v, **_): ...
+def none(q, k, v, **_): ...
+def rule(q, k, v, **_): ...
 unknown.limits, word.limits, text.limits = {"dtype": "float32"}, {"dtypes": ("half",)}, {"max_T": "64"}
+none.limits, rule.limits = {"dtypes": ()}, {"beyond": ("biass",)}
 """
 
 
@@ -81,12 +85,20 @@ unknown.limits, word.limits, text.limits = {"dtype": "float32"}, {"dtypes": ("ha
         (["mine.py", "--dry-run"], "'mine.py': a kernel of your own is named by --impl mine=mine:FUNCTION"),
         (["--T", "16", "--T", "32"], "--T is given 2 times: give it once, as in --T 16,32"),
         (["--case", "x", "--case", "y"], "--case is given 2 times: give it once, as in --case x,y"),
+        (["--sweep", "quick", "--sweep", "heads"], "--sweep is given 2 times: give it once\n"),  # takes no list
         (["--cell-time=1", "--cell-time", "2"], "--cell-time is given 2 times: give it once"),
         (["--benchmark-min-rounds=3"], "--benchmark-min-rounds=3 changes nothing here: --cell-time, "),
+        (["--benchmark-histogram"], "changes nothing here: `python -m reports figure` draws"),
+        (["--benchmark-compare-fail=mean:5%"], "changes nothing here: `python -m reports compare` judges"),
         (["--list", "--T", "16"], "--list shows everything: leave out --T"),
-        (["--smoke", "--sweep", "quick"], "--smoke is a sweep itself"),
+        (["--smoke", "--sweep", "quick"], "--smoke is a sweep itself: leave out --sweep"),
+        (["--smoke", "--model", "gpt2"], "--smoke is a sweep itself: leave out --model"),
+        (["--smoke", "--list"], "--list shows everything: leave out --smoke"),
         (["--scope", "core", "--qkv_bias", "on"], "a core has no projections: leave out --qkv_bias"),
         (["--swep", "quick"], "unrecognized arguments: --swep quick; did you mean --sweep?"),
+        (["--h_kv", "1"], "did you mean --H_kv?"),
+        (["--gpu"], "did you mean --device cuda?"),
+        (["--warmup", "5"], "unrecognized arguments: --warmup 5 (--help"),  # that of pytest-benchmark is refused
         (["--impl", "sdpa", "--baseline", "fused"], "--baseline fused: not among what runs: sdpa"),
         (["--impl", "x=mine.py"], "expected NAME=module:function, as in x=mine:FUNCTION"),
         (["--impl", "./mine.py:word"], "expected NAME=module:function, as in mine=mine:word"),
@@ -98,7 +110,9 @@ unknown.limits, word.limits, text.limits = {"dtype": "float32"}, {"dtypes": ("ha
         (["--mask", "additive"], "did you mean --bias dense?"),
         (["--impl", "x=mine:unknown"], "limits has no 'dtype'; known: "),
         (["--impl", "x=mine:word"], "limits['dtypes']: 'half' is not one of float32, bfloat16, "),
-        (["--impl", "x=mine:text"], "limits['max_T'] is '64', which is no int"),
+        (["--impl", "x=mine:text"], "limits['max_T'] is '64', not a positive whole number"),
+        (["--impl", "x=mine:none"], "limits['dtypes'] is empty: no case would be possible"),
+        (["--impl", "x=mine:rule"], "limits['beyond']: 'biass' is not one of "),
         (["--impl", "x=mine:Sizes"], "Sizes(d_model, n_heads=8) takes sizes, but a layer is built from one LayerShape"),
         (["--sweep", ""], "--sweep is empty"),
         (["--requests", "2x16:16", "--T", "9"], "--requests gives both lengths: leave out --T and --T_kv"),
@@ -126,7 +140,13 @@ def test_a_mistake_is_answered_in_one_line(at_a_shell: pytest.Pytester, options:
     done = at_a_shell.runpytest_inprocess(BENCH, *options)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in done.errlines + done.outlines if line.strip()]
-    assert says.format(results=folder) in line
+    assert says.format(results=folder) in f"{line}\n"
+
+
+def test_what_is_meant_instead_exists() -> None:
+    for option, _, value in (it.partition(" ") for it in ELSEWHERE.values() if it.startswith("--")):
+        assert option[2:] in (*ASKED, "benchmark-save")
+        assert not value or AXES[option[2:]].read(value) is not None
 
 
 def test_nothing_selected_is_not_called_saved(at_a_shell: pytest.Pytester) -> None:
@@ -207,9 +227,11 @@ def test_a_sentence_keeps_its_words_where_an_implementation_is_called_layer() ->
 
 
 def test_what_is_left_of_the_timing_follows_what_the_visits_took() -> None:
-    assert remaining(ahead=10.0, done=0.0, passed=0.0) == remaining(ahead=10.0, done=10.0, passed=13.0) == 13.0
-    assert 25.0 < remaining(ahead=10.0, done=10.0, passed=30.0) < 30.0
-    assert remaining(ahead=100.0, done=1.0, passed=16.0) < 250.0  # making ready for the first visit isn't its rate
+    assert remaining(ahead=10.0, done=0.0, passed=0.0) == pytest.approx(USUAL * (10 + END))
+    assert remaining(ahead=10.0, done=10.0, passed=13.0) == pytest.approx(USUAL * (10 + END))
+    assert 2.5 < remaining(ahead=10.0, done=10.0, passed=30.0) / (10 + END) < 3.0
+    assert remaining(ahead=100.0, done=1.0, passed=16.0) < 400.0  # of little time the rate is not believed
+    assert remaining(ahead=0.0, done=0.0, passed=0.0) == USUAL * END
 
 
 def test_a_guess_counts_the_few_calls_of_what_takes_long_and_the_proof() -> None:
@@ -224,11 +246,13 @@ def test_what_is_left_while_cells_are_checked_follows_the_checks_until_now() -> 
     run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple(it.impl for it in cells), tuple(cells)), Path())
     run.timing, run.planned = {"cell_time": 0.25, "processes": 1}, {cell.key for cell in cells}
     run.checked[cells[0].key] = {"seconds": 1e-6}
-    _, timed = parts(cells[0], 0.25, 1, 1e-6)
-    slow, quick = unchecked(run, (), 100.0), unchecked(run, (), 10.0)
-    assert slow - quick == pytest.approx(3 * 90, rel=0.1)  # three of four are left
+    check, timed = parts(cells[0], 0.25, 1, 1e-6)
+    usual = START + check
+    assert unchecked(run, (), usual) == pytest.approx(3 * check + USUAL * (4 * timed + END), rel=0.1)
+    assert unchecked(run, (), 3 * usual) == pytest.approx(3 * (3 * check + 4 * timed + END), rel=0.1)  # timing, too
+    assert unchecked(run, [cells[0].key], usual) > unchecked(run, (), usual)  # that check is no part of these seconds
     run.skipped |= {cell.key: {} for cell in cells[1:]}
-    assert unchecked(run, (), 100.0) == pytest.approx(USUAL * timed)
+    assert unchecked(run, (), START) == pytest.approx(USUAL * (timed + END))
 
 
 @pytest.mark.parametrize(("seconds", "says"), [(10, "10 s"), (600, "10 min"), (3 * 3600, "3 h"), (1e9, "11,574 days")])

@@ -82,6 +82,8 @@ def commit_of(revision: str, repository: Path) -> str:
 
 def commits_between(good: str, bad: str, repository: Path) -> list[str]:
     """Return the first-parent commits after `good` up to `bad`, oldest first; raises `UsageError`."""
+    if good == bad:
+        raise UsageError(f"GOOD and BAD are the same commit, {good[:10]}")
     found = _git(repository, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}")
     if not found or _git(repository, "merge-base", "--is-ancestor", good, bad) is None:
         raise UsageError(f"{good[:10]} is no ancestor of {bad[:10]}: give GOOD first, then BAD")

@@ -87,8 +87,9 @@ def axes_of(case: type[Any]) -> dict[str, Axis]:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean ...?`, or an empty string if no known name is similar."""
     known = list(known)
+    same = [it for it in known if it.lower() == name.lower()]
     held = [it for it in known if name in it][:2] if len(name) > 2 else []
-    near = [ELSEWHERE[name]] if name in ELSEWHERE else held or get_close_matches(name, known, n=1, cutoff=0.65)
+    near = [ELSEWHERE[name]] if name in ELSEWHERE else same or held or get_close_matches(name, known, n=1, cutoff=0.65)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
@@ -99,6 +100,13 @@ ELSEWHERE = {
     "swa": "--window",
     "alibi": "--bias alibi",
     "additive": "--bias dense",
+    "--gpu": "--device cuda",
+    "--causal": "--mask causal",
+    "--batch": "--B",
+    "--seq-len": "--T",
+    "--heads": "--H",
+    "--kernel": "--impl",
+    "--save": "--benchmark-save",
 }
 """Names used by other projects or by other options, with the option to use instead."""
 

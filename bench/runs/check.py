@@ -133,9 +133,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _listed(texts: Sequence[str]) -> list[str]:
-    """Return each implementation once, as `NAME=module:function`; raises `UsageError` for two of one name."""
+    """Return each implementation of comma-separated lists once, as `NAME=module:function`; raises `UsageError` for two of one
+    name.
+    """
     sources: dict[str, str] = {}
-    for text in map(_named, texts):
+    for text in map(_named, ",".join(texts).split(",")):
         name = text.partition("=")[0]
         if sources.setdefault(name, text) != text:
             other = f"as in other={text.rpartition('=')[2]}"
@@ -170,7 +172,9 @@ def check(name: str, device: str, report: Callable[[Checked], None]) -> None:
                 begun = perf_counter()
                 try:
                     if case is not None:
-                        answer = yield from checking(clients[at], "it", impl, case, threaded=False, keep=False, memory=False)
+                        answer = yield from checking(
+                            clients[at], "it", impl, case, threaded=False, keep=False, memory=False
+                        )
                         checked = replace(checked, **{it: answer["columns"][it] for it in ("error", "error_bound")})
                 except Skip as outcome:
                     checked = replace(checked, outcome=outcome.reason, detail=str(outcome))

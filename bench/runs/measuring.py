@@ -28,7 +28,7 @@ from ..selection.options import clock_text
 from ..timing.devices import free_bytes_elsewhere, tells_more
 from ..timing.engine import VISITS, Visits, block_of, need
 from ..workers.client import Script, WorkerClient, checking, together
-from .remaining import EACH_VISIT, remaining
+from .remaining import EACH_VISIT, FIRST, READIED, remaining
 from .rows import samples_of
 from .run import Run
 from .visit import Visit
@@ -171,18 +171,21 @@ class Measuring:
                 for worker, cases in of_workers
             ]
             together([worker.preparing(it) for (worker, _), it in zip(of_workers, held, strict=True)])
-        began, done = monotonic(), 0.0
+        began = monotonic()
+        every = [(worker.slot, case) for worker, cases in of_workers for case in cases]
+        first = next(
+            visit for visit in range(VISITS) if not all(self._run.visited(slot, visit, case) for slot, case in every)
+        )
         batches, now = (
             math.ceil(slots / self._side_by_side)
             for slots in (self._run.processes, 1 + max(worker.slot for worker in workers))
         )
         later = batches - now
         for visit in range(VISITS):
-            planned = self._planned(of_workers)  # recomputed: call times become more accurate after every visit
-            ahead = sum(planned[visit:]) + later * sum(planned)
+            planned = self._planned(of_workers)  # anew, since call times become more accurate after every visit
+            done, ahead = sum(planned[first:visit]), sum(planned[visit:]) + later * sum(planned)
             left = remaining(ahead, done, monotonic() - began) + later * self._starting
-            left_text = f", {clock_text(left)} left" if done else ""
-            done += planned[visit]
+            left_text = f", {clock_text(left)} left" if visit > first + 1 else ""  # one visit tells little
             self._tell(f"timing: visit {visit + 1} of {VISITS}{self._which(workers)}{left_text}")
             for worker, cases in self._rng.sample(of_workers, len(of_workers)):
                 for case in self._rng.sample(cases, len(cases)):
@@ -210,6 +213,7 @@ class Measuring:
         for worker, group in groups:
             calls = {it.key: worker.seconds.get(it.key, self._run.checked[it.key]["seconds"]) for it in group}
             blocks = {key: block_of(call) for key, call in calls.items()}
+            seconds[0] += sum(FIRST + READIED * call for call in calls.values())
             for at in range(VISITS):
                 for visit in self._now(group[0].case.id, at):
                     turns = self._visits.turns(blocks, visit, {})
@@ -284,8 +288,8 @@ class Measuring:
             widths = {key: width for group in groups for key, width in self._half_widths(group).items()}
             if widths:
                 widest = max(widths, key=lambda key: widths[key])
-                ended = "known to" if widths[widest] <= precision else f"out of time, {widest[0]} known to"
-                self._tell(f"{case}  {ended} \N{PLUS-MINUS SIGN}{widths[widest]:.1%}")
+                ended = "" if widths[widest] <= precision else f"out of time: {widest[0]} "
+                self._tell(f"{case}  {ended}\N{PLUS-MINUS SIGN}{widths[widest]:.1%} from its visits")
 
     def _finish(self, workers: Sequence[Worker]) -> None:
         """Take further measurements: single cold calls, graphs, energy, and traces."""

@@ -15,7 +15,7 @@ from ..cases.accounting import spent
 from ..cases.cells import Key
 from ..cases.outcome import FAILURES
 from ..selection.options import clock_text
-from .remaining import USUAL, parts
+from .remaining import END, START, USUAL, parts
 from .run import Run
 
 
@@ -27,8 +27,8 @@ class Progress:
         self.reporter: pytest.TerminalReporter | None = None
         self.began = monotonic()
         self.over = False
-        self.checks: tuple[float, frozenset[Key]] | None = None
-        """Time of the first check, and the cells that needed no check by then."""
+        self.before = frozenset({*run.checked, *run.known})
+        """Cells that an earlier session of this run has checked."""
         self.told = 0
         """Number of checked cells at the latest estimate of the time left."""
 
@@ -51,13 +51,11 @@ class Progress:
         """Print a line with the elapsed time; after each fifth of the checks, add an estimate of the time left."""
         self._write(text)
         planned = self.run.planned or set()
-        checked = frozenset(filter(self.run.settled, planned))
-        self.checks = self.checks or (monotonic(), checked)
-        since, before = self.checks
-        if self.told + len(planned) / 5 <= len(checked) < len(planned) and checked > before:
-            self.told = len(checked)
-            left = clock_text(unchecked(self.run, before, monotonic() - since))
-            self._write(f"checking: {len(checked)} of {len(planned)} cells; {left} left, timing included")
+        checked = sum(map(self.run.settled, planned))
+        if self.told + len(planned) / 5 <= checked < len(planned):
+            self.told = checked
+            left = clock_text(unchecked(self.run, self.before, monotonic() - self.began))
+            self._write(f"checking: {checked} of {len(planned)} cells; {left} left, timing included")
 
     def _write(self, text: str) -> None:
         if self.reporter:
@@ -79,12 +77,12 @@ class Progress:
             self._show(terminalreporter)
 
     def _show(self, terminalreporter: pytest.TerminalReporter) -> None:
-        run, answer = self.run, ""
-        if rows := run.rows:
+        run, rows, answer = self.run, self.run.rows, ""
+        if rows:
             every = terminalreporter.config.getoption("verbose") > 0
             table, answer = import_module("commands.answer").of_run(run.top_level() | {"benchmarks": rows}, every)
             terminalreporter.write(f"{table}\n\n")
-        of_machine = drifting(run.controls.drift()), conditions.disturbed(run.rows)
+        of_machine = drifting(run.controls.drift()) if rows else None, conditions.disturbed(rows)
         unverified = (
             "CUDA: times, memory and energy are unverified on a GPU" if run.selection.device == "cuda" else None
         )
@@ -106,8 +104,10 @@ class Progress:
 
 
 def unchecked(run: Run, before: Collection[Key], passed: float) -> float:
-    """Estimate the seconds left while cells are checked; `passed`: seconds of all checks except those of `before`."""
-    done, left, timing = 0.0, 0.0, 0.0
+    """Estimate the seconds left while cells are checked; `passed`: seconds of the start and of all checks except those of
+    `before`. The rate of both, at least the usual one, is expected of the timing.
+    """
+    done, left, timing = START, 0.0, 0.0
     for key in run.planned or ():
         call = run.checked[key]["seconds"] if key in run.checked else None
         check, timed = parts(run.cell(key), run.timing["cell_time"], run.processes, call)
@@ -116,7 +116,8 @@ def unchecked(run: Run, before: Collection[Key], passed: float) -> float:
         elif key not in before:
             done += check
         timing += timed * (key not in run.skipped)
-    return USUAL * timing + passed * left / done
+    rate = passed / done
+    return rate * left + max(rate, USUAL) * (timing + END)
 
 
 def skips(skipped: Sequence[Mapping[str, str]]) -> list[str]:

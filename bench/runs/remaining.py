@@ -1,4 +1,4 @@
-"""Estimates the duration of a run before it begins, and the time left while it is timing."""
+"""Estimates the duration of a run before it begins, and the time left while it checks and times."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from ..timing.engine import VISITS, Visits, block_of
 OF_A_CORE, OF_A_GPU = 2.5e10, 2e13
 """Rough estimates of the formula's operations per second."""
 
-CHECKED, READIED = 15, 5
+CHECKED, READIED = 8, 5
 """Approximate number of calls in a check, and in preparing a cell for timing in one process."""
 
-EACH_VISIT = 0.3
-"""Approximate overhead in seconds of a visit to all cases, besides its blocks."""
+START, END = 1.5, 1.5
+"""Approximate seconds until a worker has started, and from the last visit to the end of the run."""
 
-USUAL, PRIOR = 1.3, 0.15
+EACH_VISIT, FIRST = 0.15, 0.05
+"""Approximate overhead in seconds of a visit to all cases, besides its blocks; and of a cell's first one, besides
+`READIED` calls.
+"""
+
+USUAL, PRIOR = 1.3, 0.05
 """Typical ratio of actual to planned seconds; and the share of the plan by which this prior is weighted."""
 
 
@@ -35,15 +40,15 @@ def parts(cell: Cell, cell_time: float, processes: int, call: float | None = Non
         call = flops(case) / (OF_A_GPU if case.device == "cuda" else OF_A_CORE * (case.threads or os.cpu_count() or 1))
     visits, block = Visits(cell_time, processes), block_of(call)
     blocks = sum(visits.turns({"": block}, visit, {}).get("", 0) for visit in range(VISITS))
-    once = 0.1 + CHECKED * call + loops + (1.5 if cell.impl.compiled else 0.0)
+    once = 0.15 + CHECKED * call + loops + (1.5 if cell.impl.compiled else 0.0)
     return once, processes * (0.1 + READIED * call + 1.2 * blocks * block.seconds)
 
 
 def remaining(ahead: float, done: float, passed: float) -> float:
-    """Return the seconds of timing left: `ahead` and `done` are planned seconds, `passed` the actual seconds of `done`.
+    """Return the seconds left while timing: `ahead` and `done` are planned seconds, `passed` the actual seconds of `done`.
 
-    Uses the rate of the visits so far, with `USUAL` as a prior of weight `PRIOR`, since the first visits are short and
-    include preparation.
+    Uses the rate of the visits so far, with `USUAL` as a prior of weight `PRIOR`, since the first visits are short.
     """
     weight = PRIOR * (ahead + done)
-    return ahead * (passed + USUAL * weight) / (done + weight) if weight else 0.0
+    rate = (passed + USUAL * weight) / (done + weight) if weight else USUAL
+    return rate * (ahead + END)

@@ -20,12 +20,15 @@ from torch import nn
 import impls
 from impls import Impl, Limits
 from impls.layer import kernel_options
+from impls.registry import AROUND
+from impls.rules import EVERY_RULE
 
 from ..cases.axes import Axis, nearest
 from ..cases.case import AXES, Case
 from ..cases.cells import Cell
 from ..checks import settings
 from ..terminal import warn
+from ..timing.devices import DEVICES
 from .errors import UsageError
 
 MODULES = "ATTENTION_BENCH_PATH"
@@ -42,6 +45,12 @@ def _eager_name(name: str) -> str:
     """Return the eager name: `NAME+compile` -> `NAME`; supports older revisions with a single compiled form."""
     forms = getattr(impls, "FORMS", (impls.COMPILE,))
     return next((name.removesuffix(form) for form in forms if name.endswith(form)), name)
+
+
+def refuse_absent(device: str) -> None:
+    """Raise `UsageError` for a device that torch doesn't find."""
+    if not DEVICES[device].present():
+        raise UsageError(f"--device {device}: torch finds none here; leave --device out, or use --device cpu")
 
 
 def listed(given: Sequence[str]) -> list[str]:
@@ -134,19 +143,33 @@ def _declared(it: Any) -> Limits:
     given = getattr(it, "limits", {})
     if not isinstance(given, Mapping):
         raise ValueError(f"limits is no dict, as in {{'dtypes': ('bfloat16',)}}, but {given!r}")
-    kinds = {field.name: {"int | None": int, "bool": bool}.get(str(field.type), object) for field in fields(Limits)}
+    kinds = {field.name: str(field.type) for field in fields(Limits)}
     found: dict[str, Any] = dict(given)
     for name, value in found.items():
         if name not in kinds:
             raise ValueError(f"limits has no {name!r}; known: {', '.join(kinds)}{nearest(name, kinds)}")
         if value is None:
             continue
-        if not isinstance(value, kinds[name]):
-            raise ValueError(f"limits[{name!r}] is {value!r}, which is no {kinds[name].__name__}")
-        if (axis := AXES.get(name.removesuffix("s"))) and axis.values:
-            words = [given[name]] if isinstance(value, str) else given[name]
+        right, is_right = KINDS.get(kinds[name], ("", lambda it: True))
+        if not is_right(value):
+            raise ValueError(f"limits[{name!r}] is {value!r}, not {right}")
+        if axis := LISTED.get(name):
+            words = [value] if isinstance(value, str) else value
+            if not words and name != "beyond":
+                raise ValueError(f"limits[{name!r}] is empty: no case would be possible")
             found[name] = tuple(_read(name, axis, word) for word in words)
     return Limits(**found)
+
+
+KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "int | None": ("a positive whole number", lambda it: type(it) is int and it > 0),
+    "bool": ("True or False", lambda it: isinstance(it, bool)),
+}
+"""Right values of a limit, in words and as a test, by the type of its field."""
+
+LISTED = {f"{name}s": axis for name, axis in AXES.items() if axis.values}
+LISTED["beyond"] = Axis("choice", "", values=(*EVERY_RULE, *AROUND))
+"""Limits that are lists, with the axis that their words are values of."""
 
 
 def _read(limit: str, axis: Axis, word: Any) -> Any:

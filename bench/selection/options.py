@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,10 +23,10 @@ from ..cases.decoders import BLOCKS
 from ..cases.models import config_of, layers_of, notes_of
 from ..cases.sweep import SWEEPS, Sweep, of_points
 from ..checks.impl_hash import sources_hash
-from ..terminal import warn
-from ..timing.devices import DEVICES, default_device
+from ..terminal import as_typed, warn
+from ..timing.devices import default_device
 from . import workloads
-from .choice import impls_named, listed
+from .choice import impls_named, listed, refuse_absent
 from .errors import UsageError, count, positive, whole
 
 
@@ -47,7 +48,7 @@ class Selection:
 TIMING: dict[str, tuple[float, str, str]] = {
     "cell_time": (0.15, "SECONDS", "about how long each cell is timed in each process"),
     "processes": (1, "K", "how many fresh processes time each cell"),
-    "precision": (0.02, "SHARE", "stop timing a case when its ratios are known to plus or minus this"),
+    "precision": (0.02, "SHARE", "stop timing a case when its visits alone give every ratio to plus or minus this"),
     "cell_timeout": (
         300.0,
         "SECONDS",
@@ -57,11 +58,12 @@ TIMING: dict[str, tuple[float, str, str]] = {
 """Timing options: default, unit, meaning. A resumed run keeps its original values."""
 
 
-UNUSED = tuple(
-    f"--benchmark-{name}"
-    for name in ("min-", "max-time", "timer", "calibration-precision", "warmup", "disable-gc", "cprofile")
-)
-"""Prefixes of pytest-benchmark's options that have no effect here, since the suite times calls itself."""
+UNUSED = {
+    "(min-|max-time|timer|calibration-precision|warmup|disable-gc|cprofile)": "{} say how cells are timed",
+    "histogram": "`python -m reports figure` draws",
+    "compare-fail": "`python -m reports compare` judges",
+}
+"""pytest-benchmark's options that have no effect here (patterns of how they begin), with what has."""
 
 
 OPTIONS = tuple(name for name in AXES if name != "model")
@@ -78,11 +80,12 @@ def refuse_unused(config: pytest.Config) -> None:
             raise UsageError(f"unexpected argument {name!r}: {of_file if path.suffix == '.py' else joined}")
     given = [*map(str, config.invocation_params.args)]
     refuse_repeated(config._parser.optparser, given)
-    for option in given:
-        if option.startswith(UNUSED):
-            how = ", ".join(map(_spelt, TIMING))
-            raise UsageError(f"{option} changes nothing here: {how} say how cells are timed")
-    if config.getoption("attention_list") and (others := asked(config)):
+    for option, (begins, instead) in product(given, UNUSED.items()):
+        if re.match(f"--benchmark-{begins}", option):
+            how = instead.format(", ".join(map(_spelt, TIMING)))
+            raise UsageError(as_typed(f"{option} changes nothing here: {how}"))
+    others = [name for name in (*ASKED, "smoke") if config.getoption(name)]
+    if config.getoption("attention_list") and others:
         raise UsageError(f"--list shows everything: leave out --{', --'.join(others)}, or use --dry-run")
 
 
@@ -90,9 +93,9 @@ def _one_line(parser: pytest.Parser) -> None:
     """Make pytest report command-line errors without its usage text and folders."""
 
     def error(message: str) -> NoReturn:
-        known = [name[2:] for name in optparser._option_string_actions if name.startswith("--")]
-        unknown = re.match("unrecognized arguments: --([^ =]+)", message)
-        near = nearest(unknown[1], known).replace("mean ", "mean --") if unknown else ""
+        own = [name for option in parser.getgroup("attention").options for name in option.names()]
+        unknown = re.match("unrecognized arguments: (--[^ =]+)", message)
+        near = nearest(unknown[1], [*own, "--benchmark-save"]) if unknown else ""
         raise pytest.UsageError(f"{message}{near} (--help shows the options)")
 
     optparser = parser.optparser
@@ -173,13 +176,14 @@ def asked(config: pytest.Config) -> dict[str, Any]:
     """Return the options of `ASKED` that were given."""
     given = {name: value for name in ASKED if (value := config.getoption(name))}
     if config.getoption("smoke"):
-        if "sweep" in given:
-            raise UsageError("--smoke is a sweep itself: leave out --sweep, or leave out --smoke")
+        if others := [name for name in ("sweep", "model", "cases") if name in given]:
+            raise UsageError(f"--smoke is a sweep itself: leave out --{others[0]}, or leave out --smoke")
         given |= {"sweep": ["smoke"], "impl": [*(given.get("impl") or ["fused"]), "sdpa"]}
     for name, values in given.items():
         narrower = name == "case" and {*listed(values[-1:])} <= {*listed(values[:1])}  # added by a node of a cluster
         if name != "impl" and len(values) > 1 and not narrower:
-            raise UsageError(f"--{name} is given {len(values)} times: give it once, as in --{name} {','.join(values)}")
+            joined = f", as in --{name} {','.join(values)}" * (name not in ("sweep", "cases", "baseline"))
+            raise UsageError(f"--{name} is given {len(values)} times: give it once{joined}")
     return {name: value if name == "impl" else value[-1] for name, value in given.items()}
 
 
@@ -220,8 +224,7 @@ def sweep_of(options: dict[str, Any], folder: str = ".") -> tuple[Sweep, str, di
     overrides = {axis: _values(axis, options[axis]) for axis in OPTIONS if options.get(axis)}
     devices = overrides.get("device", ())
     for device in devices:
-        if not DEVICES[device].present():
-            raise UsageError(f"--device {device}: torch finds none here; leave --device out, or use --device cpu")
+        refuse_absent(device)
     return sweep, devices[0] if devices else default_device(), overrides
 
 
@@ -249,7 +252,7 @@ def _sweep(options: dict[str, Any], folder: str) -> Sweep:
 def _layers(models: str, folder: str) -> dict[str, dict[str, Any]]:
     """Return the attention layers of models, by `MODEL, KIND`; raises `UsageError`."""
     found: dict[str, dict[str, Any]] = {}
-    for model in dict.fromkeys(text.strip() for text in models.split(",")):
+    for model in dict.fromkeys(listed([models]) or [models]):
         try:
             config = config_of(model, folder)
             found |= {

@@ -25,7 +25,7 @@ from ..checks.afterwards import settle
 from ..checks.gate import Gate
 from ..checks.impl_hash import impl_hash, packages
 from ..checks.problems import problem_of
-from ..selection.choice import impls_named, place_of, uncallable
+from ..selection.choice import impls_named, place_of, refuse_absent, uncallable
 from ..selection.errors import UsageError
 from ..timing.caching import check_kernel_caches_nothing, check_no_result_caching
 from ..timing.cell import Built, build, check, probe, time_block
@@ -124,6 +124,7 @@ class Tasks:
         """
         try:
             (impl,) = impls_named([name], whole_registry=False, folder=self._folder)
+            refuse_absent(axes[0]["device"])
         except UsageError as error:
             return {"unknown": str(error)}
 

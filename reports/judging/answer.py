@@ -43,6 +43,8 @@ class Trust:
 def headline(grid: Grid, baseline: str | None) -> str:
     """Return the headline in one sentence. `baseline` is the default implementation."""
     cases = grid.judged
+    if len(grid.impls) == 1:
+        return f"No answer: only {grid.impls[0]} has times, and a ratio takes two implementations."
     if not cases:
         return "No answer: no case of this run has two implementations that were right everywhere."
     if not any(mark.low == mark.low for case in cases for mark in case.ranked[1:]):

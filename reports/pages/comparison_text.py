@@ -195,7 +195,10 @@ def answer(this: Comparison) -> str:
 def counted(this: Comparison) -> str:
     """Return the counts: '23 UNCHANGED within 1 %, 1 INCONCLUSIVE; 1 cell with another kernel'."""
     within = {UNCHANGED: f" within {shares.percent(this.margin)}", verdict.INCONCLUSIVE: _bound(this)}
-    counts = ", ".join(f"{count} {word}{within.get(word, '')}" for word, count in this.counts.items()) or "no cell"
+    counts = (
+        ", ".join(f"{count} {word}{within.get(word, '')}" for word, count in this.counts.items())
+        or "no cell to compare"
+    )
     known = Counter(said.word for said in this.implementations.values())
     if len(this.implementations) > 1 or known[REGRESSED] > this.counts.get(REGRESSED, 0):
         of_impls = ", ".join(f"{known[word]} {word}" for word in verdict.WORDS if known[word])

@@ -41,7 +41,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
         for it in found:
             it["torch"], it["impl"], it["problem"], it["outcome"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} is no output of `python -m bench check --json`: {error!r}") from None
+        why = getattr(error, "strerror", None) or "no output of `python -m bench check --json`"
+        raise RunError(f"{path}: {why}") from None
     return found
 
 

@@ -124,6 +124,11 @@ def test_what_is_not_resolved_is_counted() -> None:
     assert said(*three) == "No answer yet: 3 of 3 cases not resolved."
 
 
+def test_one_implementation_has_no_answer() -> None:
+    said = answer.headline(grids.Grid([open_case(64)], ["sdpa"], ["T"]), None)
+    assert said == "No answer: only sdpa has times, and a ratio takes two implementations."
+
+
 def test_a_column_is_not_resolved_where_at_least_half_of_its_cases_are() -> None:
     clear = [
         grids.Case(f"{T}", {"T": T}, "", {"sdpa": grids.Mark("sdpa", grids.SLOWER, 2.0, 1.9, 2.1)}) for T in (1, 2)
