@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,11 +28,14 @@ SMALL = 1 << 21
 """Scores up to which many problems are cached: those of the probes, which every implementation gets."""
 
 
-def _cached(make: Callable[..., Any]) -> Callable[..., Any]:
+Made = TypeVar("Made")
+
+
+def _cached(make: Callable[..., Made]) -> Callable[..., Made]:
     """Cache 32 small problems and 8 large ones."""
     many, few = lru_cache(maxsize=32)(make), lru_cache(maxsize=8)(make)
 
-    def problem(case: Case, *input_set: int) -> Any:
+    def problem(case: Case, *input_set: int) -> Made:
         return (many if case.B * case.H * case.T * case.T_kv <= SMALL else few)(case, *input_set)
 
     return problem
