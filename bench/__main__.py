@@ -16,10 +16,10 @@ from .cases.axes import nearest
 from .starting import UNFINISHED
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "check": ("bench.runs.check", "are kernels and layers right? Half a minute, and no timing"),
-    "doctor": ("bench.runs.doctor", "what on this machine will disturb a measurement"),
+    "check": ("bench.runs.check", "are kernels and layers correct? No timing"),
+    "doctor": ("bench.runs.doctor", "what on this machine will disturb measurements"),
     "sweep": ("bench.cluster.command", "measure in several fresh processes, or on many machines"),
-    "ab": ("commands.ab", "did it get slower? Two revisions, kernels or interpreters"),
+    "ab": ("commands.ab", "did it get slower? Compare two revisions, kernels or interpreters"),
     "bisect": ("commands.bisect", "which commit, or which torch, made it slower?"),
 }
 """Commands, each with the module whose `main(arguments) -> exit code` implements it, and a description."""

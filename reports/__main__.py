@@ -39,11 +39,11 @@ compared with the first.
 
 _OTHERS = """
 Other commands (each has its own --help):
-  python -m reports advise --T 2048 ...  which implementation to use
+  python -m reports advise --T 2048 ...  the fastest implementation
   python -m reports figure NAME -o FILE  one figure for a paper or a README
   python -m reports export -o FILE       rows for other tools: Parquet or CSV
   python -m reports compare [BASE] HEAD  did it get slower?
-  python -m reports baseline set RUN     what later runs are compared with
+  python -m reports baseline set RUN     the run that later runs are compared with
   python -m reports history              when did it get slower?
   python -m reports publish [RUN...]     docs/results.md and README's figure
   python -m reports conformance FILE...  what is right where, by `bench check`

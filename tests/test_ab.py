@@ -665,14 +665,16 @@ def test_a_self_test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     told: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         self_test(plan, wanted, log, one, told.append)
-    assert told[0] == "self-test: about 15 min; what is over is kept, and the same command goes on"  # 9 runs of 100 s
+    assert (
+        told[0] == "self-test: about 15 min; finished comparisons are kept, and the same command continues"
+    )  # 9 runs of 100 s
     assert len(log.records()) == 2
     self_test(plan, wanted, log, one, lambda text: None)
     assert len(log.records()) == 9 and kept == wanted
     assert missing(wanted, log.records()) == []
     assert ran == [{}] * 4 + [{"sdpa": share} for share in (0.01, 0.02, 0.05, 0.1)] + [{}] * 2
     sentences = list(summary(log.records(), 0.01))
-    assert "0 of 3 runs of unchanged code raised an alarm (0 of 3 cells)" in sentences[0]
+    assert "0 of 3 runs of unchanged code raised a false alarm (0 of 3 cells)" in sentences[0]
     assert sentences[3] == "self-test, +1 % injected: 1 of 1 cells found, 0 of 0 others flagged"
     assert not [*summary(log.records(), 0.02)]
 
@@ -680,7 +682,7 @@ def test_a_self_test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
 def test_a_self_test_saves_its_comparisons(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "compare", lambda plan, tell: comparison_of(line(UNCHANGED)))
     code, text, errors = inside(*TINY, "--impl", "sdpa", "--self-test", "2", "--inject", "sdpa=0")
-    assert code == 0 and "0 of 2 runs of unchanged code raised an alarm" in text, errors
+    assert code == 0 and "0 of 2 runs of unchanged code raised a false alarm" in text, errors
     assert len([*repository.glob("results/*/ab/*_self-test*.json")]) == 2
     assert inside(*TINY, "--impl", "sdpa", "--self-test", "2", "--inject", "fused=0")[0] == 3
     assert nothing_is_left(repository, [])

@@ -57,7 +57,7 @@ def test_an_answer_that_is_finished_behind_the_call_is_refused(rest: Rest) -> No
             threading.Thread(target=rest.behind(4e-3, lambda: o[..., -1, :].copy_(last))).start()
         return o
 
-    with pytest.raises(Wrong, match="its answer changes after the call has returned"):
+    with pytest.raises(Wrong, match="its output changes after the call has returned"):
         checked(Cell(impls.make("late", late), replace(CASE, scope="core")))
 
 

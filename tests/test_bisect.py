@@ -162,7 +162,7 @@ def test_after_ctrl_c_the_same_command_goes_on(
 
     measured(interrupted)
     assert bisect.main(["c0", "c29"]) == 2
-    assert capsys.readouterr().err == "bench: interrupted; the same command goes on\n"
+    assert capsys.readouterr().err == "bench: interrupted; the same command continues\n"
     first = [call for call in history if call[1] != "c14"]
     measured(whole)
     assert bisect.main(["c0", "c29"]) == 0

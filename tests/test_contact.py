@@ -378,7 +378,7 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
         done = at_a_shell.runpytest_inprocess(BENCH, *unsupported, "--benchmark-save=x")
     assert done.ret == pytest.ExitCode.TESTS_FAILED and not pages
     (line,) = [line for line in done.outlines if line.startswith("not saved: ")]
-    assert "No space left on device; `--resume x` alone goes on when that is mended" in line
+    assert "No space left on device; `--resume x` continues once that is fixed" in line
     assert not [*at_a_shell.path.rglob("*.json")]
     assert [*at_a_shell.path.rglob("x.*.journal")]
     assert at_a_shell.runpytest_inprocess(BENCH, *unsupported, "--benchmark-save=y").ret == 0
@@ -408,7 +408,7 @@ def test_ctrl_c_in_a_run_says_how_much_is_kept(at_a_shell: pytest.Pytester, monk
     done = at_a_shell.runpytest_inprocess(BENCH, *small, "--benchmark-save=x")
     assert done.ret == pytest.ExitCode.INTERRUPTED
     kept = "2 of 2 cells checked, 17% of the timing done"
-    assert f"unfinished, and kept: {kept}; `--resume x` alone goes on" in done.outlines
+    assert f"unfinished, and kept: {kept}; `--resume x` continues" in done.outlines
     assert not any("KeyboardInterrupt" in line for line in done.outlines)  # and where in the code it was
 
 

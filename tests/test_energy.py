@@ -108,7 +108,7 @@ def test_of_a_gpu() -> None:
     nvml.millijoules += 2_500
     assert counter.joules(before, counter.read()) == 2.5
     for silent in (Nvml(SimulatedNvml(SimulatedCuda(), without="nvmlDeviceGetTotalEnergyConsumption")), None):
-        with pytest.raises(Unread, match="NVML tells no energy"):
+        with pytest.raises(Unread, match="NVML reports no energy"):
             of_gpu(silent, UUID)
 
 

@@ -143,7 +143,7 @@ def test_what_is_counted_is_the_cheaper_form() -> None:
         ({"rope": (8,)}, "--rope needs --latent"),
         (
             {"latent": (8,), "rope": (7,)},
-            "--rope 7: rotary features are pairs, some of a head's: an even number below D_h = 64",
+            "--rope 7: rotary features are a part of a head, in pairs: use an even number below D_h = 64",
         ),
         ({"latent": (8,), "rope": (64,)}, "--rope 64"),
     ],

@@ -245,8 +245,8 @@ def test_neutral_rules_leave_no_trace() -> None:
             {"mask": ("causal_br",), "source": ("cross",), "T_kv": (8,)},
             "every query is one of the keys, but T = 64, T_kv = 8",
         ),
-        ({"mode": ("decode",), "mask": ("none",), "window": (4,)}, "biases need to know a query's place"),
-        ({"mode": ("decode",), "mask": ("none",), "documents": ("equal",)}, "biases need to know a query's place"),
+        ({"mode": ("decode",), "mask": ("none",), "window": (4,)}, "biases need the positions of queries"),
+        ({"mode": ("decode",), "mask": ("none",), "documents": ("equal",)}, "biases need the positions of queries"),
     ],
 )
 def test_rules_that_do_not_fit_together(axes: dict[str, tuple[object, ...]], says: str) -> None:

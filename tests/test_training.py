@@ -167,7 +167,7 @@ def test_who_cannot_is_said() -> None:
     assert online.refusal(CORE) == "online computes in the dtype that it is given: --autocast needs --scope layer"
     assert online.refusal(NARROW) is None
     single = impls.make("single", sdpa, limits=impls.Limits(dtypes=("float32",)))
-    assert single.refusal(NARROW) == "single knows dtype float32, not bfloat16"
+    assert single.refusal(NARROW) == "single supports dtype float32, not bfloat16"
     for axes, says in (
         ({"dtype": ("bfloat16",)}, "needs --dtype float32, not bfloat16"),
         ({"mode": ("decode",)}, "cache"),

@@ -401,7 +401,7 @@ def test_what_is_no_revision_of_a_kernel_here_is_a_mistake(
         ("0", "Nothing regressed.", False),
         ("1", "::error title=attention-bench::something regressed (4 cells in time)", True),
         ("2", "::error title=attention-bench::it could not be judged", True),
-        ("3", "::error title=attention-bench::a mistake", True),
+        ("3", "::error title=attention-bench::an error in the inputs", True),
         ("137", "::error title=attention-bench::the comparison ended with exit code 137", True),
         ("", "::error title=attention-bench::the comparison ended with exit code unknown", True),
     ],

@@ -341,7 +341,7 @@ def adds_noise(q, k, v, *, is_causal=False, **_):
 _captured: dict[Any, tuple[Tensor, ...]] = {}
 
 
-@wrong("state", "bare kernel (probe), ")
+@wrong("state", "kernel (probe), ")
 def reads_the_tensors_of_its_first_call(q, k, v, *, is_causal=False, **_):
     """As what was captured with them, and is replayed."""
     return sdpa(*_captured.setdefault(q.shape, (q, k, v)), is_causal=is_causal)
@@ -628,7 +628,7 @@ class keeps_its_first_cache(CachedLayer):  # noqa: N801
 
 
 def as_layer(kernel: Kernel) -> type[KernelLayer]:
-    """A layer of its own making, which the gate can't open to check its kernel bare."""
+    """A layer of its own making, whose kernel the gate can't check alone."""
 
     class Layer(KernelLayer):
         def __init__(self, shape: LayerShape):
@@ -663,7 +663,7 @@ LARGE, BESIDE = (
     "where ordinary scores are mixed with extreme ones: NaN or Inf in",
 )
 BEYOND_FEW: dict[str, Any] = {"T": 256}
-"""A case too large for its core to be checked bare in it."""
+"""A case so large that its core is checked on probes only."""
 
 wrong("no maximum", LARGE)(as_layer(no_shift))
 wrong("no maximum", "where scores are very large: error")(as_layer(clamped))
@@ -978,7 +978,7 @@ def ignores_the_offset_of_values(q, k, v, *, is_causal=False, **_):
     return sdpa(q, k, v.as_strided(v.shape, v.stride(), 0), is_causal=is_causal)
 
 
-@wrong("strides", "bare kernel (probe), ", **CORE)
+@wrong("strides", "kernel (probe), ", **CORE)
 def plans_by_shape_alone(q, k, v, *, is_causal=False, **_):
     strides = _remembered.setdefault(("plan", v.shape), v.stride())
     inside = v.storage_offset() + sum((n - 1) * step for n, step in zip(v.shape, strides, strict=True))
@@ -1728,7 +1728,7 @@ rest = Rest()
 """What passes between a call and the end of its work; a test has it pass where the check waits."""
 
 _pool = ThreadPoolExecutor(1)
-CHANGES, WORKS = "its answer changes after the call has returned", "leaves threads that work when its call has returned"
+CHANGES, WORKS = "its output changes after the call has returned", "leaves threads that work when its call has returned"
 later("finished_by_a_timer", lambda write: threading.Timer(0, rest.behind(4e-3, write)).start(), CHANGES)
 later("finished_by_a_pool", lambda write: _pool.submit(rest.behind(2e-3, write)), CHANGES)
 later(

@@ -111,7 +111,7 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: 
             return record(plan, [broken], seconds=monotonic() - began)
         fingerprints, controls = _conditions(plan, conditions)
         cells, neither, requests, found = _present(plan, known)
-        tell(f"checking {len(cells)} cell{'s' * (len(cells) != 1)} on both sides")
+        tell(f"checking {len(cells)} cell{'s' * (len(cells) != 1)} of base and head")
         of_both([_checking(plan, team, i, requests[i], found[i]) for i in (0, 1)], plan.together)
     ready = [key for key in cells if all(isinstance(of[key], dict) for of in found)]
     rng = random.Random(plan.seed + len(plan.before))
@@ -241,7 +241,7 @@ def _conditions(plan: Plan, facts: Sequence[Answer]) -> tuple[tuple[Answer, Answ
     differ = [name for name in base if base[name] != head[name] and name not in free]
     if differ:
         differences = "; ".join(f"{name}: {base[name]} and {head[name]}" for name in differ)
-        raise Unjudgeable(f"the two sides run under different conditions: {differences}")
+        raise Unjudgeable(f"base and head run under different conditions: {differences}")
     controls = CONTROLS if plan.together else CONTROLS + GPU_CONTROLS
     versions = [it["controls"] for it in facts]
     return (base, head), tuple(key for key in controls if versions[0][key[1]] == versions[1][key[1]])
@@ -277,7 +277,7 @@ def _present(
             else:
                 cells.append(key)
     if not cells:
-        raise UsageError(f"nothing to compare: {[*neither, 'no implementation on either side'][0]}")
+        raise UsageError(f"nothing to compare: {[*neither, 'no implementation in base or head'][0]}")
     return cells, neither, requests, found
 
 

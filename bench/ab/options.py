@@ -23,8 +23,8 @@ EACH_TIME = ("budget", "json", "markdown", "save", "to_continue")
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser of `python -m bench ab`."""
-    parser = Parser("ab", description="Compare two sides, interleaved, in pairs of fresh processes.")
-    sides = parser.add_argument_group("sides: two revisions, two implementations or two interpreters")
+    parser = Parser("ab", description="Compare two variants, base and head: interleaved, in pairs of fresh processes.")
+    sides = parser.add_argument_group("variants: two revisions, two implementations or two interpreters")
     sides.add_argument("--base", metavar="REF", help="git revision that is the base, of the repository that you are in")
     sides.add_argument("--head", metavar="REF", help="... and the head (default: the working tree)")
     sides.add_argument(
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
         "--budget", type=positive, default=3.0, metavar="MINUTES", help="about how long to measure (default: 3)"
     )
     how.add_argument("--continue", type=Path, metavar="FILE", dest="to_continue",
-                     help="go on, for --budget, with what is INCONCLUSIVE in a saved comparison")  # fmt: skip
+                     help="measure what is INCONCLUSIVE in a saved comparison for another --budget")  # fmt: skip
     how.add_argument("--save", metavar="NAME", help="name of the file under results/ (default: the time)")
     how.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts for programs")
     how.add_argument("--markdown", type=Path, metavar="FILE", help="write the verdicts for a pull request")

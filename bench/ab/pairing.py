@@ -194,7 +194,7 @@ def until_settled(
 
     open_, last = open_cells(), 0.0
     while open_ and (len(pairs) == len(before) or left() > last):
-        tell(f"timing {len(open_)} of {len(cells)} cells: pair {len(pairs) + 1}")
+        tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(pairs) + 1}")
         last = left()
         pairs.append(pair(open_, min(MAX_ROUNDS, max(ROUNDS, TURNS // len(open_)))))
         keep(pairs[-1])

@@ -121,13 +121,13 @@ def misfit(case: Case) -> str | None:
     if case.prefix and not causal:
         return f"without a causal mask every key is visible: --prefix needs --mask causal, not {case.mask}"
     if case.window_right and causal:
-        return f"a causal mask hides every key behind a query: --window_right needs --mask none, not {case.mask}"
+        return f"a causal mask excludes every key after a query: --window_right needs --mask none, not {case.mask}"
     if case.requests and (case.bias or case.documents or case.prefix):
         return "--requests can't be combined with --bias, --documents or --prefix"
     if case.padded and apart:
         return "a padded query may see no token at all: --window and --documents have no padding"
     if case.does.cached and case.mask == "none" and (apart or case.window_right or case.bias):
-        return "in decode, windows, documents and biases need to know a query's place: --mask causal_br"
+        return "in decode, windows, documents and biases need the positions of queries: --mask causal_br"
     if case.page and (not case.does.cached or case.scope == "core"):
         return "pages are of a layer's cache: --page needs --mode decode, without --scope core"
     if case.latent and (why := _beside_a_latent(case)) is not None:
@@ -135,7 +135,7 @@ def misfit(case: Case) -> str | None:
     if case.rope and not case.latent:
         return "the rotary key is stored with a latent: --rope needs --latent"
     if case.rope and (case.rope % 2 or case.rope >= case.D_h):
-        return f"--rope {case.rope}: rotary features are pairs, some of a head's: an even number below D_h = {case.D_h}"
+        return f"--rope {case.rope}: rotary features are a part of a head, in pairs: use an even number below D_h = {case.D_h}"
     if case.autocast and case.dtype != "float32":
         return f"autocast narrows float32: --autocast needs --dtype float32, not {case.dtype}"
     if case.tf32 and (case.device == "cpu" or case.computes != "float32"):
@@ -152,11 +152,11 @@ def _beside_a_latent(case: Case) -> str | None:
     if case.scope == "core":
         return "is part of a layer: leave out --scope core"
     if case.source == "cross":
-        return "is of the sequence that asks: leave out --source cross"
+        return "supports self-attention only: leave out --source cross"
     if case.H_kv != case.H:
-        return f"gives every head keys and values of its own: leave out --H_kv {case.H_kv}"
+        return f"gives every head its own keys and values: leave out --H_kv {case.H_kv}"
     if case.qkv_bias or case.drops:
-        return "has neither biases before it nor dropout: leave out --qkv_bias, --dropout and --out_dropout"
+        return "supports neither projection biases nor dropout: leave out --qkv_bias, --dropout and --out_dropout"
     return None
 
 
@@ -194,7 +194,7 @@ SWEEPS = {
         Sweep("length", "how time and memory grow with the sequence",
               (_grid(dtype=BOTH, T=(128, 256, 512, 1024, 2048, 4096)),),
               gpu=(_grid(D_h=(64, 128), T=(512, 1024, 2048, 4096, 8192, 16384), **SIXTEEN),)),
-        Sweep("smoke", "whether a kernel is right, and a first comparison, in less than a minute", (_grid(T=(64, 256, 1024)),)),
+        Sweep("smoke", "whether a kernel is correct, and about how fast", (_grid(T=(64, 256, 1024)),)),
         Sweep("heads", "the same width shared among more and more heads",
               (_grid(d_model=1024, dtype=BOTH, T=512, H=(1, 2, 4, 8, 16, 32)),),
               gpu=(_grid(d_model=2048, dtype="bfloat16", T=2048, H=(8, 16, 32)),)),

@@ -95,14 +95,14 @@ class Gate:
         """
         eager = eager_form(impl)
         if eager.core is not None and case.scope == "layer" and case.H * case.T * case.T_kv <= FEW:
-            self._once("bare kernel", eager, case.bare, check)
+            self._once("kernel", eager, case.bare, check)
         if (lone := lone_queries(eager, case)) is not None:
             self._once("lone queries", eager, lone, check_patterns)
         probed = probes(impl, replace(case, threads=None))
         for probe in probed:
             if eager.core is not None:
                 self._once("another mask", eager, probe.bare, call_with_another_mask)
-                self._once("bare kernel (probe)", eager, probe.bare, check_probe)
+                self._once("kernel (probe)", eager, probe.bare, check_probe)
                 if probe == probed[0] and not case.does.gradients:
                     self._once("scale", eager, probe.bare, check_scale)
             if eager.limits.returns_lse:
@@ -369,7 +369,7 @@ def _check_problems(
                 raise Wrong("adds to `.grad` as a side effect: training with it would count these gradients twice")
         for age, (now, kept) in enumerate(reversed(earlier)):
             how = "both share one buffer" if age == 0 else "they share a few buffers"
-            _unchanged(now, kept, f"an answer changed when a later one was computed: {how}")
+            _unchanged(now, kept, f"an output changed during a later call: {how}")
         own = [part for part in problem.answers if part.name == "output" or not caching]
         shown = [part.shown(answers[part.name]) for part in own]
         earlier.append((shown, copies(shown)))
@@ -562,11 +562,11 @@ def _verify(o: Tensor, answer: Expected, problem: Problem, why: str) -> Errors:
         raise Wrong(f"{why}NaN or Inf in {_where(~torch.isfinite(rows), answer, problem)}")
     bad = rows > allowed.row
     if not bad.any():
-        raise Wrong(f"{why}error {errors.overall:.1e} over everything, allowed {allowed.overall:.1e}")
+        raise Wrong(f"{why}error {errors.overall:.1e} over all rows, allowed {allowed.overall:.1e}")
     worst = ", ".join(f"{axis}={i}" for axis, i in _place(int(rows.argmax()), answer).items())
     raise Wrong(
-        f"{why}error {errors.row:.1e} in the row {worst}, allowed {allowed.row:.1e}; "
-        f"beyond it: {_where(bad, answer, problem)}"
+        f"{why}error {errors.row:.1e} in row {worst}, allowed {allowed.row:.1e}; "
+        f"rows that fail: {_where(bad, answer, problem)}"
     )
 
 

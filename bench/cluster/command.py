@@ -77,7 +77,7 @@ def begun(options: argparse.Namespace, others: Sequence[str], folder: Path) -> t
     journal = journals.newest(folder, name)
     if options.resume:
         if {*others} - {"--redo"} or options.processes or options.save or options.quiet_machine:
-            raise UsageError(f"--resume {name} goes on as it was begun; leave out the other options")
+            raise UsageError(f"--resume {name} continues with its original options; leave out the others")
         if journal is None:
             raise UsageError(f"no run {name} was begun in {folder}: --save {name} begins one")
         return name, journal
@@ -85,7 +85,7 @@ def begun(options: argparse.Namespace, others: Sequence[str], folder: Path) -> t
         if option.startswith(("--benchmark-autosave", "--resume")):
             raise UsageError(f"{option}: the run is named by --save, and finished by --resume")
     if journal:
-        raise UsageError(f"run {name} was begun and not finished: `--resume {name}` goes on")
+        raise UsageError(f"run {name} was begun and not finished: `--resume {name}` continues")
     return name, None
 
 

@@ -284,8 +284,8 @@ class Measuring:
             widths = {key: width for group in groups for key, width in self._half_widths(group).items()}
             if widths:
                 widest = max(widths, key=lambda key: widths[key])
-                ended = "known to" if widths[widest] <= precision else f"out of time, {widest[0]} known to"
-                self._tell(f"{case}  {ended} \N{PLUS-MINUS SIGN}{widths[widest]:.1%}")
+                ended = "within" if widths[widest] <= precision else f"out of time, {widest[0]} within"
+                self._tell(f"{case}  {ended} \N{PLUS-MINUS SIGN}{widths[widest]:.1%} between visits")
 
     def _finish(self, workers: Sequence[Worker]) -> None:
         """Take further measurements: single cold calls, graphs, energy, and traces."""

@@ -269,7 +269,9 @@ class Run:
             self.journal.add(line)
         except OSError as error:
             self.unwritten = True
-            pytest.exit(f"{self.journal.path}: {error.strerror}; `--resume {self.name}` goes on when that is mended", 1)
+            pytest.exit(
+                f"{self.journal.path}: {error.strerror}; `--resume {self.name}` continues once that is fixed", 1
+            )
 
     def top_level(self) -> dict[str, Any]:
         """Return the keys that the run file has beside pytest-benchmark's own."""

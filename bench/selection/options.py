@@ -47,7 +47,11 @@ class Selection:
 TIMING: dict[str, tuple[float, str, str]] = {
     "cell_time": (0.15, "SECONDS", "about how long each cell is timed in each process"),
     "processes": (1, "K", "how many fresh processes time each cell"),
-    "precision": (0.02, "SHARE", "stop timing a case when its ratios are known to plus or minus this"),
+    "precision": (
+        0.02,
+        "SHARE",
+        "stop timing a case when the 95 % interval of each ratio, over visits, is within plus or minus this",
+    ),
     "cell_timeout": (
         300.0,
         "SECONDS",
@@ -125,12 +129,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                          "(on a GPU) for a compiled form; "
                          "NAME=package.module:attr for a kernel or layer of your own, NAME=kernels:PATH#FUNCTION for one in a "
                          "kernel repository of Hugging Face")  # fmt: skip
-    group.addoption(
-        "--smoke", action="store_true", help="three small cases of --impl (or of fused) and sdpa, in less than a minute"
-    )
+    group.addoption("--smoke", action="store_true", help="three small cases of --impl (or of fused) beside sdpa")
     group.addoption("--baseline", action="append", metavar="NAME",
-                    help="which of them speed-ups are over (default: sdpa beside one of your own, else fused, the plain "
-                         "formula)")  # fmt: skip
+                    help="which of them speed-ups are relative to (default: sdpa beside one of your own, else fused, "
+                         "the plain formula)")  # fmt: skip
     for name in OPTIONS:
         group.addoption(f"--{name}", action="append", metavar="VALUES", help=AXES[name].about)
     group.addoption(
@@ -150,13 +152,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--shuffle",
         type=whole,
         metavar="SEED",
-        help="draw the order in which everything is timed by this seed (default: another one every time)",
+        help="seed of the random order of timing (default: a new one for every run)",
     )
     group.addoption("--save-traces", action="store_true",
                     help="save a profiler trace of one call of every cell, for TensorBoard, Perfetto and the page")  # fmt: skip
-    group.addoption(
-        "--report", action="store_true", help="make the page of the run that is saved, and print where it is"
-    )
+    group.addoption("--report", action="store_true", help="make the page of the saved run, and print its path")
     group.addoption(
         "--resume",
         metavar="NAME",

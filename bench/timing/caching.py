@@ -84,7 +84,7 @@ def _check_fresh(case: Case, numbers: Inputs, output: Tensor) -> None:
     sinks = problem_of(case).weights.get("sinks")
     exact = reference.attention(q, k, v, case.layer_shape, sinks=sinks, padding=padding, rows=row)
     if not (output.detach()[..., row, :] - exact).norm() <= FRESH_ERROR * exact.norm():
-        raise Wrong("answers inputs that no call has seen with something else than attention")
+        raise Wrong("its output on inputs that no earlier call has had is not attention")
 
 
 def check_no_result_caching(built: Built, run: Callable[[], Any], usual: float, first: float) -> None:

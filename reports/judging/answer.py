@@ -47,8 +47,8 @@ def headline(grid: Grid, baseline: str | None) -> str:
         return "No answer: no case of this run has two implementations that were right everywhere."
     if not any(mark.low == mark.low for case in cases for mark in case.ranked[1:]):
         return (
-            "No answer yet: no ratio of this run has an interval: its implementations were timed one after the other, or took "
-            "turns only once."
+            "No answer yet: no ratio of this run has an interval: its implementations were timed one after the other, or "
+            "interleaved only once."
         )
     name = _pick(cases)
     best = [case for case in cases if name and _best(case, name)]

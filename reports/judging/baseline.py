@@ -18,7 +18,7 @@ A baseline changes by this command only. A run with regressions against the
 current one, or that can't be compared with it, is refused, unless --accept says
 why that is right; history shows that reason.
 
-Exit code: 0 set (or shown); 1 refused; 3 a mistake in the command.
+Exit code: 0 set (or shown); 1 refused; 3 a usage error in the command.
 """
 
 REFUSED = 1

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
         description="A table of what is right where, in Markdown, from files that `python -m bench check --json` printed.",
     )
     parser.add_argument(
-        "files", nargs="+", metavar="FILE", type=Path, help="several versions of torch stand side by side"
+        "files", nargs="+", metavar="FILE", type=Path, help="several versions of torch are shown side by side"
     )
     return command.answered(_answer, parser.parse_args(arguments))
 

@@ -21,7 +21,7 @@ newest run; versions of torch and Python may differ. The page is
 OUT/history/index.html, which opens from disk and needs no network; points.csv
 lies beside it.
 
-Exit code: 0 written; 3 a mistake in the command.
+Exit code: 0 written; 3 a usage error in the command.
 """
 
 
@@ -65,7 +65,7 @@ def _confirmed(every: Sequence[Series], of: Sequence[Run], known: Known, confirm
     """Return the known verdicts after confirming every open slow-down by an interleaved comparison."""
     asked = list(confirmations.open_steps(every, of, known))
     if not asked:
-        command.warn("nothing to confirm: no slow-down between two commits that stands and was not compared yet")
+        command.warn("nothing to confirm: no lasting slow-down between two commits that hasn't been compared yet")
     for one in asked:
         if why := confirm(one):
             command.warn(f"{one.commits[0][:10]} and {one.commits[1][:10]} can't be compared: {why}")

@@ -227,7 +227,7 @@ def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
 
 
 def _table(series: Series, lines: Mapping[int, Sequence[str]]) -> Table:
-    older = "Of older runs only those in which something happened; points.csv has all." * (
+    older = "Older runs only with a step, a break or a baseline; points.csv has all." * (
         len(lines) < len(series.points)
     )
     title_of = f"{words.plural(len(series.points), 'run')}, {series.id}"
@@ -288,7 +288,9 @@ def _by_turns(series: Series, this: History) -> str:
         return ""
     words = {REGRESSED: "confirmed", UNCHANGED: "not confirmed"}.get(said.word, "open")
     return (
-        f" By turns: {words} ({bound(said.low, said.high)})." if said.low == said.low else f" By turns: {said.reason}."
+        f" Interleaved: {words} ({bound(said.low, said.high)})."
+        if said.low == said.low
+        else f" Interleaved: {said.reason}."
     )
 
 

@@ -104,7 +104,7 @@ def run(typed: str, code: int, words: str, setting: str = "") -> Input:
 
 
 NAMED = "--benchmark-save=x"
-INTERRUPTED = r"^(bench|reports): (error: )?interrupted|^unfinished, and kept: .*`--resume x` alone goes on"
+INTERRUPTED = r"^(bench|reports): (error: )?interrupted|^unfinished, and kept: .*`--resume x` continues"
 """Of what is starting, or has nothing to go on with; of a run."""
 LASTS = "pr history --results ../many --out ."
 """A history of more runs than are read before Ctrl-C."""
@@ -227,7 +227,7 @@ INPUTS = [
     mistake(f"full 8k; bench $SMALL --impl sdpa {NAMED}", 4, "0.0 MiB are free there", "root"),
     run(f"full 100k; bench $SMALL --impl sdpa,fused {NAMED} >out; r=$?; cat out; (exit $r)", 4, "results don't fit", "root"),
     mistake(f"full 4k; bench $SMALL --impl sdpa {NAMED}", 4, "results", "root"),
-    run(f"full 1m; bench $SMALL --impl sdpa {NAMED} & pid=$!; fill_when_begun; wait $pid", 1, "goes on when", "root"),
+    run(f"full 1m; bench $SMALL --impl sdpa {NAMED} & pid=$!; fill_when_begun; wait $pid", 1, "continues once", "root"),
     mistake(f"full 1m; mount -o remount,ro results; bench $SMALL --impl sdpa {NAMED}", 4, "Read-only file system", "root"),
     mistake("mount --bind results results; mount -o remount,ro,bind results; bench --resume base", 0, "", "root"),
     mistake("mount --bind results results; mount -o remount,ro,bind results; pr baseline set base", 3, "Read-only", "root"),

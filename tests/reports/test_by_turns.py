@@ -75,7 +75,7 @@ SLOW = {("sdpa", "T16"): noisy(0.1, 0.002), ("sdpa", "T32"): noisy(0.3, 0.002), 
 
 def test_cells_that_neither_side_can_do_are_counted(saved: Any) -> None:
     text = summary(by_turns.comparison(saved(document(SLOW, neither=["loop T16: no", "loop T32: no"]))))
-    assert "; 2 cells that neither side can do (" in text
+    assert "; 2 cells that neither variant supports (" in text
 
 
 def test_what_regressed_stands_first_and_every_form_tells_it(

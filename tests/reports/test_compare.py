@@ -120,11 +120,11 @@ def test_where_all_code_changed_no_time_is_judged_and_the_command_that_can_is_na
     assert f"It could not be judged: {ALL_CHANGED}; {4 * len(impls)} INCONCLUSIVE (0001_base" in out
     assert out.count(ALL_CHANGED) == 1 and "REGRESSED" not in out and "2.0x as slow" in out
     names = ",".join("sdpa=mine:mine" if name == "sdpa" else name for name in impls)
-    code = f"`python -m bench ab --base 0123abc --head {'b' * 10} --impl {names} --sweep smoke` tells 1 %"
+    code = f"`python -m bench ab --base 0123abc --head {'b' * 10} --impl {names} --sweep smoke` shows 1 %"
     assert code in out
     machine = {**synthetic.MACHINE, "torch": "2.14.0"}
     assert command(tracked.run(1, **ran), {**head, "machine_info": machine}) == 2
-    python = f"`python -m bench ab --base-python PYTHON_WITH_TORCH_2.13.0+cpu --impl {names} --sweep smoke` tells 1 %"
+    python = f"`python -m bench ab --base-python PYTHON_WITH_TORCH_2.13.0+cpu --impl {names} --sweep smoke` shows 1 %"
     assert python in capsys.readouterr().out
 
 
@@ -172,7 +172,7 @@ def test_a_wrong_answer_is_never_a_speed_up(side: str, compared: Any) -> None:
     tracked.without(sides[side], "sdpa", "wrong", "row 3 off by 0.5")
     this = compared(sides["base"], sides["head"])
     assert words(this) == {*UNTOUCHED, ("sdpa", "WRONG")}
-    assert first(this, "sdpa").verdict.reason == f"wrong answer in {side}: row 3 off by 0.5"
+    assert first(this, "sdpa").verdict.reason == f"wrong output in {side}: row 3 off by 0.5"
     assert this.code == (1 if side == "head" else 0)
 
 
@@ -470,7 +470,7 @@ def test_what_two_runs_can_not_tell_says_what_can(compared: Any) -> None:
     base["commit_info"]["id"], head["commit_info"]["id"] = "a" * 40, "b" * 40
     this = compared(base, head)
     assert this.code == 2 and this.implementations["sdpa"].word == "INCONCLUSIVE"
-    assert f"`python -m bench ab --base {'a' * 10} --head {'b' * 10} --impl sdpa` tells 1 %" in this.notes[-1]
+    assert f"`python -m bench ab --base {'a' * 10} --head {'b' * 10} --impl sdpa` shows 1 %" in this.notes[-1]
 
 
 def test_runs_with_different_allocators_are_told_apart(command: Any, capsys: pytest.CaptureFixture[str]) -> None:

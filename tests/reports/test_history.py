@@ -278,12 +278,12 @@ def test_a_step_is_confirmed_by_turns(
     monkeypatch.setattr("commands.history.confirm", confirm)
     assert "By turns" not in written()
     page = written("--confirm")
-    said = page.replace("\N{NO-BREAK SPACE}", " ").count("By turns: confirmed (5.1 % to 5.2 % slower)")
+    said = page.replace("\N{NO-BREAK SPACE}", " ").count("Interleaved: confirmed (5.1 % to 5.2 % slower)")
     assert said == 2  # for those who see, and read aloud
     (options,) = asked
     assert (options["base"], options["head"], options["impl"]) == ("c000000005", "c000000006", ["sdpa=mine:kernel"])
     assert options["T"] == "64,256" and options["qkv_bias"] == "off" and "T_kv" not in options
-    assert "By turns: confirmed" in written()
+    assert "Interleaved: confirmed" in written()
 
 
 def test_a_run_that_cannot_be_read_is_left_out_with_a_warning(

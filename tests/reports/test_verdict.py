@@ -228,14 +228,14 @@ def test_pairs_that_contradict_what_was_shown_are_told_of() -> None:
     contradicting = one(*(np.repeat([0.03, -0.03], [15, 45]) + noise))
     assert agreeing.word == contradicting.word == REGRESSED
     assert "contradict" not in agreeing.reason
-    assert "later pairs contradict it: all pairs say" in contradicting.reason and "faster" in contradicting.reason
+    assert "later replicates contradict it: all pairs say" in contradicting.reason and "faster" in contradicting.reason
 
 
 def test_a_look_that_contradicts_what_was_shown_is_told_of_though_all_pairs_do_not() -> None:
     """The interval stays as it was before that look, so it may be far narrower or wider than what all pairs say."""
     watched = Watched(0.02, 0.01, 100, looks=(known(0.0, 0.001), known(0.1, 0.001), known(0.02, 0.01)))
     said = of_effects({("x", "case"): watched})[0]["x", "case"]
-    assert said.word == UNCHANGED and "later pairs contradict it: all pairs say" in said.reason
+    assert said.word == UNCHANGED and "later replicates contradict it: all pairs say" in said.reason
 
 
 def test_a_group_of_unchanged_cells_raises_few_alarms_also_where_they_share_the_noise_of_a_pair() -> None:

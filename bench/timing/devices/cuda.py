@@ -101,9 +101,7 @@ class CudaMeter:
         is_late = self._host_clock() - before > max(LATE, LATE_SHARE * seconds)
         self._late = self._late + 1 if is_late else 0
         if self._late == LATE_BLOCKS:
-            raise Wrong(
-                "its work in another CUDA stream goes on when that in the current one is done: it can't be timed"
-            )
+            raise Wrong("its work in another CUDA stream continues after that in the current stream: it can't be timed")
 
     def slowed(self, call: Callable[[], Any], share: float) -> Callable[[], Any]:
         """Return the call followed by a kernel that spins for a share of its time."""
