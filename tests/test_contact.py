@@ -90,7 +90,7 @@ unknown.limits, word.limits, text.limits = {"dtype": "float32"}, {"dtypes": ("ha
         (["--impl", "sdpa", "--baseline", "fused"], "--baseline fused: not among what runs: sdpa"),
         (["--impl", "x=mine.py"], "expected NAME=module:function, as in x=mine:FUNCTION"),
         (["--impl", "./mine.py:word"], "expected NAME=module:function, as in mine=mine:word"),
-        (["--impl", "x=../mine.py:word"], "../mine.py lies outside of the folder that you are in"),
+        (["--impl", "x=../mine.py:word"], "../mine.py is outside the current folder"),
         (["--impl", "x=mine:wordd"], "/mine.py; did you mean word?"),
         (["--impl", "x=wave:mine"], "wave.py, which Python has itself: give yours another name"),
         (["--impl", "flash"], "did you mean sdpa_flash or flash_triton?"),
