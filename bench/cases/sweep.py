@@ -187,7 +187,7 @@ LLM = tuple(layer for name in ("gpt2", "qwen2.5-0.5b", "llama3-8b") for layer in
 SWEEPS = {
     sweep.name: sweep
     for sweep in (
-        Sweep("quick", "what each way of writing attention costs, in two minutes",
+        Sweep("quick", "time and memory of the eager implementations and two compiled forms",
               (_grid(dtype=BOTH, H=(1, 8), T=(64, 256, 1024)),),
               gpu=(_grid(D_h=(64, 128), T=(512, 2048, 8192), **SIXTEEN),)),
         Sweep("ladder", "one head, short sequences, loops included", (_grid(H=1, T=(16, 32, 64, 128, 256)),)),
@@ -231,15 +231,15 @@ SWEEPS = {
               (_grid(T=(1024, 4096), window=(None, 128, 512)),
                _grid(T=1024, mask="none", window=64, window_right=(None, 16)), _grid(T=(1024, 4096), mask="none")),
               whole_registry=True, gpu=(_grid(D_h=128, T=(4096, 16384), window=(None, 1024, 4096), **SIXTEEN),)),
-        Sweep("scores", "what is done to the scores: ALiBi, a dense bias, a soft cap, sinks",
+        Sweep("scores", "modified scores: ALiBi, a dense bias, a soft cap, sinks",
               (_grid(T=512, bias=(None, *BIASES)), _grid(T=512, softcap=50), _grid(T=512, sinks=True)), whole_registry=True,
               gpu=tuple(_grid(T=4096, **SIXTEEN, **rule) for rule in (
                   {"bias": (None, *BIASES)}, {"softcap": 50}, {"sinks": True}))),
-        Sweep("chunk", "a prompt's next 512 tokens, and 2 to 8 drafted ones, against a cache of those before",
+        Sweep("chunk", "the next 512 tokens of a prompt, and 1 to 8 draft tokens, against a cache",
               tuple(_grid(T=T, T_kv=T_kv, mode="decode", mask="causal_br")
                     for T, T_kv in ((512, (1024, 4096)), ((1, 2, 4, 8), 4096))), whole_registry=True,
               gpu=(_grid(T=(512, 1, 2, 4, 8), T_kv=(4096, 16384), mode="decode", mask="causal_br", **GROUPED),)),
-        Sweep("documents", "eight documents of equal and unequal lengths packed into one sequence, and a prefix that all see",
+        Sweep("documents", "eight packed documents of equal and unequal lengths, and a shared prefix",
               (_grid(T=2048, mask=("causal", "none"), documents=DOCUMENTS), _grid(T=1024, prefix=(None, 256)),
                _grid(T=(1024, 2048), mask="none")), whole_registry=True,
               gpu=(_grid(T=8192, mask=("causal", "none"), documents=DOCUMENTS, **SIXTEEN),
@@ -247,7 +247,7 @@ SWEEPS = {
         Sweep("latent", "multi-head latent attention against its cache, and keys and values against theirs; then a prompt",
               tuple(_grid(d_model=512, H=16, D_v=32, T=(256, 1024, 4096)[:most], **axes) for most, axes in (
                   (3, LATENT | {"mode": "decode"}), (3, {"D_h": 32, "mode": "decode"}), (1, LATENT))), whole_registry=True),
-        Sweep("paged", "a cache in pages, copied into one piece for a kernel or attended to as they lie, beside one without",
+        Sweep("paged", "a cache in pages, copied into a contiguous cache or read in place, beside one without pages",
               (_grid(B=4, T=(1024, 4096), mode="decode", page=(None, 16, 128)),), whole_registry=True,
               gpu=(_grid(B=16, T=(4096, 16384), mode="decode", page=(None, 16, 128), **GROUPED),)),
         Sweep("mixed", "a server's step: prompts, parts of prompts and new tokens in one batch, by every route",
@@ -259,7 +259,7 @@ SWEEPS = {
         Sweep("deterministic", "a training step whose gradients repeat bit for bit, and one that may be faster",
               (_grid(T=(256, 1024), mode="backward", deterministic=(False, True)),), whole_registry=True,
               gpu=(_grid(T=2048, mode="backward", deterministic=(False, True), **SIXTEEN),)),
-        Sweep("published", "cases of which others have published times", published.grids(), whole_registry=True),
+        Sweep("published", "cases with published times", published.grids(), whole_registry=True),
         Sweep("llm", "one attention layer of GPT-2 small, Qwen2.5 0.5B and Llama 3 8B",
               tuple(_grid(**layer | {"T": 512, "dtype": BOTH}) for layer in LLM),
               gpu=tuple(_grid(**layer | {"T": (2048, 8192), "dtype": "bfloat16"}) for layer in LLM)),

@@ -101,15 +101,15 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure a sweep in several fresh processes and save it as one run.",
         epilog="All other options are those of `pytest bench/`: --sweep, --impl, --T, ...",
     )
-    parser.add_argument("--processes", type=count, metavar="K", help=f"in how many processes (default: {PROCESSES})")
-    parser.add_argument("--save", "--benchmark-save", metavar="NAME", help="what the run is called")
+    parser.add_argument("--processes", type=count, metavar="K", help=f"number of processes (default: {PROCESSES})")
+    parser.add_argument("--save", "--benchmark-save", metavar="NAME", help="name of the saved run")
     parser.add_argument("--resume", metavar="NAME", help="finish a run that was interrupted")
     parser.add_argument(
         "--quiet-machine",
         action="store_true",
-        help="one thread, pinned to one core, and an allocator that keeps what it has",
+        help="one thread, pinned to one core, and an allocator that keeps freed memory",
     )
-    parser.add_argument("--benchmark-storage", metavar="URI", help="where results lie (default: results/)")
+    parser.add_argument("--benchmark-storage", metavar="URI", help="folder of results (default: results/)")
     group = parser.add_argument_group("on many machines")
     group.add_argument("--cluster", choices=ENGINES, help="measure on the nodes of a cluster")
     group.add_argument(
@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         type=_pair,
         default=[],
-        help="an option of Slurm by the name that submitit gives it, as account=NAME; may be repeated",
+        help="an option of sbatch, with underscores, as account=NAME or time=60; may be repeated",
     )
     return parser
 

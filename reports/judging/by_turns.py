@@ -122,7 +122,7 @@ def _with_reach(said: Verdict, spent: float) -> Verdict:
         return said
     seen, half = map(shares.percent, (said.detectable, said.detectable / 2))
     more = f"; {half} would take {4 * spent / 60:,.0f} min" if spent >= 15 else ""
-    return replace(said, reason=f"{said.reason}; minimum detectable change {seen}{more}")
+    return replace(said, reason=f"{said.reason}; minimum detectable effect {seen}{more}")
 
 
 def _notes(

@@ -186,7 +186,7 @@ def test_what_regressed_is_named(saved: Any) -> None:
 def test_what_is_out_of_reach_says_how_long_it_would_take(saved: Any) -> None:
     cell = of(saved, {("sdpa", "T16"): noisy(0.0, 0.05)}).cells[0]
     seen, aim, minutes = re.search(
-        r"; minimum detectable change ([\d.]+) %; ([\d.]+) % would take (\d+) min$", cell.verdict.reason
+        r"; minimum detectable effect ([\d.]+) %; ([\d.]+) % would take (\d+) min$", cell.verdict.reason
     ).groups()  # type: ignore[union-attr]
     assert float(seen) == pytest.approx(100 * cell.verdict.detectable, abs=1) and float(aim) == pytest.approx(
         float(seen) / 2, rel=0.05
