@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,17 @@ PAGE = CHECKOUT / "docs" / "results.md"
 FIGURE = CHECKOUT / "docs" / "latency.png"
 """Figure of the newest run of `quick`."""
 
+WIDTH = 100
+"""Columns of a paragraph in Markdown."""
+
 UNREAD = ("sample_times", "sample_fastest")
 """Columns that no page uses, half of a file's size."""
 
 INTRODUCTION = """\
 # Results
 
-Written by `python -m reports publish` from the runs under `results/published/`; a test fails where it says anything else.
-They rank implementations on one machine: yours will rank them differently.
+`python -m reports publish` writes this page from the runs in `results/published/`; a test compares
+them. These are ranks on one machine: yours will rank implementations differently.
 """
 
 
@@ -83,12 +87,16 @@ def text(folder: Path) -> str:
 def _section(run: Run) -> Iterator[str]:
     this = report(run)
     yield f"## {escape(run.sweep or run.name)}\n"
-    yield f"**{escape(this.headline)}**\n"
-    yield f"{escape('; '.join(this.trust.reasons))}.\n"
+    yield _wrapped(f"**{escape(this.headline)}**")
+    yield _wrapped(f"{escape('; '.join(this.trust.reasons))}.")
     commit = f"commit {run.commit_id or 'unknown'}"
-    yield f"{escape(page.machine_line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`\n"
-    yield f"{escape(tables.key(this.grid))}\n"
+    yield _wrapped(f"{escape(page.machine_line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`")
+    yield _wrapped(escape(tables.key(this.grid)))
     yield tables.of_runs(this.grid) + "\n"
     if beside := tables.beside(this.frame, run.published):
-        yield "Times that others have published of these cases, beside ours:\n"
+        yield "Published times of these cases, beside ours:\n"
         yield beside + "\n"
+
+
+def _wrapped(paragraph: str) -> str:
+    return textwrap.fill(paragraph, WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
