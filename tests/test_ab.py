@@ -57,7 +57,7 @@ TINY = ("--T", "16", "--H", "2", "--D_h", "8", "--dtype", "float32", "--budget",
 # Order
 
 
-def test_each_round_has_every_cell_once_a_side_in_an_order_of_its_own() -> None:
+def test_each_round_has_every_cell_once_per_variant_in_random_order() -> None:
     rounds = list(interleaved(dict.fromkeys([A, B, C], 50), random.Random(0)))
     each = [rounds[i : i + 6] for i in range(0, len(rounds), 6)]
     assert all(sorted(it) == sorted((key, i) for key in (A, B, C) for i in (0, 1)) for it in each)
@@ -75,7 +75,7 @@ def test_a_long_call_has_fewer_rounds_but_three() -> None:
     assert timed == {A: [(1, 1, 1), *[(1, 1, 0)] * 2], B: [(1, 2, 1)] * 5, C: [(25, 8, 25)] * 5}
 
 
-def test_a_mood_of_the_machine_that_both_sides_share_is_not_in_the_datum() -> None:
+def test_machine_conditions_common_to_both_variants_cancel_in_the_datum() -> None:
     mood = [1.0, 2.0, 2.0, 1.0, 2.0, 1.0]
     base, head = mood, [1.05 * seconds for seconds in mood]
     head[4] = 1.05  # once it changed between the two blocks
@@ -152,7 +152,7 @@ def pairing_of(base: Fake, head: Fake, controls: Sequence[Key] = CONTROLS, **opt
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_both_sides_are_made_ready_at_the_same_time_but_in_turn_on_a_gpu(device: str) -> None:
+def test_both_variants_are_prepared_at_the_same_time_but_not_on_a_gpu(device: str) -> None:
     log: list[tuple[Any, ...]] = []
     plan = plan_of("same", "same", cases=(Case.of(T=16, H=1, D_h=8, device=device),))
     pairing_of(Fake(0, log), Fake(1, log), (), together=plan.together).pair([A, B], 3)
@@ -160,7 +160,7 @@ def test_both_sides_are_made_ready_at_the_same_time_but_in_turn_on_a_gpu(device:
     assert sides == ([0, 1] * 3 if device == "cpu" else [0] * 3 + [1] * 3)
 
 
-def test_a_pair_gives_log_ratios_and_ends_its_processes() -> None:
+def test_a_replicate_gives_log_ratios_and_ends_its_processes() -> None:
     log: list[tuple[Any, ...]] = []
     found = pairing_of(Fake(0, log), Fake(1, log, {A: 2e-3})).pair([A, B], 3)
     assert logs_of(found) == {A: math.log(2), B: 0.0} | dict.fromkeys(CONTROLS, 0.0)
@@ -178,7 +178,7 @@ def test_a_pair_gives_log_ratios_and_ends_its_processes() -> None:
     assert log.index(("pin", 1, ())) < log.index(timed[0])
 
 
-def test_a_process_that_dies_costs_its_cell_and_the_pair_is_begun_anew() -> None:
+def test_a_process_that_dies_costs_its_cell_and_the_replicate_begins_anew() -> None:
     log: list[tuple[Any, ...]] = []
     fight = pairing_of(Fake(0, log), Fake(1, log, dies_at=B))
     assert {*logs_of(fight.pair([A, B], 1))} == {A, *CONTROLS}
@@ -187,7 +187,7 @@ def test_a_process_that_dies_costs_its_cell_and_the_pair_is_begun_anew() -> None
     assert {*logs_of(fight.pair([A, B], 1))} == {A, *CONTROLS}
 
 
-def test_without_controls_nothing_is_said() -> None:
+def test_without_a_reference_workload_no_drift_is_reported() -> None:
     with pytest.raises(Skip, match="SIGSEGV"):
         pairing_of(Fake(0, []), Fake(1, [], dies_at=CONTROLS[0])).pair([A], 1)
 
@@ -243,7 +243,7 @@ def test_the_budget_ends_it() -> None:
     assert 18 <= len(world.asked) <= 20
 
 
-def test_more_minutes_go_to_what_is_open_and_all_pairs_count() -> None:
+def test_more_minutes_go_to_what_is_open_and_all_replicates_count() -> None:
     world = World({A: (0.0, 0.001), B: (0.012, 0.01)}, 5)
     first = world.compare()
     assert words_of(first) == {A: UNCHANGED, B: INCONCLUSIVE}
@@ -385,12 +385,14 @@ def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(monkeypat
         assert "SyntaxError" in as_markdown(shown(found))
 
 
-def test_what_neither_side_knows_is_a_mistake(compare: Callable[[Plan], dict[str, Record]]) -> None:
+def test_an_implementation_unknown_to_both_variants_is_a_usage_error(
+    compare: Callable[[Plan], dict[str, Record]],
+) -> None:
     with pytest.raises(comparison.UsageError, match="unknown nobody"):
         compare(plan_of("a", "a", "nobody"))
 
 
-def test_sides_under_other_conditions_are_not_compared(
+def test_variants_under_other_conditions_are_not_compared(
     compare: Callable[[Plan], dict[str, Record]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = plan_of("same", "same")
@@ -402,7 +404,7 @@ def test_sides_under_other_conditions_are_not_compared(
         compare(two)
 
 
-def test_a_control_made_of_something_else_says_nothing(compare: Callable[[Plan], dict[str, Record]]) -> None:
+def test_another_version_of_a_reference_workload_is_ignored(compare: Callable[[Plan], dict[str, Record]]) -> None:
     same = plan_of("same", "same")
     other = replace(same, sides=(same.sides[0], replace(same.sides[1], python="q")))
     found = [comparison.compare(plan, lambda text: None) for plan in (same, other)]
@@ -559,7 +561,7 @@ def test_folders_change_places_at_random_so_that_what_they_do_to_time_is_noise(t
 # A user's repository
 
 
-def test_a_side_imports_the_modules_of_its_own_tree_also_where_they_are_installed_as_editable(
+def test_a_variant_imports_the_modules_of_its_own_tree_also_if_installed_as_editable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository, tree = tmp_path / "repository", tmp_path / "tree"
@@ -913,7 +915,7 @@ def test_nothing_is_left_behind(repository: Path, ending: signal.Signals, while_
     assert nothing_is_left(repository, workers)
 
 
-def test_the_same_command_goes_on_with_the_pairs_of_one_that_was_interrupted(
+def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(
     command: Any, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure, pairs = Pairing.pair, list[Pair]()
@@ -942,7 +944,7 @@ def test_the_same_command_goes_on_with_the_pairs_of_one_that_was_interrupted(
     assert not [*repository.glob("results/*/ab/*.journal")]
 
 
-def test_pairs_outlive_a_file_that_cannot_be_saved(
+def test_replicates_outlive_a_file_that_cannot_be_saved(
     command: Any, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any, **__: Any) -> Path:
@@ -995,7 +997,7 @@ PYTHON = tempfile.gettempdir() + "/no/such/python"
         (("--nothing",), "unrecognized arguments"),
     ],
 )
-def test_mistakes(inside: Inside, repository: Path, options: tuple[str, ...], says: str) -> None:
+def test_usage_errors(inside: Inside, repository: Path, options: tuple[str, ...], says: str) -> None:
     code, _, errors = inside(*options)
     assert code == 3, errors
     assert says in errors

@@ -72,7 +72,7 @@ def test_what_caches_by_content_is_refused() -> None:
         check(work, 0.1, 1.0)
 
 
-def test_what_knows_the_inputs_of_the_check_alone_is_refused() -> None:
+def test_a_kernel_right_only_on_the_inputs_of_the_check_is_refused() -> None:
     class Knows(Work):
         def __call__(self) -> None:
             self.known = {float(sum(x.sum() for x in inputs_of(problem_of(CASE)).tensors))}
@@ -89,19 +89,19 @@ def test_what_computes_passes_by_one_call_and_noise_does_not_change_that() -> No
     check(Work(work.numbers, caches=False, noise=(9.0, 0.0) * 9), 1.0, 5.0)  # the tenth is as fast as any
 
 
-def test_a_machine_slower_than_before_accuses_nobody() -> None:
+def test_a_machine_slower_than_before_is_no_fault() -> None:
     work = Work(inputs_of(problem_of(CASE)), caches=False, noise=(9.0,) * 9)
     check(work, 1.0, 5.0)
     assert work.calls == 9
 
 
-def test_noise_on_known_numbers_hides_nobody() -> None:
+def test_noise_on_repeated_inputs_conceals_no_cache() -> None:
     work = Work(inputs_of(problem_of(CASE)), caches=True, noise=(0.0, 9.0))
     with pytest.raises(Wrong, match="caches results"):
         check(work, 0.1, 1.0)
 
 
-def test_a_long_call_is_not_made_again_where_the_proof_was_as_fast() -> None:
+def test_a_long_call_is_not_repeated_where_the_check_was_as_fast() -> None:
     work = Work(inputs_of(problem_of(CASE)), caches=True)
     check(work, 2 * LONG, 3 * LONG)
     assert work.calls == 0
@@ -167,7 +167,7 @@ def test_what_idles_where_the_clock_stops_the_collector_is_refused() -> None:
         gc.enable()
 
 
-def test_an_answer_that_changes_later_is_compared_with_the_reference() -> None:
+def test_an_output_that_changes_later_is_compared_with_the_reference() -> None:
     faults = [0.0]
 
     def drifts(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, **_: Any) -> Tensor:

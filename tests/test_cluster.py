@@ -100,7 +100,7 @@ def test_a_node_that_is_another_machine_is_refused(tmp_path: Path, capsys: pytes
     assert [it["node"] for (_, case), it in state.answers.items() if case].count("a1") == 3
 
 
-def test_a_mistake_in_the_options_ends_the_sweep(tmp_path: Path) -> None:
+def test_a_usage_error_ends_the_sweep(tmp_path: Path) -> None:
     cluster = MadeUpCluster(NODES, CASES, lambda node, case: {"failed": "--T x: no number"})
     with pytest.raises(UsageError, match="a1: --T x: no number"):
         driven(cluster, Journal.start(tmp_path, "x", {}))
@@ -194,7 +194,7 @@ def test_a_sweep_without_nodes_is_resumed(tmp_path: Path, capsys: pytest.Capture
         (("--cluster", "ray", "--resume", "x", "--T", "64"), "--resume x continues with its original options"),
     ],
 )
-def test_mistakes(
+def test_usage_errors(
     options: tuple[str, ...],
     says: str,
     tmp_path: Path,

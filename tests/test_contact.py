@@ -116,7 +116,7 @@ unknown.limits, word.limits, text.limits = {"dtype": "float32"}, {"dtypes": ("ha
         (["--benchmark-storage", "http://x"], "--benchmark-storage http://x: runs are files: give a folder"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_answered_in_one_line(at_a_shell: pytest.Pytester, options: list[str], says: str) -> None:
+def test_a_usage_error_is_one_line(at_a_shell: pytest.Pytester, options: list[str], says: str) -> None:
     from pytest_benchmark.utils import get_machine_id
 
     folder = at_a_shell.path / "results" / str(get_machine_id())
@@ -166,7 +166,7 @@ def test_without_a_compiler_compiled_forms_are_skipped_with_one_reason(monkeypat
     assert skips(entries) == [f"unsupported: fused+compile, sdpa+compile: {why} (2 cells; the first: c)"]
 
 
-def test_failures_are_told_once_a_reason_and_last() -> None:
+def test_failures_are_listed_once_a_reason_and_last() -> None:
     def entry(reason: str, impl: str, case: str, detail: str) -> dict[str, str]:
         return {"impl": impl, "id": case, "reason": reason, "detail": detail}
 
@@ -212,7 +212,7 @@ def test_what_is_left_of_the_timing_follows_what_the_visits_took() -> None:
     assert remaining(ahead=100.0, done=1.0, passed=16.0) < 250.0  # making ready for the first visit isn't its rate
 
 
-def test_a_guess_counts_the_few_calls_of_what_takes_long_and_the_proof() -> None:
+def test_an_estimate_counts_the_few_calls_of_long_ones_and_the_check() -> None:
     short, long = (Cell(impls.get("fused"), Case.of(T=T, H=8, D_h=64, threads=2)) for T in (64, 8192))
     assert guessed(short, 0.25, processes=1) < 1 < guessed(short, 0.25, processes=5) < 3
     call = counting.flops(long.case) / 5e10  # more than a second
@@ -387,7 +387,7 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
     assert "--report makes the page of a run: name it, with --benchmark-save=NAME" in line
 
 
-def test_a_run_that_has_no_room_is_not_called_unfinished(
+def test_a_run_that_does_not_fit_on_the_disk_is_not_called_unfinished(
     at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bench.runs.run.shortage", lambda folder, cells: f"no room for {cells} cells")

@@ -298,7 +298,7 @@ def test_an_eager_layer_of_many_launches_has_a_graph() -> None:
     assert (hot, graph) == (pytest.approx(400e-6), pytest.approx(200e-6))
 
 
-def test_a_replay_that_gives_another_answer_is_no_graph() -> None:
+def test_a_replay_with_another_output_is_no_graph() -> None:
     """What a call computes on the host is done once, when it is captured."""
     gpu = SimulatedCuda(launch=LAUNCH)
 
@@ -396,7 +396,7 @@ def test_a_process_whose_memory_is_full_is_usable() -> None:
     assert cuda.works(gpu, ones)
 
 
-def test_a_process_without_cuda_is_asked_nothing() -> None:
+def test_a_process_without_cuda_gets_no_gpu_request() -> None:
     assert cuda.works(SimulatedCuda())
 
 
@@ -490,7 +490,7 @@ def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(mon
     assert meter_of(gpu).sensors() is None
 
 
-def test_the_state_of_a_machine_tells_of_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_a_machine_has_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"):
         monkeypatch.setenv(name, "1")
         assert machine.state()["environment"][name] == "1"
@@ -618,7 +618,7 @@ def test_workers_of_this_run_are_no_other_processes_on_its_gpu(monkeypatch: pyte
         worker_process.communicate(b"\n")
 
 
-def test_a_gpu_is_looked_at_while_it_works() -> None:
+def test_a_gpu_is_sampled_while_it_works() -> None:
     """Behind the synchronisation it is idle, and no reason is left."""
     gpu = SimulatedCuda()
     meter = meter_of(gpu, Nvml(SimulatedNvml(gpu, HOT)))
@@ -739,7 +739,7 @@ def test_the_state_of_a_machine_holds_its_gpus(monkeypatch: pytest.MonkeyPatch) 
     assert machine.state()["gpus"] == []
 
 
-def test_a_gpu_that_tells_nothing_of_its_settings() -> None:
+def test_a_gpu_without_readable_settings() -> None:
     class Mute(SimulatedNvml):
         def __getattribute__(self, name: str) -> Any:
             return super().__getattribute__(

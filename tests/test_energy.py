@@ -69,7 +69,7 @@ def test_a_counter_is_watched_for_longer_than_its_steps(powercap: Path, monkeypa
     assert len(made) == 8
 
 
-def test_a_counter_that_stands_still_tells_nothing(powercap: Path) -> None:
+def test_a_counter_that_stands_still_is_not_read(powercap: Path) -> None:
     assert joules_of_a_call(replace(rapl(powercap), seconds=0.0), lambda calls: None, hot_s=1.0) is None
 
 

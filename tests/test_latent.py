@@ -42,7 +42,7 @@ CASES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("axes", CASES, ids=str)
-def test_rebuilt_and_absorbed_give_one_answer(short_probes: None, axes: dict[str, Any]) -> None:
+def test_rebuilt_and_absorbed_give_the_same_output(short_probes: None, axes: dict[str, Any]) -> None:
     case = Case.of(**(SMALL | axes))
     passed = []
     for name in ("fused", "sdpa", "flex", "absorbed", "absorbed_sdpa"):
@@ -57,7 +57,7 @@ def test_rebuilt_and_absorbed_give_one_answer(short_probes: None, axes: dict[str
 
 
 @pytest.mark.parametrize("name", ["absorbed", "absorbed_sdpa"])
-def test_the_bound_leaves_room_for_both_ways(name: str) -> None:
+def test_the_tolerance_allows_both_ways(name: str) -> None:
     """In the sweep's own proportions, with long probes: held to what is rebuilt alone, right answers were refused."""
     for case in SWEEPS["latent"].cases("cpu", {"T": (256,)}):
         if case.latent:
@@ -77,7 +77,7 @@ def test_the_form_that_wrong_ones_are_made_from_passes() -> None:
     check(impls.make("mine", Naive, limits=impls.Limits(beyond=("latent",))), Case.of(**SMALL))
 
 
-def test_places_turn_features_as_complex_numbers() -> None:
+def test_positions_rotate_features_as_complex_numbers() -> None:
     """By hand: the first pair turns by its place, the second by a hundredth of it."""
     shape = Case.of(**SMALL | {"rope": 4}).layer_shape
     x = torch.zeros(1, 1, 3, 6, dtype=torch.float64)

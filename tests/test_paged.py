@@ -32,7 +32,7 @@ CHUNK: dict[str, Any] = {"T": 6, "mask": "causal_br"}
     [{}, {"H_kv": 2, "dtype": "bfloat16"}, {"page": 1}, {"page": 64}, {"T_kv": 48, "D_v": 8}, CHUNK | {"window": 9}, CHUNK],
     ids=str,
 )  # fmt: skip
-def test_every_route_gives_one_answer(short_probes: None, axes: dict[str, Any]) -> None:
+def test_every_method_gives_the_same_output(short_probes: None, axes: dict[str, Any]) -> None:
     case = Case.of(**(SMALL | axes))
     for name in ("fused", "sdpa", "packed", "page_by_page"):
         assert impls.get(name).refusal(case) is None

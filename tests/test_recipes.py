@@ -124,7 +124,7 @@ def test_a_device_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (free_bytes("npu"), default_device()) == (7 << 30, "npu")
 
 
-def test_the_picture_of_the_rooms_is_the_import_contract() -> None:
+def test_the_diagram_of_packages_is_the_import_contract() -> None:
     text = (CHECKOUT / "docs" / "architecture.md").read_text(encoding="utf-8")
     contracts = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
         "contracts"

@@ -78,7 +78,7 @@ def test_who_sees_whom() -> None:
 @pytest.mark.parametrize(
     "axes", [{}, {"window": 3}, {"H": 4, "H_kv": 2, "dtype": "bfloat16"}, {"softcap": 20}], ids=str
 )
-def test_every_route_gives_one_answer(short_probes: None, axes: dict[str, Any]) -> None:
+def test_every_method_gives_the_same_output(short_probes: None, axes: dict[str, Any]) -> None:
     case, passed = of("2x24:24+1x10:40+3x1:33", **axes), set()
     for name in ("fused", "sdpa", "by_kind", "by_request", "padded_requests"):
         if impls.get(name).refusal(case) is None:

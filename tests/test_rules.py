@@ -275,7 +275,7 @@ def test_what_an_implementation_can_not_do_is_a_sentence() -> None:
     assert "route for packed documents" in (impls.get("padded").refusal(Case.of(T=64, H=2, D_h=8)) or "")
 
 
-def test_the_routes_for_packed_documents_give_one_answer() -> None:
+def test_the_methods_for_packed_documents_give_the_same_output() -> None:
     case = Case.of(T=64, H=4, D_h=16, B=2, documents="lognormal", mask="none", scope="core")
     for name in ("sdpa", "flex", "one_by_one", "padded", "nested"):
         assert impls.get(name).refusal(case) is None

@@ -40,7 +40,7 @@ def on_cpu(name: str) -> impls.Impl:
 
 
 @pytest.mark.parametrize("name", NEEDED)
-def test_a_package_that_is_missing_is_said_with_how_to_install_it(name: str) -> None:
+def test_a_missing_package_is_named_with_how_to_install_it(name: str) -> None:
     why = impls.get(name).refusal(Case.of(**SMALL, device="cuda"))
     if why is None:
         pytest.skip("it is installed")

@@ -162,7 +162,7 @@ def test_a_bound_under_autocast_is_that_of_the_narrow_dtype() -> None:
         assert under == pytest.approx(narrow, rel=0.5)
 
 
-def test_who_cannot_is_said() -> None:
+def test_what_is_unsupported_is_reported() -> None:
     online = impls.get("online")
     assert online.refusal(CORE) == "online computes in the dtype that it is given: --autocast needs --scope layer"
     assert online.refusal(NARROW) is None
@@ -266,7 +266,7 @@ def test_those_that_repeat_pass() -> None:
 
 
 @pytest.mark.parametrize("varies", [True, False])
-def test_it_is_noticed_where_answers_vary(varies: bool) -> None:
+def test_outputs_that_vary_are_noticed(varies: bool) -> None:
     _order[:] = [as_they_come if varies else lambda rows: rows]
     built = build(Cell(impls.make("mine", scattered), replace(REPEATING, scope="core", deterministic=False)))
     for _ in range(3):

@@ -89,7 +89,7 @@ def test_a_kernel_that_computes_every_time_caches_nothing(axes: dict[str, Any]) 
         check_kernel_caches_nothing(Cell(impls.get(name), Case.of(**({"T": 64, "H": 2, "D_h": 64} | axes))))
 
 
-def test_a_cell_that_is_built_again_is_compared_with_its_own_answers(
+def test_a_cell_that_is_built_again_is_compared_with_its_own_outputs(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case.of(T=16, H=1, D_h=8)

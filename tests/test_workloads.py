@@ -138,7 +138,7 @@ def test_a_file_without_cases(content: str, says: str, tmp_path: Path) -> None:
         sweep_of({"cases": "none.json"}, str(tmp_path))
 
 
-def test_axes_that_do_not_fit_together_are_named_by_their_place(tmp_path: Path) -> None:
+def test_axes_that_do_not_fit_together_are_named_by_their_position(tmp_path: Path) -> None:
     content = json.dumps([{"T": 8, "scope": "core", "mode": "decode", "page": 4}])
     with pytest.raises(UsageError, match=r"^own.json, 1: pages are of a layer's cache"):
         cases(tmp_path, "own.json", content)

@@ -64,7 +64,7 @@ def test_of_two_that_are_tied_neither_is_called_the_fastest(as_run: Any) -> None
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_a_drifting_machine_did_is_in_the_intervals_and_told(seed: int, as_run: Any) -> None:
+def test_machine_drift_widens_the_intervals_and_is_reported(seed: int, as_run: Any) -> None:
     looks = {"product": [{"at": 0.0, "seconds": 1e-3}, {"at": 9.0, "seconds": 1.8e-3}]}
     data = injected(seed, {"sdpa": 1.0}, noise=Noise(run=0.0, round=0.3))
     headline, trust = first_screen({**data, "controls": {"drift": 0.8, "looks": looks}}, as_run)
@@ -81,7 +81,7 @@ def test_a_kernel_that_was_wrong_is_never_advised(seed: int, as_run: Any) -> Non
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_winner_that_changes_with_the_length_is_told_by_length(seed: int, as_run: Any) -> None:
+def test_a_fastest_that_changes_with_the_length_is_reported_by_length(seed: int, as_run: Any) -> None:
     data = injected(seed, {"packed": 1.0}, T=(64,))
     data["benchmarks"] += injected(seed, {"sdpa": 1.0}, T=(256, 1024))["benchmarks"]
     headline, _ = first_screen(data, as_run)

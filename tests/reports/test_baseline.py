@@ -166,7 +166,7 @@ def test_a_run_that_could_not_be_judged_needs_a_reason_too(
     assert baseline("set", "moved", "--accept", "another way of timing") == 0
 
 
-def test_published_runs_are_nobodys_baseline(results: Path, baseline: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_published_runs_are_no_baseline(results: Path, baseline: Any, capsys: pytest.CaptureFixture[str]) -> None:
     (results / "published").mkdir()
     (results / "published" / "0001_x.json").write_text(json.dumps(tracked.run(1)))
     assert baseline("set", "x") == 3
@@ -186,7 +186,7 @@ def test_a_broken_baseline_file_is_named(
 
 
 @pytest.mark.parametrize("arguments", [[], ["set"], ["move", "x"], ["set", "first", "--accept", " "], ["set", "nope"]])
-def test_mistakes_are_one_line_and_exit_code_3(
+def test_usage_errors_are_one_line_and_exit_code_3(
     arguments: list[str], saved: Path, baseline: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:

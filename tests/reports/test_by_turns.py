@@ -73,14 +73,12 @@ def noisy(mean: float, spread: float, pairs: int = 8, seed: int = 3) -> list[flo
 SLOW = {("sdpa", "T16"): noisy(0.1, 0.002), ("sdpa", "T32"): noisy(0.3, 0.002), ("fused", "T16"): noisy(0, 0.002)}
 
 
-def test_cells_that_neither_side_can_do_are_counted(saved: Any) -> None:
+def test_cells_that_neither_variant_supports_are_counted(saved: Any) -> None:
     text = summary(by_turns.comparison(saved(document(SLOW, neither=["loop T16: no", "loop T32: no"]))))
     assert "; 2 cells that neither variant supports (" in text
 
 
-def test_what_regressed_stands_first_and_every_form_tells_it(
-    saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_regressions_come_first_in_every_format(saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = saved(document(SLOW, {("mine", "T16"): ("NEW", "base: there is no mine")}))
     assert main(["compare", str(file), f"--json={tmp_path / 'x.json'}", f"--markdown={tmp_path / 'x.md'}"]) == 1
     out = capsys.readouterr().out
@@ -161,7 +159,7 @@ def test_an_implementation_is_judged_on_all_its_cells_together(saved: Any) -> No
         (1.4, "sdpa is 40.0 % slower than fused (40.0 to 40.0)", "+40.0 % (+40.0 to +40.0 %)"),
     ],
 )
-def test_what_changed_a_lot_is_told_as_a_factor(saved: Any, ratio: float, said: str, in_a_cell: str) -> None:
+def test_large_changes_are_printed_as_a_factor(saved: Any, ratio: float, said: str, in_a_cell: str) -> None:
     logs = [math.log(ratio) + noise for noise in (1e-5, -1e-5) * 3]
     found = of(saved, {("sdpa against fused", f"T{i}"): logs for i in range(2)})
     assert list(sentences(found)) == [f"{said} in 2 of 2 cells"]
@@ -194,7 +192,7 @@ def test_what_is_out_of_reach_says_how_long_it_would_take(saved: Any) -> None:
     assert int(minutes) == round(8 * 4 / 60 * 4)
 
 
-def test_two_pairs_do_not_tell_how_long_it_would_take(saved: Any) -> None:
+def test_two_replicates_allow_no_estimate_of_the_time_needed(saved: Any) -> None:
     assert "would take" not in of(saved, {("sdpa", "T16"): [0.0, 0.1]}).cells[0].verdict.reason
 
 
@@ -214,7 +212,9 @@ def test_machine_drift_is_no_verdict_about_the_code(saved: Any) -> None:
     ("changed", "code"),
     [({"peak_bytes": 1009}, 0), ({"peak_bytes": 1011}, 1), ({"peak_bytes": 500}, 0), ({"kernel": "math"}, 0)],
 )
-def test_memory_counts_to_the_margin_and_another_kernel_is_told(saved: Any, changed: dict[str, Any], code: int) -> None:
+def test_memory_counts_to_the_margin_and_another_kernel_is_reported(
+    saved: Any, changed: dict[str, Any], code: int
+) -> None:
     data = document({("fused", "T16"): noisy(0, 0.002)})
     data["cells"][0]["head"] = FACTS | changed
     found = by_turns.comparison(saved(data))

@@ -94,14 +94,14 @@ def test_the_margin_is_the_users(compared: Any) -> None:
     assert next(sentences(tolerant)).endswith("over its 4 cells, within the margin of 10 %")
 
 
-def test_one_process_a_side_is_inconclusive_whatever_it_says(compared: Any) -> None:
+def test_one_process_per_variant_is_inconclusive(compared: Any) -> None:
     this = compared(tracked.run(1, processes=1), tracked.run(2, slower={"sdpa": 3}, processes=1))
     assert this.counts == {"INCONCLUSIVE": 12} and this.code == 2
     assert first(this, "sdpa").verdict.ratio == pytest.approx(3, rel=0.03)
     assert "fewer than 3 visits" in this.cells[0].verdict.reason
 
 
-def test_controls_that_moved_are_told_of(compared: Any) -> None:
+def test_a_changed_reference_workload_is_reported(compared: Any) -> None:
     this = compared(tracked.run(1), tracked.run(2, slower={"sdpa": 1.2}, controls=1.08))
     assert words(this) == {*UNTOUCHED, ("sdpa", "REGRESSED")}
     assert re.fullmatch(
@@ -128,14 +128,14 @@ def test_where_all_code_changed_no_time_is_judged_and_the_command_that_can_is_na
     assert python in capsys.readouterr().out
 
 
-def test_more_memory_is_told_though_no_time_can_be_judged(compared: Any) -> None:
+def test_more_memory_is_reported_though_no_time_can_be_judged(compared: Any) -> None:
     head = tracked.run(2, slower=dict.fromkeys(tracked.IMPLS, 1.1))
     tracked.cells(head, "sdpa")[0]["extra_info"]["peak_bytes"] = 2**21
     this = compared(tracked.run(1), head)
     assert this.code == 1 and summary(this).startswith(f"Memory regressed: {ALL_CHANGED}; 12 INCONCLUSIVE")
 
 
-def test_another_python_is_told_of(compared: Any) -> None:
+def test_another_python_is_reported(compared: Any) -> None:
     this = compared(tracked.run(1), tracked.run(2, machine_info={**synthetic.MACHINE, "python": "3.14.0"}))
     assert "compared across versions: python (none, then 3.14.0)" in this.notes
 
@@ -152,7 +152,9 @@ def test_more_memory_is_a_regression_to_the_byte_that_exceeds_the_margin(compare
     assert this.counts == {"UNCHANGED": 12}
 
 
-def test_another_kernel_is_told_though_time_stood_still(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_kernel_is_reported_though_the_time_is_unchanged(
+    command: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     base = tracked.run(1)
     for row in tracked.cells(base, "sdpa"):
         row["extra_info"]["kernel"] = "flash"
@@ -161,13 +163,13 @@ def test_another_kernel_is_told_though_time_stood_still(command: Any, capsys: py
     assert "kernel flash → math" in out and "4 cells with another kernel" in out
 
 
-def test_another_error_is_told(compared: Any) -> None:
+def test_another_error_is_reported(compared: Any) -> None:
     this = compared(tracked.run(1), tracked.run(2, extra={"error": 5e-7}))
     assert {change.what for cell in this.cells for change in cell.changes} == {"error"} and this.code == 0
 
 
 @pytest.mark.parametrize("side", ["base", "head"])
-def test_a_wrong_answer_is_never_a_speed_up(side: str, compared: Any) -> None:
+def test_a_wrong_output_is_never_a_speed_up(side: str, compared: Any) -> None:
     sides = {"base": tracked.run(1), "head": tracked.run(2, slower={"sdpa": 0.5})}
     tracked.without(sides[side], "sdpa", "wrong", "row 3 off by 0.5")
     this = compared(sides["base"], sides["head"])
@@ -176,7 +178,7 @@ def test_a_wrong_answer_is_never_a_speed_up(side: str, compared: Any) -> None:
     assert this.code == (1 if side == "head" else 0)
 
 
-def test_cells_of_one_side_only_are_new_or_gone(compared: Any) -> None:
+def test_cells_of_one_variant_only_are_new_or_gone(compared: Any) -> None:
     fewer, all_three = tracked.run(1, impls=["fused", "einsum"]), tracked.run(2)
     assert ("sdpa", "NEW") in words(compared(fewer, all_three)) and compared(fewer, all_three).code == 0
     assert ("sdpa", "GONE") in words(compared(all_three, fewer)) and compared(all_three, fewer).code == 0
@@ -264,7 +266,7 @@ def test_hostile_names_neither_steer_the_terminal_nor_break_the_table(
         (["base", "head", "--json", "0001/x.json"], "0001/x.json"),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_3(
+def test_usage_errors_are_one_line_and_exit_code_3(
     arguments: list[str], told: str, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tracked.save(tracked.run(1), results, "0001_base")
@@ -292,14 +294,14 @@ def test_a_sentence_says_how_far_the_slower_cells_reach(compared: Any) -> None:
     assert re.fullmatch(r"sdpa is 25.\d % slower \(\d\d.\d to \d\d.\d\) in 4 of 4 cells", said) and len(others) == 2
 
 
-def test_the_page_says_which_one_first_and_draws_whole_points(compared: Any) -> None:
+def test_the_page_begins_with_the_changes_and_draws_whole_points(compared: Any) -> None:
     text = html(compared(tracked.run(1), tracked.run(2, slower={"sdpa": 9.0})))
     assert re.search(r"<h1>Something regressed", text) and re.search(r"sdpa is [89]\.\dx as slow", text)
     rows = re.findall(r'<tr class="(\w+)"><th scope="row">', text)
     assert rows[:4] == ["worse"] * 4 and "worse" not in rows[4:]
 
 
-def test_a_run_beside_itself_is_told_of_once(results: Path) -> None:
+def test_a_run_compared_with_itself_is_reported_once(results: Path) -> None:
     run = runs.read(tracked.save(tracked.run(1, complete=False, controls=None), results, "0001_base"))
     assert compare(run, run).notes[:2] == ["base and head are the same run", "0001_base is not complete"]
 
@@ -353,7 +355,7 @@ def test_a_disturbed_run_is_named(compared: Any) -> None:
     )
 
 
-def test_what_the_machine_did_that_day_cancels(compared: Any) -> None:
+def test_machine_drift_between_runs_cancels(compared: Any) -> None:
     days = [by_turns(seed, noise=replace(QUIET, day=0.1)) for seed in (1, 3)]
     this = compared(*days)
     assert {it.word for it in this.implementations.values()} == {"UNCHANGED"} and this.code == 0
@@ -362,7 +364,7 @@ def test_what_the_machine_did_that_day_cancels(compared: Any) -> None:
     assert all(re.search(r", beside the others; in seconds .\d\d.\d %$", cell.verdict.reason) for cell in this.cells)
 
 
-def test_another_machine_under_the_same_name_is_told_and_blames_nobody(compared: Any) -> None:
+def test_another_machine_under_the_same_name_is_reported_without_a_verdict(compared: Any) -> None:
     """A virtual machine that was moved: all are slower, the fused kernels by less."""
     this = compared(by_turns(1), slowed(by_turns(2), {"sdpa": 1.45}, others=1.6))
     assert this.code != 1 and any("as on another machine" in note for note in this.notes)
@@ -426,7 +428,7 @@ def test_one_changed_beside_two_is_found(compared: Any) -> None:
     assert compared(*sides).implementations["einsum"].word == "REGRESSED"
 
 
-def test_a_cell_that_changed_alone_is_told_of(compared: Any) -> None:
+def test_a_cell_that_changed_alone_is_reported(compared: Any) -> None:
     head = by_turns(2)
     (row, *_) = tracked.cells(head, "sdpa")
     row["stats"]["data"] = [1.3 * seconds for seconds in row["stats"]["data"]]
@@ -464,7 +466,7 @@ def test_the_change_is_in_every_form(command: Any, tmp_path: Path, capsys: pytes
     assert f"sdpa is {said[1]} slower" in (tmp_path / "x.md").read_text(encoding="utf-8")
 
 
-def test_what_two_runs_can_not_tell_says_what_can(compared: Any) -> None:
+def test_what_two_runs_can_not_show_names_the_command_that_can(compared: Any) -> None:
     loud = replace(QUIET, process=0.1, visit=0.1)
     base, head = by_turns(1, noise=loud), by_turns(2, {"sdpa": 1.03}, noise=loud)
     base["commit_info"]["id"], head["commit_info"]["id"] = "a" * 40, "b" * 40
@@ -473,7 +475,7 @@ def test_what_two_runs_can_not_tell_says_what_can(compared: Any) -> None:
     assert f"`python -m bench ab --base {'a' * 10} --head {'b' * 10} --impl sdpa` shows 1 %" in this.notes[-1]
 
 
-def test_runs_with_different_allocators_are_told_apart(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_with_different_allocators_are_not_compared(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
     kept = synthetic.sweep()
     kept["machine_info"] = {**kept["machine_info"], "allocator": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": "1"}}
     assert command(synthetic.sweep(), kept) == 2

@@ -88,7 +88,7 @@ def test_what_happens_to_others_is_no_step_and_hides_none(happens: Callable[[Log
         assert places(cell(logs)) == [(6, True)]
 
 
-def test_ratios_by_turns_show_what_medians_are_too_noisy_for() -> None:
+def test_interleaved_ratios_show_what_medians_are_too_noisy_for() -> None:
     """In two runs they are not known, and in another one not of all."""
     for seed in SOME:
         logs = measured(seed, runs=16)
@@ -125,7 +125,7 @@ def test_what_one_other_moves_the_median_by_is_no_step() -> None:
         assert not relative(cell(logs))
 
 
-def test_others_whose_code_changed_at_once_tell_nothing_of_the_day() -> None:
+def test_others_whose_code_changed_at_once_do_not_estimate_drift() -> None:
     for seed in SOME:
         logs = measured(seed, others=5)
         logs[1:4, 6:] -= np.log(1.3)
@@ -204,7 +204,7 @@ def test_what_was_not_measured_in_some_runs_leaves_them_out() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_run_in_which_few_others_were_measured_tells_nothing_of_its_day() -> None:
+def test_a_run_with_few_others_does_not_estimate_drift() -> None:
     logs = measured(0, runs=20)
     logs[1:3, 8:14] = np.nan
     logs[3, 8:14] += np.log(1.4)
@@ -232,13 +232,13 @@ def test_with_few_others_there_are_seconds_alone(others: int) -> None:
     assert places(cell(logs)) == [(6, True)] and not relative(cell(logs))
 
 
-def test_others_of_unknown_code_tell_nothing() -> None:
+def test_others_of_unknown_code_do_not_estimate_drift() -> None:
     logs = measured(0)
     logs[0, 6:] += np.log(1.2)
     assert not cell(logs, {1: [None] * RUNS}).steps
 
 
-def test_beyond_a_break_steps_are_found_at_their_place() -> None:
+def test_after_a_break_steps_are_found_at_their_position() -> None:
     logs = measured(0, runs=20)
     logs[0, 14:] += np.log(1.2)
     found = cell(logs, case_hash=[str(run >= 5) for run in range(20)])
@@ -250,7 +250,7 @@ def heights(path: str) -> list[float]:
     return [float(number) for number in re.findall(r"[\d.]+", path)[1::2]]
 
 
-def test_the_page_draws_a_usual_day_and_says_so(results: Path, tmp_path: Path) -> None:
+def test_the_page_draws_seconds_with_drift_removed_and_says_so(results: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     impls = tuple(tracked.SECONDS)
     for night, day in enumerate(np.exp(rng.normal(0, 0.3, 8))):

@@ -193,7 +193,7 @@ def axe() -> str:
 
 @pytest.mark.parametrize(("width", "night"), [(390, False), (1280, True)])
 @pytest.mark.parametrize("kind", ["quick", "pair", "history", "comparison"])
-def test_a_page_complains_of_nothing_fits_and_keeps_nobody_out(
+def test_a_page_has_no_errors_fits_and_is_accessible(
     browser: Any, axe: str, kind: str, width: int, night: bool, request: pytest.FixtureRequest
 ) -> None:
     assert opened(browser, request.getfixturevalue(kind), width, night) == []

@@ -59,7 +59,7 @@ def every(said: tuple[dict[tuple[str, str], Verdict], dict[str, Verdict]]) -> li
     return [*said[0].values(), *said[1].values()]
 
 
-def test_unchanged_code_raises_an_alarm_in_a_hundredth_of_comparisons_whenever_one_looks() -> None:
+def test_unchanged_code_is_reported_in_a_hundredth_of_comparisons_over_all_interim_analyses() -> None:
     rng = np.random.default_rng(1)
     alarms = sum(any(it.word in (*CHANGED, SLIGHT) for it in every(of_pairs(table(rng), {}))) for _ in range(300))
     assert alarms <= 6  # 1 in 100 is promised of looks after every pair up to the 200th
@@ -119,7 +119,7 @@ def test_a_fact_is_never_taken_back() -> None:
     assert lost <= 4 * 27 * 0.01
 
 
-def test_no_interval_of_any_look_leaves_the_truth_out_in_more_than_a_twentieth_of_comparisons() -> None:
+def test_intervals_of_all_interim_analyses_hold_the_truth_in_95_percent_of_comparisons() -> None:
     rng = np.random.default_rng(9)
     wrong = 0
     for _ in range(60):
@@ -129,13 +129,13 @@ def test_no_interval_of_any_look_leaves_the_truth_out_in_more_than_a_twentieth_o
 
 
 @pytest.mark.parametrize("level", [0.1, 0.05, 0.01, 0.0005])
-def test_the_level_of_a_look(level: float) -> None:
+def test_the_level_of_an_interim_analysis(level: float) -> None:
     """The nominal levels that 1,200,000 simulated walks need, as `tests/experiments/looks.py` prints them."""
     simulated = {0.1: 0.00831, 0.05: 0.00359, 0.01: 0.000565, 0.0005: 0.0000225}
     assert per_look(level) == pytest.approx(simulated[level], rel=0.08)
 
 
-def test_a_cell_that_differs_from_its_implementation_is_told_of_alone() -> None:
+def test_a_cell_that_differs_from_its_implementation_is_reported_alone() -> None:
     cells = {("sdpa", str(i)): known(0.0, 0.0008) for i in range(15)} | {("sdpa", "slow"): known(0.05, 0.001)}
     said, impls = of_effects(cells, {"sdpa": known(0.003, 0.0003)})
     assert impls["sdpa"].word == REGRESSED == said["sdpa", "slow"].word
@@ -171,13 +171,13 @@ def test_an_implementation_of_one_cell_says_what_its_cell_says() -> None:
     assert impls["x"] == said["x", "case"]
 
 
-def test_intervals_of_a_single_look_are_students() -> None:
+def test_intervals_of_a_single_analysis_are_students() -> None:
     said = of_effects({("x", "case"): known(0.03, 0.01, 7)})[0]["x", "case"]
     half = 0.01 * stats.t.ppf(0.975, 7)
     assert (math.log(said.low), math.log(said.high)) == pytest.approx((0.03 - half, 0.03 + half))
 
 
-def test_a_pair_that_was_disturbed_costs_little() -> None:
+def test_a_disturbed_replicate_costs_little() -> None:
     rng = np.random.default_rng(26)
     logs = rng.normal(0.02, 0.004, 20)
     calm = one(*logs)
@@ -212,7 +212,7 @@ def test_spreads_inform_each_other_but_for_one_that_is_no_chance() -> None:
 
 
 @pytest.mark.parametrize("spreads", [[0.02], [0.008, 0.013, 0.02], [0.008, 0.013, 0.016, 0.02]])
-def test_what_is_usual_is_told_by_others_alone(spreads: list[float]) -> None:
+def test_the_typical_spread_is_that_of_the_others(spreads: list[float]) -> None:
     """Else a small spread would draw the ruler that it is measured by with it."""
     others = {str(spread): Estimate(0.0, spread / 2, 4, 5, spread) for spread in spreads}
     found = [
@@ -222,7 +222,7 @@ def test_what_is_usual_is_told_by_others_alone(spreads: list[float]) -> None:
     assert found[1] - found[0] == pytest.approx(found[2] - found[1])
 
 
-def test_pairs_that_contradict_what_was_shown_are_told_of() -> None:
+def test_replicates_that_contradict_an_earlier_verdict_are_reported() -> None:
     noise = np.random.default_rng(0).normal(0, 1e-4, 60)
     agreeing = one(*(0.03 + noise))
     contradicting = one(*(np.repeat([0.03, -0.03], [15, 45]) + noise))
@@ -231,14 +231,14 @@ def test_pairs_that_contradict_what_was_shown_are_told_of() -> None:
     assert "later replicates contradict it: all pairs say" in contradicting.reason and "faster" in contradicting.reason
 
 
-def test_a_look_that_contradicts_what_was_shown_is_told_of_though_all_pairs_do_not() -> None:
+def test_an_interim_contradiction_is_reported_though_all_replicates_agree() -> None:
     """The interval stays as it was before that look, so it may be far narrower or wider than what all pairs say."""
     watched = Watched(0.02, 0.01, 100, looks=(known(0.0, 0.001), known(0.1, 0.001), known(0.02, 0.01)))
     said = of_effects({("x", "case"): watched})[0]["x", "case"]
     assert said.word == UNCHANGED and "later replicates contradict it: all pairs say" in said.reason
 
 
-def test_a_group_of_unchanged_cells_raises_few_alarms_also_where_they_share_the_noise_of_a_pair() -> None:
+def test_a_group_of_unchanged_cells_raises_few_false_alarms_with_noise_common_to_a_replicate() -> None:
     rng = np.random.default_rng(23)
     alarms = 0
     for _ in range(150):
@@ -248,7 +248,7 @@ def test_a_group_of_unchanged_cells_raises_few_alarms_also_where_they_share_the_
     assert alarms <= 4
 
 
-def test_an_implementation_counts_all_pairs_of_all_its_cells() -> None:
+def test_an_implementation_counts_all_replicates_of_all_its_cells() -> None:
     """Cells that are settled leave, and the pairs after them hold those alone that may be the only ones that changed."""
     rng = np.random.default_rng(24)
     still, slow = rng.normal(0, 0.001, 12), rng.normal(0.1, 0.001, 12)
@@ -300,14 +300,14 @@ def test_a_control_that_moved_far_speaks_of_the_machine() -> None:
 
 
 @pytest.mark.parametrize("logs", [[0.3], [0.3, math.nan], [math.inf, 0.3], [0.3, 0.3]])
-def test_one_or_two_pairs_are_never_enough(logs: list[float]) -> None:
+def test_one_or_two_replicates_are_never_enough(logs: list[float]) -> None:
     said = one(*logs)
     assert said.word == INCONCLUSIVE and said.reason == "measured too rarely for an interval"
     assert said.ratio == pytest.approx(math.exp(0.3)) and math.isnan(said.low)
 
 
 @pytest.mark.parametrize("logs", [[], [math.nan, math.nan]])
-def test_no_pair_at_all(logs: list[float]) -> None:
+def test_no_replicate_at_all(logs: list[float]) -> None:
     said = one(*logs)
     assert said.word == INCONCLUSIVE and math.isnan(said.ratio)
 
@@ -316,7 +316,7 @@ def test_identical_numbers_are_judged() -> None:
     assert [one(*[log] * 4).word for log in (0.0, 0.05, 0.005)] == [UNCHANGED, REGRESSED, SLIGHT]
 
 
-def test_pairs_that_were_not_measured_are_left_out() -> None:
+def test_replicates_that_were_not_measured_are_left_out() -> None:
     logs = np.random.default_rng(12).normal(0.05, 0.01, 6)
     assert one(*logs, math.nan, math.inf) == one(*logs)
 
@@ -336,7 +336,7 @@ def test_what_is_inconclusive_says_what_is_possible() -> None:
     assert of(0.0, 5.0).reason.startswith("not resolved") and of(0.0, 5000.0).detectable == math.inf
 
 
-def test_the_last_look_is_what_is_shown_within_what_all_looks_leave() -> None:
+def test_the_last_analysis_is_shown_within_the_intersection_of_all() -> None:
     looks = (known(0.0, 0.001), known(0.02, 0.1))
     watched = Watched(0.02, 0.1, 100, looks=looks)
     assert watched.interval() == looks[0].interval(per_look(0.05))
