@@ -1,4 +1,4 @@
-"""Two sides, interleaved: the order and the stages on simulated processes, and whole comparisons of tiny cells."""
+"""Interleaved comparison of two variants: schedule and stages on simulated processes, whole comparisons of tiny cells."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def logs_of(pair: Pair) -> dict[Key, float]:
 
 
 class Answering:
-    """A worker's client that answers at once what its `ask` gives."""
+    """A worker's client that immediately returns the result of its `ask`."""
 
     left, readable = 100.0, os.open(os.devnull, os.O_RDONLY)
 
@@ -115,7 +115,7 @@ class Answering:
 
 @dataclass(eq=False)
 class Fake(Answering):
-    """A process whose cells take a known time."""
+    """A process whose cells take a given time."""
 
     side: int
     log: list[tuple[Any, ...]]
@@ -197,13 +197,13 @@ def test_without_a_reference_workload_no_drift_is_reported() -> None:
 
 @dataclass
 class World:
-    """Pairs that are drawn: each cell has a true log ratio and a spread; each pair takes a second."""
+    """Simulated replicates: each cell has a true log ratio and a spread; each replicate takes a second."""
 
     truth: dict[Key, tuple[float, float]]
     seconds: float
     machine: float = 0.0
     noise: float = 1e-4
-    """Spread of the controls."""
+    """Spread of the reference workload."""
     asked: list[tuple[Key, ...]] = field(default_factory=list)
     rng: random.Random = field(default_factory=lambda: random.Random(1))
 
@@ -234,7 +234,7 @@ def test_nothing_open_ends_it_unless_the_whole_time_is_wanted() -> None:
     world = World({A: (0.0, 0.001)}, 40)
     assert words_of(world.compare()) == {A: UNCHANGED} and world.seconds > 30
     left = world.seconds
-    assert len(world.compare(whole=True)) == left - 1  # the last second would not do for another pair
+    assert len(world.compare(whole=True)) == left - 1  # the last second is too short for another replicate
 
 
 def test_the_budget_ends_it() -> None:
@@ -270,7 +270,7 @@ def test_a_cell_lost_on_the_way_keeps_what_it_has() -> None:
 
 
 class FakePeer(Answering):
-    """A checker that knows given implementations; `wrong`, `dead` and `impossible` ones fail in their own way."""
+    """A checker of given implementations; `wrong`, `dead` and `impossible` ones fail accordingly."""
 
     threads = 1
 
@@ -412,7 +412,7 @@ def test_another_version_of_a_reference_workload_is_ignored(compare: Callable[[P
 
 
 def comparison_of(*cells: Record, moved: str = "") -> Record:
-    """Pairs that the judge says the same of as the cells: those that are inconclusive scatter."""
+    """Replicates with the same verdicts as the cells: those of inconclusive cells scatter."""
     logs = [
         {
             (it["impl"], it["id"]): math.log(it["ratio"]) + side * 0.1 * (it["word"] == INCONCLUSIVE)
@@ -426,7 +426,7 @@ def comparison_of(*cells: Record, moved: str = "") -> Record:
 
 
 def shown(found: Record) -> Shown:
-    """As `python -m reports compare` knows it, by way of the file."""
+    """As read by `python -m reports compare` from the file."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "0001_x.json"
         file.write_text(json.dumps(found | {"command": "python -m bench ab --base main"}, allow_nan=False))
@@ -466,7 +466,7 @@ def edited(repository: Path) -> None:
 @pytest.fixture
 def command(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`command({"sdpa T16": 1.1})` is `python -m bench ab ...` on simulated processes, head's as many times slower; its
-    exit code, what it prints, and what it saves. Its budget is of made-up seconds too: about fifteen pairs.
+    exit code, output and saved file. Its budget is in simulated seconds too: about fifteen replicates.
     """
     ids = {f"T{T}": Case.of(T=T, H=2, D_h=8, dtype="float32").id for T in (16, 32)}
 
@@ -746,7 +746,7 @@ def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: WorkerCli
     (other,) = psutil.Process(worker._process.pid).children()
     while other.status() != psutil.STATUS_ZOMBIE and not select.select([worker], [], [], 0.01)[0]:
         pass
-    assert not select.select([worker], [], [], 0)[0]  # who was forked, and went on, answers nothing
+    assert not select.select([worker], [], [], 0)[0]  # a forked process that continues sends no reply
     with pytest.raises(Skip, match=r"Mute: no message \(own\.py:"):
         ask_check(worker.ask, "mute", CASE)
     with pytest.raises(Lost, match=r"exit code 3\): last words"):
@@ -795,7 +795,7 @@ def test_a_worker_needs_torch_numpy_and_psutil_only() -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A checkout of its own, with one commit, in which tests may change what they like."""
+    """A separate checkout with one commit, which tests may change."""
     return committed(tmp_path / "checkout")
 
 
@@ -804,7 +804,7 @@ def quiet_git() -> dict[str, str]:
 
 
 def ab(folder: Path, *options: str, **more: Any) -> subprocess.Popen[str]:
-    """`python -m bench ab ...` of a checkout; its temporary files lie beside that checkout."""
+    """`python -m bench ab ...` of a checkout, with temporary files beside it."""
     env = quiet_git() | {"TMPDIR": str(folder.parent)}
     command = [sys.executable, "-m", "bench", "ab", *options]
     pipe = subprocess.PIPE
@@ -818,7 +818,7 @@ def nothing_is_left(folder: Path, workers: list[psutil.Process]) -> bool:
 
 
 def test_a_pairing(inside: Inside, repository: Path) -> None:
-    """The second lies in the user's own folder."""
+    """The second is in the user's folder."""
     out = repository.parent / "out.json"
     (repository / "mine.py").write_text("from torch.nn.functional import scaled_dot_product_attention as mine\n")
     code, text, errors = inside(*TINY, "--base-impl", "fused", "--head-impl", "mine=mine:mine", "--json", str(out))

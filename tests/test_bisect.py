@@ -72,14 +72,14 @@ Measured = Callable[[argparse.Namespace], Path]
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Measured], None]:
-    """Puts another function in the place of `ab.measured`."""
+    """Replace `ab.measured` by another function."""
     monkeypatch.chdir(tmp_path)
     return lambda function: monkeypatch.setattr(ab, "measured", function)
 
 
 @pytest.fixture
 def history(monkeypatch: pytest.MonkeyPatch, measured: Callable[[Measured], None]) -> list[tuple[str, str, float]]:
-    """Commits c0 to c29, slow from c17 on, c14 broken; each comparison is noisy, and has ten pairs a minute."""
+    """Commits c0 to c29, slow from c17 on, c14 broken; each comparison is noisy, with ten replicates a minute."""
     calls: list[tuple[str, str, float]] = []
     noise = random.Random(0)
 

@@ -1,4 +1,4 @@
-"""A result that is looked up is no call, and what is timed is what was checked: seen by the clock."""
+"""Detection by timing: cached results, and outputs that are computed only when checked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CASE = Case.of(T=16, H=2, D_h=8, scope="core")
 
 
 class Work:
-    """A call that takes a second where it computes, and a tenth where it looks its result up; a clock that knows."""
+    """A call that takes a second if it computes and a tenth if it returns a cached result; and a simulated clock."""
 
     clock = "fake"
 
@@ -118,7 +118,7 @@ def test_a_perturbation_changes_every_input_and_nothing_comes_back() -> None:
 
 
 class Idle:
-    """A kernel that answers as it did the last time, when it takes itself to be timed."""
+    """A kernel that returns its previous output when it assumes that it is timed."""
 
     def __init__(self, timed: Callable[[], bool]):
         self.timed, self.last = timed, dict[tuple[int, ...], Tensor]()
@@ -130,7 +130,7 @@ class Idle:
 
 
 class Later:
-    """False so many times, and when a profiler looks."""
+    """False this many times, and under a profiler."""
 
     def __init__(self, calls: int):
         self.left = calls
@@ -175,7 +175,7 @@ def test_an_output_that_changes_later_is_compared_with_the_reference() -> None:
 
     it = built(drifts)
     it.time(calls=3, warm=1)
-    faults[0] = 1e-9  # not the same answer to the last digit, and right
+    faults[0] = 1e-9  # not bitwise equal, and correct
     it.time(calls=3, warm=1)
     faults[0] = 1e-2
     with pytest.raises(Wrong, match="under the clock"):
@@ -197,7 +197,7 @@ def test_what_is_renewed_lies_elsewhere_and_as_it_lay() -> None:
         assert tensor.data_ptr() != before[id(tensor)][0]
         assert tensor.stride() == before[id(tensor)][1]
     assert it.module.expanded.stride() == (0, 1)
-    it.time(calls=1)  # and its answer is right
+    it.time(calls=1)  # and its output is correct
 
 
 class Leaves:

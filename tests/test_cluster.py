@@ -1,4 +1,4 @@
-"""A sweep on many machines, by a cluster that is made up: nodes and drivers that die, nothing twice, one run a type."""
+"""A sweep on a simulated cluster: lost nodes and drivers, no job repeated, one run per type."""
 
 from __future__ import annotations
 

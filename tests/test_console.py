@@ -70,7 +70,7 @@ def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site: Path, 
                "--cell-time", "0.01", "--benchmark-save=mine", "--report")  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     (file,) = run_files(hostile)
-    page = Path(done.stdout.splitlines()[-2])  # before the answer
+    page = Path(done.stdout.splitlines()[-2])  # before the headline
     assert page.is_file() and page.is_relative_to(hostile) and page.parent.name == file.stem
 
 
@@ -81,7 +81,7 @@ def test_every_command_is_there(name: str, monkeypatch: pytest.MonkeyPatch, caps
     console.main([name, "--help"])
     ((_, path, *rest),) = called
     assert Path(path).parent == CHECKOUT
-    assert [*rest] in ([name, "--help"], ["--help"])  # `report` is what the room does by itself
+    assert [*rest] in ([name, "--help"], ["--help"])  # `report` is the package's default command
 
 
 def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a newcomer meets first: mistakes, a disk that is full, a reader that leaves, what the machine lacks."""
+"""First contact: usage errors, full disks, closed pipes, missing compilers and devices."""
 
 from __future__ import annotations
 

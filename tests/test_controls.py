@@ -1,4 +1,4 @@
-"""Fixed work that moves, on a clock that is made up."""
+"""Drift of the reference workload, on a simulated clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CUDA meter and what stands around it, against a simulated GPU; and what can be checked, on a real one."""
+"""The CUDA meter and its surroundings on a simulated GPU; some tests on a real one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def columns(gpu: SimulatedCuda, call: Callable[[], Any], graph: bool = True) -> 
 
 
 def adding(gpu: SimulatedCuda, kernels: int = 1, seconds: float = KERNEL) -> Callable[[], torch.Tensor]:
-    """A call that launches so many kernels, the last of which writes the answer."""
+    """A call that launches this many kernels, the last of which writes the output."""
     x = torch.ones(4)
 
     def call() -> torch.Tensor:
@@ -120,7 +120,7 @@ def on_a_simulated_gpu(monkeypatch: pytest.MonkeyPatch, tasks: Tasks) -> tuple[S
 
 
 def test_a_block_on_a_gpu_is_timed_whole(on_a_simulated_gpu: tuple[SimulatedCuda, Tasks]) -> None:
-    """As `ab` asks for it as well, whose blocks are in slices: their fastest is that of the block."""
+    """Also as requested by `ab`, whose blocks have slices: the fastest is the block itself."""
     _, tasks = on_a_simulated_gpu
     tasks.prepare("x", "sdpa", Case.of(T=16, H=2, D_h=16, mask="none").columns())
     block = block_of(1e-4)
@@ -132,7 +132,7 @@ def test_a_block_on_a_gpu_is_timed_whole(on_a_simulated_gpu: tuple[SimulatedCuda
 def test_a_block_never_begins_on_an_idle_gpu(
     on_a_simulated_gpu: tuple[SimulatedCuda, Tasks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where no warm call is asked for."""
+    """Also where no warm call is requested."""
     _, tasks = on_a_simulated_gpu
     tasks.prepare("x", "sdpa", Case.of(T=16, H=2, D_h=16, mask="none").columns())
     queued, meter = [], tasks._built("x").meter
@@ -149,7 +149,7 @@ def test_a_block_never_begins_on_an_idle_gpu(
 
 @pytest.mark.parametrize("name", ["sdpa_math", "sdpa_flash"])
 def test_a_block_of_a_pinned_kernel_is_pinned_once(name: str, tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entering `sdpa_kernel` takes longer than a short call, and `sdpa` has no such thing to enter."""
+    """Entering `sdpa_kernel` takes longer than a short call, and `sdpa` doesn't enter it."""
     entered: list[Any] = []
 
     def counted(backend: Any) -> Any:
@@ -256,7 +256,7 @@ def test_a_clock_that_rises_after_it_was_measured_gives_no_device_only_time() ->
 
 
 def test_a_spin_before_a_hot_block_would_hide_launches() -> None:
-    """Why blocks begin behind warm calls instead: launching is a part of what a user waits for."""
+    """Therefore blocks begin after warm calls: launching is part of a user's waiting time."""
     gpu = SimulatedCuda(launch=LAUNCH)
     meter, call = meter_of(gpu), adding(gpu)
     behind_a_spin = meter._between(call, 20, lambda: gpu._sleep(int(1e-4 * HZ)))[0] / 20
@@ -629,7 +629,7 @@ def test_a_gpu_is_sampled_while_it_works() -> None:
 
 
 def test_looking_at_a_gpu_does_not_let_it_rest() -> None:
-    """Eight questions of 30 µs after every block of 2 ms would leave it idle for a tenth of the time."""
+    """Eight queries of 30 µs after every block of 2 ms would leave it idle for a tenth of the time."""
     gpu = SimulatedCuda(launch=LAUNCH)
     meter = meter_of(gpu, Nvml(SimulatedNvml(gpu)))
     for _ in range(50):
@@ -893,7 +893,7 @@ def test_a_step_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
 
 
 class Rounded(TorchFunctionMode):
-    """Products of numbers that are rounded to so many bits before, as tensor cores do with 10 of float32."""
+    """Products of inputs rounded to this many bits, as tensor cores round float32 to 10."""
 
     PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, torch.nn.functional.linear)
 

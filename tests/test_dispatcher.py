@@ -242,7 +242,7 @@ def test_in_a_model_logits_are_those_of_eager_attention(family: str, tmp_path: P
     of = getattr(transformers, family)
     torch.manual_seed(0)
     sizes |= {"vocab_size": 96, "max_position_embeddings": 64, "initializer_range": 0.5, **FAMILIES[family]}
-    eager, ours = (  # each with a configuration of its own, which building a model changes
+    eager, ours = (  # each with its own configuration, which building a model changes
         of._from_config(of.config_class(**sizes), attn_implementation=name).eval()
         for name in ("eager", fresh.register())
     )

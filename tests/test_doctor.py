@@ -1,4 +1,4 @@
-"""What the doctor finds, on machines that are made up, and of processes that are there."""
+"""Findings of `doctor` on simulated machines, and on real processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.runs import doctor
 
 @dataclass
 class Process:
-    """One that takes a known share of a core."""
+    """A process that uses a given share of a core."""
 
     pid: int
     share: float
@@ -26,7 +26,7 @@ class Process:
 
     def cpu_percent(self) -> float:
         self.looks += 1
-        return 100 * self.share if self.looks == 2 else 0.0  # psutil's first answer only starts the count
+        return 100 * self.share if self.looks == 2 else 0.0  # psutil's first reading only starts the count
 
 
 def test_the_busiest_are_named_and_doctor_itself_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

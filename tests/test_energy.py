@@ -1,4 +1,4 @@
-"""Energy a call, by counters that are made up: which of them count, where they begin again, and what is said without one."""
+"""Energy per call, by simulated counters: which ones count, overflow, and messages without one."""
 
 from __future__ import annotations
 

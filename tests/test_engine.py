@@ -42,7 +42,11 @@ POWER, HOT, SLOW = 0x4, 0x20, 0x8
 
 def test_a_block_is_long_enough_for_the_clock_and_warmed_up_where_it_has_several_calls() -> None:
     short = block_of(1e-5)
-    assert (short.calls, short.stretches, short.warm) == (25, 8, 25)  # stretches of 0.25 ms, behind an eighth
+    assert (short.calls, short.stretches, short.warm) == (
+        25,
+        8,
+        25,
+    )  # slices of 0.25 ms, after an eighth of untimed calls
     assert short.calls * short.stretches * 1e-5 >= BLOCK
     assert (block_of(3e-3).calls, block_of(3e-3).stretches, block_of(3e-3).warm) == (1, 1, 0)
     assert block_of(0.0).calls > 0
@@ -93,7 +97,7 @@ def test_a_case_that_is_known_is_timed_no_more_once_all_have_had_their_rounds() 
 
 @dataclass
 class FakeWorker:
-    """A worker whose calls take known times, and that fails when it is told to."""
+    """A worker whose calls take given times, and fail on request."""
 
     run: Run
     seconds_of: dict[str, float]

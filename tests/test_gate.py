@@ -107,7 +107,7 @@ MODES = [
 
 
 LOOP = 9
-"""Tokens for what takes a step of Python a pair of them: a second otherwise, and it has no tiles that 33 would go beyond."""
+"""Few tokens for implementations with a Python step per query and key: more would take a second, and they have no tiles."""
 
 
 def small(impl: impls.Impl, axes: dict[str, object]) -> Case:
@@ -146,7 +146,7 @@ def test_only_a_subset_of_rows_is_compared_when_the_reference_is_dear() -> None:
     assert output.rows[0] == 0
     assert output.rows[-1] == 4095
     assert output.reference.shape == (1, 8, 1024, 64)
-    assert len({int(row) % 64 for row in output.rows}) == 64  # every place in a kernel's block
+    assert len({int(row) % 64 for row in output.rows}) == 64  # every position in a kernel's block
     second = problem_of(case, draw=1).output.rows
     assert second is not None
     assert not set(output.rows.tolist()) >= set(second.tolist())

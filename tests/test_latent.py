@@ -1,4 +1,4 @@
-"""Multi-head latent attention: rebuilt and absorbed, the same answer, with a cache of latents."""
+"""Multi-head latent attention: rebuilt and absorbed give the same output, with a cache of latents."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_rebuilt_and_absorbed_give_the_same_output(short_probes: None, axes: dic
 
 @pytest.mark.parametrize("name", ["absorbed", "absorbed_sdpa"])
 def test_the_tolerance_allows_both_ways(name: str) -> None:
-    """In the sweep's own proportions, with long probes: held to what is rebuilt alone, right answers were refused."""
+    """With the sweep's sizes and long probes: with the tolerance of the rebuilt way alone, correct outputs were refused."""
     for case in SWEEPS["latent"].cases("cpu", {"T": (256,)}):
         if case.latent:
             Gate().check(impls.get(name), case)
@@ -78,7 +78,7 @@ def test_the_form_that_wrong_ones_are_made_from_passes() -> None:
 
 
 def test_positions_rotate_features_as_complex_numbers() -> None:
-    """By hand: the first pair turns by its place, the second by a hundredth of it."""
+    """By hand: the first pair is rotated by its position, the second by a hundredth of it."""
     shape = Case.of(**SMALL | {"rope": 4}).layer_shape
     x = torch.zeros(1, 1, 3, 6, dtype=torch.float64)
     x[..., -4:] = torch.tensor([1.0, 0.0, 1.0, 0.0])

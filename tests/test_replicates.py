@@ -1,4 +1,4 @@
-"""A sweep in several fresh processes, saved as one run; and runs that end, or have no room, at the same time."""
+"""A sweep in several fresh processes, saved as one run; and runs that end at the same time, or don't fit on the disk."""
 
 from __future__ import annotations
 

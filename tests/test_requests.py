@@ -1,4 +1,4 @@
-"""Requests of a server in one batch: what their grammar says, and one answer by every route."""
+"""Requests of a server in one batch: their grammar, and the same output by every method."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_they_imply() -> None:
 
 
 def test_who_sees_whom() -> None:
-    """Pair by pair, as it is said."""
+    """Pair by pair, as defined."""
     found = torch.zeros(10, 16, dtype=torch.bool)
     query = key = 0
     for new, tokens in requests_of(TEXT):

@@ -1,4 +1,4 @@
-"""The share of the roof, against a machine that is made up."""
+"""The share of the roofline, on a simulated machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Machine:
         o = call()
         if o.dtype == torch.uint8:
             return times * 2 * o.numel() / self.bandwidth
-        if not o.dim():  # a sum: its answer doesn't tell of how much
+        if not o.dim():  # a sum: its output doesn't show of how many numbers
             return float("inf")
         return times * 2 * o.shape[0] ** 3 / (self.rate / (10 if o.dtype == torch.bfloat16 else 1))
 
@@ -81,7 +81,7 @@ def test_a_resumed_run_has_the_measured_ceilings() -> None:
     resumed = Roofs()
     resumed.restore(killed.table())
     assert resumed.table() == killed.table()
-    machine.rate = 1.0  # would be a very low roof
+    machine.rate = 1.0  # would be a very low ceiling
     assert resumed.share(case, machine, 100.0) == killed.share(case, machine, 100.0)
 
 

@@ -224,7 +224,7 @@ def test_probes_are_longer_than_their_windows() -> None:
 
 
 def test_neutral_rules_leave_no_trace() -> None:
-    """Ids and hashes of older runs stay, and a window that is said is part of both."""
+    """Ids and hashes of older runs stay; a window is part of both."""
     plain = Case.of(T=64, H=1, D_h=64)
     assert beyond(plain) == []
     assert plain == Case.of(T=64, H=1, D_h=64, window=None, bias=None, sinks=False)

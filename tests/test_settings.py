@@ -115,7 +115,7 @@ ALLOWED = {
     "sys.path",
     "environment variables",
 }
-"""What may be changed, or can't be told from what may."""
+"""Settings that may change, or can't be distinguished from such."""
 
 
 def test_every_setting_is_tried() -> None:
@@ -315,7 +315,7 @@ def test_what_a_module_sets_when_it_is_imported_is_put_back(
 def test_a_patched_sdpa_makes_no_other_implementation_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the instructions of SageAttention say: the name is put back, and a line says what to do."""
+    """As in SageAttention's instructions: the name is restored, and a line gives advice."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "patches_sdpa", raising=False)
     (tmp_path / "patches_sdpa.py").write_text(

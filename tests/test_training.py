@@ -33,7 +33,7 @@ REPEATING = Case.of(T=32, H=2, D_h=16, mask="none", mode="backward", determinist
 
 
 def plainly(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
-    """By the formula in a dtype of its own, whatever autocast says."""
+    """By the formula in its own dtype, in spite of autocast."""
     with torch.autocast("cpu", enabled=False):
         q, k, v = (x.to(dtype) for x in (q, k, v))
         return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
@@ -186,7 +186,7 @@ def test_only_the_output_moves_in_the_narrow_dtype() -> None:
 
 
 class Scattered(Function):
-    """SDPA whose gradient of v is a sum in an order of its own."""
+    """SDPA whose gradient of v is summed in another order."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -334,7 +334,7 @@ def test_a_head_that_cannot_do_what_base_does_fails(compare: Step) -> None:
 
 @pytest.mark.slow
 def test_a_head_that_is_slower_in_what_all_share_fails(tmp_path: Path) -> None:
-    """All cells change alike, which is no machine drift: only the reference workloads can tell of that."""
+    """All cells change alike, which is no machine drift: only the reference workloads can show that."""
     checkout = committed(tmp_path / "checkout")
     shutil.copy(CHECKOUT / "pyproject.toml", checkout)
     layer = checkout / "impls" / "layer.py"
@@ -425,7 +425,7 @@ def test_what_could_not_be_judged_passes_only_with_on_inconclusive(
 
 @pytest.fixture
 def comment(tmp_path: Path) -> Any:
-    """`comment(report, sha)`; `comment.state()` is what the pull request looks like afterwards."""
+    """`comment(report, sha)`; `comment.state()` is the pull request afterwards."""
     if shutil.which("jq") is None:
         pytest.skip("jq is not there")
     (tmp_path / "bin").mkdir()

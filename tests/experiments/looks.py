@@ -1,8 +1,8 @@
-"""`python -m tests.experiments.looks FILE...`: comparisons interleaved, judged again after every pair of theirs.
+"""`python -m tests.experiments.looks FILE...`: interleaved comparisons, judged again after each replicate.
 
 Prints, of each kind of comparison (by injection, as `python -m bench ab --self-test` names its files), what is found of it,
-alarms, comparisons whose sentence and cells contradict each other, facts that were taken back and signs that flipped as pairs
-were added. `--levels` prints instead by how much an interval must be wider to hold at every look (`stats.effects.per_look`).
+false alarms, comparisons whose sentence and cells contradict each other, and verdicts retracted and signs flipped as replicates
+were added. `--levels` prints instead by how much an interval must be wider to hold at every interim analysis (`per_look`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def levels() -> Iterator[tuple[str, ...]]:
-    """The nominal level of each of the looks after 3 to 200 steps of a normal walk for a risk over all of them."""
+    """Return the nominal level of each interim analysis after 3 to 200 steps of a normal walk, for a total error rate."""
     rng = np.random.default_rng(0)
     counts = np.sqrt(np.arange(1, STEPS + 1))
     farthest = np.concatenate([
@@ -90,7 +90,7 @@ def _line(impl: str, share: float, found: list[dict[str, Any]]) -> tuple[str, ..
 
 
 def judged(data: Mapping[str, Any], count: int) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
-    """After so many pairs."""
+    """After this many replicates."""
     by_key: dict[Key, list[float]] = {}
     for i, pair in enumerate(data["pairs"][:count]):
         for impl, case, log in pair["logs"]:
@@ -100,7 +100,7 @@ def judged(data: Mapping[str, Any], count: int) -> tuple[dict[Key, Verdict], dic
 
 
 def taken_back(data: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Facts that a later prefix of the pairs doesn't have; facts in all; signs that flipped."""
+    """Facts that are missing after more replicates; all facts; flipped signs."""
     last: dict[object, tuple[int, bool]] = {}
     back = known = flips = 0
     for count in range(effects.FIRST_LOOK, len(data["pairs"]) + 1):
@@ -115,7 +115,7 @@ def taken_back(data: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 def contradicts(cells: Mapping[Key, Verdict], implementations: Mapping[str, Verdict]) -> bool:
-    """Whether a cell regressed though its interval holds a change that its implementation is said to be content with."""
+    """Whether a cell regressed although its interval holds a change that is within its implementation's."""
     return any(
         it.word in CHANGED and whole.word in (SLIGHT, UNCHANGED) and it.low <= whole.high and whole.low <= it.high
         for (impl, _), it in cells.items()

@@ -1,4 +1,4 @@
-"""Run files made up from formulas: the same every time, and no torch."""
+"""Synthetic run files from formulas: deterministic, and without torch."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Noise:
     block: float = 0.02
     """One block."""
     louder: Mapping[str, float] = field(default_factory=dict)
-    """Implementations whose `run`, `process` and `visit` are so many times as large."""
+    """Implementations whose `run`, `process` and `visit` are multiplied by these factors."""
 
 
 def timed_by_turns(

@@ -1,4 +1,4 @@
-"""`python -m reports baseline`: it moves by command only, and not to a regressed run unless told why."""
+"""`python -m reports baseline`: changes by command only, and to a regressed run only with a reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.fixture
 def saved(results: Path) -> Path:
-    """A run, one like it, one whose sdpa is slower, and one slower still; all of one machine. The machine's folder."""
+    """The folder of a machine with a run, an equal one, one with a slower sdpa, and one with a slower one still."""
     for name, seed, factor in (("0001_first", 1, 1.0), ("0002_same", 2, 1.0), ("0003_slow", 3, 1.1)):
         path = tracked.save(tracked.run(seed, slower={"sdpa": factor}), results, name)
     return path.parent

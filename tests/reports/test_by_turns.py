@@ -30,7 +30,7 @@ Logs = dict[tuple[str, str], list[float]]
 
 
 def document(logs: Logs, without: dict[tuple[str, str], tuple[str, str]] | None = None, **more: Any) -> dict[str, Any]:
-    """A comparison with these log ratios, pair by pair; `without` numbers: word and reason of a cell."""
+    """A comparison with these log ratios by replicate; `without`: verdict and reason of cells without numbers."""
     count = len(next(iter(logs.values()), []))
     rng = random.Random(0)
     known = logs | {("control", "python"): [rng.gauss(0, 1e-4) for _ in range(count)]}
@@ -129,7 +129,7 @@ def of(saved: Any, logs: Logs, **more: Any) -> Comparison:
 
 
 def test_cells_are_judged_as_their_implementation_is(saved: Any) -> None:
-    """By the judge as it is now, whatever it said when they were saved."""
+    """Judged by the present rules, whatever verdict was saved."""
     data = document({("sdpa", "T16"): noisy(0.02, 0.002)})
     data["cells"][0] |= {"word": "UNCHANGED"}
     found = by_turns.comparison(saved(data))
@@ -240,7 +240,7 @@ def test_the_page_draws_intervals_and_loads_nothing(saved: Any, tmp_path: Path) 
     assert not re.search(r"<[^>]*src=|href=.?[^#\"'>]|<script", text)
     of_cells = text[text.index("<tbody>") :]
     low, high = (float(at) for at in re.findall(r'<line x1="([\d.]+)%" x2="([\d.]+)%"', of_cells)[0])
-    assert 50 < low < high <= 100  # slower, as the row says
+    assert 50 < low < high <= 100  # slower, as in the row
 
 
 def test_a_reader_that_leaves_changes_no_exit_code(saved: Any) -> None:

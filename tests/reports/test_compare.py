@@ -319,7 +319,7 @@ def test_what_to_know_before_believing_it(compared: Any) -> None:
 
 
 QUIET = synthetic.Noise(process=0.003, visit=0.002, block=0.005, run=0.001)
-"""Of a machine that changes from day to day by 6 %, and beside that is quiet."""
+"""A machine that changes by 6 % between days and has little other noise."""
 
 
 def by_turns(seed: int, slower: dict[str, float] | None = None, **options: Any) -> dict[str, Any]:
@@ -334,7 +334,7 @@ def hashed(data: dict[str, Any], hash_: str | None) -> dict[str, Any]:
 
 
 def slowed(data: dict[str, Any], by: dict[str, float], others: float) -> dict[str, Any]:
-    """The run, on a machine that takes so many times as long."""
+    """The run on a machine slower by this factor."""
     for row in data["benchmarks"]:
         factor = by.get(row["extra_info"]["impl"], others)
         row["stats"]["data"] = [seconds * factor for seconds in row["stats"]["data"]]
@@ -375,7 +375,7 @@ def test_another_machine_under_the_same_name_is_reported_without_a_verdict(compa
 
 
 def test_changed_code_beside_nothing_is_not_called_fine(compared: Any) -> None:
-    """What can't be judged isn't hidden behind others that are unchanged."""
+    """Cells that can't be judged are reported beside unchanged ones."""
     others = ("fused", "einsum", "linear")
     base, head = by_turns(1, impls=others), by_turns(2, impls=others)
     base["benchmarks"] += by_turns(3, impls=("sdpa",), T=(2048,))["benchmarks"]
@@ -413,7 +413,7 @@ def test_a_slow_down_is_found_and_blames_no_other(compared: Any) -> None:
 
 
 def test_what_changed_is_no_anchor(compared: Any) -> None:
-    """Four of six are slower: beside all others, the two that are not would look faster."""
+    """Four of six are slower: relative to all others, the two unchanged ones would seem faster."""
     slower = dict.fromkeys(("linear", "packed", "einsum", "wrapper"), 1.2)
     this = compared(by_turns(1), by_turns(2, slower))
     assert {name for name, it in this.implementations.items() if it.word == "REGRESSED"} == set(slower)

@@ -25,7 +25,7 @@ Logs = NDArray[np.float64]
 
 
 def measured(seed: int, others: int = 3, runs: int = RUNS, day: float = 0.3, own: float = 0.005) -> Logs:
-    """Logarithms of seconds, a row for each implementation; the first one's cell is looked at."""
+    """Logarithms of seconds, a row per implementation; the first row's cell is tested."""
     rng = np.random.default_rng(seed)
     return rng.normal(0, day, runs) + rng.normal(0, own, (1 + others, runs))
 
@@ -265,7 +265,7 @@ def test_the_page_draws_seconds_with_drift_removed_and_says_so(results: Path, tm
     )
     assert "<h1>sdpa became slower by" in page and "in 0005_night, in 4 of its 4 cells.</h1>" in page
     said = " relative to its case's others in 0005_night."
-    assert page.count(said) == 2 * 4  # for those who see, and read aloud
+    assert page.count(said) == 2 * 4  # visible, and for screen readers
     assert page.count('class="measured"') == 4 and page.count(" with drift removed</td>") == 4 * 8
     for drawing in re.findall('<svg class="plot.*?</svg>', page):
         lines = {path.get("class"): heights(path.attrib["d"]) for path in ET.fromstring(drawing).iter("path")}

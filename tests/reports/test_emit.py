@@ -51,7 +51,7 @@ def test_what_is_not_known_at_a_length_is_not_faster_around_it() -> None:
 
 
 def run_of(faster: dict[str, float], T: tuple[int, ...] = (64, 256), **axes: Any) -> dict[str, Any]:
-    """SDPA takes 1 ms; others as told."""
+    """SDPA takes 1 ms; others as given."""
     top = axes.pop("top", {})
     times = {"sdpa": 1.0, **faster}
     rows = [

@@ -1,4 +1,4 @@
-"""`python -m reports history`: steps found where they were injected, lines broken where the question changed, one safe page."""
+"""`python -m reports history`: steps found where they were injected, lines broken where the benchmark changed, a safe page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.fixture
 def nights(results: Path) -> Callable[..., None]:
-    """Saves a run a night; `of_night` says what is special about one."""
+    """Save a run per night; `of_night` gives the changes of one."""
 
     def save(of_night: Callable[[int], dict[str, Any]] = lambda night: {}, count: int = RUNS) -> None:
         for night in range(count):
@@ -279,7 +279,7 @@ def test_a_step_is_confirmed_by_an_interleaved_comparison(
     assert "By turns" not in written()
     page = written("--confirm")
     said = page.replace("\N{NO-BREAK SPACE}", " ").count("Interleaved: confirmed (5.1 % to 5.2 % slower)")
-    assert said == 2  # for those who see, and read aloud
+    assert said == 2  # visible, and for screen readers
     (options,) = asked
     assert (options["base"], options["head"], options["impl"]) == ("c000000005", "c000000006", ["sdpa=mine:kernel"])
     assert options["T"] == "64,256" and options["qkv_bias"] == "off" and "T_kv" not in options

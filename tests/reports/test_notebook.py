@@ -1,4 +1,4 @@
-"""What a notebook is given: frames whose columns are documented, and pages."""
+"""Notebooks get frames with documented columns, and pages."""
 
 from __future__ import annotations
 

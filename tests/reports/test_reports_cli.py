@@ -1,4 +1,4 @@
-"""`python -m reports`: which runs it takes, where it writes, and what it says to mistakes."""
+"""`python -m reports`: selection of runs, output paths, and usage errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which roof a row is drawn under."""
+"""The roofline ceiling of a row."""
 
 from __future__ import annotations
 

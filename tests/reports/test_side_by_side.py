@@ -1,4 +1,4 @@
-"""Several runs on one page: matched cell by cell, told apart, and judged only where they may be."""
+"""Several runs on one page: matched by cell, distinguished by name, and judged only where possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge: what it says of made-up processes whose truth is known, how often it is wrong, and what it never takes back."""
+"""Verdicts on simulated processes with known effects: error rates, and that no verdict is retracted."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def every(said: tuple[dict[tuple[str, str], Verdict], dict[str, Verdict]]) -> li
 def test_unchanged_code_is_reported_in_a_hundredth_of_comparisons_over_all_interim_analyses() -> None:
     rng = np.random.default_rng(1)
     alarms = sum(any(it.word in (*CHANGED, SLIGHT) for it in every(of_pairs(table(rng), {}))) for _ in range(300))
-    assert alarms <= 6  # 1 in 100 is promised of looks after every pair up to the 200th
+    assert alarms <= 6  # 1 in 100 is guaranteed for interim analyses after every replicate up to the 200th
 
 
 def test_a_slow_down_of_two_percent_is_found_in_its_implementation_and_nowhere_else() -> None:
@@ -130,7 +130,7 @@ def test_intervals_of_all_interim_analyses_hold_the_truth_in_95_percent_of_compa
 
 @pytest.mark.parametrize("level", [0.1, 0.05, 0.01, 0.0005])
 def test_the_level_of_an_interim_analysis(level: float) -> None:
-    """The nominal levels that 1,200,000 simulated walks need, as `tests/experiments/looks.py` prints them."""
+    """Nominal levels from 1,200,000 simulated walks, as `tests/experiments/looks.py` prints them."""
     simulated = {0.1: 0.00831, 0.05: 0.00359, 0.01: 0.000565, 0.0005: 0.0000225}
     assert per_look(level) == pytest.approx(simulated[level], rel=0.08)
 
@@ -213,7 +213,7 @@ def test_spreads_inform_each_other_but_for_one_that_is_no_chance() -> None:
 
 @pytest.mark.parametrize("spreads", [[0.02], [0.008, 0.013, 0.02], [0.008, 0.013, 0.016, 0.02]])
 def test_the_typical_spread_is_that_of_the_others(spreads: list[float]) -> None:
-    """Else a small spread would draw the ruler that it is measured by with it."""
+    """Otherwise a small spread would reduce the typical spread with which it is compared."""
     others = {str(spread): Estimate(0.0, spread / 2, 4, 5, spread) for spread in spreads}
     found = [
         effects.moderated({"own": Estimate(0.0, spread / 2, 4, 5, spread)} | others)["own"].spread ** 2
@@ -232,7 +232,7 @@ def test_replicates_that_contradict_an_earlier_verdict_are_reported() -> None:
 
 
 def test_an_interim_contradiction_is_reported_though_all_replicates_agree() -> None:
-    """The interval stays as it was before that look, so it may be far narrower or wider than what all pairs say."""
+    """The interval is that before the contradiction, so it may be far narrower or wider than that of all replicates."""
     watched = Watched(0.02, 0.01, 100, looks=(known(0.0, 0.001), known(0.1, 0.001), known(0.02, 0.01)))
     said = of_effects({("x", "case"): watched})[0]["x", "case"]
     assert said.word == UNCHANGED and "later replicates contradict it: all pairs say" in said.reason
@@ -249,7 +249,7 @@ def test_a_group_of_unchanged_cells_raises_few_false_alarms_with_noise_common_to
 
 
 def test_an_implementation_counts_all_replicates_of_all_its_cells() -> None:
-    """Cells that are settled leave, and the pairs after them hold those alone that may be the only ones that changed."""
+    """Decided cells leave, and later replicates hold only undecided ones, which may be the only changed ones."""
     rng = np.random.default_rng(24)
     still, slow = rng.normal(0, 0.001, 12), rng.normal(0.1, 0.001, 12)
     still[4:] = math.nan
@@ -265,7 +265,7 @@ def test_controls_that_changed_are_subtracted_and_only_those() -> None:
 
 
 def _replayed(logs: dict[Any, Any], controls: dict[str, Any], pairs: int) -> list[dict[Any, str]]:
-    """The words on all cells and implementations, after each pair from the fourth on."""
+    """Verdicts on all cells and implementations after each replicate from the fourth on."""
     found = []
     for count in range(4, pairs + 1):
         known = ({key: of[:count] for key, of in them.items()} for them in (logs, controls))
