@@ -35,7 +35,7 @@ LIMITS: dict[str, Any] = {
 
 @register("torch_mha", **LIMITS)
 class TorchMHA(nn.Module):
-    """`nn.MultiheadAttention`, asked for no probabilities."""
+    """`nn.MultiheadAttention` without returning probabilities."""
 
     need_weights = False
     hidden: Tensor | None

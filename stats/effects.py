@@ -36,7 +36,7 @@ NOISY = 0.99
 """Quantile of the expected spreads above which a cell keeps its own spread."""
 
 MOVED = 0.01
-"""Level at which a control is shown to have changed."""
+"""Level at which a reference workload is shown to have changed."""
 
 K = TypeVar("K")
 
@@ -107,7 +107,7 @@ def of_pairs(
 
 
 def _shift(controls: Mapping[str, Array]) -> tuple[Array, float]:
-    """Return the controls' mean per replicate, and the replicates after which one has changed, or infinity."""
+    """Return the reference workloads' mean per replicate, and the replicates after which one has changed, or infinity."""
     since = math.inf
     for it in _watched({name: of[None] for name, of in controls.items()}).values():
         ends = (state.interval(MOVED) for state in it.states)

@@ -67,7 +67,7 @@ POWER = 0.8
 """Probability of detecting a change as large as `detectable`."""
 
 STILL = 0.03
-"""Relative change of a control's time above which the machine has drifted."""
+"""Relative change of a reference workload's time above which the machine has drifted."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def of_effects(
 def of_pairs(
     logs: Mapping[Key, ArrayLike], controls: Mapping[str, ArrayLike], margin: float = MARGIN
 ) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
-    """Return `of_effects` of interleaved variants (`effects.of_pairs`). Drift of the controls voids all verdicts."""
+    """Return `of_effects` of interleaved variants (`effects.of_pairs`). Drift of the reference workload voids all verdicts."""
     cells, implementations = of_effects(*effects.of_pairs(logs, controls), margin)
     if why := drifted(controls):
         return {key: replace(it, word=INCONCLUSIVE, reason=why) for key, it in cells.items()}, {}

@@ -223,7 +223,7 @@ def _team(plan: Plan, sides: Sequence[Side], cases: Collection[Case] = ()) -> Te
 
 
 def _begun(plan: Plan, team: Team) -> tuple[list[Answer], list[Answer]]:
-    """Return both processes' answers to `cells` and to `facts`; raises `Unjudgeable`, or `HeadBroken`, if one ends."""
+    """Return both processes' replies to `cells` and to `facts`; raises `Unjudgeable`, or `HeadBroken`, if one ends."""
     known, facts = [], []
     for name, side in zip(SIDES, plan.sides, strict=True):
         try:
@@ -235,7 +235,7 @@ def _begun(plan: Plan, team: Team) -> tuple[list[Answer], list[Answer]]:
 
 
 def _conditions(plan: Plan, facts: Sequence[Answer]) -> tuple[tuple[Answer, Answer], tuple[Key, ...]]:
-    """Return both fingerprints, and the controls that are equal in both variants; raises `Unjudgeable`."""
+    """Return both fingerprints, and the reference workloads that are equal in both variants; raises `Unjudgeable`."""
     base, head = (it["fingerprint"] for it in facts)
     free = OF_INTERPRETERS if plan.sides[0].python != plan.sides[1].python else ()
     differ = [name for name in base if base[name] != head[name] and name not in free]
@@ -305,7 +305,7 @@ def _checked(client: WorkerClient, request: Mapping[str, Any], threaded: bool) -
 
 
 def _placed(plan: Plan, rng: random.Random) -> tuple[Side, Side]:
-    """Place the variants in their own folders or in their twins, which turns effects of the path into noise."""
+    """Put the variants into their own folders or into their twins, so that effects of the path become noise."""
     twins = plan.twins if rng.random() < 0.5 else {}
     base, head = (
         replace(side, impls=twins.get(side.impls, side.impls), tree=side.tree and twins.get(side.tree, side.tree))

@@ -57,8 +57,8 @@ GPU_CONTROLS: tuple[Key, ...] = tuple(("control", name) for name in GPU_WORK)
 CONTROL_KEYS = CONTROLS + GPU_CONTROLS
 
 Pair = dict[str, Any]
-"""Saved measurements of one replicate: `logs`, the datum of each cell and control as [impl, case, log]; `blocks`, in
-the order of timing, by `COLUMNS`; `seconds` that it took.
+"""Saved measurements of one replicate: `logs`, the datum of each cell and reference workload as [impl, case, log];
+`blocks`, in the order of timing, by `COLUMNS`; and its duration in `seconds`.
 """
 
 COLUMNS = ("cell", "side", "seconds", "at", "switches", "stolen")
@@ -83,14 +83,14 @@ class Pairing:
     """By variant, the requests that prepare cells: the implementation's name there, and the case."""
     rng: random.Random
     controls: Sequence[Key] = CONTROLS
-    """Controls with the same work in both variants."""
+    """Reference workloads that are equal in both variants."""
     failures: dict[Key, Fell] = field(default_factory=dict)
     """Cells that were lost while they were timed."""
     together: bool = True
     """Whether both variants are prepared at the same time: each on its own core, but never on one GPU."""
 
     def pair(self, cells: Collection[Key], most: int) -> Pair:
-        """Measure one datum of each cell and control in a fresh replicate; if a cell is lost, repeat without it."""
+        """Measure a datum of each cell and reference workload in a fresh replicate; if a cell is lost, repeat without."""
         while True:
             order = [key for key in (*cells, *self.controls) if key not in self.failures]
             self.rng.shuffle(order)
@@ -115,7 +115,7 @@ class Pairing:
         for key, i in interleaved(turns, self.rng):
             before, at = _stolen(), monotonic() - began
             block, what = blocks[key], " ".join(key)
-            warm = block.warm or int(block.seconds <= LONG or (key, i) in cold)  # it was the other process's turn
+            warm = block.warm or int(block.seconds <= LONG or (key, i) in cold)  # the other process was scheduled
             cold.discard((key, i))
             with _falling(i, key):
                 answer = clients[i].ask("time", what=what, calls=block.calls, stretches=block.stretches, warm=warm)
@@ -210,7 +210,7 @@ def judged(cells: Sequence[Key], pairs: Sequence[Pair], margin: float) -> dict[K
 
 
 def controls_of(pairs: Sequence[Pair]) -> dict[str, list[float]]:
-    """Return the data of the controls, by name."""
+    """Return the data of the reference workloads, by name."""
     logs = _logs(pairs)
     return {key[1]: logs[key] for key in CONTROL_KEYS if key in logs and not any(map(math.isnan, logs[key]))}
 

@@ -298,7 +298,7 @@ def check_lse(impl: Impl, case: Case) -> None:
     """Compare a kernel's log-sum-exp with the reference, on ordinary scores and in every pattern; raises `Wrong`."""
     base = math.log(impl.limits.returns_lse or math.e)
     module = module_of(impl, case)
-    module.kernel = impl.kernel  # type: ignore[assignment]  # whose second answer the core leaves out
+    module.kernel = impl.kernel  # type: ignore[assignment]  # whose second output the core drops
     for draw in (0, 1):
         problem = problem_of(case, draw)
         numbers = strided(inputs_of(problem))
@@ -533,7 +533,7 @@ class CheckResult:
 
 
 def verify(answers: dict[str, Tensor], problem: Problem, why: str = "") -> CheckResult:
-    """Compare every output with the reference; raises `Wrong` with the place and size of the error."""
+    """Compare every output with the reference; raises `Wrong` with the location and size of the error."""
     found = [(answer, _verify(answers[answer.name], answer, problem, why).overall) for answer in problem.answers]
 
     def nearest(kind: str) -> float | None:
@@ -598,7 +598,7 @@ def _place(flat: int, answer: Expected) -> dict[str, int]:
 
 
 def _unchanged(now: Sequence[Tensor], before: Sequence[Tensor], fault: str, free: Tensor | None = None) -> None:
-    """Raise `Wrong` if tensors changed. `free`: places of a cache that may be written to."""
+    """Raise `Wrong` if tensors changed. `free`: positions of a cache that may be written to."""
     for a, b in zip(now, before, strict=True):
         if free is not None and a.dim() == 4:
             a, b = (x.index_fill(-2, free, 0) for x in (a, b))

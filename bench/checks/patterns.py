@@ -22,7 +22,7 @@ LARGE_OF_NARROW = 100.0
 """Distance for other dtypes, in which scores of 200 may be rounded by one."""
 
 DEEP = 16384.0
-"""How far below zero scores lie in the deepest pattern: a mask that only adds or writes -10,000 hides no key there."""
+"""How far below zero scores lie in the deepest pattern: a mask that only adds or writes -10,000 excludes no key there."""
 
 SPREAD = 16.0
 """Size of the key features that make a pattern: a power of two, so that scores meant to be equal are exactly equal."""

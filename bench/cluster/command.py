@@ -1,4 +1,4 @@
-"""`python -m bench sweep --save NAME [options of pytest bench/]`: a run in K fresh processes, optionally under quiet
+"""`python -m bench sweep --save NAME [options of pytest bench/]`: a run in K fresh processes, optionally under controlled
 conditions; with `--cluster ray|slurm` on many machines, with one run per type of node.
 """
 

@@ -192,7 +192,7 @@ class Measuring:
                         self._run.look(self._seen_by(worker, self._cases[case][0]))
 
     def _seen_by(self, worker: Worker, cell: Cell) -> dict[str, float]:
-        """Return the seconds of GPU controls, timed by a cell's process; empty on a CPU or if the process is lost."""
+        """Return the seconds of the GPU's reference workload, timed by a cell's process; empty on a CPU or without it."""
         with suppress(Skip):
             if cell.case.device != "cpu":
                 return worker.client(cell).ask("gpu_controls")

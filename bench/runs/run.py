@@ -196,7 +196,7 @@ class Run:
         self._write({"begin": cell.key})
 
     def add_checked(self, cell: Cell, answer: dict[str, Any]) -> None:
-        """Store a worker's answer to `check`."""
+        """Store a worker's result of `check`."""
         add_spent(answer.get("spent", {}))
         self._add({"checked": {"key": cell.key, **{name: answer[name] for name in ("columns", "seconds", "first_s")}}})
 
@@ -304,7 +304,7 @@ class Run:
         self._write({"machine": self.seen()})
 
     def restore(self, journal: Journal) -> None:
-        """Go on with the plan, the results and the journal of earlier processes of this run."""
+        """Continue with the plan, the results and the journal of earlier processes of this run."""
         self.journal = journal
         self.planned = {(impl, case) for impl, case in journal.header["planned"]}
         for line in journal.lines:

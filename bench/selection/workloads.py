@@ -38,7 +38,7 @@ BATCH = re.compile(r"(\d*)q(\d+k?)(?:(?:s|kv)(\d+k?))?")
 
 
 def read(path: Path) -> tuple[dict[str, Point], list[str]]:
-    """Read points by their place in the file, and notes on what is measured differently; raises `UsageError`."""
+    """Read points by their position in the file, and notes on what is measured differently; raises `UsageError`."""
     left_out: Counter[str] = Counter()
     try:
         text = path.read_text(encoding="utf-8-sig")

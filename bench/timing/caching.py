@@ -54,7 +54,7 @@ FRESH_ERROR = 0.1
 def check_kernel_caches_nothing(cell: Cell) -> None:
     """Raise `Wrong` if the kernel of a layer caches results, or returns wrong outputs on fresh inputs.
 
-    The kernel is called without its layer, whose projections would hide the time saved.
+    The kernel is called without its layer, whose projections would mask the time saved.
     """
     impl, case = eager_form(cell.impl), replace(cell.case.bare, dropout=0.0, out_dropout=0.0)
     if cell.case.scope == "core" or impl.core is None:

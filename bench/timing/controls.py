@@ -58,14 +58,14 @@ GPU_WORK: dict[str, Callable[[], Callable[[], Any]]] = {
 
 
 def software() -> dict[str, str]:
-    """Return the version behind each control, since another version is another workload."""
+    """Return the version of each workload's library, since another version is another workload."""
     versions = {"product": np.__version__, "python": platform.python_version()}
     return versions | dict.fromkeys(GPU_WORK, str(torch.__version__))
 
 
 @dataclass
 class Controls:
-    """Samples so far: for each control its seconds, and when they were taken, in seconds since the first sample."""
+    """Samples so far: for each workload its seconds, and when they were taken, in seconds since the first sample."""
 
     clock: Callable[[], float] = perf_counter
     seen: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Controls:
     _last: float = 0.0
 
     def look(self, elsewhere: Mapping[str, float] = {}) -> None:
-        """Time every control now; `elsewhere`: seconds of those that a worker has just timed."""
+        """Time every workload now; `elsewhere`: seconds of those that a worker has just timed."""
         now = self.clock()
         if self._began is None:  # samples of an earlier process come first
             self._began = now - max((at for looks in self.seen.values() for at, _ in looks), default=0.0)

@@ -20,7 +20,7 @@ from ..reading.words import plural
 from .comparison import SIDES, Cell, Comparison, changes, worst_first
 
 CONTROL = "control"
-"""Placeholder for the implementation in cells of controls."""
+"""Placeholder for the implementation in cells of the reference workload."""
 
 FOLDER = "ab"
 """Subfolder of a machine's folder."""

@@ -294,7 +294,7 @@ def _unjudged(sides: _Sides, why: str) -> Verdict:
 
 
 def _shifts(base: Run, head: Run) -> list[float]:
-    """Return the change, in logarithms, of each control in both runs."""
+    """Return the change, in logarithms, of each reference workload of both runs."""
     before, after = (
         {name: mean(math.log(look["seconds"]) for look in looks) for name, looks in seen.items() if looks}
         for seen in (run.controls.get("looks", {}) for run in (base, head))
