@@ -33,7 +33,7 @@ that match).
 
 One run gets a folder of its own, OUT/<run>/, with index.html (everything, opens
 from disk), rows.csv, skipped.csv, summary.md and the figures as PNG and SVG.
-Several get one page, OUT/<run>+<run>/, on which they stand side by side,
+Several get one page, OUT/<run>+<run>/, on which they are side by side,
 compared with the first.
 """
 

@@ -92,7 +92,7 @@ def test_axes_that_do_not_fit_together(axes: dict[str, tuple[object, ...]], says
 
 @pytest.mark.parametrize("axes", [{}, {"mask": "none"}, {"source": "cross", "T_kv": 5}, {"H_kv": 1}, {"D_v": 3}])
 def test_operations_against_torchs_own_counter(axes: dict[str, object]) -> None:
-    """`FlopCounterMode` counts the products of the plain formula; with a causal mask it counts the hidden half too."""
+    """`FlopCounterMode` counts the products of the plain formula; with a causal mask it counts the masked half too."""
     from torch.utils.flop_counter import FlopCounterMode
 
     case = Case.of(**({"B": 2, "T": 7, "H": 2, "D_h": 4, "mask": "none"} | axes | {"mask": "none"}))  # type: ignore[arg-type]

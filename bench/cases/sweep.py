@@ -227,7 +227,7 @@ SWEEPS = {
         Sweep("core", "how much of a layer is projections: from q, k, v to o, beside the whole",
               (_grid(dtype=BOTH, T=(256, 1024), scope=AROUND_AND_CORE),), whole_registry=True,
               gpu=(_grid(D_h=(64, 128), T=(2048, 8192), scope=AROUND_AND_CORE, **SIXTEEN),)),
-        Sweep("window", "a sliding window beside all of a causal mask, on both sides, and no mask",
+        Sweep("window", "a sliding window, causal and in both directions, and no mask",
               (_grid(T=(1024, 4096), window=(None, 128, 512)),
                _grid(T=1024, mask="none", window=64, window_right=(None, 16)), _grid(T=(1024, 4096), mask="none")),
               whole_registry=True, gpu=(_grid(D_h=128, T=(4096, 16384), window=(None, 1024, 4096), **SIXTEEN),)),

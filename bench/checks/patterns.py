@@ -131,7 +131,7 @@ def answering(case: Case, generator: torch.Generator) -> Tensor:
 def _late(case: Case) -> Tensor:
     """Return the last key that any query sees: (B,).
 
-    A mask hides that key from most queries: there the first batch entry uses the last key seen by a middle query.
+    A mask excludes that key for most queries: there the first batch entry uses the last key seen by a middle query.
     """
     padding = draws.padding(case, 1)
     last = torch.full((case.B,), case.T_kv - 1) if padding is None else padding.sum(-1).cpu() - 1

@@ -35,7 +35,7 @@ def last_level_cache() -> int | None:
 
 def cold_s(built: Built, hot_s: float) -> float | None:
     """Return the seconds of a cold call; None if it is long, the cache size unknown, or memory too small for the
-    places.
+    locations.
     """
     cache = last_level_cache()
     tensors = [*built.numbers.tensors, *built.module.parameters(), *built.module.buffers()]

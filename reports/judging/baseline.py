@@ -76,7 +76,7 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
         slow = f"is slower by {cell.verdict.ratio - 1:.0%}"
         yield f"{cell.impl} {'is broken' if cell.broken else 'needs more memory' if cell.faulty else slow} at {cell.id}"
     if this.code == command.NOT_JUDGED:
-        yield f"nothing could be judged against {this.base}, so a slow-down may hide in it"
+        yield f"nothing could be judged against {this.base}, so a slow-down may have been missed"
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -159,7 +159,7 @@ def _timed(
 
 
 def _still(rng: np.random.Generator, day: float) -> dict[str, Any]:
-    """Controls that feel the day as implementations do."""
+    """A reference workload with the drift of the implementations."""
     looks = [{"at": 20.0 * i, "seconds": float(3e-3 * math.exp(day + rng.normal(0, 0.001)))} for i in range(5)]
     return {"drift": 0.01, "looks": {"product": looks}}
 

@@ -1,4 +1,4 @@
-"""Steps relative to the other implementations of a case: a slow day of the machine is no step, and hides none."""
+"""Steps relative to the other implementations of a case: drift of the machine is no step, and conceals none."""
 
 from __future__ import annotations
 

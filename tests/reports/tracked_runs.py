@@ -28,7 +28,7 @@ def run(
     **top: Any,
 ) -> dict[str, Any]:
     """A run over 4 cases. `slower` maps an implementation to the factor on its times, which changes its hash; `extra` goes into
-    every row, and `controls` is the factor on the times of the controls (None: the run has none)."""
+    every row, and `controls` is the factor on the times of the reference workload (None: the run has none)."""
     rng = np.random.default_rng(seed)
     rows = []
     for at in CASES:
