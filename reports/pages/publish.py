@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,12 @@ from ..reading import command, runs
 from ..reading.runs import Run
 from . import figure, page, tables
 from .report import report
-from .tables import escape
+from .tables import escape, paragraph
 
 PUBLISHED = CHECKOUT / "results" / runs.PUBLISHED
 PAGE = CHECKOUT / "docs" / "results.md"
 FIGURE = CHECKOUT / "docs" / "latency.png"
 """Figure of the newest run of `quick`."""
-
-WIDTH = 100
-"""Columns of a paragraph in Markdown."""
 
 UNREAD = ("sample_times", "sample_fastest")
 """Columns that no page uses, half of a file's size."""
@@ -87,16 +83,13 @@ def text(folder: Path) -> str:
 def _section(run: Run) -> Iterator[str]:
     this = report(run)
     yield f"## {escape(run.sweep or run.name)}\n"
-    yield _wrapped(f"**{escape(this.headline)}**")
-    yield _wrapped(f"{escape('; '.join(this.trust.reasons))}.")
+    yield paragraph(f"**{escape(this.headline)}**") + "\n"
+    yield paragraph(f"{escape('; '.join(this.trust.reasons))}.") + "\n"
     commit = f"commit {run.commit_id or 'unknown'}"
-    yield _wrapped(f"{escape(page.machine_line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`")
-    yield _wrapped(escape(tables.key(this.grid)))
+    where = f"{escape(page.machine_line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`"
+    yield paragraph(where) + "\n"
+    yield paragraph(escape(tables.key(this.grid))) + "\n"
     yield tables.of_runs(this.grid) + "\n"
     if beside := tables.beside(this.frame, run.published):
         yield "Published times of these cases, beside ours:\n"
         yield beside + "\n"
-
-
-def _wrapped(paragraph: str) -> str:
-    return textwrap.fill(paragraph, WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
