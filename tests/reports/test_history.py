@@ -276,7 +276,7 @@ def test_a_step_is_confirmed_by_an_interleaved_comparison(
         return ""
 
     monkeypatch.setattr("commands.history.confirm", confirm)
-    assert "By turns" not in written()
+    assert "Interleaved" not in written()
     page = written("--confirm")
     said = page.replace("\N{NO-BREAK SPACE}", " ").count("Interleaved: confirmed (5.1 % to 5.2 % slower)")
     assert said == 2  # visible, and for screen readers

@@ -228,14 +228,14 @@ def test_replicates_that_contradict_an_earlier_verdict_are_reported() -> None:
     contradicting = one(*(np.repeat([0.03, -0.03], [15, 45]) + noise))
     assert agreeing.word == contradicting.word == REGRESSED
     assert "contradict" not in agreeing.reason
-    assert "later replicates contradict it: all pairs say" in contradicting.reason and "faster" in contradicting.reason
+    assert "later replicates contradict it: all replicates give" in contradicting.reason and "faster" in contradicting.reason
 
 
 def test_an_interim_contradiction_is_reported_though_all_replicates_agree() -> None:
     """The interval is that before the contradiction, so it may be far narrower or wider than that of all replicates."""
     watched = Watched(0.02, 0.01, 100, looks=(known(0.0, 0.001), known(0.1, 0.001), known(0.02, 0.01)))
     said = of_effects({("x", "case"): watched})[0]["x", "case"]
-    assert said.word == UNCHANGED and "later replicates contradict it: all pairs say" in said.reason
+    assert said.word == UNCHANGED and "later replicates contradict it: all replicates give" in said.reason
 
 
 def test_a_group_of_unchanged_cells_raises_few_false_alarms_with_noise_common_to_a_replicate() -> None:
