@@ -46,7 +46,7 @@ Other commands (each has its own --help):
   python -m reports baseline set RUN     the run that later runs are compared with
   python -m reports history              when did it get slower?
   python -m reports publish [RUN...]     docs/results.md and README's figure
-  python -m reports conformance FILE...  what is right where, by `bench check`
+  python -m reports conformance FILE...  what is correct, from `bench check --json`
 """
 """Commands listed by `attention-bench --help` in an installed suite."""
 

@@ -108,14 +108,14 @@ def _print(baseline: Baseline) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = command.Parser(
         prog="python -m reports baseline",
-        description="The run that later runs are compared with, one a machine.",
+        description="The run that later runs are compared with, one per machine.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="what", metavar="set|show", required=True)
     setting = commands.add_parser("set", help="make a saved run the baseline of its machine")
     setting.add_argument("run", metavar="RUN", help="named as for `python -m reports`")
-    setting.add_argument("--accept", type=_reason, metavar="REASON", help="why its regressions are right")
+    setting.add_argument("--accept", type=_reason, metavar="REASON", help="why its regressions are accepted")
     showing = commands.add_parser("show", help="print the baselines, the newest first; * is the current one")
     for each in (setting, showing):
         command.add_results(each)
@@ -124,5 +124,5 @@ def _parser() -> argparse.ArgumentParser:
 
 def _reason(text: str) -> str:
     if not text.strip():
-        raise argparse.ArgumentTypeError("a reason is some words")
+        raise argparse.ArgumentTypeError("give a reason in words")
     return " ".join(text.split())

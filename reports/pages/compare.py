@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         "--margin",
         type=as_margin,
         metavar="SHARE",
-        help="what is shown to be within this is UNCHANGED (default: 0.05; of a FILE its own)",
+        help="equivalence margin: smaller changes are UNCHANGED or SLIGHT (default: 0.05; for a FILE its own)",
     )
     parser.add_argument("--all", action="store_true", help="list cells that did not change, too")
     parser.add_argument("--force", action="store_true", help="show runs of different machines too, without verdicts")

@@ -87,13 +87,13 @@ def _notes(others: int, force: bool) -> Iterator[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = command.Parser(
         prog="python -m reports history",
-        description="All runs of one machine, and when each cell became slower or faster.",
+        description="Find when cells became slower or faster, over all runs of one machine.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_results(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the page's folder goes (default: reports/out)")
-    parser.add_argument("--force", action="store_true", help="take in runs of other machines and environments too")
+    parser.add_argument("--force", action="store_true", help="include runs of other machines and environments")
     parser.add_argument("--confirm", action="store_true",
                         help="measure every slow-down again: `python -m bench ab` on the two commits around it")  # fmt: skip
     return parser

@@ -228,7 +228,10 @@ def test_replicates_that_contradict_an_earlier_verdict_are_reported() -> None:
     contradicting = one(*(np.repeat([0.03, -0.03], [15, 45]) + noise))
     assert agreeing.word == contradicting.word == REGRESSED
     assert "contradict" not in agreeing.reason
-    assert "later replicates contradict it: all replicates give" in contradicting.reason and "faster" in contradicting.reason
+    assert (
+        "later replicates contradict it: all replicates give" in contradicting.reason
+        and "faster" in contradicting.reason
+    )
 
 
 def test_an_interim_contradiction_is_reported_though_all_replicates_agree() -> None:
