@@ -63,7 +63,7 @@ def guarded() -> int:
         os._exit(UNFINISHED)  # after Ctrl-C during an import, Python would end by the signal even though it was handled
     except OSError as error:  # the disk or standard output is full, or the folder was removed
         terminal.close()
-        where = "the folder that you are in" if isinstance(error, FileNotFoundError) else "standard output"
+        where = "the current folder" if isinstance(error, FileNotFoundError) else "standard output"
         terminal.warn(f"error: {error.filename or where}: {error.strerror}")
     return UNFINISHED
 

@@ -87,9 +87,9 @@ def _answer(options: argparse.Namespace) -> int:
     }
     said = [*sentences(ends), *(ends.notes if not ends.cells else ())]
     if not change:
-        print("between the ends nothing is shown to be slower:", *said, sep="\n  ")
+        print("nothing is significantly slower between the ends:", *said, sep="\n  ")
         return UNJUDGED
-    print("to be explained:", *said, sep="\n  ", flush=True)
+    print("slower between the ends:", *said, sep="\n  ", flush=True)
     good, bad, between = search(len(points), lambda at: bisection.look(at, change))
     return bisection.told(good, bad, between)
 

@@ -95,15 +95,15 @@ def _write(chosen: Sequence[Run], out: Path, verbose: bool) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m reports",
-        description="Charts, tables and a page from saved runs.",
+        description="Make pages, tables and charts of saved runs.",
         epilog=_EPILOG if INSTALLED else _EPILOG + _OTHERS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "runs", nargs="*", metavar="RUN", help="which runs to report; several, on one page (default: the newest)"
+        "runs", nargs="*", metavar="RUN", help="runs to report, several on one page (default: the newest)"
     )
     command.add_results(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="print every case's table, too")
+    parser.add_argument("-v", "--verbose", action="store_true", help="also print a table per case")
     parser.add_argument(
         "--out", type=Path, metavar="DIR",
         help="where pages go (default: ./reports/out; for runs of the checkout its reports/out)",
@@ -127,7 +127,7 @@ def piped() -> int:
         os.dup2(nowhere, sys.stdout.fileno())  # reader gone, or disk full: the last flush must not fail
         if isinstance(error, BrokenPipeError):
             return 0
-        where = "the folder that you are in" if isinstance(error, FileNotFoundError) else "standard output"
+        where = "the current folder" if isinstance(error, FileNotFoundError) else "standard output"
         return complain(f"{error.filename or where}: {error.strerror}")
     return code
 

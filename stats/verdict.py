@@ -220,5 +220,5 @@ def _reason(word: str, margin: float, least: float, low: float, high: float) -> 
 
 def _open(margin: float, low: float, high: float) -> str:
     if low > 1 + margin or high < 1 / (1 + margin):
-        return "not shown at the level that so many comparisons need"
+        return "not significant after correction for multiple comparisons"
     return f"its interval crosses the margin of {margin * 100:.3g} %"

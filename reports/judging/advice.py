@@ -210,7 +210,7 @@ def _verdict(case: Case, ties: Sequence[Mark], open_: Sequence[Mark]) -> str:
     tied = f"{lean[0].impl}, which needs less memory" if lean else words.listing((it.impl for it in ties), 1)
     told = {
         "the only one": not case.judged,
-        "smallest median; no difference is shown": case.judged and not best.row["standing"],
+        "smallest median; no significant difference": case.judged and not best.row["standing"],
         "faster": best.state == FASTEST and case.judged,
         f"tied with {tied}": ties,
         f"not resolved from {words.listing((it.impl for it in open_), 1)}": open_,
@@ -249,9 +249,7 @@ def _narrowed(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[pd.DataFra
     """
     frame, missed = fr.trusted(frame), []
     if frame.empty:
-        raise RunError(
-            "no implementation of this run has a number and was right everywhere: there is nothing to advise"
-        )
+        raise RunError("no implementation of this run was correct in all of its cases and has a time")
     for axis in sorted(asked, key=lambda axis: KNOWN_AXES[axis].is_number):
         wanted, known = asked[axis], sorted(frame[axis].dropna().unique())
         near = [value for value in known if _is(value, wanted)]
@@ -296,7 +294,7 @@ def _print(table: Mapping[str, Any]) -> None:
 def _parser() -> command.Parser:
     parser = command.Parser(
         prog="python -m reports advise",
-        description="Which implementation to use, from a saved run.",
+        description="Find the fastest implementation of each case, in saved runs.",
         epilog="Any other axis of the run is an option as well, as --window 128. Numbers may be ranges: --T 512..8192.",
     )
     command.add_run(parser)
@@ -308,7 +306,7 @@ def _parser() -> command.Parser:
     for axis in (name for name in axis_names() if name != "model"):  # the argument names a model's layers
         parser.add_argument(f"--{axis}", type=_reader(axis), metavar="VALUE", help=f"only cases with this {axis}")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="a table that a program can read")
+    form.add_argument("--json", action="store_true", help="print JSON")
     form.add_argument(
         "--emit", type=Path, metavar="FILE.py",
         help="write a module with a function like SDPA that calls what was fastest; --run may be a glob of one machine's runs",

@@ -14,9 +14,9 @@ from ..reading.runs import Run, RunError
 from .comparison import compare
 
 _EPILOG = """\
-A baseline changes by this command only. A run with regressions against the
-current one, or that can't be compared with it, is refused, unless --accept says
-why that is right; history shows that reason.
+Only this command changes a baseline. It refuses a run that regressed against
+the current one, or can't be compared with it, unless --accept gives a reason,
+which history shows.
 
 Exit code: 0 set (or shown); 1 refused; 3 a usage error in the command.
 """
@@ -39,7 +39,7 @@ def _set(options: argparse.Namespace) -> int:
     run = runs.one(options.run, command.results(options))
     folder = run.path.parent
     if not runs.is_numbered(run.path):
-        raise RunError(f"{run.path}: a baseline is a saved run of one's own, MACHINE/NNNN_NAME.json")
+        raise RunError(f"{run.path}: a baseline is a saved run, MACHINE/NNNN_NAME.json")
     before = baseline_file.read(folder)
     if before and before.current.run == run.path.name:
         print(f"{run.name} is the baseline already")
@@ -47,7 +47,7 @@ def _set(options: argparse.Namespace) -> int:
     objections = list(_objections(run, before))
     if objections and not options.accept:
         refusal = f"{run.name} can't become the baseline: {words.listing(objections)}"
-        return command.complain(f'{refusal}; if that is right, say why: --accept "reason"', REFUSED)
+        return command.complain(f'{refusal}; to accept it: --accept "reason"', REFUSED)
     entry = Entry(run.path.name, datetime.now(UTC).isoformat(timespec="seconds"), tuple(objections), options.accept)
     written = baseline_file.write(Baseline(folder, (*(before.history if before else ()), entry)))
     print(f"{run.name} is the baseline now ({written})")

@@ -81,7 +81,7 @@ def _notes(others: int, force: bool) -> Iterator[str]:
     if others and force:
         yield f"{plural(others, 'run')} of other machines or environments among these: a step may be the machine's"
     elif others:
-        yield f"{plural(others, 'run')} of other machines or environments left out; --force takes them in"
+        yield f"{plural(others, 'run')} of other machines or environments left out; --force includes them"
 
 
 def _parser() -> argparse.ArgumentParser:

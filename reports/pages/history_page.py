@@ -251,7 +251,7 @@ def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:
     for at, point in enumerate(series.points):
         run = this.runs[point.run]
         notes = [_what_happened(moved[at], series, this.runs)] if at in moved else []
-        notes += ["back to where it was"] if at in back else []
+        notes += ["recovered"] if at in back else []
         notes += ["the benchmark itself was changed"] if at in series.breaks else []
         entries = this.baselines.get(point.run, ())
         notes += [f"baseline, accepted: {it.reason}" if it.reason else "baseline" for it in entries]

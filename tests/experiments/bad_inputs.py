@@ -262,8 +262,8 @@ INPUTS = [
     # Where it is started, and what is around.
     run(f"mkdir 'a b ü'; cp mine.py 'a b ü'; cd 'a b ü'; bench --impl mine=mine:own $SMALL {NAMED} --report", 0, "^/.*ü.*html"),
     refused("cp mine.py 'my kernel.py'; bench --impl 'mine=my kernel:nix' --dry-run", 4, "my kernel has no attribute 'nix'"),
-    refused("mkdir d; cd d; rmdir ../d; pr", 3, "the folder that you are in: No such file"),
-    refused("mkdir d; cd d; rmdir ../d; pb sweep --save x", 2, "the folder that you are in: No such file"),
+    refused("mkdir d; cd d; rmdir ../d; pr", 3, "the current folder: No such file"),
+    refused("mkdir d; cd d; rmdir ../d; pb sweep --save x", 2, "the current folder: No such file"),
     refused("pr > /dev/full", 3, "standard output: No space left"),
     run("pr history >&-", 0, ""),
     run("pb --help >&-", 0, ""),

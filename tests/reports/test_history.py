@@ -238,7 +238,7 @@ def test_runs_of_other_machines_are_left_out_unless_forced(
     nights(lambda n: {"machine_info": {**synthetic.MACHINE, "cores": 64 if n < 2 else 2, "torch": str(n)}})
     page = written()
     assert "10 runs" in page and "0002_night" not in page
-    assert "2 runs of other machines or environments left out; --force takes them in" in capsys.readouterr().err
+    assert "2 runs of other machines or environments left out; --force includes them" in capsys.readouterr().err
     assert "12 runs, 0001_night to" in written("--force")
 
 

@@ -242,7 +242,7 @@ def test_a_value_of_another_kind_is_one_line(
 def test_a_run_without_numbers_is_one_line(as_run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     run = as_run(synthetic.document([]))
     assert main(["advise", "--run", str(run.path)]) == 3
-    assert "nothing to advise" in capsys.readouterr().err
+    assert "no implementation of this run was correct" in capsys.readouterr().err
 
 
 LLAMA = {"H": 32, "H_kv": 8, "D_h": 128, "D_v": 128, "d_model": 4096, "dtype": "bfloat16"}
