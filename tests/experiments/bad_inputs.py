@@ -293,7 +293,7 @@ INPUTS = [
     # Twice, against each other, and beyond measure.
     refused("bench --T 16 --T 32 --H 2 --impl sdpa --dtype float32 --dry-run", 4, "--T is given 2 times"),
     refused("bench --report --impl sdpa", 4, "--report makes the page of a run"),
-    refused("pb sweep --save x --resume y", 4, "no run y|leave out the other options"),
+    refused("pb sweep --save x --resume y", 4, "no run y|leave out the others"),
     refused("pb sweep --save x --benchmark-save y --processes 1 --dry-run", 4, "--save is given 2 times"),
     refused("pr compare base other --json", 3, "--json"),
     run(f"bench $SMALL --impl sdpa --cell-timeout 1e300 {NAMED}", 0, "saved: "),

@@ -170,7 +170,7 @@ def test_published_runs_are_no_baseline(results: Path, baseline: Any, capsys: py
     (results / "published").mkdir()
     (results / "published" / "0001_x.json").write_text(json.dumps(tracked.run(1)))
     assert baseline("set", "x") == 3
-    assert "a saved run of one's own" in capsys.readouterr().err
+    assert "a baseline is a saved run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 1}', '{"schema": 2, "history": [{"run": "a", "at": "b"}]}',
