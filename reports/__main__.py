@@ -43,10 +43,10 @@ Other commands (each has its own --help):
   python -m reports figure NAME -o FILE  one figure for a paper or a README
   python -m reports export -o FILE       rows for other tools: Parquet or CSV
   python -m reports compare [BASE] HEAD  did it get slower?
-  python -m reports baseline set RUN     the run that later runs are compared with
+  python -m reports baseline set RUN     set the run to compare later runs with
   python -m reports history              when did it get slower?
   python -m reports publish [RUN...]     docs/results.md and README's figure
-  python -m reports conformance FILE...  what is correct, from `bench check --json`
+  python -m reports conformance FILE...  what is correct, by `check --json`
 """
 """Commands listed by `attention-bench --help` in an installed suite."""
 
