@@ -220,5 +220,5 @@ def _reason(word: str, margin: float, least: float, low: float, high: float) -> 
 
 def _open(margin: float, low: float, high: float) -> str:
     if low > 1 + margin or high < 1 / (1 + margin):
-        return "not significant after correction for multiple comparisons"
+        return "not significant at 1 % over all comparisons"
     return f"its interval crosses the margin of {margin * 100:.3g} %"

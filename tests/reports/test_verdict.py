@@ -332,7 +332,7 @@ def test_what_is_inconclusive_says_what_is_possible() -> None:
     cells, _ = verdict.of_effects({("sdpa", f"T{i}"): Estimate(0.4 * (i == 0), 0.1, 8) for i in range(100)})
     found = cells["sdpa", "T0"]
     assert found.word == INCONCLUSIVE and found.low > 1.1
-    assert found.reason.endswith("slower: not significant after correction for multiple comparisons")
+    assert found.reason.endswith("slower: not significant at 1 % over all comparisons")
     assert shares.bound(1.002, 1.019) == "0.2 % to 1.9 % slower"
     assert shares.bound(0.9, 0.995) == "0.5 % to 10 % faster"
     assert shares.bound(0.5, 2.5) == "between 50 % faster and 150 % slower"
