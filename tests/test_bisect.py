@@ -147,7 +147,10 @@ def test_ends_that_do_not_differ_are_no_usage_error(
 
     measured(same)
     assert bisect.main(["c0", "c29"]) == 2
-    assert "nothing is significantly slower between the ends:\n  no difference in code between c0 and c29\n" in capsys.readouterr().out
+    assert (
+        "nothing is significantly slower between the ends:\n  no difference in code between c0 and c29\n"
+        in capsys.readouterr().out
+    )
 
 
 def test_after_ctrl_c_the_same_command_goes_on(
