@@ -19,7 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("bench.runs.check", "are kernels and layers right? Without timing, in less than a minute"),
     "doctor": ("bench.runs.doctor", "what on this machine will disturb a measurement"),
     "sweep": ("bench.cluster.command", "measure in several fresh processes, or on many machines"),
-    "ab": ("commands.ab", "did it get slower? Two revisions, kernels or interpreters"),
+    "ab": ("commands.ab", "did it get slower? Compare two revisions, kernels or interpreters"),
     "bisect": ("commands.bisect", "which commit, or which torch, made it slower?"),
 }
 """Commands, each with the module whose `main(arguments) -> exit code` implements it, and a description."""
@@ -63,7 +63,7 @@ def guarded() -> int:
         os._exit(UNFINISHED)  # after Ctrl-C during an import, Python would end by the signal even though it was handled
     except OSError as error:  # the disk or standard output is full, or the folder was removed
         terminal.close()
-        where = "the folder that you are in" if isinstance(error, FileNotFoundError) else "standard output"
+        where = "the current folder" if isinstance(error, FileNotFoundError) else "standard output"
         terminal.warn(f"error: {error.filename or where}: {error.strerror}")
     return UNFINISHED
 

@@ -26,7 +26,7 @@ BENCH, REPORTS = (str(HOME / "bench"),), (str(HOME / "reports"),)
 
 COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "run": (PYTEST, "measure, print a table, and save it: --benchmark-save=NAME"),
-    "list": ((*PYTEST, "--list"), "implementations with what they can't do, and sweeps"),
+    "list": ((*PYTEST, "--list"), "implementations with their limits, sweeps, and models"),
     "sweep": ((*BENCH, "sweep"), "measure in several fresh processes, or on many machines"),
     "check": ((*BENCH, "check"), "are kernels and layers right? Without timing, in less than a minute"),
     "doctor": ((*BENCH, "doctor"), "what on this machine will disturb a measurement"),
@@ -34,14 +34,14 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "advise": ((*REPORTS, "advise"), "which implementation to use, from what was measured"),
     "figure": ((*REPORTS, "figure"), "one figure for a paper or a README"),
     "export": ((*REPORTS, "export"), "rows for other tools: Parquet or CSV"),
-    "conformance": ((*REPORTS, "conformance"), "what is right where: from the output of check --json"),
-    "ab": ((*BENCH, "ab"), "did it get slower? Two revisions, kernels or interpreters"),
+    "conformance": ((*REPORTS, "conformance"), "a table of what is correct, from the output of check --json"),
+    "ab": ((*BENCH, "ab"), "did it get slower? Compare two revisions, kernels or interpreters"),
     "bisect": ((*BENCH, "bisect"), "which commit, or which torch, made it slower?"),
     "compare": ((*REPORTS, "compare"), "two saved runs, cell by cell"),
-    "baseline": ((*REPORTS, "baseline"), "what later runs are compared with"),
+    "baseline": ((*REPORTS, "baseline"), "the run that later runs are compared with"),
     "history": ((*REPORTS, "history"), "every cell over all runs of this machine"),
-    "new-kernel": ((), "write FILE (default: mine.py), a kernel to begin with"),
-    "new-layer": ((), "write FILE (default: mine.py), a layer to begin with"),
+    "new-kernel": ((), "write FILE (default: mine.py), a template of a kernel"),
+    "new-layer": ((), "write FILE (default: mine.py), a template of a layer"),
     "completion": ((), "for bash and zsh: attention-bench completion >> ~/.bashrc"),
 }
 
@@ -159,8 +159,8 @@ def _run_help() -> str:
     return f"""\
 usage: attention-bench run [options]
 
-Measure cells: every implementation that is asked for in every case. VALUES are
-one or several, as in --T 256,1024; every combination of them is a case.
+Measure every selected implementation in every selected case. VALUES are one
+value or several, as in --T 256,1024; every combination is a case.
 --benchmark-save=NAME saves the run for `attention-bench report` and the other
 commands; without it only the table is printed.
 
@@ -171,7 +171,7 @@ and pytest's own, such as -k EXPRESSION, -x, -q: `pytest --help` shows them.
 
 Exit code: 0 when every cell was measured, is unsupported or did not fit in
 memory; 1 when one is wrong, failed or timed out; 2 when interrupted; 4 for a
-mistake on the command line; 5 when no cell is selected."""
+usage error; 5 when no cell is selected."""
 
 
 def _complain(message: str) -> int:

@@ -43,7 +43,7 @@ def answered(answer: Callable[[], int]) -> int:
     except (Unjudgeable, Skip) as why:
         warn(f"it could not be judged: {why}")
     except KeyboardInterrupt:
-        warn("interrupted; the same command goes on")
+        warn("interrupted; the same command continues")
     return UNJUDGED
 
 
@@ -70,7 +70,7 @@ def _answer(options: argparse.Namespace) -> int:
 def _refuse_ignored(options: argparse.Namespace) -> None:
     """Raise `UsageError` for options without effect beside --continue or --self-test."""
     if options.to_continue and (given := ", ".join(map(spelt, asked(options)))):
-        raise UsageError(f"--continue goes on with its file's options: leave out {given}")
+        raise UsageError(f"--continue uses the options of its file: leave out {given}")
     for name in ("save", "json", "markdown"):
         if options.self_test and getattr(options, name):
             raise UsageError(f"--self-test writes its own files: leave out --{name}")

@@ -91,7 +91,7 @@ def _answer(options: argparse.Namespace) -> int:
             said.append(f"some of it is INCONCLUSIVE: --budget {2 * options.budget:g} measures for longer")
         print("between the ends nothing is shown to be slower:", *said, sep="\n  ")
         return UNJUDGED
-    print("to be explained:", *said, sep="\n  ", flush=True)
+    print("slower between the ends:", *said, sep="\n  ", flush=True)
     good, bad, between = search(len(points), lambda at: bisection.look(at, change))
     return bisection.told(good, bad, between)
 

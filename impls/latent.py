@@ -41,7 +41,7 @@ class LatentLayer(AttentionLayer):
     def forward(
         self, x: Tensor, *, padding: Tensor | None = None, cache: Cache | None = None, pages: Tensor | None = None
     ) -> Tensor:
-        """Map (B, T, d_model) to (B, T, d_out); `cache` holds (B, 1, T_kv, latent + rope), with the last places free.
+        """Map (B, T, d_model) to (B, T, d_out); `cache` holds (B, 1, T_kv, latent + rope), with the last positions free.
 
         With `pages` the cache is a pool, from which the latents of each request are copied in one piece.
         """

@@ -55,7 +55,7 @@ class LayerShape(Rules):
 
 
 Cache = tuple[Tensor, ...]
-"""Keys and values of earlier tokens, (B, H_kv, T_kv, D_h) and (B, H_kv, T_kv, D_v), or latents; the last places are free."""
+"""Keys and values of earlier tokens, (B, H_kv, T_kv, D_h) and (B, H_kv, T_kv, D_v), or latents; the last positions are free."""
 
 
 class Masked(nn.Module):
@@ -188,7 +188,7 @@ class KernelLayer(AttentionLayer):
 
 
 def extend(cache: Cache, newest: Cache) -> Cache:
-    """Write the entries of the newest tokens into the last places of a preallocated cache; returns the whole cache."""
+    """Write the entries of the newest tokens into the last positions of a preallocated cache; returns the whole cache."""
     for known, new in zip(cache, newest, strict=True):
         known[..., -new.shape[-2] :, :] = new
     return cache

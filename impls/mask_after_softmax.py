@@ -24,7 +24,7 @@ def _unfit(case: Any) -> str | None:
 def mask_after_softmax(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, dropout_p: float
 ) -> Tensor:
-    """Softmax over every key, hidden ones set to zero afterwards, rows normalised again."""
+    """Softmax over every key, masked ones set to zero afterwards, rows normalised again."""
     probs = torch.softmax(q @ k.transpose(-2, -1) * scale, dim=-1)  # (..., T, T_kv)
     if visible is not None:
         probs = probs * visible

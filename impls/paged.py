@@ -89,7 +89,7 @@ def _unfit_varlen(case: Any) -> str | None:
     "varlen_paged", compiles=False, **VARLEN, **ROUTE | {"unless": _unfit_varlen, "beyond": ("causal_br", "page")}
 )
 class VarlenPaged(PagedLayer):
-    """`torch.nn.attention.varlen.varlen_attn` with the page table: pages are read where they lie."""
+    """`torch.nn.attention.varlen.varlen_attn` with the page table: pages are read in place."""
 
     def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
         """(B, H, T, D), pools (1, H_kv, tokens, D) -> (B, H, T, D)"""
@@ -109,7 +109,7 @@ class VarlenPaged(PagedLayer):
 
 @register("flex_paged", compiled_by_default=True, compiled_unless=_unfit_compiled, **ROUTE)
 class FlexPaged(PagedLayer):
-    """FlexAttention over the whole pool, with a block mask that knows whose each page is; not compiled, over copies."""
+    """FlexAttention over the whole pool, with a block mask by the request of each page; not compiled, over copies."""
 
     def __init__(self, shape: LayerShape):
         super().__init__(shape)

@@ -91,7 +91,7 @@ class Limits:
         for axis in ("device", "dtype", "mode", "mask", "source", "scope"):
             allowed, wanted = getattr(self, axis + "s"), case.computes if axis == "dtype" else getattr(case, axis)
             if allowed is not None and wanted not in allowed:
-                return f"{name} knows {axis} {', '.join(allowed)}, not {wanted}"
+                return f"{name} supports {axis} {', '.join(allowed)}, not {wanted}"
         if case.H_kv != case.H and not self.grouped:
             return f"{name} has as many key-value heads as query heads"
         if case.D_v != case.D_h and not self.wide_values:

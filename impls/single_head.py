@@ -1,4 +1,4 @@
-"""One head with trainable weights, first as bare matrices, then as `nn.Linear`."""
+"""One head with trainable weights, first as plain matrices, then as `nn.Linear`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SingleHead(AttentionLayer):
 
 @register("parameter", heads=1, beyond=BY_MASK, scores=every_score)
 class ParameterHead(SingleHead):
-    """One head; projections are bare `nn.Parameter` matrices (d_model, D_h), applied as x W."""
+    """One head; projections are plain `nn.Parameter` matrices (d_model, D_h), applied as x W."""
 
     def __init__(self, shape: LayerShape):
         super().__init__(shape)

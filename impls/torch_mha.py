@@ -35,7 +35,7 @@ LIMITS: dict[str, Any] = {
 
 @register("torch_mha", **LIMITS)
 class TorchMHA(nn.Module):
-    """`nn.MultiheadAttention`, asked for no probabilities."""
+    """`nn.MultiheadAttention` without returning probabilities."""
 
     need_weights = False
     hidden: Tensor | None
@@ -48,7 +48,7 @@ class TorchMHA(nn.Module):
         visible = mask_of(shape, shape.H, shape.T or shape.max_T, shape.max_T)
         self.register_buffer(
             "hidden", None if visible is None else ~visible, persistent=False
-        )  # (T, max_T), True means hide
+        )  # (T, max_T), True means masked
         self.shape = shape
         self.drop = nn.Dropout(shape.out_dropout)
 

@@ -33,20 +33,20 @@ that match).
 
 One run gets a folder of its own, OUT/<run>/, with index.html (everything, opens
 from disk), rows.csv, skipped.csv, summary.md and the figures as PNG and SVG.
-Several get one page, OUT/<run>+<run>/, on which they stand side by side,
+Several get one page, OUT/<run>+<run>/, on which they are side by side,
 compared with the first.
 """
 
 _OTHERS = """
 Other commands (each has its own --help):
-  python -m reports advise --T 2048 ...  which implementation to use
+  python -m reports advise --T 2048 ...  the fastest implementation
   python -m reports figure NAME -o FILE  one figure for a paper or a README
   python -m reports export -o FILE       rows for other tools: Parquet or CSV
   python -m reports compare [BASE] HEAD  did it get slower?
-  python -m reports baseline set RUN     what later runs are compared with
+  python -m reports baseline set RUN     set the run to compare later runs with
   python -m reports history              when did it get slower?
   python -m reports publish [RUN...]     docs/results.md and README's figure
-  python -m reports conformance FILE...  what is right where, by `bench check`
+  python -m reports conformance FILE...  what is correct, by `check --json`
 """
 """Commands listed by `attention-bench --help` in an installed suite."""
 
@@ -100,12 +100,12 @@ def _write(chosen: Sequence[Run], out: Path, options: argparse.Namespace) -> Non
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m reports",
-        description="Charts, tables and a page from saved runs.",
+        description="Make pages, tables and charts of saved runs.",
         epilog=_EPILOG if INSTALLED else _EPILOG + _OTHERS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "runs", nargs="*", metavar="RUN", help="which runs to report; several, on one page (default: the newest)"
+        "runs", nargs="*", metavar="RUN", help="runs to report, several on one page (default: the newest)"
     )
     command.add_results(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="print every case's table, too")
@@ -133,7 +133,7 @@ def piped() -> int:
         os.dup2(nowhere, sys.stdout.fileno())  # reader gone, or disk full: the last flush must not fail
         if isinstance(error, BrokenPipeError):
             return 0
-        where = "the folder that you are in" if isinstance(error, FileNotFoundError) else "standard output"
+        where = "the current folder" if isinstance(error, FileNotFoundError) else "standard output"
         return complain(f"{error.filename or where}: {error.strerror}")
     return code
 

@@ -27,7 +27,7 @@ FASTEST, TIED, NOT_RESOLVED, SLOWER = "fastest", "tied", UNRESOLVED, "slower"
 
 @dataclass(frozen=True)
 class Samples:
-    """Timed blocks of one row, one entry per block: seconds of a call, and the block's place in the run.
+    """Timed blocks of one row, one entry per block: seconds of a call, and the block's position in the run.
 
     Blocks of two rows with the same round number were timed in the same round, and are paired. `visits` tells which
     rounds were timed together; a visit lies within one process.

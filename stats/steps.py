@@ -193,7 +193,7 @@ def _likeliest(logs: Array) -> tuple[int, float]:
     df, after, apart = logs.size - 3, logs.size - 1 - at, 1 - ALIKE
     fresh = (
         logs[1:] - ALIKE * logs[:-1]
-    )  # innovations of each run; a step appears as 1 at its place, and `apart` after it
+    )  # innovations of each run; a step appears as 1 at its position, and `apart` after it
     fresh -= fresh.mean(axis=1, keepdims=True)
     sums = fresh[:, at - 1] + apart * (fresh[:, ::-1].cumsum(axis=1)[:, ::-1] - fresh)[:, at - 1]
     squares = 1 + apart**2 * after - (1 + apart * after) ** 2 / (logs.size - 1)

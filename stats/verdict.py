@@ -61,13 +61,13 @@ MOST_MARGIN = 0.5
 FALSE_ALARMS = 0.01
 """Risk that a comparison reports any unchanged implementation, or any unchanged cell, as changed."""
 
-CONTRADICTED = "later pairs contradict it"
+CONTRADICTED = "later replicates contradict it"
 
 POWER = 0.8
 """Probability of detecting a change as large as `detectable`."""
 
 STILL = 0.03
-"""Relative change of a control's time above which the machine has drifted."""
+"""Relative change of a reference workload's time above which the machine has drifted."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _verdict(effect: Estimate, margin: float, least: float, among: int, inherits
     """Return a verdict; `among` is the number of tests; `inherits`: if changed, its implementation's margin applies."""
     if not effect.testable:
         known = math.isfinite(effect.mean)
-        reason = "measured too rarely for an interval" if known else "no pair with two numbers"
+        reason = "measured too rarely for an interval" if known else "no replicate measured both variants"
         return Verdict(INCONCLUSIVE, reason, math.exp(effect.mean))
     low, high = effect.interval(LEVEL)
     way = _exceeds(effect, least, FALSE_ALARMS / among)
@@ -182,7 +182,7 @@ def _verdict(effect: Estimate, margin: float, least: float, among: int, inherits
     ratio, low, high = (estimate.exp_or_inf(log) for log in (min(max(effect.mean, low), high), low, high))
     reason = _reason(word, margin, least, low, high)
     if later := effect.contradiction:
-        reason += f"; {CONTRADICTED}: all pairs say {bound(*map(estimate.exp_or_inf, later))}"
+        reason += f"; {CONTRADICTED}: all replicates give {bound(*map(estimate.exp_or_inf, later))}"
     return Verdict(word, reason, ratio, low, high, estimate.exp_or_inf(detectable) - 1)
 
 
@@ -220,5 +220,5 @@ def _reason(word: str, margin: float, least: float, low: float, high: float) -> 
 
 def _open(margin: float, low: float, high: float) -> str:
     if low > 1 + margin or high < 1 / (1 + margin):
-        return "not shown at the level that so many comparisons need"
+        return "not significant at 1 % over all comparisons"
     return f"its interval crosses the margin of {margin * 100:.3g} %"

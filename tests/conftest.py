@@ -60,7 +60,7 @@ def own_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def known_axes() -> Iterator[None]:
-    """What a test's run describes is known in that test alone."""
+    """Forget after each test the axes that its run describes."""
     before = dict(KNOWN_AXES)
     yield
     KNOWN_AXES.clear()
@@ -69,7 +69,7 @@ def known_axes() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def frozen() -> None:
-    """What was imported until now stays: no garbage collection, as before memory is measured, has to look at it again."""
+    """Freeze imported objects, so that garbage collections, as before memory is measured, don't scan them again."""
     gc.collect()
     gc.freeze()
 
@@ -132,7 +132,7 @@ def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gated(impl: Impl, case: Case) -> None:
-    """All that the gate asks of an implementation before a case is timed; raises what it found."""
+    """Run all checks of an implementation before a case is timed; raises what they find."""
     from bench.checks.gate import Gate, check
 
     Gate().check(impl, case)
@@ -149,7 +149,7 @@ def checked(cell: Cell) -> tuple[Built, Checked]:
 
 
 def ask_check(ask: Callable[..., Answer], impl: str, case: dict[str, Any], what: str = "x") -> Answer:
-    """What a worker answers of a cell that is to be checked."""
+    """Return a worker's result of `check` for a cell."""
     ask("probe", what=what, impl=impl, case=case)
     return ask("check", what=what)
 

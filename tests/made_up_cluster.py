@@ -1,4 +1,4 @@
-"""A cluster that is made up: its nodes answer with cases of the published run, and are lost when a test wants it."""
+"""A simulated cluster: its nodes return cases of the published run, and are lost on request."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def job(case: str) -> dict[str, Any]:
 
 
 class Task:
-    """The oldest of a cluster's tasks is done when it is looked at."""
+    """The oldest task of a cluster is done when it is polled."""
 
     def __init__(self, cluster: MadeUpCluster, node: str, case: str | None):
         self._cluster, self.node, self.case = cluster, node, case
@@ -54,7 +54,7 @@ class Task:
 
 
 class MadeUpCluster:
-    """Nodes by type, which answer in the order in which they were asked; `fate` says what else may become of a task."""
+    """Nodes by type, which return results in the order of submission; `fate` chooses other outcomes of a task."""
 
     def __init__(
         self,

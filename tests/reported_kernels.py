@@ -394,7 +394,7 @@ def heads_and_tokens_swapped_going_back(q, k, v, **options):
 
 @reported("fla-org/flash-linear-attention#384", **BACKWARD, **SHARED)
 def gradient_of_keys_by_the_numbers_of_query_heads(q, k, v, *, is_causal=False, **_):
-    def change(grad: Tensor) -> Tensor:  # (B, H, T_kv, D), each where its own number lies
+    def change(grad: Tensor) -> Tensor:  # (B, H, T_kv, D), each at its own index
         return grad.unflatten(1, (-1, k.shape[1])).transpose(1, 2).flatten(1, 2)
 
     return sdpa(q, going_back(groups(q, k), change), groups(q, v), is_causal=is_causal)
@@ -450,7 +450,7 @@ _widths: dict[Any, Tensor] = {}
 
 @reported("ml-explore/mlx#3071")
 def keeps_a_mask_by_a_key_that_says_too_little(q, k, v, *, is_causal=False, **_):
-    """By its length alone, whatever `is_causal`: a process that asks for both would tell."""
+    """By its length alone, whatever `is_causal`: calls with both in one process show it."""
     mask = _widths.setdefault((q.shape[-2], k.shape[-2]), visible(q, k, is_causal, None))
     return plain(q, k, v, mask)
 
@@ -461,7 +461,7 @@ PARTS: dict[str, Any] = {"mode": "decode", "T": 8, "T_kv": 640, "mask": "causal_
 
 
 def in_memory(x: Tensor) -> Tensor:
-    """(B, H, T, D) of a projection, whose heads lie between tokens, read as if they didn't."""
+    """(B, H, T, D) of a projection, whose heads lie between tokens, read as contiguous."""
     return x if x.is_contiguous() else x.transpose(1, 2).reshape(x.shape)
 
 

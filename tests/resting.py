@@ -1,4 +1,4 @@
-"""Time that passes only where a check waits for what goes on behind a call: a crowded machine changes nothing in it."""
+"""Simulated time that passes only while a check waits for background work: load on the machine has no effect."""
 
 from __future__ import annotations
 
@@ -82,5 +82,5 @@ class Rest:
 
 
 def resting(patch: pytest.MonkeyPatch, rest: Rest) -> None:
-    """Have every cell that is checked watched in such time."""
+    """Watch every checked cell in simulated time."""
     patch.setattr(cell, "check_idle_afterwards", lambda: check_idle_afterwards(rest))

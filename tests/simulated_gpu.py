@@ -1,4 +1,4 @@
-"""A GPU that is made up, with the `torch.cuda` of each process that uses it, and its NVML.
+"""A simulated GPU, with the `torch.cuda` of each process that uses it, and its NVML.
 
 It has the host's clock and the device's: a launch takes the host's time, a kernel that of its stream, an event is stamped when
 its stream reaches it. A kernel that faults breaks its process for good. Times are in seconds.
@@ -34,7 +34,7 @@ BUSY = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
 
 @dataclass
 class Gpu:
-    """What processes share: memory, and who has a context."""
+    """State shared by processes: memory, and contexts."""
 
     total: int = 80 << 30
     others: int = 0
@@ -52,7 +52,7 @@ class SimulatedCuda:
 
     A kernel takes `launch` of the host, its own time of its stream, and `miss` more when its data isn't in the L2. Kernels of a
     graph are launched together. What spoils a capture does so as in torch: stream and generator stay as they were in it. The
-    queue holds `queue` launches: the host waits for a place in it.
+    queue holds `queue` launches: the host waits while it is full.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class SimulatedCuda:
         return self in self.gpu.processes
 
     def context(self) -> None:
-        """What everything but a look at the device's properties begins with."""
+        """Prefix of all functions except queries of device properties."""
         if self.broken:
             raise torch.AcceleratorError(ILLEGAL)
         if not self.is_initialized():
@@ -120,7 +120,7 @@ class SimulatedCuda:
         self.in_cache = cached
 
     def item(self) -> None:
-        """An operation that waits for the device, and of which torch knows that it does."""
+        """An operation that waits for the device, as torch knows."""
         if self.sync_mode == "error":
             raise RuntimeError("called a synchronizing CUDA operation")
         self.synchronize()
@@ -259,7 +259,7 @@ class SimulatedCuda:
 
 
 class SimulatedGenerator:
-    """Random numbers of the device: its state knows whether a capture is under way, and outside of one insists on none."""
+    """The device's generator: its state records whether a capture is active, and requires none outside of one."""
 
     def __init__(self) -> None:
         self.state = SimpleNamespace(capturing=False)
@@ -278,7 +278,7 @@ class SimulatedGenerator:
 class SimulatedNvml:
     """`pynvml` of one GPU that has `reasons` while a process of ours works, and is idle otherwise.
 
-    Every question takes the host 30 µs. `capped` counts the time at work under a power cap. `without` names a function that
+    Every query takes the host 30 µs. `capped` counts the time at work under a power cap. `without` names a function that
     this GPU doesn't support.
     """
 

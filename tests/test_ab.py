@@ -1,4 +1,4 @@
-"""Two sides, interleaved: the order and the stages on simulated processes, and whole comparisons of tiny cells."""
+"""Interleaved comparison of two variants: schedule and stages on simulated processes, whole comparisons of tiny cells."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ TINY = ("--T", "16", "--H", "2", "--D_h", "8", "--dtype", "float32", "--budget",
 # Order
 
 
-def test_each_round_has_every_cell_once_a_side_in_an_order_of_its_own() -> None:
+def test_each_round_has_every_cell_once_per_variant_in_random_order() -> None:
     rounds = list(interleaved(dict.fromkeys([A, B, C], 50), random.Random(0)))
     each = [rounds[i : i + 6] for i in range(0, len(rounds), 6)]
     assert all(sorted(it) == sorted((key, i) for key in (A, B, C) for i in (0, 1)) for it in each)
@@ -75,7 +75,7 @@ def test_a_long_call_has_fewer_rounds_but_three() -> None:
     assert timed == {A: [(1, 1, 1), *[(1, 1, 0)] * 2], B: [(1, 2, 1)] * 5, C: [(25, 8, 25)] * 5}
 
 
-def test_a_mood_of_the_machine_that_both_sides_share_is_not_in_the_datum() -> None:
+def test_machine_conditions_common_to_both_variants_cancel_in_the_datum() -> None:
     mood = [1.0, 2.0, 2.0, 1.0, 2.0, 1.0]
     base, head = mood, [1.05 * seconds for seconds in mood]
     head[4] = 1.05  # once it changed between the two blocks
@@ -95,7 +95,7 @@ def logs_of(pair: Pair) -> dict[Key, float]:
 
 
 class Answering:
-    """A worker's client that answers at once what its `ask` gives."""
+    """A worker's client that immediately returns the result of its `ask`."""
 
     left, readable = 100.0, os.open(os.devnull, os.O_RDONLY)
 
@@ -115,7 +115,7 @@ class Answering:
 
 @dataclass(eq=False)
 class Fake(Answering):
-    """A process whose cells take a known time."""
+    """A process whose cells take a given time."""
 
     variant: int
     log: list[tuple[Any, ...]]
@@ -152,7 +152,7 @@ def pairing_of(base: Fake, head: Fake, controls: Sequence[Key] = CONTROLS, **opt
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_both_sides_are_made_ready_at_the_same_time_but_in_turn_on_a_gpu(device: str) -> None:
+def test_both_variants_are_prepared_at_the_same_time_but_not_on_a_gpu(device: str) -> None:
     log: list[tuple[Any, ...]] = []
     plan = plan_of("same", "same", cases=(Case.of(T=16, H=1, D_h=8, device=device),))
     pairing_of(Fake(0, log), Fake(1, log), (), together=plan.together).pair([A, B], 3)
@@ -160,7 +160,7 @@ def test_both_sides_are_made_ready_at_the_same_time_but_in_turn_on_a_gpu(device:
     assert variants == ([0, 1] * 3 if device == "cpu" else [0] * 3 + [1] * 3)
 
 
-def test_a_pair_gives_log_ratios_and_ends_its_processes() -> None:
+def test_a_replicate_gives_log_ratios_and_ends_its_processes() -> None:
     log: list[tuple[Any, ...]] = []
     found = pairing_of(Fake(0, log), Fake(1, log, {A: 2e-3})).pair([A, B], 3)
     assert logs_of(found) == {A: math.log(2), B: 0.0} | dict.fromkeys(CONTROLS, 0.0)
@@ -178,7 +178,7 @@ def test_a_pair_gives_log_ratios_and_ends_its_processes() -> None:
     assert log.index(("pin", 1, ())) < log.index(timed[0])
 
 
-def test_a_process_that_dies_costs_its_cell_and_the_pair_is_begun_anew() -> None:
+def test_a_process_that_dies_costs_its_cell_and_the_replicate_begins_anew() -> None:
     log: list[tuple[Any, ...]] = []
     fight = pairing_of(Fake(0, log), Fake(1, log, dies_at=B))
     assert {*logs_of(fight.pair([A, B], 1))} == {A, *CONTROLS}
@@ -187,7 +187,7 @@ def test_a_process_that_dies_costs_its_cell_and_the_pair_is_begun_anew() -> None
     assert {*logs_of(fight.pair([A, B], 1))} == {A, *CONTROLS}
 
 
-def test_without_controls_nothing_is_said() -> None:
+def test_without_a_reference_workload_no_drift_is_reported() -> None:
     with pytest.raises(Skip, match="SIGSEGV"):
         pairing_of(Fake(0, []), Fake(1, [], dies_at=CONTROLS[0])).pair([A], 1)
 
@@ -197,13 +197,13 @@ def test_without_controls_nothing_is_said() -> None:
 
 @dataclass
 class World:
-    """Pairs that are drawn: each cell has a true log ratio and a spread; each pair takes a second."""
+    """Simulated replicates: each cell has a true log ratio and a spread; each replicate takes a second."""
 
     truth: dict[Key, tuple[float, float]]
     seconds: float
     machine: float = 0.0
     noise: float = 1e-4
-    """Spread of the controls."""
+    """Spread of the reference workload."""
     asked: list[tuple[Key, ...]] = field(default_factory=list)
     rng: random.Random = field(default_factory=lambda: random.Random(1))
 
@@ -234,7 +234,7 @@ def test_nothing_open_ends_it_unless_the_whole_time_is_wanted() -> None:
     world = World({A: (0.0, 0.001)}, 40)
     assert words_of(world.compare()) == {A: UNCHANGED} and world.seconds > 30
     left = world.seconds
-    assert len(world.compare(whole=True)) == left - 1  # the last second would not do for another pair
+    assert len(world.compare(whole=True)) == left - 1  # the last second is too short for another replicate
 
 
 def test_the_budget_ends_it() -> None:
@@ -243,7 +243,7 @@ def test_the_budget_ends_it() -> None:
     assert 18 <= len(world.asked) <= 20
 
 
-def test_more_minutes_go_to_what_is_open_and_all_pairs_count() -> None:
+def test_more_minutes_go_to_what_is_open_and_all_replicates_count() -> None:
     world = World({A: (0.0, 0.001), B: (0.012, 0.01)}, 5)
     first = world.compare()
     assert words_of(first) == {A: UNCHANGED, B: INCONCLUSIVE}
@@ -270,7 +270,7 @@ def test_a_cell_lost_on_the_way_keeps_what_it_has() -> None:
 
 
 class FakePeer(Answering):
-    """A checker that knows given implementations; `wrong`, `dead` and `impossible` ones fail in their own way."""
+    """A checker of given implementations; `wrong`, `dead` and `impossible` ones fail accordingly."""
 
     threads = 1
 
@@ -385,12 +385,14 @@ def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(monkeypat
         assert "SyntaxError" in as_markdown(shown(found))
 
 
-def test_what_neither_side_knows_is_a_mistake(compare: Callable[[Plan], dict[str, Record]]) -> None:
+def test_an_implementation_unknown_to_both_variants_is_a_usage_error(
+    compare: Callable[[Plan], dict[str, Record]],
+) -> None:
     with pytest.raises(comparison.UsageError, match="unknown nobody"):
         compare(plan_of("a", "a", "nobody"))
 
 
-def test_sides_under_other_conditions_are_not_compared(
+def test_variants_under_other_conditions_are_not_compared(
     compare: Callable[[Plan], dict[str, Record]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = plan_of("same", "same")
@@ -402,7 +404,7 @@ def test_sides_under_other_conditions_are_not_compared(
         compare(two)
 
 
-def test_a_control_made_of_something_else_says_nothing(compare: Callable[[Plan], dict[str, Record]]) -> None:
+def test_another_version_of_a_reference_workload_is_ignored(compare: Callable[[Plan], dict[str, Record]]) -> None:
     same = plan_of("same", "same")
     other = replace(same, variants=(same.variants[0], replace(same.variants[1], python="q")))
     found = [comparison.compare(plan, lambda text: None) for plan in (same, other)]
@@ -410,7 +412,7 @@ def test_a_control_made_of_something_else_says_nothing(compare: Callable[[Plan],
 
 
 def comparison_of(*cells: Record, moved: str = "") -> Record:
-    """Pairs that the judge says the same of as the cells: those that are inconclusive scatter."""
+    """Replicates with the same verdicts as the cells: those of inconclusive cells scatter."""
     logs = [
         {
             (it["impl"], it["id"]): math.log(it["ratio"]) + sign * 0.1 * (it["word"] == INCONCLUSIVE)
@@ -424,7 +426,7 @@ def comparison_of(*cells: Record, moved: str = "") -> Record:
 
 
 def shown(found: Record) -> Shown:
-    """As `python -m reports compare` knows it, by way of the file."""
+    """As read by `python -m reports compare` from the file."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "0001_x.json"
         file.write_text(json.dumps(found | {"command": "python -m bench ab --base main"}, allow_nan=False))
@@ -464,7 +466,7 @@ def edited(repository: Path) -> None:
 @pytest.fixture
 def command(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`command({"sdpa T16": 1.1})` is `python -m bench ab ...` on simulated processes, head's as many times slower; its
-    exit code, what it prints, and what it saves. Its budget is of made-up seconds too: about fifteen pairs.
+    exit code, output and saved file. Its budget is in simulated seconds too: about fifteen replicates.
     """
     ids = {f"T{T}": Case.of(T=T, H=2, D_h=8, dtype="float32").id for T in (16, 32)}
 
@@ -559,7 +561,7 @@ def test_folders_change_places_at_random_so_that_what_they_do_to_time_is_noise(t
 # A user's repository
 
 
-def test_a_side_imports_the_modules_of_its_own_tree_also_where_they_are_installed_as_editable(
+def test_a_variant_imports_the_modules_of_its_own_tree_also_if_installed_as_editable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository, tree = tmp_path / "repository", tmp_path / "tree"
@@ -665,14 +667,16 @@ def test_a_self_test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     told: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         self_test(plan, wanted, log, one, told.append)
-    assert told[0] == "self-test: about 15 min; what is over is kept, and the same command goes on"  # 9 runs of 100 s
+    assert (
+        told[0] == "self-test: about 15 min; finished comparisons are kept, and the same command continues"
+    )  # 9 runs of 100 s
     assert len(log.records()) == 2
     self_test(plan, wanted, log, one, lambda text: None)
     assert len(log.records()) == 9 and kept == wanted
     assert missing(wanted, log.records()) == []
     assert ran == [{}] * 4 + [{"sdpa": share} for share in (0.01, 0.02, 0.05, 0.1)] + [{}] * 2
     sentences = list(summary(log.records(), 0.01))
-    assert "0 of 3 runs of unchanged code raised an alarm (0 of 3 cells)" in sentences[0]
+    assert "0 of 3 runs of unchanged code raised a false alarm (0 of 3 cells)" in sentences[0]
     assert sentences[3] == "self-test, +1 % injected: 1 of 1 cells found, 0 of 0 others flagged"
     assert not [*summary(log.records(), 0.02)]
 
@@ -680,7 +684,7 @@ def test_a_self_test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
 def test_a_self_test_saves_its_comparisons(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "compare", lambda plan, tell: comparison_of(line(UNCHANGED)))
     code, text, errors = inside(*TINY, "--impl", "sdpa", "--self-test", "2", "--inject", "sdpa=0")
-    assert code == 0 and "0 of 2 runs of unchanged code raised an alarm" in text, errors
+    assert code == 0 and "0 of 2 runs of unchanged code raised a false alarm" in text, errors
     assert len([*repository.glob("results/*/ab/*_self-test*.json")]) == 2
     assert inside(*TINY, "--impl", "sdpa", "--self-test", "2", "--inject", "fused=0")[0] == 3
     assert nothing_is_left(repository, [])
@@ -742,7 +746,7 @@ def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: WorkerCli
     (other,) = psutil.Process(worker._process.pid).children()
     while other.status() != psutil.STATUS_ZOMBIE and not select.select([worker], [], [], 0.01)[0]:
         pass
-    assert not select.select([worker], [], [], 0)[0]  # who was forked, and went on, answers nothing
+    assert not select.select([worker], [], [], 0)[0]  # a forked process that continues sends no reply
     with pytest.raises(Skip, match=r"Mute: no message \(own\.py:"):
         ask_check(worker.ask, "mute", CASE)
     with pytest.raises(Lost, match=r"exit code 3\): last words"):
@@ -791,7 +795,7 @@ def test_a_worker_needs_torch_numpy_and_psutil_only() -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A checkout of its own, with one commit, in which tests may change what they like."""
+    """A separate checkout with one commit, which tests may change."""
     return committed(tmp_path / "checkout")
 
 
@@ -800,7 +804,7 @@ def quiet_git() -> dict[str, str]:
 
 
 def ab(folder: Path, *options: str, **more: Any) -> subprocess.Popen[str]:
-    """`python -m bench ab ...` of a checkout; its temporary files lie beside that checkout."""
+    """`python -m bench ab ...` of a checkout, with temporary files beside it."""
     env = quiet_git() | {"TMPDIR": str(folder.parent)}
     command = [sys.executable, "-m", "bench", "ab", *options]
     pipe = subprocess.PIPE
@@ -814,7 +818,7 @@ def nothing_is_left(folder: Path, workers: list[psutil.Process]) -> bool:
 
 
 def test_a_pairing(inside: Inside, repository: Path) -> None:
-    """The second lies in the user's own folder."""
+    """The second is in the user's folder."""
     out = repository.parent / "out.json"
     (repository / "mine.py").write_text("from torch.nn.functional import scaled_dot_product_attention as mine\n")
     code, text, errors = inside(*TINY, "--base-impl", "fused", "--head-impl", "mine=mine:mine", "--json", str(out))
@@ -911,7 +915,7 @@ def test_nothing_is_left_behind(repository: Path, ending: signal.Signals, while_
     assert nothing_is_left(repository, workers)
 
 
-def test_the_same_command_goes_on_with_the_pairs_of_one_that_was_interrupted(
+def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(
     command: Any, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure, pairs = Pairing.pair, list[Pair]()
@@ -940,7 +944,7 @@ def test_the_same_command_goes_on_with_the_pairs_of_one_that_was_interrupted(
     assert not [*repository.glob("results/*/ab/*.journal")]
 
 
-def test_pairs_outlive_a_file_that_cannot_be_saved(
+def test_replicates_outlive_a_file_that_cannot_be_saved(
     command: Any, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any, **__: Any) -> Path:
@@ -993,7 +997,7 @@ PYTHON = tempfile.gettempdir() + "/no/such/python"
         (("--nothing",), "unrecognized arguments"),
     ],
 )
-def test_mistakes(inside: Inside, repository: Path, options: tuple[str, ...], says: str) -> None:
+def test_usage_errors(inside: Inside, repository: Path, options: tuple[str, ...], says: str) -> None:
     code, _, errors = inside(*options)
     assert code == 3, errors
     assert says in errors

@@ -48,7 +48,7 @@ def test_a_kernel_that_leaves_threads_spinning_is_refused(rest: Rest) -> None:
         checked(Cell(impls.make("spins", spins), CASE))
 
 
-def test_an_answer_that_is_finished_behind_the_call_is_refused(rest: Rest) -> None:
+def test_an_output_that_is_finished_after_the_call_is_refused(rest: Rest) -> None:
     def late(q, k, v, *, is_causal=False):  # type: ignore[no-untyped-def]
         o = sdpa(q, k, v, is_causal=is_causal)
         last = o[..., -1, :].clone()
@@ -57,7 +57,7 @@ def test_an_answer_that_is_finished_behind_the_call_is_refused(rest: Rest) -> No
             threading.Thread(target=rest.behind(4e-3, lambda: o[..., -1, :].copy_(last))).start()
         return o
 
-    with pytest.raises(Wrong, match="its answer changes after the call has returned"):
+    with pytest.raises(Wrong, match="its output changes after the call has returned"):
         checked(Cell(impls.make("late", late), replace(CASE, scope="core")))
 
 
@@ -76,7 +76,7 @@ def test_threads_that_are_joined_in_time_are_fine(rest: Rest) -> None:
     checked(Cell(impls.make("joins", joins), CASE))
 
 
-def test_one_busy_look_accuses_nobody() -> None:
+def test_one_busy_sample_is_no_fault() -> None:
     busy = iter((0.0, 0.01, 0.01, 0.01))
     check_idle_afterwards(rest=lambda _: None, clock=lambda: next(busy))
     always = iter(i * 0.02 for i in range(6))

@@ -154,7 +154,7 @@ def test_pages_are_kept_for_as_long_as_they_should_be(environ: dict[str, str]) -
     assert faults[2] < 100 < 5000 < faults[-1]
 
 
-def test_kept_pages_alone_are_no_quiet_machine() -> None:
+def test_kept_pages_alone_are_not_quiet_machine() -> None:
     quiet = {name: value for name, value in QUIET.items() if name.startswith("MALLOC_")}
     assert was_quiet({"cores": 1, "allocator": quiet})
     assert not was_quiet({"cores": 2, "allocator": quiet})

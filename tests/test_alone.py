@@ -1,4 +1,4 @@
-"""Implementations that share no process: what one does to its own costs nobody else anything."""
+"""Implementations with a process of their own don't affect others."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_ends_a_process_of_its_own_leaves_the_others_theirs(suite: Suite, t
 
 
 class Client:
-    """A process that does what it is asked for."""
+    """A process that executes requests."""
 
     def __init__(self, asked: list[tuple[Client, str]]) -> None:
         self._asked = asked
@@ -95,7 +95,7 @@ def test_another_process_is_timed_when_the_last_has_come_to_rest_and_behind_a_wh
 
 
 def test_a_process_has_come_to_rest_when_its_threads_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = iter((0.0, 1e-3, 1e-3, 2e-3, 2e-3, 2.1e-3))  # seconds of the processor before and after each look
+    looks = iter((0.0, 1e-3, 1e-3, 2e-3, 2e-3, 2.1e-3))  # CPU seconds before and after each sample
     clock = iter(i * 1e-3 for i in range(100))
     slept: list[float] = []
     settle(slept.append, lambda: next(looks), lambda: next(clock))

@@ -35,7 +35,7 @@ def found(**cells: tuple[float, float]) -> Comparison:
 
 
 @pytest.mark.parametrize("culprit", range(1, COMMITS))
-def test_the_first_slow_one_is_found_in_few_looks(culprit: int) -> None:
+def test_the_first_slow_one_is_found_in_few_steps(culprit: int) -> None:
     looks: list[int] = []
 
     def look(at: int) -> Step:
@@ -72,14 +72,14 @@ Measured = Callable[[argparse.Namespace], Path]
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Measured], None]:
-    """Puts another function in the place of `ab.measured`."""
+    """Replace `ab.measured` by another function."""
     monkeypatch.chdir(tmp_path)
     return lambda function: monkeypatch.setattr(ab, "measured", function)
 
 
 @pytest.fixture
 def history(monkeypatch: pytest.MonkeyPatch, measured: Callable[[Measured], None]) -> list[tuple[str, str, float]]:
-    """Commits c0 to c29, slow from c17 on, c14 broken; each comparison is noisy, and has ten pairs a minute."""
+    """Commits c0 to c29, slow from c17 on, c14 broken; each comparison is noisy, with ten replicates a minute."""
     calls: list[tuple[str, str, float]] = []
     noise = random.Random(0)
 
@@ -139,7 +139,7 @@ def test_a_step_that_is_open_is_measured_on(history: list[tuple[str, str, float]
     assert spent == [0.2, 0.4, 0.8][: len(spent)]
 
 
-def test_ends_that_do_not_differ_are_no_mistake(
+def test_ends_that_do_not_differ_are_no_usage_error(
     measured: Callable[[Measured], None], history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def same(options: argparse.Namespace) -> Path:
@@ -147,7 +147,10 @@ def test_ends_that_do_not_differ_are_no_mistake(
 
     measured(same)
     assert bisect.main(["c0", "c29"]) == 2
-    assert "nothing is shown to be slower:\n  no difference in code between c0 and c29\n" in capsys.readouterr().out
+    assert (
+        "nothing is significantly slower between the ends:\n  no difference in code between c0 and c29\n"
+        in capsys.readouterr().out
+    )
 
 
 def test_ends_that_were_measured_too_briefly_are_measured_for_longer(
@@ -169,14 +172,14 @@ def test_after_ctrl_c_the_same_command_goes_on(
 
     measured(interrupted)
     assert bisect.main(["c0", "c29"]) == 2
-    assert capsys.readouterr().err == "bench: interrupted; the same command goes on\n"
+    assert capsys.readouterr().err == "bench: interrupted; the same command continues\n"
     first = [call for call in history if call[1] != "c14"]
     measured(whole)
     assert bisect.main(["c0", "c29"]) == 0
     assert not {call[:2] for call in first} & {call[:2] for call in history[3:]}
 
 
-def test_what_cannot_be_kept_or_read_is_a_mistake_before_anything_is_measured(
+def test_unwritable_or_unreadable_files_are_usage_errors_before_anything_is_measured(
     history: list[tuple[str, str, float]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bisect.main(["c0", "c29"]) == 0
@@ -199,7 +202,7 @@ def test_what_cannot_be_kept_or_read_is_a_mistake_before_anything_is_measured(
         (["HEAD", "HEAD", "--pythons", "a,b"], "either GOOD BAD, or --pythons"),
     ],
 )
-def test_mistakes(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert bisect.main(arguments) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("bench: error: ") and says in line

@@ -1,4 +1,4 @@
-"""A result that is looked up is no call, and what is timed is what was checked: seen by the clock."""
+"""Detection by timing: cached results, and outputs that are computed only when checked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CASE = Case.of(T=16, H=2, D_h=8, scope="core")
 
 
 class Work:
-    """A call that takes a second where it computes, and a tenth where it looks its result up; a clock that knows."""
+    """A call that takes a second if it computes and a tenth if it returns a cached result; and a simulated clock."""
 
     clock = "fake"
 
@@ -72,7 +72,7 @@ def test_what_caches_by_content_is_refused() -> None:
         check(work, 0.1, 1.0)
 
 
-def test_what_knows_the_inputs_of_the_check_alone_is_refused() -> None:
+def test_a_kernel_right_only_on_the_inputs_of_the_check_is_refused() -> None:
     class Knows(Work):
         def __call__(self) -> None:
             self.known = {float(sum(x.sum() for x in inputs_of(problem_of(CASE)).tensors))}
@@ -126,7 +126,7 @@ def test_noise_on_known_numbers_hides_nobody() -> None:
         check(work, 0.1, 1.0)
 
 
-def test_a_long_call_is_not_made_again_where_the_proof_was_as_fast() -> None:
+def test_a_long_call_is_not_repeated_where_the_check_was_as_fast() -> None:
     work = Work(inputs_of(problem_of(CASE)), caches=True)
     check(work, 2 * LONG, 3 * LONG)
     assert work.calls == 0
@@ -143,7 +143,7 @@ def test_a_perturbation_changes_every_input_and_nothing_comes_back() -> None:
 
 
 class Idle:
-    """A kernel that answers as it did the last time, when it takes itself to be timed."""
+    """A kernel that returns its previous output when it assumes that it is timed."""
 
     def __init__(self, timed: Callable[[], bool]):
         self.timed, self.last = timed, dict[tuple[int, ...], Tensor]()
@@ -155,7 +155,7 @@ class Idle:
 
 
 class Later:
-    """False so many times, and when a profiler looks."""
+    """False this many times, and under a profiler."""
 
     def __init__(self, calls: int):
         self.left = calls
@@ -192,7 +192,7 @@ def test_what_idles_where_the_clock_stops_the_collector_is_refused() -> None:
         gc.enable()
 
 
-def test_an_answer_that_changes_later_is_compared_with_the_reference() -> None:
+def test_an_output_that_changes_later_is_compared_with_the_reference() -> None:
     faults = [0.0]
 
     def drifts(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, **_: Any) -> Tensor:
@@ -200,7 +200,7 @@ def test_an_answer_that_changes_later_is_compared_with_the_reference() -> None:
 
     it = built(drifts)
     it.time(calls=3, warm=1)
-    faults[0] = 1e-9  # not the same answer to the last digit, and right
+    faults[0] = 1e-9  # not bitwise equal, and correct
     it.time(calls=3, warm=1)
     faults[0] = 1e-2
     with pytest.raises(Wrong, match="under the clock"):
@@ -222,7 +222,7 @@ def test_what_is_renewed_lies_elsewhere_and_as_it_lay() -> None:
         assert tensor.data_ptr() != before[id(tensor)][0]
         assert tensor.stride() == before[id(tensor)][1]
     assert it.module.expanded.stride() == (0, 1)
-    it.time(calls=1)  # and its answer is right
+    it.time(calls=1)  # and its output is correct
 
 
 class Leaves:

@@ -1,4 +1,4 @@
-"""`python -m bench check`: what is said of right and wrong kernels, without timing them."""
+"""`python -m bench check`: results for right and wrong kernels, without timing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep on many machines, by a cluster that is made up: nodes and drivers that die, nothing twice, one run a type."""
+"""A sweep on a simulated cluster: lost nodes and drivers, no job repeated, one run per type."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_node_that_is_another_machine_is_refused(tmp_path: Path, capsys: pytes
     assert [it["node"] for (_, case), it in state.answers.items() if case].count("a1") == 3
 
 
-def test_a_mistake_in_the_options_ends_the_sweep(tmp_path: Path) -> None:
+def test_a_usage_error_ends_the_sweep(tmp_path: Path) -> None:
     cluster = MadeUpCluster(NODES, CASES, lambda node, case: {"failed": "--T x: no number"})
     with pytest.raises(UsageError, match="a1: --T x: no number"):
         driven(cluster, Journal.start(tmp_path, "x", {}))
@@ -174,7 +174,7 @@ def test_a_sweep_without_nodes_is_resumed(tmp_path: Path, capsys: pytest.Capture
     asked = {"arguments": [], "kinds": {"a": None}, "command": ""}
     cluster = MadeUpCluster({"a1": "a"}, CASES, vanishes)
     assert measure(cluster, tmp_path, "x", asked) == 2
-    assert "no node of type a is left; `--resume x` goes on" in capsys.readouterr().err
+    assert "no node of type a is left; `--resume x` continues" in capsys.readouterr().err
     assert [*tmp_path.glob("cluster/x.*.journal")] and not [*tmp_path.glob("*/*.json")]
 
 
@@ -191,10 +191,10 @@ def test_a_sweep_without_nodes_is_resumed(tmp_path: Path, capsys: pytest.Capture
         (("--cluster", "ray", "--save", "x", "--node-types", "a:0"), "'0' is not a positive whole number"),
         (("--cluster", "ray", "--save", "x", "--node-types", "a,,b"), "expected TYPE or TYPE:N"),
         (("--cluster", "slurm", "--save", "x", "--slurm-option", "account"), "expected KEY=VALUE"),
-        (("--cluster", "ray", "--resume", "x", "--T", "64"), "--resume x goes on as it was begun"),
+        (("--cluster", "ray", "--resume", "x", "--T", "64"), "--resume x continues with its original options"),
     ],
 )
-def test_mistakes(
+def test_usage_errors(
     options: tuple[str, ...],
     says: str,
     tmp_path: Path,
@@ -233,7 +233,7 @@ def test_what_is_not_resumed(
     assert command.main(("--cluster", "ray", "--resume", "x")) == 4
     assert says in capsys.readouterr().err and path.exists()
     assert command.main(("--cluster", "ray", "--save", "x")) == 4
-    assert "run x was begun and not finished: `--resume x` goes on" in capsys.readouterr().err
+    assert "run x was begun and not finished: `--resume x` continues" in capsys.readouterr().err
 
 
 def test_the_code_travels_with_the_users_own_and_is_named_by_what_it_holds(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def test_a_long_run_drifts_no_more_than_a_short_one(count: int) -> None:
     assert conditions.drift({"product": looks(0.5, 0.05, count)}) == pytest.approx(0.5, abs=0.1)
 
 
-def test_drift_of_one_look_is_unknown() -> None:
+def test_drift_of_one_sample_is_unknown() -> None:
     assert conditions.drift({"product": [1e-3], "python": []}) == 0
 
 

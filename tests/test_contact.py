@@ -1,4 +1,4 @@
-"""What a newcomer meets first: mistakes, a disk that is full, a reader that leaves, what the machine lacks."""
+"""First contact: usage errors, full disks, closed pipes, missing compilers and devices."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ none.limits, rule.limits = {"dtypes": ()}, {"beyond": ("biass",)}
         (["--impl", "sdpa", "--baseline", "fused"], "--baseline fused: not among what runs: sdpa"),
         (["--impl", "x=mine.py"], "expected NAME=module:function, as in x=mine:FUNCTION"),
         (["--impl", "./mine.py:word"], "expected NAME=module:function, as in mine=mine:word"),
-        (["--impl", "x=../mine.py:word"], "../mine.py lies outside of the folder that you are in"),
+        (["--impl", "x=../mine.py:word"], "../mine.py is outside the current folder"),
         (["--impl", "x=mine:wordd"], "/mine.py; did you mean word?"),
         (["--impl", "x=wave:mine"], "wave.py, which Python has itself: give yours another name"),
         (["--impl", "flash"], "did you mean sdpa_flash or flash_triton?"),
@@ -130,7 +130,7 @@ none.limits, rule.limits = {"dtypes": ()}, {"beyond": ("biass",)}
         (["--benchmark-storage", "http://x"], "--benchmark-storage http://x: runs are files: give a folder"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_answered_in_one_line(at_a_shell: pytest.Pytester, options: list[str], says: str) -> None:
+def test_a_usage_error_is_one_line(at_a_shell: pytest.Pytester, options: list[str], says: str) -> None:
     from pytest_benchmark.utils import get_machine_id
 
     folder = at_a_shell.path / "results" / str(get_machine_id())
@@ -186,7 +186,7 @@ def test_without_a_compiler_compiled_forms_are_skipped_with_one_reason(monkeypat
     assert skips(entries) == [f"unsupported: fused+compile, sdpa+compile: {why} (2 cells; the first: c)"]
 
 
-def test_failures_are_told_once_a_reason_and_last() -> None:
+def test_failures_are_listed_once_a_reason_and_last() -> None:
     def entry(reason: str, impl: str, case: str, detail: str) -> dict[str, str]:
         return {"impl": impl, "id": case, "reason": reason, "detail": detail}
 
@@ -234,7 +234,7 @@ def test_what_is_left_of_the_timing_follows_what_the_visits_took() -> None:
     assert remaining(ahead=0.0, done=0.0, passed=0.0) == USUAL * END
 
 
-def test_a_guess_counts_the_few_calls_of_what_takes_long_and_the_proof() -> None:
+def test_an_estimate_counts_the_few_calls_of_long_ones_and_the_check() -> None:
     short, long = (Cell(impls.get("fused"), Case.of(T=T, H=8, D_h=64, threads=2)) for T in (64, 8192))
     assert guessed(short, 0.25, processes=1) < 1 < guessed(short, 0.25, processes=5) < 3
     call = counting.flops(long.case) / 5e10  # more than a second
@@ -402,7 +402,7 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
         done = at_a_shell.runpytest_inprocess(BENCH, *unsupported, "--benchmark-save=x")
     assert done.ret == pytest.ExitCode.TESTS_FAILED and not pages
     (line,) = [line for line in done.outlines if line.startswith("not saved: ")]
-    assert "No space left on device; `--resume x` alone goes on when that is mended" in line
+    assert "No space left on device; `--resume x` continues once that is fixed" in line
     assert not [*at_a_shell.path.rglob("*.json")]
     assert [*at_a_shell.path.rglob("x.*.journal")]
     assert at_a_shell.runpytest_inprocess(BENCH, *unsupported, "--benchmark-save=y").ret == 0
@@ -411,7 +411,7 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
     assert "--report makes the page of a run: name it, with --benchmark-save=NAME" in line
 
 
-def test_a_run_that_has_no_room_is_not_called_unfinished(
+def test_a_run_that_does_not_fit_on_the_disk_is_not_called_unfinished(
     at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bench.runs.run.shortage", lambda folder, cells: f"no room for {cells} cells")
@@ -432,7 +432,7 @@ def test_ctrl_c_in_a_run_says_how_much_is_kept(at_a_shell: pytest.Pytester, monk
     done = at_a_shell.runpytest_inprocess(BENCH, *small, "--benchmark-save=x")
     assert done.ret == pytest.ExitCode.INTERRUPTED
     kept = "2 of 2 cells checked, 17% of the timing done"
-    assert f"unfinished, and kept: {kept}; `--resume x` alone goes on" in done.outlines
+    assert f"unfinished, and kept: {kept}; `--resume x` continues" in done.outlines
     assert not any("KeyboardInterrupt" in line for line in done.outlines)  # and where in the code it was
 
 

@@ -1,4 +1,4 @@
-"""Fixed work that moves, on a clock that is made up."""
+"""Drift of the reference workload, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_a_machine_that_stands_still_says_nothing(clock: Clock) -> None:
+def test_a_steady_machine_reports_no_drift(clock: Clock) -> None:
     seen = Controls(clock)
     for _ in range(4):
         seen.sample()
@@ -39,7 +39,7 @@ def test_a_machine_that_stands_still_says_nothing(clock: Clock) -> None:
     assert drifting(seen.drift()) is None
 
 
-def test_a_machine_that_moves_says_so(clock: Clock) -> None:
+def test_machine_drift_is_reported(clock: Clock) -> None:
     seen = Controls(clock)
     for clock.each in (1e-3, 1e-3, 1.2e-3, 1.2e-3):
         seen.sample()
@@ -50,7 +50,7 @@ def test_a_machine_that_moves_says_so(clock: Clock) -> None:
     assert seconds == pytest.approx([1e-3, 1e-3, 1.2e-3, 1.2e-3])
 
 
-def test_it_looks_again_when_it_is_due(clock: Clock) -> None:
+def test_it_samples_again_when_it_is_due(clock: Clock) -> None:
     seen = Controls(clock)
     for clock.now in (0.0, 5.0, 19.0, 30.0, 40.0):
         if seen.due():

@@ -1,4 +1,4 @@
-"""The CUDA meter and what stands around it, against a simulated GPU; and what can be checked, on a real one."""
+"""The CUDA meter and its surroundings on a simulated GPU; some tests on a real one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def columns(gpu: SimulatedCuda, call: Callable[[], Any], graph: bool = True) -> 
 
 
 def adding(gpu: SimulatedCuda, kernels: int = 1, seconds: float = KERNEL) -> Callable[[], torch.Tensor]:
-    """A call that launches so many kernels, the last of which writes the answer."""
+    """A call that launches this many kernels, the last of which writes the output."""
     x = torch.ones(4)
 
     def call() -> torch.Tensor:
@@ -120,7 +120,7 @@ def on_a_simulated_gpu(monkeypatch: pytest.MonkeyPatch, tasks: Tasks) -> tuple[S
 
 
 def test_a_block_on_a_gpu_is_timed_whole(on_a_simulated_gpu: tuple[SimulatedCuda, Tasks]) -> None:
-    """As `ab` asks for it as well, whose blocks are in slices: their fastest is that of the block."""
+    """Also as requested by `ab`, whose blocks have slices: the fastest is the block itself."""
     _, tasks = on_a_simulated_gpu
     tasks.prepare("x", "sdpa", Case.of(T=16, H=2, D_h=16, mask="none").columns())
     block = block_of(1e-4)
@@ -132,7 +132,7 @@ def test_a_block_on_a_gpu_is_timed_whole(on_a_simulated_gpu: tuple[SimulatedCuda
 def test_a_block_never_begins_on_an_idle_gpu(
     on_a_simulated_gpu: tuple[SimulatedCuda, Tasks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where no warm call is asked for."""
+    """Also where no warm call is requested."""
     _, tasks = on_a_simulated_gpu
     tasks.prepare("x", "sdpa", Case.of(T=16, H=2, D_h=16, mask="none").columns())
     queued, meter = [], tasks._built("x").meter
@@ -149,7 +149,7 @@ def test_a_block_never_begins_on_an_idle_gpu(
 
 @pytest.mark.parametrize("name", ["sdpa_math", "sdpa_flash"])
 def test_a_block_of_a_pinned_kernel_is_pinned_once(name: str, tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entering `sdpa_kernel` takes longer than a short call, and `sdpa` has no such thing to enter."""
+    """Entering `sdpa_kernel` takes longer than a short call, and `sdpa` doesn't enter it."""
     entered: list[Any] = []
 
     def counted(backend: Any) -> Any:
@@ -256,7 +256,7 @@ def test_a_clock_that_rises_after_it_was_measured_gives_no_device_only_time() ->
 
 
 def test_a_spin_before_a_hot_block_would_hide_launches() -> None:
-    """Why blocks begin behind warm calls instead: launching is a part of what a user waits for."""
+    """Therefore blocks begin after warm calls: launching is part of a user's waiting time."""
     gpu = SimulatedCuda(launch=LAUNCH)
     meter, call = meter_of(gpu), adding(gpu)
     behind_a_spin = meter._between(call, 20, lambda: gpu._sleep(int(1e-4 * HZ)))[0] / 20
@@ -298,7 +298,7 @@ def test_an_eager_layer_of_many_launches_has_a_graph() -> None:
     assert (hot, graph) == (pytest.approx(400e-6), pytest.approx(200e-6))
 
 
-def test_a_replay_that_gives_another_answer_is_no_graph() -> None:
+def test_a_replay_with_another_output_is_no_graph() -> None:
     """What a call computes on the host is done once, when it is captured."""
     gpu = SimulatedCuda(launch=LAUNCH)
 
@@ -396,7 +396,7 @@ def test_a_process_whose_memory_is_full_is_usable() -> None:
     assert cuda.works(gpu, ones)
 
 
-def test_a_process_without_cuda_is_asked_nothing() -> None:
+def test_a_process_without_cuda_gets_no_gpu_request() -> None:
     assert cuda.works(SimulatedCuda())
 
 
@@ -490,7 +490,7 @@ def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(mon
     assert meter_of(gpu).sensors() is None
 
 
-def test_the_state_of_a_machine_tells_of_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_a_machine_has_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"):
         monkeypatch.setenv(name, "1")
         assert machine.state()["environment"][name] == "1"
@@ -618,7 +618,7 @@ def test_workers_of_this_run_are_no_other_processes_on_its_gpu(monkeypatch: pyte
         worker_process.communicate(b"\n")
 
 
-def test_a_gpu_is_looked_at_while_it_works() -> None:
+def test_a_gpu_is_sampled_while_it_works() -> None:
     """Behind the synchronisation it is idle, and no reason is left."""
     gpu = SimulatedCuda()
     meter = meter_of(gpu, Nvml(SimulatedNvml(gpu, HOT)))
@@ -629,7 +629,7 @@ def test_a_gpu_is_looked_at_while_it_works() -> None:
 
 
 def test_looking_at_a_gpu_does_not_let_it_rest() -> None:
-    """Eight questions of 30 µs after every block of 2 ms would leave it idle for a tenth of the time."""
+    """Eight queries of 30 µs after every block of 2 ms would leave it idle for a tenth of the time."""
     gpu = SimulatedCuda(launch=LAUNCH)
     meter = meter_of(gpu, Nvml(SimulatedNvml(gpu)))
     for _ in range(50):
@@ -739,7 +739,7 @@ def test_the_state_of_a_machine_holds_its_gpus(monkeypatch: pytest.MonkeyPatch) 
     assert machine.state()["gpus"] == []
 
 
-def test_a_gpu_that_tells_nothing_of_its_settings() -> None:
+def test_a_gpu_without_readable_settings() -> None:
     class Mute(SimulatedNvml):
         def __getattribute__(self, name: str) -> Any:
             return super().__getattribute__(
@@ -893,7 +893,7 @@ def test_a_step_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
 
 
 class Rounded(TorchFunctionMode):
-    """Products of numbers that are rounded to so many bits before, as tensor cores do with 10 of float32."""
+    """Products of inputs rounded to this many bits, as tensor cores round float32 to 10."""
 
     PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, torch.nn.functional.linear)
 

@@ -1,5 +1,6 @@
-"""No implementation, nor the reference, mixes devices: what it makes itself lies where its inputs do. Found without a GPU, by
-tensors that have a device and no numbers.
+"""Neither implementations nor the reference mix devices: they create tensors on the device of their inputs.
+
+Tested without a GPU, by tensors that have a device and no values.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ DEVICES = [
     "meta",
     pytest.param("cuda", marks=pytest.mark.skipif(torch.version.cuda is None, reason="torch without CUDA")),
 ]
-"""On `meta` with the backward pass, for which torch's engine would ask a GPU's driver for a context on `cuda`."""
+"""On `meta` with the backward pass, for which torch's engine would need a driver's context on `cuda`."""
 
 ONLY_CUDA = {"flex", "flex_paged"}
 """Forward alone: torch has no FlexAttention on `meta`."""
 
 CANNOT = {"nested"}
-"""SDPA of nested tensors finds no kernel without a driver to ask."""
+"""SDPA of nested tensors finds no kernel without a driver."""
 
 SIZES: dict[str, Any] = {"T": 8, "H": 2, "D_h": 8, "device": "cuda"}
 DECODE: dict[str, Any] = SIZES | {"T": 1, "T_kv": 16, "mode": "decode", "mask": "none"}
@@ -99,7 +100,7 @@ def answers(name: str, case: Case, device: str) -> dict[str, Tensor]:
 
 
 class Launch:
-    """In place of a Triton kernel."""
+    """Replaces a Triton kernel."""
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         def launch(*arguments: Any) -> None:
@@ -110,7 +111,7 @@ class Launch:
 
 @pytest.fixture(autouse=True)
 def without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Left out is what asks for a GPU or for numbers: which of SDPA's kernels torch can take, FlexAttention's compiler, the
+    """Excluded is what needs a GPU or values: which of SDPA's kernels torch can take, FlexAttention's compiler, the
     launch of a Triton kernel, and a mask that is read as a list.
     """
     monkeypatch.setattr("impls.sdpa.sdpa_kernel", nullcontext)

@@ -153,7 +153,9 @@ def test_shared_heads_have_to_be_asked_for(tmp_path: Path) -> None:
     ("mask", "shapes"),
     [("keys", [(2, 1, 1, 16)]), ("batch", [(2, 1, 16, 16)]), ("pairs", [(16, 16), (1, 1, 16, 16)])],
 )
-def test_boolean_masks_are_told_apart_by_their_shape(mask: str, shapes: list[tuple[int, ...]], tmp_path: Path) -> None:
+def test_boolean_masks_are_distinguished_by_their_shape(
+    mask: str, shapes: list[tuple[int, ...]], tmp_path: Path
+) -> None:
     fresh = module(tmp_path, text("sdpa_math", 16, 32, HERE._replace(B=2, mask=mask)))
     for shape in ((2, 1, 1, 16), (2, 1, 16, 16), (16, 16), (1, 1, 16, 16), (2, 2, 16, 16), (1, 16)):
         visible = torch.rand(shape) < 0.5
@@ -240,7 +242,7 @@ def test_in_a_model_logits_are_those_of_eager_attention(family: str, tmp_path: P
     of = getattr(transformers, family)
     torch.manual_seed(0)
     sizes |= {"vocab_size": 96, "max_position_embeddings": 64, "initializer_range": 0.5, **FAMILIES[family]}
-    eager, ours = (  # each with a configuration of its own, which building a model changes
+    eager, ours = (  # each with its own configuration, which building a model changes
         of._from_config(of.config_class(**sizes), attn_implementation=name).eval()
         for name in ("eager", fresh.register())
     )

@@ -1,4 +1,4 @@
-"""What the doctor finds, on machines that are made up, and of processes that are there."""
+"""Findings of `doctor` on simulated machines, and on real processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.runs import doctor
 
 @dataclass
 class Process:
-    """One that takes a known share of a core."""
+    """A process that uses a given share of a core."""
 
     pid: int
     share: float
@@ -26,10 +26,10 @@ class Process:
 
     def cpu_percent(self) -> float:
         self.looks += 1
-        return 100 * self.share if self.looks == 2 else 0.0  # psutil's first answer only starts the count
+        return 100 * self.share if self.looks == 2 else 0.0  # psutil's first reading only starts the count
 
 
-def test_the_busiest_are_named_and_who_asks_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_busiest_are_named_and_doctor_itself_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     shares = {os.getpid(): 1.0, os.getppid(): 1.0, -1: 0.11, -2: 0.1, -3: 0.5, -4: 0.2, -5: 0.3, -6: 0.4, -7: 0.0}
     monkeypatch.setattr(psutil, "process_iter", lambda _: [Process(*it) for it in shares.items()])
     (remark,) = doctor.others(lambda _: None)
@@ -48,7 +48,7 @@ def test_the_busiest_are_named_and_who_asks_is_not(monkeypatch: pytest.MonkeyPat
         ([0.2, 0.2, 0.2, 0.2, 0.4] * 20, "takes 1.00 times its shortest, 2.00 or more", True),
     ],
 )
-def test_work_that_is_slow_by_turns(seconds: list[float], found: str, disturbs: bool) -> None:
+def test_work_that_is_slow_now_and_then(seconds: list[float], found: str, disturbs: bool) -> None:
     (remark,) = doctor.evenness(lambda: seconds)
     assert found in remark.found
     assert bool(remark.advice) is disturbs
@@ -92,7 +92,7 @@ def test_the_exit_code_says_whether_something_disturbs(
     assert "1 of 2 will disturb a measurement" in capsys.readouterr().out
 
 
-def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_usage_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         doctor.main(["--fast"])
     assert left.value.code == 3

@@ -1,4 +1,4 @@
-"""Energy a call, by counters that are made up: which of them count, where they begin again, and what is said without one."""
+"""Energy per call, by simulated counters: which ones count, overflow, and messages without one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_counter_is_watched_for_longer_than_its_steps(powercap: Path, monkeypa
     assert len(made) == 8
 
 
-def test_a_counter_that_stands_still_tells_nothing(powercap: Path) -> None:
+def test_a_counter_that_stands_still_is_not_read(powercap: Path) -> None:
     assert joules_of_a_call(replace(rapl(powercap), seconds=0.0), lambda calls: None, hot_s=1.0) is None
 
 
@@ -108,7 +108,7 @@ def test_of_a_gpu() -> None:
     nvml.millijoules += 2_500
     assert counter.joules(before, counter.read()) == 2.5
     for silent in (Nvml(SimulatedNvml(SimulatedCuda(), without="nvmlDeviceGetTotalEnergyConsumption")), None):
-        with pytest.raises(Unread, match="NVML tells no energy"):
+        with pytest.raises(Unread, match="NVML reports no energy"):
             of_gpu(silent, UUID)
 
 

@@ -49,7 +49,7 @@ def test_a_block_is_long_enough_for_the_clock_and_warmed_up_where_it_has_several
     assert block_of(0.0).calls > 0
 
 
-def test_each_round_has_everybody_with_a_turn_left_in_an_order_of_its_own() -> None:
+def test_each_round_has_every_member_with_rounds_left_in_random_order() -> None:
     turns = {"a": 60, "b": 60, "c": 60, "slow": 2}
     seen = list(rounds(turns, random.Random(0)))
     assert all(sorted(order) == ["a", "b", "c", "slow"] for order in seen[:2])
@@ -59,7 +59,7 @@ def test_each_round_has_everybody_with_a_turn_left_in_an_order_of_its_own() -> N
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 5])
-def test_everybody_takes_part_in_the_same_rounds_however_long_its_calls(processes: int) -> None:
+def test_all_members_take_part_in_the_same_rounds_however_long_their_calls(processes: int) -> None:
     plan = Visits(0.25, processes)
     seconds = {"short": 1e-4, "20 ms": 0.02, "100 ms": 0.1, "1 s": 1.0}
     blocks = {name: block_of(each) for name, each in seconds.items()}
@@ -94,7 +94,7 @@ def test_a_case_that_is_known_is_timed_no_more_once_all_have_had_their_rounds() 
 
 @dataclass
 class FakeWorker:
-    """A worker whose calls take known times, and that fails when it is told to."""
+    """A worker whose calls take given times, and fail on request."""
 
     run: Run
     seconds_of: dict[str, float]
@@ -167,7 +167,7 @@ def visited(run: Run, worker: FakeWorker, visit: int = 0) -> Visit:
     return it
 
 
-def test_members_take_turns_and_share_their_rounds(tmp_path: Path) -> None:
+def test_members_are_interleaved_and_share_their_rounds(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
     visited(run, FakeWorker(run, SECONDS))
     found = {impl: it.samples for (impl, _), it in run.timed.items()}
@@ -189,7 +189,7 @@ def test_every_other_visit_begins_elsewhere_in_memory_and_on_fresh_inputs(tmp_pa
     assert {it.compared for it in run.timed.values()} == {2 * 5}
 
 
-def test_a_call_that_was_slow_while_others_were_proved_is_timed_in_whole_blocks(tmp_path: Path) -> None:
+def test_a_call_that_was_slow_while_others_were_checked_is_timed_in_whole_blocks(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
     worker = FakeWorker(run, SECONDS)
     worker.seconds = dict.fromkeys(run.checked, 0.1)  # as if it were long
@@ -262,7 +262,7 @@ def test_a_gpu_that_is_held_back_cools_down_once_and_the_block_is_timed_again(
     assert (columns["sm_mhz"], columns["throttled"]) == (1755, "power cap")  # of the blocks that were kept
 
 
-def test_a_gpu_that_stays_held_back_is_said(tmp_path: Path, pauses: list[float]) -> None:
+def test_a_gpu_that_stays_throttled_is_reported(tmp_path: Path, pauses: list[float]) -> None:
     run = run_of(tmp_path, "fused")
     visited(run, FakeWorker(run, SECONDS, reasons=[0, HOT, SLOW, HOT]))
     (columns,) = (it.columns for it in run.timed.values())
@@ -270,7 +270,7 @@ def test_a_gpu_that_stays_held_back_is_said(tmp_path: Path, pauses: list[float])
     assert columns["throttled"] == "hardware slowdown, software thermal slowdown"
 
 
-def test_a_baseline_that_is_refused_later_is_nobodys_denominator(tmp_path: Path) -> None:
+def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
     visited(run, FakeWorker(run, SECONDS))
     run.add_skipped(run.selection.cells[0], Skip("it caches results"))

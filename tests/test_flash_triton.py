@@ -68,4 +68,4 @@ def test_it_says_what_it_needs() -> None:
         assert impl.refusal(Case.of(**on, device="cuda")) == "flash_triton needs the package triton: pip install triton"
     else:
         assert impl.refusal(Case.of(**on, device="cuda")) is None
-        assert impl.refusal(Case.of(**on)) == "flash_triton knows device cuda, not cpu"
+        assert impl.refusal(Case.of(**on)) == "flash_triton supports device cuda, not cpu"

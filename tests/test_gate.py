@@ -107,7 +107,7 @@ MODES = [
 
 
 LOOP = 9
-"""Tokens for what takes a step of Python a pair of them: a second otherwise, and it has no tiles that 33 would go beyond."""
+"""Few tokens for implementations with a Python step per query and key: more would take a second, and they have no tiles."""
 
 
 def small(impl: impls.Impl, axes: dict[str, object]) -> Case:

@@ -1,4 +1,4 @@
-"""What a killed process leaves behind, down to half a line."""
+"""Journals of killed processes, incomplete lines included."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_resumed_run_is_timed_as_it_was_begun() -> None:
     config: Any = SimpleNamespace(option=given, getoption=lambda name: getattr(given, name))
     assert settle_timing(config, {"cell_time": 7.0, "precision": 0.1}) == {
         "cell_time": 7.0,  # as it was begun
-        "precision": 0.5,  # as was asked for now
+        "precision": 0.5,  # as requested now
         "cell_timeout": 300.0,  # the default
         "processes": 1,
     }

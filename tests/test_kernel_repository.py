@@ -46,7 +46,7 @@ def test_a_kernel_of_a_local_repository_is_measured(repository: Path, suite: Sui
 @pytest.mark.parametrize(
     ("named", "says"), [("repository#min", "has no attribute 'min'.*did you mean mine"), (".#mine", "can't import .: ")]
 )
-def test_mistakes(named: str, says: str, repository: Path) -> None:
+def test_usage_errors(named: str, says: str, repository: Path) -> None:
     with pytest.raises(UsageError, match=f"--impl mine=kernels:{named}: .*{says}"):
         impls_named([f"mine=kernels:{named}"], False, str(repository))
 

@@ -1,4 +1,4 @@
-"""Multi-head latent attention: rebuilt and absorbed, the same answer, with a cache of latents."""
+"""Multi-head latent attention: rebuilt and absorbed give the same output, with a cache of latents."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CASES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("axes", CASES, ids=str)
-def test_rebuilt_and_absorbed_give_one_answer(short_probes: None, axes: dict[str, Any]) -> None:
+def test_rebuilt_and_absorbed_give_the_same_output(short_probes: None, axes: dict[str, Any]) -> None:
     case = Case.of(**(SMALL | axes))
     passed = []
     for name in ("fused", "sdpa", "flex", "absorbed", "absorbed_sdpa"):
@@ -57,8 +57,8 @@ def test_rebuilt_and_absorbed_give_one_answer(short_probes: None, axes: dict[str
 
 
 @pytest.mark.parametrize("name", ["absorbed", "absorbed_sdpa"])
-def test_the_bound_leaves_room_for_both_ways(name: str) -> None:
-    """In the sweep's own proportions, with long probes: held to what is rebuilt alone, right answers were refused."""
+def test_the_tolerance_allows_both_ways(name: str) -> None:
+    """With the sweep's sizes and long probes: with the tolerance of the rebuilt way alone, correct outputs were refused."""
     for case in SWEEPS["latent"].cases("cpu", {"T": (256,)}):
         if case.latent:
             Gate().check(impls.get(name), case)
@@ -77,8 +77,8 @@ def test_the_form_that_wrong_ones_are_made_from_passes() -> None:
     check(impls.make("mine", Naive, limits=impls.Limits(beyond=("latent",))), Case.of(**SMALL))
 
 
-def test_places_turn_features_as_complex_numbers() -> None:
-    """By hand: the first pair turns by its place, the second by a hundredth of it."""
+def test_positions_rotate_features_as_complex_numbers() -> None:
+    """By hand: the first pair is rotated by its position, the second by a hundredth of it."""
     shape = Case.of(**SMALL | {"rope": 4}).layer_shape
     x = torch.zeros(1, 1, 3, 6, dtype=torch.float64)
     x[..., -4:] = torch.tensor([1.0, 0.0, 1.0, 0.0])
@@ -143,7 +143,7 @@ def test_what_is_counted_is_the_cheaper_form() -> None:
         ({"rope": (8,)}, "--rope needs --latent"),
         (
             {"latent": (8,), "rope": (7,)},
-            "--rope 7: rotary features are pairs, some of a head's: an even number below D_h = 64",
+            "--rope 7: rotary features are a part of a head, in pairs: use an even number below D_h = 64",
         ),
         ({"latent": (8,), "rope": (64,)}, "--rope 64"),
     ],

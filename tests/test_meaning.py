@@ -1,4 +1,4 @@
-"""`case_hash`: another question breaks the line, and nothing else does."""
+"""`case_hash` changes if the test problem changes, and only then."""
 
 from __future__ import annotations
 

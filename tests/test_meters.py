@@ -69,7 +69,7 @@ MIB = 1 << 20
 
 
 def private(call_back: Any) -> Any:
-    """A call that answers with 1 MiB, while something else takes memory that torch doesn't know of."""
+    """A call that returns 1 MiB, while something else allocates outside torch."""
 
     def call() -> torch.Tensor:
         o = torch.ones(MIB // 4)
@@ -164,7 +164,7 @@ def test_profiling_what_is_not_compiled_imports_no_compiler() -> None:
 
 def test_peak_of_events() -> None:
     assert peak([(1, 50), (2, 100), (1, -50), (3, 20)]) == 150
-    assert peak([(9, -400), (1, 50), (2, 100)]) == 150  # 9 was there before: freeing it makes no room
+    assert peak([(9, -400), (1, 50), (2, 100)]) == 150  # 9 was there before: freeing it doesn't count
     assert peak([]) == 0
 
 
@@ -180,7 +180,7 @@ def test_an_unknown_form_of_the_trace_is_said() -> None:
 
 
 def measured(cuda: SimulatedCuda) -> tuple[float, int]:
-    """Seconds and bytes of a call of 2 ms that allocates 300 bytes, behind 100 ms of work that was already queued."""
+    """Seconds and bytes of a call of 2 ms that allocates 300 bytes, after 100 ms of work that was already queued."""
     meter = CudaMeter(cuda)
     cuda.work(0.1)
     seconds = meter.seconds(lambda: cuda.work(2e-3, 300), 5)
@@ -211,7 +211,7 @@ def test_cuda_meter_on_a_device() -> None:
         ("flex", "causal", "gemm"),
         ("loop", "causal", "dot"),
         ("fused+compile", "causal", "inductor"),
-        ("fused+compile", "none", "flash"),  # without a mask Inductor knows the formula, and puts SDPA in its place
+        ("fused+compile", "none", "flash"),  # without a mask Inductor recognises the formula and replaces it by SDPA
     ],
 )
 def test_the_kernel_that_ran(name: str, mask: str, kernel: str) -> None:

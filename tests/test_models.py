@@ -66,7 +66,7 @@ def test_a_core_has_nothing_of_what_is_around_it() -> None:
     assert cases("gpt2-xl", scope=("core",))["global"].d_model == 1600
 
 
-def test_decode_of_a_window_knows_a_querys_place() -> None:
+def test_decode_of_a_window_uses_the_querys_position() -> None:
     case = cases("mistral-7b", mode=("decode",), T=(8192,))["local"]
     assert (case.T, case.T_kv, case.mask, case.window) == (1, 8192, "causal_br", 4095)
 
@@ -126,7 +126,7 @@ def test_a_mistyped_name_has_its_nearest() -> None:
         sweep_of({"model": "gpt2", "sweep": "quick"})
 
 
-def test_what_is_not_measured_as_the_config_says_is_told() -> None:
+def test_what_differs_from_the_config_is_reported() -> None:
     config = {"model_type": "mamba_llama", "hidden_size": 64, "num_attention_heads": 4, "q_lora_rank": 8}
     config |= {"layer_types": ["full_attention", "linear_attention"], "query_pre_attn_scalar": 32, "head_dim": 16}
     assert list(notes_of({"model_type": "x", "text_config": config})) == [

@@ -1,4 +1,4 @@
-"""A cache in pages: every route gives the answer of a cache in one piece, and wrong ones are refused."""
+"""Paged caches: every method gives the output of a contiguous cache, and wrong ones are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHUNK: dict[str, Any] = {"T": 6, "mask": "causal_br"}
     [{}, {"H_kv": 2, "dtype": "bfloat16"}, {"page": 1}, {"page": 64}, {"T_kv": 48, "D_v": 8}, CHUNK | {"window": 9}, CHUNK],
     ids=str,
 )  # fmt: skip
-def test_every_route_gives_one_answer(short_probes: None, axes: dict[str, Any]) -> None:
+def test_every_method_gives_the_same_output(short_probes: None, axes: dict[str, Any]) -> None:
     case = Case.of(**(SMALL | axes))
     for name in ("fused", "sdpa", "packed", "page_by_page"):
         assert impls.get(name).refusal(case) is None
@@ -117,7 +117,7 @@ class OneTokenOfTheLastPage(InPlace):
 
 
 class KeepsTheFirstTable(InPlace):
-    """A table that is looked up once stays that of the first step."""
+    """A block table that is cached stays that of the first step."""
 
     table: Tensor | None = None
 
@@ -152,7 +152,7 @@ class WritesToTheEndOfThePool(InPlace):
 
 
 class ValuesOfTheWholePool(InPlace):
-    """Probs of all that lies in the pool, zero where it isn't the request's: zero times NaN is NaN."""
+    """Probs over the whole pool, zero for pages of others: zero times NaN is NaN."""
 
     def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
         own = torch.zeros(len(q), k.shape[-2], dtype=torch.bool)

@@ -38,7 +38,7 @@ MODE = """    "twice": Mode("o = layer(x), under another name"),
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy with an implementation, an axis and a mode more, each added in one place; the implementation also by name."""
+    """A copy with another implementation, axis and mode, each added in one file; the implementation also by name."""
     copy = tmp_path_factory.mktemp("checkout")
     for room in ("impls", "bench", "stats", "reports", "commands"):
         shutil.copytree(CHECKOUT / room, copy / room)
@@ -56,7 +56,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def insert(path: Path, behind: str, line: str) -> None:
-    """A line behind the one that matches."""
+    """Insert a line after the matching one."""
     text = path.read_text()
     (found,) = re.finditer(behind, text)
     path.write_text(text[: found.end()] + line + text[found.end() :])
@@ -87,7 +87,7 @@ def test_an_axis_and_a_mode_are_a_line_each(checkout: Path) -> None:
 
 
 def test_run_files_describe_what_reports_know_of_older_ones() -> None:
-    """What reports know without a run file; the others come behind them."""
+    """Axes that reports have without a run file come first."""
     known = dict(KNOWN_AXES)
     add_axes(axis.described() for axis in AXES.values())
     assert {name: KNOWN_AXES[name] for name in known} == known
@@ -106,7 +106,7 @@ def test_a_section_of_the_page_is_one_function(page: Path) -> None:
 def test_reports_know_the_axis_from_the_run_file(
     checkout: Path, page: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also this checkout's own, which has no such axis."""
+    """Also this checkout's reports, which lack the axis."""
     html = page.read_text()
     assert "fp32 causal forward stride=4" in html  # in tables
     assert '<option value="stride">' in html and "Along stride" in html  # to be chosen, and as what lines run along
@@ -124,7 +124,7 @@ def test_a_device_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (free_bytes("npu"), default_device()) == (7 << 30, "npu")
 
 
-def test_the_picture_of_the_rooms_is_the_import_contract() -> None:
+def test_the_diagram_of_packages_is_the_import_contract() -> None:
     text = (CHECKOUT / "docs" / "architecture.md").read_text(encoding="utf-8")
     contracts = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
         "contracts"

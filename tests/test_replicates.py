@@ -1,4 +1,4 @@
-"""A sweep in several fresh processes, saved as one run; and runs that end, or have no room, at the same time."""
+"""A sweep in several fresh processes, saved as one run; and runs that end at the same time, or don't fit on the disk."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_two_runs_at_once_take_two_numbers(tmp_path: Path) -> None:
     assert all(len(json.loads(file.read_text())["benchmarks"]) == 2 for file in run_files(tmp_path))
 
 
-def test_a_full_disk_is_said_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 1 << 20))  # type: ignore[attr-defined]
     assert shortage(tmp_path, 16) is None
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 1 << 14))  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from .conftest import gated
 
 
 def checked(it: reported_kernels.Reported) -> None:
-    """What the gate says of a kernel in the case of its thread."""
+    """Return the check's message for a kernel in its case."""
     case = Case.of(**({"T": 64, "H": 2, "D_h": 64} | it.case))
     limits = impls.Limits(beyond=EVERY_RULE, **getattr(it.kernel, "limits", {}))
     gated(impls.make("mine", it.kernel, limits=limits), case)

@@ -1,4 +1,4 @@
-"""Requests of a server in one batch: what their grammar says, and one answer by every route."""
+"""Requests of a server in one batch: their grammar, and the same output by every method."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_they_imply() -> None:
 
 
 def test_who_sees_whom() -> None:
-    """Pair by pair, as it is said."""
+    """Pair by pair, as defined."""
     found = torch.zeros(10, 16, dtype=torch.bool)
     query = key = 0
     for new, tokens in requests_of(TEXT):
@@ -78,7 +78,7 @@ def test_who_sees_whom() -> None:
 @pytest.mark.parametrize(
     "axes", [{}, {"window": 3}, {"H": 4, "H_kv": 2, "dtype": "bfloat16"}, {"softcap": 20}], ids=str
 )
-def test_every_route_gives_one_answer(short_probes: None, axes: dict[str, Any]) -> None:
+def test_every_method_gives_the_same_output(short_probes: None, axes: dict[str, Any]) -> None:
     case, passed = of("2x24:24+1x10:40+3x1:33", **axes), set()
     for name in ("fused", "sdpa", "by_kind", "by_request", "padded_requests"):
         if impls.get(name).refusal(case) is None:

@@ -1,4 +1,4 @@
-"""Other libraries, where they are installed (`tox -e rivals`): each passes the same check as what is torch's own."""
+"""Other libraries, where they are installed (`tox -e rivals`): each passes the same check as torch's kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The share of the roof, against a machine that is made up."""
+"""The share of the roofline, on a simulated machine."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Machine:
         o = call()
         if o.dtype == torch.uint8:
             return times * 2 * o.numel() / self.bandwidth
-        if not o.dim():  # a sum: its answer doesn't tell of how much
+        if not o.dim():  # a sum: its output doesn't show of how many numbers
             return float("inf")
         return times * 2 * o.shape[0] ** 3 / (self.rate / (10 if o.dtype == torch.bfloat16 else 1))
 
 
-def test_the_share_is_that_of_the_lower_roof() -> None:
+def test_the_share_is_that_of_the_lower_ceiling() -> None:
     busy, idle = Case.of(T=512, H=8, D_h=64), Case.of(T=1, T_kv=4096, H=8, D_h=64, mask="none", mode="decode")
     assert flops(busy) / 1e11 > least_bytes(busy) / 1e10
     assert Roofs().share(busy, Machine(), 1.0) == pytest.approx(flops(busy) / 1e11)
@@ -44,13 +44,13 @@ def test_a_narrow_dtype_may_be_computed_in_float32() -> None:
     assert Roofs().share(case, Machine(), 1.0) == pytest.approx(flops(case) / 1e11)
 
 
-def test_above_the_roof_there_is_no_row() -> None:
+def test_above_the_ceiling_there_is_no_row() -> None:
     case, machine = Case.of(T=512, H=8, D_h=64), Machine()
     with pytest.raises(Skip, match="200% of this machine's measured roof"):
         Roofs().share(case, machine, flops(case) / machine.rate / 2)
 
 
-def test_a_roof_that_was_measured_in_a_bad_moment_is_measured_again() -> None:
+def test_a_ceiling_measured_on_a_busy_machine_is_measured_again() -> None:
     case, machine, roofs = Case.of(T=512, H=8, D_h=64), Machine(rate=1e10), Roofs()
     roofs.share(case, machine, 100.0)
     machine.rate = 1e11
@@ -61,7 +61,7 @@ def test_a_roof_that_was_measured_in_a_bad_moment_is_measured_again() -> None:
     assert [row["flops_per_s"] for row in roofs.table() if "dtype" in row] == [pytest.approx(1e11)]
 
 
-def test_a_roof_that_was_measured_hastily_is_measured_at_leisure_before_a_row_is_void() -> None:
+def test_a_ceiling_is_measured_thoroughly_before_a_row_is_refused() -> None:
     class Warming(Machine):
         """Reaches its rate in the larger products alone."""
 
@@ -74,14 +74,14 @@ def test_a_roof_that_was_measured_hastily_is_measured_at_leisure_before_a_row_is
     assert roofs.share(case, machine, flops(case) / 0.9e12) == pytest.approx(0.9)
 
 
-def test_a_resumed_run_knows_the_roofs_that_were_measured() -> None:
+def test_a_resumed_run_has_the_measured_ceilings() -> None:
     machine = Machine()
     killed, case = Roofs(), Case.of(T=64, H=2, D_h=16)
     killed.share(case, machine, 100.0)
     resumed = Roofs()
     resumed.restore(killed.table())
     assert resumed.table() == killed.table()
-    machine.rate = 1.0  # would be a very low roof
+    machine.rate = 1.0  # would be a very low ceiling
     assert resumed.share(case, machine, 100.0) == killed.share(case, machine, 100.0)
 
 

@@ -224,7 +224,7 @@ def test_probes_are_longer_than_their_windows() -> None:
 
 
 def test_neutral_rules_leave_no_trace() -> None:
-    """Ids and hashes of older runs stay, and a window that is said is part of both."""
+    """Ids and hashes of older runs stay; a window is part of both."""
     plain = Case.of(T=64, H=1, D_h=64)
     assert beyond(plain) == []
     assert plain == Case.of(T=64, H=1, D_h=64, window=None, bias=None, sinks=False)
@@ -245,8 +245,8 @@ def test_neutral_rules_leave_no_trace() -> None:
             {"mask": ("causal_br",), "source": ("cross",), "T_kv": (8,)},
             "every query is one of the keys, but T = 64, T_kv = 8",
         ),
-        ({"mode": ("decode",), "mask": ("none",), "window": (4,)}, "biases need to know a query's place"),
-        ({"mode": ("decode",), "mask": ("none",), "documents": ("equal",)}, "biases need to know a query's place"),
+        ({"mode": ("decode",), "mask": ("none",), "window": (4,)}, "biases need the positions of queries"),
+        ({"mode": ("decode",), "mask": ("none",), "documents": ("equal",)}, "biases need the positions of queries"),
     ],
 )
 def test_rules_that_do_not_fit_together(axes: dict[str, tuple[object, ...]], says: str) -> None:
@@ -275,7 +275,7 @@ def test_what_an_implementation_can_not_do_is_a_sentence() -> None:
     assert "route for packed documents" in (impls.get("padded").refusal(Case.of(T=64, H=2, D_h=8)) or "")
 
 
-def test_the_routes_for_packed_documents_give_one_answer() -> None:
+def test_the_methods_for_packed_documents_give_the_same_output() -> None:
     case = Case.of(T=64, H=4, D_h=16, B=2, documents="lognormal", mask="none", scope="core")
     for name in ("sdpa", "flex", "one_by_one", "padded", "nested"):
         assert impls.get(name).refusal(case) is None

@@ -1,4 +1,4 @@
-"""A run from the user's command to the file: rows, skips, names, resuming, and every mistake a user can make."""
+"""A run from the command to the file: rows, skips, names, resuming, and usage errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def cells(file: Path) -> list[tuple[str, str]]:
 
 
 def one_line(done: subprocess.CompletedProcess[str], code: int = 4) -> str:
-    """The one line that a mistake is answered with: exit code `code`, no traceback."""
+    """Return the single line of a usage error: exit code `code`, no traceback."""
     assert done.returncode == code, done.stdout + done.stderr
     lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
     assert len(lines) == 1, lines
@@ -334,7 +334,7 @@ def test_what_was_begun_by_other_code_is_begun_anew_or_not_at_all(shell: Suite, 
     assert "the code has changed since run x was begun; --redo begins it anew" in one_line(shell("--resume", "x"))
     for looking in ("--dry-run", "--collect-only"):
         assert shell("--resume", "x", "--redo", looking).returncode == 0
-        assert list(tmp_path.glob("results/*/*.journal"))  # nothing is lost by a look
+        assert list(tmp_path.glob("results/*/*.journal"))  # sampling loses nothing
     assert shell("--resume", "x", "--redo").returncode == 0
     (file,) = run_files(tmp_path)
     data = json.loads(file.read_text())

@@ -115,7 +115,7 @@ ALLOWED = {
     "sys.path",
     "environment variables",
 }
-"""What may be changed, or can't be told from what may."""
+"""Settings that may change, or can't be distinguished from such."""
 
 
 def test_every_setting_is_tried() -> None:
@@ -315,7 +315,7 @@ def test_what_a_module_sets_when_it_is_imported_is_put_back(
 def test_a_patched_sdpa_makes_no_other_implementation_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the instructions of SageAttention say: the name is put back, and a line says what to do."""
+    """As in SageAttention's instructions: the name is restored, and a line gives advice."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "patches_sdpa", raising=False)
     (tmp_path / "patches_sdpa.py").write_text(
@@ -344,14 +344,14 @@ def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("second", ["mine_twice+compile=two_of_them:b", "mine_twice=two_of_them:b"])
-def test_one_name_for_two_kernels_is_a_mistake(own: str, second: str) -> None:
+def test_one_name_for_two_kernels_is_a_usage_error(own: str, second: str) -> None:
     with pytest.raises(UsageError, match="mine_twice is two_of_them:a already; give this one another name"):
         impls_named([f"mine_twice=two_of_them:a,{second}"], False, own)
     both = impls_named(["mine_twice=two_of_them:a,mine_twice+compile=two_of_them:a"], False, own)
     assert [impl.name for impl in both] == ["mine_twice", "mine_twice+compile"]
 
 
-def test_an_instance_is_a_mistake(own: str) -> None:
+def test_an_instance_is_a_usage_error(own: str) -> None:
     with pytest.raises(UsageError, match="that is an instance of Identity; name the class"):
         impls_named(["mine_built=two_of_them:layer"], False, own)
 

@@ -92,7 +92,7 @@ def test_axes_that_do_not_fit_together(axes: dict[str, tuple[object, ...]], says
 
 @pytest.mark.parametrize("axes", [{}, {"mask": "none"}, {"source": "cross", "T_kv": 5}, {"H_kv": 1}, {"D_v": 3}])
 def test_operations_against_torchs_own_counter(axes: dict[str, object]) -> None:
-    """`FlopCounterMode` counts the products of the plain formula; with a causal mask it counts the hidden half too."""
+    """`FlopCounterMode` counts the products of the plain formula; with a causal mask it counts the masked half too."""
     from torch.utils.flop_counter import FlopCounterMode
 
     case = Case.of(**({"B": 2, "T": 7, "H": 2, "D_h": 4, "mask": "none"} | axes | {"mask": "none"}))  # type: ignore[arg-type]
@@ -134,7 +134,7 @@ def test_operations_of_a_core_of_a_step_back_and_of_one_token() -> None:
 
 
 def columns_of(name: str, seconds: float = 0.5, **axes: Any) -> dict[str, Any]:
-    """Of a row whose calls took so long."""
+    """Of a row whose calls took this long."""
     found = [Sample(seconds, seconds, 0, 0, 0, 0.0, 1, 0.0, 0.0, 0.0)]
     return row(Cell(impls.get(name), Case.of(**axes)), {}, found, (), {})["extra_info"]
 

@@ -1,5 +1,5 @@
 """Kernels of torch and of packages that need a GPU: how they are declared, and that they are called as their documentation
-says, on the CPU with the plain formula in their place.
+says, on the CPU with the plain formula instead.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def on_cpu(name: str) -> impls.Impl:
 
 
 @pytest.mark.parametrize("name", NEEDED)
-def test_a_package_that_is_missing_is_said_with_how_to_install_it(name: str) -> None:
+def test_a_missing_package_is_named_with_how_to_install_it(name: str) -> None:
     why = impls.get(name).refusal(Case.of(**SMALL, device="cuda"))
     if why is None:
         pytest.skip("it is installed")
@@ -63,7 +63,7 @@ def test_a_part_of_a_package_is_found_without_importing_the_package(tmp_path: An
 @pytest.mark.parametrize(
     ("name", "axes", "why"),
     [
-        ("varlen_requests", {"device": "cpu"}, "knows device cuda, not cpu"),
+        ("varlen_requests", {"device": "cpu"}, "supports device cuda, not cpu"),
         ("varlen_requests", {"device": "cuda", "scope": "core"}, "is a route for requests"),
         ("varlen_paged", {"device": "cuda", "page": 128, "T": 1, "T_kv": 512, "mode": "decode", "mask": "none"}, "256"),
     ],
@@ -83,7 +83,7 @@ def test_the_version_of_a_module_that_is_called_otherwise_than_its_package() -> 
 
 @pytest.fixture
 def versions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was activated, behind SDPA that notices nothing."""
+    """The activated kernel, behind an unchanged SDPA."""
     active: list[str] = []
     attention = torch.nn.attention
     monkeypatch.setattr(attention, "activate_flash_attention_impl", active.append)
@@ -112,7 +112,7 @@ def test_another_version_is_behind_sdpa_for_its_own_calls_alone(versions: list[s
 
 
 def test_torchs_own_settings_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By torch's own registry, with a package that is made up: its kernels are registered, and taken out again."""
+    """By torch's own registry, with a fake package: its kernels are registered and removed again."""
     made_up = ModuleType("flash_attn_interface")
     monkeypatch.setitem(sys.modules, "flash_attn_interface", made_up)
     ops = SimpleNamespace(fwd=None, bwd=None)

@@ -27,7 +27,7 @@ CELL = Cell(impls.get("fused"), Case.of(T=16, H=2, D_h=16))
 
 
 def traces_in(folder: Path) -> Traces:
-    """Of a run whose results lie there."""
+    """Of a run with results there."""
     run = SimpleNamespace(folder=folder / "machine", journal=SimpleNamespace(path=folder / "x.1-1.journal"))
     return Traces(run)  # type: ignore[arg-type]
 

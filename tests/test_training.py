@@ -33,7 +33,7 @@ REPEATING = Case.of(T=32, H=2, D_h=16, mask="none", mode="backward", determinist
 
 
 def plainly(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
-    """By the formula in a dtype of its own, whatever autocast says."""
+    """By the formula in its own dtype, in spite of autocast."""
     with torch.autocast("cpu", enabled=False):
         q, k, v = (x.to(dtype) for x in (q, k, v))
         return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
@@ -162,12 +162,12 @@ def test_a_bound_under_autocast_is_that_of_the_narrow_dtype() -> None:
         assert under == pytest.approx(narrow, rel=0.5)
 
 
-def test_who_cannot_is_said() -> None:
+def test_what_is_unsupported_is_reported() -> None:
     online = impls.get("online")
     assert online.refusal(CORE) == "online computes in the dtype that it is given: --autocast needs --scope layer"
     assert online.refusal(NARROW) is None
     single = impls.make("single", sdpa, limits=impls.Limits(dtypes=("float32",)))
-    assert single.refusal(NARROW) == "single knows dtype float32, not bfloat16"
+    assert single.refusal(NARROW) == "single supports dtype float32, not bfloat16"
     for axes, says in (
         ({"dtype": ("bfloat16",)}, "needs --dtype float32, not bfloat16"),
         ({"mode": ("decode",)}, "cache"),
@@ -186,7 +186,7 @@ def test_only_the_output_moves_in_the_narrow_dtype() -> None:
 
 
 class Scattered(Function):
-    """SDPA whose gradient of v is a sum in an order of its own."""
+    """SDPA whose gradient of v is summed in another order."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -266,7 +266,7 @@ def test_those_that_repeat_pass() -> None:
 
 
 @pytest.mark.parametrize("varies", [True, False])
-def test_it_is_noticed_where_answers_vary(varies: bool) -> None:
+def test_outputs_that_vary_are_noticed(varies: bool) -> None:
     _order[:] = [as_they_come if varies else lambda rows: rows]
     built = build(Cell(impls.make("mine", scattered), replace(REPEATING, scope="core", deterministic=False)))
     for _ in range(3):

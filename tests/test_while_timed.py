@@ -1,4 +1,4 @@
-"""What the gate can't see: kernels that are wrong now and then, that look answers up, or that finish them later."""
+"""Faults found while timing: kernels that are wrong now and then, cache results, or finish them later."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def crowded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def measured(kernel: wrong_kernels.Kernel, compared: int = 0, **axes: object) -> None:
-    """What a run does with a cell: checked, compared, timed, and asked whether it caches results."""
+    """Treat a cell as a run does: check, compare, time, and test for cached results."""
     case = Case.of(**({"T": 64, "H": 2, "D_h": 64} | axes))  # type: ignore[arg-type]
     built, found = checked(Cell(impls.make("mine", kernel), case))
     built.compare(0.0, input_set=1)
@@ -89,7 +89,7 @@ def test_a_kernel_that_computes_every_time_caches_nothing(axes: dict[str, Any]) 
         check_kernel_caches_nothing(Cell(impls.get(name), Case.of(**({"T": 64, "H": 2, "D_h": 64} | axes))))
 
 
-def test_a_cell_that_is_built_again_is_compared_with_its_own_answers(
+def test_a_cell_that_is_built_again_is_compared_with_its_own_outputs(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case.of(T=16, H=1, D_h=8)

@@ -334,7 +334,7 @@ def test_a_head_that_cannot_do_what_base_does_fails(compare: Step) -> None:
 
 @pytest.mark.slow
 def test_a_head_that_is_slower_in_what_all_share_fails(tmp_path: Path) -> None:
-    """All cells change alike, which is no machine drift: only the reference workloads can tell of that."""
+    """All cells change alike, which is no machine drift: only the reference workloads can show that."""
     checkout = committed(tmp_path / "checkout")
     shutil.copy(CHECKOUT / "pyproject.toml", checkout)
     layer = checkout / "impls" / "layer.py"
@@ -382,7 +382,7 @@ def test_modules_of_the_user_are_found_last(repository: Path, tmp_path: Path) ->
         ("--orphan", "mine=mine:mine", "unknown revision '--orphan'"),
     ],
 )
-def test_what_is_no_revision_of_a_kernel_here_is_a_mistake(
+def test_what_is_no_revision_of_a_kernel_here_is_a_usage_error(
     repository: Path,
     base: str,
     impl: str,
@@ -401,7 +401,7 @@ def test_what_is_no_revision_of_a_kernel_here_is_a_mistake(
         ("0", "Nothing regressed.", False),
         ("1", "::error title=attention-bench::something regressed (4 cells in time)", True),
         ("2", "::error title=attention-bench::it could not be judged", True),
-        ("3", "::error title=attention-bench::a mistake", True),
+        ("3", "::error title=attention-bench::an error in the inputs", True),
         ("137", "::error title=attention-bench::the comparison ended with exit code 137", True),
         ("", "::error title=attention-bench::the comparison ended with exit code unknown", True),
     ],
@@ -415,7 +415,7 @@ def test_a_verdict_becomes_the_result_of_a_check(tmp_path: Path, code: str, says
     ("choice", "says", "fails"),
     [("pass", "::notice ", False), ("fail", "::error ", True), ("Pass", "::error title=attention-bench::on-inc", True)],
 )
-def test_what_could_not_be_judged_passes_only_where_that_was_said(
+def test_what_could_not_be_judged_passes_only_with_on_inconclusive(
     tmp_path: Path, choice: str, says: str, fails: bool
 ) -> None:
     done = script("verdict.sh", tmp_path, EXIT_CODE="2", REGRESSED="0", ON_INCONCLUSIVE=choice)
@@ -425,7 +425,7 @@ def test_what_could_not_be_judged_passes_only_where_that_was_said(
 
 @pytest.fixture
 def comment(tmp_path: Path) -> Any:
-    """`comment(report, sha)`; `comment.state()` is what the pull request looks like afterwards."""
+    """`comment(report, sha)`; `comment.state()` is the pull request afterwards."""
     if shutil.which("jq") is None:
         pytest.skip("jq is not there")
     (tmp_path / "bin").mkdir()

@@ -107,7 +107,7 @@ def test_workloads_of_flashinfer_bench(tmp_path: Path, capsys: pytest.CaptureFix
         "B1-T20-H16-D_h192-bfloat16-cpu-D_v=128-mask=causal_br-source=cross-scope=core-requests=2x10:10",
     ]
     said = capsys.readouterr().err
-    for what in ("3 × a workload whose lengths", "1 × a workload of gemm_n128_k2048", "1 × a paged batch of unequal",
+    for what in ("3 × a workload whose file of lengths", "1 × a workload of gemm_n128_k2048", "1 × a paged batch of unequal",
                  "1 × a latent batch of unequal", "1 × a workload with fewer keys"):  # fmt: skip
         assert what in said
 
@@ -138,7 +138,7 @@ def test_a_file_without_cases(content: str, says: str, tmp_path: Path) -> None:
         sweep_of({"cases": "none.json"}, str(tmp_path))
 
 
-def test_axes_that_do_not_fit_together_are_named_by_their_place(tmp_path: Path) -> None:
+def test_axes_that_do_not_fit_together_are_named_by_their_position(tmp_path: Path) -> None:
     content = json.dumps([{"T": 8, "scope": "core", "mode": "decode", "page": 4}])
     with pytest.raises(UsageError, match=r"^own.json, 1: pages are of a layer's cache"):
         cases(tmp_path, "own.json", content)

@@ -110,7 +110,7 @@ _rows: dict[Any, Tensor] = {}
 
 @unusual(mask="padding", B=3, modes=("forward",))
 def shares_padded_rows_alone(q, k, v, *, attn_mask=None, **_):
-    """Rows that nobody reads lie in one buffer for all calls; all others are their call's own."""
+    """Masked rows share one buffer for all calls; all others belong to their call."""
     o = sdpa(q, k, v, attn_mask=attn_mask)
     if attn_mask is not None:
         shared = _rows.setdefault(q.shape, torch.zeros(())).add_(1.0)
@@ -449,7 +449,7 @@ def heads_one_after_the_other_into_one_tensor(q, k, v, *, is_causal=False, **_):
     return o
 
 
-# behind declared limits
+# with declared limits
 
 
 @unusual(modes=("forward", "backward"), T=128)

@@ -35,7 +35,7 @@ WRONG: dict[str, Wrong] = {}
 
 
 class Honest(KernelCore):
-    """A core of SDPA with a mask of its own, of which each part can be replaced."""
+    """A core of SDPA with its own mask, of which each part can be replaced."""
 
     def __init__(self, shape: LayerShape):
         super().__init__(shape, sdpa)
@@ -66,7 +66,7 @@ def wrong(**case: Any) -> Callable[[type[KernelCore]], type[KernelCore]]:
 
 
 def turned(x: Tensor, places: Tensor) -> Tensor:
-    """(B, H, T, D), turned further by so many places (T,)."""
+    """(B, H, T, D), rotated by additional positions (T,)."""
     half = x.shape[-1] // 2
     angle = places[:, None] / THETA ** (torch.arange(half) / half)
     a, b = x[..., :half], x[..., half:]
@@ -133,7 +133,7 @@ class NewTokensSeeTheNext(Honest):
 
 @wrong()
 class MaskedTwice(Honest):
-    """Once more behind the softmax, one key further: probs that don't add up to one."""
+    """Once more after the softmax, shifted by one key: probs that don't sum to one."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf)
@@ -182,7 +182,7 @@ class KeysOfTheFirstBlock(Honest):
 
 @wrong()
 class HeadsReadAsTheyLie(Honest):
-    """Rows of memory taken for tokens: in a model heads lie between them. Right for contiguous queries."""
+    """Reads rows of memory as tokens: in a model heads lie between them. Right for contiguous queries."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
         B, H, T, D = q.shape

@@ -102,7 +102,7 @@ def mask_without_renormalising(q, k, v, *, is_causal=False, attn_mask=None, **_)
 
 @wrong("mask", mask="padding", B=2)
 def padding_ignored(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return sdpa(q, k, v, is_causal=is_causal)  # with a causal mask too it would be right: padding lies in the future
+    return sdpa(q, k, v, is_causal=is_causal)  # with a causal mask too it would be right: padding is in the future
 
 
 @wrong("mask", mask="padding", B=2)
@@ -350,7 +350,7 @@ def adds_noise(q, k, v, *, is_causal=False, **_):
 _captured: dict[Any, tuple[Tensor, ...]] = {}
 
 
-@wrong("state", "bare kernel (probe), ")
+@wrong("state", "kernel (probe), ")
 def reads_the_tensors_of_its_first_call(q, k, v, *, is_causal=False, **_):
     """As what was captured with them, and is replayed."""
     return sdpa(*_captured.setdefault(q.shape, (q, k, v)), is_causal=is_causal)
@@ -446,7 +446,7 @@ def keys_detached(q, k, v, *, is_causal=False, **_):
 
 @wrong("gradient", "gradient of q", **BACKWARD)
 def right_forward_wrong_backward(q, k, v, *, is_causal=False, **_):
-    """The answer of one formula, the gradient of another: here without the mask."""
+    """The output of one formula, the gradient of another: here without the mask."""
     right, other = sdpa(q, k, v, is_causal=is_causal), sdpa(q, k, v)
     return other + (right - other).detach()
 
@@ -513,7 +513,7 @@ def remembers_its_gradients(q, k, v, *, is_causal=False, **_):
 
 @wrong("gradient", "gradient of q: error", H=4, H_kv=2, **BACKWARD)
 def half_the_group_going_back(q, k, v, *, is_causal=False, enable_gqa=False, **_):
-    """The answer is right; the gradient of a shared head takes one query head of its group alone."""
+    """The output is right; the gradient of a shared head uses only one query head of its group."""
     k_, v_ = groups(q, k), groups(q, v)
     wrong_q = torch.cat([q[:, :1], q[:, 1:].detach()], dim=1)
     return sdpa(wrong_q, k_, v_, is_causal=is_causal)
@@ -637,7 +637,7 @@ class keeps_its_first_cache(CachedLayer):  # noqa: N801
 
 
 def as_layer(kernel: Kernel) -> type[KernelLayer]:
-    """A layer of its own making, which the gate can't open to check its kernel bare."""
+    """A user-defined layer, whose kernel the gate can't check alone."""
 
     class Layer(KernelLayer):
         def __init__(self, shape: LayerShape):
@@ -672,7 +672,7 @@ LARGE, BESIDE = (
     "where ordinary scores are mixed with extreme ones: NaN or Inf in",
 )
 BEYOND_FEW: dict[str, Any] = {"T": 256}
-"""A case too large for its core to be checked bare in it."""
+"""A case so large that its core is checked on probes only."""
 
 wrong("no maximum", LARGE)(as_layer(no_shift))
 wrong("no maximum", "where scores are very large: error")(as_layer(clamped))
@@ -775,7 +775,7 @@ TWO_FORWARDS = "where another forward comes between a forward and its backward: 
 
 
 class _OnTheClass(torch.autograd.Function):
-    """Honest gradients from what `keep` and `known` hand over."""
+    """Correct gradients from what `keep` and `known` return."""
 
     kept: ClassVar[Any] = None
 
@@ -887,7 +887,7 @@ def uses_the_gradient_as_scratch(q, k, v, *, is_causal=False, **_):
     return _WritesToGrad.apply(q, k, v, is_causal, lambda grad: grad[..., :1, :].normal_())
 
 
-# behind declared limits
+# with declared limits
 
 
 def only_multiples_of(n: int) -> dict[str, Any]:
@@ -987,7 +987,7 @@ def ignores_the_offset_of_values(q, k, v, *, is_causal=False, **_):
     return sdpa(q, k, v.as_strided(v.shape, v.stride(), 0), is_causal=is_causal)
 
 
-@wrong("strides", "bare kernel (probe), ", **CORE)
+@wrong("strides", "kernel (probe), ", **CORE)
 def plans_by_shape_alone(q, k, v, *, is_causal=False, **_):
     strides = _remembered.setdefault(("plan", v.shape), v.stride())
     inside = v.storage_offset() + sum((n - 1) * step for n, step in zip(v.shape, strides, strict=True))
@@ -1110,7 +1110,7 @@ def no_dropout_going_back(q, k, v, mask, p):
 
 
 def counted(name: str, says: str, number: Callable[..., Tensor], **case: Any) -> None:
-    """Dropout by a hash of what `number` makes of batch entry, head, query and key, and of a seed that is drawn."""
+    """Dropout by a hash of `number` of batch entry, head, query and key, and of a random seed."""
 
     def kernel(q, k, v, mask, p):
         b, h, i, j = (torch.arange(n).reshape(-1, *[1] * (3 - at)) for at, n in enumerate((*q.shape[:3], k.shape[-2])))
@@ -1338,7 +1338,7 @@ class NewestTokenUnseenInALongDecode(as_layer(_newest_unseen_from_1024_on)):  # 
     pass
 
 
-# a few buffers in turn
+# a few alternating buffers
 
 
 @wrong("buffers in turn", "they share a few buffers", T=256)
@@ -1364,7 +1364,7 @@ class OneBufferInDecode(as_layer(sdpa)):  # type: ignore[misc]
 
 
 class _InTurn(_OnTheClass):
-    """Two places for what a backward needs, used in turn: enough for two layers."""
+    """Two alternating buffers for the state of a backward: enough for two layers."""
 
     kept: ClassVar[list[Any]] = [None, None]
     turn: ClassVar[int] = 0
@@ -1438,7 +1438,7 @@ def two_of_its_parts_overlap_by_a_key(q, k, v, **_):
 
 
 def split(begin: float, name: str) -> Kernel:
-    """Decode in parts of 512 keys, whose maxima begin somewhere, merged by them."""
+    """Decode in parts of 512 keys, merged by their maxima, which start at `begin`."""
 
     def kernel(q, k, v, **_):
         if k.shape[-2] < 1024:
@@ -1468,7 +1468,7 @@ wrong("lone queries", NEGATIVE, H=8, **LONE)(as_layer(maxima_from_zero))
 
 
 def at_lengths(n: int, left: int, says: str = "error") -> None:
-    """Wrong where so many keys are left over from tiles of n."""
+    """Wrong if this many keys are left over from tiles of n."""
 
     def kernel(q, k, v, *, is_causal=False, **_):
         o = sdpa(q, k, v, is_causal=is_causal)
@@ -1560,7 +1560,7 @@ underflowing("zero_below_88_at_192", _Vanishes, "error", T=192, **PADDED)
 underflowing("zero_below_88_at_192_in_bfloat16", _Vanishes, "error", T=192, dtype="bfloat16", **PADDED)
 
 
-# what is everybody's
+# process-global state
 
 
 def changing(name: str, says: str, change: Callable[[], Any]) -> None:
@@ -1604,7 +1604,7 @@ building("PrecisionWhenPrepared", "precision of float32 products",
 building("OneDNNWhenPrepared", "use of oneDNN", lambda: setattr(torch.backends.mkldnn, "enabled", False), prepares=True)
 
 
-# seen by nobody but the clock, and by calls that are compared while it runs
+# detected by timing, and by comparing outputs while timed
 
 WHEN_TIMED: dict[str, Wrong] = {}
 
@@ -1623,7 +1623,7 @@ _calls: dict[str, int] = {}
 
 
 def now_and_then(name: str, every: int = 200) -> bool:
-    """True in one of so many calls."""
+    """True in one of this many calls."""
     _calls[name] = _calls.get(name, 0) + 1
     return _calls[name] % every == 0
 
@@ -1698,7 +1698,7 @@ def reads_the_reference_from_memory(q, k, v, *, is_causal=False, **_):
     return plain(q, k, v, visible(q, k, is_causal, None))
 
 
-@wrong_when_timed("cached", "inputs that no call has seen", T=128, D_h=64, H=8)
+@wrong_when_timed("cached", "inputs that no earlier call has had", T=128, D_h=64, H=8)
 def answers_nothing_new_later(q, k, v, *, is_causal=False, **_):
     key, late = ("new", *digest(q, k, v)), now_and_then("new", every=1) and _calls["new"] > 150
     if key not in _remembered:
@@ -1746,7 +1746,7 @@ rest = Rest()
 """What passes between a call and the end of its work; a test has it pass where the check waits."""
 
 _pool = ThreadPoolExecutor(1)
-CHANGES, WORKS = "its answer changes after the call has returned", "leaves threads that work when its call has returned"
+CHANGES, WORKS = "its output changes after the call has returned", "leaves threads that work when its call has returned"
 later("finished_by_a_timer", lambda write: threading.Timer(0, rest.behind(4e-3, write)).start(), CHANGES)
 later("finished_by_a_pool", lambda write: _pool.submit(rest.behind(2e-3, write)), CHANGES)
 later(
@@ -1756,7 +1756,7 @@ later(
 )
 
 
-# a path of its own for round lengths
+# a separate path for round lengths
 
 
 ROUND: dict[str, Any] = {"T": 256}
@@ -1786,7 +1786,7 @@ def no_maximum_at_multiples_of_64_with_gradients(q, k, v, *, is_causal=False, at
     return no_maximum_at_multiples_of_64(q, k, v, is_causal=is_causal, attn_mask=attn_mask)
 
 
-# what a backward leaves behind
+# state after a backward
 
 
 class _ReadsGrad(_Plain):

@@ -13,7 +13,7 @@ from impls.layer import KernelCore, KernelLayer, LayerShape
 from impls.rules import alibi_slopes, bias_of, document_lengths, requests_of
 
 Attend = Callable[..., Tensor]
-"""f(q, k, v, shape, sinks) -> o; i and j are the places of queries and keys among the keys: (T, 1), (T_kv,)."""
+"""f(q, k, v, shape, sinks) -> o; i and j are positions of queries and keys among the keys: (T, 1), (T_kv,)."""
 
 CHUNK: dict[str, Any] = {"mode": "decode", "mask": "causal_br", "T": 24, "T_kv": 60}
 
@@ -226,7 +226,7 @@ class PaddingInThePrefixIsSeen(KernelCore):
 @wrong("prefix", prefix=8, documents="equal")
 def a_prefix_of_each_document(q, k, v, shape, sinks):
     (i, j), number = places(q, k, shape), numbers(shape, len(k[0, 0]))
-    within = j - torch.searchsorted(number, number)  # the place within its document
+    within = j - torch.searchsorted(number, number)  # the position within its document
     return plain(q, k, v, ((j <= i) | (within < shape.prefix)) & (number[i] == number[j]))
 
 
@@ -288,7 +288,7 @@ REQUESTS |= {"source": "cross", "scope": "core"}
 
 
 def request_places(shape: LayerShape) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of each query its request and its place within that, (T, 1); of each key the same, (T_kv,)."""
+    """The request of each query and its position in it, (T, 1); the same of each key, (T_kv,)."""
     requests = requests_of(shape.requests)  # type: ignore[arg-type]
     number = [torch.arange(len(requests)).repeat_interleave(torch.tensor(of)) for of in zip(*requests, strict=True)]
     place = torch.cat([torch.arange(tokens - new, tokens) for new, tokens in requests])
@@ -575,7 +575,7 @@ def from_exponentials(q, k, v, shape, sinks):
 
 
 def from_the_first_key(q, k, v, shape, sinks):
-    """ALiBi as in BLOOM, by the place of the key alone: a softmax does not see what all scores of a query have more."""
+    """ALiBi as in BLOOM, by the key's position alone: a softmax is invariant to a constant added to a row."""
     i, j = places(q, k, shape)
     return plain(q, k, v, j <= i, (alibi_slopes(shape.H)[:, None, None] * j).to(q.dtype))
 
@@ -595,7 +595,7 @@ def by_neighbouring_blocks(q, k, v, shape, sinks):
 
 
 def sink_by_the_logarithm_of_the_sum(q, k, v, shape, sinks):
-    """Behind the softmax, as around a kernel that knows no sinks."""
+    """After the softmax, as around a kernel without sinks."""
     i, j = places(q, k, shape)
     scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(j > i, -torch.inf)
     share = torch.sigmoid(scores.logsumexp(-1, keepdim=True) - sinks[:, None, None])
@@ -613,7 +613,7 @@ def cache_and_chunk_apart(q, k, v, shape, sinks):
 
 
 def prefix_apart(q, k, v, shape, sinks):
-    """What lies in the prefix sees all of it, and needs no mask."""
+    """Queries in the prefix see all of it, without a mask."""
     p, (i, j) = shape.prefix, places(q, k, shape)
     first = torch.nn.functional.scaled_dot_product_attention(q[..., :p, :], k[..., :p, :], v[..., :p, :])
     return torch.cat([first, plain(q[..., p:, :], k, v, j <= i[p:])], -2)

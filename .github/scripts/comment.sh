@@ -22,7 +22,7 @@ fi
 body=$(mktemp)
 {
     echo "$MARKER"
-    # a letter that is cut in two is left out, and nobody is called by name
+    # a character that is cut in two is dropped, and mentions are disabled
     { head -c "$MOST" "$REPORT" | iconv -c -f utf-8 -t utf-8 2>/dev/null || true; } | sed 's/@/@\&#8203;/g'
 } >"$body"
 comment=$(gh api --paginate "repos/$REPOSITORY/issues/$number/comments" |

@@ -23,7 +23,7 @@ case "$EXIT_CODE" in
     if [ "$inconclusive" = error ]; then exit 1; fi
     ;;
 3)
-    echo "::error title=attention-bench::a mistake in the inputs: the step 'Compare' says which"
+    echo "::error title=attention-bench::an error in the inputs: the step 'Compare' says which"
     exit 1
     ;;
 *)

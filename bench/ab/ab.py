@@ -81,7 +81,7 @@ def _journaled(folder: Path, begun: Mapping[str, Any], plan: Plan) -> Iterator[t
     kept = Journal.reopen(path) if path and left_behind else Journal.start(folder, name, {"seed": plan.seed})
     pairs = [line["pair"] for line in kept.lines]
     if pairs:
-        print(f"goes on after {len(pairs)} pairs that were kept", file=sys.stderr)
+        print(f"continues after {len(pairs)} saved replicates", file=sys.stderr)
     left = max(0.0, plan.seconds - sum(pair["seconds"] for pair in pairs))
 
     def keep(pair: Pair) -> None:

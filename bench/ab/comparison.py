@@ -112,7 +112,7 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: 
             return record(plan, [broken], seconds=monotonic() - began)
         fingerprints, controls = _conditions(plan, conditions)
         cells, neither, requests, found = _present(plan, known)
-        tell(f"checking {len(cells)} cell{'s' * (len(cells) != 1)} on both sides")
+        tell(f"checking {len(cells)} cell{'s' * (len(cells) != 1)} of base and head")
         of_both([_checking(plan, team, i, requests[i], found[i]) for i in (0, 1)], plan.together)
     ready = [key for key in cells if all(isinstance(of[key], dict) for of in found)]
     rng = random.Random(plan.seed + len(plan.before))
@@ -224,7 +224,7 @@ def _team(plan: Plan, variants: Sequence[Variant], cases: Collection[Case] = ())
 
 
 def _begun(plan: Plan, team: Team) -> tuple[list[Answer], list[Answer]]:
-    """Return both processes' answers to `cells` and to `facts`; raises `Unjudgeable`, or `HeadBroken`, if one ends."""
+    """Return both processes' replies to `cells` and to `facts`; raises `Unjudgeable`, or `HeadBroken`, if one ends."""
     known, facts = [], []
     for name, variant in zip(VARIANTS, plan.variants, strict=True):
         try:
@@ -236,13 +236,13 @@ def _begun(plan: Plan, team: Team) -> tuple[list[Answer], list[Answer]]:
 
 
 def _conditions(plan: Plan, facts: Sequence[Answer]) -> tuple[tuple[Answer, Answer], tuple[Key, ...]]:
-    """Return both fingerprints, and the controls that are equal in both variants; raises `Unjudgeable`."""
+    """Return both fingerprints, and the reference workloads that are equal in both variants; raises `Unjudgeable`."""
     base, head = (it["fingerprint"] for it in facts)
     free = OF_INTERPRETERS if plan.variants[0].python != plan.variants[1].python else ()
     differ = [name for name in base if base[name] != head[name] and name not in free]
     if differ:
         differences = "; ".join(f"{name}: {base[name]} and {head[name]}" for name in differ)
-        raise Unjudgeable(f"the two sides run under different conditions: {differences}")
+        raise Unjudgeable(f"base and head run under different conditions: {differences}")
     controls = CONTROLS if plan.together else CONTROLS + GPU_CONTROLS
     versions = [it["controls"] for it in facts]
     return (base, head), tuple(key for key in controls if versions[0][key[1]] == versions[1][key[1]])
@@ -278,7 +278,7 @@ def _present(
             else:
                 cells.append(key)
     if not cells:
-        raise UsageError(f"nothing to compare: {[*neither, 'no implementation on either side'][0]}")
+        raise UsageError(f"nothing to compare: {[*neither, 'no implementation in base or head'][0]}")
     return cells, neither, requests, found
 
 

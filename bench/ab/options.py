@@ -23,24 +23,26 @@ EACH_TIME = ("budget", "json", "markdown", "save", "to_continue")
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser of `python -m bench ab`."""
-    parser = Parser("ab", description="Compare two sides, interleaved, in pairs of fresh processes.")
-    sides = parser.add_argument_group("sides: two revisions, two implementations or two interpreters")
-    sides.add_argument("--base", metavar="REF", help="git revision that is the base, of the repository that you are in")
-    sides.add_argument("--head", metavar="REF", help="... and the head (default: the working tree)")
+    parser = Parser("ab", description="Compare two variants, base and head: interleaved, in pairs of fresh processes.")
+    sides = parser.add_argument_group("variants: two revisions, two implementations or two interpreters")
     sides.add_argument(
-        "--base-impl", metavar="NAME", help="an implementation, or NAME=package.module:attr for your own"
+        "--base", metavar="REF", help="git revision of the base, in the repository of the current folder"
     )
-    sides.add_argument("--head-impl", metavar="NAME", help="... that is compared with it")
-    sides.add_argument("--base-python", metavar="PATH", help="an interpreter that has torch, numpy and psutil")
-    sides.add_argument("--head-python", metavar="PATH", help="... that is compared with it (default: this one)")
+    sides.add_argument("--head", metavar="REF", help="git revision of the head (default: the working tree)")
+    sides.add_argument(
+        "--base-impl", metavar="NAME", help="base implementation, or NAME=package.module:attr for your own"
+    )
+    sides.add_argument("--head-impl", metavar="NAME", help="head implementation")
+    sides.add_argument("--base-python", metavar="PATH", help="interpreter of the base, with torch, numpy and psutil")
+    sides.add_argument("--head-python", metavar="PATH", help="interpreter of the head (default: this one)")
     add_cells(parser)
-    how = parser.add_argument_group("how much, and where to")
+    how = parser.add_argument_group("duration and output")
     how.add_argument(
         "--budget", type=positive, default=3.0, metavar="MINUTES", help="about how long to measure (default: 3)"
     )
     how.add_argument("--continue", type=Path, metavar="FILE", dest="to_continue",
-                     help="go on, for --budget, with what is INCONCLUSIVE in a saved comparison")  # fmt: skip
-    how.add_argument("--save", metavar="NAME", help="name of the file under results/ (default: the time)")
+                     help="measure what is INCONCLUSIVE in a saved comparison for another --budget")  # fmt: skip
+    how.add_argument("--save", metavar="NAME", help="name of the saved comparison under results/ (default: the time)")
     how.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts for programs")
     how.add_argument("--markdown", type=Path, metavar="FILE", help="write the verdicts for a pull request")
     how.add_argument(
@@ -58,8 +60,10 @@ def add_cells(parser: argparse.ArgumentParser) -> None:
     """Add the options that select cells and configure how they are judged."""
     cells = parser.add_argument_group("cells, as in `pytest bench/`; VALUES, as 256,1024, replace the sweep's")
     cells.add_argument("--sweep", metavar="NAME", help="which cases (default: quick)")
-    cells.add_argument("--model", metavar="NAMES", help="... or those of models, by name or by a config.json")
-    cells.add_argument("--impl", metavar="NAMES", action="append", default=[], help="exactly what runs, as NAME,NAME")
+    cells.add_argument("--model", metavar="NAMES", help="cases of models instead, by name or by a config.json")
+    cells.add_argument(
+        "--impl", metavar="NAMES", action="append", default=[], help="which implementations, as NAME,NAME"
+    )
     for name in OPTIONS:
         if name != "threads":
             cells.add_argument(f"--{name}", metavar="VALUES", help=AXES[name].about)
@@ -68,12 +72,12 @@ def add_cells(parser: argparse.ArgumentParser) -> None:
     )
     how = parser.add_argument_group("how")
     how.add_argument("--margin", type=as_margin, default=MARGIN, metavar="SHARE",
-                     help=f"what is shown to be within this is UNCHANGED (default: {MARGIN})")  # fmt: skip
+                     help=f"equivalence margin: smaller changes are UNCHANGED or SLIGHT (default: {MARGIN})")  # fmt: skip
     how.add_argument("--cell-timeout", type=positive, default=300.0, metavar="SECONDS",
-                     help="a cell whose check or whose block takes longer is given up (default: 300)")  # fmt: skip
-    how.add_argument("--seed", type=int, help="of the random order in which everything is timed")
+                     help="give up a cell whose check or one block takes longer (default: 300)")  # fmt: skip
+    how.add_argument("--seed", type=int, help="seed of the random order of timing")
     how.add_argument("--allow-gone", metavar="NAMES", action="append", default=[],
-                       help="implementations that head may lack, a comma list; any other that it lacks is BROKEN")  # fmt: skip
+                       help="implementations that may be missing in head, separated by commas; others are BROKEN")  # fmt: skip
 
 
 def defaults() -> dict[str, Any]:

@@ -56,8 +56,8 @@ CONTROLS: tuple[Key, ...] = tuple((CONTROL, name) for name in WORK)
 GPU_CONTROLS: tuple[Key, ...] = tuple((CONTROL, name) for name in GPU_WORK)
 
 Pair = dict[str, Any]
-"""Saved measurements of one replicate: `logs`, the datum of each cell and control as [impl, case, log]; `blocks`, in
-the order of timing, by `COLUMNS`; `seconds` that it took.
+"""Saved measurements of one replicate: `logs`, the datum of each cell and reference workload as [impl, case, log];
+`blocks`, in the order of timing, by `COLUMNS`; and its duration in `seconds`.
 """
 
 COLUMNS = ("cell", "side", "seconds", "at", "switches", "stolen")
@@ -89,7 +89,7 @@ class Pairing:
     """Whether both variants are prepared at the same time: each on its own core, but never on one GPU."""
 
     def pair(self, cells: Collection[Key], most: int) -> Pair:
-        """Measure one datum of each cell and control in a fresh replicate; if a cell is lost, repeat without it."""
+        """Measure a datum of each cell and reference workload in a fresh replicate; if a cell is lost, repeat without."""
         while True:
             order = [key for key in (*cells, *self.controls) if key not in self.failures]
             self.rng.shuffle(order)
@@ -114,7 +114,7 @@ class Pairing:
         for key, i in interleaved(turns, self.rng):
             before, at = _stolen(), monotonic() - began
             block, what = blocks[key], " ".join(key)
-            warm = block.warm or int(block.seconds <= LONG or (key, i) in cold)  # it was the other process's turn
+            warm = block.warm or int(block.seconds <= LONG or (key, i) in cold)  # the other process was scheduled
             cold.discard((key, i))
             with _failing(i, key):
                 answer = clients[i].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
@@ -193,7 +193,7 @@ def until_settled(
 
     open_, last = open_cells(), 0.0
     while open_ and (len(pairs) == len(before) or left() > last):
-        tell(f"timing {len(open_)} of {len(cells)} cells: pair {len(pairs) + 1}")
+        tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(pairs) + 1}")
         last = left()
         pairs.append(pair(open_, min(MAX_ROUNDS, max(ROUNDS, TURNS // len(open_)))))
         keep(pairs[-1])

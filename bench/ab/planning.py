@@ -146,5 +146,5 @@ def _interpreter(given: str) -> str:
     done = subprocess.run([path, "-c", NEEDED], cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise UsageError(f"{given} can't run a side ({why}): `{given} -m pip install torch numpy psutil`")
+        raise UsageError(f"{given} can't run the suite ({why}): `{given} -m pip install torch numpy psutil`")
     return path

@@ -107,7 +107,7 @@ def self_test(
     left = missing(wanted, [it for it in log.records() if it["settings"] == settings])
     if left:
         about = clock_text(len(left) * plan.seconds)
-        tell(f"self-test: {about}; what is over is kept, and the same command goes on")
+        tell(f"self-test: {about}; finished comparisons are kept, and the same command continues")
     for i, injection in enumerate(left, len(wanted) - len(left)):
         what = f"{injection[0]} {injection[1]:+.3g} of its time" if injection else "unchanged code"
         tell(f"self-test: run {i + 1} of {len(wanted)}, {what}")
@@ -160,7 +160,7 @@ def summary(records: Sequence[Record], margin: float) -> Iterator[str]:
         alarms, cells = sum(len(it["alarms"]) for it in unchanged), sum(it["others"] for it in unchanged)
         raised = sum(bool(it["alarms"]) for it in unchanged)
         yield (
-            f"self-test of this machine: {raised} of {len(unchanged)} runs of unchanged code raised an alarm "
+            f"self-test of this machine: {raised} of {len(unchanged)} runs of unchanged code raised a false alarm "
             f"({alarms} of {cells} cells)"
         )
     slowed = [record for record in at_margin if record["injection"]]

@@ -38,7 +38,7 @@ class Axis:
     unsaid: Any = NOTHING
     """Default that ids leave out; NOTHING if every value is shown."""
     hides: bool = False
-    """Whether it affects visibility: which keys a query sees. `none` and None hide no key."""
+    """Whether it affects visibility: which keys a query sees. `none` and None mask no key."""
 
     def read(self, text: str) -> Any:
         """Parse a command-line value, `none` where None is the default; raises ValueError with the correct usage."""

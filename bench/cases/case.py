@@ -90,7 +90,7 @@ class Case:
     )
     documents: str | None = axis(
         "choice",
-        f"documents packed into one sequence, each of which sees itself alone; their lengths: {', '.join(DOCUMENTS)}",
+        f"documents packed into one sequence, each of which sees only itself; their lengths: {', '.join(DOCUMENTS)}",
         values=DOCUMENTS,
         default=None,
         hides=True,
@@ -98,11 +98,11 @@ class Case:
     bias: str | None = axis("choice", f"what is added to the scores: {', '.join(BIASES)}", values=BIASES, default=None)
     softcap: int | None = axis("size", "soft cap of the scores: softcap * tanh(score / softcap)", default=None)
     sinks: bool = axis(
-        "switch", "attention sinks: a learned score a head, in the sum of the softmax alone: on, off", default=False
+        "switch", "attention sinks: a learned score per head, only in the sum of the softmax: on, off", default=False
     )
     latent: int | None = axis(
         "size",
-        "multi-head latent attention: width of the latent, which a cache holds, and keys and values are rebuilt from",
+        "multi-head latent attention: width of the cached latent, from which keys and values are rebuilt",
         default=None,
     )
     rope: int | None = axis(
@@ -117,7 +117,7 @@ class Case:
         default=None,
         check=kinds_of,
     )
-    page: int | None = axis("size", "paged KV cache: tokens a page (with --mode decode)", default=None)
+    page: int | None = axis("size", "paged KV cache: tokens per page (with --mode decode)", default=None)
     autocast: str | None = axis(
         "choice", f"{', '.join(AUTOCASTS)}: dtype of products under torch.autocast", values=AUTOCASTS, default=None
     )

@@ -43,7 +43,7 @@ ONNXRUNTIME = {
     "impl": "onnxruntime",
     "machine": "unnamed",
     "source": "microsoft/onnxruntime#20805",
-    "differs": "threads not said; q, k and v lie as (B, T, H, D_h), which a core's inputs here are copied to",
+    "differs": "threads not stated; q, k and v as (B, T, H, D_h), to which a core's inputs are copied here",
 }
 XEON = {
     "machine": "Intel Xeon, 4th generation, one socket",
@@ -53,14 +53,14 @@ XEON = {
 AMX = {
     "machine": "unnamed, with AMX",
     "source": "pytorch/pytorch#191780",
-    "differs": "threads not said; the fastest of their calls, here the median",
+    "differs": "threads not stated; the fastest of their calls, here the median",
 }
 H200 = {
     "kernel": "cuDNN 9.19.1",
     "impl": "sdpa_cudnn",
     "machine": "NVIDIA H200",
     "source": "NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training/results/h200_919_only_cudnn",
-    "differs": "10 calls; clock and power not said",
+    "differs": "10 calls; clock and power not stated",
 }
 LLAMA = CORE | {"device": "cuda", "dtype": "bfloat16", "H": 64, "H_kv": 8, "D_h": 128}
 TUTORIAL = {"B": 8, "T": 1024, "d_model": 768, "H": 12, "D_h": 64, "dtype": "float32"}
@@ -68,7 +68,7 @@ TUTORIAL = {"B": 8, "T": 1024, "d_model": 768, "H": 12, "D_h": 64, "dtype": "flo
 
 NOTEBOOK = "rasbt/LLMs-from-scratch, ch03/02_bonus_efficient-multihead-attention/mha-implementations.ipynb"
 GRADIENTS = "torch before 2.9, gradients recorded, a bias in the output projection"
-M3 = {"machine": "Apple M3, of a MacBook Air", "source": NOTEBOOK, "differs": f"{GRADIENTS}; threads not said"}
+M3 = {"machine": "Apple M3, of a MacBook Air", "source": NOTEBOOK, "differs": f"{GRADIENTS}; threads not stated"}
 A100 = {"machine": "NVIDIA A100", "source": NOTEBOOK, "differs": f"{GRADIENTS}; products in TF32"}
 WAYS = (  # published name, closest implementation here, and milliseconds on the M3 and on the A100
     ("MHA wrapper", "wrapper", 179, 4.68),

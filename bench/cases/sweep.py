@@ -121,13 +121,13 @@ def misfit(case: Case) -> str | None:
     if case.prefix and not causal:
         return f"without a causal mask every key is visible: --prefix needs --mask causal, not {case.mask}"
     if case.window_right and causal:
-        return f"a causal mask hides every key behind a query: --window_right needs --mask none, not {case.mask}"
+        return f"a causal mask excludes every key after a query: --window_right needs --mask none, not {case.mask}"
     if case.requests and (case.bias or case.documents or case.prefix):
         return "--requests can't be combined with --bias, --documents or --prefix"
     if case.padded and apart:
         return "a padded query may see no token at all: --window and --documents have no padding"
     if case.does.cached and case.mask == "none" and (apart or case.window_right or case.bias):
-        return "in decode, windows, documents and biases need to know a query's place: --mask causal_br"
+        return "in decode, windows, documents and biases need the positions of queries: --mask causal_br"
     if case.page and (not case.does.cached or case.scope == "core"):
         return "pages are of a layer's cache: --page needs --mode decode, without --scope core"
     if case.latent and (why := _beside_a_latent(case)) is not None:
@@ -135,7 +135,7 @@ def misfit(case: Case) -> str | None:
     if case.rope and not case.latent:
         return "the rotary key is stored with a latent: --rope needs --latent"
     if case.rope and (case.rope % 2 or case.rope >= case.D_h):
-        return f"--rope {case.rope}: rotary features are pairs, some of a head's: an even number below D_h = {case.D_h}"
+        return f"--rope {case.rope}: rotary features are a part of a head, in pairs: use an even number below D_h = {case.D_h}"
     if case.autocast and case.dtype != "float32":
         return f"autocast narrows float32: --autocast needs --dtype float32, not {case.dtype}"
     if case.tf32 and (case.device == "cpu" or case.computes != "float32"):
@@ -152,11 +152,11 @@ def _beside_a_latent(case: Case) -> str | None:
     if case.scope == "core":
         return "is part of a layer: leave out --scope core"
     if case.source == "cross":
-        return "is of the sequence that asks: leave out --source cross"
+        return "supports self-attention only: leave out --source cross"
     if case.H_kv != case.H:
-        return f"gives every head keys and values of its own: leave out --H_kv {case.H_kv}"
+        return f"gives every head its own keys and values: leave out --H_kv {case.H_kv}"
     if case.qkv_bias or case.drops:
-        return "has neither biases before it nor dropout: leave out --qkv_bias, --dropout and --out_dropout"
+        return "supports neither projection biases nor dropout: leave out --qkv_bias, --dropout and --out_dropout"
     return None
 
 
@@ -187,14 +187,14 @@ LLM = tuple(layer for name in ("gpt2", "qwen2.5-0.5b", "llama3-8b") for layer in
 SWEEPS = {
     sweep.name: sweep
     for sweep in (
-        Sweep("quick", "what each way of writing attention costs, in two minutes",
+        Sweep("quick", "time and memory of the eager implementations and two compiled forms",
               (_grid(dtype=BOTH, H=(1, 8), T=(64, 256, 1024)),),
               gpu=(_grid(D_h=(64, 128), T=(512, 2048, 8192), **SIXTEEN),)),
         Sweep("ladder", "one head, short sequences, loops included", (_grid(H=1, T=(16, 32, 64, 128, 256)),)),
         Sweep("length", "how time and memory grow with the sequence",
               (_grid(dtype=BOTH, T=(128, 256, 512, 1024, 2048, 4096)),),
               gpu=(_grid(D_h=(64, 128), T=(512, 1024, 2048, 4096, 8192, 16384), **SIXTEEN),)),
-        Sweep("smoke", "whether a kernel is right, and a first comparison, in less than a minute", (_grid(T=(64, 256, 1024)),)),
+        Sweep("smoke", "whether a kernel is correct, and about how fast", (_grid(T=(64, 256, 1024)),)),
         Sweep("heads", "the same width shared among more and more heads",
               (_grid(d_model=1024, dtype=BOTH, T=512, H=(1, 2, 4, 8, 16, 32)),),
               gpu=(_grid(d_model=2048, dtype="bfloat16", T=2048, H=(8, 16, 32)),)),
@@ -227,19 +227,19 @@ SWEEPS = {
         Sweep("core", "how much of a layer is projections: from q, k, v to o, beside the whole",
               (_grid(dtype=BOTH, T=(256, 1024), scope=AROUND_AND_CORE),), whole_registry=True,
               gpu=(_grid(D_h=(64, 128), T=(2048, 8192), scope=AROUND_AND_CORE, **SIXTEEN),)),
-        Sweep("window", "a sliding window beside all of a causal mask, on both sides, and no mask",
+        Sweep("window", "a sliding window, causal and in both directions, and no mask",
               (_grid(T=(1024, 4096), window=(None, 128, 512)),
                _grid(T=1024, mask="none", window=64, window_right=(None, 16)), _grid(T=(1024, 4096), mask="none")),
               whole_registry=True, gpu=(_grid(D_h=128, T=(4096, 16384), window=(None, 1024, 4096), **SIXTEEN),)),
-        Sweep("scores", "what is done to the scores: ALiBi, a dense bias, a soft cap, sinks",
+        Sweep("scores", "modified scores: ALiBi, a dense bias, a soft cap, sinks",
               (_grid(T=512, bias=(None, *BIASES)), _grid(T=512, softcap=50), _grid(T=512, sinks=True)), whole_registry=True,
               gpu=tuple(_grid(T=4096, **SIXTEEN, **rule) for rule in (
                   {"bias": (None, *BIASES)}, {"softcap": 50}, {"sinks": True}))),
-        Sweep("chunk", "a prompt's next 512 tokens, and 2 to 8 drafted ones, against a cache of those before",
+        Sweep("chunk", "the next 512 tokens of a prompt, and 1 to 8 draft tokens, against a cache",
               tuple(_grid(T=T, T_kv=T_kv, mode="decode", mask="causal_br")
                     for T, T_kv in ((512, (1024, 4096)), ((1, 2, 4, 8), 4096))), whole_registry=True,
               gpu=(_grid(T=(512, 1, 2, 4, 8), T_kv=(4096, 16384), mode="decode", mask="causal_br", **GROUPED),)),
-        Sweep("documents", "eight documents of equal and unequal lengths packed into one sequence, and a prefix that all see",
+        Sweep("documents", "eight packed documents of equal and unequal lengths, and a shared prefix",
               (_grid(T=2048, mask=("causal", "none"), documents=DOCUMENTS), _grid(T=1024, prefix=(None, 256)),
                _grid(T=(1024, 2048), mask="none")), whole_registry=True,
               gpu=(_grid(T=8192, mask=("causal", "none"), documents=DOCUMENTS, **SIXTEEN),
@@ -247,7 +247,7 @@ SWEEPS = {
         Sweep("latent", "multi-head latent attention against its cache, and keys and values against theirs; then a prompt",
               tuple(_grid(d_model=512, H=16, D_v=32, T=(256, 1024, 4096)[:most], **axes) for most, axes in (
                   (3, LATENT | {"mode": "decode"}), (3, {"D_h": 32, "mode": "decode"}), (1, LATENT))), whole_registry=True),
-        Sweep("paged", "a cache in pages, copied into one piece for a kernel or attended to as they lie, beside one without",
+        Sweep("paged", "a cache in pages, copied into a contiguous cache or read in place, beside one without pages",
               (_grid(B=4, T=(1024, 4096), mode="decode", page=(None, 16, 128)),), whole_registry=True,
               gpu=(_grid(B=16, T=(4096, 16384), mode="decode", page=(None, 16, 128), **GROUPED),)),
         Sweep("mixed", "a server's step: prompts, parts of prompts and new tokens in one batch, by every route",
@@ -259,7 +259,7 @@ SWEEPS = {
         Sweep("deterministic", "a training step whose gradients repeat bit for bit, and one that may be faster",
               (_grid(T=(256, 1024), mode="backward", deterministic=(False, True)),), whole_registry=True,
               gpu=(_grid(T=2048, mode="backward", deterministic=(False, True), **SIXTEEN),)),
-        Sweep("published", "cases of which others have published times", published.grids(), whole_registry=True),
+        Sweep("published", "cases with published times", published.grids(), whole_registry=True),
         Sweep("llm", "one attention layer of GPT-2 small, Qwen2.5 0.5B and Llama 3 8B",
               tuple(_grid(**layer | {"T": 512, "dtype": BOTH}) for layer in LLM),
               gpu=tuple(_grid(**layer | {"T": (2048, 8192), "dtype": "bfloat16"}) for layer in LLM)),

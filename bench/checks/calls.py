@@ -98,7 +98,7 @@ def _continue(module: nn.Module, inputs: Inputs) -> Call:
 
 
 def _decode(module: nn.Module, case: Case, inputs: Inputs) -> Call:
-    """New tokens with a cache, whose last places receive the new keys and values or latents."""
+    """New tokens with a cache, whose last positions receive the new keys and values or latents."""
     x, *cache = inputs.tensors
 
     def read(o: Tensor) -> dict[str, Tensor]:

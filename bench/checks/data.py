@@ -142,7 +142,7 @@ def _pages_of_pool(case: Case) -> int:
 def in_pool(x: Tensor, pages: Tensor, case: Case) -> Tensor:
     """Return (B, H_kv, T_kv, D) laid out as a pool (1, H_kv, tokens of the pool, D); free pages hold NaN.
 
-    Places after a request's last token hold large values, which kernels that process whole blocks must multiply by zero
+    Positions after a request's last token hold large values, which kernels that process whole blocks must multiply by zero
     probs.
     """
     assert case.page is not None

@@ -142,9 +142,9 @@ AXES = ("batch entries", "heads", "queries", "keys")
 
 
 def check_independence(calls: list[Tensor], visible: Tensor) -> None:
-    """Check that dropping is independent between places and between calls; raises `Wrong`.
+    """Check that dropping is independent between positions and between calls; raises `Wrong`.
 
-    `calls`: which probs each call kept, (B, H, T, T_kv); only `visible` ones count. Correlates all pairs of places at
+    `calls`: which probs each call kept, (B, H, T, T_kv); only `visible` ones count. Correlates all pairs of positions at
     the same distance in memory, for every distance: if they are independent and a share p is dropped, the sum over n
     pairs has the variance n (p (1 - p))².
     """

@@ -98,14 +98,14 @@ class Gate:
         """
         eager = eager_form(impl)
         if eager.core is not None and case.scope == "layer" and case.H * case.T * case.T_kv <= FEW:
-            self._once("bare kernel", eager, case.bare, check)
+            self._once("kernel", eager, case.bare, check)
         if (lone := lone_queries(eager, case)) is not None:
             self._once("lone queries", eager, lone, check_patterns)
         probed = probes(impl, replace(case, threads=None))
         for probe in probed:
             if eager.core is not None:
                 self._once("another mask", eager, probe.bare, call_with_another_mask)
-                self._once("bare kernel (probe)", eager, probe.bare, check_probe)
+                self._once("kernel (probe)", eager, probe.bare, check_probe)
                 if probe == probed[0] and not case.does.gradients:
                     self._once("scale", eager, probe.bare, check_scale)
                 if probe.computes == "float16" and probe.T_kv > LONG and not probe.sinks:
@@ -650,7 +650,7 @@ def _place(flat: int, expected: Expected) -> dict[str, int]:
 
 
 def _unchanged(now: Sequence[Tensor], before: Sequence[Tensor], fault: str, free: Tensor | None = None) -> None:
-    """Raise `Wrong` if tensors changed. `free`: places of a cache that may be written to."""
+    """Raise `Wrong` if tensors changed. `free`: positions of a cache that may be written to."""
     for a, b in zip(now, before, strict=True):
         if free is not None and a.dim() == 4:
             a, b = (x.index_fill(-2, free, 0) for x in (a, b))

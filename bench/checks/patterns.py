@@ -22,7 +22,7 @@ LARGE_OF_NARROW = 100.0
 """Distance for other dtypes, in which scores of 200 may be rounded by one."""
 
 DEEP = 16384.0
-"""How far below zero scores lie in the deepest pattern: a mask that only adds or writes -10,000 hides no key there."""
+"""How far below zero scores lie in the deepest pattern: a mask that only adds or writes -10,000 excludes no key there."""
 
 SPREAD = 16.0
 """Size of the key features that make a pattern: a power of two, so that scores meant to be equal are exactly equal."""
@@ -135,7 +135,7 @@ def key_features(case: Case, generator: torch.Generator) -> Tensor:
 def _late(case: Case) -> Tensor:
     """Return the last key that any query sees: (B,).
 
-    A mask hides that key from most queries: there the first batch entry uses the last key seen by a middle query.
+    A mask excludes that key for most queries: there the first batch entry uses the last key seen by a middle query.
     """
     padding = data.padding(case, 1)
     last = torch.full((case.B,), case.T_kv - 1) if padding is None else padding.sum(-1).cpu() - 1

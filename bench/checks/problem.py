@@ -146,7 +146,7 @@ class Problem:
 
     @property
     def free(self) -> Tensor:
-        """Places of a cache that a call may write to: those of the newest tokens."""
+        """Positions of a cache that a call may write to: those of the newest tokens."""
         first, last = self.case.T_kv - self.case.T, self.case.T_kv
         if self.pages is None:
             return torch.arange(first, last, device=self.case.device)

@@ -46,7 +46,7 @@ def problem_of(case: Case, input_set: int = 0) -> Problem:
 
     `scope="core"`: q (B, H, T, D_h), k (B, H_kv, T_kv, D_h), v (B, H_kv, T_kv, D_v). `scope="layer"`: x (B, T, d_model)
     with the weights of the case, the same in every input set; in `decode` also the cache, k and v as above or latents
-    (B, 1, T_kv, latent + rope), its last place free, or pools of pages (`impls/paging.py`).
+    (B, 1, T_kv, latent + rope), its last position free, or pools of pages (`impls/paging.py`).
 
     Input set 0 is ordinary, and is timed. In input set 1 each query belongs to one softmax pattern with its own
     tolerance, and a few values are outliers (`OUTLIER`); heads too narrow for the pattern features get ordinary inputs.

@@ -133,7 +133,7 @@ def layer(
 def decode(
     x: Tensor, cache: list[Tensor], weights: Weights, shape: LayerShape, rows: Tensor | None = None
 ) -> list[Tensor]:
-    """Compute a layer for new tokens x (B, T, d_model), whose entries take the last places of the cache.
+    """Compute a layer for new tokens x (B, T, d_model), whose entries take the last positions of the cache.
 
     Returns o (B, T or len(rows), d_model), and the entries written to the cache: (B, H_kv, T, D_h), (B, H_kv, T, D_v),
     or latents.

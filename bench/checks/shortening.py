@@ -1,4 +1,4 @@
-"""Shortens a case's rules for its probes: a window as long as the probe would hide no key there."""
+"""Shortens a case's rules for its probes: a window as long as the probe would mask no key there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..cases.case import Case
 
 
 def within(case: Case, T_kv: int, softcap: int) -> dict[str, Any]:
-    """Return windows and similar lengths that hide some of T_kv keys, page sizes, and a cap within reach of a probe's
+    """Return windows and similar lengths that mask some of T_kv keys, page sizes, and a cap within reach of a probe's
     scores.
 
     A fifth of 37 tokens is a page length whose last page holds two tokens.

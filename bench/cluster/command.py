@@ -1,4 +1,4 @@
-"""`python -m bench sweep --save NAME [options of pytest bench/]`: a run in K fresh processes, optionally under quiet
+"""`python -m bench sweep --save NAME [options of pytest bench/]`: a run in K fresh processes, optionally under controlled
 conditions; with `--cluster ray|slurm` on many machines, with one run per type of node.
 """
 
@@ -77,7 +77,7 @@ def begun(options: argparse.Namespace, others: Sequence[str], folder: Path) -> t
     journal = journals.newest(folder, name)
     if options.resume:
         if {*others} - {"--redo"} or options.processes or options.save or options.quiet_machine:
-            raise UsageError(f"--resume {name} goes on as it was begun; leave out the other options")
+            raise UsageError(f"--resume {name} continues with its original options; leave out the others")
         if journal is None:
             raise UsageError(f"no run {name} was begun in {folder}: --save {name} begins one")
         return name, journal
@@ -85,7 +85,7 @@ def begun(options: argparse.Namespace, others: Sequence[str], folder: Path) -> t
         if option.startswith(("--benchmark-autosave", "--resume")):
             raise UsageError(f"{option}: the run is named by --save, and finished by --resume")
     if journal:
-        raise UsageError(f"run {name} was begun and not finished: `--resume {name}` goes on")
+        raise UsageError(f"run {name} was begun and not finished: `--resume {name}` continues")
     return name, None
 
 
@@ -101,15 +101,15 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure a sweep in several fresh processes and save it as one run.",
         epilog="All other options are those of `pytest bench/`: --sweep, --impl, --T, ...",
     )
-    parser.add_argument("--processes", type=count, metavar="K", help=f"in how many processes (default: {PROCESSES})")
-    parser.add_argument("--save", "--benchmark-save", metavar="NAME", help="what the run is called")
+    parser.add_argument("--processes", type=count, metavar="K", help=f"number of processes (default: {PROCESSES})")
+    parser.add_argument("--save", "--benchmark-save", metavar="NAME", help="name of the saved run")
     parser.add_argument("--resume", metavar="NAME", help="finish a run that was interrupted")
     parser.add_argument(
         "--quiet-machine",
         action="store_true",
-        help="one thread, pinned to one core, and an allocator that keeps what it has",
+        help="one thread, pinned to one core, and an allocator that keeps freed memory",
     )
-    parser.add_argument("--benchmark-storage", metavar="URI", help="where results lie (default: results/)")
+    parser.add_argument("--benchmark-storage", metavar="URI", help="folder of results (default: results/)")
     group = parser.add_argument_group("on many machines")
     group.add_argument("--cluster", choices=ENGINES, help="measure on the nodes of a cluster")
     group.add_argument(
@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         type=_pair,
         default=[],
-        help="an option of Slurm by the name that submitit gives it, as account=NAME; may be repeated",
+        help="an option of sbatch, with underscores, as account=NAME or time=60; may be repeated",
     )
     return parser
 

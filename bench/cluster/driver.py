@@ -1,4 +1,4 @@
-"""Submits the cases of a sweep to a cluster and writes every answer into the journal at once."""
+"""Submits the cases of a sweep to a cluster and writes every result into the journal at once."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Driver:
     refused: set[str] = field(default_factory=set)
     """Nodes that differ from the first of their type."""
     _open: dict[Job, int] = field(default_factory=dict)
-    """Jobs without an answer, each with its number of losses."""
+    """Jobs without a result, each with its number of losses."""
     _begun: dict[Job, Future[Answer]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Driver:
             self._take(Job(*line["job"]), line["answer"])
 
     def run(self) -> None:
-        """Measure until every job has an answer or is skipped; raises `UsageError` if a job has no node left."""
+        """Measure until every job has a result or is skipped; raises `UsageError` if a job has no node left."""
         while self._open:
             there = self.engine.nodes(self.refused)
             if not any(job.kind in there for job in self._open):

@@ -1,4 +1,4 @@
-"""Merges the answers from one type of node into one run file."""
+"""Merges the results from one type of node into one run file."""
 
 from __future__ import annotations
 

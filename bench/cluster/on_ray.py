@@ -22,7 +22,7 @@ UNNAMED = "default"
 """Type of nodes without such a resource."""
 
 REACHING = 10.0
-"""Seconds, at most, until the head node answers."""
+"""Most seconds until the head node replies."""
 
 
 class Cluster:

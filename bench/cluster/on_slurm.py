@@ -1,4 +1,4 @@
-"""Slurm engine, using submitit: a type is a partition. Jobs and their answers lie in a folder shared by all nodes."""
+"""Slurm engine, using submitit: a type is a partition. Jobs and their results are in a folder shared by all nodes."""
 
 from __future__ import annotations
 

@@ -36,11 +36,11 @@ def measure(engine: Engine, results: Path, name: str, header: Line, path: Path |
         try:
             driver.run()
         except KeyboardInterrupt:
-            tell(f"unfinished; `--resume {name}` goes on")
+            tell(f"unfinished; `--resume {name}` continues")
             raise
         except UsageError as error:
             if any(job.case for job in driver.answers):
-                return complain(f"{error}; `--resume {name}` goes on", UNFINISHED)
+                return complain(f"{error}; `--resume {name}` continues", UNFINISHED)
             journal.delete()
             raise
     return _save(results, name, driver, header["command"])

@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "check",
         USAGE_ERROR,
         description="Check kernels and layers for correctness in all modes and axes that they declare, without timing them.",
-        epilog="Exit code: 0 when all that is supported is right, 1 when something is wrong or fails.",
+        epilog="Exit code: 0 when everything supported is correct, 1 when something is wrong or fails.",
     )
     parser.add_argument(
         "impl",
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="module:function, NAME=mine.py:function, or the name of a registered one",
     )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="default: cpu")
-    parser.add_argument("--json", action="store_true", help="print a list of objects, one a problem")
+    parser.add_argument("--json", action="store_true", help="print a list of objects, one per test problem")
     asked = parser.parse_args(arguments)
     found: list[Checked] = []
 

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 without disturbances, 1 with some, 3 for a usage error."""
     Parser(
         "doctor",
-        description="Look for what on this machine will disturb a measurement, and say what to do.",
+        description="Find what on this machine will disturb measurements, with advice for each.",
         epilog="Exit code: 0 when nothing disturbs, 1 when something does.",
     ).parse_args(arguments)
     remarks = [remark for check in CHECKS for remark in check()]

@@ -77,7 +77,7 @@ _CANNOT = {
     "compiles": "torch.compile",
     "autocasts": "--autocast with --scope core",
     "alone": "share a process with others",
-    "own_memory": "tell its memory to torch",
+    "own_memory": "measure its memory through torch",
 }
 """Limits phrased as unsupported features."""
 

@@ -93,12 +93,12 @@ class Progress:
             terminalreporter.write_line("nothing was saved: no cell is selected")
         if run.unsaved and not run.unwritten:
             terminalreporter.write_line(
-                f"not saved: {run.unsaved}; `--resume {run.name}` alone goes on when that is mended", red=True
+                f"not saved: {run.unsaved}; `--resume {run.name}` continues once that is fixed", red=True
             )
         elif run.name and run.complete:
             terminalreporter.write_line(f"saved: {run.saved}")
         elif run.name and run.journal:
-            terminalreporter.write_line(f"unfinished, and kept: {run.kept}; `--resume {run.name}` alone goes on")
+            terminalreporter.write_line(f"unfinished, and kept: {run.kept}; `--resume {run.name}` continues")
         if answer:
             terminalreporter.write_line(answer, bold=True)
 

@@ -196,7 +196,7 @@ class Run:
         self._write({"begin": cell.key})
 
     def add_checked(self, cell: Cell, answer: dict[str, Any]) -> None:
-        """Store a worker's answer to `check`."""
+        """Store a worker's result of `check`."""
         add_spent(answer.get("spent", {}))
         self._add({"checked": {"key": cell.key, "columns": answer["columns"], "seconds": answer["seconds"]}})
 
@@ -269,7 +269,9 @@ class Run:
             self.journal.add(line)
         except OSError as error:
             self.unwritten = True
-            pytest.exit(f"{self.journal.path}: {error.strerror}; `--resume {self.name}` goes on when that is mended", 1)
+            pytest.exit(
+                f"{self.journal.path}: {error.strerror}; `--resume {self.name}` continues once that is fixed", 1
+            )
 
     def top_level(self) -> dict[str, Any]:
         """Return the keys that the run file has beside pytest-benchmark's own."""
@@ -302,7 +304,7 @@ class Run:
         self._write({"machine": self.seen()})
 
     def restore(self, journal: Journal) -> None:
-        """Go on with the plan, the results and the journal of earlier processes of this run."""
+        """Continue with the plan, the results and the journal of earlier processes of this run."""
         self.journal = journal
         self.planned = {(impl, case) for impl, case in journal.header["planned"]}
         for line in journal.lines:

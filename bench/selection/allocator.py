@@ -41,13 +41,11 @@ def choose(name: str | None, cells: Sequence[Cell] = (), begun: Mapping[str, str
     if there and there != wanted:
         listed = " ".join(f"{variable}={value}" for variable, value in there.items())
         raise UsageError(
-            f"--allocator {name}: the environment chooses already ({listed}): unset that, or leave --allocator out"
+            f"--allocator {name}: the environment chooses already ({listed}): unset them, or leave out --allocator"
         )
     os.environ.update(wanted)
     if begun is not None and begun != allocator_settings():
-        raise UsageError(
-            f"--allocator {name}: the run was begun with another one; leave --allocator out to go on with that"
-        )
+        raise UsageError(f"--allocator {name}: the run was begun with another one; leave out --allocator to keep that")
 
 
 def _usual(cells: Sequence[Cell]) -> Mapping[str, str]:
@@ -58,7 +56,7 @@ def _usual(cells: Sequence[Cell]) -> Mapping[str, str]:
 def _settings(name: str) -> dict[str, str]:
     """Return the environment variables of an allocator; raises `UsageError` if this machine lacks it."""
     if name not in ALLOCATORS:
-        raise UsageError(f"--allocator {name}: known are {', '.join(ALLOCATORS)}{nearest(name, ALLOCATORS)}")
+        raise UsageError(f"--allocator {name}: known: {', '.join(ALLOCATORS)}{nearest(name, ALLOCATORS)}")
     if name == "system":
         return {}
     if name == "keep":

@@ -93,7 +93,7 @@ def place_of(path: str, folder: str) -> tuple[str, str]:
     if module.endswith(".py"):
         file = os.path.relpath(os.path.join(folder, module), folder)
         if file.startswith(os.pardir):
-            raise ValueError(f"{module} lies outside of the folder that you are in: start in its own")
+            raise ValueError(f"{module} is outside the current folder: start in the folder of that file")
         module = file.removesuffix(".py").replace(os.sep, ".")
     return module, attr
 

@@ -109,7 +109,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--sweep",
         action="append",
         metavar="NAME",
-        help=f"which cases: {', '.join(SWEEPS)} (default: quick); the options down to --{[*AXES][-1]} replace its own values",
+        help=f"which cases: {', '.join(SWEEPS)} (default: quick); the options down to --{[*AXES][-1]} replace its values",
     )
     group.addoption(
         "--model",
@@ -124,16 +124,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the cases in this file: JSON of axes, flashinfer-bench workloads, vLLM batches, or lengths of requests",
     )
     group.addoption("--impl", metavar="NAMES", action="append", default=[],
-                    help="exactly what runs, as NAME,NAME: NAME+compile, NAME+max-autotune or NAME+reduce-overhead "
+                    help="which implementations, as NAME,NAME: NAME+compile, NAME+max-autotune or NAME+reduce-overhead "
                          "(on a GPU) for a compiled form; "
                          "NAME=package.module:attr for a kernel or layer of your own, NAME=kernels:PATH#FUNCTION for one in a "
                          "kernel repository of Hugging Face")  # fmt: skip
-    group.addoption(
-        "--smoke", action="store_true", help="three small cases of --impl (or of fused) and sdpa, in less than a minute"
-    )
+    group.addoption("--smoke", action="store_true", help="three small cases of --impl (or of fused) beside sdpa")
     group.addoption("--baseline", action="append", metavar="NAME",
-                    help="which of them speed-ups are over (default: sdpa beside one of your own, else fused, the plain "
-                         "formula)")  # fmt: skip
+                    help="which of them speed-ups are relative to (default: sdpa beside one of your own, else fused, "
+                         "the plain formula)")  # fmt: skip
     for name in OPTIONS:
         group.addoption(f"--{name}", action="append", metavar="VALUES", help=AXES[name].about)
     group.addoption(
@@ -146,26 +144,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                     help="memory allocator of what is timed: keep (glibc keeps freed memory; default), system (glibc's "
                          "own settings), tcmalloc, jemalloc")  # fmt: skip
     group.addoption("--list", action="store_true", dest="attention_list",
-                    help="show implementations with what they can do, and sweeps with their cells")  # fmt: skip
+                    help="show implementations with their limits, sweeps with their cases, and models")  # fmt: skip
     group.addoption("--dry-run", action="store_true", dest="attention_dry_run",
                     help="show what would be measured and about how long")  # fmt: skip
     group.addoption(
         "--shuffle",
         type=whole,
         metavar="SEED",
-        help="draw the order in which everything is timed by this seed (default: another one every time)",
+        help="seed of the random order of timing (default: a new one for every run)",
     )
     group.addoption("--save-traces", action="store_true",
                     help="save a profiler trace of one call of every cell, for TensorBoard, Perfetto and the page")  # fmt: skip
-    group.addoption(
-        "--report", action="store_true", help="make the page of the run that is saved, and print where it is"
-    )
+    group.addoption("--report", action="store_true", help="make the page of the saved run, and print its path")
     group.addoption(
         "--resume",
         metavar="NAME",
-        help="finish the run NAME, which was interrupted; where there is none, begin it with the other options",
+        help="finish the interrupted run NAME; if there is none, begin it with the other options",
     )
-    group.addoption("--redo", action="store_true", help="with --resume: begin it anew, as when the code has changed")
+    group.addoption(
+        "--redo", action="store_true", help="with --resume: begin the run anew, for example after the code has changed"
+    )
 
 
 ASKED = ("sweep", "model", "cases", "impl", "baseline", *OPTIONS, "case")

@@ -38,7 +38,7 @@ BATCH = re.compile(r"(\d*)q(\d+k?)(?:(?:s|kv)(\d+k?))?")
 
 
 def read(path: Path) -> tuple[dict[str, Point], list[str]]:
-    """Read points by their place in the file, and notes on what is measured differently; raises `UsageError`."""
+    """Read points by their position in the file, and notes on what is measured differently; raises `UsageError`."""
     left_out: Counter[str] = Counter()
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -189,7 +189,7 @@ def _lengths(workload: Record, page: int, folder: Path, left_out: Counter[str]) 
         tokens = np.diff(keys) * page
         queries = np.ones_like(tokens) if new is None else np.diff(new)
         return [(n, t) for n, t in zip(queries.tolist(), tokens.tolist(), strict=True) if n > 0]
-    left_out["a workload whose lengths lie in a file that isn't there: each request has an equal share"] += 1
+    left_out["a workload whose file of lengths is missing: its tokens are divided equally among requests"] += 1
     count = axes.get("batch_size") or axes["len_indptr"] - 1
     total = axes.get("total_q") or axes.get("total_tokens") or count
     tokens = axes.get("total_kv") or axes.get("total_tokens") or axes["num_kv_indices"] * page

@@ -59,7 +59,7 @@ FRESH_ERROR = 0.1
 def check_kernel_caches_nothing(cell: Cell) -> None:
     """Raise `Wrong` if the kernel of a layer caches results, or returns wrong outputs on fresh inputs.
 
-    The kernel is called without its layer, whose projections would hide the time saved.
+    The kernel is called without its layer, whose projections would mask the time saved.
     """
     impl, case = eager_form(cell.impl), replace(cell.case.bare, dropout=0.0, out_dropout=0.0)
     if cell.case.scope == "core" or impl.core is None:
@@ -89,7 +89,7 @@ def _check_fresh(case: Case, numbers: Inputs, output: Tensor) -> None:
     sinks = problem_of(case).weights.get("sinks")
     exact = reference.attention(q, k, v, case.layer_shape, sinks=sinks, padding=padding, rows=row)
     if not (output.detach()[..., row, :] - exact).norm() <= FRESH_ERROR * exact.norm():
-        raise Wrong("answers inputs that no call has seen with something else than attention")
+        raise Wrong("its output on inputs that no earlier call has had is not attention")
 
 
 def check_no_result_caching(built: Built, run: Callable[[], Any], usual: float, first: float) -> None:

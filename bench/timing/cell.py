@@ -262,7 +262,7 @@ class _Watch:
         kept = copies(found)
         check_idle_afterwards()
         if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(found, kept, strict=True)):
-            raise Wrong("its answer changes after the call has returned")
+            raise Wrong("its output changes after the call has returned")
         return answer
 
     def operators(self) -> Any:

@@ -1,5 +1,5 @@
-"""Measures calls on the CPU with cold caches, as in a model: inputs and weights change their place in memory before
-each call, and all places together exceed the last-level cache.
+"""Measures calls on the CPU with cold caches, as in a model: inputs and weights move in memory before
+each call, and all their locations together exceed the last-level cache.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONGEST = 0.1
 """Seconds of a hot call above which caches make no difference."""
 
 MOST_PLACES = 64
-"""Most places in rotation; if they are too small together, other memory is written beside each."""
+"""Most locations in rotation; if they are too small together, other memory is written beside each."""
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -35,7 +35,7 @@ def last_level_cache() -> int | None:
 
 def cold_s(built: Built, hot_s: float) -> float | None:
     """Return the seconds of a cold call; None if it is long, the cache size unknown, or memory too small for the
-    places.
+    locations.
     """
     cache = last_level_cache()
     tensors = [*built.numbers.tensors, *built.module.parameters(), *built.module.buffers()]
@@ -49,7 +49,7 @@ def cold_s(built: Built, hot_s: float) -> float | None:
         places = [([it.clone() for it in kept], torch.ones(filler, dtype=torch.uint8)) for _ in range(count)]
     taken = []
     try:
-        for moved, beside in islice(cycle(places), CALLS):  # the least recently written place comes first
+        for moved, beside in islice(cycle(places), CALLS):  # the least recently written location comes first
             for tensor, data in zip(tensors, moved, strict=True):
                 tensor.data = data
             taken.append(built.meter.seconds(built.call.run, 1))

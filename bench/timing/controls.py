@@ -58,14 +58,14 @@ GPU_WORK: dict[str, Callable[[], Callable[[], Any]]] = {
 
 
 def software() -> dict[str, str]:
-    """Return the version behind each control, since another version is another workload."""
+    """Return the version of each workload's library, since another version is another workload."""
     versions = {"product": np.__version__, "python": platform.python_version()}
     return versions | dict.fromkeys(GPU_WORK, str(torch.__version__))
 
 
 @dataclass
 class Controls:
-    """Samples so far: for each control its seconds, and when they were taken, in seconds since the first sample."""
+    """Samples so far: for each workload its seconds, and when they were taken, in seconds since the first sample."""
 
     clock: Callable[[], float] = perf_counter
     seen: dict[str, list[tuple[float, float]]] = field(default_factory=dict)

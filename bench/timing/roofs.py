@@ -66,7 +66,7 @@ class Roofs:
             self._flops, self._bytes = _higher(before[0], self._flops), _higher(before[1], self._bytes)
         if case.device != "cpu":
             return share
-        raise Skip(f"{share:.0%} of this machine's measured roof: the measurement is at fault")
+        raise Skip(f"{share:.0%} of this machine's measured roofline: a measurement error")
 
     def table(self) -> list[dict[str, Any]]:
         """Return for the run file: operations per second by dtype, bytes per second by footprint, with threads."""

@@ -22,7 +22,7 @@ from .fresh import start
 from .worker import request as line_of
 
 STARTING = 120.0
-"""Most seconds until a new process answers, which includes importing torch."""
+"""Most seconds until a new process replies, which includes importing torch."""
 
 MAIN = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); from bench.workers.worker import main; main()"
 
@@ -106,12 +106,12 @@ class WorkerClient:
         )
 
     def ask(self, do: str, timeout: float | None = None, **details: Any) -> Answer:
-        """Send a request and return its answer; raises `Skip` if it fails, and `Lost` if the process can't go on."""
+        """Send a request and return its reply; raises `Skip` if it fails, and `Lost` if the process can't go on."""
         self.send(do, timeout, **details)
         return self.receive()
 
     def send(self, do: str, timeout: float | None = None, **details: Any) -> None:
-        """Send a request, whose answer `receive` returns; raises `Lost`."""
+        """Send a request, whose reply `receive` returns; raises `Lost`."""
         assert self._process.stdin
         self._patience = min(self._timeout if timeout is None else timeout, TIMEOUT_MAX)
         self._deadline = monotonic() + self._patience
@@ -121,14 +121,14 @@ class WorkerClient:
             raise Lost(self._exit_reason()) from None
 
     def receive(self) -> Answer:
-        """Return the answer to the request sent; raises as `ask` does."""
+        """Return the reply to the request sent; raises as `ask` does."""
         answer: Answer = json.loads(self._line())
         if "failed" in answer:
             raise (Lost if answer.get("unusable") else Skip)(answer["detail"], answer["failed"])
         return answer
 
     def fileno(self) -> int:
-        """Return the descriptor of the answer's pipe, for waiting on several workers."""
+        """Return the descriptor of the reply's pipe, for waiting on several workers."""
         assert self._process.stdout
         return self._process.stdout.fileno()
 
@@ -142,7 +142,7 @@ class WorkerClient:
 
     @property
     def left(self) -> float:
-        """Seconds until the answer is overdue."""
+        """Seconds until the reply is overdue."""
         return max(0.0, self._deadline - monotonic())
 
     def _line(self) -> bytes:
@@ -178,7 +178,7 @@ class Request(NamedTuple):
 
 
 Script = Generator[Request, Answer, None]
-"""A sequence of requests to workers: yields requests, and receives each answer or its exception."""
+"""A sequence of requests to workers: yields requests, and receives each reply or its exception."""
 
 
 def together(scripts: Sequence[Script]) -> None:
@@ -211,7 +211,7 @@ def together(scripts: Sequence[Script]) -> None:
 
 
 def _advance(script: Script, asked: dict[Script, Request], answer: Answer | Skip | None) -> None:
-    """Pass a script its answer, and store its next request."""
+    """Pass a script its reply, and store its next request."""
     with suppress(StopIteration):
         asked[script] = script.throw(answer) if isinstance(answer, Skip) else script.send(answer)  # type: ignore[arg-type]
 
@@ -225,7 +225,7 @@ def checking(
     keep: bool = True,
     memory: bool = True,
 ) -> Generator[Request, Answer, Answer]:
-    """Check a cell for correctness; returns the answer of `Tasks.check`, with the seconds of both requests."""
+    """Check a cell for correctness; returns the reply of `Tasks.check`, with the seconds of both requests."""
     probed = yield Request(client, "probe", {"what": what, "impl": impl, "case": case})
     found = yield Request(client, "check", {"what": what, "keep": keep, "memory": memory}, threaded)
     spent = {it: probed["spent"].get(it, 0.0) + s for it, s in found["spent"].items()}

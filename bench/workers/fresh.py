@@ -1,4 +1,4 @@
-"""Starts fresh processes, which end with their parent, optionally under quiet conditions."""
+"""Starts fresh processes, which end with their parent, optionally under controlled conditions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PR_SET_PDEATHSIG = 1
 def start(
     command: Sequence[str], *, quiet: bool = False, threads: int = 1, pinned: bool = True, **options: Any
 ) -> subprocess.Popen[Any]:
-    """Start a process that ends with this one, even if this one is killed; a quiet one has this many threads, with a
+    """Start a process that ends with this one, even if this one is killed; a `quiet` one has this many threads, with a
     core for each.
 
     One that is not `pinned` must call `pin` itself after its preparation. `options` are those of `subprocess.Popen`.

@@ -1,4 +1,4 @@
-"""Requests that a worker process answers: check, prepare and time cells."""
+"""Requests to a worker process: check, prepare and time cells."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ROOM = 5
 """Multiple of a cell's least memory that must be free for calls under other settings of the allocator."""
 
 CONTROL_CALLS = 50
-"""Calls of a GPU control in one block: some milliseconds of products."""
+"""Calls of a GPU workload in one block: some milliseconds of products."""
 
 
 DISTURBED = {"page_faults": "ru_minflt", "voluntary": "ru_nvcsw", "involuntary": "ru_nivcsw"}
@@ -71,7 +71,7 @@ class Control:
 
 
 class Tasks:
-    """Handlers of requests, one method each; return values are the answers, as JSON."""
+    """Handlers of requests, one method each; return values are the replies, as JSON."""
 
     def __init__(
         self, folder: str, threads: int | None = None, slower: dict[str, float] | None = None, tree: str | None = None
@@ -216,7 +216,7 @@ class Tasks:
         return self._warmed(what, Control(name))
 
     def gpu_controls(self) -> dict[str, float]:
-        """Return the seconds of each GPU control, over a block of calls."""
+        """Return the seconds of each workload on the GPU, over a block of calls."""
         self._controls = self._controls or {name: Control(name) for name in GPU_WORK}
         return {name: it.time(CONTROL_CALLS, warm=WARM_CALLS)[0] for name, it in self._controls.items()}
 
@@ -308,7 +308,7 @@ class Tasks:
         return {"unwritten": None}
 
     def settle(self) -> dict[str, Any]:
-        """Answer once the threads of this process sleep, before another process is timed."""
+        """Return once the threads of this process sleep, before another process is timed."""
         settle()
         return {}
 

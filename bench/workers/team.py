@@ -22,7 +22,7 @@ class Team:
             self._begin(home)
 
     def known(self, home: str) -> Answer:
-        """Return a new process's answer to `cells`; raises `Skip` if the process ends."""
+        """Return a new process's reply to `cells`; raises `Skip` if the process ends."""
         return self.clients[home].receive()
 
     def replace(self, home: str) -> Answer:

@@ -1,7 +1,7 @@
 """A worker process: executes requests from a pipe, for as long as its parent lives.
 
-A request is one JSON line, `{"do": "time", ...}`, and so is its answer; `Tasks` defines the requests. Failures are
-answered by `{"failed": reason, "detail": sentence, "unusable": whether this process can do nothing else now}`. Needs
+A request is one JSON line, `{"do": "time", ...}`, and so is its reply; `Tasks` defines the requests. Failures are
+reported as `{"failed": reason, "detail": sentence, "unusable": whether this process can do nothing else now}`. Needs
 torch, NumPy and psutil, and no other package.
 """
 
@@ -39,7 +39,7 @@ def main() -> None:
         except BaseException as error:
             answer = _failure(error)
         if os.getpid() != process:
-            os._exit(0)  # an implementation forked, and both processes continued: only one of them answers
+            os._exit(0)  # an implementation forked, and both processes continued: only one of them replies
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
@@ -58,7 +58,7 @@ def _search(repository: Path, tree: Path, folder: str) -> None:
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
-    """Return the answer to a failed request. A device that no longer computes makes the process unusable."""
+    """Return the reply to a failed request. A device that no longer computes makes the process unusable."""
     from ..cases.outcome import StillWorking, classify
     from ..timing.devices import DEVICES
 

@@ -99,7 +99,7 @@ def _with_reach(said: Verdict, spent: float) -> Verdict:
         return said
     seen, half = map(shares.percent, (said.detectable, said.detectable / 2))
     more = f"; {half} would take {4 * spent / 60:,.0f} min" if spent >= 15 else ""
-    return replace(said, reason=f"{said.reason}; minimum detectable change {seen}{more}")
+    return replace(said, reason=f"{said.reason}; minimum detectable effect {seen}{more}")
 
 
 def _notes(
@@ -111,7 +111,7 @@ def _notes(
 ) -> Iterator[str]:
     pairs = data["pairs"]
     yield (
-        f"{plural(len(pairs), 'pair')} of fresh processes in {data['seconds']:.0f} s, "
+        f"{plural(len(pairs), 'replicate')} (pairs of fresh processes) in {data['seconds']:.0f} s, "
         f"{plural(data['threads'], 'thread')}, seed {data['seed']}"
     )
     base, head = (data["fingerprints"][side] for side in SIDES)
@@ -120,7 +120,7 @@ def _notes(
         drift = ", ".join(f"{name} {shares.signed(median(logs))}" for name, logs in controls.items())
         yield f"the reference workload's time changed by: {drift}"
     yield from (f"{name}: {said.reason}" for name, said in found.items() if verdict.CONTRADICTED in said.reason)
-    yield from (f"on neither side: {text}" for text in data["neither"])
+    yield from (f"in neither variant: {text}" for text in data["neither"])
     yield from data.get("self_test", ())
     if pairs and "blocks" in pairs[0] and any(cell.verdict.word == verdict.INCONCLUSIVE for cell in cells):
         yield f"more minutes for what is open: python -m bench ab --continue {path}"

@@ -132,7 +132,7 @@ def _verdict(case: Case, ties: Sequence[Mark], open_: Sequence[Mark]) -> str:
     tied = f"{lean[0].impl}, which needs less memory" if lean else words.listing((it.impl for it in ties), 1)
     told = {
         "the only one": not case.judged,
-        "smallest median; no difference is shown": case.judged and not best.row["standing"],
+        "smallest median; no significant difference": case.judged and not best.row["standing"],
         "faster": best.state == FASTEST and case.judged,
         f"tied with {tied}": ties,
         f"not resolved from {words.listing((it.impl for it in open_), 1)}": open_,
@@ -171,9 +171,7 @@ def narrowed(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[pd.DataFram
     """
     frame, missed = fr.trusted(frame), []
     if frame.empty:
-        raise RunError(
-            "no implementation of this run has a number and was right everywhere: there is nothing to advise"
-        )
+        raise RunError("no implementation of this run was correct in all of its cases and has a time")
     for axis in sorted(asked, key=lambda axis: KNOWN_AXES[axis].is_number):
         wanted, known = asked[axis], sorted(frame[axis].dropna().unique())
         near = [value for value in known if matches(value, wanted)]

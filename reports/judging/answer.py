@@ -46,7 +46,7 @@ def headline(grid: Grid, baseline: str | None) -> str:
     if len(grid.impls) == 1:
         return f"No answer: only {grid.impls[0]} has times, and a ratio takes two implementations."
     if not cases:
-        return "No answer: no case of this run has two implementations that were right everywhere."
+        return "No answer: no case of this run has two implementations that are correct everywhere."
     if not any(mark.low == mark.low for case in cases for mark in case.ranked[1:]):
         return (
             "No answer yet: no ratio of this run has an interval: its implementations were timed one after the other, or "
@@ -66,7 +66,7 @@ def headline(grid: Grid, baseline: str | None) -> str:
         return f"No answer yet: {_not_resolved(cases)}."
     counts = Counter(mark.impl for case in cases for mark in case.ranked if mark.best).most_common()
     named = words.listing(f"{it} in {n}" for it, n in counts if n >= counts[:3][-1][1])
-    return f"No one answer: fastest or tied are {named} of {len(cases)} cases."
+    return f"No single answer: fastest or tied are {named} of {len(cases)} cases."
 
 
 def _open(cases: Sequence[Case]) -> int:

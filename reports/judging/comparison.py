@@ -36,7 +36,7 @@ NOTHING_BESIDE = (
 )
 
 ALL_CHANGED = (
-    "all code that both runs timed has changed, so nothing in them tells a change of it from one of the machine"
+    "all code that both runs timed has changed, so a change of the code can't be distinguished from one of the machine"
 )
 
 TOLD = 0.01
@@ -276,7 +276,7 @@ def _wrong(sides: _Sides) -> Verdict | None:
         for name, side in zip(SIDES, sides, strict=True)
         if side.skipped.get("reason") == "wrong"
     ]
-    return Verdict(verdict.WRONG, f"wrong answer in {'; '.join(said)}") if said else None
+    return Verdict(verdict.WRONG, f"wrong output in {'; '.join(said)}") if said else None
 
 
 def _unjudged(sides: _Sides, why: str) -> Verdict:
@@ -332,8 +332,8 @@ def _open(base: Run, head: Run, asked: Mapping[str, Verdict | None]) -> Iterator
     if not names:
         return
     seen = max((said.detectable for name in names if (said := asked[name])), default=math.inf)
-    told = f"of {words.listing(names)} these runs would have told a change of {shares.percent(seen)}; " * (seen < 1)
-    yield f"{told}`{_interleaved(base, head, names)}` tells 1 % in a few minutes"
+    told = f"of {words.listing(names)} these runs would have shown a change of {shares.percent(seen)}; " * (seen < 1)
+    yield f"{told}`{_interleaved(base, head, names)}` shows 1 % in a few minutes"
 
 
 def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:

@@ -96,8 +96,8 @@ def hidden_memory(frame: pd.DataFrame) -> str:
         f"Resident memory grew by much more than tensors account for in {len(beyond)} of "
         f"{words.plural(len(frame), 'cell')}, most for {words.marked(most['impl'], [most['impl']] * most['wrong'])} at "
         f"{words.place(most, always=fr.varying(frame))}: "
-        f"{units.memory(most['peak_rss_bytes'])}, of which tensors take {units.memory(most['peak_bytes'])}. Private buffers "
-        "do that, and allocators that keep what is freed."
+        f"{units.memory(most['peak_rss_bytes'])}, of which tensors take {units.memory(most['peak_bytes'])}. Possible "
+        "reasons are private buffers, and allocators that keep freed memory."
     )
 
 

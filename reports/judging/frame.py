@@ -26,7 +26,7 @@ _NUMBERS = (
     "switches_voluntary", "switches_involuntary", "roof", "peak_rss_bytes", "calls_compared", "device_s", *_RATIO,
 )  # fmt: skip
 
-#: Times as large as the next: said in words, so that all others stay apart on their axis.
+#: Ratio to the next largest beyond which a value is printed in words, so that the axis separates the others.
 OFF_THE_CHART = 8.0
 
 

@@ -51,7 +51,7 @@ def _masked(row: Row) -> bool:
 
 
 def _padded(row: Row) -> bool:
-    """Whether padding hides keys: operations count it in full, so that the visible share is unknown."""
+    """Whether padding masks keys: operations count it in full, so that the visible share is unknown."""
     return str(row["mask"]).endswith("padding")
 
 

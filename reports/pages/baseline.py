@@ -14,11 +14,11 @@ from ..reading.baseline_file import Baseline, Entry
 from ..reading.runs import Run, RunError
 
 _EPILOG = """\
-A baseline changes by this command only. A run with regressions against the
-current one, or that can't be compared with it, is refused, unless --accept says
-why that is right; history shows that reason.
+Only this command changes a baseline. It refuses a run that regressed against
+the current one, or can't be compared with it, unless --accept gives a reason,
+which history shows.
 
-Exit code: 0 set (or shown); 1 refused; 3 a mistake in the command.
+Exit code: 0 set (or shown); 1 refused; 3 a usage error in the command.
 """
 
 REFUSED = 1
@@ -39,7 +39,7 @@ def _set(options: argparse.Namespace) -> int:
     run = runs.one(options.run, command.results(options))
     folder = run.path.parent
     if not runs.is_numbered(run.path):
-        raise RunError(f"{run.path}: a baseline is a saved run of one's own, MACHINE/NNNN_NAME.json")
+        raise RunError(f"{run.path}: a baseline is a saved run, MACHINE/NNNN_NAME.json")
     before = baseline_file.read(folder)
     if before and before.current.run == run.path.name:
         print(f"{run.name} is the baseline already")
@@ -47,7 +47,7 @@ def _set(options: argparse.Namespace) -> int:
     objections = list(_objections(run, before))
     if objections and not options.accept:
         refusal = f"{run.name} can't become the baseline: {words.listing(objections)}"
-        return command.complain(f'{refusal}; if that is right, say why: --accept "reason"', REFUSED)
+        return command.complain(f'{refusal}; to accept it: --accept "reason"', REFUSED)
     entry = Entry(run.path.name, datetime.now(UTC).isoformat(timespec="seconds"), tuple(objections), options.accept)
     written = baseline_file.write(Baseline(folder, (*(before.history if before else ()), entry)))
     print(f"{run.name} is the baseline now ({written})")
@@ -76,7 +76,7 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
         slow = f"is slower by {cell.verdict.ratio - 1:.0%}"
         yield f"{cell.impl} {'is broken' if cell.broken else 'needs more memory' if cell.faulty else slow} at {cell.id}"
     if this.code == command.NOT_JUDGED:
-        yield f"nothing could be judged against {this.base}, so a slow-down may hide in it"
+        yield f"nothing could be judged against {this.base}, so a slow-down may have been missed"
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -108,14 +108,14 @@ def _print(baseline: Baseline) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = command.Parser(
         prog="python -m reports baseline",
-        description="The run that later runs are compared with, one a machine.",
+        description="The run that later runs are compared with, one per machine.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="what", metavar="set|show", required=True)
     setting = commands.add_parser("set", help="make a saved run the baseline of its machine")
     setting.add_argument("run", metavar="RUN", help="named as for `python -m reports`")
-    setting.add_argument("--accept", type=_reason, metavar="REASON", help="why its regressions are right")
+    setting.add_argument("--accept", type=_reason, metavar="REASON", help="why its regressions are accepted")
     showing = commands.add_parser("show", help="print the baselines, the newest first; * is the current one")
     for each in (setting, showing):
         command.add_results(each)
@@ -124,5 +124,5 @@ def _parser() -> argparse.ArgumentParser:
 
 def _reason(text: str) -> str:
     if not text.strip():
-        raise argparse.ArgumentTypeError("a reason is some words")
+        raise argparse.ArgumentTypeError("give a reason in words")
     return " ".join(text.split())

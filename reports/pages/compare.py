@@ -30,8 +30,8 @@ BASE and HEAD are named as for `python -m reports`; FILE is a comparison
 that `python -m bench ab` saved.
 
 Exit code: 0 nothing regressed; 1 something did (a time that is REGRESSED,
-memory beyond the margin, a wrong answer, a failure); 2 nothing could be judged
-(another machine, machine drift, one process a cell); 3 a mistake in the
+memory beyond the margin, a wrong output, a failure); 2 nothing could be judged
+(another machine, machine drift, one process a cell); 3 a usage error in the
 command. A time is REGRESSED that is shown to be slower by more than a fifth of
 the margin, and not shown to be within it; SLIGHT is slower and within it.
 """
@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         "--margin",
         type=as_margin,
         metavar="SHARE",
-        help="what is shown to be within this is UNCHANGED (default: 0.05; of a FILE its own)",
+        help="equivalence margin: smaller changes are UNCHANGED or SLIGHT (default: 0.05; for a FILE its own)",
     )
     parser.add_argument("--all", action="store_true", help="list cells that did not change, too")
     parser.add_argument("--force", action="store_true", help="show runs of different machines too, without verdicts")

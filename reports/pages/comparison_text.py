@@ -163,7 +163,7 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
         perhaps = "" if found.low < 1 < found.high else "perhaps "
         said = f"{perhaps}{shares.bound(found.low, found.high)}{than}"
     else:
-        said = "measured too rarely to tell"
+        said = "measured too rarely"
     return f"{head} is {said}" + (f", but {' and '.join(others)}" if others else "")
 
 
@@ -367,7 +367,7 @@ def _exact(this: Comparison) -> dict[str, int]:
         "with another kernel": sum(change.what == "kernel" for change in changes),
         "with another error": sum(change.what == "error" for change in changes),
         "broken": sum(cell.broken for cell in this.cells),
-        "that neither side can do": this.neither,
+        "that neither variant supports": this.neither,
     }
 
 

@@ -21,10 +21,10 @@ def main(arguments: Sequence[str]) -> int:
     """Print the table; returns the exit code: 0 printed; 3 a usage error, reported in one line on stderr."""
     parser = command.Parser(
         prog="python -m reports conformance",
-        description="A table of what is right where, in Markdown, from files that `python -m bench check --json` printed.",
+        description="Print a Markdown table of what is correct, from output files of `python -m bench check --json`.",
     )
     parser.add_argument(
-        "files", nargs="+", metavar="FILE", type=Path, help="several versions of torch stand side by side"
+        "files", nargs="+", metavar="FILE", type=Path, help="several versions of torch are shown side by side"
     )
     return command.answered(_answer, parser.parse_args(arguments))
 

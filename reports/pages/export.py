@@ -88,7 +88,7 @@ FORMS: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
 def _parser() -> command.Parser:
     parser = command.Parser(
         prog="python -m reports export",
-        description="Measured rows for other tools; docs/columns.md of the sources says what they hold.",
+        description="Export measured rows for other tools; docs/columns.md of the sources defines the columns.",
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="which runs (default: the newest)")
     parser.add_argument(
@@ -104,7 +104,7 @@ def _parser() -> command.Parser:
         dest="kind",
         choices=("rows", "cases"),
         default="rows",
-        help="cases: what was measured, for --cases (.json)",
+        help="rows, or the cases of the run, as --cases reads them (.json)",
     )
     command.add_results(parser)
     return parser

@@ -45,13 +45,15 @@ def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
     with figure.style():
         drawn = figure.draw(name, this.grid, this.palette, run.baseline_impl, narrow)
         if drawn is None:
-            raise RunError(f"{run.name} has nothing to draw in {name!r}: it takes several sizes, as of --T 256,1024")
+            raise RunError(f"{run.name} has nothing to draw in {name!r}: it needs several sizes, as of --T 256,1024")
         page.save_as(drawn, path, source=f"{run.name} {sha256(run.path.read_bytes()).hexdigest()}")
     return path
 
 
 def _parser() -> command.Parser:
-    parser = command.Parser(prog="python -m reports figure", description="One figure of a saved run, as PNG or SVG.")
+    parser = command.Parser(
+        prog="python -m reports figure", description="Draw one figure of a saved run, as PNG or SVG."
+    )
     parser.add_argument("name", metavar="NAME", help=", ".join(MEASURES))
     command.add_run(parser)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="FILE.png or FILE.svg")

@@ -21,7 +21,7 @@ newest run; versions of torch and Python may differ. The page is
 OUT/history/index.html, which opens from disk and needs no network; points.csv
 lies beside it.
 
-Exit code: 0 written; 3 a mistake in the command.
+Exit code: 0 written; 3 a usage error in the command.
 """
 
 
@@ -65,7 +65,7 @@ def _confirmed(every: Sequence[Series], of: Sequence[Run], known: Known, confirm
     """Return the known verdicts after confirming every open slow-down by an interleaved comparison."""
     asked = list(confirmations.open_steps(every, of, known))
     if not asked:
-        command.warn("nothing to confirm: no slow-down between two commits that stands and was not compared yet")
+        command.warn("nothing to confirm: no lasting slow-down between two commits that hasn't been compared yet")
     for one in asked:
         if why := confirm(one):
             command.warn(f"{one.commits[0][:10]} and {one.commits[1][:10]} can't be compared: {why}")
@@ -81,19 +81,19 @@ def _notes(others: int, force: bool) -> Iterator[str]:
     if others and force:
         yield f"{plural(others, 'run')} of other machines or environments among these: a step may be the machine's"
     elif others:
-        yield f"{plural(others, 'run')} of other machines or environments left out; --force takes them in"
+        yield f"{plural(others, 'run')} of other machines or environments left out; --force includes them"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = command.Parser(
         prog="python -m reports history",
-        description="All runs of one machine, and when each cell became slower or faster.",
+        description="Find when cells became slower or faster, over all runs of one machine.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_results(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the page's folder goes (default: reports/out)")
-    parser.add_argument("--force", action="store_true", help="take in runs of other machines and environments too")
+    parser.add_argument("--force", action="store_true", help="include runs of other machines and environments")
     parser.add_argument("--confirm", action="store_true",
                         help="measure every slow-down again: `python -m bench ab` on the two commits around it")  # fmt: skip
     return parser

@@ -229,7 +229,7 @@ def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
 
 
 def _table(series: Series, lines: Mapping[int, Sequence[str]]) -> Table:
-    older = "Of older runs only those in which something happened; points.csv has all." * (
+    older = "Older runs only with a step, a break or a baseline; points.csv has all." * (
         len(lines) < len(series.points)
     )
     title_of = f"{words.plural(len(series.points), 'run')}, {series.id}"
@@ -253,7 +253,7 @@ def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:
     for at, point in enumerate(series.points):
         run = this.runs[point.run]
         notes = [_what_happened(moved[at], series, this.runs)] if at in moved else []
-        notes += ["back to where it was"] if at in back else []
+        notes += ["recovered"] if at in back else []
         notes += ["the benchmark itself was changed"] if at in series.breaks else []
         entries = this.baselines.get(point.run, ())
         notes += [f"baseline, accepted: {it.reason}" if it.reason else "baseline" for it in entries]

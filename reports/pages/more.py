@@ -102,8 +102,8 @@ def _step(found: list[Step], baseline: str) -> Table:
     ]
     note = (
         f"Predicted and measured: time of the step over that with {baseline}, with 95 % intervals. Predicted from the "
-        f"share of {baseline}'s core and the ratio of the cores called alone; a reason is named where the intervals "
-        "exclude each other."
+        f"share of {baseline}'s core and the ratio of the cores called alone; if the intervals don't overlap, a "
+        "likely reason is given."
     )
     heads = ("implementation", "case", "step", "core's share", "predicted", "measured", "likely reason")
     return Table("Attention in a model's step", heads, rows, note, True, (1, 6))
@@ -145,9 +145,7 @@ def _inside_and_alone(found: list[Step]) -> Table:
         (it.impl, it.place, units.seconds(it.hot), units.seconds(it.cold), units.seconds(it.inside))
         for it in found if it.hot == it.hot
     ]  # fmt: skip
-    note = (
-        f"Hot: the same inputs again and again; cold: none of its data in the caches. {nearer(found)}" if rows else ""
-    )
+    note = f"Hot: repeated calls on the same inputs; cold: without cached data. {nearer(found)}" if rows else ""
     heads = ("implementation", "case", "alone, hot", "alone, cold", "in the model")
     return Table("Time of one core", heads, rows, note, True, (1,))
 
@@ -198,8 +196,6 @@ def _traces(frame: pd.DataFrame) -> Table:
     """Return the path of each cell's trace."""
     known = frame[frame["trace"].map(lambda path: isinstance(path, str))] if "trace" in frame else frame[:0]
     rows = [(row["impl"], row["id"], row["trace"]) for row in fr.records(known)]
-    note = (
-        "One call under the profiler, not timed. Paths are relative to the results folder; open a file with Perfetto,"
-    )
+    note = "One untimed call under the profiler. Paths are relative to the results folder; open a file with Perfetto,"
     note += " or a folder with `tensorboard --logdir`."
     return Table("Profiler traces", ("implementation", "case", "file"), rows, note if rows else "", True, (1, 2))

@@ -15,7 +15,7 @@ from ..reading import command, runs
 from ..reading.runs import Run
 from . import figure, page, tables
 from .report import report
-from .tables import escape
+from .tables import escape, paragraph
 
 PUBLISHED = CHECKOUT / "results" / runs.PUBLISHED
 PAGE = CHECKOUT / "docs" / "results.md"
@@ -28,8 +28,8 @@ UNREAD = ("sample_times", "sample_fastest")
 INTRODUCTION = """\
 # Results
 
-Written by `python -m reports publish` from the runs under `results/published/`; a test fails where it says anything else.
-They rank implementations on one machine: yours will rank them differently.
+`python -m reports publish` writes this page from the runs in `results/published/`; a test compares
+them. These are ranks on one machine: yours will rank implementations differently.
 """
 
 
@@ -83,12 +83,13 @@ def text(folder: Path) -> str:
 def _section(run: Run) -> Iterator[str]:
     this = report(run)
     yield f"## {escape(run.sweep or run.name)}\n"
-    yield f"**{escape(this.headline)}**\n"
-    yield f"{escape('; '.join(this.trust.reasons))}.\n"
+    yield paragraph(f"**{escape(this.headline)}**") + "\n"
+    yield paragraph(f"{escape('; '.join(this.trust.reasons))}.") + "\n"
     commit = f"commit {run.commit_id or 'unknown'}"
-    yield f"{escape(page.machine_line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`\n"
-    yield f"{escape(tables.key(this.grid))}\n"
+    where = f"{escape(page.machine_line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`"
+    yield paragraph(where) + "\n"
+    yield paragraph(escape(tables.key(this.grid))) + "\n"
     yield tables.of_runs(this.grid) + "\n"
     if beside := tables.beside(this.frame, run.published):
-        yield "Times that others have published of these cases, beside ours:\n"
+        yield "Published times of these cases, beside ours:\n"
         yield beside + "\n"

@@ -16,8 +16,8 @@ from ..judging.grid import SIGNS, Case, Column, Grid, Mark, interval, slowdown
 from ..reading import units
 
 REASONS = ("wrong", "error", "timeout", "out_of_memory", "unsupported")
-WIDTH = 80
-"""Width of a terminal in columns."""
+WIDTH, PARAGRAPH = 80, 100
+"""Columns of a terminal, and of a paragraph in Markdown."""
 
 
 @dataclass(frozen=True)
@@ -198,8 +198,13 @@ def skipped_rows(skipped: pd.DataFrame) -> list[tuple[str, ...]]:
 def beside(frame: pd.DataFrame, figures: Sequence[dict[str, Any]]) -> str:
     """Return published times beside ours as Markdown, with sources below; '' without any."""
     lines, sources = published.table(frame, figures)
-    listed = [f"{i}. {escape(source)}" for i, source in enumerate(sources, 1)]
+    listed = [paragraph(f"{i}. {escape(source)}", "   ") for i, source in enumerate(sources, 1)]
     return "\n\n".join([_markdown(published.COLUMNS, lines), "\n".join(listed)]) if lines else ""
+
+
+def paragraph(text: str, indent: str = "") -> str:
+    """Wrap a paragraph of Markdown; `indent`: of its lines after the first."""
+    return textwrap.fill(text, PARAGRAPH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

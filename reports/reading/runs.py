@@ -240,7 +240,7 @@ def _checked(row: Any, path: Path) -> dict[str, Any]:
         or not all(map(positive, (*times, *medians)))
         or {*map(len, places)} != {len(times)}
     ):
-        raise RunError(f"{path}: benchmark {row.get('name')!r} has no samples, or not the place of each")
+        raise RunError(f"{path}: benchmark {row.get('name')!r} has no samples, or not the round and visit of each")
     kept = {key: value for key, value in stats.items() if key not in _UNUSED}  # drops fields that reports don't use
     return {"name": row.get("name"), "extra_info": extra, "stats": kept}
 

@@ -23,7 +23,7 @@ SWEEP = ("--T", "16,24,32", "--H", "2", "--dtype", "float32", "--impl", "fused,s
 PROCESSES = 2
 CASES = 3
 MEASURED = "float32-cpu: "
-"""In every line that tells of an answer."""
+"""Part of every line that reports a result."""
 
 Cells = dict[tuple[str, str], dict[str, Any]]
 
@@ -47,7 +47,7 @@ class Sweeping:
         pytest.fail(f"{words!r} was never said:\n{''.join(self.said)}")
 
     def stopped_job(self, processes: Callable[[], Iterable[psutil.Process]]) -> psutil.Process:
-        """Stop one of the processes while it measures a case: it can't answer any more, however far it had come."""
+        """Stop one of the processes while it measures a case, so that it can't reply."""
         while self.process.poll() is None:
             for process in processes():
                 with suppress(psutil.NoSuchProcess):  # it has just ended
@@ -90,7 +90,7 @@ def runs_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def answered(folder: Path) -> list[tuple[str, str]]:
-    """The jobs whose answers are in the journal."""
+    """The jobs whose results are in the journal."""
     (journal,) = folder.glob("results/cluster/x.*.journal")
     lines = [json.loads(line) for line in journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
     return [tuple(line["job"]) for line in lines if "run" in line.get("answer", ())]

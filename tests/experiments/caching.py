@@ -1,6 +1,6 @@
-"""`python -m tests.experiments.caching`: how often the clock takes an honest kernel for one that caches, and the reverse.
+"""`python -m tests.experiments.caching`: how often timing mistakes a correct kernel for one that caches, and the reverse.
 
-Beside busy neighbours that the script starts itself, since it is they who could make an honest kernel look like that.
+Runs beside busy processes that the script starts, since these could make a correct kernel appear to cache.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`python -m tests.experiments.cluster`: sweeps on 1,000 nodes that are made up, through the driver as it is, at growing sizes.
+"""`python -m tests.experiments.cluster`: sweeps on 1,000 simulated nodes, through the real driver, at growing sizes.
 
-A job's rows are those of a real run, parsed anew for every answer, as they are when they come over a network. Every size runs
+A job's rows are those of a real run, parsed anew for every result, as if they came over a network. Every size runs
 in a process of its own.
 """
 
@@ -32,7 +32,7 @@ PATTERN = "B1-T64-H8-D_h64-float32-cpu"
 
 
 class Crowd:
-    """Nodes of one type that answer at once."""
+    """Nodes of one type that return results immediately."""
 
     def __init__(self, nodes: int, cases: int):
         self._nodes = nodes
@@ -64,7 +64,7 @@ def main() -> None:
     if given.one:
         return _measure(given.nodes, given.one)
     print(
-        f"{'rows':>8}{'jobs':>8}{'an answer':>11}{'memory':>10}{'merging':>9}{'memory':>10}{'journal':>10}{'run file':>10}",
+        f"{'rows':>8}{'jobs':>8}{'a result':>11}{'memory':>10}{'merging':>9}{'memory':>10}{'journal':>10}{'run file':>10}",
         flush=True,
     )
     for cases in given.cases.split(","):

@@ -1,9 +1,9 @@
 """`python -m tests.experiments.dispatching RUN`: how well does a dispatcher choose at lengths that were not measured?
 
 Emits one from RUN (a file, a name or a glob, as for `advise --run`) and draws cases: a setting of its table, and a length
-between the measured ones. Each is timed beside every registered kernel. Printed for each: what was chosen, the best rival, and
-how many times as long as it and as SDPA the dispatcher takes; then how often it loses more than 3 % and 3 µs to the best beyond
-the interval, how often it beats SDPA, and what choosing takes a call. Run it with nothing else running.
+between the measured ones. Each is timed beside every registered kernel. Printed for each: what was chosen, the fastest other
+kernel, and the ratios of the dispatcher's time to that and to SDPA's; then how often it loses more than 3 % and 3 µs to the
+fastest beyond the interval, how often it beats SDPA, and the time of choosing. Run it with nothing else running.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SECONDS = 3e-6
 """That may be lost to the best, however short its call."""
 
 MODES = {(False, None): "forward", (True, None): "backward", (False, 1): "decode"}
-"""By gradients and queries: what can be drawn."""
+"""By gradients and queries: the possible cases."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def drawn(table: dict[Setting, ByLength], count: int, rng: random.Random) -> Ite
     """Settings and lengths between the shortest and the longest, those that were measured left out."""
     wide = [setting for setting, by_length in table.items() if len(by_length) > 1]
     if not wide:
-        sys.exit("no setting of this run has two lengths to draw one between")
+        sys.exit("no setting of this run has two lengths")
     seen = set[tuple[Setting, int]]()
     while len(seen) < count:
         setting = rng.choice(wide)

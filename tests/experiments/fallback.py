@@ -1,6 +1,6 @@
-"""`python -m tests.experiments.fallback`: what `bench ab` says when `sdpa` falls from its flash kernel to the formula.
+"""`python -m tests.experiments.fallback`: the report of `bench ab` when `sdpa` falls back from its flash kernel to the formula.
 
-Two revisions of a checkout of their own; the second pins `sdpa` to the kernel `math`, as torch itself does without a word for
+Two revisions of a separate checkout; the second pins `sdpa` to the kernel `math`, as torch silently does for
 some inputs. Prints the report as a pull request would show it. Run it with nothing else running.
 """
 
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def committed(folder: Path) -> Path:
-    """A checkout of its own, with one commit, in which anything may be changed."""
+    """A separate checkout with one commit, which may be changed."""
     for room in ("bench", "commands", "impls", "stats", "reports"):
         shutil.copytree(CHECKOUT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__", "out"))
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]

@@ -206,12 +206,12 @@ def step(work: Callable[[Lab], str], out: Path, rehearsal: bool, until: float) -
 
 
 def environment(lab: Lab) -> str:
-    """What is here; and that looking takes no context, so that a worker could have the GPU to itself."""
+    """The GPU and its software; and that reading them opens no context, so that a worker could have the GPU exclusively."""
     found = {"machine": fingerprint(), "state": state()}
     if not lab.rehearsal:
         found["built for"], found["capability"] = torch.cuda.get_arch_list(), torch.cuda.get_device_capability()
         found["MPS"] = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
-        assert not torch._C._cuda_hasPrimaryContext(0), "looking at the GPU has opened a context"
+        assert not torch._C._cuda_hasPrimaryContext(0), "reading the GPU's state has opened a context"
     text = json.dumps(found, indent=1, default=str)
     (lab.out / "machine.json").write_text(text, encoding="utf-8")
     lab.say(text)
@@ -360,7 +360,7 @@ def tuning(lab: Lab) -> str:
 
 
 def load(lab: Lab) -> str:
-    """20 s of products: clocks fall or stay, and what held them back is told."""
+    """20 s of products: clocks fall or stay, and what limited them is reported."""
     meter, seen, until = lab.meter(), [], monotonic() + (0.5 if lab.rehearsal else 20)
     a = torch.randn(*((1, 1) if lab.rehearsal else (8192, 8192)), device=lab.device).to(torch.bfloat16)
     call = partial(lab.cuda.work, 1e-3) if lab.rehearsal else lambda: a @ a
@@ -368,7 +368,7 @@ def load(lab: Lab) -> str:
         meter.seconds(call, 50)
         if (reading := meter.sensors()) is not None:
             seen.append(reading)
-    assert seen, "NVML told nothing"
+    assert seen, "NVML reported nothing"
     clocks_seen = [reading.sm_mhz for reading in seen if reading.sm_mhz]
     throttled = sorted({word for reading in seen for word in words(reading.throttling)})
     return (
@@ -383,7 +383,7 @@ def roofs(lab: Lab) -> str:
     decode = lab.measure("decode", "--sweep", "decode", "--mode", "decode", "--T", T, "--B", "1,16", "--H", "8", "--H_kv", "8",
                          "--D_h", "64", "--dtype", "bfloat16", "--impl", "sdpa")  # fmt: skip
     shares = {row["extra_info"]["id"]: row["extra_info"]["roof"] for row in (*of_float32.rows, *decode.rows)}
-    assert all(share <= 1 for share in shares.values()), f"above the roof, and marked: {shares}"
+    assert all(share <= 1 for share in shares.values()), f"above the ceiling, and marked: {shares}"
     return ", ".join(f"{share:.0%}" for share in shares.values())
 
 

@@ -1,8 +1,8 @@
 """`python -m tests.experiments.history FOLDER`: twelve runs made out of a real one, steps injected, and what is found of them.
 
-Every process of every run finds the real run's median, times noise; what is injected stands in `PLANTED`. Prints what
-`python -m reports history` says of them, and which of the injected steps it finds at their run. `--table N` prints instead what
-is found in N series of made-up noise of each kind: false steps, also within a year of daily runs, and steps within a run of
+Every process of every run finds the real run's median, times noise; `INJECTED` has the injected steps. Prints what
+`python -m reports history` reports, and which of the injected steps it finds at their run. `--table N` prints instead what
+is found in N series of simulated noise of each kind: false steps, also within a year of daily runs, and steps within a run of
 their place.
 `--real` prints what is found in the real runs of `saved.py`, of unchanged code, with an injected slow-down.
 `--days N` prints what is found in N cells whose machine is faster on some days than on others: in seconds alone, and with what
@@ -42,11 +42,11 @@ FIRST = datetime(2026, 11, 1, 3, tzinfo=UTC)
 RUNS, PROCESSES = 12, 5
 YEAR = 365
 
-PLANTED = {"sdpa": (1.08, range(7, RUNS + 1)), "einsum": (1.15, range(3, 5)), "packed": (1.12, range(4, 8))}
+INJECTED = {"sdpa": (1.08, range(7, RUNS + 1)), "einsum": (1.15, range(3, 5)), "packed": (1.12, range(4, 8))}
 """How much slower, and in which runs: one to the end, one for two runs, one for four. Runs are counted from 1."""
 
 NEW_TORCH, CHANGED, CHANGED_IMPL = 10, 9, "linear"
-"""From which run on torch is another one; and from which on the benchmark of one implementation asks another question."""
+"""The run from which on torch is another one; and the run from which on the benchmark of one implementation is another one."""
 
 
 def main() -> None:
@@ -85,7 +85,7 @@ NOISES: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
     "Student's, 3 degrees": lambda rng, count: rng.standard_t(3, count) / math.sqrt(3),
     "drifting": lambda rng, count: _drifting(rng.normal(0, 1, count)),
 }
-"""Each of standard deviation 1; what drifts remembers 0.6 of the run before."""
+"""Each has standard deviation 1; drifting noise is autocorrelated by 0.6."""
 
 
 def _drifting(fresh: NDArray[np.float64], kept: float = 0.6) -> NDArray[np.float64]:
@@ -128,7 +128,7 @@ def _steps_of(
     size: float = 0,
     at: int = 0,
 ) -> list[list[steps.Step]]:
-    """Of an implementation's cases, each with a noise of its own, and one as large that they share."""
+    """Of an implementation's cases, each with its own noise, and common noise of the same size."""
     noise = np.array([draw(rng, runs_) for _ in range(cases)])
     if cases > 1:
         noise = (noise + draw(rng, runs_)) / math.sqrt(2)
@@ -173,18 +173,18 @@ def _series(
 
 
 OTHERS = 3
-PLANTED_BY_DAY = {"nothing": (0.0, 0.0), "another +20%": (0.0, 0.2)}
-PLANTED_BY_DAY |= {f"+{size:.0%}": (size, 0.0) for size in (0.05, 0.1, 0.2, 0.4)}
+INJECTED_BY_DAY = {"nothing": (0.0, 0.0), "another +20%": (0.0, 0.2)}
+INJECTED_BY_DAY |= {f"+{size:.0%}": (size, 0.0) for size in (0.05, 0.1, 0.2, 0.4)}
 """How much slower the cell becomes, and one of the others, whose `impl_hash` stays as it was."""
 
-BY_DAY = ("days", "own noise", "runs", *PLANTED_BY_DAY)
+BY_DAY = ("days", "own noise", "runs", *INJECTED_BY_DAY)
 
 
 def found_by_day(count: int) -> Iterator[list[str]]:
     """Share of cells with any step, or with the injected one within a run of its place: in seconds alone, and by `history`."""
     for day, own, (before, after) in product((0.0, 0.06, 0.3), (0.01, 0.03), ((6, 3), (6, 6), (20, 20))):
         shares = []
-        for size, other in PLANTED_BY_DAY.values():
+        for size, other in INJECTED_BY_DAY.values():
             rng = np.random.default_rng(0)
             hits = [0, 0]
             for _ in range(count):
@@ -217,7 +217,7 @@ def write(real: dict[str, Any], results: Path, noise: float, draw: random.Random
 
 
 def run(real: dict[str, Any], number: int, noise: float, draw: random.Random) -> dict[str, Any]:
-    """The real run as several processes would have found it on that night."""
+    """The real run as several processes would have measured it in that night."""
     data = copy.deepcopy(real)
     date = (FIRST + timedelta(days=number - 1)).isoformat()
     commit = hashlib.sha1(str(number).encode()).hexdigest()
@@ -225,7 +225,7 @@ def run(real: dict[str, Any], number: int, noise: float, draw: random.Random) ->
     if number >= NEW_TORCH:
         data["machine_info"]["torch"] = "2.14.0+cpu"
     for row in data["benchmarks"]:
-        factor, when = PLANTED.get(row["extra_info"]["impl"], (1.0, range(0)))
+        factor, when = INJECTED.get(row["extra_info"]["impl"], (1.0, range(0)))
         _measured(row, factor if number in when else 1.0, noise, draw)
         asks = "new" if number >= CHANGED and row["extra_info"]["impl"] == CHANGED_IMPL else "old"
         row["extra_info"]["case_hash"] = asks
@@ -245,7 +245,7 @@ def found(results: Path) -> list[str]:
     cells = series.all_series(series.oldest_first(series.read(runs.newest_first(results), print)))
     told = []
     for impl in dict.fromkeys(cell.impl for cell in cells):
-        factor, when = PLANTED.get(impl, (1.0, range(0)))
+        factor, when = INJECTED.get(impl, (1.0, range(0)))
         seen = Counter(_steps(cell) for cell in cells if cell.impl == impl)
         injected = f"{factor - 1:+.0%} in runs {when[0]} to {when[-1]}" if when else "nothing injected"
         told.append(f"{impl:<20}{injected:<26}{', '.join(f'{count} cells: {what}' for what, count in seen.items())}")

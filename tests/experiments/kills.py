@@ -22,7 +22,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 CELLS = ("--T", "16,32,64,128", "--H", "1,2", "--dtype", "float32")
 KILLS = 20
 LONGEST = {"run": 10.0, "ab": 20.0, "bisect": 30.0, "ray": 30.0}
-"""The most seconds before a kill: of a comparison, several pairs."""
+"""Most seconds before a kill: several replicates of a comparison."""
 
 BENCH = (sys.executable, str(CHECKOUT / "bench"))
 COMMANDS = {
@@ -35,7 +35,7 @@ COMMANDS = {
     "ray": ((*BENCH, "sweep", "--cluster", "ray", "--save", "x", "--processes", "1", "--cell-time", "0.05", *CELLS),
             (*BENCH, "sweep", "--cluster", "ray", "--resume", "x")),
 }  # fmt: skip
-"""By kind: the command that begins, and the one that goes on."""
+"""By kind: the command that begins, and the one that continues."""
 
 SOURCE = """
 from torch.nn.functional import scaled_dot_product_attention as sdpa
@@ -65,7 +65,7 @@ def main() -> None:
             ended = process.wait() != -signal.SIGKILL
             now = (
                 [*results(folder)] if kind != "bisect" else [*dict.fromkeys(results(folder))]
-            )  # a step goes on with another's
+            )  # a step continues with another's
             lost, twice = [it for it in kept if it not in now], len(now) - len({*now})
             print(f"kill {kill + 1:>2}: {len(kept):>3} results before, {len(now):>3} after, {len(lost)} lost, {twice} twice",
                   flush=True)  # fmt: skip
@@ -106,7 +106,7 @@ def started(folder: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def results(folder: Path) -> Iterator[str]:
-    """What is on disk: of saved files their rows or pairs, of journals the lines that hold a result."""
+    """What is on disk: rows or replicates of saved files, and lines with a result of journals."""
     for path in sorted(folder.glob("results/**/*.json")):
         if path.parent.name == "ab":
             yield from (str(pair["logs"]) for pair in saved(path)["pairs"])

@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def levels() -> Iterator[tuple[str, ...]]:
-    """The nominal level of each of the looks after 3 to 200 steps of a normal walk for a risk over all of them."""
+    """Return the nominal level of each interim analysis after 3 to 200 steps of a normal walk, for a total error rate."""
     rng = np.random.default_rng(0)
     counts = np.sqrt(np.arange(1, STEPS + 1))
     farthest = np.concatenate([
@@ -105,7 +105,7 @@ def judged(data: Mapping[str, Any], count: int) -> tuple[dict[Key, Verdict], dic
 
 
 def taken_back(data: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Facts that a later prefix of the pairs doesn't have; facts in all; signs that flipped."""
+    """Facts that are missing after more replicates; all facts; flipped signs."""
     last: dict[object, tuple[int, bool]] = {}
     back = known = flips = 0
     for count in range(effects.FIRST_ANALYSIS, len(data["pairs"]) + 1):
@@ -120,7 +120,7 @@ def taken_back(data: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 def contradicts(cells: Mapping[Key, Verdict], implementations: Mapping[str, Verdict]) -> bool:
-    """Whether a cell regressed though its interval holds a change that its implementation is said to be content with."""
+    """Whether a cell regressed although its interval holds a change that is within its implementation's."""
     return any(
         it.word in CHANGED and whole.word in (SLIGHT, UNCHANGED) and it.low <= whole.high and whole.low <= it.high
         for (impl, _), it in cells.items()

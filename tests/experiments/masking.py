@@ -1,4 +1,4 @@
-"""`python -m tests.experiments.masking`: mask efficiency of a kernel that skips all hidden work, and of one that skips none.
+"""`python -m tests.experiments.masking`: mask efficiency of a kernel that skips all masked work, and of one that skips none.
 
 They differ in nothing else: queries by blocks, each against the keys that it sees, or against all of them. A block on the
 diagonal is computed whole, so that the one that skips does (1 + 1 / BLOCKS) times the visible work.

@@ -31,7 +31,7 @@ from stats import ratios
 CHECKOUT = Path(__file__).resolve().parents[2]
 BASELINE = "fused"
 CLOSE = (1.05, 1.5)
-"""Pooled ratios of pairs of which a run should tell most apart."""
+"""Pooled ratios of pairs most of which should be significantly different."""
 
 Pair = tuple[str, str, str]
 """case, implementation, implementation"""
@@ -86,7 +86,7 @@ def _run(name: str, checkout: Path, options: list[str], first: bool) -> dict[str
 
 @dataclass
 class Run:
-    """One run, and what it says of pairs of implementations."""
+    """One run, and its ratios of pairs of implementations."""
 
     told: dict[str, Any]
     known: dict[Pair, ratios.Ratio] = field(default_factory=dict)
@@ -104,8 +104,8 @@ class Run:
         return {(case, *pair) for case, names in cases.items() for pair in permutations(names, 2)}
 
     def ratio(self, pair: Pair) -> ratios.Ratio:
-        """Of the first over the second. Rows without rounds have the interval that their table and findings went by: none,
-        and are told apart where their quartiles don't overlap.
+        """Return the first over the second. Rows without rounds have no interval,
+        and are significantly different if their quartiles don't overlap.
         """
         if pair not in self.known:
             case, a, b = pair
@@ -113,7 +113,7 @@ class Run:
         return self.known[pair]
 
     def first(self, case: str) -> set[str]:
-        """Who ties for the first place."""
+        """Implementations that tie for fastest."""
         names = [impl for of, impl in self.rows if of == case]
         return {a for a in names if not any(self.ratio((case, b, a)).faster for b in names if b != a)}
 
@@ -137,7 +137,7 @@ class Figures:
     apart: list[float]
     """Of every pair of runs, how far apart they see an implementation over the baseline one; sorted."""
     all_pairs: tuple[int, int]
-    """Told apart, of how many; so are the next ones."""
+    """Number of significantly different pairs, and of all; so are the next fields."""
     close_pairs: tuple[int, int]
     contradictions: tuple[int, int]
     held: tuple[int, int]
@@ -181,11 +181,12 @@ def report(name: str, runs: list[Run]) -> None:
     print(f"  ratios to {BASELINE}: usual distance {median(it.apart):.1%}, 9 of 10 below {it.nine_in_ten:.1%}, "
           f"largest {it.apart[-1]:.0%}")  # fmt: skip
     print(
-        f"  told apart: {_of(*it.all_pairs)} pairs, {_of(*it.close_pairs)} whose pooled ratio is {CLOSE[0]} to {CLOSE[1]}"
+        f"  significantly different: {_of(*it.all_pairs)} pairs, "
+        f"{_of(*it.close_pairs)} of a pooled ratio of {CLOSE[0]} to {CLOSE[1]}"
     )
     print(f"  contradictions: {_of(*it.contradictions)}")
     print(f"  a run's 95 % interval holds the pooled ratio of the others: {_of(*it.held)}")
-    print(f"  tie for the first place: {median(it.ties):.0f} in the median case, {max(it.ties)} at most; "
+    print(f"  tie for fastest: {median(it.ties):.0f} in the median case, {max(it.ties)} at most; "
           f"holds the pooled winner in {_of(*it.winners)}")  # fmt: skip
 
 

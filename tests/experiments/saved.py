@@ -1,4 +1,4 @@
-"""`python -m tests.experiments.saved`: what two saved runs tell, of runs of one machine over some hours, all pairs of them.
+"""`python -m tests.experiments.saved`: what two saved runs show: runs of one machine over some hours, all pairs.
 
 The runs lie in `tests/data/saved_runs.npz`: every sample of each, in steps of a ten-thousandth, with the hour, the load, and
 what was made slower inside the call of one implementation. `--add FILE` adds runs to it, from lines "RUN.json IMPL SHARE
@@ -35,12 +35,12 @@ STEP = 1e-4
 """Of a logarithm, in the record."""
 
 DIFFERENT = "loop"
-"""Of another kind than all others: told of apart."""
+"""Of another kind than all others: reported separately."""
 
 HEADINGS = ("pairs", "comparisons of an implementation", "alarms", "of cells", "unchanged shown", "without the loop",
             "95 % intervals that hold it", "standard error")  # fmt: skip
 OF_SLOWER = ("pairs", "slower", "compared", "found", "95 % intervals that hold it", "its cells found")
-RANKED = ("runs", "cases", "with a claim that the others contradict", "pairs told apart", "of pairs")
+RANKED = ("runs", "cases", "with a claim that the others contradict", "pairs significantly different", "of pairs")
 ESTIMATED = ("runs of", "pairs", "unchanged cells move by", "unchanged implementations move by")
 ALONE = ("one cell slower by", "cells", "found", "alarms elsewhere")
 
@@ -171,7 +171,7 @@ def _contradicted(others: Sequence[float]) -> bool:
 
 
 def _estimated(idle: Sequence[Timed]) -> Iterator[tuple[str, ...]]:
-    """What each pair of runs says of the machine: in its first hour, in its second, and from one to the other."""
+    """Estimates of the machine's noise from pairs of runs: in the first hour, the second, and between them."""
     half = len(idle) // 2
     first, second = sorted(idle, key=lambda run: run.at)[:half], sorted(idle, key=lambda run: run.at)[half:]
     for pairs in (list(combinations(first, 2)), list(combinations(second, 2)), [(a, b) for a in first for b in second]):

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of reports: a small stored run whose numbers can be checked by hand, and a results folder."""
+"""Fixtures for the tests of reports: a small stored run with numbers that can be checked by hand, and a results folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tidy_tiny(tiny: Run) -> Any:
 
 @pytest.fixture
 def turns_data(tiny_data: dict[str, Any]) -> dict[str, Any]:
-    """The small stored run as if its implementations had taken turns in three processes."""
+    """The small stored run as if its implementations had been interleaved in three processes."""
     for row in tiny_data["benchmarks"]:
         synthetic.interleaved(row)
     return tiny_data

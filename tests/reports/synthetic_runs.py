@@ -1,4 +1,4 @@
-"""Run files made up from formulas: the same every time, and no torch."""
+"""Synthetic run files from formulas: deterministic, and without torch."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Noise:
     block: float = 0.02
     """One block."""
     louder: Mapping[str, float] = field(default_factory=dict)
-    """Implementations whose `run`, `process` and `visit` are so many times as large."""
+    """Implementations whose `run`, `process` and `visit` are multiplied by these factors."""
 
 
 def timed_interleaved(
@@ -159,7 +159,7 @@ def _timed(
 
 
 def _still(rng: np.random.Generator, day: float) -> dict[str, Any]:
-    """Controls that feel the day as implementations do."""
+    """A reference workload with the drift of the implementations."""
     looks = [{"at": 20.0 * i, "seconds": float(3e-3 * math.exp(day + rng.normal(0, 0.001)))} for i in range(5)]
     return {"drift": 0.01, "looks": {"product": looks}}
 

@@ -81,9 +81,7 @@ def test_cells_that_neither_side_can_do_are_counted(saved: Any) -> None:
     assert "; 2 cells that neither side can do (" in text
 
 
-def test_what_regressed_stands_first_and_every_form_tells_it(
-    saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_regressions_come_first_in_every_format(saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = saved(document(SLOW, {("mine", "T16"): ("NEW", "base: there is no mine")}))
     assert main(["compare", str(file), f"--json={tmp_path / 'x.json'}", f"--markdown={tmp_path / 'x.md'}"]) == 1
     out = capsys.readouterr().out
@@ -134,7 +132,7 @@ def of(saved: Any, logs: Logs, **more: Any) -> Comparison:
 
 
 def test_cells_are_judged_as_their_implementation_is(saved: Any) -> None:
-    """By the judge as it is now, whatever it said when they were saved."""
+    """Judged by the present rules, whatever verdict was saved."""
     data = document({("sdpa", "T16"): noisy(0.02, 0.002)})
     data["cells"][0] |= {"word": "UNCHANGED"}
     found = ab_file.comparison(saved(data))
@@ -164,7 +162,7 @@ def test_an_implementation_is_judged_on_all_its_cells_together(saved: Any) -> No
         (1.4, "sdpa is 40.0 % slower than fused (40.0 to 40.0)", "+40.0 % (+40.0 to +40.0 %)"),
     ],
 )
-def test_what_changed_a_lot_is_told_as_a_factor(saved: Any, ratio: float, said: str, in_a_cell: str) -> None:
+def test_large_changes_are_printed_as_a_factor(saved: Any, ratio: float, said: str, in_a_cell: str) -> None:
     logs = [math.log(ratio) + noise for noise in (1e-5, -1e-5) * 3]
     found = of(saved, {("sdpa against fused", f"T{i}"): logs for i in range(2)})
     assert list(sentences(found)) == [f"{said} in 2 of 2 cells"]
@@ -189,7 +187,7 @@ def test_what_regressed_is_named(saved: Any) -> None:
 def test_what_is_out_of_reach_says_how_long_it_would_take(saved: Any) -> None:
     cell = of(saved, {("sdpa", "T16"): noisy(0.0, 0.05)}).cells[0]
     seen, aim, minutes = re.search(
-        r"; minimum detectable change ([\d.]+) %; ([\d.]+) % would take (\d+) min$", cell.verdict.reason
+        r"; minimum detectable effect ([\d.]+) %; ([\d.]+) % would take (\d+) min$", cell.verdict.reason
     ).groups()  # type: ignore[union-attr]
     assert float(seen) == pytest.approx(100 * cell.verdict.detectable, abs=1) and float(aim) == pytest.approx(
         float(seen) / 2, rel=0.05
@@ -197,7 +195,7 @@ def test_what_is_out_of_reach_says_how_long_it_would_take(saved: Any) -> None:
     assert int(minutes) == round(8 * 4 / 60 * 4)
 
 
-def test_two_pairs_do_not_tell_how_long_it_would_take(saved: Any) -> None:
+def test_two_replicates_allow_no_estimate_of_the_time_needed(saved: Any) -> None:
     assert "would take" not in of(saved, {("sdpa", "T16"): [0.0, 0.1]}).cells[0].verdict.reason
 
 
@@ -216,7 +214,9 @@ def test_machine_drift_is_no_verdict_about_the_code(saved: Any) -> None:
     ("changed", "code"),
     [({"peak_bytes": 1009}, 0), ({"peak_bytes": 1011}, 1), ({"peak_bytes": 500}, 0), ({"kernel": "math"}, 0)],
 )
-def test_memory_counts_to_the_margin_and_another_kernel_is_told(saved: Any, changed: dict[str, Any], code: int) -> None:
+def test_memory_counts_to_the_margin_and_another_kernel_is_reported(
+    saved: Any, changed: dict[str, Any], code: int
+) -> None:
     data = document({("fused", "T16"): noisy(0, 0.002)})
     data["cells"][0]["head"] = FACTS | changed
     found = ab_file.comparison(saved(data))
@@ -242,7 +242,7 @@ def test_the_page_draws_intervals_and_loads_nothing(saved: Any, tmp_path: Path) 
     assert not re.search(r"<[^>]*src=|href=.?[^#\"'>]|<script", text)
     of_cells = text[text.index("<tbody>") :]
     low, high = (float(at) for at in re.findall(r'<line x1="([\d.]+)%" x2="([\d.]+)%"', of_cells)[0])
-    assert 50 < low < high <= 100  # slower, as the row says
+    assert 50 < low < high <= 100  # slower, as in the row
 
 
 def test_a_reader_that_leaves_changes_no_exit_code(saved: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a run is said to show, where it is known what is true: the answer, its confidence, and that no two places contradict."""
+"""Headline and confidence of synthetic runs, and that no two parts of a report contradict each other."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ QUIET = Noise(run=0.0)
 def injected(
     seed: int, times: dict[str, float], T: tuple[int, ...] = (64, 256), noise: Noise = QUIET, **top: Any
 ) -> dict[str, Any]:
-    """A run in which each implementation takes so many times as long as `fused`; those that aren't named 1.3 times."""
+    """A run in which implementations take these multiples of the time of `fused`; unnamed ones 1.3."""
     slower = {name: times.get(name, 1.3) * COSTS["fused"][0] / COSTS[name][0] for name in IMPLS}
     return synthetic.timed_interleaved(seed, slower, noise, T=T, impls=IMPLS, rounds=6, **top)
 
 
 def first_screen(data: dict[str, Any], as_run: Any) -> tuple[str, str]:
-    """The headline, and how well it is known."""
+    """Return the headline and its confidence."""
     this = page.report(as_run(data))
     return this.headline, "; ".join(this.trust.reasons)
 
@@ -64,7 +64,7 @@ def test_of_two_that_are_tied_neither_is_called_the_fastest(as_run: Any) -> None
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_a_drifting_machine_did_is_in_the_intervals_and_told(seed: int, as_run: Any) -> None:
+def test_machine_drift_widens_the_intervals_and_is_reported(seed: int, as_run: Any) -> None:
     looks = {"product": [{"at": 0.0, "seconds": 1e-3}, {"at": 9.0, "seconds": 1.8e-3}]}
     data = injected(seed, {"sdpa": 1.0}, noise=Noise(run=0.0, round=0.3))
     headline, trust = first_screen({**data, "controls": {"drift": 0.8, "looks": looks}}, as_run)
@@ -81,7 +81,7 @@ def test_a_kernel_that_was_wrong_is_never_advised(seed: int, as_run: Any) -> Non
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_winner_that_changes_with_the_length_is_told_by_length(seed: int, as_run: Any) -> None:
+def test_a_fastest_that_changes_with_the_length_is_reported_by_length(seed: int, as_run: Any) -> None:
     data = injected(seed, {"packed": 1.0}, T=(64,))
     data["benchmarks"] += injected(seed, {"sdpa": 1.0}, T=(256, 1024))["benchmarks"]
     headline, _ = first_screen(data, as_run)
@@ -233,7 +233,7 @@ def test_headline_heat_map_case_table_terminal_and_markdown_never_contradict(as_
                 told = re.findall(rf"^{re.escape(impl)} +{re.escape(made.mean_text(impl))} (.*)$", terminal, re.M)
                 found = [[made.entry(impl, it) for it in made.columns(axis)] for axis in {None, *made.views}]
                 shown_there = [[f"{'*' if it.best else '~' * it.open}{it.text}" for it in row] for row in found]
-                without = [[text for text in row if text != "–"] for row in shown_there]  # a block leaves out such rows
+                without = [[text for text in row if text != "–"] for row in shown_there]  # a block omits such rows
                 assert [text for text in " ".join(told).split() if text != "–"] in without, (run.name, impl)
         agrees(this.headline, made, run)
         assert this.headline in page.summary(this).replace("\\", "")
@@ -299,7 +299,7 @@ def ratio(low: float, high: float) -> ratios.Ratio:
         ([(1.01, 1.2)], ["fastest", "slower"]),
         ([(0.99, 1.2)], ["tied", "tied"]),
         ([(0.99, 1.6)], ["tied", "not resolved"]),  # it may be half as slow again
-        ([(0.99, 12.0), (0.99, 1.1)], ["not resolved", "not resolved", "not resolved"]),  # so wide that it says nothing
+        ([(0.99, 12.0), (0.99, 1.1)], ["not resolved", "not resolved", "not resolved"]),  # too wide to be informative
         ([(1.01, 12.0)], ["fastest", "slower"]),
         (
             [(0.6, 1.8), (0.99, 1.1)],

@@ -1,4 +1,4 @@
-"""`python -m reports baseline`: it moves by command only, and not to a regressed run unless told why."""
+"""`python -m reports baseline`: changes by command only, and to a regressed run only with a reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.fixture
 def saved(results: Path) -> Path:
-    """A run, one like it, one whose sdpa is slower, and one slower still; all of one machine. The machine's folder."""
+    """The folder of a machine with a run, an equal one, one with a slower sdpa, and one with a slower one still."""
     for name, seed, factor in (("0001_first", 1, 1.0), ("0002_same", 2, 1.0), ("0003_slow", 3, 1.1)):
         path = tracked.save(tracked.run(seed, slower={"sdpa": factor}), results, name)
     return path.parent
@@ -162,15 +162,15 @@ def test_a_run_that_could_not_be_judged_needs_a_reason_too(
     baseline("set", "first")
     tracked.save(tracked.run(4, processes=1), results, "0004_moved")
     assert baseline("set", "moved") == 1
-    assert "nothing could be judged against 0001_first, so a slow-down may hide in it" in capsys.readouterr().err
+    assert "nothing could be judged against 0001_first, so a slow-down may have been missed" in capsys.readouterr().err
     assert baseline("set", "moved", "--accept", "another way of timing") == 0
 
 
-def test_published_runs_are_nobodys_baseline(results: Path, baseline: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_published_runs_are_no_baseline(results: Path, baseline: Any, capsys: pytest.CaptureFixture[str]) -> None:
     (results / "published").mkdir()
     (results / "published" / "0001_x.json").write_text(json.dumps(tracked.run(1)))
     assert baseline("set", "x") == 3
-    assert "a saved run of one's own" in capsys.readouterr().err
+    assert "a baseline is a saved run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 1}', '{"schema": 2, "history": [{"run": "a", "at": "b"}]}',
@@ -186,7 +186,7 @@ def test_a_broken_baseline_file_is_named(
 
 
 @pytest.mark.parametrize("arguments", [[], ["set"], ["move", "x"], ["set", "first", "--accept", " "], ["set", "nope"]])
-def test_mistakes_are_one_line_and_exit_code_3(
+def test_usage_errors_are_one_line_and_exit_code_3(
     arguments: list[str], saved: Path, baseline: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:

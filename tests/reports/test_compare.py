@@ -94,7 +94,7 @@ def test_the_margin_is_the_users(compared: Any) -> None:
     assert next(sentences(tolerant)).endswith("over its 4 cells, within the margin of 10 %")
 
 
-def test_one_process_a_side_is_inconclusive_whatever_it_says(compared: Any) -> None:
+def test_one_process_per_variant_is_inconclusive(compared: Any) -> None:
     this = compared(tracked.run(1, processes=1), tracked.run(2, slower={"sdpa": 3}, processes=1))
     assert this.counts == {"INCONCLUSIVE": 12} and this.code == 2
     assert first(this, "sdpa").verdict.ratio == pytest.approx(3, rel=0.03)
@@ -118,22 +118,22 @@ def test_where_all_code_changed_no_time_is_judged_and_the_command_that_can_is_na
     assert f"It could not be judged: {ALL_CHANGED}; {4 * len(impls)} INCONCLUSIVE (0001_base" in out
     assert out.count(ALL_CHANGED) == 1 and "REGRESSED" not in out and "2.0x as slow" in out
     names = ",".join("sdpa=mine:mine" if name == "sdpa" else name for name in impls)
-    code = f"`python -m bench ab --base 0123abc --head {'b' * 10} --impl {names} --sweep smoke` tells 1 %"
+    code = f"`python -m bench ab --base 0123abc --head {'b' * 10} --impl {names} --sweep smoke` shows 1 %"
     assert code in out
     machine = {**synthetic.MACHINE, "torch": "2.14.0"}
     assert command(tracked.run(1, **ran), {**head, "machine_info": machine}) == 2
-    python = f"`python -m bench ab --base-python PYTHON_WITH_TORCH_2.13.0+cpu --impl {names} --sweep smoke` tells 1 %"
+    python = f"`python -m bench ab --base-python PYTHON_WITH_TORCH_2.13.0+cpu --impl {names} --sweep smoke` shows 1 %"
     assert python in capsys.readouterr().out
 
 
-def test_more_memory_is_told_though_no_time_can_be_judged(compared: Any) -> None:
+def test_more_memory_is_reported_though_no_time_can_be_judged(compared: Any) -> None:
     head = tracked.run(2, slower=dict.fromkeys(tracked.IMPLS, 1.1))
     tracked.cells(head, "sdpa")[0]["extra_info"]["peak_bytes"] = 2**21
     this = compared(tracked.run(1), head)
     assert this.code == 1 and summary(this).startswith(f"Memory regressed: {ALL_CHANGED}; 12 INCONCLUSIVE")
 
 
-def test_another_python_is_told_of(compared: Any) -> None:
+def test_another_python_is_reported(compared: Any) -> None:
     this = compared(tracked.run(1), tracked.run(2, machine_info={**synthetic.MACHINE, "python": "3.14.0"}))
     assert "compared across versions: python (none, then 3.14.0)" in this.notes
 
@@ -150,7 +150,9 @@ def test_more_memory_is_a_regression_to_the_byte_that_exceeds_the_margin(compare
     assert this.counts == {"UNCHANGED": 12}
 
 
-def test_another_kernel_is_told_though_time_stood_still(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_kernel_is_reported_though_the_time_is_unchanged(
+    command: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     base = tracked.run(1)
     for row in tracked.cells(base, "sdpa"):
         row["extra_info"]["kernel"] = "flash"
@@ -159,22 +161,22 @@ def test_another_kernel_is_told_though_time_stood_still(command: Any, capsys: py
     assert "kernel flash → math" in out and "4 cells with another kernel" in out
 
 
-def test_another_error_is_told(compared: Any) -> None:
+def test_another_error_is_reported(compared: Any) -> None:
     this = compared(tracked.run(1), tracked.run(2, extra={"error": 5e-7}))
     assert {change.what for cell in this.cells for change in cell.changes} == {"error"} and this.code == 0
 
 
 @pytest.mark.parametrize("side", ["base", "head"])
-def test_a_wrong_answer_is_never_a_speed_up(side: str, compared: Any) -> None:
+def test_a_wrong_output_is_never_a_speed_up(side: str, compared: Any) -> None:
     sides = {"base": tracked.run(1), "head": tracked.run(2, slower={"sdpa": 0.5})}
     tracked.without(sides[side], "sdpa", "wrong", "row 3 off by 0.5")
     this = compared(sides["base"], sides["head"])
     assert words(this) == {*UNTOUCHED, ("sdpa", "WRONG")}
-    assert first(this, "sdpa").verdict.reason == f"wrong answer in {side}: row 3 off by 0.5"
+    assert first(this, "sdpa").verdict.reason == f"wrong output in {side}: row 3 off by 0.5"
     assert this.code == (1 if side == "head" else 0)
 
 
-def test_cells_of_one_side_only_are_new_or_gone(compared: Any) -> None:
+def test_cells_of_one_variant_only_are_new_or_gone(compared: Any) -> None:
     fewer, all_three = tracked.run(1, impls=["fused", "einsum"]), tracked.run(2)
     assert ("sdpa", "NEW") in words(compared(fewer, all_three)) and compared(fewer, all_three).code == 0
     assert ("sdpa", "GONE") in words(compared(all_three, fewer)) and compared(all_three, fewer).code == 0
@@ -262,7 +264,7 @@ def test_hostile_names_neither_steer_the_terminal_nor_break_the_table(
         (["base", "head", "--json", "0001/x.json"], "0001/x.json"),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_3(
+def test_usage_errors_are_one_line_and_exit_code_3(
     arguments: list[str], told: str, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tracked.save(tracked.run(1), results, "0001_base")
@@ -289,7 +291,7 @@ def test_a_sentence_says_how_far_the_slower_cells_reach(compared: Any) -> None:
     assert re.fullmatch(r"sdpa is 25.\d % slower \(\d\d.\d to \d\d.\d\) in 4 of 4 cells", said) and len(others) == 2
 
 
-def test_the_page_says_which_one_first_and_draws_whole_points(compared: Any) -> None:
+def test_the_page_begins_with_the_changes_and_draws_whole_points(compared: Any) -> None:
     text = html(compared(tracked.run(1), tracked.run(2, slower={"sdpa": 9.0})))
     assert re.search(r"<h1>Something regressed", text) and re.search(r"sdpa is [89]\.\dx as slow", text)
     rows = re.findall(r'<tr class="(\w+)"><th scope="row">', text)
@@ -309,7 +311,7 @@ def test_what_to_know_before_believing_it(compared: Any) -> None:
 
 
 QUIET = synthetic.Noise(process=0.003, visit=0.002, block=0.005, run=0.001)
-"""Of a machine that changes from day to day by 6 %, and beside that is quiet."""
+"""A machine that changes by 6 % between days and has little other noise."""
 
 
 def interleaved(seed: int, slower: dict[str, float] | None = None, **options: Any) -> dict[str, Any]:
@@ -324,7 +326,7 @@ def hashed(data: dict[str, Any], hash_: str | None) -> dict[str, Any]:
 
 
 def slowed(data: dict[str, Any], by: dict[str, float], others: float) -> dict[str, Any]:
-    """The run, on a machine that takes so many times as long."""
+    """The run on a machine slower by this factor."""
     for row in data["benchmarks"]:
         factor = by.get(row["extra_info"]["impl"], others)
         row["stats"]["data"] = [seconds * factor for seconds in row["stats"]["data"]]
@@ -350,7 +352,7 @@ def test_what_the_machine_did_that_day_cancels(compared: Any) -> None:
     assert all(re.search(r", beside the others; in seconds .\d\d.\d %$", cell.verdict.reason) for cell in this.cells)
 
 
-def test_another_machine_under_the_same_name_is_told_and_blames_nobody(compared: Any) -> None:
+def test_another_machine_under_the_same_name_is_reported_without_a_verdict(compared: Any) -> None:
     """A virtual machine that was moved: all are slower, the fused kernels by less."""
     this = compared(interleaved(1), slowed(interleaved(2), {"sdpa": 1.45}, others=1.6))
     assert this.code != 1 and any("as on another machine" in note for note in this.notes)
@@ -361,7 +363,7 @@ def test_another_machine_under_the_same_name_is_told_and_blames_nobody(compared:
 
 
 def test_changed_code_beside_nothing_is_not_called_fine(compared: Any) -> None:
-    """What can't be judged isn't hidden behind others that are unchanged."""
+    """Cells that can't be judged are reported beside unchanged ones."""
     others = ("fused", "einsum", "linear")
     base, head = interleaved(1, impls=others), interleaved(2, impls=others)
     base["benchmarks"] += interleaved(3, impls=("sdpa",), T=(2048,))["benchmarks"]
@@ -415,7 +417,7 @@ def test_a_slow_down_is_found_and_blames_no_other(compared: Any) -> None:
 
 
 def test_what_changed_is_no_anchor(compared: Any) -> None:
-    """Four of six are slower: beside all others, the two that are not would look faster."""
+    """Four of six are slower: relative to all others, the two unchanged ones would seem faster."""
     slower = dict.fromkeys(("linear", "packed", "einsum", "wrapper"), 1.2)
     this = compared(interleaved(1), interleaved(2, slower))
     assert {name for name, it in this.implementations.items() if it.word == "REGRESSED"} == set(slower)
@@ -469,16 +471,16 @@ def test_the_change_is_in_every_form(command: Any, tmp_path: Path, capsys: pytes
     assert f"sdpa is {said[1]} slower" in (tmp_path / "x.md").read_text(encoding="utf-8")
 
 
-def test_what_two_runs_can_not_tell_says_what_can(compared: Any) -> None:
+def test_what_two_runs_can_not_show_names_the_command_that_can(compared: Any) -> None:
     loud = replace(QUIET, process=0.1, visit=0.1)
     base, head = interleaved(1, noise=loud), interleaved(2, {"sdpa": 1.03}, noise=loud)
     base["commit_info"]["id"], head["commit_info"]["id"] = "a" * 40, "b" * 40
     this = compared(base, head)
     assert this.code == 2 and this.implementations["sdpa"].word == "INCONCLUSIVE"
-    assert f"`python -m bench ab --base {'a' * 10} --head {'b' * 10} --impl sdpa` tells 1 %" in this.notes[-1]
+    assert f"`python -m bench ab --base {'a' * 10} --head {'b' * 10} --impl sdpa` shows 1 %" in this.notes[-1]
 
 
-def test_runs_with_different_allocators_are_told_apart(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_with_different_allocators_are_not_compared(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
     kept = synthetic.sweep()
     kept["machine_info"] = {**kept["machine_info"], "allocator": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": "1"}}
     assert command(synthetic.sweep(), kept) == 2

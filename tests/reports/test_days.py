@@ -1,4 +1,4 @@
-"""Steps relative to the other implementations of a case: a slow day of the machine is no step, and hides none."""
+"""Steps relative to the other implementations of a case: drift of the machine is no step, and conceals none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Logs = NDArray[np.float64]
 
 
 def measured(seed: int, others: int = 3, runs: int = RUNS, day: float = 0.3, own: float = 0.005) -> Logs:
-    """Logarithms of seconds, a row for each implementation; the first one's cell is looked at."""
+    """Logarithms of seconds, a row per implementation; the first row's cell is tested."""
     rng = np.random.default_rng(seed)
     return rng.normal(0, day, runs) + rng.normal(0, own, (1 + others, runs))
 
@@ -125,7 +125,7 @@ def test_what_one_other_moves_the_median_by_is_no_step() -> None:
         assert not relative(cell(logs))
 
 
-def test_others_whose_code_changed_at_once_tell_nothing_of_the_day() -> None:
+def test_others_whose_code_changed_at_once_do_not_estimate_drift() -> None:
     for seed in SOME:
         logs = measured(seed, others=5)
         logs[1:4, 6:] -= np.log(1.3)
@@ -204,7 +204,7 @@ def test_what_was_not_measured_in_some_runs_leaves_them_out() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_run_in_which_few_others_were_measured_tells_nothing_of_its_day() -> None:
+def test_a_run_with_few_others_does_not_estimate_drift() -> None:
     logs = measured(0, runs=20)
     logs[1:3, 8:14] = np.nan
     logs[3, 8:14] += np.log(1.4)
@@ -232,13 +232,13 @@ def test_with_few_others_there_are_seconds_alone(others: int) -> None:
     assert places(cell(logs)) == [(6, True)] and not relative(cell(logs))
 
 
-def test_others_of_unknown_code_tell_nothing() -> None:
+def test_others_of_unknown_code_do_not_estimate_drift() -> None:
     logs = measured(0)
     logs[0, 6:] += np.log(1.2)
     assert not cell(logs, {1: [None] * RUNS}).steps
 
 
-def test_beyond_a_break_steps_are_found_at_their_place() -> None:
+def test_after_a_break_steps_are_found_at_their_position() -> None:
     logs = measured(0, runs=20)
     logs[0, 14:] += np.log(1.2)
     found = cell(logs, case_hash=[str(run >= 5) for run in range(20)])
@@ -250,7 +250,7 @@ def heights(path: str) -> list[float]:
     return [float(number) for number in re.findall(r"[\d.]+", path)[1::2]]
 
 
-def test_the_page_draws_a_usual_day_and_says_so(results: Path, tmp_path: Path) -> None:
+def test_the_page_draws_seconds_with_drift_removed_and_says_so(results: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     impls = tuple(tracked.SECONDS)
     for night, day in enumerate(np.exp(rng.normal(0, 0.3, 8))):
@@ -265,7 +265,7 @@ def test_the_page_draws_a_usual_day_and_says_so(results: Path, tmp_path: Path) -
     )
     assert "<h1>sdpa became slower by" in page and "in 0005_night, in 4 of its 4 cells.</h1>" in page
     said = " relative to its case's others in 0005_night."
-    assert page.count(said) == 2 * 4  # for those who see, and read aloud
+    assert page.count(said) == 2 * 4  # visible, and for screen readers
     assert page.count('class="measured"') == 4 and page.count(" with drift removed</td>") == 4 * 8
     for drawing in re.findall('<svg class="plot.*?</svg>', page):
         lines = {path.get("class"): heights(path.attrib["d"]) for path in ET.fromstring(drawing).iter("path")}

@@ -51,7 +51,7 @@ def test_what_is_not_known_at_a_length_is_not_faster_around_it() -> None:
 
 
 def run_of(faster: dict[str, float], T: tuple[int, ...] = (64, 256), **axes: Any) -> dict[str, Any]:
-    """SDPA takes 1 ms; others as told."""
+    """SDPA takes 1 ms; others as given."""
     top = axes.pop("top", {})
     times = {"sdpa": 1.0, **faster}
     rows = [
@@ -194,7 +194,7 @@ def test_a_run_file_writes_no_code(as_run: Any, tmp_path: Path) -> None:
      ("my-kernel.py", "a Python module"), ("torch.py", "a name that is free"), ("none/here.py", "No such file"),
      ("my_flash.py", "a name that is free"), ("taken.py", "another file of that name")],
 )  # fmt: skip
-def test_a_mistake_is_one_line(
+def test_a_usage_error_is_one_line(
     name: str, expected: str, as_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "taken.py").write_text("mine = 1\n")

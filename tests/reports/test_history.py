@@ -1,4 +1,4 @@
-"""`python -m reports history`: steps found where they were injected, lines broken where the question changed, one safe page."""
+"""`python -m reports history`: steps found where they were injected, lines broken where the benchmark changed, a safe page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.fixture
 def nights(results: Path) -> Callable[..., None]:
-    """Saves a run a night; `of_night` says what is special about one."""
+    """Save a run per night; `of_night` gives the changes of one."""
 
     def save(of_night: Callable[[int], dict[str, Any]] = lambda night: {}, count: int = RUNS) -> None:
         for night in range(count):
@@ -75,7 +75,7 @@ def of(impl: str, found: Sequence[series.Series]) -> list[series.Series]:
     return [one for one in found if one.impl == impl]
 
 
-def test_a_step_in_the_middle_is_found_in_the_right_place(nights: Any, cells: Any) -> None:
+def test_a_step_in_the_middle_is_found_at_its_position(nights: Any, cells: Any) -> None:
     nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}})
     found = cells()
     for one in of("sdpa", found):
@@ -143,7 +143,7 @@ def test_a_case_that_keeps_its_level_takes_no_part_in_what_the_others_share() ->
     assert found(*logs) == [[15]] * 4 + [[]]
 
 
-def test_a_case_that_was_measured_on_one_side_alone_shows_no_step() -> None:
+def test_a_case_measured_only_before_or_after_shows_no_step() -> None:
     logs = np.random.default_rng(3).normal(0, 0.01, (4, 30))
     logs[:, 15:] += 0.1
     logs[3, :15] = np.nan
@@ -161,7 +161,7 @@ def test_few_runs_show_no_step(count: int) -> None:
     assert found([1.0, 1.0, 1.0, 2.0, 2.0][:count]) == [[]]
 
 
-def test_identical_numbers_with_a_step_too_small_to_tell() -> None:
+def test_identical_numbers_with_a_step_below_the_smallest() -> None:
     assert found([0.0] * 6 + [0.005] * 6) == [[]]
     assert found([0.0] * 6 + [0.05] * 6) == [[6]]
 
@@ -198,7 +198,7 @@ def test_all_that_became_slower_in_one_run_is_counted(nights: Any, written: Any)
     assert {"fused", "sdpa"} < set(headline.split()) and "in 0007_night, in 8 of their 8 cells." in headline
 
 
-def test_a_recovery_is_told_with_what_it_took_back(nights: Any, results: Path) -> None:
+def test_a_recovery_is_described_with_its_slow_down(nights: Any, results: Path) -> None:
     nights(lambda n: {"slower": {"sdpa": 1.1 if 4 <= n < 8 else 1.0}})
     told = [chapter.status for chapter in chapters(results) if chapter.impl == "sdpa"]
     assert len(told) == 4 and all(status.startswith("Became slower") and "faster" not in status for status in told)
@@ -214,13 +214,13 @@ def test_a_changed_benchmark_breaks_the_line(nights: Any, cells: Any, results: P
     assert chapter.status.endswith("The benchmark itself was changed in 0007_night.")
 
 
-def test_beyond_a_break_nobody_knows_whether_it_is_slower_still(nights: Any, cells: Any) -> None:
+def test_after_a_break_a_slow_down_is_open(nights: Any, cells: Any) -> None:
     nights(lambda n: {"slower": {"sdpa": 1.2 if n >= 4 else 1.0}, "extra": {"case_hash": str(n >= 9)}})
     for one in of("sdpa", cells()):
         assert [step.at for step in one.steps] == [4] and one.open_step is None
 
 
-def test_a_step_beyond_a_break_keeps_its_place(nights: Any, cells: Any) -> None:
+def test_a_step_after_a_break_keeps_its_position(nights: Any, cells: Any) -> None:
     nights(lambda n: {"slower": {"sdpa": 1.1 if 9 <= n < 13 else 1.0}, "extra": {"case_hash": str(n >= 3)}}, count=17)
     assert {tuple((s.at, s.recovered) for s in one.steps) for one in of("sdpa", cells())} == {((9, 13), (13, None))}
 
@@ -238,7 +238,7 @@ def test_runs_of_other_machines_are_left_out_unless_forced(
     nights(lambda n: {"machine_info": {**synthetic.MACHINE, "cores": 64 if n < 2 else 2, "torch": str(n)}})
     page = written()
     assert "10 runs" in page and "0002_night" not in page
-    assert "2 runs of other machines or environments left out; --force takes them in" in capsys.readouterr().err
+    assert "2 runs of other machines or environments left out; --force includes them" in capsys.readouterr().err
     assert "12 runs, 0001_night to" in written("--force")
 
 
@@ -414,7 +414,7 @@ def test_the_same_runs_give_the_same_page(nights: Any, written: Any) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--results", "nowhere"], ["--nonsense"], ["run"], ["--out", "0001/x"]])
-def test_mistakes_are_one_line_and_exit_code_3(
+def test_usage_errors_are_one_line_and_exit_code_3(
     arguments: list[str], nights: Any, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nights(count=1)

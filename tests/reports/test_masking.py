@@ -1,4 +1,4 @@
-"""Mask efficiency, on made-up kernels that skip all hidden work and none of it."""
+"""Mask efficiency, on simulated kernels that skip all masked work and none of it."""
 
 from __future__ import annotations
 

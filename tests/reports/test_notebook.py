@@ -1,4 +1,4 @@
-"""What a notebook is given: frames whose columns are documented, and pages."""
+"""Notebooks get frames with documented columns, and pages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_page_is_shown_whole() -> None:
 
 def test_a_folder_of_the_users_with_the_same_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_bench, "_HOME", Path("/elsewhere"))
-    with pytest.raises(ImportError, match=r"hides the suite's own 'stats'; rename it"):
+    with pytest.raises(ImportError, match=r"shadows the suite's own 'stats'; rename it"):
         _ = attention_bench.frame
 
 

@@ -45,7 +45,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module", autouse=True)
 def pages_alone() -> Iterator[None]:
-    """The figures that lie beside a page take half of its time, and are read elsewhere."""
+    """Leave out the figures, which take half of a page's time and are tested elsewhere."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page, "save", lambda figure, path: None)
         yield
@@ -90,7 +90,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(browser: Any, path: Path, width: int = 1280, night: bool = False) -> list[str]:
-    """Opens it; returns what the console said."""
+    """Open it; returns the messages of the console."""
     media = {"features": [{"name": "prefers-color-scheme", "value": "dark" if night else "light"}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
@@ -168,7 +168,7 @@ def test_on_a_phone_each_number_has_its_heading(browser: Any, quick: Path) -> No
 @pytest.mark.parametrize("kind", ["quick", "pair", "history", "comparison"])
 def test_on_paper_nothing_is_cut(browser: Any, kind: str, request: pytest.FixtureRequest) -> None:
     opened(browser, request.getfixturevalue(kind))
-    paper = 1032  # A4 on its side, less margins of 12 mm, in CSS pixels
+    paper = 1032  # A4 landscape, less margins of 12 mm, in CSS pixels
     size = {"width": paper, "height": 700, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
@@ -193,7 +193,7 @@ def axe() -> str:
 
 @pytest.mark.parametrize(("width", "night"), [(390, False), (1280, True)])
 @pytest.mark.parametrize("kind", ["quick", "pair", "history", "comparison"])
-def test_a_page_complains_of_nothing_fits_and_keeps_nobody_out(
+def test_a_page_has_no_errors_fits_and_is_accessible(
     browser: Any, axe: str, kind: str, width: int, night: bool, request: pytest.FixtureRequest
 ) -> None:
     assert opened(browser, request.getfixturevalue(kind), width, night) == []

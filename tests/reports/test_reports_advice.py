@@ -71,7 +71,7 @@ def test_a_length_that_was_not_measured_stands_for_its_neighbours(tiny: Run) -> 
 def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(
     as_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As `pytest bench/ --mode decode --T 64` has it, beside several, asked for with their cache's length."""
+    """As measured by `pytest bench/ --mode decode --T 64`, beside several tokens with the length of their cache."""
     cases = [synthetic.case(T=T, T_kv=T_kv, mode="decode") for T, T_kv in ((1, 64), (1, 256), (4, 256))]
     cases.append(synthetic.case(T=64))
     data = synthetic.document([synthetic.row("a", case, [1e-3, 1e-3, 1e-3]) for case in cases], registry=["a"])
@@ -143,7 +143,7 @@ def test_those_not_shown_to_be_slower_tie_unless_they_may_be_far_slower(
     assert cell["verdict"] == said
 
 
-def test_one_that_is_level_and_needs_less_memory_is_named_so(as_run: Any) -> None:
+def test_a_tied_one_that_needs_less_memory_is_named(as_run: Any) -> None:
     data = two({64: (1e-3, 1e-3)}, apart=(0.96, 1.0, 1.04))
     data["benchmarks"].append(synthetic.row("c", synthetic.case(T=64), [0.97e-3, 0.98e-3, 0.99e-3]))
     for row in data["benchmarks"]:
@@ -152,7 +152,7 @@ def test_one_that_is_level_and_needs_less_memory_is_named_so(as_run: Any) -> Non
     assert cell["verdict"] == "tied with b, which needs less memory"
 
 
-def test_who_was_wrong_takes_nobodys_place(as_run: Any) -> None:
+def test_a_wrong_implementation_has_no_rank(as_run: Any) -> None:
     data = two({64: (1e-3, 2e-3)})
     data["skipped"] = [{"impl": "a", "id": "x", "reason": "wrong", "detail": ""}]
     [cell] = advice.advise(frame.tidy(as_run(data)))["cells"]
@@ -215,7 +215,7 @@ def test_an_older_run_answers_what_the_newest_did_not_measure(
         (["--run", "nope"], "no run 'nope'"),
     ],
 )
-def test_a_mistake_is_one_line(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_usage_error_is_one_line(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     run = [] if "--run" in arguments else ["--run", str(QUICK)]
     assert main(["advise", *run, *arguments]) == 3
     captured = capsys.readouterr()
@@ -242,7 +242,7 @@ def test_a_value_of_another_kind_is_one_line(
 def test_a_run_without_numbers_is_one_line(as_run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     run = as_run(synthetic.document([]))
     assert main(["advise", "--run", str(run.path)]) == 3
-    assert "nothing to advise" in capsys.readouterr().err
+    assert "no implementation of this run was correct" in capsys.readouterr().err
 
 
 LLAMA = {"H": 32, "H_kv": 8, "D_h": 128, "D_v": 128, "d_model": 4096, "dtype": "bfloat16"}
@@ -295,7 +295,7 @@ def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(
     assert "gemma3-4b, local layers" in said and "gemma3-4b, global layers" in said
 
 
-def test_mistakes_about_models(as_run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_about_models(as_run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     run = of_models(as_run, {"T": 512, **LLAMA})
     for arguments, expected in (
         (["--model", "llama3"], "--model llama3: unknown; known: gpt2, "),

@@ -1,4 +1,4 @@
-"""`python -m reports`: which runs it takes, where it writes, and what it says to mistakes."""
+"""`python -m reports`: selection of runs, output paths, and usage errors."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_several_runs_get_one_page_and_bad_ones_a_warning(
     assert "0002_y.json" in captured.err and captured.err.count("\n") == 1
 
 
-def test_runs_of_one_name_from_two_machines_are_told_apart(
+def test_runs_of_one_name_from_two_machines_are_distinguished(
     results: Path, small: dict[str, Any], no_drawing: Any
 ) -> None:
     for machine in ("one", "two"):

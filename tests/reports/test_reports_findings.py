@@ -36,7 +36,7 @@ def test_a_wide_interval_may_still_be_clearly_slower(turns_data: dict[str, Any],
     assert (at["rank_low"], at["standing"]) == (2, "slower")
 
 
-def test_wrong_answers_are_warned_of(tiny: Run) -> None:
+def test_wrong_outputs_are_warned_of(tiny: Run) -> None:
     [told] = findings.wrong(frame.tidy(tiny), frame.skipped(tiny))
     why = "packed ✗ did not pass the correctness check in 1 cell: error 0.3 exceeds its bound"
     assert told.startswith(why) and told.endswith(". Its numbers elsewhere are in doubt.")
@@ -101,7 +101,7 @@ def test_how_many_calls_were_compared(tidy_tiny: pd.DataFrame, counts: tuple[int
     assert says in findings.calls(tidy_tiny)
 
 
-def test_memory_that_torch_does_not_know_of(tidy_tiny: pd.DataFrame) -> None:
+def test_memory_outside_torch(tidy_tiny: pd.DataFrame) -> None:
     assert findings.hidden_memory(tidy_tiny) == ""
     tidy_tiny["peak_bytes"] = 10.0 * MIB
     tidy_tiny["peak_rss_bytes"] = [27.5 * MIB, 12 * MIB, *[0] * (len(tidy_tiny) - 2)]

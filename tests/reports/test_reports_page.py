@@ -102,7 +102,7 @@ def test_the_page_opens_with_the_computed_sentence(turns: Run, tmp_path: Path) -
     )
 
 
-def test_the_page_tells_machine_command_and_skips(turns: Run, tmp_path: Path) -> None:
+def test_the_page_has_machine_command_and_skips(turns: Run, tmp_path: Path) -> None:
     words = Outline(page.write(turns, tmp_path / "out").read_text()).words
     for expected in ("AMD EPYC 9B14", "2.13.0+cpu", "pytest bench/ --benchmark-save=x", "loop stops at T = 64",
                      "error 0.3 exceeds its bound", "environment LANG", "left out, wrong somewhere: packed",
@@ -132,7 +132,7 @@ def test_many_cases_are_shown_by_an_axis_that_the_reader_picks(as_run: Any, tmp_
     assert entry.text == grid.slowdown(this.grid.mean("fused", of))
 
 
-def test_decoding_is_told_in_tokens_a_second(as_run: Any, tmp_path: Path) -> None:
+def test_decoding_has_tokens_a_second(as_run: Any, tmp_path: Path) -> None:
     rows = [
         synthetic.row(name, synthetic.case(mode="decode", T=1, T_kv=64, B=4), [s] * 3)
         for name, s in (("sdpa", 1e-3), ("fused", 2e-3))
@@ -151,7 +151,7 @@ def test_each_trace_is_named_with_how_to_open_it(as_run: Any, tmp_path: Path) ->
     assert "Perfetto" not in page.write(as_run(synthetic.document([row])), tmp_path / "out").read_text()
 
 
-def test_roofs_parts_and_drift_are_shown_where_they_were_measured(as_run: Any, tmp_path: Path) -> None:
+def test_ceilings_parts_and_drift_are_shown_where_they_were_measured(as_run: Any, tmp_path: Path) -> None:
     cells = [("fused", {}, 2e-3), ("fused+compile", {}, 1e-3), ("fused", {"scope": "core"}, 1e-3),
              ("fused", {"mode": "backward"}, 5e-3)]  # fmt: skip
     rows = [synthetic.row(name, synthetic.case(**at), [s], compile_s=3.0, roof=0.4) for name, at, s in cells]
@@ -170,7 +170,7 @@ def test_roofs_parts_and_drift_are_shown_where_they_were_measured(as_run: Any, t
 @pytest.mark.parametrize(
     "odd", [{"roofs": {"a": 1}, "controls": []}, {"roofs": [3, {}], "controls": {"looks": {"a": [1]}}}]
 )
-def test_roofs_and_controls_of_another_shape_are_passed_over(odd: Any, as_run: Any, tmp_path: Path) -> None:
+def test_ceilings_and_reference_workloads_of_another_format_are_skipped(odd: Any, as_run: Any, tmp_path: Path) -> None:
     data = synthetic.document([synthetic.row("a", synthetic.case(), [1e-3])], **odd)
     assert page.write(as_run(data), tmp_path).is_file()
 
@@ -271,7 +271,7 @@ def test_an_implementation_that_was_wrong_is_marked_and_never_the_pick(tiny: Run
     assert "packed" not in this.headline
 
 
-def test_one_look_for_good_whatever_else_is_there() -> None:
+def test_styles_of_implementations_never_change() -> None:
     registry = [*palette.FIRST_MET, "flex"]
     everything, few = palette.Palette(registry), palette.Palette(["sdpa"])
     assert few["sdpa"] == everything["sdpa"] and few["sdpa+compile"].compiled

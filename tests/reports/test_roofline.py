@@ -1,4 +1,4 @@
-"""Which roof a row is drawn under."""
+"""The roofline ceiling of a row."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def corners(as_run: Any, *rows: dict[str, Any], roofs: Any = ROOFS) -> dict[str,
         ({"dtype": "float32", "autocast": "bfloat16"}, "product in bf16, 400 GFLOP/s"),
     ],
 )
-def test_a_row_lies_under_the_roof_of_the_dtype_of_its_products(at: dict[str, Any], product: str, as_run: Any) -> None:
+def test_a_row_has_the_ceiling_of_the_dtype_of_its_products(at: dict[str, Any], product: str, as_run: Any) -> None:
     copies = ("large copy, 30 GB/s", "fastest copy, 90 GB/s")
     assert {*corners(as_run, at)} == {f"{copy}; {product}" for copy in copies}
 
@@ -49,7 +49,7 @@ def test_a_ceiling_bends_where_the_product_is_as_fast_as_the_copy(as_run: Any) -
         assert low[1] == pytest.approx(low[0] * bandwidth)
 
 
-def test_without_a_measured_product_there_is_no_roof(as_run: Any) -> None:
+def test_without_a_measured_product_there_is_no_ceiling(as_run: Any) -> None:
     assert corners(as_run, {"dtype": "float64"}) == {} == corners(as_run, {"dtype": "float32"}, roofs=[])
 
 

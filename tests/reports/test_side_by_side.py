@@ -1,4 +1,4 @@
-"""Several runs on one page: matched cell by cell, told apart, and judged only where they may be."""
+"""Several runs on one page: matched by cell, distinguished by name, and judged only where possible."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_runs_of_one_machine_get_the_verdicts_of_compare(tmp_path: Path) -> None
     )
 
 
-def test_runs_of_one_name_are_told_apart_by_the_folder_that_differs(sweep: dict[str, Any], tmp_path: Path) -> None:
+def test_runs_of_one_name_are_distinguished_by_their_folder(sweep: dict[str, Any], tmp_path: Path) -> None:
     paths = [tmp_path / folder / "machine" / "0001_x.json" for folder in ("one", "two")]
     for path in paths:
         path.parent.mkdir(parents=True)
@@ -110,7 +110,7 @@ def test_runs_of_one_name_are_told_apart_by_the_folder_that_differs(sweep: dict[
     assert list(export.rows(both)["run"].unique()) == ["0001_x (one)", "0001_x (two)"]
 
 
-def test_a_wrong_answer_in_one_run_marks_the_name(sweep: dict[str, Any], tmp_path: Path) -> None:
+def test_a_wrong_output_in_one_run_marks_the_name(sweep: dict[str, Any], tmp_path: Path) -> None:
     wrong = {**copy.deepcopy(sweep), "skipped": [{"impl": "sdpa", "id": "x", "reason": "wrong", "detail": "row 3"}]}
     assert "sdpa ✗" in read(saved(tmp_path, a=sweep, b=wrong))
 
@@ -138,7 +138,7 @@ def test_many_runs_and_long_names_make_a_folder_name_that_a_disk_takes(sweep: di
     assert len(names) == 3 and max(map(len, names)) < 130
 
 
-def test_an_axis_that_came_after_a_run_is_what_goes_without_saying_there(tmp_path: Path) -> None:
+def test_an_axis_newer_than_a_run_has_its_default_there(tmp_path: Path) -> None:
     older = synthetic.sweep(impls=("fused", "sdpa"), T=(64, 1024), H=(8,), dtype=("float32",))
     newer = copy.deepcopy(older) | {"axes": [{"name": "qkv_bias", "kind": "switch", "unsaid": False}]}
     for row in older["benchmarks"]:

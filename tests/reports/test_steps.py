@@ -60,7 +60,7 @@ def test_where_the_core_is_slower_inside_that_is_the_reason(as_run: Any) -> None
     assert "slow inside" in sdpa.disagreement
 
 
-def test_where_the_core_is_faster_inside_nothing_is_said_of_slow_inputs(as_run: Any) -> None:
+def test_where_the_core_is_faster_inside_slow_inputs_are_not_the_reason(as_run: Any) -> None:
     (_, sdpa), _ = found(as_run, 0.5, inside=SDPA / 2)
     assert sdpa.disagreement == "the core is 2× as fast inside as alone"
 

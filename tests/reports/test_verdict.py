@@ -1,4 +1,4 @@
-"""The judge: what it says of made-up processes whose truth is known, how often it is wrong, and what it never takes back."""
+"""Verdicts on simulated processes with known effects: error rates, and that no verdict is retracted."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def every(said: tuple[dict[tuple[str, str], Verdict], dict[str, Verdict]]) -> li
     return [*said[0].values(), *said[1].values()]
 
 
-def test_unchanged_code_raises_an_alarm_in_a_hundredth_of_comparisons_whenever_one_looks() -> None:
+def test_unchanged_code_is_reported_in_a_hundredth_of_comparisons_over_all_interim_analyses() -> None:
     rng = np.random.default_rng(1)
     alarms = sum(any(it.word in (*CHANGED, SLIGHT) for it in every(of_pairs(table(rng), {}))) for _ in range(300))
-    assert alarms <= 6  # 1 in 100 is promised of looks after every pair up to the 200th
+    assert alarms <= 6  # 1 in 100 is guaranteed for interim analyses after every replicate up to the 200th
 
 
 def test_a_slow_down_of_two_percent_is_found_in_its_implementation_and_nowhere_else() -> None:
@@ -118,7 +118,7 @@ def test_a_fact_is_never_taken_back() -> None:
     assert lost <= 4 * 27 * 0.01
 
 
-def test_no_interval_of_any_look_leaves_the_truth_out_in_more_than_a_twentieth_of_comparisons() -> None:
+def test_intervals_of_all_interim_analyses_hold_the_truth_in_95_percent_of_comparisons() -> None:
     rng = np.random.default_rng(9)
     wrong = 0
     for _ in range(60):
@@ -128,13 +128,13 @@ def test_no_interval_of_any_look_leaves_the_truth_out_in_more_than_a_twentieth_o
 
 
 @pytest.mark.parametrize("level", [0.1, 0.05, 0.01, 0.0005])
-def test_the_level_of_a_look(level: float) -> None:
-    """The nominal levels that 1,200,000 simulated walks need, as `tests/experiments/looks.py` prints them."""
+def test_the_level_of_an_interim_analysis(level: float) -> None:
+    """Nominal levels from 1,200,000 simulated walks, as `tests/experiments/looks.py` prints them."""
     simulated = {0.1: 0.00831, 0.05: 0.00359, 0.01: 0.000565, 0.0005: 0.0000225}
     assert per_analysis(level) == pytest.approx(simulated[level], rel=0.08)
 
 
-def test_a_cell_that_differs_from_its_implementation_is_told_of_alone() -> None:
+def test_a_cell_that_differs_from_its_implementation_is_reported_alone() -> None:
     cells = {("sdpa", str(i)): known(0.0, 0.0008) for i in range(15)} | {("sdpa", "slow"): known(0.05, 0.001)}
     said, impls = of_effects(cells, {"sdpa": known(0.003, 0.0003)})
     assert impls["sdpa"].word == REGRESSED == said["sdpa", "slow"].word
@@ -170,13 +170,13 @@ def test_an_implementation_of_one_cell_says_what_its_cell_says() -> None:
     assert impls["x"] == said["x", "case"]
 
 
-def test_intervals_of_a_single_look_are_students() -> None:
+def test_intervals_of_a_single_analysis_are_students() -> None:
     said = of_effects({("x", "case"): known(0.03, 0.01, 7)})[0]["x", "case"]
     half = 0.01 * stats.t.ppf(0.975, 7)
     assert (math.log(said.low), math.log(said.high)) == pytest.approx((0.03 - half, 0.03 + half))
 
 
-def test_a_pair_that_was_disturbed_costs_little() -> None:
+def test_a_disturbed_replicate_costs_little() -> None:
     rng = np.random.default_rng(26)
     logs = rng.normal(0.02, 0.004, 20)
     calm = one(*logs)
@@ -211,8 +211,8 @@ def test_spreads_inform_each_other_but_for_one_that_is_no_chance() -> None:
 
 
 @pytest.mark.parametrize("spreads", [[0.02], [0.008, 0.013, 0.02], [0.008, 0.013, 0.016, 0.02]])
-def test_what_is_usual_is_told_by_others_alone(spreads: list[float]) -> None:
-    """Else a small spread would draw the ruler that it is measured by with it."""
+def test_the_typical_spread_is_that_of_the_others(spreads: list[float]) -> None:
+    """Otherwise a small spread would reduce the typical spread with which it is compared."""
     others = {str(spread): Estimate(0.0, spread / 2, 4, 5, spread) for spread in spreads}
     found = [
         effects.moderated({"own": Estimate(0.0, spread / 2, 4, 5, spread)} | others)["own"].spread ** 2
@@ -221,23 +221,26 @@ def test_what_is_usual_is_told_by_others_alone(spreads: list[float]) -> None:
     assert found[1] - found[0] == pytest.approx(found[2] - found[1])
 
 
-def test_pairs_that_contradict_what_was_shown_are_told_of() -> None:
+def test_replicates_that_contradict_an_earlier_verdict_are_reported() -> None:
     noise = np.random.default_rng(0).normal(0, 1e-4, 60)
     agreeing = one(*(0.03 + noise))
     contradicting = one(*(np.repeat([0.03, -0.03], [15, 45]) + noise))
     assert agreeing.word == contradicting.word == REGRESSED
     assert "contradict" not in agreeing.reason
-    assert "later pairs contradict it: all pairs say" in contradicting.reason and "faster" in contradicting.reason
+    assert (
+        "later replicates contradict it: all replicates give" in contradicting.reason
+        and "faster" in contradicting.reason
+    )
 
 
 def test_a_look_that_contradicts_what_was_shown_is_told_of_though_all_pairs_do_not() -> None:
     """The interval stays as it was before that look, so it may be far narrower or wider than what all pairs say."""
     watched = Estimate(0.02, 0.01, 100, analyses=(known(0.0, 0.001), known(0.1, 0.001), known(0.02, 0.01)))
     said = of_effects({("x", "case"): watched})[0]["x", "case"]
-    assert said.word == UNCHANGED and "later pairs contradict it: all pairs say" in said.reason
+    assert said.word == UNCHANGED and "later replicates contradict it: all replicates give" in said.reason
 
 
-def test_a_group_of_unchanged_cells_raises_few_alarms_also_where_they_share_the_noise_of_a_pair() -> None:
+def test_a_group_of_unchanged_cells_raises_few_false_alarms_with_noise_common_to_a_replicate() -> None:
     rng = np.random.default_rng(23)
     alarms = 0
     for _ in range(150):
@@ -247,8 +250,8 @@ def test_a_group_of_unchanged_cells_raises_few_alarms_also_where_they_share_the_
     assert alarms <= 4
 
 
-def test_an_implementation_counts_all_pairs_of_all_its_cells() -> None:
-    """Cells that are settled leave, and the pairs after them hold those alone that may be the only ones that changed."""
+def test_an_implementation_counts_all_replicates_of_all_its_cells() -> None:
+    """Decided cells leave, and later replicates hold only undecided ones, which may be the only changed ones."""
     rng = np.random.default_rng(24)
     still, slow = rng.normal(0, 0.001, 12), rng.normal(0.1, 0.001, 12)
     still[4:] = math.nan
@@ -290,14 +293,14 @@ def test_a_control_that_moved_far_speaks_of_the_machine() -> None:
 
 
 @pytest.mark.parametrize("logs", [[0.3], [0.3, math.nan], [math.inf, 0.3], [0.3, 0.3]])
-def test_one_or_two_pairs_are_never_enough(logs: list[float]) -> None:
+def test_one_or_two_replicates_are_never_enough(logs: list[float]) -> None:
     said = one(*logs)
     assert said.word == INCONCLUSIVE and said.reason == "measured too rarely for an interval"
     assert said.ratio == pytest.approx(math.exp(0.3)) and math.isnan(said.low)
 
 
 @pytest.mark.parametrize("logs", [[], [math.nan, math.nan]])
-def test_no_pair_at_all(logs: list[float]) -> None:
+def test_no_replicate_at_all(logs: list[float]) -> None:
     said = one(*logs)
     assert said.word == INCONCLUSIVE and math.isnan(said.ratio)
 
@@ -306,7 +309,7 @@ def test_identical_numbers_are_judged() -> None:
     assert [one(*[log] * 4).word for log in (0.0, 0.05, 0.005)] == [UNCHANGED, REGRESSED, SLIGHT]
 
 
-def test_pairs_that_were_not_measured_are_left_out() -> None:
+def test_replicates_that_were_not_measured_are_left_out() -> None:
     logs = np.random.default_rng(12).normal(0.05, 0.01, 6)
     assert one(*logs, math.nan, math.inf) == one(*logs)
 
@@ -319,7 +322,7 @@ def test_what_is_inconclusive_says_what_is_possible() -> None:
     cells, _ = verdict.of_effects({("sdpa", f"T{i}"): Estimate(0.4 * (i == 0), 0.1, 8) for i in range(100)})
     found = cells["sdpa", "T0"]
     assert found.word == INCONCLUSIVE and found.low > 1.1
-    assert found.reason.endswith("slower: not shown at the level that so many comparisons need")
+    assert found.reason.endswith("slower: not significant at 1 % over all comparisons")
     assert shares.bound(1.002, 1.019) == "0.2 % to 1.9 % slower"
     assert shares.bound(0.9, 0.995) == "0.5 % to 10 % faster"
     assert shares.bound(0.5, 2.5) == "between 50 % faster and 150 % slower"

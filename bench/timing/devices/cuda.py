@@ -65,7 +65,7 @@ class CudaMeter:
     def timed(self, call: Callable[[], Any], times: int, warm: int = 0) -> tuple[float, Any]:
         """Return the time between two events in the stream. The `warm` calls are queued before the first event and not
         waited for, so that the device is busy when the first timed call is launched; earlier work is waited for. A spin
-        would hide launches, which are part of this time (`device_s` excludes them). Raises `Wrong` if work in another
+        would overlap launches, which are part of this time (`device_s` excludes them). Raises `Wrong` if work in another
         stream repeatedly finishes later than the call's own.
         """
 
@@ -101,9 +101,7 @@ class CudaMeter:
         is_late = self._host_clock() - before > max(LATE, LATE_SHARE * seconds)
         self._late = self._late + 1 if is_late else 0
         if self._late == LATE_BLOCKS:
-            raise Wrong(
-                "its work in another CUDA stream goes on when that in the current one is done: it can't be timed"
-            )
+            raise Wrong("its work in another CUDA stream continues after that in the current stream: it can't be timed")
 
     def slowed(self, call: Callable[[], Any], share: float) -> Callable[[], Any]:
         """Return the call followed by a kernel that spins for a share of its time."""
@@ -273,7 +271,7 @@ VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 def see_one_gpu() -> None:
-    """Hide all GPUs but the first from this process before its first use: work on a second would not be waited for."""
+    """Make only the first GPU visible to this process before its first use: work on a second would not be waited for."""
     for name in [name for name in VISIBLE if name in os.environ] or VISIBLE[:1]:
         os.environ[name] = os.environ.get(name, "0").partition(",")[0]
 

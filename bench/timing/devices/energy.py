@@ -86,7 +86,7 @@ def of_gpu(nvml: Nvml | None, uuid: str) -> Counter:
     def read() -> tuple[int, ...]:
         found = nvml.millijoules(uuid) if nvml else None
         if found is None:
-            raise Unread("NVML tells no energy of this GPU")
+            raise Unread("NVML reports no energy for this GPU")
         return (found,)
 
     read()
