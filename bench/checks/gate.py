@@ -402,7 +402,7 @@ def _check_problems(
                 raise Wrong("adds to `.grad` as a side effect: training with it would count these gradients twice")
         for age, (of, before_this, kept) in enumerate(reversed(earlier)):
             how = "both share one buffer" if age == 0 else "they share a few buffers"
-            _unchanged(shown(of, before_this), kept, f"an answer changed when a later one was computed: {how}")
+            _unchanged(shown(of, before_this), kept, f"an output changed during a later call: {how}")
         earlier.append((problem, outputs, copies(shown(problem, outputs))))
         return verify(outputs, problem, why)
 
@@ -614,11 +614,11 @@ def _verify(o: Tensor, expected: Expected, problem: Problem, why: str) -> Errors
         raise Wrong(f"{why}NaN or Inf in {_where(~torch.isfinite(rows), expected, problem)}")
     bad = rows > allowed.row
     if not bad.any():
-        raise Wrong(f"{why}error {errors.overall:.1e} over everything, allowed {allowed.overall:.1e}")
+        raise Wrong(f"{why}error {errors.overall:.1e} over all rows, allowed {allowed.overall:.1e}")
     worst = ", ".join(f"{axis}={i}" for axis, i in _place(int(rows.argmax()), expected).items())
     raise Wrong(
-        f"{why}error {errors.row:.1e} in the row {worst}, allowed {allowed.row:.1e}; "
-        f"beyond it: {_where(bad, expected, problem)}"
+        f"{why}error {errors.row:.1e} in row {worst}, allowed {allowed.row:.1e}; "
+        f"rows that fail: {_where(bad, expected, problem)}"
     )
 
 
